@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from amp_tf.rewriting.pipeline import RewriteResult, rewrite
     from amp_tf.tools.comparing.comparison import Comparison
     from amp_tf.tools.comparing.pipeline import compare
-    from amp_tf.tools.tuning.function import tune
+    from amp_tf.tools.tuning import tune
     from amp_tf.tools.tuning.result import Tuned
 
 __version__ = "0.1.0"
@@ -63,7 +63,7 @@ _HOMES = {
     "report": "amp_tf.hooks.process.summary",
     "rewrite": "amp_tf.rewriting.pipeline",
     "scope": "amp_tf.hooks.scope",
-    "tune": "amp_tf.tools.tuning.function",
+    "tune": "amp_tf.tools.tuning",
     "Tuned": "amp_tf.tools.tuning.result",
 }
 

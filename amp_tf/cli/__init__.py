@@ -1,4 +1,4 @@
 """The command line: parse, call, print, exit status."""
 
-#: The modules of this package that are commands: each has ``add_parser(subparsers)`` and ``run(args) -> int``.
-COMMANDS = ("run", "rewrite", "explain", "compare", "tune", "report", "calibrate", "doctor")
+MODULES = ("run", "models", "compare", "tune", "calibrate", "doctor")  #: of this package; each has ``add_parsers``
+COMMANDS = ("run", "rewrite", "explain", "report", "compare", "tune", "calibrate", "doctor")  #: what these add

@@ -16,7 +16,7 @@ from amp_tf.oplists import hardware
 from amp_tf.oplists.cost_tables import Pair
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
-from amp_tf.tools.progress import on_terminal
+from amp_tf.tools import on_terminal
 
 if TYPE_CHECKING:
     from amp_tf.tools.calibrating.products import Product
@@ -26,7 +26,7 @@ _LEAST_SECONDS = 20.0
 _BUSY = 0.5  # of the cores, by the load of the last minute
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parsers(subparsers: Any) -> None:
     """Adds the command to the parser of ``amp-tf``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "calibrate",
@@ -42,7 +42,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--details", action="store_true", help="print the times of each product, too")
     parser.add_argument("--output", metavar="FILE", help="write the figures to this file, and do not use them")
     parser.add_argument("--forget", action="store_true", help="remove what was measured here; the shipped table counts")
-    return parser
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,15 +81,14 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
-    from amp_tf.tools.calibrating.measure import by_op, measure
+    from amp_tf.tools.calibrating import by_op, measure
 
     with contextlib.suppress(RuntimeError):  # it has looked for devices before
         tf.config.set_visible_devices([], "GPU")
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load > _BUSY * cores:
-        print(
-            f"note: the machine is busy (load {load:.1f} on {cores} cores): figures may be off; calibrate again later"
-        )
+        busy = f"the machine is busy (load {load:.1f} on {cores} cores)"
+        print(f"note: {busy}: figures may be off; calibrate again later")
     progress = on_terminal()
     source = f"measured on {hardware.identity()}, {datetime.date.today()}"
     shipped = hardware.shipped_costs()

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,34 +17,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from amp_tf.cli.options import (
     DEFAULT_SIGNATURE,
     add_config_options,
-    find_signature,
     hardware_for,
-    load_model,
+    load_signature,
     read_config,
     read_inputs,
 )
 from amp_tf.cli.run import bootstrapped
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import AmpError, ConfigError
-from amp_tf.offline.reading import is_keras_file, saved_model_of
+from amp_tf.offline.reading import is_keras_file
 from amp_tf.reporting import files
+from amp_tf.tools import on_terminal
+from amp_tf.tools.comparing import PYTHON, TENSORFLOW, VARIABLE
 from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.comparing.ranges import Ranges, find_ranges
-from amp_tf.tools.comparing.start import PYTHON, TENSORFLOW, VARIABLE
 from amp_tf.tools.comparing.training import CompareRequest
-from amp_tf.tools.progress import on_terminal
 from amp_tf.values import check_pattern
 
 _STDOUT = "-"
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parsers(subparsers: Any) -> None:
     """Adds the command to the parser of ``amp-tf``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "compare",
@@ -80,7 +78,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--html", metavar="FILE", help="write a page: one file that needs no network")
     add_config_options(parser)
-    return parser
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -121,30 +119,24 @@ def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int
 
 
 def _compare_model(source: str, args: argparse.Namespace, config: AmpConfig) -> Comparison | Ranges:
-    with saved_model_of(source) as folder:
-        model = load_model(folder)  # whose variables live as long as it does
-    function = find_signature(model, args.signature, source)
-    arrays = read_inputs(args.inputs, list(function.structured_input_signature[1]))
-    given = function, _batches(arrays, args.batch_size), config
-    hardware, progress = hardware_for(config), on_terminal()
+    _model, function = load_signature(source, args.signature)
+    arrays, size = read_inputs(args.inputs, list(function.structured_input_signature[1])), args.batch_size
+    batches = [dict(arrays)]
+    if size is not None:
+        if size < 1:
+            raise AmpError(f"{size} is not a number of rows", where="--batch-size", fix="Write 1 or more")
+        counts = {len(array) if array.ndim else 0 for array in arrays.values()}
+        if len(counts) != 1 or counts == {0}:
+            raise AmpError("the arrays have different numbers of rows", where="--batch-size", fix="Leave it out")
+        starts = range(0, max(counts), size)
+        batches = [{name: array[start : start + size] for name, array in arrays.items()} for start in starts]
+    asked: dict[str, Any] = {"steps": args.steps, "hardware": hardware_for(config), "progress": on_terminal()}
     found: Comparison | Ranges
     if args.float32_only:
-        found = find_ranges(*given, steps=args.steps, hardware=hardware, progress=progress)
+        found = find_ranges(function, batches, config, **asked)
     else:
-        found = compare(*given, steps=args.steps, nodes=args.nodes, hardware=hardware, progress=progress)
+        found = compare(function, batches, config, nodes=args.nodes, **asked)
     return dataclasses.replace(found, name=os.path.basename(os.path.normpath(source)))
-
-
-def _batches(arrays: Mapping[str, np.ndarray], size: int | None) -> list[dict[str, np.ndarray]]:
-    if size is None:
-        return [dict(arrays)]
-    if size < 1:
-        raise AmpError(f"{size} is not a number of rows", where="--batch-size", fix="Write 1 or more")
-    counts = [len(array) if array.ndim else 0 for array in arrays.values()]
-    if len(set(counts)) != 1 or not counts[0]:
-        raise AmpError("the arrays have different numbers of rows", where="--batch-size", fix="Leave it out")
-    starts = range(0, counts[0], size)
-    return [{name: array[start : start + size] for name, array in arrays.items()} for start in starts]
 
 
 NOT_COMPARED = 2  #: the status where there is no answer
@@ -182,7 +174,11 @@ def compare_script(
         environ = {**bootstrapped(os.environ), VARIABLE: folder, DISABLE_VAR: "1"}
         try:
             with started(command, environ, log) as program:
-                _wait(program, request)
+                deadline = math.inf
+                while program.poll() is None and time.monotonic() < deadline:
+                    time.sleep(_GLANCE_S)
+                    if deadline == math.inf and "comparison" in (request.read_answer() or {}):
+                        deadline = time.monotonic() + _PATIENCE_S
             status = program.returncode
         except OSError as error:
             print(f"amp-tf compare: {command[0]} cannot be started: {error.strerror}.", file=sys.stderr)
@@ -196,18 +192,6 @@ def compare_script(
         why = found["error"] if found else _why_nothing(request, status)
         print(f"amp-tf compare: {' '.join(command)}: {why}", file=sys.stderr)
         return NOT_COMPARED
-
-
-def _wait(program: subprocess.Popen[bytes], request: CompareRequest) -> None:
-    """Waits for the program to end, which it does soon after the answer is there."""
-    deadline = None
-    while program.poll() is None:
-        time.sleep(_GLANCE_S)
-        found = request.read_answer() if deadline is None else None
-        if found is not None and "comparison" in found:
-            deadline = time.monotonic() + _PATIENCE_S
-        if deadline is not None and time.monotonic() > deadline:
-            break
 
 
 @contextlib.contextmanager
@@ -251,9 +235,9 @@ def started(
 
 def _why_nothing(request: CompareRequest, status: int) -> str:
     how = f"it ended with status {status}" if status else "it ended"
-    if not request.is_marked(PYTHON):
+    if not (request.folder / PYTHON).exists():
         return f"{how}, and started no Python in which amp_tf is installed. Install amp_tf in that environment."
-    if not request.is_marked(TENSORFLOW):
+    if not (request.folder / TENSORFLOW).exists():
         return f"{how} before it imported TensorFlow. Write the command that trains after --."
     return (
         f"{how} and trained nothing that amp_tf would convert: it called no fit, no tf.function that asks for "

@@ -1,4 +1,4 @@
-"""The ``amp-tf`` command: a table of subcommands, each in a module of its own."""
+"""The ``amp-tf`` command: its subcommands, and what their errors print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 import amp_tf
-from amp_tf.cli import COMMANDS
+from amp_tf.cli import MODULES
 from amp_tf.config import USE_COMPARE
 from amp_tf.errors import AmpError, ConfigError
 
@@ -40,17 +40,17 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         return _KILLED + signal.SIGINT
-    except BrokenPipeError:
-        _drop_output()
-        return _KILLED + signal.SIGPIPE
     except ImportError as error:
         from amp_tf.cli.doctor import no_tensorflow
 
         print(f"{name}: {no_tensorflow(error)}", file=sys.stderr)
         return 2
     except (AmpError, OSError) as error:
-        if isinstance(error, OSError):
-            _drop_output()
+        if isinstance(error, OSError):  # output that could not be written Python would try again as it ends
+            with contextlib.suppress(AttributeError, OSError):  # stdout is closed, or not a file
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return _KILLED + signal.SIGPIPE
         print(f"{name}: {error}", file=sys.stderr)
         return int(getattr(args, "error_status", 1))
     finally:
@@ -59,21 +59,13 @@ def main(arguments: list[str] | None = None) -> int:
             switch.disable()
 
 
-def _drop_output() -> None:
-    """Discards the output that could not be written, which Python would try again as it ends."""
-    with contextlib.suppress(AttributeError, OSError):  # stdout is closed, or not a file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def parser() -> argparse.ArgumentParser:
     """The parser with every subcommand."""
     top = argparse.ArgumentParser(prog="amp-tf", description="Automatic mixed precision for TensorFlow.")
     top.add_argument("--version", action="version", version=f"amp-tf {amp_tf.__version__}")
     subparsers: Any = top.add_subparsers(dest="command_name", metavar="command", required=True)
-    for name in COMMANDS:
-        command = importlib.import_module(f"amp_tf.cli.{name}")
-        command.add_parser(subparsers)
-        subparsers.choices[name].set_defaults(run=command.run)
+    for name in MODULES:
+        importlib.import_module(f"amp_tf.cli.{name}").add_parsers(subparsers)
     gone = subparsers.add_parser("monitor")  # without help, so that no list has it
     gone.add_argument("rest", nargs=argparse.REMAINDER)
     gone.set_defaults(run=_refuse_monitor)

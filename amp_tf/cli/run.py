@@ -27,7 +27,7 @@ _BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # the exit statuses of a shell
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parsers(subparsers: Any) -> None:
     """Adds the command to the parser of ``amp-tf``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "run",
@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     about = "sets AMP_TF_PRECISION for the command"
     parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help=about)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments, after --")
-    return parser
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -122,7 +122,15 @@ def run_script(arguments: list[str]) -> int:
     if not rest or rest[0].startswith("-"):
         print(USAGE, file=sys.stderr)
         return 2
-    why, status = _why_not_module(rest[0]) if as_module else _why_not_script(rest[0])
+    path, home, why, status = rest[0], rest[0].partition(".")[0], "", 1
+    if as_module:
+        if not home or importlib.util.find_spec(home) is None:  # packages are found by importing them
+            fix = f"Check its name, and that it is installed for {sys.executable}."
+            why = f"there is no module {home or path!r}. {fix}"
+    elif not os.path.exists(path):
+        why, status = f"there is no file {path!r}. Check its name and the current folder.", 2
+    elif os.path.isdir(path) and not os.path.exists(os.path.join(path, "__main__.py")):
+        why = f"the folder {path!r} has no __main__.py. Name a script."
     if why:
         print(f"python -m amp_tf: {why}", file=sys.stderr)
         return status
@@ -130,27 +138,10 @@ def run_script(arguments: list[str]) -> int:
     _amp_tf_start.install()
     sys.argv[:] = rest
     if as_module:
-        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        runpy.run_module(path, run_name="__main__", alter_sys=True)
         return 0
     if not getattr(sys.flags, "safe_path", False):
         # Where "python -m" put the current folder, "python script.py" puts the script's own.
-        sys.path[0] = os.path.dirname(os.path.realpath(rest[0]))
-    runpy.run_path(rest[0], run_name="__main__")
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+    runpy.run_path(path, run_name="__main__")
     return 0
-
-
-def _why_not_script(path: str) -> tuple[str, int]:
-    """Why a path cannot be run, and Python's exit status for it; ``("", 0)`` if it can."""
-    if not os.path.exists(path):
-        return f"there is no file {path!r}. Check its name and the current folder.", 2
-    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "__main__.py")):
-        return f"the folder {path!r} has no __main__.py. Name a script.", 1
-    return "", 0
-
-
-def _why_not_module(name: str) -> tuple[str, int]:
-    """Why a module, or a package that it is in, cannot be run; packages are found by importing them."""
-    home = name.partition(".")[0]
-    if home and importlib.util.find_spec(home) is not None:
-        return "", 0
-    return f"there is no module {home or name!r}. Check its name, and that it is installed for {sys.executable}.", 1

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig, with_settings
@@ -86,12 +86,11 @@ def _run_way(device: str, way: str) -> list[Trial]:
             else:
                 made[precision] = _make(device, way, precision)
         except Exception as problem:  # whatever TensorFlow or a driver raises is a finding, not the end of the doctor
-            failure = f"{type(problem).__name__}: {_first_line(problem)}"
+            failure = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:200]}"
             trials[precision] = dataclasses.replace(trials[precision], failure=failure)
             made.pop(precision, None)
-    baseline = next(iter(made.values()), None)
     for precision, one in made.items():
-        assert baseline is not None
+        baseline = next(iter(made.values()))
         error = float(abs(one.result - baseline.result).max() / abs(baseline.result).max())
         trials[precision] = dataclasses.replace(
             trials[precision],
@@ -108,11 +107,21 @@ def _make(device: str, way: str, precision: str) -> _Made:
     import numpy as np
     import tensorflow as tf
 
+    from amp_tf.hooks import switch
+    from amp_tf.hooks.process import notices
     from amp_tf.reporting import process
 
+    amp: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if precision == "float32":
+        switch.disable()
+    else:
+        target = "gpu" if device.startswith("GPU") else "cpu"
+        settings = {"precision": precision, "target": target, "ignore_performance": True}
+        notices.suppress(notices.SLOW_FLOAT16)  # the trial measures it
+        amp = switch.enable(with_settings(AmpConfig(), settings, where="trial"))
     width = _WIDTHS.get(device.partition(":")[0], _WIDTHS["CPU"])
     generator = np.random.default_rng(0)
-    with tf.device(device), _amp(device, precision):
+    with tf.device(device), amp:
         before = process.report().converted
         x, first, second = (tf.constant(generator.standard_normal((width, width), "float32")) for _ in range(3))
 
@@ -129,24 +138,6 @@ def _make(device: str, way: str, precision: str) -> _Made:
         return _Made(run, result, process.report().converted - before)
 
 
-@contextlib.contextmanager
-def _amp(device: str, precision: str) -> Iterator[None]:
-    from amp_tf.hooks import switch
-    from amp_tf.hooks.process import notices
-
-    if precision == "float32":
-        switch.disable()
-        yield
-        return
-    target = "gpu" if device.startswith("GPU") else "cpu"
-    wanted = with_settings(
-        AmpConfig(), {"precision": precision, "target": target, "ignore_performance": True}, where="trial"
-    )
-    notices.suppress(notices.SLOW_FLOAT16)  # the trial measures it
-    with switch.enable(wanted):
-        yield
-
-
 def _judge(precision: str, converted: int, error: float) -> str:
     if precision == "float32":
         return "nodes were converted while amp_tf was off" if converted else ""
@@ -155,7 +146,3 @@ def _judge(precision: str, converted: int, error: float) -> str:
     if not error <= TOLERANCES[precision]:  # also where it is NaN
         return f"the result differs from float32 by {error:.2g}, more than {TOLERANCES[precision]:.2g}"
     return ""
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:200]

@@ -11,7 +11,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ from amp_tf.hooks import metrics
 from amp_tf.lock import Lock, read
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
-from amp_tf.tools.tuning.result import Goal, Outcome, read_goal, write_lock
+from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
 
 NOT_FOUND, WRONG = 1, 2
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parsers(subparsers: Any) -> None:
     """Adds the command to the parser of ``amp-tf``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "tune",
@@ -58,7 +59,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--max-runs", type=int, default=40, metavar="N", help="runs at most; by default 40")
     parser.add_argument("--for", dest="aim", default="accuracy", help=argparse.SUPPRESS)
     add_config_options(parser)
-    return parser
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -84,6 +85,10 @@ def run(args: argparse.Namespace) -> int:
         "most": goal.most,
         "settings": dataclasses.asdict(config),
     }
+    versions: dict[str, str] = {}
+    for name in ("tensorflow-cpu", "tensorflow"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions["tensorflow"] = metadata.version(name)
     journal = Journal(path.with_name(f"{path.name}.runs"), head)
     program = TunedScript(args.command, config, names, journal.folder)
     tuning = Tuning(
@@ -94,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         tell=lambda line: print(f"amp-tf tune: {line}", file=sys.stderr, flush=True),
         held_out=args.verify or "",
         before=before,
-        made={**resolve_target(config, hardware_for(config)).facts(), **_versions()},
+        made={**resolve_target(config, hardware_for(config)).facts(), **versions},
     )
     try:
         tuned = tuning.for_accuracy()
@@ -107,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     print(tuned)
     if tuned.lock is None:
         return NOT_FOUND
-    write_lock(tuned, path)
+    tuned.write(path)
     journal.remove()
     print(f"{path} is written. It is read with AMP_TF_LOCK={path}; keep it beside the model.")
     return 0 if tuned.is_verified else NOT_FOUND
@@ -121,36 +126,24 @@ def _goal(args: argparse.Namespace) -> Goal:
         raise ConfigError("tune is for accuracy alone", where="--for", fix=fix)
     for name in filter(None, (args.metric, args.verify)):
         if name.startswith(PRINTED):
-            _check_printed(name.removeprefix(PRINTED))
+            fix = "Write one group for the number, such as stdout:'accuracy ([0-9.]+)'"
+            pattern = name.removeprefix(PRINTED)
+            try:
+                groups = re.compile(pattern).groups
+            except re.error as error:
+                what = f"{pattern!r} is not a regular expression ({error})"
+                raise ConfigError(what, where="--metric", fix=fix) from None
+            if groups != 1:
+                raise ConfigError(f"{pattern!r} has {groups} groups", where="--metric", fix=fix)
     if args.target not in (None, "auto"):
         raise ConfigError("the runs are on this machine's devices", where="--target", fix="Leave it out")
     asked = {field: getattr(args, field) for field in ("max_drop", "max_rise", "max_runs")}
     return read_goal(args.metric, **asked, name=lambda field: f"--{field.replace('_', '-')}")
 
 
-def _check_printed(pattern: str) -> None:
-    fix = "Write one group for the number, such as stdout:'accuracy ([0-9.]+)'"
-    try:
-        groups = re.compile(pattern).groups
-    except re.error as error:
-        raise ConfigError(f"{pattern!r} is not a regular expression ({error})", where="--metric", fix=fix) from None
-    if groups != 1:
-        raise ConfigError(f"{pattern!r} has {groups} groups", where="--metric", fix=fix)
-
-
-def _versions() -> dict[str, str]:
-    from importlib import metadata
-
-    for name in ("tensorflow", "tensorflow-cpu"):
-        try:
-            return {"tensorflow": metadata.version(name)}
-        except metadata.PackageNotFoundError:
-            continue
-    return {}
-
-
 PRINTED = "stdout:"  #: before a regular expression for a number that the program prints
 _EVERYTHING = "."
+_OURS = "INFO:absl:amp_tf"
 _LAST_WORDS = 200  # characters of the output of a run that failed
 
 
@@ -181,36 +174,37 @@ class TunedScript:
             OSError: the command cannot be started.
         """
         with tempfile.TemporaryDirectory(prefix="run-", dir=self.folder, ignore_cleanup_errors=True) as name:
-            return self._run(way, lock, Path(name))
-
-    def _run(self, way: Way, lock: Lock, place: Path) -> Outcome:
-        (place / "amp.lock").write_text(lock.to_text())
-        output = place / "output.txt"
-        with output.open("wb") as log, started(self.command, self._environ(way, place), log) as program:
-            program.wait()
-        text, status = output.read_text(errors="replace"), program.returncode
-        answer: dict[str, Any] = {"values": {}, "history": (), "failure": ""}
-        with contextlib.suppress(FileNotFoundError):  # what amp_tf.hooks.metrics measured in the program
-            answer = dict(json.loads((place / metrics.ANSWER).read_text()))
-        found = {**answer["values"], **dict(self._printed(text))}
-        failure = ""
-        if status:
-            how = f"signal {-status}" if status < 0 else f"status {status}"
-            failure = f"it ended with {how}: {_last_line(text)}"
-        elif self.metrics[0] not in found:
-            has = f"; its last fit has {', '.join(answer['history'])}" if answer["history"] else ""
-            failure = f"the program gave no {self.metrics[0]}{has}" if not answer["failure"] else answer["failure"]
-        if failure:
-            kept = self.folder / "failed.txt"
-            output.replace(kept)
-            found = {}
-            failure += f" ({kept} has its output)"
-        reports = [
-            json.loads(path.read_text()) for path in place.glob("amp_tf_*.json")
-        ]  # of the process and its children
-        report = max(reports, key=lambda report: (report["converted"], report["total"]), default=None)
-        figures, steps = (report or {}).get("figures") or {}, (report or {}).get("steps") or [{}]
-        return Outcome(found, figures.get("products_share_f16"), steps[0].get("median_ms"), failure, report)
+            place = Path(name)
+            (place / "amp.lock").write_text(lock.to_text())
+            output = place / "output.txt"
+            with output.open("wb") as log, started(self.command, self._environ(way, place), log) as program:
+                program.wait()
+            text, status = output.read_text(errors="replace"), program.returncode
+            answer: dict[str, Any] = {"values": {}, "history": (), "failure": ""}
+            with contextlib.suppress(FileNotFoundError):  # what amp_tf.hooks.metrics measured in the program
+                answer = dict(json.loads((place / metrics.ANSWER).read_text()))
+            found = dict(answer["values"])
+            for asked in self.metrics:
+                if asked.startswith(PRINTED):  # the last such number
+                    with contextlib.suppress(ValueError, IndexError):
+                        found[asked] = float(re.findall(asked.removeprefix(PRINTED), text)[-1])
+            failure = ""
+            if status:
+                how = f"signal {-status}" if status < 0 else f"status {status}"
+                lines = [line for line in text.splitlines() if line.strip() and not line.startswith(_OURS)]
+                failure = f"it ended with {how}: {lines[-1][-_LAST_WORDS:].strip() if lines else 'it printed nothing'}"
+            elif self.metrics[0] not in found:
+                has = f"; its last fit has {', '.join(answer['history'])}" if answer["history"] else ""
+                failure = answer["failure"] or f"the program gave no {self.metrics[0]}{has}"
+            if failure:
+                kept = self.folder / "failed.txt"
+                output.replace(kept)
+                found = {}
+                failure += f" ({kept} has its output)"
+            # Of the process and its children.
+            reports = [json.loads(path.read_text()) for path in place.glob("amp_tf_*.json")]
+            report = max(reports, key=lambda report: (report["converted"], report["total"]), default=None)
+            return Outcome.of(found, report, failure)
 
     def compare(self) -> Mapping[str, Any] | None:
         """Compares the first step; ``None`` where that fails, and stderr says why."""
@@ -230,14 +224,6 @@ class TunedScript:
             environ["AMP_TF_KEEP_FLOAT32"] = _EVERYTHING
         return environ
 
-    def _printed(self, text: str) -> Iterator[tuple[str, float]]:
-        """The metrics that the program prints: of each the last number."""
-        for name in self.metrics:
-            if name.startswith(PRINTED):
-                found = re.findall(name.removeprefix(PRINTED), text)
-                with contextlib.suppress(ValueError, IndexError):
-                    yield name, float(found[-1])
-
 
 def variables_of(config: AmpConfig) -> dict[str, str]:
     """The environment variables that mean a configuration; those of fields that have their default are left out."""
@@ -247,15 +233,5 @@ def variables_of(config: AmpConfig) -> dict[str, str]:
             names.setdefault(row.field, row.name)
     default = AmpConfig()
     changed = {field: value for field in names if (value := getattr(config, field)) != getattr(default, field)}
-    return {names[field]: _as_text(value) for field, value in changed.items()}
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(int(value))
-    return ",".join(value) if isinstance(value, tuple) else str(value)
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("INFO:absl:amp_tf")]
-    return lines[-1][-_LAST_WORDS:].strip() if lines else "it printed nothing"
+    texts = {field: int(value) if isinstance(value, bool) else value for field, value in changed.items()}
+    return {names[field]: ",".join(value) if isinstance(value, tuple) else str(value) for field, value in texts.items()}

@@ -3,3 +3,31 @@
 The core converts without this package and imports nothing of it. The command line imports its tools, and one row of
 :mod:`amp_tf.hooks.registry` loads the watchdog by name where the settings ask for it.
 """
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+TYPE_CHECKING = False  # importing typing would cost the start of every Python below amp-tf compare
+if TYPE_CHECKING:
+    from typing import TextIO
+
+Progress = Callable[[str], None]  #: called with what is being done; with an empty text at the end
+_UP_TO = 79
+
+
+def silent(_: str) -> None:
+    """Shows nothing."""
+
+
+def on_terminal(stream: TextIO | None = None) -> Progress:
+    """Shows one line, which replaces the one before; nothing where the stream is not a terminal.
+
+    Args:
+        stream: where to; stderr by default.
+    """
+    out = sys.stderr if stream is None else stream
+    if not out.isatty():
+        return silent
+    return lambda text: print(f"\r\033[K{text[:_UP_TO]}", end="", file=out, flush=True)

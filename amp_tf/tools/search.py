@@ -1,4 +1,6 @@
-"""The search for a small set that suffices in float32. It knows nothing of models: a function says whether a set does.
+"""What may stay in float32, and the search for a small set of it that suffices: a function says whether a set does.
+
+Items are layers that are made alike, each of them, and the nodes of each, from large to small.
 
 Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input, 2002) makes a set 1-minimal: without any one of its
 items it does not suffice. Before it, a prefix of the ranking is found that suffices, by doubling and then halving, so
@@ -10,10 +12,13 @@ after it was renamed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from amp_tf.lock import Decision
+from amp_tf.graph.names import is_gradient, is_within, scope_of, whole_of, without_calls
+from amp_tf.lock import Decision, Layer
 
 _Item = TypeVar("_Item")
 
@@ -66,7 +71,7 @@ def reduce(
 
 
 Items = tuple[Item, ...]
-_LEAST_SHARE = 0.01  # of the products' operations: less is not worth the runs
+_LEAST_SHARE = 0.01  # of the products' operations: what costs less is as good as free, and not worth runs
 
 
 class OutOfRunsError(Exception):
@@ -113,12 +118,10 @@ def find_smallest(ranked: Sequence[Item], suffices: Callable[[Items], bool], fir
 
 def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
     """The shortest prefix that suffices, if longer ones do, too."""
-    size, too_few, enough = 1, 0, len(ranked)
-    while size < enough:
-        if suffices(ranked[:size]):
-            enough = size
-        else:
-            too_few, size = size, 2 * size
+    enough = 1
+    while enough < len(ranked) and not suffices(ranked[:enough]):
+        enough *= 2
+    too_few, enough = enough // 2, min(enough, len(ranked))
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         if suffices(ranked[:middle]):
@@ -156,3 +159,96 @@ def _divided(items: Items, suffices: Callable[[Items], bool], least: float) -> I
 
 def _cost(items: Items) -> tuple[float, int]:
     return sum(item.operations for item in items), len(items)
+
+
+_NUMBERS = re.compile(r"(_\d+)+(?=/|$)|\d+")
+
+
+def find_items(report: Mapping[str, Any]) -> list[Item]:
+    """The items of a program, from its report in mixed precision, in the order of their first nodes.
+
+    Layers that are made alike, and whose names differ in numbers alone, are one item. The nodes of a model itself, or
+    of another scope with layers in it, are items of their own.
+
+    Args:
+        report: the document, whose graphs have their layers (:class:`amp_tf.reporting.document_types.LayerRow`).
+    """
+    layers: dict[str, Layer] = {}
+    nodes: dict[str, float] = {}
+    for graph in report["graphs"]:
+        for row in graph["layers"]:
+            layers.setdefault(row["layer"], Layer.of_row(row))
+        for row in graph["nodes"]:
+            if row["precision"] != "float32":
+                work = (row.get("operations") or 0.0) * row.get("runs", 1.0)
+                name = without_calls(whole_of(row["name"]))
+                nodes[name] = max(work, nodes.get(name, 0.0))
+    of_layer: dict[str, list[Item]] = {}
+    for name, work in nodes.items():
+        path = scope_of(name)
+        if is_gradient(name):  # of the innermost layer around it
+            path = max((path for path in layers if is_within(name, path)), key=len, default=path)
+        decision = Decision(layers.get(path, Layer(path)), name)
+        of_layer.setdefault(path, []).append(Item(name, (decision,), work))
+    alike: dict[tuple[str, str, tuple[str, ...], str], list[Item]] = {}
+    for path, inside in of_layer.items():
+        layer = layers.get(path, Layer(path))
+        place = _NUMBERS.sub(lambda found: "" if found[0].startswith("_") else "#", path)
+        holds_others = any(other != path and is_within(f"{other}/", path) for other in layers)
+        if not holds_others:
+            parts = tuple(sorted(inside, key=lambda item: -item.operations)) if len(inside) > 1 else ()
+            inside = [Item(path, (Decision(layer),), sum(item.operations for item in inside), parts)]
+        for item in inside:
+            key = place, layer.structure, layer.weights, item.name if holds_others else ""
+            alike.setdefault(key, []).append(item)
+    return [_together(items) for items in alike.values()]
+
+
+def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[Item]:
+    """The items and their parts, those first that have to stay in float32 most probably, or cost least.
+
+    First come those at which the comparison finds what goes wrong, in its order, which is that of their effect on the
+    outputs; then those with most local error for each operation that float32 would cost.
+
+    Args:
+        items: what may stay in float32.
+        comparison: the document of a comparison of one step; ``None`` where there is none.
+    """
+    items = list(items)
+    everything = sum(item.operations for item in items) or 1.0
+    findings = [finding["node"] for finding in (comparison or {}).get("findings", ())]
+    errors = {row["name"]: row["local"] for row in (comparison or {}).get("nodes", ()) if row["has_truth"]}
+
+    def key(item: Item) -> tuple[int, float]:
+        found = next((place for place, node in enumerate(findings) if holds(item, node)), len(findings))
+        local = max((_number(error) for node, error in errors.items() if holds(item, node)), default=0.0)
+        return found, -local / max(item.operations / everything, _LEAST_SHARE)
+
+    def in_order(some: Iterable[Item]) -> list[Item]:
+        return sorted((dataclasses.replace(item, parts=tuple(in_order(item.parts))) for item in some), key=key)
+
+    return in_order(items)
+
+
+def holds(item: Item, node: str) -> bool:
+    """Whether a node stays in float32 with an item."""
+    return any(node == one.node if one.node else is_within(node, one.layer.path) for one in item.decisions)
+
+
+def decisions_of(items: Iterable[Item]) -> tuple[Decision, ...]:
+    """The decisions of some items, each once, by name."""
+    found = {(one.layer.path, one.node): one for item in items for one in item.decisions}
+    return tuple(found[key] for key in sorted(found))
+
+
+def _together(items: Sequence[Item]) -> Item:
+    if len(items) == 1:
+        return items[0]
+    name = f"{items[0].name} and {len(items) - 1} like it"
+    return Item(name, decisions_of(items), sum(item.operations for item in items), tuple(items))
+
+
+def _number(value: Any) -> float:
+    """A number of a document, in which infinity is text; nothing is zero."""
+    found = float(value or 0.0)
+    return math.inf if math.isnan(found) else found

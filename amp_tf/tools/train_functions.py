@@ -102,8 +102,13 @@ def as_function(
         arguments, named = tf.nest.pack_sequence_as(calls[0], leaves)
         return function(*arguments, **named)
 
+    def are_alike(one: Any, other: Any) -> bool:
+        if one is other or _is_fed(one) or _is_fed(other):
+            return one is other or (_is_fed(one) and _is_fed(other))
+        return type(one) is type(other) and not hasattr(one, "assign") and bool(one == other)
+
     def is_like_first(leaves: Sequence[Any]) -> bool:
-        return len(leaves) == len(first) and all(map(_are_alike, leaves, first))
+        return len(leaves) == len(first) and all(map(are_alike, leaves, first))
 
     call_with.__name__ = name
     call_with.jit_compile = jit_compile  # type: ignore[attr-defined]
@@ -126,14 +131,6 @@ def _is_fed(leaf: Any) -> bool:
 
 def _copy(leaf: Any) -> np.ndarray:
     return np.array(leaf.numpy() if hasattr(leaf, "numpy") else leaf)
-
-
-def _are_alike(one: Any, other: Any) -> bool:
-    """Whether two arguments are both fed, or the same."""
-    if one is other or (_is_fed(one) and _is_fed(other)):
-        return True
-    is_plain = type(one) is type(other) and not hasattr(one, "assign") and not _is_fed(one)
-    return is_plain and bool(one == other)
 
 
 class Repeated:

@@ -24,8 +24,7 @@ from typing import Any
 from amp_tf.cli.tune import TunedScript
 from amp_tf.config import AmpConfig
 from amp_tf.lock import Lock
-from amp_tf.tools.search import Item
-from amp_tf.tools.tuning.items import decisions_of, find_items, holds
+from amp_tf.tools.search import Item, decisions_of, find_items, holds
 from amp_tf.tools.tuning.result import Goal
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
 

@@ -20,8 +20,8 @@ from amp_tf.oplists.cost_tables import (
     read_table,
 )
 from amp_tf.oplists.table import CLEAR, CPU, INFER, ROWS, Trait
-from amp_tf.tools.calibrating import elements, measure, products
-from amp_tf.tools.calibrating.measure import fit
+from amp_tf.tools import calibrating as measure
+from amp_tf.tools.calibrating import elements, fit, products
 from tests.as_cpu import onednn
 
 SMALL = (8, 8, 8, 64)

@@ -59,7 +59,7 @@ def test_an_interrupted_calibration_leaves_everything_as_it_was(tmp_path):
     kept.write_text("as it was")
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's job may ignore it
-        "from amp_tf.tools.calibrating import measure\n"
+        "from amp_tf.tools import calibrating as measure\n"
         "timed = measure.take_times\n"
         "def interrupted(*arguments):\n    signal.raise_signal(signal.SIGINT)\n    return timed(*arguments)\n"
         "measure.take_times = interrupted\n"

@@ -146,39 +146,39 @@ def gpus(**tf32: bool | None) -> list[dict]:
     return [{"name": name, "description": "a GPU", "fast_in": [], "tf32": is_on} for name, is_on in tf32.items()]
 
 
-#: What is checked, what the machine has, and what is said of it: whether it is a problem, what is wrong … what to do.
+#: A finding, what the machine has, and what is said of it: whether it is a problem, what is wrong … what to do.
 CHECKS = [
-    (doctor._check_tf32, {}, ""),
-    (doctor._check_tf32, {"devices": gpus(V100=None, A100=False)}, ""),
+    ("tf32", {}, ""),
+    ("tf32", {"devices": gpus(V100=None, A100=False)}, ""),
     (
-        doctor._check_tf32,
+        "tf32",
         {"devices": gpus(V100=None, H100=True)},
         "note: H100: products that stay in float32 are computed in TF32 … enable_tensor_float_32_execution(False)",
     ),
-    *((doctor._check_math_mode, {"environ": {name: "strict"}}, "") for name in doctor.MATH_MODE_VARS),
+    *(("math-mode", {"environ": {name: "strict"}}, "") for name in doctor.MATH_MODE_VARS),
     *(
-        (doctor._check_math_mode, {"environ": {name: "BF16"}}, f"note: {name}: where the CPU has AMX")
+        ("math-mode", {"environ": {name: "BF16"}}, f"note: {name}: where the CPU has AMX")
         for name in doctor.MATH_MODE_VARS
     ),
-    (doctor._check_op_names, {"environ": {f"{PREFIX}ALLOWLIST_ADD": "MatMul"}}, ""),
+    ("op-name", {"environ": {f"{PREFIX}ALLOWLIST_ADD": "MatMul"}}, ""),
     (
-        doctor._check_op_names,
+        "op-name",
         {"environ": {f"{PREFIX}ALLOWLIST_ADD": "MatMull"}},
         f"note: … ({PREFIX}ALLOWLIST_ADD): TensorFlow knows no op 'MatMull' … Did you mean 'MatMul'",
     ),
-    (doctor._check_op_names, {"environ": {"AMP_TF_PRECISION": "float8"}}, ""),
-    (doctor._check_op_names, {"environ": TWICE}, ""),  # the next one says it
-    (doctor._check_settings, {"environ": TWICE}, "problem: … and AmpConfig.deny_add … op 'Relu' is to join"),
-    (doctor._check_variables, {"environ": {"AMP_TF_PRECISON": "bf16"}}, "note: … AMP_TF_PRECISON … AMP_TF_PRECISION"),
-    (doctor._check_variables, {"environ": {"AMP_TF_MONITOR": "runs"}}, "note: … Use amp-tf compare"),
-    (doctor._check_keras, {"keras": {"backend": "jax", "error": ""}}, "problem: … KERAS_BACKEND=tensorflow"),
+    ("op-name", {"environ": {"AMP_TF_PRECISION": "float8"}}, ""),
+    ("op-name", {"environ": TWICE}, ""),  # the next one says it
+    ("setting", {"environ": TWICE}, "problem: … and AmpConfig.deny_add … op 'Relu' is to join"),
+    ("variable", {"environ": {"AMP_TF_PRECISON": "bf16"}}, "note: … AMP_TF_PRECISON … AMP_TF_PRECISION"),
+    ("variable", {"environ": {"AMP_TF_MONITOR": "runs"}}, "note: … Use amp-tf compare"),
+    ("keras-backend", {"keras": {"backend": "jax", "error": ""}}, "problem: … KERAS_BACKEND=tensorflow"),
     *(
-        (doctor._check_tensorflow, {"versions": {"tensorflow": version}}, f"problem: … {version}")
+        ("tensorflow", {"versions": {"tensorflow": version}}, f"problem: … {version}")
         for version in ("2.15.1", "2.22.0-rc1", "3.0.0")
     ),
-    *((doctor._check_tensorflow, {"versions": {"tensorflow": version}}, "") for version in ("2.16.2", "2.21.0")),
+    *(("tensorflow", {"versions": {"tensorflow": version}}, "") for version in ("2.16.2", "2.21.0")),
     *(
-        (doctor._check_protobuf, {"versions": {"tensorflow": tensorflow, "protobuf": protobuf}}, told)
+        ("protobuf", {"versions": {"tensorflow": tensorflow, "protobuf": protobuf}}, told)
         for tensorflow, protobuf, told in (
             ("2.20.0", "7.36.2", "note: … pip install 'protobuf<7'"),
             ("2.20.0", "6.33.0", ""),
@@ -186,15 +186,19 @@ CHECKS = [
             ("2.20.0", "", ""),
         )
     ),
-    (doctor._check_hardware, {"hardware": Hardware()}, "note: … neither avx512_bf16 nor amx_bf16"),
-    (doctor._check_gpu, {}, ""),
-    (doctor._check_gpu, {"is_without_gpu": True}, "note: … --gpus all"),
+    ("hardware", {"hardware": Hardware()}, "note: … neither avx512_bf16 nor amx_bf16"),
+    ("gpu", {}, ""),
+    ("gpu", {"is_without_gpu": True}, "note: … --gpus all"),
 ]
 
 
-@pytest.mark.parametrize(("check", "seen", "told"), CHECKS)
-def test_a_check_says_what_is_wrong_and_what_to_do(check, seen: dict, told: str, facts: MachineFacts) -> None:
-    finding = check(dataclasses.replace(facts, **seen))
+@pytest.mark.parametrize(("name", "seen", "told"), CHECKS)
+def test_a_finding_says_what_is_wrong_and_what_to_do(name: str, seen: dict, told: str, facts: MachineFacts) -> None:
+    changed = {
+        field: {**getattr(facts, field), **value} if isinstance(value, dict) else value for field, value in seen.items()
+    }
+    found = {finding.name: finding for finding in doctor.find_issues(dataclasses.replace(facts, **changed))}
+    finding = found.get(name)
     assert (finding is not None) is bool(told)
     if told:
         text = f"{'problem' if finding.is_problem else 'note'}: {finding.what} {finding.fix}"

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import amp_tf
+from amp_tf.cli import COMMANDS
 from amp_tf.cli import main as command
 from amp_tf.cli.options import add_config_options, hardware_for, read_config
 from amp_tf.cli.run import run_script
@@ -47,8 +48,8 @@ def test_a_command_of_before_is_refused_with_what_to_use_instead(capsys: pytest.
 def test_every_command_has_a_parser_and_a_help_line_and_there_are_no_others() -> None:
     text = command.parser().format_help()
     assert "run a command with amp_tf on" in text
-    modules = {path.stem for path in Path(command.__file__).parent.glob("*.py")}
-    assert set(command.COMMANDS) <= modules
+    found = next(action for action in command.parser()._actions if action.dest == "command_name").choices
+    assert tuple(found) == (*COMMANDS, "monitor")
 
 
 def test_an_error_of_amp_tf_is_told_without_a_traceback(
@@ -57,8 +58,8 @@ def test_an_error_of_amp_tf_is_told_without_a_traceback(
     def run(args: argparse.Namespace) -> int:
         raise ConfigError("'x' is not a valid value", where="--precision", fix="Valid values: a, b")
 
-    fake = types.SimpleNamespace(add_parser=lambda subparsers: subparsers.add_parser("run"), run=run)
-    monkeypatch.setattr(command, "COMMANDS", ("run",))
+    fake = types.SimpleNamespace(add_parsers=lambda subparsers: subparsers.add_parser("run").set_defaults(run=run))
+    monkeypatch.setattr(command, "MODULES", ("run",))
     monkeypatch.setattr(command.importlib, "import_module", lambda name: fake)
     assert command.main(["run"]) == 1
     assert capsys.readouterr().err == "amp-tf run: --precision: 'x' is not a valid value. Valid values: a, b.\n"
@@ -72,8 +73,8 @@ from amp_tf.cli import main as command
 def run(args):
     {code}
     return 0
-fake = types.SimpleNamespace(add_parser=lambda subparsers: subparsers.add_parser("fake"), run=run)
-command.COMMANDS = ("fake",)
+fake = types.SimpleNamespace(add_parsers=lambda subparsers: subparsers.add_parser("fake").set_defaults(run=run))
+command.MODULES = ("fake",)
 command.importlib = types.SimpleNamespace(import_module=lambda name: fake)
 sys.exit(command.main(["fake"]))
 """

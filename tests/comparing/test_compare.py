@@ -317,7 +317,7 @@ def test_what_underflows_and_what_stays_in_float32():
     assert first.under > 0.5
     assert "of it so small that it becomes zero, down to" in str(found)
     schema = resources.files("amp_tf.tools.comparing").joinpath("ranges-1.schema.json").read_text(encoding="utf-8")
-    jsonschema.validate(json.loads(found.to_json()), json.loads(schema))
+    jsonschema.validate(json.loads(json.dumps(found.to_dict())), json.loads(schema))
     kept = find_ranges(lambda x: tf.exp(x) + tf.reduce_sum(tf.matmul(x, x)), [np.full((4, 4), 20, np.float32)])
     assert kept.is_healthy
     assert "Exp" in {node.name for node in kept.nodes if not node.is_f16}
@@ -325,6 +325,7 @@ def test_what_underflows_and_what_stays_in_float32():
 
 
 def test_a_layer_has_its_path_of_keras_where_one_was_recorded():
+    recorded.forget()  # what tests before this one recorded
     recorded.record("net_1/dense_2", KerasLayer("net/dense_1", ("net", "dense_1")))
 
     def large(x):

@@ -15,6 +15,7 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import find_followers, pattern
 from amp_tf.rewriting.pipeline import rewrite
+from amp_tf.tools import silent
 from amp_tf.tools.comparing import joining, nodes
 from amp_tf.tools.comparing.flattening import FlatStep, flatten
 from amp_tf.tools.comparing.functions import again, with_elements
@@ -22,7 +23,6 @@ from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph, RunnableSte
 from amp_tf.tools.comparing.nodes import nodes_run_once, probe
 from amp_tf.tools.comparing.ranges import find_ranges
 from amp_tf.tools.comparing.steps import flat_step, trace
-from amp_tf.tools.progress import silent
 from amp_tf.tools.train_functions import as_function, kept
 from tests.cpu.test_folding import BLOCK
 from tests.cpu.test_lifting import DENSE
@@ -44,7 +44,7 @@ def test_nodes_in_parts_are_nodes_all_at_once(monkeypatch):
 
     def looked():
         found = nodes.measure_nodes(step, flat, converted, Precision.BFLOAT16, 0, 1.0, None, silent)
-        return [(each.probe.name, each.accumulated, each.local, each.largest_input) for each in found]
+        return [(each.name, each.accumulated, each.local, each.largest_input) for each in found]
 
     whole = looked()
     assert len(whole) > 4

@@ -15,9 +15,8 @@ import amp_tf
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.hooks.process import state as process_state
 from amp_tf.lock import Decision, Layer, Lock
-from amp_tf.tools.search import Item, Items, OutOfRunsError, find_smallest
-from amp_tf.tools.tuning.items import decisions_of, find_items, holds, rank
-from amp_tf.tools.tuning.result import Goal, Outcome
+from amp_tf.tools.search import Item, Items, OutOfRunsError, decisions_of, find_items, find_smallest, holds, rank
+from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
 from tests.tuning.programs import GOOD, Weak, findings, layer, node, report
 
@@ -442,6 +441,15 @@ def test_what_cannot_be_is_said_before_any_run(tmp_path, monkeypatch, settings, 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(amp_tf.AmpError, match=message):
         amp_tf.tune(lambda: pytest.fail("it was run"), config=BF16, **settings)
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float16, np.float64, np.int64, float])
+def test_numbers_of_numpy_are_numbers(number) -> None:
+    goal = read_goal("loss", max_drop=None, max_rise=number(2), max_runs=np.int64(7))
+    assert goal == Goal("loss", 2.0, is_loss=True)
+    assert type(goal.most) is float
+    with pytest.raises(ConfigError, match="too few"):
+        read_goal("loss", max_drop=None, max_rise=number(2), max_runs=np.int64(2))
 
 
 def test_amp_tf_must_be_off() -> None:

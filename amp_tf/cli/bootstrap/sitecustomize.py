@@ -23,9 +23,9 @@ if "_amp_tf_start" in sys.modules or _home is not None:  # a Python of another e
     _amp_tf_start.install()
     if "_AMP_TF_COMPARE" in os.environ:  # amp-tf compare -- python …
         _amp_tf_start.load_package()
-        from amp_tf.tools.comparing import start
+        from amp_tf.tools import comparing
 
-        start.install()
+        comparing.install()
     if "_AMP_TF_METRICS" in os.environ:  # amp-tf tune -- python …
         _amp_tf_start.load_package()
         from amp_tf.hooks import metrics

@@ -1,1 +1,324 @@
-"""Measures the costs of ops on this CPU: the tables of :mod:`amp_tf.oplists.cost_tables`."""
+"""Measures this machine's table of costs within a given time."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from amp_tf.oplists.cost_tables import COSTS_AS, DISPATCH, FEW_OPERATIONS, CostTable, Pair, ProductCost
+from amp_tf.tools.calibrating import elements, products
+
+SECONDS = 70.0
+_MOST_RUNS = 16  # in one call, because tracing takes time too
+_ELEMENTS = 16_000_000  # of all runs in one call, so that the tensors exceed the caches
+_LEAST_NS = 0.01  # for each element; a time must be positive
+_NS = 1e9
+PRIOR_WEIGHT = 0.1  #: how much a figure that is ten times the shipped one counts, beside a product that is off by 90 %
+_LEAST_OPERATION_NS = 1e-9  # a rate must be finite
+_LEAST_ELEMENT_NS = 1e-3  # that counts as prior where the shipped table has none
+_USUAL_SHARE = 0.5  # that computing alone adds to an operation; what is far from it is doubted where no table says so
+TYPES = (tf.float32, tf.bfloat16)
+Op = Callable[..., Any]
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """The times that were measured.
+
+    Attributes:
+        table: the figures.
+        times: for each product, its times in float32 and in bfloat16, in ns.
+    """
+
+    table: CostTable
+    times: Mapping[products.Product, Pair]
+
+    def misfit(self, op: str) -> tuple[float, ...]:
+        """The error of a row of the table: root mean squares of logarithms, in which 0.1 is 10 %.
+
+        Args:
+            op: the row's product, with its variant.
+
+        Returns:
+            That of the times in float32, of those in 16 bit, and of how many times faster 16 bit is.
+        """
+        off = []
+        for product, measured in by_op(self.times)[op].items():
+            expected = (cost.of(product.computed, product.elements) for cost in self.table.products[op])
+            in_float32, in_f16 = (math.log(ns / taken) for ns, taken in zip(expected, measured, strict=True))
+            off.append((in_float32, in_f16, in_float32 - in_f16))
+        return tuple(math.sqrt(statistics.fmean(each * each for each in part)) for part in zip(*off, strict=True))
+
+
+def by_op(times: Mapping[products.Product, Pair]) -> Mapping[str, Mapping[products.Product, Pair]]:
+    """The times of products, grouped by their row of the table."""
+    found: dict[str, dict[products.Product, Pair]] = {}
+    for product, pair in times.items():
+        found.setdefault(product.op, {})[product] = pair
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """Something to time, under a key: a product, or the name of an op and a shape; in ns of one run over ``per``.
+
+    For products the least time counts, which is the steadiest: in both types they are shared among threads. For other
+    ops it is the median: many are shared only in float32, and their least time is that with the other thread awake,
+    which in a step it seldom is.
+    """
+
+    key: Any
+    name: str
+    run: Callable[..., Any]
+    inputs: Callable[[], Sequence[Any]]
+    runs: int
+    per: float = 1.0
+    typical: Callable[[Sequence[float]], float] = statistics.median
+
+
+def measure(
+    shipped: CostTable, source: str, seconds: float = SECONDS, progress: Callable[[int, int, str], None] | None = None
+) -> Measured:
+    """Times products, other ops and casts in float32 and bfloat16.
+
+    Every case gets its share of the time that is left and runs at least three times in each type, so that on a slow
+    machine it may take longer. TensorFlow's graph optimizers are off meanwhile.
+
+    Args:
+        shipped: the table whose figures count where the times do not decide.
+        source: of the new table, for people.
+        seconds: how long it may take.
+        progress: called before each case with its number, their count and its name.
+    """
+    begin = time.monotonic()
+    found: dict[Any, Pair] = {}
+    cases = [*_product_cases(), *_element_cases()]
+    options = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        for number, case in enumerate(cases):
+            if progress is not None:
+                progress(number, len(cases), case.name)
+            now = time.monotonic()
+            until = now + max(0.0, begin + seconds - now) / (len(cases) - number)
+            in_float32, in_f16 = map(case.typical, take_times(case.run, case.inputs(), case.runs, until))
+            found[case.key] = _NS * in_float32 / case.per, _NS * in_f16 / case.per
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
+    taken = {key: pair for key, pair in found.items() if isinstance(key, products.Product)}
+    of_ops = {key: pair for key, pair in found.items() if key not in taken}
+    return Measured(_table(shipped, source, taken, of_ops), taken)
+
+
+def _product_cases() -> Iterator[_Case]:
+    random = np.random.default_rng(0)
+    for product in products.all_products():
+
+        def inputs(product: products.Product = product) -> Sequence[Any]:
+            return [tf.constant(random.standard_normal(shape, dtype=np.float32)) for shape in product.shapes]
+
+        run = run_many(product.run, product.runs)
+        yield _Case(product, f"{product.op} {product.what}", run, inputs, product.runs, typical=min)
+
+
+def _element_cases() -> Iterator[_Case]:
+    for number, shape in enumerate(elements.SHAPES):
+        data = elements.data_of(shape)
+        ops = {name: op for name, op in elements.ops_on(data).items() if number % 2 == 0 or name not in elements.SELDOM}
+        for name, (op, inputs) in ops.items():
+            yield _element_case(name, op, inputs, len(inputs) - 1, shape)
+        for stacks in sorted({1, *(len(inputs) - 1 for _, inputs in ops.values())}):
+            yield _element_case(_nothing(stacks), _first, [data], stacks, shape)
+        for kind in TYPES:
+            yield _element_case(_cast(kind), functools.partial(tf.cast, dtype=kind), [data], 1, shape)
+
+
+def _element_case(name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: Shape) -> _Case:
+    """The case of an op on tensors of a shape, a number of which were not read just before.
+
+    Large tensors are then in no cache, and small ones, as in a small model, in the last one. So is everything that
+    casts read, weights above all.
+    """
+    size = float(math.prod(shape))
+    runs = min(_MOST_RUNS, max(2, round(_ELEMENTS / size)))
+
+    def taken() -> Sequence[Any]:
+        same = len(inputs) - stacks
+        return [*inputs[:same], *(tf.repeat(tensor[None], runs, 0) for tensor in inputs[same:])]
+
+    return _Case((name, shape), name, run_many(op, runs, stacks), taken, runs, size)
+
+
+def _cast(kind: Any) -> str:
+    """The key of casts to a type among the cases."""
+    return f"Cast to {kind.name}"
+
+
+def _nothing(stacks: int) -> str:
+    """The key of a call that only takes tensors out of a number of stacks."""
+    return f"Nothing of {stacks}"
+
+
+def _first(*inputs: Any) -> Any:
+    return inputs[0]
+
+
+def _table(
+    shipped: CostTable, source: str, taken: Mapping[products.Product, Pair], of_ops: Mapping[tuple[str, Shape], Pair]
+) -> CostTable:
+    fitted = {}
+    for op, cases in by_op(taken).items():
+        work = [(case.computed, case.elements) for case in cases]
+        plain = op.partition(",")[0]
+        known = next(
+            shipped.products[name] for name in (op, plain, COSTS_AS.get(plain, "")) if name in shipped.products
+        )
+        pair = (fit(work, [taken[case][index] for case in cases], known[index]) for index in (0, 1))
+        fitted[op] = (next(pair), next(pair))
+    rows = _rows(of_ops)
+    # An op that is not known moves its tensors once, as a Mul does in float32; in 16 bit these are half as large.
+    *cached, (in_memory, _) = rows["Mul"]
+    counts = [float(math.prod(shape)) for shape in elements.SHAPES]
+
+    def casts(kind: Any, index: int) -> tuple[float, ...]:
+        """The time of a cast for each element, without its start-up and the overhead of calling the function."""
+        times = []
+        for shape, count in zip(elements.SHAPES, counts, strict=True):
+            cast, none = (of_ops[name, shape][index] for name in (_cast(kind), _nothing(1)))
+            times.append(max(cast - none - DISPATCH / count, _LEAST_NS))
+        return tuple(times)
+
+    return CostTable(
+        source=source,
+        elements=rows,
+        other=(*((time, time) for time, _ in cached), (in_memory, in_memory / 2)),
+        products=fitted,
+        to_f16=casts(tf.bfloat16, 0),
+        to_float32=casts(tf.float32, 1),
+        sizes=tuple(counts),
+    )
+
+
+def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...]]:
+    """The time of ops for each element at each size, without the overhead of calls and of stacks of inputs."""
+    stacks = {
+        name: len(inputs) - 1 for name, (_, inputs) in elements.ops_on(elements.data_of(elements.SHAPES[0])).items()
+    }
+
+    def taken(name: str, shape: Shape) -> Iterator[float]:
+        calls = of_ops[_nothing(stacks[name]), shape]
+        forward = elements.MEASURED_WITH.get(name)
+        before = [*taken(forward, shape)] if forward else [0.0, 0.0]
+        for ns, call, own in zip(of_ops[name, shape], calls, before, strict=True):
+            yield max(ns - call - own, _LEAST_NS)
+
+    counts = [float(math.prod(shape)) for shape in elements.SHAPES]
+
+    def row(name: str) -> tuple[Pair, ...]:
+        """A row of times; those of sizes that were left out are interpolated."""
+        known = {
+            count: [each * count for each in taken(name, shape)]
+            for shape, count in zip(elements.SHAPES, counts, strict=True)
+            if (name, shape) in of_ops
+        }
+        times = (np.interp(counts, [*known], [pair[index] for pair in known.values()]) / counts for index in (0, 1))
+        return tuple(zip(*(array.tolist() for array in times), strict=True))
+
+    rows = {name: row(name) for name in stacks}
+    return {**rows, **{name: rows[kernel] for name, kernel in elements.SAME_KERNEL.items()}}
+
+
+def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
+    """Runs an op many times in a row, each writing to new memory.
+
+    It is so in training, where activations are kept for the gradients; in a chain TensorFlow would write in place.
+
+    Args:
+        op: takes tensors.
+        runs: how many times.
+        stacks: how many of its inputs, counted from the last, are taken out of stacks of as many tensors, so that each
+            run reads others. A part of a stack is the stack's memory, and no copy.
+    """
+
+    def run(*inputs: Any) -> Any:
+        same = inputs[: len(inputs) - stacks]
+        results: list[Any] = []
+        for _, *others in zip(range(runs), *map(tf.unstack, inputs[len(same) :]), strict=True):
+            with tf.control_dependencies(results[-1:]):
+                results.append(op(*same, *others))
+        return results[-1]
+
+    return run
+
+
+def take_times(
+    run: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3
+) -> tuple[Sequence[float], Sequence[float]]:
+    """The times of one run of an op in float32 and in bfloat16, in seconds, a figure for each call.
+
+    Args:
+        run: takes tensors and runs the op some times; it is traced once for each type.
+        inputs: float32 tensors.
+        runs: of the op in each call.
+        until: the value of ``time.monotonic()`` at which no more calls begin.
+        repeats: calls of each type that are made in any case.
+    """
+    calls = []
+    for dtype in TYPES:
+        cast = [tf.cast(tensor, dtype) for tensor in inputs]
+        concrete = tf.function(run, autograph=False).get_concrete_function(*cast)
+        concrete(*cast)
+        calls.append((concrete, cast))
+    taken: tuple[list[float], list[float]] = ([], [])
+    while len(taken[0]) < repeats or time.monotonic() < until:
+        for times, (concrete, cast) in zip(taken, calls, strict=True):
+            begin = time.perf_counter()
+            concrete(*cast)
+            times.append((time.perf_counter() - begin) / runs)
+    return taken
+
+
+def fit(work: Sequence[tuple[float, float]], times: Sequence[float], shipped: ProductCost) -> ProductCost:
+    """The nonnegative figures with the least relative error of the times.
+
+    Four figures can fit some twenty noisy times in many ways: where the times do not decide, the shipped table's
+    figures count, all scaled by one factor.
+
+    Args:
+        work: of each product, its operations and its elements.
+        times: what each took, in ns.
+        shipped: the figures of the shipped table.
+    """
+    rows = np.array([(operations, elements, 1.0, min(operations, FEW_OPERATIONS)) for operations, elements in work])
+    expected = [shipped.of(operations, elements) for operations, elements in work]
+    scale = float(np.median(np.divide(times, expected)))
+    alone = shipped.alone or _USUAL_SHARE / shipped.rate
+    prior = scale * np.array([1 / shipped.rate, max(shipped.ns, _LEAST_ELEMENT_NS), max(shipped.start, 1.0), alone])
+    matrix = np.concatenate([rows / np.array(times)[:, None], PRIOR_WEIGHT * np.diag(1 / prior)])
+    wanted = np.concatenate([np.ones(len(rows)), PRIOR_WEIGHT * np.array([1, 1, 1, bool(shipped.alone)])])
+    per_operation, per_element, start, alone = _least_squares(matrix, wanted)
+    return ProductCost(1 / max(per_operation, _LEAST_OPERATION_NS), per_element, start, alone)
+
+
+def _least_squares(matrix: np.ndarray, wanted: np.ndarray) -> Sequence[float]:
+    """The least-squares solution without negative numbers: the best of those that drop some columns."""
+    columns = range(matrix.shape[1])
+    best: tuple[float, list[float]] = (np.inf, [0.0 for _ in columns])
+    for count in range(1, len(columns) + 1):
+        for chosen in itertools.combinations(columns, count):
+            found, *_ = np.linalg.lstsq(matrix[:, chosen], wanted, rcond=None)
+            error = float(np.square(matrix[:, chosen] @ found - wanted).sum())
+            if found.min() >= 0 and error < best[0]:
+                values = dict(zip(chosen, found.tolist(), strict=True))
+                best = error, [values.get(column, 0.0) for column in columns]
+    return best[1]

@@ -6,7 +6,7 @@ Pack are shared in float32 and not in 16 bit, and waking a thread takes longer t
 tensors are shared from some 98,304 on. Two million elements just fit the caches, eight do not.
 
 An op reads the same first tensor in each run, as if it was computed just before, and other ones for the rest, as what
-a gradient reads of the forward pass (:func:`amp_tf.tools.calibrating.measure.run_many`).
+a gradient reads of the forward pass (:func:`amp_tf.tools.calibrating.run_many`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ and variables (``joining``); their outputs are measured against float32's and ju
 ``verdicts``). Where something is wrong, remedies are tried (``findings``). For single nodes, float32 and 16 bit run in
 one graph, in which reductions compare them (``nodes``).
 
-``amp-tf compare -- python train.py`` starts the program with amp_tf off and with ``start`` in every Python below it.
-The first training step (``fit`` and ``train_on_batch`` of Keras and tf_keras, a ``tf.function`` that computes
+``amp-tf compare -- python train.py`` starts the program with amp_tf off and calls :func:`install` in every Python below
+it. The first training step (``fit`` and ``train_on_batch`` of Keras and tf_keras, a ``tf.function`` that computes
 gradients, a run of a TF1 session) is compared in that process, on the program's own batches, so model, data, seeds and
 variables are the program's own and the same in both precisions (``functions``, ``sessions``). The result is written to
 a folder of the command's (``training``), which prints it.
@@ -14,4 +14,62 @@ a folder of the command's (``training``), which prints it.
 Then the program ends, as by ``sys.exit``: nobody who asks where it goes wrong wants hours of training after the answer,
 or checkpoints and logs that overwrite earlier ones. If the comparison fails, nothing has changed: the program gets back
 the batches that were taken and goes on, with one warning.
+
+This package itself is imported by every Python below the command, so it imports little.
 """
+
+from __future__ import annotations
+
+import os
+import sys
+
+from amp_tf.hooks import imports
+
+TYPE_CHECKING = False  # the name that type checkers know; importing typing costs every start
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from amp_tf.tools.comparing.training import Training
+
+VARIABLE = "_AMP_TF_COMPARE"  #: names the request's folder; internal, so it is in no table of variables
+PYTHON = "python"  #: the mark of a Python that found amp_tf
+TENSORFLOW = "tensorflow"  #: the mark of one that imported TensorFlow
+LIBRARIES = (TENSORFLOW, "keras", "tf_keras")
+_training: Training | None = None
+
+
+def install() -> None:
+    """Waits for the imports of TensorFlow and Keras, if the command's variable names a folder that exists."""
+    folder = os.environ.get(VARIABLE, "")
+    if not os.path.isdir(folder):
+        return
+    open(os.path.join(folder, PYTHON), "a").close()
+    sys.excepthook = _except_interrupts
+    imports.watch("keras", "tf_keras")  # Keras imports TensorFlow, so its own import has begun by then
+    for library in LIBRARIES:
+        imports.after_import(library, _on_import)
+
+
+def _except_interrupts(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Hides the traceback of an interrupt: the command itself says that it was interrupted."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+
+
+def _on_import(library: str) -> None:
+    global _training
+    import atexit
+    from pathlib import Path
+
+    from amp_tf.hooks import layer_paths
+    from amp_tf.tools.comparing import functions
+    from amp_tf.tools.comparing.training import CompareRequest, Training
+
+    if _training is None:
+        _training = Training(CompareRequest.receive(Path(os.environ[VARIABLE])))
+        atexit.register(functions.compare_at_exit, _training)
+    if library == TENSORFLOW:
+        (_training.request.folder / TENSORFLOW).touch()
+    with _training.surviving():
+        layer_paths.install(_training.request.config)  # for patterns that are for layers
+        functions.install(_training, library)

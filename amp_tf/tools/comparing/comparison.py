@@ -18,7 +18,8 @@ from amp_tf.tools.comparing.findings import (
     keep_line,
     worth_alone,
 )
-from amp_tf.tools.comparing.verdicts import Output, Patterns, figure, limit, roundoff, title
+from amp_tf.tools.comparing.nodes import NodeMeasurement
+from amp_tf.tools.comparing.verdicts import Output, Patterns, figure, has_truth, limit, roundoff, title
 
 SCHEMA_VERSION = 1
 _SHOWN = 5
@@ -48,6 +49,20 @@ class NodeError:
     underflow: float
     largest: float
     smallest: float
+
+    @classmethod
+    def of(cls, measured: NodeMeasurement, precision: Precision) -> NodeError:
+        """The error of a node that was measured."""
+        run, local = measured.accumulated, measured.local
+        return cls(
+            *(measured.name, measured.op, measured.is_f16),
+            accumulated=run.distance,
+            local=None if local is None else local.distance,
+            has_truth=has_truth(run, precision) and (local is None or has_truth(local, precision)),
+            underflow=run.underflow,
+            largest=run.largest,
+            smallest=run.smallest,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,17 +174,15 @@ class Comparison:
         return self._text(keep_call)
 
     def _text(self, written: Callable[[Patterns], str]) -> str:
-        lines = [self._headline(), *(self._healthy() if self.is_healthy else self._ill(written))]
-        cut = ["it was interrupted: not all batches, nodes or remedies were tried"] if self.is_cut else []
-        return "\n".join([*lines, *(f"Note: {note}" for note in (*cut, *self.notes))])
-
-    def _headline(self) -> str:
         scale = f", loss scale 2^{round(math.log2(self.loss_scale))}" if self.loss_scale != 1 else ""
         batches = f"{self.batches} batch{'es' * (self.batches > 1)}{scale}"
         bad = sum(not output.is_good for output in self.outputs)
         verdict = f"{bad} of {len(self.outputs)} outputs go wrong" if bad else "healthy"
         of = f"{self.converted} of {self.total} nodes"
-        return f"{self.name}: {verdict} in {self.precision.value} ({of}; {batches})"
+        head = f"{self.name}: {verdict} in {self.precision.value} ({of}; {batches})"
+        lines = [head, *(self._ill(written) if bad else self._healthy())]
+        cut = ["it was interrupted: not all batches, nodes or remedies were tried"] if self.is_cut else []
+        return "\n".join([*lines, *(f"Note: {note}" for note in (*cut, *self.notes))])
 
     def _healthy(self) -> list[str]:
         limits = [(output, limit(output, self.precision)) for output in self.outputs]
@@ -201,7 +214,16 @@ class Comparison:
         if first := self.first_divergence:
             lines += ["", f"First divergence: {first.name} ({first.op}), error {figure(first.accumulated)}"]
         for number, finding in enumerate(self.findings[:_SHOWN], 1):
-            lines += ["", *_describe(number, finding, self.precision, written)]
+            layer = f", layer {finding.layer}" if finding.layer else ""
+            forced = f"; it is 16 bit because {finding.forced_by!r} of force_f16 matches" if finding.forced_by else ""
+            alone, in_run = figure(finding.local_error), figure(finding.accumulated_error)
+            lines += [
+                "",
+                f"{number}. {finding.kind}: {finding.node} ({finding.op}{layer})",
+                f"   {why(finding, self.precision)}",
+                f"   adds {alone} by itself; is off by {in_run} in the run{forced}",
+                f"   {written(finding.patterns)}: {worth_alone(finding)}",
+            ]
         if self.line:
             return [*lines, "", f"What to write ({self.worth}):", f"  {written(self.patterns)}"]
         if self.is_cut:
@@ -217,18 +239,6 @@ class Comparison:
         price = f"{self.products_kept} of {self.products} products in float32"
         all_kept = ", so that 16 bit gains nothing" if self.products_kept == self.products else ""
         return f"fixes all outputs; {price}{all_kept}"
-
-
-def _describe(number: int, finding: Finding, precision: Precision, written: Callable[[Patterns], str]) -> list[str]:
-    layer = f", layer {finding.layer}" if finding.layer else ""
-    forced = f"; it is 16 bit because {finding.forced_by!r} of force_f16 matches" if finding.forced_by else ""
-    errors = figure(finding.local_error), figure(finding.accumulated_error)
-    return [
-        f"{number}. {finding.kind}: {finding.node} ({finding.op}{layer})",
-        f"   {why(finding, precision)}",
-        f"   adds {errors[0]} by itself; is off by {errors[1]} in the run{forced}",
-        f"   {written(finding.patterns)}: {worth_alone(finding)}",
-    ]
 
 
 def why(finding: Finding, precision: Precision) -> str:

@@ -15,17 +15,19 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
+from amp_tf.config import AmpConfig
 from amp_tf.graph.names import matches, path_of
 from amp_tf.oplists.table import HANDING_ON, PRODUCTS
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import Followers
 from amp_tf.rewriting.fused_names import pattern as pattern_for
+from amp_tf.tools.comparing.flattening import reached
 from amp_tf.tools.comparing.nodes import NodeMeasurement
 from amp_tf.tools.comparing.verdicts import Output, Patterns, has_truth, roundoff
-from amp_tf.tools.comparing.work import Trials
+from amp_tf.tools.comparing.work import Work, Yardstick
 from amp_tf.tools.search import reduce
 from amp_tf.values import LAYER
 
@@ -105,6 +107,76 @@ _GRADIENT_SCOPES = ("gradient_tape/", "gradients/")
 _GRADIENT_OP = re.compile(r"(\w+?)Grad(V\d)?(_\d+)?")
 
 
+class Trials:
+    """Runs of a step with more nodes in float32; each is made only once.
+
+    Most run only the watched batches: the judged one, and each batch on which a set of patterns failed that did well on
+    those watched before. So a set that must hold on all batches is found at the price of a few.
+
+    Args:
+        work: the step.
+        config: the settings without further patterns.
+        yardstick: by which outputs are judged, with the batches that are watched first.
+
+    Attributes:
+        count: how many trials were made.
+    """
+
+    def __init__(self, work: Work, config: AmpConfig, yardstick: Yardstick) -> None:
+        self._work, self._config, self._yardstick = work, config, yardstick
+        self._watched = tuple(yardstick.numbers)
+        self._known: dict[Any, tuple[Sequence[Output], Sequence[int], float]] = {}
+        self.count = 0
+
+    def converted(self) -> list[str]:
+        """The nodes that are 16 bit without further patterns, by name."""
+        return [node.name for node in self._work.rewritten(self._config).report.nodes if node.precision.is_f16]
+
+    def outputs(self, patterns: Patterns) -> Sequence[Output]:
+        """The outputs on the watched batches; an interrupt of the user's ends the trial."""
+        return self._run(patterns, self._watched)[0]
+
+    def is_right(self, patterns: Patterns) -> bool:
+        """Whether all outputs are good on the watched batches."""
+        return all(output.is_good for output in self.outputs(patterns))
+
+    def holds(self, patterns: Patterns) -> bool:
+        """Whether all outputs are good on all batches; if not, the worst batch is watched from now on."""
+        if not self.is_right(patterns):
+            return False
+        outputs, furthest, _ = self._run(patterns, tuple(range(len(self._work.step.batches))))
+        is_right = all(output.is_good for output in outputs)
+        if not is_right:
+            self._watched += tuple(number for number in furthest if number not in self._watched)[:1]
+        return is_right
+
+    def measure_nodes(self, patterns: Patterns) -> list[NodeMeasurement]:
+        """Measures each node with these patterns, in the batch with the largest error."""
+        _, furthest, scale = self._run(patterns, self._watched)
+        rewritten = self._work.rewritten(self._config_with(patterns)).graph
+        return self._work.measure_nodes(rewritten, furthest[0], scale, None)
+
+    def _config_with(self, patterns: Patterns) -> AmpConfig:
+        return dataclasses.replace(self._config, keep_float32=(*self._config.keep_float32, *patterns))
+
+    def _run(self, patterns: Patterns, numbers: Sequence[int]) -> tuple[Sequence[Output], Sequence[int], float]:
+        """The outputs, the batches with the largest errors first, and the loss scale."""
+        key = frozenset(patterns), tuple(sorted(numbers))
+        if key not in self._known:
+            self.count += 1
+            config = self._config_with(patterns)
+            what = f"a trial with {', '.join(patterns)} in float32"
+            measured, scale = self._work.measure(self._work.rewritten(config).graph, what, numbers)
+            if measured.is_cut:
+                raise KeyboardInterrupt
+            yardstick = self._yardstick
+            if any(one.nonfinite for one in yardstick.ideal):  # as a product is that may be in float32 now
+                ideal = self._work.measure_ideal(config, yardstick.numbers, scale).pooled()
+                yardstick = dataclasses.replace(yardstick, ideal=ideal)
+            self._known[key] = self._work.judge(measured, yardstick), measured.furthest(len(numbers)), scale
+        return self._known[key]
+
+
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
     """The result of the search for what goes wrong.
@@ -132,8 +204,7 @@ class _Part:
 
     @property
     def name(self) -> str:
-        """The node's name, or the layer's pattern."""
-        return self.patterns[0] if self.measured is None else self.measured.probe.name
+        return self.patterns[0] if self.measured is None else self.measured.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +250,13 @@ class Search:
             for one in self._alone(nodes):
                 tried.append(one)
             try:
-                parts = self._grow(self._first(tried))
+                # The suspect that suffices alone comes first; else all, each with its smallest set.
+                ranked = self._ranked(tried)
+                wide = [_Part(one.patterns, one.measured) for one in ranked if one.patterns != one.smallest]
+                first = [*(_Part(one.smallest, one.measured) for one in ranked), *wide]
+                if tried and all(output.is_good for output in tried[-1].after):
+                    first = [_Part(tried[-1].patterns, tried[-1].measured)]
+                parts = self._grow(tuple(first))
                 parts = self._reduced(parts)
             except KeyboardInterrupt:  # the parts suffice all the same, if there are any
                 is_cut = True
@@ -197,22 +274,25 @@ class Search:
         return _Tried(measured, patterns, smallest, self.trials.outputs(patterns))
 
     def _alone(self, nodes: Sequence[NodeMeasurement]) -> Iterator[_Tried]:
-        """Tries each suspect alone, until one suffices."""
-        known = {measured.probe.name: measured for measured in nodes}
+        """Tries each suspect alone, until one suffices.
+
+        Of each, sets of patterns that grow: the node, or the sources of its 16-bit inputs; then the chain back to the
+        products before it, these included; then its layer.
+        """
+        known = {measured.name: measured for measured in nodes}
+
+        def sources(name: str) -> Patterns:
+            return known[name].rounded if name in known and known[name].op not in PRODUCTS else ()
+
         for measured in self._suspects(nodes):
-            sets = list(dict.fromkeys(self._choices(measured, known)))
+            narrow = self._narrow(measured)
+            chain = tuple(pattern_for(name, self.followers) for name in reached(_own(measured), sources))
+            layer = [(_scope_pattern(measured.name),)] if scope_of(measured.name) else []
+            sets = dict.fromkeys((narrow, chain, *layer))
             better = (some for some in sets if _harm(self.trials.outputs(some)) < _harm(self.outputs))
-            yield (one := self._try(measured, next(better, sets[0]), sets[0]))
+            yield (one := self._try(measured, next(better, narrow), narrow))
             if self.trials.is_right(one.patterns):
                 break  # the remaining ones have smaller local errors
-
-    def _first(self, tried: Sequence[_Tried]) -> tuple[_Part, ...]:
-        """Where the search begins: the suspect that suffices alone; else all, each with its smallest set first."""
-        if tried and all(output.is_good for output in tried[-1].after):
-            return (_Part(tried[-1].patterns, tried[-1].measured),)
-        ranked = self._ranked(tried)
-        wide = (_Part(one.patterns, one.measured) for one in ranked if one.patterns != one.smallest)
-        return (*(_Part(one.smallest, one.measured) for one in ranked), *wide)
 
     def _grow(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
         """Parts that suffice on all batches; none where not even all nodes in float32 do."""
@@ -223,10 +303,8 @@ class Search:
             if not nodes:
                 break
             parts += tuple(_Part(self._narrow(measured), measured) for measured in nodes)
-        if self.trials.holds(_patterns_of(parts)):
-            return parts
         everything = tuple(_Part((layer,)) for layer in dict.fromkeys(map(_scope_pattern, self.trials.converted())))
-        return everything if self.trials.holds(_patterns_of(everything)) else ()
+        return next((some for some in (parts, everything) if self.trials.holds(_patterns_of(some))), ())
 
     def _reduced(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
         """The parts without patterns that the trials find needless: each pattern in its first part, each node once."""
@@ -247,7 +325,7 @@ class Search:
 
     def _as_layers(self, parts: Sequence[_Part]) -> Patterns:
         """The layers of the nodes, which are easier to read, where they suffice on all batches as well; else none."""
-        paths = [path_of(part.measured.probe.name) if part.measured else "" for part in parts]
+        paths = [path_of(part.measured.name) if part.measured else "" for part in parts]
         layers = tuple(dict.fromkeys(f"{LAYER}{path}" for path in paths))
         is_shorter = all(paths) and 0 < len(layers) < len(_patterns_of(parts))
         return layers if is_shorter and self.trials.holds(layers) else ()
@@ -260,7 +338,7 @@ class Search:
         local = [one for one in nodes if one.local is not None and has_truth(one.local, self.precision)]
         worst = list(filter(self._is_suspicious, local)) or local
         # Stable. Ops that only pass values on come after their readers, because a reader in float32 fixes both.
-        order = sorted(filter(_added, worst), key=lambda one: (-_added(one), one.probe.op in HANDING_ON))
+        order = sorted(filter(_added, worst), key=lambda one: (-_added(one), one.op in HANDING_ON))
         chosen: dict[Patterns, NodeMeasurement] = {}
         fused: set[str] = set()
         for measured in order:
@@ -289,27 +367,9 @@ class Search:
         """The smallest set of patterns with which nothing is lost at a node."""
         return tuple(pattern_for(name, self.followers) for name in _own(measured))
 
-    def _choices(self, measured: NodeMeasurement, known: Mapping[str, NodeMeasurement]) -> Iterator[Patterns]:
-        """Sets of patterns for a node, each larger than the one before.
-
-        First the node, or the sources of its 16-bit inputs; then the chain back to the products before it, these
-        included; then its layer.
-        """
-        yield self._narrow(measured)
-        waiting = list(_own(measured))
-        chain = dict.fromkeys(waiting)
-        while waiting:
-            name = waiting.pop()
-            sources = known[name].probe.rounded if name in known and known[name].probe.op not in PRODUCTS else ()
-            waiting += [source for source in sources if source not in chain]
-            chain.update(dict.fromkeys(sources))
-        yield tuple(pattern_for(name, self.followers) for name in chain)
-        if scope_of(measured.probe.name):
-            yield (_scope_pattern(measured.probe.name),)
-
     def _finding(self, tried: _Tried) -> Finding:
         measured = tried.measured
-        local, name = measured.local, measured.probe.name
+        local, name = measured.local, measured.name
         assert local is not None
         roundings = SUSPICIOUS * roundoff(self.precision)
         kind = ROUNDING
@@ -321,7 +381,7 @@ class Search:
             kind = CANCELLATION
         return Finding(
             node=name,
-            op=measured.probe.op,
+            op=measured.op,
             layer=path_of(name) or scope_of(name),
             kind=kind,
             local_error=local.distance,
@@ -330,7 +390,7 @@ class Search:
             underflow=local.underflow,
             largest=local.largest,
             largest_input=measured.largest_input,
-            rounded=measured.probe.rounded,
+            rounded=measured.rounded,
             patterns=tried.patterns,
             ratio=max((output.ratio for output in tried.after), default=0.0),
             mends=all(output.is_good for output in tried.after),
@@ -351,11 +411,10 @@ def _harm(outputs: Sequence[Output]) -> tuple[float, float, float]:
 
 def _own(measured: NodeMeasurement) -> Patterns:
     """The nodes to keep in float32 so that nothing is lost at a node: itself, or the sources of its 16-bit inputs."""
-    return (measured.probe.name,) if measured.probe.is_f16 else measured.probe.rounded
+    return (measured.name,) if measured.is_f16 else measured.rounded
 
 
 def _added(measured: NodeMeasurement) -> float:
-    """The local error of a node."""
     return 0.0 if measured.local is None else measured.local.distance
 
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -65,8 +65,8 @@ _LEFT_OUT = (  # fields of RewriterConfig
     *("remapping", "layout_optimizer", "scoped_allocator_optimization", "use_plugin_optimizers"),
     *(f"auto_mixed_precision{device}" for device in ("", "_cpu", "_mkl", "_onednn_bfloat16")),
 )
-_ALIGNMENT = 64
 _SEEDS = ("seed", "seed2")
+_Thing = TypeVar("_Thing", bound=Hashable)
 _INT32 = 3  # DT_INT32
 
 
@@ -145,11 +145,7 @@ class FlatStep:
 
 
 def flatten(step: Step, function: Any) -> FlatStep:
-    """Inlines the functions that a step calls.
-
-    Args:
-        step: the step.
-        function: its concrete function.
+    """Inlines the functions that a step calls, whose concrete function is given.
 
     Raises:
         GraphError: it captures something else than variables and tensors, such as a table, or was rewritten before.
@@ -244,7 +240,7 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
         elif id(outer) in of_handle:
             variable = of_handle[id(outer)]
             # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced elsewhere.
-            value = aligned(np.asarray(variable.read_value()))
+            value = np.asarray(variable.read_value())
             variables[inner.op.name] = Variable(variable.name.partition(":")[0], value, variable.dtype.as_datatype_enum)
         else:
             raise GraphError(
@@ -255,21 +251,9 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
     return captures, variables
 
 
-def aligned(value: Any) -> Any:
-    """The same array at an address that is a multiple of 64, so that TensorFlow can use it in place."""
-    if not isinstance(value, np.ndarray) or value.dtype == object or value.ctypes.data % _ALIGNMENT == 0:
-        return value
-    room = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % _ALIGNMENT
-    found = room[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
-    found[...] = value
-    return found
-
-
 def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
-    """Runs Grappler on a graph, for which TensorFlow has no public interface."""
     from tensorflow.core.protobuf import config_pb2
-    from tensorflow.python.grappler import tf_optimizer
+    from tensorflow.python.grappler import tf_optimizer  # for which TensorFlow has no public interface
 
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.CopyFrom(options)
@@ -342,6 +326,22 @@ def keeping_state(graph: Any) -> list[str]:
 def by_python(graph: Any) -> list[str]:
     """The nodes that call Python, which may return something else each time, by name."""
     return [node.name for node in every_node(graph) if node.op in PYTHON]
+
+
+def reached(starts: Iterable[_Thing], sources: Callable[[_Thing], Iterable[_Thing]]) -> dict[_Thing, None]:
+    """All that some things depend on, these included.
+
+    Args:
+        starts: the things.
+        sources: what one depends on by itself.
+    """
+    found = dict.fromkeys(starts)
+    waiting = list(found)
+    while waiting:
+        fresh = {source: None for source in sources(waiting.pop()) if source not in found}
+        found |= fresh
+        waiting += fresh
+    return found
 
 
 def every_node(graph: Any) -> Iterator[Any]:

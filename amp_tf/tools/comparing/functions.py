@@ -16,13 +16,12 @@ several elements gets the same element each time. So one step is compared, not a
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from amp_tf.errors import GraphError
-from amp_tf.hooks.patches import Patch, calling
+from amp_tf.hooks.patches import calling
 from amp_tf.tools import train_functions
 from amp_tf.tools.comparing import sessions
 from amp_tf.tools.comparing.training import Training
@@ -39,9 +38,23 @@ def install(training: Training, library: str) -> None:
         library: ``"tensorflow"``, ``"keras"`` or ``"tf_keras"``.
     """
     if library == "tensorflow":
-        patches = [*_patches(training), *sessions.patches(training)]
+        from tensorflow.python.eager import backprop
+        from tensorflow.python.eager.polymorphic_function import polymorphic_function
+        from tensorflow.python.ops import gradients_util
+
+        patches = [
+            (polymorphic_function.Function, "__call__", calling(_call, training)),
+            (backprop.GradientTape, "gradient", calling(_gradient, training)),
+            (gradients_util, "_GradientsHelper", calling(_gradient, training)),
+            *sessions.patches(training),
+        ]
     else:
-        patches = [train_functions.patch(library, functools.partial(_watch, training))]
+
+        def watch(model: Any, owner: Any, _: Callable[[], Any]) -> Any:
+            function = model.train_function
+            return _Watched(function, model, training, owner) if training.is_awaited else function
+
+        patches = [train_functions.patch(library, watch)]
     for patch in patches:
         training.patches.put(*patch)
 
@@ -54,20 +67,8 @@ def compare_at_exit(training: Training) -> None:
             sessions.compare_what_is_there(training)
 
 
-def _watch(training: Training, model: Any, owner: Any, _: Callable[[], Any]) -> Any:
-    function = model.train_function
-    return _Watched(function, model, training, owner) if training.is_awaited else function
-
-
 class _Watched:
-    """A train function whose first call is compared; if the comparison fails, it trains as it would have.
-
-    Args:
-        function: the train function.
-        model: whose it is.
-        training: the state shared by the patches.
-        owner: the class that has the library's own ``train_step``.
-    """
+    """A model's train function whose first call is compared; if the comparison fails, it trains as it would have."""
 
     def __init__(self, function: Any, model: Any, training: Training, owner: Any) -> None:
         self._function, self._model, self._training, self._owner = function, model, training, owner
@@ -100,11 +101,10 @@ class _Watched:
         own = [tf.nest.map_structure(of_one_replica, batch) for batch in self._taken]
         subject, batches, notes = as_step(self._model, own, self._owner)
         strategy = self._model.distribute_strategy
-        if strategy.num_replicas_in_sync == 1:
-            self._training.compare(subject, batches, notes)
-            return
-        with tf.distribute.ReplicaContext(strategy, 0):  # the program may be in the strategy's scope, but in no replica
-            self._training.compare(subject, batches, (*notes, _ONE_REPLICA))
+        is_one = strategy.num_replicas_in_sync == 1
+        # The program may be in the strategy's scope, but in no replica.
+        with contextlib.nullcontext() if is_one else tf.distribute.ReplicaContext(strategy, 0):
+            self._training.compare(subject, batches, notes if is_one else (*notes, _ONE_REPLICA))
 
 
 class _Seen:
@@ -132,18 +132,6 @@ class _Seen:
 
 
 _seen = _Seen()
-
-
-def _patches(training: Training) -> list[Patch]:
-    from tensorflow.python.eager import backprop
-    from tensorflow.python.eager.polymorphic_function import polymorphic_function
-    from tensorflow.python.ops import gradients_util
-
-    return [
-        (polymorphic_function.Function, "__call__", calling(_call, training)),
-        (backprop.GradientTape, "gradient", calling(_gradient, training)),
-        (gradients_util, "_GradientsHelper", calling(_gradient, training)),
-    ]
 
 
 def _call(training: Training, original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:

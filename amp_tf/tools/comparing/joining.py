@@ -16,7 +16,14 @@ import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.oplists.table import BEGINNINGS, UPDATED_BY, VARIABLE_READERS, WHOLE_WRITES
-from amp_tf.tools.comparing.flattening import UPDATE, FlatStep, Step, Variable, aligned, keeping_state, make_stateless
+from amp_tf.tools.comparing.flattening import (
+    UPDATE,
+    FlatStep,
+    Step,
+    keeping_state,
+    make_stateless,
+    reached,
+)
 
 FLOAT32 = "float32"  #: the side that is right
 AMP = "amp"  #: as amp_tf rewrites it
@@ -24,12 +31,7 @@ _SHARED = "input"
 
 
 def join(step: FlatStep, sides: Mapping[str, Any]) -> Any:
-    """The joint GraphDef.
-
-    Args:
-        step: the step.
-        sides: for each side its GraphDef, a rewritten version of the step's; float32 first.
-    """
+    """The joint GraphDef of some sides, each a version of the step; float32 comes first."""
     from tensorflow.core.framework import graph_pb2
 
     joint = graph_pb2.GraphDef(versions=step.graph.versions)
@@ -40,83 +42,56 @@ def join(step: FlatStep, sides: Mapping[str, Any]) -> Any:
         if side != FLOAT32:
             same = [node.name for node in graph.node if node.name in constants and node == constants[node.name]]
             shared.update((name, f"{FLOAT32}/{name}") for name in same)
-        functions = {
-            function.signature.name: f"{side}__{function.signature.name}" for function in graph.library.function
-        }
-        _add_functions(joint, graph, functions)
+        functions = {called.signature.name: f"{side}__{called.signature.name}" for called in graph.library.function}
+        for function in graph.library.function:
+            added = joint.library.function.add()
+            added.CopyFrom(function)
+            added.signature.name = functions[function.signature.name]
+            for node in added.node_def:
+                _rename_functions(node, functions)
+        for gradient in graph.library.gradient:
+            both = gradient.function_name, gradient.gradient_func
+            name, of = (functions.get(called, called) for called in both)
+            joint.library.gradient.add(function_name=name, gradient_func=of)
         for node in graph.node:
             if node.name in shared and (side != FLOAT32 or node.name not in fed):
                 continue
             added = joint.node.add()
             added.CopyFrom(node)
             added.name = shared.get(node.name, f"{side}/{node.name}")
-            added.input[:] = [_renamed(text, side, shared) for text in node.input]
-            if node.name in step.variables:
-                _make_variable(added, step.variables[node.name])
-            _rename_in(added, side, functions)
+            for place, text in enumerate(node.input):
+                mark = "^" if text.startswith("^") else ""
+                source, colon, port = text.removeprefix("^").partition(":")
+                added.input[place] = f"{mark}{shared.get(source, f'{side}/{source}')}{colon}{port}"
+            if (variable := step.variables.get(node.name)) is not None:
+                if not variable.is_reference:  # whose node is a variable already
+                    added.op = "VarHandleOp"
+                    added.attr.clear()
+                    added.attr["dtype"].type = variable.data_type
+                    added.attr["shape"].shape.SetInParent()
+                    for size in variable.value.shape:
+                        added.attr["shape"].shape.dim.add().size = size
+                added.attr["shared_name"].s = added.name.encode()
+            added.attr.pop("_class", None)  # with which nodes it wants to be placed
+            if "frame_name" in added.attr:
+                added.attr["frame_name"].s = f"{side}/".encode() + added.attr["frame_name"].s
+            _rename_functions(added, functions)
     make_stateless(joint)
     return joint
 
 
 def tensor_name(side: str, name: str, step: FlatStep) -> str:
-    """The name of one of the step's tensors in the joint graph."""
-    return f"{feed_name(side, name.partition(':')[0], step)}:{name.partition(':')[2] or '0'}"
-
-
-def feed_name(side: str, node: str, step: FlatStep) -> str:
-    """The name of one of the step's nodes in the joint graph, unless it is a constant."""
+    """The name in the joint graph of one of the step's tensors, or of a node's only result."""
+    node, _, port = name.partition(":")
     is_shared = node in step.feeds or node in step.captures
-    return f"{_SHARED if is_shared else side}/{node}"
-
-
-def _renamed(text: str, side: str, shared: Mapping[str, str]) -> str:
-    mark = "^" if text.startswith("^") else ""
-    node, colon, port = text.removeprefix("^").partition(":")
-    return f"{mark}{shared.get(node, f'{side}/{node}')}{colon}{port}"
-
-
-def _make_variable(node: Any, variable: Variable) -> None:
-    """Turns the placeholder of a handle into a variable; a reference variable's node is one already."""
-    if variable.is_reference:
-        node.attr["shared_name"].s = node.name.encode()
-        return
-    node.op = "VarHandleOp"
-    node.attr.clear()
-    node.attr["dtype"].type = variable.data_type
-    for size in variable.value.shape:
-        node.attr["shape"].shape.dim.add().size = size
-    node.attr["shape"].shape.SetInParent()
-    node.attr["shared_name"].s = node.name.encode()
-
-
-def _add_functions(joint: Any, graph: Any, functions: Mapping[str, str]) -> None:
-    for function in graph.library.function:
-        added = joint.library.function.add()
-        added.CopyFrom(function)
-        added.signature.name = functions[function.signature.name]
-        for node in added.node_def:
-            _rename_functions(node, functions)
-    for gradient in graph.library.gradient:
-        joint.library.gradient.add(
-            function_name=functions.get(gradient.function_name, gradient.function_name),
-            gradient_func=functions.get(gradient.gradient_func, gradient.gradient_func),
-        )
-
-
-def _rename_in(node: Any, side: str, functions: Mapping[str, str]) -> None:
-    """Renames the nodes, frames and functions that a node's attributes refer to."""
-    node.attr.pop("_class", None)  # with which nodes it wants to be placed
-    if "frame_name" in node.attr:
-        node.attr["frame_name"].s = f"{side}/".encode() + node.attr["frame_name"].s
-    _rename_functions(node, functions)
+    return f"{_SHARED if is_shared else side}/{node}:{port or '0'}"
 
 
 def _rename_functions(node: Any, functions: Mapping[str, str]) -> None:
     for value in node.attr.values():
         for called in (value.func, *value.list.func) if value.HasField("func") else value.list.func:
             called.name = functions.get(called.name, called.name)
-    if node.op in functions:
-        node.op = functions[node.op]
+    node.op = functions.get(node.op, node.op)
 
 
 _CHANGES = np.array([1 - 2.0**-23, 1 + 2.0**-23], np.float32)  #: factors that change a number's last bit, down and up
@@ -127,11 +102,9 @@ class JointGraph:
     """Several versions of a step in one graph, with a session that feeds them and sets their variables.
 
     Args:
-        step: the step.
-        flat: its graph.
-        sides: for each side its GraphDef; float32 first.
-        compiled: names of the tensors that are wanted, where XLA is to compile the only side; then no other ones are
-            there.
+        step, flat: the step, and its graph.
+        sides: as for :func:`join`.
+        compiled: the tensors that are wanted, where XLA is to compile the only side; then no other ones are there.
     """
 
     def __init__(self, step: Step, flat: FlatStep, sides: dict[str, Any], compiled: Sequence[str] = ()) -> None:
@@ -144,8 +117,8 @@ class JointGraph:
             names = [f"{side}/{name}" for side in sides for name in flat.effects]
             self._compiled: dict[str, Any] = {}
             if compiled:
-                inputs = [feed_name(FLOAT32, node, flat) for node in (*flat.feeds, *flat.captures, *flat.variables)]
-                results = [tensor_name(FLOAT32, name, flat) for name in compiled]
+                given = (*flat.feeds, *flat.captures, *flat.variables)
+                inputs, results = ([tensor_name(FLOAT32, name, flat) for name in some] for some in (given, compiled))
                 self._compiled = dict(zip(results, import_compiled(joint, inputs, results, names), strict=True))
             else:
                 tf.import_graph_def(joint, name="")
@@ -184,8 +157,7 @@ class JointGraph:
 
         Args:
             wanted: what to fetch.
-            number: of the batch.
-            scale: of the loss, where the step is scaled.
+            number, scale: of the batch, and of the loss, where the step is scaled.
             is_disturbed: whether inputs and variables differ in their last bit.
             is_alone: whether only the fetched tensors are computed: then variables that they do not depend on, such as
                 an optimizer's, are not even set.
@@ -199,16 +171,35 @@ class JointGraph:
         if self._keeps_state:
             self.close()
         if self._session is None:
-            self._session = new_session(self.graph)
+            config = tf.compat.v1.ConfigProto(allow_soft_placement=True)  # and the graph is not optimized
+            config.graph_options.rewrite_options.disable_meta_optimizer = True
+            config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
+            self._session = tf.compat.v1.Session(graph=self.graph, config=config)
         try:
             if self._writes or self._held is not is_disturbed:
-                chosen = self._variables_behind(wanted) if is_alone else list(self._flat.variables)
-                for part in self._parts(chosen):
-                    start = {self._starts[node]: change(self._flat.variables[node].value) for node in part}
-                    self._session.run([self._resets[node] for node in part], start)
+                chosen = list(self._flat.variables)
+                if is_alone:  # those that are wanted in any version
+                    operations = [tensor.op for tensor in tf.nest.flatten(wanted)]
+                    needed = reached(operations, lambda one: [*(given.op for given in one.inputs), *one.control_inputs])
+                    names = {operation.name for operation in needed}
+                    chosen = [node for node in chosen if any(f"{side}/{node}" in names for side in self._sides)]
+                while chosen:  # few at once, because those that are disturbed are copies
+                    start: dict[Any, Any] = {}
+                    resets = []
+                    while chosen and sum(value.nbytes for value in start.values()) < _AT_ONCE:
+                        node = chosen.pop()
+                        start[self._starts[node]] = change(self._flat.variables[node].value)
+                        resets.append(self._resets[node])
+                    self._session.run(resets, start)
                 self._held = is_disturbed if not is_alone else None
             effects = [] if is_alone else self._effects
-            return self._session.run((wanted, effects), self._feed(number, scale, change))[0]
+            values = [*self._step.batches[number], *([np.float32(scale)] if self._step.is_scaled else [])]
+            given = {**dict(zip(self._flat.feeds, values, strict=True)), **self._flat.captures}
+            feed = {
+                tensor_name(FLOAT32, node, self._flat): change(value) if value.ndim else value
+                for node, value in given.items()
+            }
+            return self._session.run((wanted, effects), feed)[0]
         except tf.errors.OpError as error:
             raise GraphError(
                 f"a batch cannot be run ({_why(error.message)})",
@@ -220,38 +211,6 @@ class JointGraph:
         """Fetches tensors that depend on variables only, such as their values after a batch."""
         return self._session.run(wanted)
 
-    def _parts(self, chosen: Sequence[str]) -> list[list[str]]:
-        """Splits variables into groups whose disturbed copies fit into little memory."""
-        parts: list[list[str]] = [[]]
-        waiting = 0
-        for node in chosen:
-            waiting += self._flat.variables[node].value.nbytes
-            if waiting > _AT_ONCE and parts[-1]:
-                parts.append([])
-                waiting = self._flat.variables[node].value.nbytes
-            parts[-1].append(node)
-        return parts
-
-    def _variables_behind(self, wanted: Any) -> list[str]:
-        """The variables that some tensors depend on, by values or by control edges, in any version."""
-        import tensorflow as tf
-
-        waiting = [tensor.op for tensor in tf.nest.flatten(wanted)]
-        found = set(waiting)
-        while waiting:
-            operation = waiting.pop()
-            fresh = {*(tensor.op for tensor in operation.inputs), *operation.control_inputs} - found
-            found |= fresh
-            waiting += fresh
-        names = {operation.name for operation in found}
-        return [node for node in self._flat.variables if any(f"{side}/{node}" in names for side in self._sides)]
-
-    def _feed(self, number: int, scale: float, change: Any) -> dict[str, Any]:
-        values = [*self._step.batches[number], *([np.float32(scale)] if self._step.is_scaled else [])]
-        given = {**dict(zip(self._flat.feeds, values, strict=True)), **self._flat.captures}
-        names = {node: f"{feed_name(FLOAT32, node, self._flat)}:0" for node in given}
-        return {names[node]: change(value) if value.ndim else value for node, value in given.items()}
-
 
 def _why(message: str) -> str:
     """TensorFlow's message, without the frame that it puts around errors in graphs."""
@@ -259,17 +218,6 @@ def _why(message: str) -> str:
     _, framed, said = message.rpartition("\nNode:")  # its name, and then what happened
     lines = [line for line in said.splitlines()[bool(framed) :] if line.strip()]
     return (lines or [message])[0].strip().rstrip(".")
-
-
-def new_session(graph: Any) -> Any:
-    """A session that does not optimize its graph."""
-    import tensorflow as tf
-    from tensorflow.core.protobuf import config_pb2
-
-    config = config_pb2.ConfigProto(allow_soft_placement=True)
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    config.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
-    return tf.compat.v1.Session(graph=graph, config=config)
 
 
 def written(flat: FlatStep, *, of_all: bool = False) -> list[str]:
@@ -303,7 +251,7 @@ def disturbed(value: np.ndarray) -> np.ndarray:
     is_up = np.unpackbits(random, count=value.size).reshape(value.shape)
     changed = np.multiply(value, _CHANGES[is_up], out=np.empty_like(value))
     np.copyto(changed, value, where=value == np.rint(value))
-    found: np.ndarray = aligned(changed)
+    found: np.ndarray = changed
     return found
 
 
@@ -313,52 +261,38 @@ def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
     return [*results, *((UPDATE, flat.variables[node].name) for node in written(flat))]
 
 
-class RunnableStep:
-    """One version of a step, in a graph and a session of its own.
-
-    Args:
-        step: the step.
-        flat: its graph.
-        graph: the version's GraphDef.
-        is_compiled: whether XLA compiles it.
-    """
+class RunnableStep(JointGraph):
+    """One version of a step, in a graph and a session of its own; XLA may compile it."""
 
     def __init__(self, step: Step, flat: FlatStep, graph: Any, *, is_compiled: bool = False) -> None:
         import tensorflow as tf
 
-        self._flat = flat
         results = [flat.results[number] for number in step.floats]
-        self._joint = JointGraph(step, flat, {FLOAT32: graph}, results if is_compiled else ())
-        self._results = [self._joint.tensor(FLOAT32, name) for name in results]
-        changes = {} if is_compiled else _changes(flat)
-        self._changed = [node for node in written(flat) if node in changes]
-        self._written = [node for node in written(flat) if node not in changes]
-        self._order = [[*self._changed, *self._written].index(node) for node in written(flat)]
-        with self._joint.graph.as_default():
-            places = [self._joint.tensor(FLOAT32, node) for node in self._written]
-            self._variables = [
-                tf.raw_ops.ReadVariableOp(resource=place, dtype=tf.float32)
-                if place.dtype == tf.resource
-                else tf.identity(place)
-                for place in places
-            ]
-            for node in self._changed:
-                name, place = changes[node]
-                operation = self._joint.graph.get_operation_by_name(f"{FLOAT32}/{name}")
-                self._results.append(tf.cast(operation.inputs[place], tf.float32))
+        super().__init__(step, flat, {FLOAT32: graph}, results if is_compiled else ())
+        self._results = [self.tensor(FLOAT32, name) for name in results]
+        self._written, changes = written(flat), {} if is_compiled else _changes(flat)
+        self._changes, self._after = {}, {}  # tensors that change variables, and of the others those that read them
+        with self.graph.as_default():
+            for node in self._written:
+                if node in changes:
+                    name, place = changes[node]
+                    operation = self.graph.get_operation_by_name(f"{FLOAT32}/{name}")
+                    self._changes[node] = tf.cast(operation.inputs[place], tf.float32)
+                    continue
+                variable = self.tensor(FLOAT32, node)
+                self._after[node] = (
+                    tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float32)
+                    if variable.dtype == tf.resource
+                    else tf.identity(variable)
+                )
 
     def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
         """The outputs, in the order of :func:`output_names`; arguments as for :meth:`JointGraph.fetch`."""
-        results = self._joint.fetch(self._results, number, scale, is_disturbed=is_disturbed)
+        results, changes = self.fetch((self._results, self._changes), number, scale, is_disturbed=is_disturbed)
         change = disturbed if is_disturbed else lambda value: value
-        after = zip(self._written, self._joint.read(self._variables), strict=True)
-        count = len(results) - len(self._changed)
-        updates = [*results[count:], *(value - change(self._flat.variables[node].value) for node, value in after)]
-        return [*results[:count], *(updates[place] for place in self._order)]
-
-    def close(self) -> None:
-        """Frees the session's memory; the next run creates another. Idempotent."""
-        self._joint.close()
+        for node, value in self.read(self._after).items():
+            changes[node] = value - change(self._flat.variables[node].value)
+        return [*results, *(changes[node] for node in self._written)]
 
 
 def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
@@ -402,7 +336,7 @@ def import_compiled(graph: Any, inputs: Sequence[str], results: Sequence[str], e
 
     Args:
         graph: the GraphDef.
-        inputs: names of its placeholders and variables' handles, which keep their names.
+        inputs: its placeholders and variables' handles, as names of tensors; they keep their names.
         results: names of the tensors that are wanted.
         effects: names of further nodes that must run.
 
@@ -412,18 +346,18 @@ def import_compiled(graph: Any, inputs: Sequence[str], results: Sequence[str], e
     import tensorflow as tf
 
     parts = [tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library) for _ in range(2)]
-    outer, needless = frozenset(inputs), {f"^{name}" for name in inputs}
+    outer = {name.removesuffix(":0") for name in inputs}
+    needless = {f"^{name}" for name in outer}
     for node in graph.node:
         added = parts[node.name in outer].node.add()
         added.CopyFrom(node)
         added.input[:] = [text for text in node.input if text not in needless]
     body, outside = parts
-    names = [f"{name}:0" for name in inputs]
-    given = tf.import_graph_def(outside, return_elements=names, name="")
-    computed = [name for name in results if name not in names]
+    given = tf.import_graph_def(outside, return_elements=[*inputs], name="")
+    computed = [name for name in results if name not in inputs]
 
     def step(*arguments: Any) -> list[Any]:
-        of_name = dict(zip(names, arguments, strict=True))
+        of_name = dict(zip(inputs, arguments, strict=True))
         found = tf.import_graph_def(body, of_name, [*computed, *effects], name="")
         of_name |= zip(computed, found, strict=False)
         with tf.control_dependencies(found[len(computed) :]):

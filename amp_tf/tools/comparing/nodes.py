@@ -16,13 +16,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from amp_tf.oplists.table import RESHAPING, WAYS_OUT
 from amp_tf.precision import Precision
+from amp_tf.tools import Progress
 from amp_tf.tools.comparing import verdicts
 from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep, Step
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph
 from amp_tf.tools.comparing.verdicts import Statistics
-from amp_tf.tools.progress import Progress
 
 _AT_ONCE = 150  # nodes per run: with all in one run, tensors waiting for their reductions would fill the memory
 
@@ -51,23 +53,16 @@ class Probe:
 
 
 def probe(step: FlatStep, rewritten: Any, graph: Any, wanted: str | None) -> list[Probe]:
-    """The probes, sources before readers: nodes that are 16 bit, read 16 bit, or are named by the user.
+    """The nodes that are 16 bit, read 16 bit, or have a name in which ``wanted`` is found; sources before readers.
 
-    Args:
-        step: the step.
-        rewritten: the GraphDef as amp_tf rewrites it.
-        graph: the ``tf.Graph`` with both; the second runs of ops are added to it.
-        wanted: a regular expression for names of further nodes.
+    The second runs of their ops are added to ``graph``, which has the step in float32 and as it is rewritten.
     """
     before = {node.name for node in step.graph.node}
     after = {node.name for node in rewritten.node}
     ends = {text.partition(":")[0] for text in step.results}
     names = (name for name in nodes_run_once(step.graph) if name in after and name not in ends)
-    found = (
-        _probe(name, before, graph, bool(wanted and re.search(wanted, name)))
-        for name in names
-        if not name.startswith(f"{OWN_SCOPE}/")
-    )
+    own = (name for name in names if not name.startswith(f"{OWN_SCOPE}/"))
+    found = (_probe(name, before, graph, bool(wanted and re.search(wanted, name))) for name in own)
     return [each for each in found if each is not None]
 
 
@@ -102,8 +97,7 @@ def _probe(name: str, before: set[str], graph: Any, is_wanted: bool) -> Probe | 
 
 
 def _source(tensor: Any, before: set[str]) -> Any:
-    """The tensor before the rewrite cast it."""
-    while tensor.op.type == "Cast" and _name(tensor.op.name) not in before:
+    while tensor.op.type == "Cast" and _name(tensor.op.name) not in before:  # of the rewrite
         tensor = tensor.op.inputs[0]
     return tensor
 
@@ -121,8 +115,7 @@ def _name(name: str) -> str:
 
 
 def _is_reference(tensor: Any) -> bool:
-    """Whether a tensor is a reference variable of TF1's."""
-    return bool(tensor.dtype != tensor.dtype.base_dtype)
+    return bool(tensor.dtype != tensor.dtype.base_dtype)  # a variable of TF1's
 
 
 def _again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -> Any:
@@ -150,13 +143,16 @@ class NodeMeasurement:
     """The measurements at one node.
 
     Attributes:
-        probe: the node.
+        name, op, is_f16, rounded: as those of its probe.
         accumulated: its result in the run against float32's.
         local: its result in 16 bit on exact inputs against float32's; ``None`` where it has none.
         largest_input: the largest size of a number of its inputs in float32.
     """
 
-    probe: Probe
+    name: str
+    op: str
+    is_f16: bool
+    rounded: tuple[str, ...]
     accumulated: Statistics
     local: Statistics | None
     largest_input: float
@@ -178,8 +174,7 @@ def measure_nodes(
         step, flat: the step.
         rewritten: the GraphDef as amp_tf rewrites it.
         precision: the 16-bit type.
-        number: of the batch.
-        scale: of the loss, where the step is scaled.
+        number, scale: of the batch, and of the loss.
         wanted: a regular expression for further nodes to measure.
         progress: called with what is being done.
     """
@@ -187,56 +182,38 @@ def measure_nodes(
 
     progress("looking at each node: building the graph")
     joint = JointGraph(step, flat, {FLOAT32: flat.graph, AMP: rewritten})
-    found: list[Any] = []
+    found: list[np.ndarray] = []
     sizes: dict[str, float] = {}
     with joint.graph.as_default():
         probes = probe(flat, rewritten, joint.graph, wanted)
-        quick = _rows(probes, verdicts.Calls(joint.graph, verdicts.quick_row, precision.smallest))
+        calls = verdicts.Calls(joint.graph, verdicts.difference_row, precision.smallest)
+        results = [[each.value, *([] if each.local is None else [each.local])] for each in probes]
+        rows = [calls.measure(values, each.truth) for each, values in zip(probes, results, strict=True)]
         known = {each.truth.name for each in probes}  # whose own rows have their largest sizes
-        values = {tensor.name: tf.cast(tensor, tf.float32) for each in probes for tensor in each.inputs}
+        others = {tensor.name: tf.cast(tensor, tf.float32) for each in probes for tensor in each.inputs}
         inputs = {
             name: tf.maximum(tf.reduce_max(value), -tf.reduce_min(value))
-            for name, value in values.items()
+            for name, value in others.items()
             if name not in known
         }
     for start in range(0, len(probes), _AT_ONCE):
         progress(f"looking at {len(probes)} nodes, from number {start + 1} on")
         part = slice(start, start + _AT_ONCE)
         read = {tensor.name for each in probes[part] for tensor in each.inputs} & (inputs.keys() - sizes.keys())
-        rows, more = joint.fetch((quick[part], {name: inputs[name] for name in read}), number, scale, is_alone=True)
-        found += rows
+        some, more = joint.fetch((rows[part], {name: inputs[name] for name in read}), number, scale, is_alone=True)
+        found += some
         sizes.update(more)
         joint.close()  # a session keeps a graph for each set of nodes that was run
-    odd = [place for place, rows in enumerate(found) if not all(map(verdicts.is_enough, rows))]
-    thorough: dict[int, Any] = {}
-    if odd:
-        progress(f"looking at {len(odd)} nodes again, whose numbers are infinite, or very large or small")
-        calls = verdicts.Calls(joint.graph, verdicts.thorough_row, precision.smallest)
-        again = joint.fetch(_rows([probes[place] for place in odd], calls), number, scale, is_alone=True)
-        thorough = dict(zip(odd, again, strict=True))
-    joint.close()
-    measured: list[tuple[Probe, Any]] = []
-    for place, (each, rows) in enumerate(zip(probes, found, strict=True)):
-        settled = thorough[place] if place in thorough else [verdicts.settled(row) for row in rows]
-        measured.append((each, settled))
-        sizes[each.truth.name] = settled[0][verdicts.LARGEST]
+    sizes.update((each.truth.name, row[0][verdicts.LARGEST]) for each, row in zip(probes, found, strict=True))
     return [
         NodeMeasurement(
-            probe=dataclasses.replace(each, truth=None, value=None, local=None, inputs=()),  # trials need its memory
-            accumulated=Statistics.of(rows[:1]),
-            local=None if each.local is None else Statistics.of(rows[1:2]),
+            *(each.name, each.op, each.is_f16, each.rounded),
+            accumulated=Statistics.of(row[:1]),
+            local=None if each.local is None else Statistics.of(row[1:]),
             largest_input=float(max((sizes[tensor.name] for tensor in each.inputs), default=0.0)),
         )
-        for each, rows in measured
+        for each, row in zip(probes, found, strict=True)
     ]
-
-
-def _rows(probes: Sequence[Probe], calls: verdicts.Calls) -> list[Any]:
-    """For each node the row of its result in the run and, if it has one, that of its result on exact inputs."""
-    return [calls.measure([each.value, *([] if each.local is None else [each.local])], each.truth) for each in probes]
-
-
-_Taken = frozenset[tuple[str, str]]  # (the condition's tensor, the port of the Switch) of each branch around a node
 
 
 def nodes_run_once(graph: Any) -> list[str]:
@@ -246,34 +223,27 @@ def nodes_run_once(graph: Any) -> list[str]:
     for name, node in nodes.items():
         if node.op.endswith("Merge"):  # the edge back into a loop would make a cycle
             sources[name] = [source for source in sources[name] if not nodes[source].op.endswith("NextIteration")]
-    depth: dict[str, int] = {}
-    taken: dict[str, _Taken] = {}
-    order = list(graphlib.TopologicalSorter(sources).static_order())
-    for name in order:
+    depth: dict[str, int] = {}  # of loops
+    taken: dict[str, frozenset[tuple[str, str]]] = {}  # of each branch around a node: its condition, the Switch's port
+    for name in graphlib.TopologicalSorter(sources).static_order():
         node = nodes[name]
         around = max((depth[source] - nodes[source].op.endswith("Exit") for source in sources[name]), default=0)
         depth[name] = around + node.op.endswith("Enter")
-        of_inputs = [_taken_by(text, nodes, depth, taken) for text in node.input if _node_of(text) in taken]
-        is_merge = node.op.endswith("Merge")
-        taken[name] = (
-            (frozenset.intersection if is_merge else frozenset.union)(*of_inputs) if of_inputs else frozenset()
-        )
+        branches = []
+        for source, text in ((_node_of(text), text) for text in node.input):
+            if source in taken:
+                is_branch = nodes[source].op.endswith("Switch") and depth[source] <= 0
+                own = {(nodes[source].input[1], text.partition(":")[2] or "0")} if is_branch else ()
+                branches.append(taken[source].union(own))
+        combine = frozenset.intersection if node.op.endswith("Merge") else frozenset.union
+        taken[name] = combine(*branches) if branches else frozenset()
     return [
         name
-        for name in order
+        for name in taken
         if not taken[name]
         and depth[name] - nodes[name].op.endswith("Exit") <= 0
         and not nodes[name].op.endswith("Switch")  # one result of it does not exist
     ]
-
-
-def _taken_by(text: str, nodes: Any, depth: dict[str, int], taken: dict[str, _Taken]) -> _Taken:
-    """The branches that an input of a node is in."""
-    source = _node_of(text)
-    node = nodes[source]
-    if not node.op.endswith("Switch") or depth[source] > 0:
-        return taken[source]
-    return taken[source] | {(node.input[1], text.partition(":")[2] or "0")}
 
 
 def _node_of(text: str) -> str:

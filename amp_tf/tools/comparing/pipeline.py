@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,13 +18,13 @@ from amp_tf.reporting import process
 from amp_tf.reporting.schema import NodeReport, RewriteReport
 from amp_tf.rewriting.fused_names import count_products, find_followers
 from amp_tf.rewriting.pipeline import RewriteResult
+from amp_tf.tools import Progress, silent
 from amp_tf.tools.comparing.comparison import Comparison, NodeError
-from amp_tf.tools.comparing.findings import Search, SearchResult
+from amp_tf.tools.comparing.findings import Search, SearchResult, Trials
 from amp_tf.tools.comparing.nodes import NodeMeasurement, nodes_run_once
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
-from amp_tf.tools.comparing.verdicts import LIMIT, Patterns, has_truth, roundoff
-from amp_tf.tools.comparing.work import OutputMeasurement, Trials, Work, reference_conditions
-from amp_tf.tools.progress import Progress, silent
+from amp_tf.tools.comparing.verdicts import LIMIT, Patterns, roundoff
+from amp_tf.tools.comparing.work import OutputMeasurement, Work, reference_conditions
 
 _SHOWN = 3
 
@@ -67,11 +68,20 @@ def compare(
         ConfigError: an argument is not valid, there are no batches, or nothing would be converted.
         GraphError: the step cannot be traced or run, or has no floating-point results and updates.
     """
-    config, hardware, default = _choose_target(check_settings(config, steps, nodes), hardware)
-    name = name_of(model_or_function)
+    config = check_settings(config, steps, nodes)
+    hardware = Hardware.detect_cpu() if hardware is None else hardware
+    default: tuple[str, ...] = ()
+    if why := resolve_target(config, hardware).why_none:
+        # Most people develop on a CPU without bfloat16 and train on a GPU. What they want to know is how the model
+        # fares there, and that needs no GPU: the same nodes are converted, and rounding is the same.
+        for_what = "compared in float16 for a GPU (precision float16, target gpu)"
+        default = (f"{for_what}, because auto converts nothing here: {why}",)
+        config = dataclasses.replace(config, precision="float16", target="gpu")
+        hardware = dataclasses.replace(hardware, gpu_capabilities=(MIN_COMPUTE_CAPABILITY,))
     try:
         progress("tracing the step")
-        with Work(*flat_step(model_or_function, batches, steps), hardware, progress) as work:
+        name, flat = name_of(model_or_function), flat_step(model_or_function, batches, steps)
+        with contextlib.closing(Work(*flat, hardware, progress)) as work:
             found = _answer(name, work, config, nodes)
             return dataclasses.replace(found, notes=(*default, *notes, *found.notes))
     finally:
@@ -112,15 +122,11 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
     measurements: Sequence[NodeMeasurement] = ()
     found = SearchResult(is_cut=True)
     if not (measured.is_cut or yardstick.is_cut):
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             measurements = work.measure_nodes(result.graph, yardstick.numbers[0], scale, nodes)
-            found = SearchResult()
-            if not is_healthy:
-                followers, trials = find_followers(work.flat.graph), Trials(work, config, yardstick)
-                search = Search(outputs, precision, tuple(config.force_f16), followers, trials)
-                found = search.find(measurements)
-        except KeyboardInterrupt:
-            found = SearchResult(is_cut=True)
+            trials = Trials(work, config, yardstick)
+            search = Search(outputs, precision, tuple(config.force_f16), find_followers(work.flat.graph), trials)
+            found = SearchResult() if is_healthy else search.find(measurements)
 
     def whole(patterns: Patterns) -> Patterns:  # the line replaces the current setting
         return (*config.keep_float32, *patterns) if patterns else ()
@@ -128,6 +134,9 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
     kept = whole(found.patterns)
     fixed = work.rewritten(dataclasses.replace(config, keep_float32=kept)) if kept else result
     products = count_products(result.report)
+    errors = tuple(NodeError.of(node, precision) for node in measurements)
+    most = LIMIT * roundoff(precision)
+    far_off = (node for node in errors if not is_healthy and node.accumulated > most and node.has_truth)
     return Comparison(
         name=name,
         precision=precision,
@@ -136,9 +145,9 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         converted=result.report.converted,
         total=result.report.total,
         outputs=tuple(outputs),
-        nodes=tuple(_node_error(node, precision) for node in measurements),
+        nodes=errors,
         findings=tuple(dataclasses.replace(one, patterns=whole(one.patterns)) for one in found.findings),
-        first_divergence=None if is_healthy else _first_divergence(measurements, precision),
+        first_divergence=next(far_off, None),
         patterns=kept,
         mends=bool(kept),
         trials=found.trials,
@@ -151,29 +160,6 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
             *_notes(work, measured, result),
         ),
     )
-
-
-def _node_error(measured: NodeMeasurement, precision: Precision) -> NodeError:
-    return NodeError(
-        name=measured.probe.name,
-        op=measured.probe.op,
-        is_f16=measured.probe.is_f16,
-        accumulated=measured.accumulated.distance,
-        local=None if measured.local is None else measured.local.distance,
-        has_truth=all(
-            has_truth(found, precision) for found in (measured.accumulated, measured.local) if found is not None
-        ),
-        underflow=measured.accumulated.underflow,
-        largest=measured.accumulated.largest,
-        smallest=measured.accumulated.smallest,
-    )
-
-
-def _first_divergence(nodes: Sequence[NodeMeasurement], precision: Precision) -> NodeError | None:
-    """The first node whose error is much larger than one rounding."""
-    limit = LIMIT * roundoff(precision)
-    errors = (_node_error(measured, precision) for measured in nodes if measured.accumulated.distance > limit)
-    return next((error for error in errors if error.has_truth), None)
 
 
 def _notes(work: Work, measured: OutputMeasurement, result: RewriteResult) -> Iterator[str]:
@@ -193,21 +179,6 @@ def _notes(work: Work, measured: OutputMeasurement, result: RewriteResult) -> It
         yield "nodes inside of loops are not measured one by one, only the results of loops"
 
 
-def _choose_target(config: AmpConfig, hardware: Hardware | None) -> tuple[AmpConfig, Hardware, tuple[str, ...]]:
-    """The configuration and the devices to compare for; where ``auto`` converts nothing, float16 on a GPU, and a note.
-
-    Most people develop on a CPU without bfloat16 and train on a GPU. What they want to know is how the model fares
-    there, and that needs no GPU: the same nodes are converted, and rounding is the same.
-    """
-    hardware = Hardware.detect_cpu() if hardware is None else hardware
-    why = resolve_target(config, hardware).why_none
-    if not why:
-        return config, hardware, ()
-    note = f"compared in float16 for a GPU (precision float16, target gpu), because auto converts nothing here: {why}"
-    config = dataclasses.replace(config, precision="float16", target="gpu")
-    return config, dataclasses.replace(hardware, gpu_capabilities=(MIN_COMPUTE_CAPABILITY,)), (note,)
-
-
 def _nonfinite_notes(measured: Sequence[NodeMeasurement], graph: Any, precision: Precision) -> Iterator[str]:
     """A sentence on the first nodes with inf or nan that float32 does not have, and where they disappear again.
 
@@ -215,7 +186,7 @@ def _nonfinite_notes(measured: Sequence[NodeMeasurement], graph: Any, precision:
     Numerical debuggers (GPU-FPX, FPChecker) track such exceptions through a program; here they are tracked through the
     nodes of a graph. Nodes without a measurement pass on what they read.
     """
-    known = {one.probe.name: one for one in measured}
+    known = {one.name: one for one in measured}
     reads = {node.name: [text.lstrip("^").partition(":")[0] for text in node.input] for node in graph.node}
     reached: set[str] = set()
     begins: list[NodeMeasurement] = []
@@ -228,18 +199,15 @@ def _nonfinite_notes(measured: Sequence[NodeMeasurement], graph: Any, precision:
         if one is not None and is_bad != is_reached:
             (begins if is_bad else ends).append(one)
     if begins:
-        first = _named([f"{_of(one)}, {100 * one.accumulated.nonfinite:.3g}% of its numbers" for one in begins])
-        hidden = f"; hidden again behind {_named([_of(one) for one in ends])}" if ends else ""
-        yield f"inf or nan that float32 does not have first appears in {precision.value} at {first}{hidden}"
+        shares = [f"{one.name} ({one.op}), {100 * one.accumulated.nonfinite:.3g}% of its numbers" for one in begins]
+        hidden = _some([f"{one.name} ({one.op})" for one in ends], "; ")
+        where = f"{_some(shares, '; ')}{f'; hidden again behind {hidden}' if ends else ''}"
+        yield f"inf or nan that float32 does not have first appears in {precision.value} at {where}"
 
 
-def _of(one: NodeMeasurement) -> str:
-    return f"{one.probe.name} ({one.probe.op})"
-
-
-def _named(texts: Sequence[str]) -> str:
+def _some(texts: Sequence[str], mark: str) -> str:
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return f"{'; '.join(texts[:_SHOWN])}{more}"
+    return f"{mark.join(texts[:_SHOWN])}{more}"
 
 
 def notes_on_run(compared: RewriteReport, graph: Any, run: RewriteReport, precision: Precision) -> Iterator[str]:
@@ -264,20 +232,18 @@ def notes_on_run(compared: RewriteReport, graph: Any, run: RewriteReport, precis
     for node in compared.nodes if in_run else ():
         if node.op in PRODUCTS and not node.function:
             names = (node.name, *followers.get(node.name, ()))
-            found = [other for name in names for other in in_run.get(_last(name), ()) if _is_within(name, other.name)]
+            found = [  # in whatever function it was inlined into
+                other
+                for name in names
+                for other in in_run.get(_last(name), ())
+                if f"/{whole_of(other.name)}".endswith(f"/{name}")
+            ]
             known += bool(found)
             if found and all(other.precision.is_f16 != node.precision.is_f16 for other in found):
                 others.append(f"{node.name} ({found[0].precision.value} there, {node.precision.value} here)")
     if others:
-        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-        named = ", ".join(others[:_SHOWN]) + more
-        yield f"the run of this process has {len(others)} of {known} products otherwise: {named}"
+        yield f"the run of this process has {len(others)} of {known} products otherwise: {_some(others, ', ')}"
 
 
 def _last(name: str) -> str:
     return whole_of(name).rpartition("/")[2]
-
-
-def _is_within(name: str, other: str) -> bool:
-    """Whether a node of the run is this one, in whatever function it was inlined into."""
-    return f"/{whole_of(other)}".endswith(f"/{name}")

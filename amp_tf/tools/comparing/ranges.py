@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,15 +13,15 @@ from amp_tf.config import AmpConfig
 from amp_tf.graph.names import path_of
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
+from amp_tf.tools import Progress, silent
 from amp_tf.tools.comparing import verdicts
 from amp_tf.tools.comparing.comparison import without_infinities
 from amp_tf.tools.comparing.findings import scope_of
-from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep
-from amp_tf.tools.comparing.joining import FLOAT32, JointGraph, feed_name
+from amp_tf.tools.comparing.flattening import OWN_SCOPE
+from amp_tf.tools.comparing.joining import FLOAT32, JointGraph, tensor_name
 from amp_tf.tools.comparing.nodes import nodes_run_once
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
 from amp_tf.tools.comparing.work import reference_conditions
-from amp_tf.tools.progress import Progress, silent
 
 _SCALE = 2.0**15  # at which dynamic loss scaling begins
 _UNDERFLOWN = 0.1  # of the numbers
@@ -104,10 +103,6 @@ class Ranges:
         plain: dict[str, Any] = without_infinities({**head, **dataclasses.asdict(self)})
         return plain
 
-    def to_json(self) -> str:
-        """The ranges as JSON."""
-        return json.dumps(self.to_dict(), indent=1)
-
     def for_command(self) -> str:
         """The text for who typed a command, which is the same."""
         return str(self)
@@ -159,7 +154,12 @@ def find_ranges(
         scale = _SCALE if step.is_scaled else 1.0
         progress("building the graph")
         joint = JointGraph(step, flat, {FLOAT32: flat.graph})
-        names = _watched(flat, joint.graph)
+        names = []
+        for name in nodes_run_once(flat.graph):
+            if not name.startswith(f"{OWN_SCOPE}/") and name not in flat.variables:
+                operation = joint.graph.get_operation_by_name(tensor_name(FLOAT32, name, flat).removesuffix(":0"))
+                results = [] if operation.type == "Const" else [tensor.dtype.name for tensor in operation.outputs]
+                names += [name] if results[:1] == ["float32"] else []
         calls = verdicts.Calls(joint.graph, verdicts.range_row, _F16.smallest)
         rows = [calls.measure([tensor], tensor) for tensor in (joint.tensor(FLOAT32, name) for name in names)]
         found = []
@@ -181,15 +181,3 @@ def find_ranges(
         ranges.append(NodeRange(name, nodes[name].op, name in in_float16, *shares, *extremes))
     leaving = sorted((node for node in ranges if node.leaves), key=lambda node: (not node.is_f16, -node.distance))
     return Ranges(name_of(model_or_function), len(found), scale, tuple(leaving), len(names), tuple(notes))
-
-
-def _watched(flat: FlatStep, graph: Any) -> list[str]:
-    """The nodes outside of loops that compute float32, sources before readers."""
-    found = []
-    for name in nodes_run_once(flat.graph):
-        if name.startswith(f"{OWN_SCOPE}/") or name in flat.variables:
-            continue
-        operation = graph.get_operation_by_name(feed_name(FLOAT32, name, flat))
-        if operation.type != "Const" and operation.outputs and operation.outputs[0].dtype.name == "float32":
-            found.append(name)
-    return found

@@ -19,7 +19,7 @@ from amp_tf.errors import GraphError
 from amp_tf.hooks.patches import Patch, calling
 from amp_tf.hooks.process import state
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
-from amp_tf.tools.comparing.flattening import RESULT, FlatStep, Step, Variable, aligned, flatten_graph
+from amp_tf.tools.comparing.flattening import RESULT, FlatStep, Step, Variable, flatten_graph, reached
 
 if TYPE_CHECKING:
     from amp_tf.tools.comparing.training import Training  # which compares what is found here
@@ -60,12 +60,33 @@ class SessionRuns:
         Raises:
             GraphError: a variable has no value.
         """
-        fed = (*self.fed, *self.given)
-        feeds = {tensor.name: _placeholder_name(tensor) for tensor in fed}
+        import tensorflow as tf
+
+        whole = self.session.graph.as_graph_def(add_shapes=True)
+        feeds: dict[str, str] = {}  # a placeholder for each tensor: in place of its node, if that has no other results
+        replaced: dict[str, Any] = {}
+        for tensor in (*self.fed, *self.given):
+            name, _, port = tensor.name.partition(":")
+            feeds[tensor.name] = name if len(tensor.op.outputs) == 1 else f"{name}/amp_tf_fed_{port}"
+            replaced[feeds[tensor.name]] = node = tf.compat.v1.NodeDef(name=feeds[tensor.name], op="Placeholder")
+            node.attr["dtype"].type = tensor.dtype.base_dtype.as_datatype_enum
+            node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+            node.attr["_output_shapes"].list.shape.add().CopyFrom(tensor.shape.as_proto())
+        nodes = dict(replaced)
+        for node in whole.node:
+            if node.name not in replaced:
+                nodes[node.name] = node
+                node.device = ""  # it names the program's cluster, and the comparison runs here
+                node.input[:] = [feeds.get(text if ":" in text else f"{text}:0", text) for text in node.input]
         results = [f"{feeds[tensor.name]}:0" if tensor.name in feeds else tensor.name for tensor in self.fetches]
         targets = [operation.name for operation in self.targets]
         ends = {*(name.partition(":")[0] for name in results), *targets, *feeds.values()}
-        graph = _cut_out(_with_placeholders(self.session.graph.as_graph_def(add_shapes=True), fed, feeds), ends)
+        sources = {
+            name: [text.removeprefix("^").partition(":")[0] for text in node.input] for name, node in nodes.items()
+        }
+        found = reached(ends, sources.__getitem__)
+        needed = [node for name, node in nodes.items() if name in found]
+        graph = tf.compat.v1.GraphDef(node=needed, versions=whole.versions, library=whole.library)
         values = self._values()
         variables = {}
         for node in graph.node:
@@ -76,7 +97,7 @@ class SessionRuns:
                         where="tf.compat.v1.Session.run",
                         fix="Create variables with tf.compat.v1.get_variable, which makes a node that reads them",
                     )
-                value, is_reference = aligned(values[node.name]), node.op in REFERENCE_VARIABLES
+                value, is_reference = values[node.name], node.op in REFERENCE_VARIABLES
                 variables[node.name] = Variable(node.name, value, node.attr["dtype"].type, is_reference)
         wanted = [*results, *(f"{name}:0" for name in feeds.values()), *targets, *variables]
         options = self.session._config.graph_options.rewrite_options
@@ -110,49 +131,6 @@ class SessionRuns:
                 reads.update((operation.name, reader.outputs[0]) for reader in free[:1])
         values: dict[str, np.ndarray] = self.session.run(reads)
         return values
-
-
-def _with_placeholders(graph: Any, fed: Sequence[Any], names: dict[str, str]) -> Any:
-    """The graph with a placeholder for each tensor that is fed, by their names."""
-    import tensorflow as tf
-
-    replaced = {tensor.op.name for tensor in fed if len(tensor.op.outputs) == 1}
-    result = tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library)
-    for tensor in fed:
-        node = result.node.add(name=names[tensor.name], op="Placeholder")
-        node.attr["dtype"].type = tensor.dtype.base_dtype.as_datatype_enum
-        node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
-        node.attr["_output_shapes"].list.shape.add().CopyFrom(tensor.shape.as_proto())
-    for node in graph.node:
-        if node.name not in replaced:
-            added = result.node.add()
-            added.CopyFrom(node)
-            added.device = ""  # it names the program's cluster, and the comparison runs here
-            added.input[:] = [names.get(text if ":" in text else f"{text}:0", text) for text in node.input]
-    return result
-
-
-def _placeholder_name(tensor: Any) -> str:
-    """The node's name, if the node has one result; else a new name."""
-    name, _, port = tensor.name.partition(":")
-    return name if len(tensor.op.outputs) == 1 else f"{name}/amp_tf_fed_{port}"
-
-
-def _cut_out(graph: Any, ends: set[str]) -> Any:
-    """The part of the graph that some nodes need, in the graph's order."""
-    import tensorflow as tf
-
-    nodes = {node.name: node for node in graph.node}
-    found: set[str] = set()
-    waiting = list(ends)
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += [text.removeprefix("^").partition(":")[0] for text in nodes[name].input]
-    result = tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library)
-    result.node.extend(node for node in graph.node if node.name in found)
-    return result
 
 
 # By session, then by fetches and feeds; None for runs that do not train.
@@ -219,7 +197,12 @@ def _runs_of(session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: 
     kinds = _kinds.setdefault(session, {})
     key = tuple(frozenset(each.name for each in wanted) for wanted in (targets, fetches, fed))
     if key not in kinds:
-        needed = _needed([*targets, *(tensor.op for tensor in fetches)], {tensor.name for tensor in fed})
+        names = {tensor.name for tensor in fed}
+
+        def sources(operation: Any) -> list[Any]:
+            return [*(given.op for given in operation.inputs if given.name not in names), *operation.control_inputs]
+
+        needed = list(reached([*targets, *(tensor.op for tensor in fetches)], sources))
         trains = not _gradients[session.graph].isdisjoint(operation.name for operation in needed)
         given = [tensor for operation in needed if operation.type in DATA_SOURCES for tensor in operation.outputs]
         if trains:
@@ -234,19 +217,6 @@ def _runs_of(session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: 
         runs = SessionRuns(session, list(fetches), list(targets), list(fed), given, needed)
         kinds[key] = runs if trains else None
     return kinds[key]
-
-
-def _needed(ends: Iterable[Any], fed: set[str]) -> list[Any]:
-    """The operations that some operations need, given that some tensors are fed."""
-    found: dict[str, Any] = {}
-    waiting = list(ends)
-    while waiting:
-        operation = waiting.pop()
-        if operation.name not in found:
-            found[operation.name] = operation
-            waiting += [tensor.op for tensor in operation.inputs if tensor.name not in fed]
-            waiting += operation.control_inputs
-    return list(found.values())
 
 
 def _compare(runs: SessionRuns, training: Training) -> None:

@@ -76,16 +76,26 @@ def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
         raise ConfigError("there are no batches", where=_WHERE, fix=_BATCHES)
     rows = tuple(_leaves(call, calls[0]) for call in calls)
     results: list[tuple[str, str]] = []
-    call_of = _training_step(subject) if is_training else _plain(subject)
+    inner = getattr(subject, "python_function", subject)  # without jit_compile: XLA's nodes cannot be fetched
+
+    def results_of(arguments: Sequence[Any], named: Mapping[str, Any], _: Any) -> Results:
+        return [(RESULT, name or RESULT, value) for name, value in _named(inner(*arguments, **named))]
+
+    call_of = _training_step(subject) if is_training else results_of
 
     def step(*leaves: Any) -> list[Any]:
         scale = leaves[len(rows[0])] if is_training else None
         arguments, named = tf.nest.pack_sequence_as(calls[0], list(leaves[: len(rows[0])]))
-        found = [(kind, name, _dense(value)) for kind, name, value in call_of(arguments, named, scale)]
+        found = [(kind, name, tf.convert_to_tensor(value)) for kind, name, value in call_of(arguments, named, scale)]
         results[:] = [(kind, name) for kind, name, value in found]
         return [value for _, _, value in found]
 
-    specs = [_spec(values) for values in zip(*rows, strict=True)]
+    specs = []
+    for values in zip(*rows, strict=True):  # dimensions that differ between batches are left open
+        shapes = [value.shape for value in values]
+        sizes = [size[0] if len({*size}) == 1 else None for size in zip(*shapes, strict=False)]
+        dtype = tf.string if values[0].dtype.kind in "OSU" else values[0].dtype
+        specs.append(tf.TensorSpec(sizes if len({*map(len, shapes)}) == 1 else None, dtype))
     if is_training:
         specs.append(tf.TensorSpec((), tf.float32, name="loss_scale"))
     try:
@@ -138,17 +148,6 @@ def _leaves(call: Any, first: Any) -> tuple[np.ndarray, ...]:
     return tuple(leaves)
 
 
-def _spec(values: Sequence[np.ndarray]) -> Any:
-    """What all batches have in common: dimensions that differ are left open."""
-    import tensorflow as tf
-
-    shapes = {value.shape for value in values}
-    if len({len(shape) for shape in shapes}) > 1:
-        return tf.TensorSpec(None, values[0].dtype)
-    shape = [sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True)]
-    return tf.TensorSpec(shape, tf.string if values[0].dtype.kind in "OSU" else values[0].dtype)
-
-
 Results = Iterable[tuple[str, str, Any]]
 
 
@@ -170,23 +169,12 @@ def _training_step(model: Any) -> Callable[..., Results]:
             variables = model.trainable_variables
         gradients = tape.gradient(scaled, variables)
         with tf.name_scope(OWN_SCOPE):
-            unscaled = [g if g is None else _dense(g) / tf.cast(scale, g.dtype) for g in gradients]
+            unscaled = [g if g is None else tf.convert_to_tensor(g) / tf.cast(scale, g.dtype) for g in gradients]
         return [
             (LOSS, LOSS, loss),
             *((GRADIENT, name, g) for name, g in zip(names, unscaled, strict=True) if g is not None),
             *((RESULT, name or "prediction", value) for name, value in _named(predictions)),
         ]
-
-    return call
-
-
-def _plain(function: Any) -> Callable[..., Results]:
-    """The results of a function, named by the structure that it returns."""
-    inner = getattr(function, "python_function", function)  # without jit_compile: XLA's nodes cannot be fetched
-
-    def call(arguments: Sequence[Any], named: Mapping[str, Any], _: Any) -> Results:
-        result = inner(*arguments, **named)
-        return [(RESULT, name or RESULT, value) for name, value in _named(result)]
 
     return call
 
@@ -205,12 +193,6 @@ def _named(structure: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from _named(value, f"{name}[{key}]" if isinstance(key, int) else f"{name}/{key}".lstrip("/"))
 
 
-def _dense(value: Any) -> Any:
-    import tensorflow as tf
-
-    return tf.convert_to_tensor(value)
-
-
 def name_of(subject: Any) -> str:
     """The name of a model or function, for messages."""
     name = getattr(subject, "name", None) or getattr(subject, "__name__", None) or type(subject).__name__
@@ -218,16 +200,7 @@ def name_of(subject: Any) -> str:
 
 
 def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, FlatStep]:
-    """The step of a subject, and its flat graph.
-
-    Args:
-        subject: a Keras model, a function, or a :class:`SessionRuns`.
-        batches: what to feed.
-        limit: how many batches are used.
-
-    Raises:
-        ConfigError, GraphError: as :func:`trace` and :func:`flatten`.
-    """
+    """The step of a :class:`SessionRuns` or of what :func:`trace` takes, and its flat graph."""
     if isinstance(subject, SessionRuns):
         return subject.flat_step(itertools.islice(batches, limit))
     step, function = trace(subject, batches, limit)

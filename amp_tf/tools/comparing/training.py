@@ -41,7 +41,7 @@ class CompareRequest:
     float32_only: bool = False
 
     def send(self) -> None:
-        """Writes the request into its folder."""
+        """Writes the request into its folder, from where :meth:`receive` reads it."""
         (self.folder / _ORDER).write_text(json.dumps(dataclasses.asdict(self) | {"folder": str(self.folder)}))
 
     @classmethod
@@ -49,14 +49,6 @@ class CompareRequest:
         """Reads the request from its folder."""
         plain = json.loads((folder / _ORDER).read_text())
         return cls(**{**plain, "folder": folder, "config": AmpConfig(**plain["config"])})
-
-    def mark(self, name: str) -> None:
-        """Records that a program came this far."""
-        (self.folder / name).touch()
-
-    def is_marked(self, name: str) -> bool:
-        """Whether any program came this far."""
-        return (self.folder / name).exists()
 
     def claim(self) -> bool:
         """Whether this process is the first one that trains; the others then leave the comparison to it."""
@@ -119,9 +111,9 @@ class Training:
         Raises:
             SystemExit: it was done.
         """
+        from amp_tf.tools import on_terminal
         from amp_tf.tools.comparing.pipeline import compare
         from amp_tf.tools.comparing.ranges import find_ranges
-        from amp_tf.tools.progress import on_terminal
 
         with self._lock:
             is_first, self.is_awaited = self.is_awaited, False

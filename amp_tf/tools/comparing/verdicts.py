@@ -9,8 +9,7 @@ batches is above :data:`LOST`, or numbers are not finite, the products themselve
 Reductions that measure how tensors differ: each yields a row of numbers, and no tensor leaves the graph.
 
 A value and its truth are both divided by the largest number of the truth before they are compared, so that no square
-leaves float32's range. Nonfinite numbers are counted, and left out of the sums. Most numbers are finite and of ordinary
-size: a quick row takes fewer passes over them, and says where a thorough one is needed.
+leaves float32's range. Nonfinite numbers are counted, and left out of the sums.
 """
 
 from __future__ import annotations
@@ -124,10 +123,7 @@ def title(kind: str, name: str) -> str:
     return name if kind == name else f"{kind} {name}"
 
 
-_NORM, _OFF, LARGEST = 1, 2, 6  #: some columns of a row, in the order of Statistics.of
-_LARGEST_FLOAT16 = 65504.0
-_ORDINARY = (1e-10, 1e15)  # magnitudes of the largest number whose summed squares float32 can hold
-_SMALLEST_SEEN = 1e-37  # smaller float32 numbers are flushed to zero on CPUs and GPUs
+LARGEST = 6  #: a column of a row, in the order of Statistics.of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,8 +173,8 @@ class Statistics:
         return float("inf") if self.nonfinite else self.error
 
 
-def quick_row(value: Any, truth: Any, smallest: float) -> Any:
-    """A tensor of one row that says how a value differs from its truth; :func:`is_enough` whether it may be believed.
+def difference_row(value: Any, truth: Any, smallest: float) -> Any:
+    """A tensor of one row that says how a value differs from its truth, in the columns of :meth:`Statistics.of`.
 
     Args:
         value: a floating-point tensor.
@@ -188,40 +184,34 @@ def quick_row(value: Any, truth: Any, smallest: float) -> Any:
     import tensorflow as tf
 
     truth, value = tf.reshape(truth, [-1]), tf.reshape(tf.cast(value, tf.float32), [-1])
-    sizes, zero = tf.abs(truth), tf.constant(0.0)
-    tiny = _count_tiny(value, sizes, smallest) if smallest > _SMALLEST_SEEN else zero
-    sums = [2 * tf.nn.l2_loss(truth), 2 * tf.nn.l2_loss(value - truth)]
-    return tf.stack([_count_all(truth), *sums, zero, tiny, zero, *_extremes(sizes)])
-
-
-def is_enough(row: np.ndarray) -> bool:
-    """Whether all numbers behind a quick row are finite, and their squares too."""
-    is_ordinary = row[LARGEST] == 0 or _ORDINARY[0] < row[LARGEST] < _ORDINARY[1]
-    return bool(is_ordinary and np.isfinite(row[_NORM]) and np.isfinite(row[_OFF]))
-
-
-def settled(row: np.ndarray) -> np.ndarray:
-    """A quick row as a thorough one would be: its sums are those of numbers divided by the largest."""
-    found = row.astype(np.float64)
-    found[[_NORM, _OFF]] /= np.square(found[LARGEST]) or 1.0
-    return found
-
-
-def thorough_row(value: Any, truth: Any, smallest: float) -> Any:
-    """The row of any numbers, infinite and very large or small ones too; the arguments are a quick one's."""
-    import tensorflow as tf
-
-    truth, value = tf.reshape(truth, [-1]), tf.reshape(tf.cast(value, tf.float32), [-1])
-    zero = tf.zeros_like(truth)
     is_good, is_true = tf.math.is_finite(value), tf.math.is_finite(truth)
-    sizes = tf.where(is_true, tf.abs(truth), zero)
+    sizes = tf.where(is_true, tf.abs(truth), 0.0)
     largest, least = _extremes(sizes)
     scale = tf.where(largest > 0, largest, 1.0)
-    difference = tf.where(tf.logical_and(is_good, is_true), value / scale - truth / scale, zero)
-    sums = [tf.reduce_sum(tf.square(sizes / scale)), tf.reduce_sum(tf.square(difference))]
-    nonfinite = _count(tf.logical_and(is_true, tf.logical_not(is_good)))
-    tiny, bad = _count_tiny(value, sizes, smallest), _count(tf.logical_not(is_true))
-    return tf.stack([_count_all(truth), *sums, nonfinite, tiny, bad, largest, least])
+    off = tf.where(is_good & is_true, value / scale - truth / scale, 0.0)
+    sums = [tf.reduce_sum(tf.square(numbers)) for numbers in (sizes / scale, off)]
+    is_tiny = tf.equal(value, 0.0) & (sizes > 0) & (sizes <= smallest / 2)
+    counts = map(_count, (is_true & ~is_good, is_tiny, ~is_true))
+    return tf.stack([tf.cast(tf.size(truth), tf.float32), *sums, *counts, largest, least])
+
+
+def measure_outputs(
+    found: Sequence[np.ndarray], truth: Sequence[np.ndarray], kinds: Sequence[str], smallest: float
+) -> np.ndarray:
+    """A row for each output, shape (outputs, columns).
+
+    Args:
+        found, truth: the outputs.
+        kinds: of the outputs. Of updates each number that is zero and not in the truth counts as underflown: optimizers
+            make large numbers of small ones.
+        smallest: the smallest positive number of the 16-bit type.
+    """
+    from tensorflow.python.eager import context
+
+    smallest_of = [math.inf if kind == UPDATE else smallest for kind in kinds]
+    with context.eager_mode():  # which a program of TF1's has turned off
+        outputs = zip(found, [right.astype(np.float32, copy=False) for right in truth], smallest_of, strict=True)
+        return np.stack([difference_row(*output).numpy() for output in outputs])
 
 
 def range_row(value: Any, _: Any, smallest: float) -> Any:
@@ -229,19 +219,15 @@ def range_row(value: Any, _: Any, smallest: float) -> Any:
 
     Its columns: the count of numbers; of those above float16's largest, inf or nan; of those that would become zero;
     the largest finite magnitude; the smallest magnitude that is not zero.
-
-    Args:
-        value: a tensor.
-        smallest: the smallest positive number of float16.
     """
     import tensorflow as tf
 
     value = tf.reshape(value, [-1])
     is_finite = tf.math.is_finite(value)
-    sizes = tf.where(is_finite, tf.abs(value), tf.zeros_like(value))
-    over = _count(tf.logical_or(tf.logical_not(is_finite), sizes > _LARGEST_FLOAT16))
-    under = _count(tf.logical_and(sizes > 0, sizes <= smallest / 2))
-    return tf.stack([_count_all(value), over, under, *_extremes(sizes)])
+    sizes = tf.where(is_finite, tf.abs(value), 0.0)
+    over = _count(~is_finite | (sizes > Precision.FLOAT16.max_finite))
+    under = _count((sizes > 0) & (sizes <= smallest / 2))
+    return tf.stack([tf.cast(tf.size(value), tf.float32), over, under, *_extremes(sizes)])
 
 
 class Calls:
@@ -249,7 +235,7 @@ class Calls:
 
     Args:
         graph: the ``tf.Graph``.
-        row_of: :func:`quick_row`, :func:`thorough_row` or :func:`range_row`.
+        row_of: :func:`difference_row` or :func:`range_row`.
         smallest: as for these.
     """
 
@@ -285,20 +271,7 @@ def _extremes(sizes: Any) -> tuple[Any, Any]:
     return tf.maximum(tf.reduce_max(sizes), 0.0), tf.minimum(least, np.inf)
 
 
-def _count_tiny(value: Any, sizes: Any, smallest: float) -> Any:
-    import tensorflow as tf
-
-    is_small = tf.logical_and(sizes > 0, sizes <= smallest / 2)
-    return _count(tf.logical_and(tf.equal(value, 0.0), is_small))
-
-
 def _count(mask: Any) -> Any:
     import tensorflow as tf
 
     return tf.reduce_sum(tf.cast(mask, tf.float32))
-
-
-def _count_all(value: Any) -> Any:
-    import tensorflow as tf
-
-    return tf.cast(tf.size(value), tf.float32)

@@ -1,9 +1,4 @@
-"""Everything that is done with a step: rewrite it, run it beside float32, and judge it by the yardstick.
-
-Trials run the step with more nodes in float32. Most run only the watched batches: the judged one, and each batch on
-which a set of patterns failed that did well on those watched before. So a set that must hold on all batches is found at
-the price of a few.
-"""
+"""What is done with the outputs of a step: they are run beside those of float32, and judged by the yardstick."""
 
 from __future__ import annotations
 
@@ -21,12 +16,12 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import CLEAR, INFER, ROWS
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import RewriteResult
+from amp_tf.tools import Progress
 from amp_tf.tools.comparing import verdicts
-from amp_tf.tools.comparing.flattening import GRADIENT, UPDATE, FlatStep, Step, by_python
-from amp_tf.tools.comparing.joining import RunnableStep, new_session, output_names
+from amp_tf.tools.comparing.flattening import GRADIENT, FlatStep, Step, by_python
+from amp_tf.tools.comparing.joining import RunnableStep, output_names
 from amp_tf.tools.comparing.nodes import NodeMeasurement, measure_nodes
-from amp_tf.tools.comparing.verdicts import NO_TRUTH, Output, Patterns, Statistics, judge
-from amp_tf.tools.progress import Progress
+from amp_tf.tools.comparing.verdicts import NO_TRUTH, Output, Statistics, judge
 
 _UNSCALED = 1.0
 _SCALES = tuple(2.0**power for power in (15, 11, 7, 3, 0, -5, -10))  # as loss scaling searches, in larger steps
@@ -97,54 +92,11 @@ class Yardstick:
         has_all: whether ``ideal`` is of all batches; then outputs of a few numbers are judged by all of them together.
     """
 
-    numbers: tuple[int, ...]
+    numbers: Sequence[int]
     ideal: Sequence[Statistics]
     noise: Sequence[Statistics]
     is_cut: bool = False
     has_all: bool = False
-
-
-class Ruler:
-    """Measures how outputs differ from the true ones.
-
-    Args:
-        smallest: the smallest positive number of the 16-bit type.
-    """
-
-    def __init__(self, smallest: float) -> None:
-        import tensorflow as tf
-
-        self._smallest = smallest
-        self._graph = tf.Graph()
-        self._session = new_session(self._graph)
-        self._ends: dict[Any, tuple[Any, Any, Any, Any]] = {}
-
-    def measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray], kinds: Sequence[str]) -> np.ndarray:
-        """A row for each output, shape (outputs, columns).
-
-        Args:
-            found, truth: the outputs.
-            kinds: of the outputs. Of updates each number that is zero and not in the truth counts as underflown:
-                optimizers make large numbers of small ones.
-        """
-        rows = []
-        for value, right, kind in zip(found, truth, kinds, strict=True):
-            of_value, of_truth, quick, thorough = self._of(value.dtype, kind == UPDATE)
-            feed = {of_value: value, of_truth: right.astype(np.float32, copy=False)}
-            row = self._session.run(quick, feed)
-            rows.append(verdicts.settled(row) if verdicts.is_enough(row) else self._session.run(thorough, feed))
-        return np.stack(rows)
-
-    def _of(self, dtype: Any, is_update: bool) -> tuple[Any, Any, Any, Any]:
-        import tensorflow as tf
-
-        if (dtype, is_update) not in self._ends:
-            smallest = float("inf") if is_update else self._smallest
-            with self._graph.as_default():
-                ends = tf.compat.v1.placeholder(dtype, None), tf.compat.v1.placeholder(tf.float32, None)
-                quick = verdicts.quick_row(*ends, smallest)
-                self._ends[dtype, is_update] = (*ends, quick, verdicts.thorough_row(*ends, smallest))
-        return self._ends[dtype, is_update]
 
 
 class Work:
@@ -157,20 +109,20 @@ class Work:
         progress: called with what is being done.
 
     Attributes:
+        names: kind and name of each output.
         is_compiled: whether versions are run by XLA, as the program runs the step or a part of it.
         why_not_compiled: what XLA says where it cannot.
     """
+
+    _float32: RunnableStep | None = None
 
     def __init__(self, step: Step, flat: FlatStep, hardware: Hardware | None, progress: Progress) -> None:
         self.step, self.flat, self.names = step, flat, output_names(step, flat)
         self._hardware, self._progress = hardware, progress
         self.is_compiled, self.why_not_compiled = flat.is_compiled, ""
-        self._float32: RunnableStep | None = None
 
-    def __enter__(self) -> Work:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Frees the memory of the float32 version; the next run fills it again. Idempotent."""
         if self._float32 is not None:
             self._float32.close()
 
@@ -179,15 +131,10 @@ class Work:
         return self.flat.rewritten(config, self._hardware)
 
     def begin(self, precision: Precision, target: str | None) -> None:
-        """Prepares the runs.
-
-        Args:
-            precision: the 16-bit type.
-            target: the device kind that the verdict is for, of ``AmpConfig``.
-        """
+        """Prepares the runs for a 16-bit type, and for the device kind that the verdict is for, of ``AmpConfig``."""
         import tensorflow as tf
 
-        self.precision, self._ruler = precision, Ruler(precision.smallest)
+        self.precision = precision
         if self.is_compiled and target == "gpu" and not tf.config.list_physical_devices("GPU"):
             self.is_compiled, self.why_not_compiled = False, "on CPUs it leaves out most roundings, on GPUs it does not"
         if self.is_compiled:
@@ -197,8 +144,7 @@ class Work:
                 return
             except (GraphError, ValueError) as error:  # as it runs, and as it is imported
                 self.is_compiled, self.why_not_compiled = False, str(getattr(error, "what", error))
-        if self._float32 is not None:
-            self._float32.close()
+                self.close()
         self._float32 = self._version(self.flat.graph, "float32")
 
     def measure(self, graph: Any, what: str, numbers: Sequence[int] | None = None) -> tuple[OutputMeasurement, float]:
@@ -211,81 +157,80 @@ class Work:
             what: it is called, for people.
             numbers: of the batches; all by default.
         """
+        gradients = [number for number, (kind, _) in enumerate(self.names) if kind == GRADIENT]
+
+        def overflows(rows: np.ndarray) -> bool:
+            return any(Statistics.of(rows[number : number + 1]).nonfinite for number in gradients)
+
         with contextlib.closing(self._version(graph, what)) as version:
             for scale in _SCALES if self.step.is_scaled and self.precision.needs_loss_scaling else ():
-                measured = self._compare_with_float32(version, what, numbers, scale, self._overflows)
-                if measured.is_cut or not self._overflows(*measured.rows.values()):
+                measured = self._compare_with_float32(version, what, numbers, scale, overflows)
+                if measured.is_cut or not any(map(overflows, measured.rows.values())):
                     return measured, scale
             return self._compare_with_float32(version, what, numbers, _UNSCALED), _UNSCALED
 
     def yardstick(self, measured: OutputMeasurement, config: AmpConfig, scale: float) -> Yardstick:
         """How much the batches with the largest errors may differ.
 
-        Args:
-            measured: how far off they are.
-            config: by which they were rewritten.
-            scale: of the loss.
-
         Raises:
             GraphError: float32 itself gives different numbers each time.
         """
         numbers = measured.furthest(max(1, len(measured.rows) // _JUDGED))
         noise: list[np.ndarray] = []
-        ideal: list[np.ndarray] = []
-        assert self._float32 is not None
-        version = None
         try:
             for place, number in enumerate(numbers, 1):
                 self._progress(f"float32, disturbed: batch {place} of {len(numbers)}")
                 # The disturbed run comes first, so that its copies of all variables are freed before the next version.
-                disturbed = self._float32.run(number, scale, is_disturbed=True)
-                truth = self._float32.run(number, scale)
+                disturbed, truth = (self._right(number, scale, is_disturbed=change) for change in (True, False))
                 noise.append(self._measure(disturbed, truth))
                 del disturbed
                 if place == 1 and self._without_truth(noise[0]):
-                    self._check_again(number, scale, truth)
-                version = version or self._version(self.rewritten(_ideal(config)).graph, _IDEAL)
-                self._progress(f"{_IDEAL}: batch {place} of {len(numbers)}")
-                ideal.append(self._measure(version.run(number, scale), truth))
+                    self._progress("float32 once more")
+                    if names := self._without_truth(self._measure(self._right(number, scale), truth)):
+                        python = by_python(self.flat.graph)
+                        who = f"node {python[0]!r}, which calls Python," if python else "something in the step"
+                        raise GraphError(
+                            f"{who} does something else each time: the same batch gives two different values of "
+                            f"{names[0]!r} in float32",
+                            where="compare(model_or_function)",
+                            fix="Draw random numbers with tf.random, or feed them",
+                        )
         except KeyboardInterrupt:
-            if not ideal:
+            if not noise:
                 raise
-        finally:
-            if version is not None:
-                version.close()
-        done = len(ideal)
-        return Yardstick(tuple(numbers[:done]), pooled(ideal), pooled(noise[:done]), is_cut=done < len(numbers))
+        ideal = self.measure_ideal(config, numbers[: len(noise)], scale)
+        is_cut = len(ideal.rows) < len(numbers)
+        return Yardstick([*ideal.rows], ideal.pooled(), pooled(noise[: len(ideal.rows)]), is_cut)
 
     def in_any_batch(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
         """The yardstick with the largest error of the ideal program in any batch: one batch can flatter the reference.
 
         A few numbers, such as a loss, may be near the truth in one batch, and far from it in another: of these it is
         the error over all batches.
-
-        Args:
-            yardstick: of the step.
-            config: by which it was rewritten.
-            scale: of the loss.
         """
-        measured = self._measure_ideal(config, None, scale)
+        measured = self.measure_ideal(config, None, scale)
         batches = zip(*(measured.pooled([number]) for number in measured.rows), strict=True)
         largest = [max(of_output, key=lambda one: one.error) for of_output in batches]
-        ideal = [
-            together if one.size <= _FEW else one for one, together in zip(largest, measured.pooled(), strict=True)
-        ]
+        both = zip(largest, measured.pooled(), strict=True)
+        ideal = [together if one.size <= _FEW else one for one, together in both]
         return dataclasses.replace(yardstick, ideal=ideal, is_cut=measured.is_cut, has_all=True)
 
-    def yardstick_of_trial(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
-        """The yardstick for a trial; where a product that was fixed is not finite, computed without it.
+    def measure_ideal(self, config: AmpConfig, numbers: Sequence[int] | None, scale: float) -> OutputMeasurement:
+        """The errors of the ideal mixed program: only products are on a list, and nothing is forced.
 
-        Args:
-            yardstick: of the step as it was.
-            config: by which the trial was rewritten.
-            scale: of the loss in the trial.
+        Products that are kept in float32 by name stay so.
         """
-        if not any(one.nonfinite for one in yardstick.ideal):
-            return yardstick
-        return dataclasses.replace(yardstick, ideal=self._measure_ideal(config, yardstick.numbers, scale).pooled())
+        infer, clear = (tuple(sorted({row.op for row in ROWS if row.op_list == name})) for name in (INFER, CLEAR))
+        ideal = AmpConfig(
+            precision=config.precision,
+            target=config.target,
+            ignore_performance=config.ignore_performance,
+            infer_remove=infer,
+            clear_remove=clear,
+            keep_float32=config.keep_float32,
+        )
+        with contextlib.closing(self._version(self.rewritten(ideal).graph, _IDEAL)) as version:
+            return self._compare_with_float32(version, _IDEAL, numbers, scale)
 
     def judge(self, measured: OutputMeasurement, yardstick: Yardstick) -> list[Output]:
         """The verdict on each output."""
@@ -297,18 +242,17 @@ class Work:
         return judge(self.names, found, yardstick.ideal, yardstick.noise, everywhere, self.precision)
 
     def measure_nodes(self, rewritten: Any, number: int, scale: float, nodes: str | None) -> list[NodeMeasurement]:
-        """Measures each node in one batch; arguments as for :func:`running.measure_nodes`."""
-        if self._float32 is not None:
-            self._float32.close()  # frees its variables, which are as large as the model: both sides have their own
+        """Measures each node in one batch; arguments as for :func:`nodes.measure_nodes`."""
+        self.close()  # frees its variables, which are as large as the model: both sides have their own
         return measure_nodes(self.step, self.flat, rewritten, self.precision, number, scale, nodes, self._progress)
 
     def _version(self, graph: Any, what: str) -> RunnableStep:
         self._progress(f"{what}: building the graph")
         return RunnableStep(self.step, self.flat, graph, is_compiled=self.is_compiled)
 
-    def _measure_ideal(self, config: AmpConfig, numbers: Sequence[int] | None, scale: float) -> OutputMeasurement:
-        with contextlib.closing(self._version(self.rewritten(_ideal(config)).graph, _IDEAL)) as version:
-            return self._compare_with_float32(version, _IDEAL, numbers, scale)
+    def _right(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
+        assert self._float32 is not None
+        return self._float32.run(number, scale, is_disturbed=is_disturbed)
 
     def _compare_with_float32(
         self,
@@ -319,13 +263,12 @@ class Work:
         is_over: Callable[[np.ndarray], bool] = lambda _: False,
     ) -> OutputMeasurement:
         """Runs a version and float32 alternately, until a batch's rows make the next ones needless."""
-        assert self._float32 is not None
         chosen = range(len(self.step.batches)) if numbers is None else numbers
         rows: dict[int, np.ndarray] = {}
         try:
             for place, number in enumerate(chosen, 1):
                 self._progress(f"{what}: batch {place} of {len(chosen)}")
-                right = self._float32.run(number, scale)
+                right = self._right(number, scale)
                 rows[number] = self._measure(version.run(number, scale), right)
                 del right  # before the next batch has its own
                 if is_over(rows[number]):
@@ -337,118 +280,9 @@ class Work:
         return OutputMeasurement(rows)
 
     def _measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> np.ndarray:
-        """A row for each output."""
-        return self._ruler.measure(found, truth, [kind for kind, _ in self.names])
+        return verdicts.measure_outputs(found, truth, [kind for kind, _ in self.names], self.precision.smallest)
 
     def _without_truth(self, rows: np.ndarray) -> list[str]:
         """The outputs on which float32 disagrees with itself."""
         found = zip(self.names, pooled([rows]), strict=True)
         return [name for (_, name), one in found if one.distance > NO_TRUTH]
-
-    def _overflows(self, *batches: np.ndarray) -> bool:
-        gradients = [number for number, (kind, _) in enumerate(self.names) if kind == GRADIENT]
-        return any(Statistics.of(rows[number : number + 1]).nonfinite for rows in batches for number in gradients)
-
-    def _check_again(self, number: int, scale: float, truth: Sequence[np.ndarray]) -> None:
-        """Checks that float32 gives the same result twice."""
-        assert self._float32 is not None
-        self._progress("float32 once more")
-        if names := self._without_truth(self._measure(self._float32.run(number, scale), truth)):
-            python = by_python(self.flat.graph)
-            who = f"node {python[0]!r}, which calls Python," if python else "something in the step"
-            raise GraphError(
-                f"{who} does something else each time: the same batch gives two different values of {names[0]!r} in "
-                "float32",
-                where="compare(model_or_function)",
-                fix="Draw random numbers with tf.random, or feed them",
-            )
-
-
-def _ideal(config: AmpConfig) -> AmpConfig:
-    """The configuration of the ideal mixed program: only products are on a list, and nothing is forced.
-
-    Products that are kept in float32 by name stay so.
-    """
-    infer, clear = (tuple(sorted({row.op for row in ROWS if row.op_list == name})) for name in (INFER, CLEAR))
-    return AmpConfig(
-        precision=config.precision,
-        target=config.target,
-        ignore_performance=config.ignore_performance,
-        infer_remove=infer,
-        clear_remove=clear,
-        keep_float32=config.keep_float32,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Tried:
-    """The result of a trial: the outputs, its batches with the largest errors first, and the loss scale."""
-
-    outputs: Sequence[Output]
-    furthest: Sequence[int]
-    scale: float
-
-
-class Trials:
-    """Trials of a step; each is made only once.
-
-    Args:
-        work: the step.
-        config: the settings without further patterns.
-        yardstick: by which outputs are judged, with the batches that are watched first.
-
-    Attributes:
-        count: how many trials were made.
-    """
-
-    def __init__(self, work: Work, config: AmpConfig, yardstick: Yardstick) -> None:
-        self._work, self._config, self._yardstick = work, config, yardstick
-        self._watched = yardstick.numbers
-        self._known: dict[tuple[frozenset[str], Sequence[int]], _Tried] = {}
-        self.count = 0
-
-    def _config_with(self, patterns: Patterns) -> AmpConfig:
-        return dataclasses.replace(self._config, keep_float32=(*self._config.keep_float32, *patterns))
-
-    def converted(self) -> list[str]:
-        """The nodes that are 16 bit without further patterns, by name."""
-        return [node.name for node in self._work.rewritten(self._config).report.nodes if node.precision.is_f16]
-
-    def outputs(self, patterns: Patterns) -> Sequence[Output]:
-        """The outputs on the watched batches; an interrupt of the user's ends the trial."""
-        return self._run(patterns, self._watched).outputs
-
-    def is_right(self, patterns: Patterns) -> bool:
-        """Whether all outputs are good on the watched batches."""
-        return all(output.is_good for output in self.outputs(patterns))
-
-    def holds(self, patterns: Patterns) -> bool:
-        """Whether all outputs are good on all batches; if not, the worst batch is watched from now on."""
-        everything = tuple(range(len(self._work.step.batches)))
-        if not self.is_right(patterns):
-            return False
-        tried = self._run(patterns, everything)
-        if all(output.is_good for output in tried.outputs):
-            return True
-        self._watched += tuple(number for number in tried.furthest if number not in self._watched)[:1]
-        return False
-
-    def measure_nodes(self, patterns: Patterns) -> list[NodeMeasurement]:
-        """Measures each node with these patterns, in the batch with the largest error."""
-        tried = self._run(patterns, self._watched)
-        rewritten = self._work.rewritten(self._config_with(patterns)).graph
-        return self._work.measure_nodes(rewritten, tried.furthest[0], tried.scale, None)
-
-    def _run(self, patterns: Patterns, numbers: Sequence[int]) -> _Tried:
-        key = frozenset(patterns), tuple(sorted(numbers))
-        if key not in self._known:
-            self.count += 1
-            config = self._config_with(patterns)
-            what = f"a trial with {', '.join(patterns)} in float32"
-            measured, scale = self._work.measure(self._work.rewritten(config).graph, what, numbers)
-            if measured.is_cut:
-                raise KeyboardInterrupt
-            yardstick = self._work.yardstick_of_trial(self._yardstick, config, scale)
-            outputs = self._work.judge(measured, yardstick)
-            self._known[key] = _Tried(outputs, measured.furthest(len(numbers)), scale)
-        return self._known[key]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,9 @@ def read_goal(metric: str, *, max_drop: Any, max_rise: Any, max_runs: Any, name:
     """
     is_loss = max_rise is not None
     most, where = (max_rise, "max_rise") if is_loss else (max_drop, "max_drop")
-    if not isinstance(most, (int, float)) or not 0 <= most < math.inf:
+    if not isinstance(most, numbers.Real) or not 0 <= float(most) < math.inf:  # NumPy's are such numbers, too
         raise ConfigError(f"{most!r} is not a change", where=name(where), fix="Write 0 or more")
-    if not isinstance(max_runs, int) or max_runs < _LEAST_RUNS:
+    if not isinstance(max_runs, numbers.Integral) or max_runs < _LEAST_RUNS:
         fix = f"Write {_LEAST_RUNS} or more: float32 twice, amp_tf with nothing in 16 bit, and all in 16 bit come first"
         raise ConfigError(f"{max_runs!r} runs are too few", where=name("max_runs"), fix=fix)
     return Goal(metric, float(most), is_loss)
@@ -93,6 +94,12 @@ class Outcome:
     step_ms: float | None = None
     failure: str = ""
     report: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, float], report: Mapping[str, Any] | None, failure: str = "") -> Outcome:
+        """What a run gave, by its metrics and the report of its process."""
+        figures, steps = (report or {}).get("figures") or {}, (report or {}).get("steps") or [{}]
+        return cls(metrics, figures.get("products_share_f16"), steps[0].get("median_ms"), failure, report)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,11 +164,18 @@ class Tuned:
         """A few lines: what stays in float32, what it costs, and the best trades."""
         name, values = self.goal.metric, " and ".join(f"{value:.6g}" for value in self.float32)
         head = f"{name}: {values} in float32, good is {self.goal.bound(self.limit)}"
+        notes = [f"Note: {note}" for note in self.notes]
         if self.lock is None:
-            return "\n".join([head, f"No set was found that suffices, in {self.runs} runs.", *self._notes()])
+            return "\n".join([head, f"No set was found that suffices, in {self.runs} runs.", *notes])
         lines = [head, self._found(), *(f"  {one.name}" for one in self.lock.decisions)]
         lines += ["The best trades:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
-        return "\n".join([*lines, *map(self._row, self.best_trades), *self._notes()])
+        for trade in self.best_trades:
+            value = trade.outcome.metrics.get(name, math.nan)
+            share = "?" if trade.outcome.share is None else f"{trade.outcome.share:.1%}"
+            step = "?" if trade.outcome.step_ms is None else f"{trade.outcome.step_ms:.1f} ms"
+            good = "" if trade.is_good else " (not good)"
+            lines.append(f"  {share:>7} {value:>12.6g} {step:>10}  {listed(trade.kept)}{good}")
+        return "\n".join([*lines, *notes])
 
     def _found(self) -> str:
         assert self.lock is not None
@@ -175,29 +189,18 @@ class Tuned:
             ":" if count else "."
         )
 
-    def _row(self, trade: Trade) -> str:
-        value = trade.outcome.metrics.get(self.goal.metric, math.nan)
-        share = "?" if trade.outcome.share is None else f"{trade.outcome.share:.1%}"
-        step = "?" if trade.outcome.step_ms is None else f"{trade.outcome.step_ms:.1f} ms"
-        good = "" if trade.is_good else " (not good)"
-        return f"  {share:>7} {value:>12.6g} {step:>10}  {listed(trade.kept)}{good}"
+    def write(self, path: Path) -> None:
+        """Writes the lock file of a tuning that found one.
 
-    def _notes(self) -> list[str]:
-        return [f"Note: {note}" for note in self.notes]
+        Raises:
+            FileError: it cannot be written.
+        """
+        assert self.lock is not None
+        with files.writing(path):
+            files.write(path, self.lock.to_text())
 
 
 def listed(names: Sequence[str]) -> str:
     """Some names, the first two of many."""
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return f"{', '.join(names[:2])}{more}" if names else "nothing"
-
-
-def write_lock(tuned: Tuned, path: Path) -> None:
-    """Writes the lock file of a tuning that found one.
-
-    Raises:
-        FileError: it cannot be written.
-    """
-    assert tuned.lock is not None
-    with files.writing(path):
-        files.write(path, tuned.lock.to_text())

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.lock import NO_LOCK, Decision, Lock
 from amp_tf.reporting import files
-from amp_tf.tools.search import Found, Item, Items, OutOfRunsError, find_smallest
-from amp_tf.tools.tuning.items import decisions_of, find_items, holds, rank
+from amp_tf.tools import silent
+from amp_tf.tools.search import Found, Item, Items, OutOfRunsError, decisions_of, find_items, find_smallest, holds, rank
 from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, listed
 
 _MIXED, _COMPARISON = "mixed.json", "comparison.json"
@@ -49,10 +49,11 @@ class Program(Protocol):
         """Compares one step in float32 and in 16 bit; ``None`` where that fails."""
 
 
+@dataclasses.dataclass
 class Tuning:
     """One tuning.
 
-    Args:
+    Attributes:
         program: what is tuned.
         goal: what a good run is.
         journal: the runs so far.
@@ -63,23 +64,18 @@ class Tuning:
         made: what the lock is made for.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        goal: Goal,
-        journal: Journal,
-        *,
-        most_runs: int = 40,
-        tell: Callable[[str], None] = lambda line: None,
-        held_out: str = "",
-        before: Lock = NO_LOCK,
-        made: Mapping[str, str] | None = None,
-    ) -> None:
-        self._program, self._goal, self._journal = program, goal, journal
-        self._most_runs, self._tell, self._held_out = most_runs, tell, held_out
-        self._before, self._made = before, dict(made or {})
+    program: Program
+    goal: Goal
+    journal: Journal
+    most_runs: int = 40
+    tell: Callable[[str], None] = silent
+    held_out: str = ""
+    before: Lock = NO_LOCK
+    made: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self._trades: dict[str, Trade] = {}
-        self._limit = goal.limit(())
+        self._limit = self.goal.limit(())
 
     def for_accuracy(self) -> Tuned:
         """Finds a small part of the model that suffices in float32.
@@ -90,8 +86,8 @@ class Tuning:
         """
 
         def suffices(items: Items) -> bool:
-            is_new = self._journal.get(Lock(decisions_of(items)).digest) is None
-            if is_new and len(self._journal) >= self._most_runs:
+            is_new = self.journal.get(Lock(decisions_of(items)).digest) is None
+            if is_new and len(self.journal) >= self.most_runs:
                 raise OutOfRunsError
             return self._is_good(self._try(items))
 
@@ -100,8 +96,8 @@ class Tuning:
         if self._is_good(mixed):
             return self._result(Found((), is_minimal=True), float32, "")
         ranked = self._ranked()
-        known = tuple(item for item in ranked if any(holds(item, one.name) for one in self._before.decisions))
-        first = self._items_before(ranked) if self._before.decisions else ()
+        known = tuple(item for item in ranked if any(holds(item, one.name) for one in self.before.decisions))
+        first = self._items_before(ranked) if self.before.decisions else ()
         order = [*known, *(item for item in ranked if item not in known)]
         found = find_smallest(order, suffices, first)
         return self._result(found, float32, _MINIMAL if found.is_minimal else _OPEN)
@@ -112,12 +108,12 @@ class Tuning:
         for number in (1, 2):
             outcome = self._once(f"{Way.FLOAT32.value}/{number}", Way.FLOAT32, NO_LOCK)
             if not self._is_good(outcome):
-                why = outcome.failure or f"it is {outcome.metrics.get(self._goal.metric)}"
+                why = outcome.failure or f"it is {outcome.metrics.get(self.goal.metric)}"
                 fix = "Name a metric that the program has in float32"
-                raise AmpError(f"there is no {self._goal.metric} in float32 ({why})", where="tune", fix=fix)
-            values.append(outcome.metrics[self._goal.metric])
-        self._limit = self._goal.limit(values)
-        self._tell(f"a run is good with {self._goal.metric} {self._goal.bound(self._limit)}")
+                raise AmpError(f"there is no {self.goal.metric} in float32 ({why})", where="tune", fix=fix)
+            values.append(outcome.metrics[self.goal.metric])
+        self._limit = self.goal.limit(values)
+        self.tell(f"a run is good with {self.goal.metric} {self.goal.bound(self._limit)}")
         nothing = self._once(f"{Way.NOTHING.value}/1", Way.NOTHING, NO_LOCK)
         if not self._is_good(nothing):
             raise AmpError(
@@ -131,11 +127,11 @@ class Tuning:
     def _measure_mixed(self) -> Outcome:
         """The run with all that amp_tf converts in 16 bit; keeps its report."""
         outcome = self._try(())
-        report = self._journal.read(_MIXED)
+        report = self.journal.read(_MIXED)
         if report is None or not report["converted"]:
             why = (report or {}).get("why_nothing") or outcome.failure or "there is no report"
             if not outcome.failure:
-                self._journal.remove()  # the corrected command may be another one
+                self.journal.remove()  # the corrected command may be another one
             raise ConfigError(
                 f"nothing is converted, so there is nothing to tune ({why})",
                 where="tune",
@@ -144,18 +140,22 @@ class Tuning:
         return outcome
 
     def _ranked(self) -> list[Item]:
-        comparison = self._journal.read(_COMPARISON)
+        comparison = self.journal.read(_COMPARISON)
         if comparison is None:
-            self._tell("comparing one step in float32 and in 16 bit")
-            comparison = self._program.compare()
+            self.tell("comparing one step in float32 and in 16 bit")
+            comparison = self.program.compare()
             if comparison is not None:
-                self._journal.write(_COMPARISON, comparison)
-        return rank(find_items(self._journal.read(_MIXED)), comparison)
+                self.journal.write(_COMPARISON, comparison)
+        return rank(find_items(self.journal.read(_MIXED)), comparison)
 
     def _items_before(self, ranked: Sequence[Item]) -> Items:
         """The decisions of the lock file as items, each with the parts that this program has."""
-        parts = {part.decisions: part for item in ranked for part in (item, *item.parts, *_parts_of(item.parts))}
-        return tuple(parts.get((one,), Item(one.name, (one,))) for one in self._before.decisions)
+        parts: dict[tuple[Decision, ...], Item] = {}
+        level = list(ranked)
+        while level:
+            parts.update((item.decisions, item) for item in level)
+            level = [part for item in level for part in item.parts]
+        return tuple(parts.get((one,), Item(one.name, (one,))) for one in self.before.decisions)
 
     def _try(self, items: Items) -> Outcome:
         """A run in which some items stay in float32."""
@@ -166,77 +166,68 @@ class Tuning:
         return outcome
 
     def _once(self, run: str, way: Way, lock: Lock, what: str = "") -> Outcome:
-        known = self._journal.get(run)
+        known = self.journal.get(run)
         if known is None:
-            number = len(self._journal) + 1
-            known = self._program.run(way, lock)
+            number = len(self.journal) + 1
+            known = self.program.run(way, lock)
             if known.report is not None and not lock.decisions and way is Way.LOCKED:
-                self._journal.write(_MIXED, known.report)
+                self.journal.write(_MIXED, known.report)
             is_good = self._is_good(known)
-            self._journal.add(run, known, is_fact=is_good or way is Way.LOCKED)
+            self.journal.add(run, known, is_fact=is_good or way is Way.LOCKED)
             kept = f"{what} in float32" if way is Way.LOCKED else way.value
             good = ("" if is_good else "not ") + "good"
             good = f", {good}" if math.isfinite(self._limit) else ""
-            self._tell(f"run {number} of at most {self._most_runs}: {kept}: {self._told(known)}{good}")
+            self.tell(f"run {number} of at most {self.most_runs}: {kept}: {self._told(known)}{good}")
         return known
 
     def _told(self, outcome: Outcome) -> str:
-        value = outcome.metrics.get(self._goal.metric)
+        value = outcome.metrics.get(self.goal.metric)
         step = "" if outcome.step_ms is None else f", {outcome.step_ms:.1f} ms a step"
-        return outcome.failure or f"{self._goal.metric} {value:.6g}{step}"
+        return outcome.failure or f"{self.goal.metric} {value:.6g}{step}"
 
     def _is_good(self, outcome: Outcome) -> bool:
-        return self._goal.is_good(outcome.metrics.get(self._goal.metric), self._limit)
+        return self.goal.is_good(outcome.metrics.get(self.goal.metric), self._limit)
 
     def _result(self, found: Found, float32: tuple[float, ...], proof: str) -> Tuned:
-        goal, trades = self._goal, tuple(self._trades.values())
-        rest: dict[str, Any] = {"trades": trades, "runs": len(self._journal), "proof": proof}
+        goal, trades = self.goal, tuple(self._trades.values())
+        rest: dict[str, Any] = {"trades": trades, "runs": len(self.journal), "proof": proof}
         if found.items is None:
             return Tuned(goal, None, float32, self._limit, None, **rest)
         decisions = decisions_of(found.items)
-        chosen = self._journal.get(Lock(decisions).digest)
+        chosen = self.journal.get(Lock(decisions).digest)
         if chosen is None:  # all items, which were not tried one by one
-            chosen = self._journal.get(f"{Way.NOTHING.value}/1") or Outcome()
+            chosen = self.journal.get(f"{Way.NOTHING.value}/1") or Outcome()
         facts = {
             "metric": goal.metric,
             "float32": list(float32),
-            "mixed": self._value(Lock().digest),
+            "mixed": (self.journal.get(NO_LOCK.digest) or Outcome()).metrics.get(goal.metric),
             "tuned": chosen.metrics.get(goal.metric),
             "limit": self._limit,
-            "runs": len(self._journal),
+            "runs": len(self.journal),
         }
-        lock = Lock(tuple(map(self._explained, decisions)), self._made, facts)
+        findings = (self.journal.read(_COMPARISON) or {}).get("findings", ())
+        said = {one["node"]: f"{one['kind']}: {one['why']}" for one in findings}
+        explained = []
+        for decision in decisions:
+            why = next((said[node] for node in said if holds(Item("", (decision,)), node)), decision.why)
+            explained.append(dataclasses.replace(decision, why=why))
+        lock = Lock(tuple(explained), dict(self.made), facts)
         is_verified, notes = self._verify(chosen)
         return Tuned(goal, lock, float32, self._limit, chosen, **rest, is_verified=is_verified, notes=notes)
 
-    def _explained(self, decision: Decision) -> Decision:
-        """The decision with what the comparison says of it."""
-        for finding in (self._journal.read(_COMPARISON) or {}).get("findings", ()):
-            if holds(Item("", (decision,)), finding["node"]):
-                return dataclasses.replace(decision, why=f"{finding['kind']}: {finding['why']}")
-        return decision
-
-    def _value(self, run: str) -> float | None:
-        outcome = self._journal.get(run)
-        return None if outcome is None else outcome.metrics.get(self._goal.metric)
-
     def _verify(self, chosen: Outcome) -> tuple[bool, tuple[str, ...]]:
         """Whether the metric is good that no choice was made by, and what it says."""
-        if not self._held_out:
+        if not self.held_out:
             return True, ()
-        float32 = [self._journal.get(f"{Way.FLOAT32.value}/{number}") or Outcome() for number in (1, 2)]
-        known = [value for outcome in float32 if (value := outcome.metrics.get(self._held_out)) is not None]
-        value = chosen.metrics.get(self._held_out)
+        float32 = [self.journal.get(f"{Way.FLOAT32.value}/{number}") or Outcome() for number in (1, 2)]
+        known = [value for outcome in float32 if (value := outcome.metrics.get(self.held_out)) is not None]
+        value = chosen.metrics.get(self.held_out)
         if not known or value is None:
-            return False, (f"{self._held_out} was not measured, so the result is not verified",)
-        limit = self._goal.limit(known)
-        is_good = self._goal.is_good(value, limit)
+            return False, (f"{self.held_out} was not measured, so the result is not verified",)
+        limit = self.goal.limit(known)
+        is_good = self.goal.is_good(value, limit)
         verdict = "verified" if is_good else "not good"
-        return is_good, (f"{verdict} by {self._held_out}: {value:.6g}, good is {self._goal.bound(limit)}",)
-
-
-def _parts_of(items: Sequence[Item]) -> list[Item]:
-    return [part for item in items for part in item.parts]
+        return is_good, (f"{verdict} by {self.held_out}: {value:.6g}, good is {self.goal.bound(limit)}",)
 
 
 _HEAD, _RUNS = "tuning.json", "runs.jsonl"

@@ -92,13 +92,7 @@ def _watch(model: Any, owner: Any, make: Callable[[], Any]) -> Any:
 
 
 def why_not(model: Any, owner: Any, config: AmpConfig) -> str:
-    """Why a compiled model's steps are not watched, as far as its settings say; empty if they are.
-
-    Args:
-        model: of Keras or tf_keras.
-        owner: the class that has the library's own ``train_step``.
-        config: the settings in force.
-    """
+    """Why a compiled model's steps are not watched, as far as its settings say; empty if they are."""
     import tensorflow as tf
 
     from amp_tf.callbacks import has_loss_scale

@@ -26,7 +26,7 @@ from amp_tf.lock import Decision, Layer, Lock
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
 from amp_tf.reporting.text import plural
-from amp_tf.tools.comparing.comparison import Comparison, why
+from amp_tf.tools.comparing.comparison import why as why_of
 from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.train_functions import as_step
 
@@ -49,47 +49,36 @@ def find_fault(
 ) -> Fault:
     """The layers at fault; all of them where none is found that is not in the lock.
 
-    Args:
-        model: of Keras or tf_keras, whose variables are those from which the step went wrong.
-        batch: with which it did.
-        owner: the class that has the library's own ``train_step``.
-        config: the settings in force; what their lock keeps in float32 is not at fault.
-        layers: those of the step.
-        is_finite: whether all that is wrong is the loss.
-    """
-    try:
-        subject, batches, _ = as_step(model, [batch], owner)
-        comparison = compare(subject, batches, config, steps=1, hardware=state.hardware())
-        fault = fault_of(comparison, layers, is_finite=is_finite)
-    except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
-        fault = Fault(why=f"the comparison failed ({type(error).__name__}: {error})")
-    known = {one.name for one in config.read_lock().decisions}
-    if any(one.name not in known for one in fault.decisions):
-        return fault
-    # Without single nodes outside of layers, such as the optimizer's.
-    rest = (layer for layer in layers if (layer.keras or "/" in layer.path) and layer.path not in known)
-    reason = f"which layer is at fault was not found{f': {fault.why}' if fault.why else ''}"
-    return Fault(tuple(Decision(layer, why=reason) for layer in rest), reason)
-
-
-def fault_of(comparison: Comparison, layers: Sequence[Layer], *, is_finite: bool) -> Fault:
-    """The layers at fault by a comparison of the batch.
-
     The patterns of a comparison make all outputs good, and nonfinite values are only a part of these: there it is the
     layer of the finding that helps most. Where another one is at fault as well, the step goes wrong again, and is
     compared again.
 
     Args:
-        comparison: of the batch at fault.
+        model: of Keras or tf_keras, whose variables are those from which the step went wrong.
+        batch: with which it did.
+        owner: the class that has the library's own ``train_step``.
+        config: the settings in force; what their lock keeps in float32 is not at fault.
         layers: those of the step; nodes outside of these and of Keras' layers are not at fault.
         is_finite: whether all that is wrong is the loss.
     """
-    found = [(layer, one) for one in comparison.findings if (layer := _layer_of(one.node, layers)) is not None]
-    decisions: dict[str, Decision] = {}
-    for layer, one in found if is_finite else found[:1]:
-        reason = f"{one.kind} at {one.node} ({one.op}): {why(one, comparison.precision)}"
-        decisions.setdefault(layer.path, Decision(layer, why=reason))
-    return Fault(tuple(decisions.values()), next((one.why for one in decisions.values()), ""))
+    why, decisions = "", dict[str, Decision]()
+    try:
+        subject, batches, _ = as_step(model, [batch], owner)
+        comparison = compare(subject, batches, config, steps=1, hardware=state.hardware())
+        found = [(layer, one) for one in comparison.findings if (layer := _layer_of(one.node, layers)) is not None]
+        for layer, one in found if is_finite else found[:1]:
+            reason = f"{one.kind} at {one.node} ({one.op}): {why_of(one, comparison.precision)}"
+            why = why or reason
+            decisions.setdefault(layer.path, Decision(layer, why=reason))
+    except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
+        why = f"the comparison failed ({type(error).__name__}: {error})"
+    known = {one.name for one in config.read_lock().decisions}
+    if any(one.name not in known for one in decisions.values()):
+        return Fault(tuple(decisions.values()), why)
+    # Without single nodes outside of layers, such as the optimizer's.
+    rest = (layer for layer in layers if (layer.keras or "/" in layer.path) and layer.path not in known)
+    reason = f"which layer is at fault was not found{f': {why}' if why else ''}"
+    return Fault(tuple(Decision(layer, why=reason) for layer in rest), reason)
 
 
 def _layer_of(node: str, layers: Sequence[Layer]) -> Layer | None:
@@ -137,22 +126,14 @@ def begin(config: AmpConfig) -> None:
         return
     lock_file.held[path] = found = config.read_lock()
     if config.lock is None and found.decisions:
-        notices.warn_once(
-            "watchdog.lock",
-            f"{path} is read, the lock file of an earlier run: {_named(found.decisions)} in float32 from the beginning",
-            where=WHERE,
-            fix="Delete it to start over",
-        )
+        what = f"{_named(found.decisions)} in float32 from the beginning"
+        what = f"{path} is read, the lock file of an earlier run: {what}"
+        notices.warn_once("watchdog.lock", what, where=WHERE, fix="Delete it to start over")
 
 
 def end() -> None:
     """Forgets what is kept in memory alone."""
     lock_file.held.clear()
-
-
-def may_revert() -> bool:
-    """Whether the limit on reverts is not reached."""
-    return counts.reverts < MOST
 
 
 def revert(fault: Fault, config: AmpConfig) -> None:
@@ -174,12 +155,9 @@ def revert(fault: Fault, config: AmpConfig) -> None:
         except FileError as error:
             counts.unwritten = error.what
     if counts.unwritten:
-        notices.warn_once(
-            "watchdog.unwritten",
-            f"{path} {counts.unwritten}, so what is reverted is kept in memory alone",
-            where=WHERE,
-            fix="The next run begins without it; name another file by AMP_TF_LOCK",
-        )
+        what = f"{path} {counts.unwritten}, so what is reverted is kept in memory alone"
+        fix = "The next run begins without it; name another file by AMP_TF_LOCK"
+        notices.warn_once("watchdog.unwritten", what, where=WHERE, fix=fix)
 
 
 def tell_not_watched(name: str, why: str) -> None:
@@ -190,14 +168,7 @@ def tell_not_watched(name: str, why: str) -> None:
 
 
 def tell_revert(number: int, fault: Fault, loss: float | None, truth: float) -> None:
-    """Prints what was reverted at a batch, numbered from 1 on.
-
-    Args:
-        number: of the batch.
-        fault: what was reverted.
-        loss: of the step that was done again; ``None`` where it went wrong again.
-        truth: the loss in float32.
-    """
+    """Prints what was reverted at a batch: the step's loss is none where it went wrong again; truth is float32's."""
     again = "went wrong again" if loss is None else f"was done again, loss {loss:.6g}, in float32 {truth:.6g}"
     where = "it is kept in memory alone" if counts.unwritten else f"it is in {counts.path}"
     _tell(number, f"{_named(fault.decisions)} in float32 from now on ({fault.why}); the step {again}; {where}")
@@ -214,12 +185,10 @@ def tell_bad_data(number: int, why: str) -> None:
 def tell_lost(number: int) -> None:
     """Counts a step that was skipped although float32 would have made it; prints the first."""
     counts.lost += 1
-    notices.warn_once(
-        "watchdog.limit",
-        f"batch {number} was left out, which float32 would have made: {plural(counts.reverts, 'revert')} did not help",
-        where=WHERE,
-        fix="Not a model for this 16-bit type: try AMP_TF_PRECISION=bfloat16, or amp-tf compare for what it needs",
-    )
+    what = f"batch {number} was left out, which float32 would have made"
+    what += f": {plural(counts.reverts, 'revert')} did not help"
+    fix = "Not a model for this 16-bit type: try AMP_TF_PRECISION=bfloat16, or amp-tf compare for what it needs"
+    notices.warn_once("watchdog.limit", what, where=WHERE, fix=fix)
 
 
 def tell_failure(error: Exception) -> None:

@@ -44,9 +44,6 @@ class LossBand:
     It has to be generous: a false alarm costs two more steps, and a loss that is wrong but within it is not seen. A
     loss counts as a jump where it is as far above the largest of the last ones as these are apart, several times over.
 
-    Args:
-        no_limit: what the limit is as long as too few losses are known.
-
     Attributes:
         limit: the largest loss that is not a jump.
     """
@@ -56,11 +53,10 @@ class LossBand:
     _TIMES = 8.0  # the spread of the last losses
     _EVERY = 16  # steps: the limit is a variable, which costs a little to write
 
-    def __init__(self, no_limit: float) -> None:
+    def __init__(self) -> None:
         self._losses: collections.deque[float] = collections.deque(maxlen=self._KEPT)
-        self._no_limit = no_limit
         self._count = 0
-        self.limit = no_limit
+        self.limit = NO_LIMIT
 
     def note(self, loss: float) -> bool:
         """Adds a loss; returns whether the limit moved."""
@@ -68,9 +64,7 @@ class LossBand:
             return False
         self._losses.append(loss)
         self._count += 1
-        if len(self._losses) < self._FEWEST or self._count % self._EVERY:
-            return False
-        return self._move()
+        return len(self._losses) >= self._FEWEST and not self._count % self._EVERY and self._move()
 
     def widen(self, loss: float) -> None:
         """Adds a loss above the limit that is right, so that losses like it are not jumps."""
@@ -79,7 +73,7 @@ class LossBand:
 
     def _move(self) -> bool:
         highest, lowest = max(self._losses), min(self._losses)
-        before, self.limit = self.limit, min(self._no_limit, highest + self._TIMES * (highest - lowest) + abs(highest))
+        before, self.limit = self.limit, min(NO_LIMIT, highest + self._TIMES * (highest - lowest) + abs(highest))
         return self.limit != before
 
 
@@ -125,7 +119,7 @@ class Watched:
         self._make, self._model, self._optimizer, self._owner, self._settings = make, model, optimizer, owner, settings
         self._scaler = optimizer._scaler
         self._guard = Guard()
-        self._band = LossBand(NO_LIMIT)
+        self._band = LossBand()
         memory, flags = self._scaler.memory, self._scaler.nonfinite_variables.flags
         explaining = [variable for variable in (memory.last_skip, flags) if variable is not None]
         self._scaling = _handles((memory.scale, *memory.counters, *explaining))
@@ -142,8 +136,8 @@ class Watched:
     def __call__(self, iterator: Any) -> Any:
         if self._unwatched is not None:
             return self._unwatched(iterator)
+        source = iterator if isinstance(iterator, tf.data.Iterator) else next(iterator)
         if not self._number:
-            source = iterator if isinstance(iterator, tf.data.Iterator) else next(iterator)
             try:
                 why = self.why_not(source)
             except Exception as error:  # perhaps the user's own, which then comes again
@@ -152,8 +146,7 @@ class Watched:
                 reverts.tell_not_watched(self._model.name, why)
                 self._unwatched = self._make()
                 return self._unwatched(source if source is iterator else iter((source,)))
-            return self._train(source)
-        return self._train(iterator if isinstance(iterator, tf.data.Iterator) else next(iterator))
+        return self._train(source)
 
     def why_not(self, source: Any) -> str:
         """Traces the step; returns why it cannot be done again exactly, empty if it can.
@@ -239,36 +232,33 @@ class Watched:
             self._restore(bad.after)
             return bad.logs
         self._restore(bad.before)
-        truth = self._truth(bad, config)
+        with _in_float32(config):
+            if self._in_float32 is None:
+                self._in_float32 = self._make_step()
+            truth = self._held(self._in_float32, bad)
         self._restore(bad.before)
         if not _is_finite(truth):
             where = _find_nonfinite(bad.batch)
             why = f"its {where} holds nan or inf" if where else "its data is finite, so the model itself diverges there"
             reverts.tell_bad_data(self._number, why)
             return self._skipped(bad)
-        if _is_finite(bad.observed) and not _is_other(bad.observed.loss, truth.loss):
-            return self._make_unlimited(bad)
+        most = _LOST * abs(truth.loss)
+        if _is_finite(bad.observed) and abs(bad.observed.loss - truth.loss) <= most:
+            self._guard.limit.assign(NO_LIMIT)  # the loss jumps in float32 as well
+            logs, _, seen, _ = self._step(bad.source())
+            self._band.widen(Guard.read(seen).loss)
+            return logs
         return self._repair(bad, truth, config)
 
     def _is_scale_too_high(self, bad: _Bad) -> bool:
         """Whether gradients are finite with the lowest loss scale: loss scaling goes there by itself."""
-        schedule = self._scaler.schedule
-        if (
-            not bad.observed.is_nonfinite
-            or not math.isfinite(bad.observed.loss)
-            or not isinstance(schedule, DynamicScale)
-        ):
+        schedule, observed = self._scaler.schedule, bad.observed
+        may_be = observed.is_nonfinite and math.isfinite(observed.loss)
+        if not (may_be and isinstance(schedule, DynamicScale)):
             return False
         self._restore(bad.before)
         self._scaler.memory.assign_scale(schedule.min_scale)
         return not self._held(self._step, bad).is_nonfinite
-
-    def _truth(self, bad: _Bad, config: AmpConfig) -> StepObservation:
-        """What is seen of the same step in float32."""
-        with _in_float32(config):
-            if self._in_float32 is None:
-                self._in_float32 = self._make_step()
-            return self._held(self._in_float32, bad)
 
     def _held(self, step: Any, bad: _Bad) -> StepObservation:
         """What is seen of a step that writes no trained variable."""
@@ -283,24 +273,21 @@ class Watched:
         is_of_metrics = isinstance(bad.logs, dict) and bad.logs.keys() == known.keys()
         return known if is_of_metrics else bad.logs
 
-    def _make_unlimited(self, bad: _Bad) -> Any:
-        """Makes a step whose loss jumps in float32 as well."""
-        self._guard.limit.assign(NO_LIMIT)
-        logs, _, seen, _ = self._step(bad.source())
-        self._band.widen(Guard.read(seen).loss)
-        return logs
-
     def _repair(self, bad: _Bad, truth: StepObservation, config: AmpConfig) -> Any:
         """Reverts what is at fault and makes the step again, until it is fine."""
         limit = max(self._band.limit, truth.loss + _LOST * abs(truth.loss))
         batch = without_optionals(bad.batch)
-        while reverts.may_revert():
+        while reverts.counts.reverts < reverts.MOST:
             is_finite = _is_finite(bad.observed)
             fault = reverts.find_fault(self._model, batch, self._owner, config, self._layers, is_finite=is_finite)
             if not fault.decisions:
                 break
             reverts.revert(fault, config)
-            self._trace_again()
+            # Functions are traced again, whose graphs are converted by the lock as it is now.
+            self._others, self._late = [*self._others, *self._late], []
+            self._step = self._make_step()
+            for name in ("test_function", "predict_function"):
+                setattr(self._model, name, None)
             logs, loss = self._make_again(bad, limit)
             reverts.tell_revert(self._number, fault, loss, truth.loss)
             if loss is not None:
@@ -309,13 +296,6 @@ class Watched:
             self._restore(bad.before)
         reverts.tell_lost(self._number)
         return self._skipped(bad)
-
-    def _trace_again(self) -> None:
-        """Makes functions whose graphs are converted by the lock as it is now."""
-        self._others, self._late = [*self._others, *self._late], []
-        self._step = self._make_step()
-        for name in ("test_function", "predict_function"):
-            setattr(self._model, name, None)
 
     def _make_again(self, bad: _Bad, limit: float) -> tuple[Any, float | None]:
         """The logs and the loss of the step, made again from the same state; no loss where it goes wrong again."""
@@ -364,14 +344,13 @@ def _once_more(batch: Any, source: Any) -> Callable[[], Any]:
 
 def _find_nonfinite(batch: Any) -> str:
     """Which of a batch's data hold nan or inf, such as ``"x and y"``; empty where none do."""
-    places = batch if isinstance(batch, (tuple, list)) else (batch,)
-    named = zip(_PLACES, places, strict=False)
-    return " and ".join(name for name, place in named if not all(map(_has_finite, tf.nest.flatten(place))))
 
+    def has_nonfinite(leaf: Any) -> bool:
+        array = np.asarray(leaf.numpy() if hasattr(leaf, "numpy") else leaf)
+        return array.dtype.kind in "fc" and not np.isfinite(array).all()
 
-def _has_finite(leaf: Any) -> bool:
-    array = np.asarray(leaf.numpy() if hasattr(leaf, "numpy") else leaf)
-    return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())
+    named = zip(_PLACES, batch if isinstance(batch, (tuple, list)) else (batch,), strict=False)
+    return " and ".join(name for name, place in named if any(map(has_nonfinite, tf.nest.flatten(place))))
 
 
 def _handles(variables: Iterable[Any]) -> list[Any]:
@@ -402,8 +381,3 @@ def _is_finite(observed: StepObservation) -> bool:
 def _is_fine(observed: StepObservation, limit: float) -> bool:
     """Whether the step was made."""
     return not observed.is_nonfinite and observed.loss <= limit
-
-
-def _is_other(loss: float, truth: float) -> bool:
-    """Whether a loss has not one bit of float32's."""
-    return abs(loss - truth) > _LOST * abs(truth)

@@ -31,7 +31,7 @@ def decision(path: str) -> Decision:
 
 
 def test_a_band_has_no_limit_at_first_and_then_one_that_jumps_exceed() -> None:
-    band = LossBand(NO_LIMIT)
+    band = LossBand()
     for step in range(16):
         assert band.limit == NO_LIMIT
         band.note(1.0 + 0.1 * (step % 2))

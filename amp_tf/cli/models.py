@@ -1,0 +1,364 @@
+"""What is on disk, models, graphs and reports: ``amp-tf rewrite`` converts, ``explain`` says why, ``report`` shows."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os.path
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import amp_tf
+from amp_tf.cli.options import (
+    DEFAULT_SIGNATURE,
+    add_config_options,
+    hardware_for,
+    load_signature,
+    read_config,
+    read_inputs,
+)
+from amp_tf.config import AmpConfig
+from amp_tf.errors import AmpError, FileError, GraphError, printable
+from amp_tf.graph.names import closest, matcher, missing_node, tell_unmatched
+from amp_tf.hooks.switch import disable
+from amp_tf.offline.explain import explain
+from amp_tf.offline.reading import (
+    is_keras_file,
+    is_saved_model,
+    read_graph_file,
+    read_graphs,
+    write_graph_file,
+)
+from amp_tf.offline.saved_model import WEIGHTS, convert_saved_model, rewrite_saved_model
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.reasons import Rule
+from amp_tf.reporting import files
+from amp_tf.reporting.document_types import ProcessFacts
+from amp_tf.reporting.figures import percent
+from amp_tf.reporting.schema import GraphReport, RewriteReport
+from amp_tf.rewriting.pipeline import rewrite
+
+_GRAPHS = (".pb", ".pbtxt")
+_WHAT = "a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (.pb, .pbtxt)"
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Adds the commands to the parser of ``amp-tf``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "rewrite",
+        help="convert a SavedModel or a GraphDef on disk",
+        description="Converts a SavedModel or a GraphDef on disk, and says what was converted and what was left in "
+        "float32. The result runs in a TensorFlow without amp_tf.",
+    )
+    parser.add_argument("source", metavar="IN", help=_WHAT)
+    parser.add_argument("result", metavar="OUT", nargs="?", help="the folder or file to write; not with --dry-run")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be converted")
+    parser.add_argument("--force", action="store_true", help="replace OUT if it exists, even if it is IN")
+    parser.add_argument(
+        "--preserve", action="append", default=[], metavar="NODE", help="a node that stays as it is (GraphDef files)"
+    )
+    parser.add_argument(
+        "--weights",
+        choices=WEIGHTS,
+        default=WEIGHTS[0],
+        help="f16 stores the variables of a model that it reads in 16 bit alone so: half the size, for inference",
+    )
+    parser.add_argument(
+        "--check",
+        metavar="FILE",
+        help="run model and copy on a .npz file with an array for each argument of the signature, and print the errors",
+    )
+    parser.add_argument("--report", metavar="FILE", help="write the reason for every node as JSON")
+    add_config_options(parser)
+    parser.set_defaults(run=run_rewrite)
+
+    parser = subparsers.add_parser(
+        "explain",
+        help="say why a node has its precision",
+        description="Says why a node of a SavedModel or GraphDef has its precision, and what would change it.",
+    )
+    parser.add_argument("graph", metavar="GRAPH", help=_WHAT)
+    parser.add_argument("node", metavar="NODE", nargs="?", help="the node's name; not with --all")
+    parser.add_argument(
+        "--all", action="store_true", help="a line for each node: precision, op, function, name, reason"
+    )
+    parser.add_argument("--op", action="append", default=[], metavar="OP", help="with --all, only nodes of this op")
+    parser.add_argument("--json", action="store_true", help="with --all, print JSON")
+    parser.add_argument("--function", default="", metavar="NAME", help="the library function that holds the node")
+    parser.add_argument("--preserve", action="append", default=[], metavar="NODE", help="a node that stays as it is")
+    add_config_options(parser)
+    parser.set_defaults(run=run_explain)
+
+    parser = subparsers.add_parser(
+        "report",
+        help="make a page of what was converted and what was not",
+        description="Makes a page, or JSON, from what AMP_TF_REPORT wrote, several runs side by side; or from a "
+        "SavedModel, a Keras file or a GraphDef, as it would be converted; or from a LOG_PATH folder.",
+    )
+    parser.add_argument(
+        "sources",
+        metavar="FILE",
+        nargs="+",
+        help="a report (.json) or a folder of them, a model, a graph, a log folder",
+    )
+    parser.add_argument("--html", metavar="OUT", help="write a page: one file that needs no network")
+    parser.add_argument("--json", metavar="OUT", help="write JSON")
+    add_config_options(parser)
+    parser.set_defaults(run=run_report)
+
+
+def run_rewrite(args: argparse.Namespace) -> int:
+    """Converts and prints what was done, op by op.
+
+    Raises:
+        AmpError: the input, the output or a setting is wrong.
+    """
+    config, hardware = _config(args)
+    if not args.dry_run:
+        if args.result is None:
+            raise AmpError("there is no OUT", fix="Name a file or folder to write, or add --dry-run")
+        if not args.force and os.path.isfile(args.result):
+            is_input = os.path.exists(args.source) and os.path.samefile(args.source, args.result)
+            what = "it is the input, which would be overwritten" if is_input else "the file exists"
+            fix = "Name another file, or replace it with --force; nothing was written"
+            raise AmpError(what, where=args.result, fix=fix)
+    if args.report:
+        files.check_writable(args.report)  # before the model is written
+    is_model = os.path.isdir(args.source) or is_keras_file(args.source)
+    if not is_model and (args.check or args.weights != WEIGHTS[0]):
+        where = "--check" if args.check else "--weights"
+        fix = "Name a SavedModel's folder or a Keras file, or leave it out"
+        raise AmpError("is for models, and this is a GraphDef file", where=where, fix=fix)
+    if args.check and args.dry_run:
+        raise AmpError("there is no copy to check", where="--check", fix="Leave --dry-run out")
+    if is_model and args.preserve:
+        fix = "What a SavedModel's signatures name is preserved without it; --keep-float32 keeps other nodes"
+        raise AmpError("is for GraphDef files, and this is a model", where="--preserve", fix=fix)
+    # The file is looked at before anything is written, and the copy may come in the place of the original.
+    expected = _answer(args, args.source) if args.check else {}
+    if not is_model:
+        graph = read_graph_file(args.source)
+        _check_preserved(args.preserve, graph)
+        result = rewrite(graph, config, preserve=args.preserve, hardware=hardware)
+        report = result.report
+        if not args.dry_run:
+            write_graph_file(result.graph, args.result)
+        # Nodes that no other node reads are probably fetched.
+        read = {name.removeprefix("^").partition(":")[0] for node in result.graph.node for name in node.input}
+        ends = [node.name for node in report.graphs[0].nodes if node.precision.is_f16 and node.name not in read]
+        if ends:
+            print(f"Results of 16 bit: {', '.join(ends)}. With --preserve NODE a node stays float32.", file=sys.stderr)
+    elif args.dry_run:
+        report = rewrite_saved_model(args.source, config, hardware=hardware, weights=args.weights)[1]
+    else:
+        options = {"hardware": hardware, "replace": args.force, "weights": args.weights}
+        report = convert_saved_model(args.source, args.result, config, **options)
+    if args.report:
+        with files.writing(args.report):
+            files.write(args.report, json.dumps(report.to_dict(), indent=1))
+    print(report)
+    if args.check:
+        print("check:", *_errors(expected, _answer(args, args.result)), sep="\n  ")
+    if report.converted and not args.dry_run:
+        print(f"{args.result} is written.", file=sys.stderr)
+    if not report.converted:
+        is_or_would = "would be" if args.dry_run else "is"
+        print(f"{args.result or 'The result'} {is_or_would} an unconverted copy of {args.source}.", file=sys.stderr)
+    _tell_target(report)
+    _tell_idle(report.unmatched, [node.name for node in report.nodes])
+    if report.lock_changes:
+        print(f"Lock file: {report.lock_changes}", file=sys.stderr)
+    return 0
+
+
+def _config(args: argparse.Namespace) -> tuple[AmpConfig, Hardware]:
+    config = read_config(args)
+    return config, hardware_for(config)
+
+
+def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:
+    """What a model, as it is saved, answers to the inputs of ``--check``."""
+    import tensorflow as tf
+
+    disable()  # the environment may have turned amp_tf on
+    _model, signature = load_signature(model, DEFAULT_SIGNATURE)
+    inputs = signature.structured_input_signature[1]
+    arrays = read_inputs(args.check, list(inputs))
+    try:
+        return dict(signature(**{name: tf.constant(array, inputs[name].dtype) for name, array in arrays.items()}))
+    except Exception as error:  # of another type or shape, or what the model itself cannot compute
+        taken = ", ".join(f"{name} {spec.dtype.name}{list(spec.shape)}" for name, spec in inputs.items())
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        what = f"the model does not take its arrays ({why})"
+        raise AmpError(what, where=args.check, fix=f"It takes {taken}") from None
+
+
+def _errors(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    """How far a copy is off from the original, a line for each output."""
+    for name, value in sorted(expected.items()):
+        wanted, got = np.asarray(value), np.asarray(found[name])
+        if not value.dtype.is_floating:
+            yield f"{name}: {np.count_nonzero(wanted != got):,} of {wanted.size:,} values differ"
+            continue
+        off = np.abs(wanted.astype(np.float64) - got.astype(np.float64))
+        largest = float(np.max(np.abs(wanted), initial=0))
+        share = f", {np.max(off) / largest:.2%} of the largest value" if off.size and largest else ""
+        yield f"{name}: error at most {np.max(off, initial=0):.3g}{share}, {np.mean(off):.3g} on average"
+
+
+def _check_preserved(names: Iterable[str], graph: Any) -> None:
+    """Checks that the graph itself has each node of ``--preserve``: no other one would be preserved."""
+    present = [node.name for node in graph.node]
+    for name in set(names).difference(present):
+        if any(node.name == name for function in graph.library.function for node in function.node_def):
+            raise GraphError(
+                f"node {name!r} is in a function, and only nodes of the graph itself are preserved",
+                where="--preserve",
+                fix=f"Keep it in float32 with --keep-float32 '^{re.escape(name)}$'",
+            )
+        raise missing_node(name, present, "--preserve")
+
+
+def _tell_target(report: RewriteReport) -> None:
+    """Prints to stderr which options would convert, if nothing is because no device here is converted for."""
+    if report.why_nothing is not None and report.why_nothing.rule is Rule.NO_TARGET:
+        what = "--precision float16 --target gpu is what a GPU would run; --precision bfloat16 converts for this CPU"
+        print(f"{what}.", file=sys.stderr)
+
+
+def _tell_idle(patterns: Iterable[str], names: Sequence[str]) -> None:
+    if idle := tell_unmatched(patterns, names):
+        print(f"No node's name matches: {idle}", file=sys.stderr)
+
+
+def run_explain(args: argparse.Namespace) -> int:
+    """Prints the explanation.
+
+    Raises:
+        AmpError: there is no such graph, function or node, or a setting is wrong.
+    """
+    if args.all == (args.node is not None):
+        raise AmpError("name one NODE, or add --all for all of them", where="explain", fix="amp-tf explain --help")
+    config, hardware = _config(args)
+    graphs = read_graphs(args.graph)
+    if args.all:
+        return _print_all(graphs, args, config, hardware)
+    graph, named = next((found for found in graphs if args.node in _names(found[0])), graphs[0])
+    _check_preserved(args.preserve, graph)
+    functions = {function.signature.name: function for function in graph.library.function}
+    homes = [name for name, held in functions.items() if any(node.name == args.node for node in held.node_def)]
+    is_outside = any(node.name == args.node for node in graph.node)
+    if args.function and args.function not in functions:
+        some = closest(args.function, list(functions)) or list(functions)[:3]
+        fix = f"The closest names: {', '.join(some)}" if some else "It has no functions: leave --function out"
+        raise GraphError(f"the graph has no function {args.function!r}", where=args.graph, fix=fix)
+    if not (args.function or is_outside) and len(homes) > 1:
+        fix = f"Choose with --function: {', '.join(homes)}"
+        raise GraphError(f"{len(homes)} functions hold a node {args.node!r}", where=args.graph, fix=fix)
+    if not (args.function or is_outside or homes):
+        raise missing_node(args.node, list(_names(graph)), args.graph)
+    home = args.function or ("" if is_outside else homes[0])
+    explanation = explain(
+        functions[home] if home else graph,
+        args.node,
+        config,
+        preserve=() if home else (*args.preserve, *named),  # as the rewrite does
+        hardware=hardware,
+        library=graph.library,
+        where=args.graph,
+    )
+    print(explanation)
+    names = [name for graph, _ in graphs for name in _names(graph)]
+    patterns = dict.fromkeys((*config.keep_float32, *config.force_f16))
+    _tell_idle([each for each in patterns if not any(map(matcher(each), names))], names)
+    return 0
+
+
+def _print_all(
+    graphs: Iterable[tuple[Any, set[str]]], args: argparse.Namespace, config: AmpConfig, hardware: Hardware
+) -> int:
+    reports: list[GraphReport] = []
+    for graph, named in graphs:
+        _check_preserved(args.preserve, graph)
+        reports += rewrite(graph, config, preserve=(*args.preserve, *named), hardware=hardware).report.graphs
+    _tell_target(RewriteReport(tuple(reports)))
+    nodes = (node for report in reports for node in report.nodes)
+    rows = [
+        {"precision": node.precision.value, "op": node.op, "function": node.function, "name": node.name}
+        | {"rule": node.reason.rule.name, "reason": str(node.reason)}
+        for node in nodes
+        if (not args.op or node.op in args.op) and (not args.function or node.function == args.function)
+    ]
+    if args.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        for row in rows:
+            print("\t".join(row[key] for key in ("precision", "op", "function", "name", "reason")))
+    return 0
+
+
+def _names(graph: Any) -> Iterator[str]:
+    for body in (graph.node, *(function.node_def for function in graph.library.function)):
+        yield from (item.name for item in body)
+
+
+def run_report(args: argparse.Namespace) -> int:
+    """Writes the files that were asked for, and prints a line for each report.
+
+    Raises:
+        AmpError: a source holds nothing to report on, or a file cannot be written.
+    """
+    documents = [document for source in args.sources for document in _documents(source, args)]
+    try:
+        lines = []
+        for document in documents:
+            share = percent((document["figures"] or {}).get("products_share_f16"))
+            counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
+            lines.append(f"{files.title(document)}: {share} of matmul and convolution work in 16 bit, {counts}")
+        for path in filter(None, (args.html, args.json)):
+            with files.writing(path):
+                files.save(documents, path, as_page=path == args.html)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        if isinstance(error, AmpError):
+            raise
+        why = f"{type(error).__name__}: {error}"
+        fix = "Name a file as AMP_TF_REPORT or amp_tf.report().save(…) wrote it"
+        raise FileError(f"a report is broken ({why})", where=" ".join(args.sources), fix=fix) from error
+    if not (args.html or args.json):
+        print(json.dumps(documents[0] if len(documents) == 1 else documents))
+        return 0
+    for line in lines:
+        print(printable(line))
+    return 0
+
+
+def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The reports in a file or folder; of a model, a graph, or the graphs of a log folder as they were, a new one."""
+    if not os.path.exists(source):
+        fix = "Name a report, or a folder of them, a model, a graph or a log folder"
+        raise FileError("there is no such file or folder", where=source, fix=fix)
+    is_model, graphs = is_keras_file(source) or is_saved_model(source), [source]
+    if os.path.isdir(source) and not is_model:
+        if written := sorted(Path(source).glob("amp_tf_*.json")):
+            return [document for path in written for document in files.read(path)]
+        graphs = sorted(map(str, Path(source).glob("graphdef_preop_*.pb")))
+        if not graphs:
+            what = "holds no report, model or log files of amp_tf"
+            fix = "Name a folder that AMP_TF_REPORT or LOG_PATH wrote to, or that holds a SavedModel"
+            raise FileError(what, where=source, fix=fix)
+    elif not is_model and not source.endswith(_GRAPHS):
+        return files.read(source)
+    config, hardware = _config(args)
+    config = dataclasses.replace(config, report_path=args.html or args.json or "-")
+    if is_model:
+        reports = [rewrite_saved_model(source, config, hardware=hardware)[1]]
+    else:
+        reports = [rewrite(read_graph_file(path), config, hardware=hardware).report for path in graphs]
+    facts = ProcessFacts(process={"program": source, "amp_tf": amp_tf.__version__})
+    return [RewriteReport(tuple(graph for report in reports for graph in report.graphs), facts=facts).to_dict()]
