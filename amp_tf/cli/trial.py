@@ -131,8 +131,7 @@ def _make(device: str, way: str, precision: str) -> _Made:
 
 @contextlib.contextmanager
 def _amp(device: str, precision: str) -> Iterator[None]:
-    from amp_tf.hooks import switch
-    from amp_tf.hooks.process import notices
+    from amp_tf.hooks import notices, switch
 
     if precision == "float32":
         switch.disable()
@@ -142,7 +141,7 @@ def _amp(device: str, precision: str) -> Iterator[None]:
     wanted = with_settings(
         AmpConfig(), {"precision": precision, "target": target, "ignore_performance": True}, where="trial"
     )
-    notices.suppress(notices.SLOW_FLOAT16)  # the trial measures it
+    notices.said.add(notices.SLOW_FLOAT16)  # the trial measures it
     with switch.enable(wanted):
         yield
 

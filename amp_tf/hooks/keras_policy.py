@@ -13,9 +13,9 @@ import sys
 from typing import Any
 
 from amp_tf.config import ENABLE_VAR, AmpConfig
+from amp_tf.hooks import notices
+from amp_tf.hooks import state as process_state
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.hooks.process import notices
-from amp_tf.hooks.process import state as process_state
 
 _LIBRARIES = ("keras", "tf_keras")
 # an attribute that exists once the library's import is done

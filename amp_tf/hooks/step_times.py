@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
+from amp_tf.hooks import state
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.hooks.process import state
 
 KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
 _CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}
@@ -79,9 +79,7 @@ _marks: weakref.WeakKeyDictionary[Any, dict[str, tuple[int, float]]] = weakref.W
 
 
 def install(config: AmpConfig) -> None:
-    """Measures from now on, in the libraries that are imported, if the configuration asks for reports. Idempotent."""
-    if not config.report_path:
-        return
+    """Measures from now on, in the libraries that are imported. Idempotent."""
     state.watch_collections()
     for library, home in _CALLBACKS.items():
         if hasattr(sys.modules.get(library), "Model"):

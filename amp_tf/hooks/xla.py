@@ -29,10 +29,10 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.templates import referenced
+from amp_tf.hooks import notices
+from amp_tf.hooks import state as process_state
+from amp_tf.hooks.notices import warn_if_slow, warn_once
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.hooks.process import notices
-from amp_tf.hooks.process import state as process_state
-from amp_tf.hooks.process.notices import warn_if_slow, warn_once
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.rewriting.clones import Clone, RewrittenFunction, rewrite_with_callees
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from amp_tf.hooks.optimizer_state import creation
+from amp_tf.hooks import optimizer_state as creation
 from benchmarks import optimizer_state
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.process import notices
+from amp_tf.hooks import notices
 from amp_tf.tools.comparing.training import CompareRequest, Training
 
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    notices.forget()
+    notices.said.clear()
     yield
-    notices.forget()
+    notices.said.clear()
 
 
 def _fail(folder):

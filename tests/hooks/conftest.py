@@ -7,8 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from amp_tf.hooks import xla
-from amp_tf.hooks.process import notices
+from amp_tf.hooks import notices, xla
 from amp_tf.reporting import process
 from tests import absl_log
 
@@ -26,7 +25,7 @@ def library(request: pytest.FixtureRequest) -> ModuleType:
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str], list[str]]]:
     """The messages so far that contain a text; what is told once is told anew."""
-    notices.forget()
+    notices.said.clear()
     with absl_log.listening(caplog) as messages:
         yield messages
 
@@ -35,5 +34,5 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str], list[str]]
 def xla_hook_off_afterwards() -> Iterator[None]:
     yield
     xla.uninstall()
-    notices.forget()
+    notices.said.clear()
     process.reset()

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from amp_tf import config
-from amp_tf.hooks import switch
-from amp_tf.hooks.process import notices
-from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks import notices, switch
+from amp_tf.hooks import state as process_state
 from tests.hooks import running
 
 # A good value and a bad one for each kind of variable; op names and folders take any text.
@@ -32,7 +31,7 @@ BAD_VALUES: dict[str, str | None] = {
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     for row in config.ENV_VARS:
         monkeypatch.delenv(row.name, raising=False)
-    notices.forget()
+    notices.said.clear()
 
 
 @pytest.mark.parametrize("row", [row for row in config.ENV_VARS if BAD_VALUES[row.values]], ids=lambda row: row.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 import amp_tf
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import ConfigError, OpListError
-from amp_tf.hooks.all_reduce import agreement
 from amp_tf.offline.explain import explain
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
@@ -235,11 +233,3 @@ def test_explain_and_the_report_say_why() -> None:
         "value": "deny list, because it computes each color by itself",
         "from": "amp_tf.register_op",
     }
-
-
-def test_workers_differ_by_their_registrations() -> None:
-    amp_tf.register_op("RGBToHSV", list="deny", why=WHY)
-    here = json.dumps(agreement._registered_ops())
-    assert agreement._difference("{}", here) == (
-        "and this one differ in amp_tf's settings: the list of op RGBToHSV is None there and 'deny' here"
-    )

@@ -10,7 +10,7 @@ import pytest
 from keras import ops
 
 import amp_tf
-from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks import state as process_state
 
 BF16 = amp_tf.AmpConfig(precision="bfloat16")
 rng = np.random.default_rng(0)

@@ -15,7 +15,7 @@ import tf_keras
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import amp_tf
-from amp_tf.hooks.loss_scaling import automatic
+from amp_tf.hooks import loss_scaling as automatic
 
 MOST = 1.2  # times what stays without amp_tf; TensorFlow itself keeps the graph of a step for good
 X = np.random.RandomState(0).rand(8, 16).astype(np.float32)

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.optimizer_state import creation
-from amp_tf.hooks.process import notices
+from amp_tf.hooks import notices
+from amp_tf.hooks import optimizer_state as creation
 
 tf_keras = pytest.importorskip("tf_keras")
 LIBRARIES = (keras, tf_keras)
@@ -25,10 +25,17 @@ X, Y = DATA.normal(size=(256, 128)).astype("float32"), DATA.integers(0, 10, 256)
 
 @pytest.fixture(autouse=True)
 def off_again() -> Iterator[None]:
-    notices.forget()
+    notices.said.clear()
     yield
     creation.uninstall()
-    notices.forget()
+    notices.said.clear()
+
+
+def keep_moments_in(state: str) -> None:
+    if state == "float32":
+        creation.uninstall()
+    else:
+        creation.install(NARROW)
 
 
 def variables(optimizer: Any) -> list[Any]:
@@ -141,7 +148,7 @@ def new_model(library: Any, **settings: Any) -> Any:
 def test_files_are_float32_both_ways(library: Any, source: str, tmp_path: Path) -> None:
     """What goes from bfloat16 to float32 is exact; the other way it is rounded by 2⁻⁸ at most, once."""
     other = "float32" if source == "bfloat16" else "bfloat16"
-    creation.install(AmpConfig(optimizer_state=source))
+    keep_moments_in(source)
     model = new_model(library)
     model.fit(X, Y, batch_size=64, verbose=0)
     saved = arrays(model.optimizer)
@@ -149,7 +156,7 @@ def test_files_are_float32_both_ways(library: Any, source: str, tmp_path: Path) 
     path = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))
     types = tf.train.load_checkpoint(path).get_variable_to_dtype_map().values()
     assert tf.bfloat16 not in types
-    creation.install(AmpConfig(optimizer_state=other))
+    keep_moments_in(other)
     restored = new_model(library)
     status = tf.train.Checkpoint(model=restored).restore(path)
     restored.optimizer.build(restored.trainable_variables)
@@ -178,7 +185,7 @@ def test_a_saved_model_holds_float32(library: Any, tmp_path: Path) -> None:
 def test_fit_trains_as_in_float32(settings: dict[str, Any]) -> None:
     losses = []
     for state in ("float32", "bfloat16"):
-        creation.install(AmpConfig(optimizer_state=state))
+        keep_moments_in(state)
         model = new_model(keras, **settings)
         losses.append(model.fit(X, Y, batch_size=64, epochs=3, verbose=0, shuffle=False).history["loss"])
     assert len(kept(model.optimizer)) == 2

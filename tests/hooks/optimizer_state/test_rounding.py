@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp_tf.hooks.optimizer_state.variable import round_stochastically
+from amp_tf.hooks.optimizer_state import round_stochastically
 
 COPIES = 1 << 16
 

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.hooks.process import notices
+from amp_tf.hooks import notices
 from amp_tf.tools.watchdog import reverts
 
 tf_keras = pytest.importorskip("tf_keras")
@@ -245,11 +245,11 @@ NOT_WATCHED: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.fixture(autouse=True)
 def begin_anew() -> Iterator[None]:
     reverts.counts.reset()
-    notices.forget()
+    notices.said.clear()
     yield
     vars(tf_keras.src.backend._SEED_GENERATOR).pop("generator", None)  # or later tests would draw from it
     reverts.counts.reset()
-    notices.forget()
+    notices.said.clear()
 
 
 def train(make: Callable[[], Any], folder: Path, precision: str, *, watchdog: bool) -> dict[str, Any]:

@@ -18,8 +18,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf import config, lock
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import registry
-from amp_tf.hooks.process import notices, summary
+from amp_tf.hooks import notices, summary, switch
 from amp_tf.hooks.switch import EVERYTHING
 from amp_tf.lock import Decision, Layer
 from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, Nonfinite
@@ -128,11 +127,11 @@ class Sloped(keras.layers.Layer):
 @pytest.fixture(autouse=True)
 def begin_anew() -> Iterator[None]:
     reverts.counts.reset()
-    notices.forget()
+    notices.said.clear()
     yield
     reverts.end()
     reverts.counts.reset()
-    notices.forget()
+    notices.said.clear()
 
 
 def train(
@@ -348,10 +347,10 @@ def test_uninstalling_gives_everything_back() -> None:
 
 
 def test_settings_without_it_take_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "HOOKS", [hook for hook in registry.HOOKS if hook.setting])
+    monkeypatch.setattr(switch, "HOOKS", [hook for hook in switch.HOOKS if hook.setting])
     owner = next(base for base in keras.Model.__mro__ if "make_train_function" in vars(base))
     before = vars(owner)["make_train_function"]
-    registry.install("keras", AmpConfig(watchdog=True), EVERYTHING)
+    switch.install_hooks("keras", AmpConfig(watchdog=True), EVERYTHING)
     assert vars(owner)["make_train_function"] is not before
-    registry.install("keras", AmpConfig(), EVERYTHING)
+    switch.install_hooks("keras", AmpConfig(), EVERYTHING)
     assert vars(owner)["make_train_function"] is before

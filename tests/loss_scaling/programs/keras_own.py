@@ -17,7 +17,7 @@ from absl import logging as absl_logging
 import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.loss_scaling import automatic as loss_scaling
+from amp_tf.hooks import loss_scaling
 from amp_tf.loss_scaling.ledger import LossScaleError
 
 tf.config.set_logical_device_configuration(

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.grappler import plugin
+from amp_tf.hooks import plugin
 
 SIZE = 512
 OF_GELUS = ("Erf", "Erfc", "Square", "Tanh")

@@ -31,8 +31,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.process import notices
-from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks import notices
+from amp_tf.hooks import state as process_state
 
 VARIABLE = "AMP_TF_REPORT"
 _SIGTERM_WAIT, _SIGTERM_FIGURES = 8.0, 3.0  # seconds, of the ten that containers are given to end in
@@ -89,7 +89,7 @@ def _try_to_write(most_seconds: float) -> None:
 def _write(folder: str, seconds: float) -> None:
     import json
 
-    from amp_tf.hooks.process import summary
+    from amp_tf.hooks import summary
     from amp_tf.reporting import files
     from amp_tf.reporting.document import make_document
 

@@ -26,7 +26,7 @@ def test_nothing_is_marked_once_amp_tf_is_off() -> None:
     import tensorflow as tf
 
     import amp_tf
-    from amp_tf.hooks.grappler.input_pipelines import MARK
+    from amp_tf.hooks.plugin import MARK
 
     def marks() -> set[str]:
         traced = []

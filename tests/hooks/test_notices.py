@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.process import notices, state
+from amp_tf.hooks import notices, state
 from amp_tf.oplists import hardware
 from amp_tf.oplists.hardware import Hardware
 from tests.hooks import running
@@ -55,13 +55,13 @@ def test_a_filter_of_absls_logger_is_asked(site_folder: Path) -> None:
 
 
 def test_a_warning_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    notices.forget()
+    notices.said.clear()
     assert notices.warn_once("key", "it broke", where="here", fix="Mend it")
     assert not notices.warn_once("key", "it broke", where="there", fix="Mend it")
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [
         (logging.WARNING, "amp_tf: here: it broke. Mend it.")
     ]
-    notices.forget()
+    notices.said.clear()
 
 
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
@@ -86,7 +86,7 @@ def test_program_with_misspelt_op_names_is_converted_and_told_each_once(site_fol
 
 def test_op_that_the_program_loads_later_counts_from_then_on(caplog: pytest.LogCaptureFixture) -> None:
     config = AmpConfig(precision="bfloat16", infer_add=("AmpTfOwnOp", "Sin"))
-    notices.forget()
+    notices.said.clear()
     with caplog.at_level(logging.WARNING, logger="absl"):
         for _ in range(2):
             assert notices.known_only(config).infer_add == ("Sin",)
@@ -94,7 +94,7 @@ def test_op_that_the_program_loads_later_counts_from_then_on(caplog: pytest.LogC
         assert notices.known_only(config) is config
     (message,) = [record.getMessage() for record in caplog.records]
     assert "counts from the first graph after it was loaded" in message
-    notices.forget()
+    notices.said.clear()
 
 
 PROGRAM = """
@@ -147,7 +147,7 @@ def test_cpus_with_float16_arithmetic_are_known_by_their_flags(flags, expected):
 def test_the_advice_names_what_this_cpu_is_good_at(
     machine: Hardware, advice: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    notices.forget()
+    notices.said.clear()
     monkeypatch.setattr(state, "hardware", lambda: machine)
     monkeypatch.setattr(hardware, "cpu_flags", lambda: frozenset({"avx2"}))
     notices.warn_if_slow(AmpConfig(precision="float16", target="cpu"))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled, sources
 from amp_tf.errors import ConfigError
-from amp_tf.hooks.process import notices
-from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks import notices
+from amp_tf.hooks import state as process_state
 
 if TYPE_CHECKING:
     from amp_tf.reporting.document_types import ProcessFacts
@@ -40,7 +40,7 @@ ONLY_XLA = (
 ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: shows a GPU's accuracy without one
 FUSED = "TensorFlow fused them with what follows, and the fused kernels have no 16-bit form here"
 _TRACED = "__inference_"  # begins TensorFlow's names of traced functions
-_PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled by XLA are seen
+_PLUGIN = "amp_tf.hooks.plugin"  # without it only functions compiled by XLA are seen
 
 # What runs at exit imports these here and there: by then the package may have been upgraded or uninstalled.
 _AT_EXIT = (
