@@ -105,7 +105,7 @@ def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None
         if config.precision == "bfloat16":
             uninstall()
             return False
-        _context.runs_in_float16 = runs_in_float16 or functools.partial(_resolves_to_float16, config)
+        _context.runs_in_float16 = runs_in_float16 or functools.partial(resolves_to_float16, config)
         for library, needed in _NEEDED.items():
             # import keras imports tensorflow while keras is half done
             module = vars(sys.modules.get(library, object))
@@ -115,7 +115,7 @@ def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None
         return bool(_patches)
 
 
-def _resolves_to_float16(config: AmpConfig) -> bool:
+def resolves_to_float16(config: AmpConfig) -> bool:
     """Whether the graphs of this process run in float16. Asks for the GPUs, so not before a script may choose them."""
     target = resolve_target(config, process_state.hardware()).target
     return target is not None and target.precision is Precision.FLOAT16

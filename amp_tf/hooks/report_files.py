@@ -79,26 +79,23 @@ def _try_to_write(most_seconds: float) -> None:
         return
     try:
         with _no_garbage_collection():
-            _write(folder, min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds())))
+            import json
+
+            from amp_tf.hooks import summary
+            from amp_tf.reporting import files
+            from amp_tf.reporting.document import make_document
+
+            seconds = min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds()))
+            document = make_document(summary.report(), seconds=seconds)
+            name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            files.put(Path(folder) / f"{name}.json", json.dumps(document))
+            if files.holds_logs(Path(folder)):
+                files.write_scalars(document, Path(folder) / name)
     except OSError as error:
         _tell(folder, error)
     except Exception as error:  # must not disturb the end of the user's program
         print(f"amp_tf: no report: {type(error).__name__}: {error}", file=sys.stderr)
-
-
-def _write(folder: str, seconds: float) -> None:
-    import json
-
-    from amp_tf.hooks import summary
-    from amp_tf.reporting import files
-    from amp_tf.reporting.document import make_document
-
-    document = make_document(summary.report(), seconds=seconds)
-    name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    files.put(Path(folder) / f"{name}.json", json.dumps(document))
-    if files.holds_logs(Path(folder)):
-        files.write_scalars(document, Path(folder) / name)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ Where things are:
   tensor operations are in ``finite``, the decision of all replicas in ``replicas``, and in ``calls`` what counts as a
   scaled loss.
 - *The public classes*: ``loss_scaler`` for loops without an optimizer; ``keras3``, ``tf_keras`` and ``v1`` for the
-  optimizers of each library, with what they share in ``adapters``.
+  optimizers of each library.
 - *What it did*: ``ledger`` has the status of a scale, why training is stuck, and the scalers for the line at exit.
 """
 

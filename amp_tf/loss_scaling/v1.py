@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
-from amp_tf.loss_scaling.adapters import accepted, check_not_scaled
 from amp_tf.loss_scaling.calls import inner_call
-from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods
+from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, accepted, check_not_scaled
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, Schedule, build_schedule
 
 _v1: Any = tf.compat.v1
