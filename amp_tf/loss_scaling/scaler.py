@@ -29,7 +29,7 @@ _LEFT_ALONE = {
         "apply_gradients was called but the loss was never scaled, so small gradients are lost in float16"
     ),
 }
-TWO_LINES = (
+_TWO_LINES = (
     "Add two lines to the training step:\n"
     "    scaled_loss = optimizer.scale_loss(loss)              # inside the GradientTape\n"
     "    gradients = tape.gradient(scaled_loss, variables)     # then apply_gradients, which unscales\n"
@@ -84,23 +84,26 @@ class Memory:
             written.append(variable.assign(tf.reshape(tf.stack(values), variable.shape), read_value=False))
         return written
 
-    def status(
-        self, schedule: Schedule, names: Iterable[str] = (), session: Any = None, is_at_exit: bool = False
-    ) -> Status:
+    def status(self, schedule: Schedule, names: Iterable[str] = (), session: Any = None) -> Status:
         """The state as Python numbers, with the names of variables whose gradients were nonfinite.
 
         Args:
             session: a TF1 session to ask; none is needed with eager execution.
-            is_at_exit: whether the program is over; then a parameter server is not asked (LookupError).
         """
-        variables = [self.scale, *self.counters]
-        if is_at_exit and "/job:ps" in str(getattr(self.scale, "device", "")):
-            raise LookupError("the variables are on a parameter server, which may be gone")
         # Fetches the variables themselves, because reads cannot be added to a finalized graph.
+        variables = [self.scale, *self.counters]
         scale, *counters = [v.numpy() for v in variables] if session is None else session.run(variables)
         counts = [int(count) for vector in counters for count in vector.reshape(-1)]
-        facts = [] if self.last_skip is None else self.last_skip.numpy()
-        return Status.of(float(scale), counts, schedule, names, SkipFacts(*(bool(fact) for fact in facts)))
+        floor = float(getattr(schedule, "min_scale", 0.0))  # a scale that does not move has none
+        facts = SkipFacts(*map(bool, () if self.last_skip is None else self.last_skip.numpy()))
+        good, skipped, in_row, steps, change, losses = counts
+        return Status(float(scale), good, skipped, in_row, steps, change, losses, floor, tuple(names), facts)
+
+    def status_at_exit(self, schedule: Schedule) -> Status:
+        """The state as Python numbers, once the program is over; a LookupError where it is on a parameter server."""
+        if "/job:ps" in str(getattr(self.scale, "device", "")):
+            raise LookupError("the variables are on a parameter server, which may be gone")
+        return self.status(schedule)
 
 
 class Scaler:
@@ -172,7 +175,7 @@ class Scaler:
         gradients: Sequence[Any],
         variables: Sequence[Any],
         where: str,
-        fix: str = TWO_LINES,
+        fix: str = _TWO_LINES,
         is_scaled: Callable[[int], bool] = lambda place: True,
     ) -> list[Any]:
         """The gradients of a step, divided by the scale if they are still scaled (:mod:`amp_tf.loss_scaling.calls`).
@@ -273,7 +276,7 @@ class Scaler:
     def _enter(self) -> None:
         if self.number is None and self.label and self.memory.last_skip is not None:
             memory, schedule = self.memory, self.schedule
-            self.number = ledger.enter(self.label, lambda: memory.status(schedule, is_at_exit=True))
+            self.number = ledger.enter(self.label, lambda: memory.status_at_exit(schedule))
 
 
 class StateMethods:

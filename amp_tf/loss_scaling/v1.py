@@ -157,7 +157,8 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         pairs = self._take_pairs(grads_and_vars)
         given = [gradient for gradient, _ in pairs]
         taken = self._scaler.step(given, lambda *_: None, headroom=replicas.count())
-        gradients = [finite.zero_if(tf.logical_not(taken), gradient) for gradient in given]
+        zeroed = functools.partial(finite.map_values, lambda value: tf.where(taken, value, tf.zeros_like(value)))
+        gradients = list(map(zeroed, given))
         variables = [variable for _, variable in pairs]
         return tf.group(self._apply(list(zip(gradients, variables, strict=True))), taken)
 
