@@ -39,43 +39,39 @@ _CALLBACKS = 5  #: the position of ``callbacks`` among the arguments of ``fit`` 
 _wrapped_here: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-class Context:
-    """What a patch needs to know: whether the graphs of this process run in float16."""
+# The state of the hook.
+_lock = threading.RLock()
+_patches: dict[str, Patches] = {}
+_asked: Callable[[], bool] | None = None  # whether graphs run in float16; none once the hook is uninstalled
 
-    def __init__(self, runs_in_float16: Callable[[], bool]) -> None:
-        self.runs_in_float16 = runs_in_float16
 
-    def should_scale(self, optimizer: Any) -> bool:
-        """Whether this optimizer needs a loss scale and does not have one."""
-        return optimizer is not None and not is_loss_scaled(optimizer) and self.runs_in_float16()
+def runs_in_float16() -> bool:
+    """Whether losses are scaled automatically in this process. Asks for the GPUs."""
+    asked = _asked
+    return asked is not None and asked()
 
-    @property
-    def is_told(self) -> bool:
-        """Whether this process was warned already that a loop does not scale its loss."""
-        return _CUSTOM_LOOP in notices.said
 
-    def warn_bare_loop(self, where: str) -> None:
-        """Warns once that a float16 loop without an optimizer does not scale its loss, and says what to write."""
-        notices.warn_once(
-            _CUSTOM_LOOP,
-            "variables are written by gradients of a loss that is not scaled, in float16, so small gradients are lost",
-            where=where,
-            fix="Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, loss = "
-            "scaler.scale(loss) inside the GradientTape, gradients = scaler.unscale(gradients), and "
-            "scaler.step(apply, gradients), where apply(gradients) writes the variables. For no scaling at all, or "
-            "where the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
-        )
+def should_scale(optimizer: Any) -> bool:
+    """Whether this optimizer needs a loss scale and does not have one."""
+    return optimizer is not None and not is_loss_scaled(optimizer) and runs_in_float16()
 
-    def warn_unscaled_loop(self, where: str) -> None:
-        """Warns once that a custom float16 loop does not scale its loss, and says what to write."""
-        notices.warn_once(
-            _CUSTOM_LOOP,
-            "a custom training loop runs in float16 without loss scaling, so small gradients are lost",
-            where=where,
-            fix="Write optimizer = amp_tf.LossScaleOptimizer(optimizer) before the loop and, inside the GradientTape, "
-            "scaled_loss = optimizer.scale_loss(loss), and take the gradients of that; apply_gradients unscales them. "
-            "For no scaling at all set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
-        )
+
+def is_told() -> bool:
+    """Whether this process was warned already that a loop does not scale its loss."""
+    return _CUSTOM_LOOP in notices.said
+
+
+def warn_bare_loop(where: str) -> None:
+    """Warns once that a float16 loop without an optimizer does not scale its loss, and says what to write."""
+    notices.warn_once(
+        _CUSTOM_LOOP,
+        "variables are written by gradients of a loss that is not scaled, in float16, so small gradients are lost",
+        where=where,
+        fix="Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, loss = "
+        "scaler.scale(loss) inside the GradientTape, gradients = scaler.unscale(gradients), and "
+        "scaler.step(apply, gradients), where apply(gradients) writes the variables. For no scaling at all, or "
+        "where the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
+    )
 
 
 def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
@@ -101,11 +97,12 @@ def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None
     Returns:
         Whether any patch is in place.
     """
+    global _asked
     with _lock:
         if config.precision == "bfloat16":
             uninstall()
             return False
-        _context.runs_in_float16 = runs_in_float16 or functools.partial(resolves_to_float16, config)
+        _asked = runs_in_float16 or functools.partial(resolves_to_float16, config)
         for library, needed in _NEEDED.items():
             # import keras imports tensorflow while keras is half done
             module = vars(sys.modules.get(library, object))
@@ -119,11 +116,6 @@ def resolves_to_float16(config: AmpConfig) -> bool:
     """Whether the graphs of this process run in float16. Asks for the GPUs, so not before a script may choose them."""
     target = resolve_target(config, process_state.hardware()).target
     return target is not None and target.precision is Precision.FLOAT16
-
-
-def is_scaling() -> bool:
-    """Whether losses are scaled automatically in this process. Asks for the GPUs."""
-    return _context.runs_in_float16()
 
 
 def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]) -> None:
@@ -159,8 +151,9 @@ def uninstall() -> None:
 
     A patch that was wrapped by others stays inside their wrapper, and does nothing any more.
     """
+    global _asked
     with _lock:
-        _context.runs_in_float16 = _never
+        _asked = None
         for patches in _patches.values():
             patches.restore()
         _patches.clear()
@@ -168,69 +161,85 @@ def uninstall() -> None:
 
 def _patch(library: str) -> None:
     if library == "tensorflow":
-        rows = importlib.import_module("amp_tf.hooks.loss_scaling_v1").patches(_context)
+        rows = importlib.import_module("amp_tf.hooks.loss_scaling_v1").patches()
     else:
-        rows = keras3_patches(_context) if library == "keras" else tf_keras_patches(_context)
+        rows = _keras_patches(library)
     _patches[library] = Patches()
     for owner, attribute, make in rows:
         replace(library, owner, attribute, make)
 
 
-def _never() -> bool:
-    return False
+def _keras_patches(library: str) -> list[Patch]:
+    """The patches of models, of optimizers, and of the metadata in .h5 files."""
+    home = sys.modules[library]
+    optimizers = home.optimizers
+    rows = [(home.Model, "compile", calling(_compile)), (home.Model, "fit", calling(_fit))]
+    if library == "keras":
+        metadata = "keras.src.legacy.saving.saving_utils"
+        # The last one is Keras' own; amp_tf's wrapper marks its inner step itself.
+        steps = [(optimizers.Optimizer, "apply_gradients"), (optimizers.Optimizer, "apply")]
+        steps += [(optimizers.LossScaleOptimizer, "apply")]
+    else:
+        metadata = "tf_keras.src.saving.legacy.saving_utils"
+        steps = [(cls, "apply_gradients") for cls in (optimizers.Optimizer, optimizers.legacy.Optimizer)]
+        # What tf_keras.Model becomes after tf.compat.v1.disable_v2_behavior(). Its monitor would have nothing to read.
+        model_v1 = importlib.import_module("tf_keras.src.engine.training_v1").Model
+        rows.append((model_v1, "compile", calling(_compile)))
+    rows += [(cls, name, calling(_watch, name)) for cls, name in steps]
+    found = [(next(base for base in cls.__mro__ if name in vars(base)), name, make) for cls, name, make in rows]
+    with contextlib.suppress(ImportError):  # the module is private: a version may lack it
+        make = calling(_model_metadata, home.saving.get_registered_name)
+        found.append((importlib.import_module(metadata), "model_metadata", make))
+    return found
 
 
-_lock = threading.RLock()
-_context = Context(_never)
-_patches: dict[str, Patches] = {}
+def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    given: Any = args[0] if args else kwargs.get("optimizer")
+    if _is_wrapped_here(given):  # model.compile(model.optimizer): saved configurations keep the bare one
+        bare = given.inner_optimizer
+        args, kwargs = ((bare, *args[1:]), kwargs) if args else (args, {**kwargs, "optimizer": bare})
+    result = compile(model, *args, **kwargs)
+    if _is_wrapped_here(given):
+        with model.distribute_strategy.scope():
+            model.optimizer = given
+    elif kwargs.get("auto_scale_loss", True):
+        survive("Model.compile", _wrap_compiled, model)
+    return result
 
 
-def keras3_patches(context: Context) -> list[Patch]:
-    """Keras 3's: of models, of the metadata in .h5 files, and of optimizers."""
-    import keras
-
-    steps = [
-        (keras.optimizers.Optimizer, "apply_gradients"),
-        (keras.optimizers.Optimizer, "apply"),
-        (keras.optimizers.LossScaleOptimizer, "apply"),  # Keras' own; amp_tf's wrapper marks its inner step itself
-    ]
-    return [
-        (_owner(keras.Model, "compile"), "compile", calling(_compile, context)),
-        (_owner(keras.Model, "fit"), "fit", calling(_fit)),
-        *_metadata_rows("keras.src.legacy.saving.saving_utils", keras.saving.get_registered_name),
-        *((_owner(cls, name), name, calling(_watch, name, context)) for cls, name in steps),
-    ]
+def _wrap_compiled(model: Any) -> None:
+    """Wraps a compiled model's optimizer. What Keras saves names the bare one, so the model loads without amp_tf."""
+    if should_scale(getattr(model, "optimizer", None)):
+        with model.distribute_strategy.scope():
+            model.optimizer = LossScaleOptimizer(model.optimizer)
+        _wrapped_here[id(model.optimizer)] = model.optimizer
 
 
-def tf_keras_patches(context: Context) -> list[Patch]:
-    """tf_keras's: of models, of the metadata in .h5 files, and of optimizers."""
-    import tf_keras
-
-    # What tf_keras.Model becomes after tf.compat.v1.disable_v2_behavior(). Its monitor would have nothing to read.
-    model_v1 = importlib.import_module("tf_keras.src.engine.training_v1").Model
-    optimizers, step = (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer), "apply_gradients"
-    return [
-        (_owner(tf_keras.Model, "compile"), "compile", calling(_compile, context)),
-        (_owner(tf_keras.Model, "fit"), "fit", calling(_fit)),
-        *_metadata_rows("tf_keras.src.saving.legacy.saving_utils", tf_keras.saving.get_registered_name),
-        (model_v1, "compile", calling(_compile, context)),
-        *((_owner(cls, step), step, calling(_watch, step, context)) for cls in optimizers),
-    ]
+def _is_wrapped_here(optimizer: Any) -> bool:
+    return optimizer is not None and _wrapped_here.get(id(optimizer)) is optimizer
 
 
-def wrap_compiled(model: Any, context: Context) -> None:
-    """Wraps a compiled model's optimizer if its loss is to be scaled.
-
-    The configuration that Keras saves keeps the bare optimizer, so the model loads where amp_tf is not installed.
-    """
-    if not context.should_scale(getattr(model, "optimizer", None)):
-        return
-    with model.distribute_strategy.scope():
-        model.optimizer = LossScaleOptimizer(model.optimizer)
-    _wrapped_here[id(model.optimizer)] = model.optimizer
+def _model_metadata(registered_name: Any, model_metadata: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """The metadata of .h5 files and tf_keras' SavedModels, with the bare optimizer's name, as in .keras files."""
+    metadata = model_metadata(model, *args, **kwargs)
+    training = metadata.get("training_config", {})
+    if "optimizer_config" in training and _is_wrapped_here(model.optimizer):
+        bare = model.optimizer.inner_optimizer
+        training["optimizer_config"] = {"class_name": registered_name(type(bare)), "config": bare.get_config()}
+    return metadata
 
 
-def add_monitor(model: Any, callbacks: Any) -> Any:
+def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    given = args[_CALLBACKS] if len(args) > _CALLBACKS else kwargs.get("callbacks")
+    monitored = survive("Model.fit", _add_monitor, model, given)
+    if monitored is not None and len(args) > _CALLBACKS:
+        args = (*args[:_CALLBACKS], monitored, *args[_CALLBACKS + 1 :])
+    elif monitored is not None:
+        kwargs["callbacks"] = monitored
+    return fit(model, *args, **kwargs)
+
+
+def _add_monitor(model: Any, callbacks: Any) -> Any:
     """The callbacks with a :class:`~amp_tf.callbacks.LossScaleMonitor` in front, if amp_tf scales the model's loss.
 
     They are the user's argument of ``fit``: ``None``, a callback, a list of them, or a ``CallbackList``.
@@ -249,62 +258,12 @@ def add_monitor(model: Any, callbacks: Any) -> Any:
     return given if any(isinstance(callback, LossScaleMonitor) for callback in given) else [monitor, *given]
 
 
-def _compile(context: Context, compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    given: Any = args[0] if args else kwargs.get("optimizer")
-    if _is_wrapped_here(given):  # model.compile(model.optimizer): saved configurations keep the bare one
-        bare = given.inner_optimizer
-        args, kwargs = ((bare, *args[1:]), kwargs) if args else (args, {**kwargs, "optimizer": bare})
-    result = compile(model, *args, **kwargs)
-    if _is_wrapped_here(given):
-        with model.distribute_strategy.scope():
-            model.optimizer = given
-    elif kwargs.get("auto_scale_loss", True):
-        survive("Model.compile", wrap_compiled, model, context)
-    return result
-
-
-def _is_wrapped_here(optimizer: Any) -> bool:
-    return optimizer is not None and _wrapped_here.get(id(optimizer)) is optimizer
-
-
-def _metadata_rows(module: str, registered_name: Callable[[type], str]) -> list[Patch]:
-    """The patch of the metadata in a model's .h5 file, by the library's private module, which a version may lack."""
-    try:
-        home = importlib.import_module(module)
-    except ImportError:
-        return []
-    return [(home, "model_metadata", calling(_model_metadata, registered_name))]
-
-
-def _model_metadata(registered_name: Any, model_metadata: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """The metadata of .h5 files and tf_keras' SavedModels, with the bare optimizer's name, as in .keras files."""
-    metadata = model_metadata(model, *args, **kwargs)
-    training = metadata.get("training_config", {})
-    if "optimizer_config" in training and _is_wrapped_here(model.optimizer):
-        bare = model.optimizer.inner_optimizer
-        training["optimizer_config"] = {"class_name": registered_name(type(bare)), "config": bare.get_config()}
-    return metadata
-
-
-def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    if len(args) > _CALLBACKS:
-        args = (*args[:_CALLBACKS], _monitored(model, args[_CALLBACKS]), *args[_CALLBACKS + 1 :])
-    else:
-        kwargs["callbacks"] = _monitored(model, kwargs.get("callbacks"))
-    return fit(model, *args, **kwargs)
-
-
-def _monitored(model: Any, callbacks: Any) -> Any:
-    result = survive("Model.fit", add_monitor, model, callbacks)
-    return callbacks if result is None else result
-
-
-def _watch(name: str, context: Context, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
-    with survive(f"Optimizer.{name}", watch_step, optimizer, name, context) or contextlib.nullcontext():
+def _watch(name: str, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    with survive(f"Optimizer.{name}", _watch_step, optimizer, name) or contextlib.nullcontext():
         return step(optimizer, *args, **kwargs)
 
 
-def watch_step(optimizer: Any, name: str, context: Context) -> Any:
+def _watch_step(optimizer: Any, name: str) -> Any:
     """Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16.
 
     Returns:
@@ -317,10 +276,13 @@ def watch_step(optimizer: Any, name: str, context: Context) -> Any:
     if is_loss_scaled(optimizer):
         return scaled_step()
     is_inner = is_scaled_step() or getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)  # by tf_keras
-    if not is_inner and not tf.executing_eagerly() and context.should_scale(optimizer):
-        context.warn_unscaled_loop(where=f"{type(optimizer).__name__}.{name}")
+    if not is_inner and not tf.executing_eagerly() and should_scale(optimizer):
+        notices.warn_once(
+            _CUSTOM_LOOP,
+            "a custom training loop runs in float16 without loss scaling, so small gradients are lost",
+            where=f"{type(optimizer).__name__}.{name}",
+            fix="Write optimizer = amp_tf.LossScaleOptimizer(optimizer) before the loop and, inside the GradientTape, "
+            "scaled_loss = optimizer.scale_loss(loss), and take the gradients of that; apply_gradients unscales them. "
+            "For no scaling at all set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
+        )
     return None
-
-
-def _owner(cls: Any, attribute: str) -> Any:
-    return next(base for base in cls.__mro__ if attribute in vars(base))

@@ -26,7 +26,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.hooks import notices, state
-from amp_tf.hooks.loss_scaling import Context, replace, survive
+from amp_tf.hooks.loss_scaling import is_told, replace, runs_in_float16, should_scale, survive, warn_bare_loop
 from amp_tf.hooks.patches import Patch, calling
 from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
 
@@ -57,7 +57,7 @@ class _Watched:
     steps: int = 1  # of the session that made the most
 
 
-def patches(context: Context) -> list[Patch]:
+def patches() -> list[Patch]:
     """The patches of sessions, optimizers and savers, and of what computes gradients and writes variables."""
     from tensorflow.python.client import session
     from tensorflow.python.eager import backprop
@@ -70,18 +70,18 @@ def patches(context: Context) -> list[Patch]:
     ]
     return [
         (session.BaseSession, "close", calling(look_and_close)),
-        (v1.train.Optimizer, "__init__", calling(_init, context)),
-        (v1.train.Optimizer, "compute_gradients", lambda original: _method(original, "compute_gradients", context)),
-        (v1.train.Optimizer, "apply_gradients", lambda original: _method(original, "apply_gradients", context)),
+        (v1.train.Optimizer, "__init__", calling(_init)),
+        (v1.train.Optimizer, "compute_gradients", lambda original: _method(original, "compute_gradients")),
+        (v1.train.Optimizer, "apply_gradients", lambda original: _method(original, "apply_gradients")),
         (v1.mixed_precision.MixedPrecisionLossScaleOptimizer, "__init__", calling(_remember_wrapped)),
         (v1.train.Saver, "restore", calling(_restore)),
-        (backprop.GradientTape, "gradient", calling(_gradient, context, 2)),
-        (gradients_util, "_GradientsHelper", calling(_gradient, context, 1)),
-        *((owner, name, calling(_write, context)) for owner, name in writers),
+        (backprop.GradientTape, "gradient", calling(_gradient, 2)),
+        (gradients_util, "_GradientsHelper", calling(_gradient, 1)),
+        *((owner, name, calling(_write)) for owner, name in writers),
     ]
 
 
-def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -> Any:
+def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
     """The wrapper of this optimizer in the current graph, created at the first request; none if it needs none.
 
     Where the base class's method was not reached, and the class computes its gradients itself, no wrapper is made: such
@@ -89,7 +89,7 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
     """
     from amp_tf.loss_scaling import v1
 
-    if calls.is_inner_call() or optimizer in _wrapped_by_hand or not context.should_scale(optimizer):
+    if calls.is_inner_call() or optimizer in _wrapped_by_hand or not should_scale(optimizer):
         return None
     with tf.init_scope():
         graph = "eager" if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
@@ -104,27 +104,27 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
     return by_graph.get(graph)
 
 
-def patch_overrides(optimizer: Any, context: Context) -> None:
+def patch_overrides(optimizer: Any) -> None:
     """Patches the ``apply_gradients`` methods that an optimizer's own classes define, once for each class."""
     if is_loss_scaled(optimizer):
         return
     for cls in type(optimizer).__mro__:
         if inspect.isfunction(vars(cls).get("apply_gradients")):  # the base class's is patched already
-            replace("tensorflow", cls, "apply_gradients", calling(_override, context))
+            replace("tensorflow", cls, "apply_gradients", calling(_override))
 
 
-def _init(context: Context, init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
+def _init(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
     init(optimizer, *args, **kwargs)
-    survive("tf.compat.v1.train.Optimizer", patch_overrides, optimizer, context)
+    survive("tf.compat.v1.train.Optimizer", patch_overrides, optimizer)
 
 
-def _method(original: Any, name: str, context: Context) -> Any:
+def _method(original: Any, name: str) -> Any:
     _base_methods[name] = original
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         where = f"tf.compat.v1.train.Optimizer.{name}"
-        survive(where, patch_overrides, self, context)  # it may have been created before this was installed
-        wrapper = survive(where, wrapper_of, self, context)
+        survive(where, patch_overrides, self)  # it may have been created before this was installed
+        wrapper = survive(where, wrapper_of, self)
         if wrapper is None:
             return original(self, *args, **kwargs)
         wrapper.delegate_to(_base_methods)
@@ -133,10 +133,10 @@ def _method(original: Any, name: str, context: Context) -> Any:
     return method
 
 
-def _override(context: Context, apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Replaces an ``apply_gradients`` that hides the base class's."""
     where = f"{type(optimizer).__name__}.apply_gradients"
-    wrapper = survive(where, lambda: wrapper_of(optimizer, context, reaches_base=False))
+    wrapper = survive(where, lambda: wrapper_of(optimizer, reaches_base=False))
     if wrapper is None or not (args or "grads_and_vars" in kwargs):
         return apply_gradients(optimizer, *args, **kwargs)
     others = {name: value for name, value in kwargs.items() if name != "grads_and_vars"}
@@ -245,8 +245,8 @@ def _read_closed() -> ledger.Status:
     raise RuntimeError("the session is closed")  # the last look counts
 
 
-def _gradient(context: Context, place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
-    if not tf.executing_eagerly() and not context.is_told:
+def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
+    if not tf.executing_eagerly() and not is_told():
         sources = args[place] if len(args) > place else kwargs.get("sources", kwargs.get("xs"))
         survive("GradientTape.gradient", note_gradients, sources)
     return gradient(*args, **kwargs)
@@ -261,26 +261,21 @@ def note_gradients(sources: Any) -> None:
             _unscaled[id(handle)] = handle
 
 
-def _write(context: Context, write: Any, /, *args: Any, **kwargs: Any) -> Any:
-    if _unscaled and not context.is_told and not tf.executing_eagerly():
+def _write(write: Any, /, *args: Any, **kwargs: Any) -> Any:
+    if _unscaled and not is_told() and not tf.executing_eagerly():
         written = args[0] if args else kwargs.get("resource", kwargs.get("ref"))
-        survive("Variable.assign", look_at_write, written, context)
+        survive("Variable.assign", look_at_write, written)
     return write(*args, **kwargs)
 
 
-def look_at_write(written: Any, context: Context) -> None:
-    """Warns once if a variable that gradients train is written where nothing scales a loss.
-
-    Args:
-        written: the variable, or its handle.
-        context: whether this process' graphs run in float16.
-    """
+def look_at_write(written: Any) -> None:
+    """Warns once if a variable that gradients train (or its handle) is written where no loss is scaled."""
     if not any(_unscaled.get(id(handle)) is handle for handle in _handles(written)):
         return
-    if calls.is_scaled_place() or calls.is_scaled_step() or calls.is_inner_call() or not context.runs_in_float16():
+    if calls.is_scaled_place() or calls.is_scaled_step() or calls.is_inner_call() or not runs_in_float16():
         return
     functions = [graph.name for graph in calls.places() if hasattr(graph, "name")]  # the graph around all has none
-    context.warn_bare_loop(where=f"function {functions[-1]!r}" if functions else "a TF1 graph")
+    warn_bare_loop(where=f"function {functions[-1]!r}" if functions else "a TF1 graph")
 
 
 def _handles(source: Any) -> Iterator[Any]:
