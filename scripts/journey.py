@@ -38,9 +38,8 @@ def _stages() -> Iterator[str]:
     from amp_tf.graph.wire import SerializedGraph, parse_graph, read_table
     from amp_tf.oplists.hardware import Hardware
     from amp_tf.oplists.targets import resolve_target
-    from amp_tf.rewriting.form import Job
+    from amp_tf.rewriting.form import Job, plan_edits
     from amp_tf.rewriting.pipeline import CORRECTIONS, PREPARATIONS, run_passes
-    from amp_tf.rewriting.planning import plan_edits
 
     graph_def = make_graph()
     graph = SerializedGraph(graph_def.SerializeToString())

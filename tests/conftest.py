@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -28,8 +30,7 @@ CPU_DEPENDENT = (
         "hooks/test_summary.py",
     ),
     *("hooks/test_switch.py", "oplists/test_hardware.py", "painting/test_kernels.py", "painting/test_ties.py"),
-    *("parity/test_cpp_cases.py", "parity/test_deliberate_differences.py", "parity/test_forced_types.py"),
-    *("parity/test_functions.py", "parity/test_python_cases.py", "cpu/test_hoisting.py"),
+    *("parity/test_cpp_cases.py", "parity/test_deliberate_differences.py", "cpu/test_hoisting.py"),
     "truth/fuzzing/test_fuzzing.py",
 )
 
@@ -105,6 +106,34 @@ def unset_variables(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Te
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     monkeypatch.setenv("PIP_CACHE_DIR", os.environ.get("PIP_CACHE_DIR") or os.path.join(caches, "pip"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
+
+
+@pytest.fixture(scope="session")
+def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which programs run; what they leave there is no matter."""
+    return tmp_path_factory.mktemp("site")
+
+
+@pytest.fixture(params=["keras", "tf_keras"])
+def library(request: pytest.FixtureRequest) -> ModuleType:
+    return importlib.import_module(request.param)
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str], list[str]]]:
+    """The messages of amp_tf so far that contain a text, as a user sees them by default.
+
+    pytest's caplog sees absl's logger only while that propagates.
+    """
+    from absl import logging
+
+    logger = logging.get_absl_logger()
+    propagate, verbosity = logger.propagate, logging.get_verbosity()
+    logger.propagate = True
+    logging.set_verbosity(logging.WARNING)  # absl's default
+    yield lambda text: [record.getMessage() for record in caplog.records if text in record.getMessage()]
+    logging.set_verbosity(verbosity)
+    logger.propagate = propagate
 
 
 @pytest.fixture(autouse=True, scope="module")

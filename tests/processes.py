@@ -12,6 +12,7 @@ from __future__ import annotations
 import array
 import collections
 import dataclasses
+import importlib.util
 import json
 import os
 import select
@@ -31,7 +32,7 @@ _READ_AT_START = (
     *("ONEDNN_", "DNNL_", "OMP_", "KMP_", "MKL_", "OPENBLAS_"),
 )
 #: Of these, what is read when a program has begun.
-_READ_LATER = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "TF_CONFIG", "XLA_FLAGS", "PYTHONWARNINGS")
+_READ_LATER = ("TF_ENABLE_AUTO", "TF_AUTO_MIXED_PRECISION", "TF_CONFIG", "XLA_FLAGS", "PYTHONWARNINGS")
 #: What every program gets that is not given another value: the fewer environments, the fewer zygotes.
 EVERYWHERE = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -137,11 +138,12 @@ def _is_forkable(arguments: list[str], environ: dict[str, str], options: dict[st
 class _Zygote:
     """A process of ``tests/zygote.py``."""
 
-    def __init__(self, environ: dict[str, str], imports: tuple[str, ...]) -> None:
+    def __init__(self, environ: dict[str, str]) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
             counts.zygotes += 1
-            command = [sys.executable, zygote.__file__, str(theirs.fileno()), *imports]
+            libraries = [name for name in ("keras", "tf_keras") if importlib.util.find_spec(name)]
+            command = [sys.executable, zygote.__file__, str(theirs.fileno()), *libraries]
             environ = {**environ, **zygote.NOT_WATCHED}
             self._process = subprocess.Popen(
                 command, env=environ, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
@@ -172,33 +174,25 @@ class _Zygote:
         self._process.communicate()
 
 
-_zygotes: collections.OrderedDict[Any, _Zygote] = collections.OrderedDict()
+_zygotes: collections.OrderedDict[frozenset[tuple[str, str]], _Zygote] = collections.OrderedDict()
 _lock = threading.Lock()  # of their sockets
 
 
-def _zygote_for(arguments: list[str], environ: dict[str, str], folder: str) -> _Zygote:
+def _zygote_for(environ: dict[str, str]) -> _Zygote:
     path = environ.get("PYTHONPATH", "").split(os.pathsep)
     runs_code = any(Path(entry, "sitecustomize.py").exists() for entry in path if entry)
     later = _READ_LATER if runs_code else (*_READ_LATER, "PYTHONPATH")
     at_start = {
         name: value for name, value in environ.items() if name.startswith(_READ_AT_START) and not name.startswith(later)
     }
-    imports = ("keras", *(["tf_keras"] if _uses_tf_keras(arguments, at_start, folder) else []))
-    key = (imports, frozenset(at_start.items()))
+    key = frozenset(at_start.items())
     if key not in _zygotes:
         if len(_zygotes) == _MOST_ZYGOTES:
             _zygotes.popitem(last=False)[1].stop()
         without = {name: value for name, value in environ.items() if not name.startswith((*later, "AMP_TF"))}
-        _zygotes[key] = _Zygote(without, imports)
+        _zygotes[key] = _Zygote(without)
     _zygotes.move_to_end(key)
     return _zygotes[key]
-
-
-def _uses_tf_keras(arguments: list[str], environ: dict[str, str], folder: str) -> bool:
-    if "TF_USE_LEGACY_KERAS" in environ:
-        return True
-    text = "\n".join(arguments) if arguments[0].startswith("-") else Path(folder, arguments[0]).read_text("utf-8")
-    return "tf_keras" in text
 
 
 class _Forked(subprocess.Popen[Any]):
@@ -215,7 +209,7 @@ class _Forked(subprocess.Popen[Any]):
         try:
             program = {"arguments": args[1:], "environ": environ, "folder": folder}
             with _lock:
-                self.pid, self._end = _zygote_for(args[1:], environ, folder).fork(program, streams)
+                self.pid, self._end = _zygote_for(environ).fork(program, streams)
             self._child_created = True
             counts.forks += 1
         finally:

@@ -1,4 +1,4 @@
-"""The line in amp_tf.pth: what it loads, and that it never stands in the way."""
+"""The line in amp_tf.pth: what it loads, and that it never stands in the way; and what importing amp_tf loads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import _amp_tf_start
+import amp_tf
 from amp_tf import config
+from tests import processes
 from tests.hooks import running
 
 LOADED = "import sys; print(sorted(name for name in sys.modules if name.startswith('amp_tf')))"
@@ -21,16 +23,8 @@ START = "what Python loads as it starts"
 SWITCHES = [row.name for row in config.ENV_VARS if row.name.startswith("TF_ENABLE_")]
 
 
-@pytest.fixture(scope="module")
-def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("site")
-
-
-@pytest.mark.parametrize("variables", [{}, *({name: "1"} for name in SWITCHES)], ids=str)
-def test_nothing_of_amp_tf_is_loaded_before_tensorflow_is_imported(
-    variables: dict[str, str], site_folder: Path
-) -> None:
-    ended = running.run(["-c", LOADED], site_folder, variables, fresh=START)
+def test_nothing_of_amp_tf_is_loaded_before_tensorflow_is_imported(site_folder: Path) -> None:
+    ended = running.run(["-c", LOADED], site_folder, dict.fromkeys(SWITCHES, "1"), fresh=START)
     assert (ended.status, ended.out.strip(), ended.err) == (0, "[]", "")
 
 
@@ -48,7 +42,7 @@ def test_nothing_of_amp_tf_is_loaded_when_it_is_off(variables: dict[str, str], s
     code = (
         f"import tensorflow, keras, os; os.environ['OTHER'] = '1'; {LOADED}; print(os.environ.__setitem__.__module__)"
     )
-    ended = running.run(["-c", code], site_folder, variables, fresh=START)
+    ended = running.run(["-c", code], site_folder, variables)
     assert ended.out.split() == ["[]", "os" if "AMP_TF_DISABLE" in variables else "_amp_tf_start"]
     told = "amp_tf: AMP_TF_PRECISION alone converts nothing: set TF_ENABLE_AUTO_MIXED_PRECISION=1, too."
     assert [line for line in ended.err.splitlines() if "amp_tf" in line] == [told] * ("AMP_TF_PRECISION" in variables)
@@ -87,22 +81,20 @@ def test_values_and_names_that_are_wrong_are_told_together(site_folder: Path) ->
     assert "AMP_TF_PRECISION: 'fp8' is not a valid value" in values
 
 
-@pytest.mark.parametrize("module", ["typing", "dataclasses", "inspect"])
-def test_start_is_light(module: str, site_folder: Path) -> None:
+def test_start_is_light(site_folder: Path) -> None:
     """What is loaded when the import of TensorFlow is noticed."""
-    code = f"import sys; before = {module!r} in sys.modules; import _amp_tf_start; _amp_tf_start._start()"
-    code = f"{code}; {LOADED}; print({module!r} in sys.modules, before)"
+    heavy = "{'typing', 'dataclasses', 'inspect'} & sys.modules.keys()"
+    code = (
+        f"import sys; before = {heavy}; import _amp_tf_start; _amp_tf_start._start(); {LOADED}; print({heavy} - before)"
+    )
     ended = running.run(["-c", code], site_folder, {}, fresh=START)
-    loaded, heavy = ended.out.strip().splitlines()
-    assert loaded == LIGHT
-    assert heavy in ("False False", "True True")
+    assert ended.out.splitlines() == [LIGHT, "set()"]
 
 
 def test_a_bad_value_ends_in_a_message_a_float32_program_and_a_line_at_exit(site_folder: Path) -> None:
     program = str(running.PROGRAMS / "custom_loop.py")
     ended = running.run([program], site_folder, {"TF_ENABLE_AUTO_MIXED_PRECISION": "maybe"})
     plain = running.run([program], site_folder, {})
-    assert ended.status == 0
     assert ended.result == plain.result
     why = "TF_ENABLE_AUTO_MIXED_PRECISION: 'maybe' is not a valid value. Valid values: 1, true, 0, false"
     assert [line for line in ended.err.splitlines() if "amp_tf" in line] == [
@@ -179,23 +171,27 @@ def read_pth(
     return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
 
 
-def test_a_pth_that_is_read_twice_adds_one_finder(tmp_path: Path) -> None:
-    ended = read_pth(tmp_path, f"{FINDERS}; {LOADED}")
-    assert ended.stdout.split() == ["1", "[]"]
-    assert ended.stderr == ""
-
-
-@pytest.mark.parametrize("switch", ["", "1"])
-@pytest.mark.parametrize("name", ["tensorflow", "keras", "tf_keras"])
-def test_an_import_that_is_noticed_finds_the_module(name: str, switch: str, tmp_path: Path) -> None:
-    (tmp_path / f"{name}.py").write_text("value = 3\n")
-    ended = read_pth(tmp_path, f"import {name}; print({name}.value); {LOADED}", switch=switch)
-    value, loaded = ended.stdout.strip().splitlines()
-    assert value == "3"
-    assert ("amp_tf.hooks.imports" in ast.literal_eval(loaded)) is bool(switch)
-    is_started = bool(switch) and name == "tensorflow"
-    assert ("amp_tf.hooks.switch" in ast.literal_eval(loaded)) is is_started
-    assert is_started or ended.stderr == ""  # this TensorFlow is a fake, and absl is not there
+@pytest.mark.parametrize(("name", "switch"), [("keras", ""), ("keras", "1"), ("tf_keras", "1")])
+def test_an_import_that_is_noticed_finds_the_module_or_fails_as_ever(name: str, switch: str, tmp_path: Path) -> None:
+    for found in (name, "tensorflow"):
+        (tmp_path / f"{found}.py").write_text("value = 3\n")
+    (missing,) = {"keras", "tf_keras"} - {name}
+    code = f"""
+import {name}; print({name}.value); {LOADED}
+try:
+    import {missing}
+except ModuleNotFoundError as error:
+    print(error.name, error)
+import tensorflow; print(tensorflow.value); {LOADED}
+"""
+    ended = read_pth(tmp_path, f"{FINDERS}; {LOADED}\n{code}", switch=switch)
+    finders, at_first, keras, with_keras, refusal, tensorflow, with_tensorflow = ended.stdout.splitlines()
+    assert (finders, at_first, keras, tensorflow) == ("1", "[]", "3", "3")
+    assert refusal == f"{missing} No module named '{missing}'"
+    assert ("amp_tf.hooks.imports" in ast.literal_eval(with_keras)) is bool(switch)
+    assert "amp_tf.hooks.switch" not in ast.literal_eval(with_keras)
+    assert ("amp_tf.hooks.switch" in ast.literal_eval(with_tensorflow)) is bool(switch)
+    assert switch or ended.stderr == ""  # this TensorFlow is a fake, and absl is not there
 
 
 def test_a_switch_that_is_set_later_loads_it_once(tmp_path: Path) -> None:
@@ -217,30 +213,20 @@ print(switch.is_enabled(), switch._switch.active.config.precision)
     assert ended.stdout.split() == [ours, "[]", ours, ours, ours, "True", "bfloat16"]
 
 
-@pytest.mark.parametrize("switch", ["", "1"])
-def test_an_import_of_what_does_not_exist_fails_as_ever(switch: str, tmp_path: Path) -> None:
-    code = "try:\n    import tensorflow\nexcept ModuleNotFoundError as error:\n    print(error.name, error)"
-    ended = read_pth(tmp_path, code, switch=switch)
-    assert ended.stdout.strip() == "tensorflow No module named 'tensorflow'"
-    assert ended.stderr == ""
-
-
 @pytest.mark.parametrize("when", ["before", "later"])
-def test_a_pth_without_its_package_says_so_and_lets_tensorflow_in(when: str, tmp_path: Path) -> None:
+def test_a_pth_without_its_package_says_so_once_it_is_asked_for_and_lets_tensorflow_in(
+    when: str, tmp_path: Path
+) -> None:
     """Such as an editable installation whose checkout was moved away."""
     (tmp_path / "tensorflow.py").write_text("value = 3\n")
     code = (
-        f"import os, tensorflow; print(tensorflow.value); os.environ[{SWITCHES[0]!r}] = '1'; print(len(os.environ) > 1)"
+        "import os, sys, tensorflow; print(tensorflow.value); print('imported', file=sys.stderr, flush=True); "
+        f"os.environ[{SWITCHES[0]!r}] = '1'; print(len(os.environ) > 1)"
     )
     ended = read_pth(tmp_path, code, has_package=False, switch="1" if when == "before" else "")
     assert ended.stdout.split() == ["3", "True"]
-    assert ended.stderr == "amp_tf: stays off: ModuleNotFoundError: No module named 'amp_tf'\n"
-
-
-def test_without_the_switch_a_missing_package_is_not_missed(tmp_path: Path) -> None:
-    (tmp_path / "tensorflow.py").write_text("value = 3\n")
-    ended = read_pth(tmp_path, "import tensorflow; print(tensorflow.value)", has_package=False)
-    assert (ended.stdout, ended.stderr) == ("3\n", "")
+    told = "amp_tf: stays off: ModuleNotFoundError: No module named 'amp_tf'"
+    assert ended.stderr.splitlines() == ([told, "imported"] if when == "before" else ["imported", told])
 
 
 FOREIGN = "print('foreign', __name__)\n"
@@ -257,8 +243,13 @@ def folder_of_others(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("variables", [{SWITCHES[0]: "1"}, {"AMP_TF_PRECISON": "bf16"}], ids=str)
-@pytest.mark.parametrize("layout", ["installed", "editable", "path", "gone"])
+@pytest.mark.parametrize(
+    ("layout", "variables"),
+    [
+        *((layout, {SWITCHES[0]: "1"}) for layout in ("installed", "editable", "path", "gone")),
+        ("installed", {"AMP_TF_PRECISON": "bf16"}),
+    ],
+)
 def test_what_has_our_names_in_the_current_folder_is_not_run(
     layout: str, variables: dict[str, str], folder_of_others: Path, tmp_path: Path
 ) -> None:
@@ -283,3 +274,46 @@ def test_what_has_our_names_in_the_current_folder_is_not_run(
     assert (value, start) == ("3", str(site_folder / "_amp_tf_start.py")), ended.stderr
     expected = "None" if layout == "gone" else str(running.ROOT / "amp_tf" / "__init__.py")
     assert os.path.realpath(package) == os.path.realpath(expected)
+
+
+_HEAVY = ("tensorflow", "keras", "tf_keras", "numpy", "absl", "google.protobuf")
+_STEPS = f"""
+import sys
+def report(): print([name for name in {_HEAVY!r} if name in sys.modules])
+import amp_tf; report()
+amp_tf.AmpConfig.from_env(); from amp_tf.config import Switches; Switches.from_env(); report()
+import numpy; report()
+for name in set(amp_tf.__all__) - {{"LossScaler"}}: getattr(amp_tf, name)
+amp_tf.callbacks.LossScaleMonitor()  # what the README names is there without another import
+print({{"tensorflow", "keras", "tf_keras"}} & sys.modules.keys())
+"""
+
+
+def _printed(code: str, fresh: str = "") -> list[str]:
+    ended = processes.run([sys.executable, "-c", code], fresh=fresh, capture_output=True, text=True, check=True)
+    return list(ended.stdout.splitlines())
+
+
+def test_importing_amp_tf_and_reading_its_settings_imports_nothing_heavy_and_no_public_name_needs_tensorflow() -> None:
+    """But for the one that is a ``tf.Module``; that NumPy is seen once it is imported is the test of this test."""
+    assert _printed(_STEPS, fresh="what an import brings") == ["[]", "[]", "['numpy']", "set()"]
+
+
+def test_a_tool_is_loaded_only_where_it_is_asked_for() -> None:
+    is_loaded = "print(any(name.startswith('amp_tf.tools') for name in sys.modules))"
+    code = f"import sys, keras, amp_tf; amp_tf.enable(); {is_loaded}; amp_tf.enable(watchdog=True); {is_loaded}"
+    assert _printed(code) == ["False", "True"]
+
+
+def test_every_public_name_is_found_and_listed() -> None:
+    assert set(amp_tf.__all__) <= set(dir(amp_tf))
+    for name in amp_tf.__all__:
+        assert getattr(amp_tf, name).__name__.rpartition(".")[2] == name
+
+
+def test_an_unknown_name_is_refused_with_the_names_that_exist() -> None:
+    with pytest.raises(AttributeError) as caught:
+        amp_tf.rewrit  # noqa: B018  the access is the test
+    assert str(caught.value) == (
+        f"module 'amp_tf' has no attribute 'rewrit'; its public names: {', '.join(amp_tf.__all__)}"
+    )

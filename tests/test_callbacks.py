@@ -1,6 +1,10 @@
-"""Case 34 and K12: the scale is seen, skips are told, and a stuck training says why."""
+"""Case 34 and K12: the scale is seen, also in TensorBoard, skips are told, and a stuck training says why."""
+
+from __future__ import annotations
 
 import csv
+import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -12,24 +16,12 @@ import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling.ledger import LossScaleError
-from tests import absl_log
+from amp_tf.reporting import process
+from tests.reporting.reported_graphs import reported, traced, use_own_ledger
 
 pytestmark = pytest.mark.slow
-
 X = np.random.RandomState(0).randn(80, 4).astype("float32")
 Y = X.sum(1, keepdims=True)
-LIBRARIES = {"keras": keras, "tf_keras": tf_keras}
-
-
-@pytest.fixture(params=LIBRARIES)
-def library(request):
-    return LIBRARIES[request.param]
-
-
-@pytest.fixture
-def log(caplog):
-    with absl_log.listening(caplog) as messages:
-        yield messages
 
 
 def make_model(library, head=None, **settings):
@@ -75,22 +67,6 @@ def test_case_34_the_progress_bar_shows_scale_and_skipped_steps(library, capsys)
     # tf_keras shows the mean over the epoch of everything that is no metric of the model.
     expected = (2.0**13, 2.0) if library is keras else (pytest.approx(13405.0909), pytest.approx(1.4545))
     assert (float(shown["loss_scale"]), float(shown["skipped_steps"])) == expected
-
-
-def test_case_34_tensorboard_shows_scale_and_skipped_steps(library, tmp_path):
-    pytest.importorskip("tensorboard")  # TensorFlow no longer brings it
-    callbacks = [LossScaleMonitor(), library.callbacks.TensorBoard(tmp_path)]
-    make_model(library).fit(X, Y, verbose=0, callbacks=callbacks)
-    events = next((tmp_path / "train").glob("events*"))
-    tags = {v.tag for e in tf.compat.v1.train.summary_iterator(str(events)) for v in e.summary.value}
-    assert {"epoch_loss_scale", "epoch_skipped_steps"} <= tags
-
-
-def test_case_34_counters_tell_skipped_in_all_in_a_row_and_the_last_change(library):
-    model = make_model(library)
-    model.fit(poisoned([1, 8, 9]), Y, batch_size=8, verbose=0, shuffle=False)
-    status = model.optimizer.status()
-    assert (status.skipped, status.skipped_in_row, status.steps, status.last_change) == (3, 2, 10, 10)
 
 
 def test_skips_are_logged_but_not_more_often_than_the_limit_allows(log):
@@ -145,15 +121,6 @@ def test_k12_a_nan_that_only_the_gradient_has_is_named_at_the_floor(library):
     assert "out/kernel" in text
     assert "Look for a division by zero, log(0) or sqrt(0)" in text
     assert "values beyond float16's 65504, labels included" in text
-
-
-def test_k12_overflows_above_the_floor_are_told_as_overflows(library):
-    model = make_model(library, initial_scale=2.0**127, hysteresis=20)
-    x, y = X * 1e4, Y * 1e4
-    with pytest.raises(LossScaleError) as error:
-        model.fit(x, y, batch_size=8, epochs=9, verbose=0, callbacks=[LossScaleMonitor(max_skips=10, every=1)])
-    assert "the scaled gradients overflow" in str(error.value)
-    assert "Start from a smaller scale" in str(error.value)
 
 
 def test_action_log_lets_training_go_on_and_complains_once(library, log):
@@ -264,3 +231,85 @@ def test_the_models_of_one_program_are_told_apart_also_where_one_got_the_place_o
         del model
     told = loss_scaling.describe()
     assert "first: loss scale 2^15, 0 of 5 steps skipped; second: loss scale 2^15, 0 of 10 steps skipped" in told
+
+
+ROWS = np.random.RandomState(0).randn(64, 4).astype("float32")
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = event_accumulator.EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    found.Reload()
+    from tensorboard.util import tensor_util
+
+    return {
+        tag: [(event.step, float(tensor_util.make_ndarray(event.tensor_proto))) for event in found.Tensors(tag)]
+        for tag in found.Tags()["tensors"]
+    }
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_the_loss_scale_and_skipped_steps_are_curves_over_batches(library, tmp_path):
+    x = ROWS.copy()
+    x[3 * 8] = np.nan
+    inputs = library.layers.Input((4,))
+    model = library.Model(inputs, library.layers.Dense(1)(inputs))
+    model.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.01), initial_scale=1024.0), "mse")
+    monitor = LossScaleMonitor(every=1, log_dir=tmp_path)
+    model.fit(x, ROWS.sum(1), batch_size=8, verbose=0, shuffle=False, callbacks=[monitor])
+    found = scalars(tmp_path)
+    skipped = dict(found["amp_tf/skipped_steps"])
+    assert [skipped[step] for step in (1, 3, 4, 8)] == [0, 0, 1, 1]
+    scale = dict(found["amp_tf/loss_scale"])
+    assert scale[1] == 1024
+    assert scale[8] < 1024
+
+
+def test_without_a_loss_scale_the_share_is_written_each_epoch(tmp_path, monkeypatch):
+    use_own_ledger(monkeypatch)
+    product = traced(lambda x, w: tf.matmul(tf.exp(tf.matmul(x, w)), w), (64, 64), (64, 64))
+    process.record(reported(product, keep_float32=("^MatMul_1$",)), way="grappler")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(ROWS, ROWS.sum(1), batch_size=8, epochs=2, verbose=0, callbacks=[LossScaleMonitor(log_dir=tmp_path)])
+    found = scalars(tmp_path)
+    assert [step for step, _ in found["amp_tf/nodes_in_16_bit"]] == [8, 16]
+    assert [share for _, share in found["amp_tf/products_in_16_bit"]] == [0.5, 0.5]
+    assert "amp_tf/loss_scale" not in found
+
+
+def test_nothing_is_written_without_a_folder_and_a_bad_one_is_refused(tmp_path):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(ROWS, ROWS.sum(1), verbose=0, callbacks=[LossScaleMonitor()])
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match=r"LossScaleMonitor\.log_dir"):
+        LossScaleMonitor(log_dir=3)
+
+
+def trained(folder):
+    """The loss of a model that trains with a monitor that writes to a folder."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=1024.0), "mse")
+    monitor = [] if folder is None else [LossScaleMonitor(every=1, log_dir=folder)]
+    return model.fit(ROWS, ROWS.sum(1), batch_size=8, verbose=0, callbacks=monitor).history["loss"]
+
+
+def test_what_is_written_needs_no_tensorboard(tmp_path, monkeypatch):
+    """TensorFlow 2.21 does not install it, and without it tf.summary.scalar is an error."""
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "tensorboard.summary.v2", None)
+        with pytest.raises(Exception, match="TensorBoard is not installed"):
+            tf.summary.scalar("loss", 1.0, step=0)
+        assert trained(tmp_path) == trained(None)
+    assert dict(scalars(tmp_path)["amp_tf/loss_scale"])[8] == 1024
+
+
+def test_a_folder_that_cannot_be_written_is_warned_about_once_and_training_goes_on(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    assert trained(tmp_path / "file" / "logs") == trained(None)
+    (line,) = [record.getMessage() for record in caplog.records if "log_dir" in record.getMessage()]
+    assert line.startswith(f"amp_tf: LossScaleMonitor.log_dir: {tmp_path}/file/logs is not written (")
+    assert line.endswith("ot a directory). Training goes on.")
+    assert "{{" not in line

@@ -1,3 +1,5 @@
+"""Settings, their variables, and the three formats."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -61,6 +63,7 @@ def test_an_empty_variable_counts_as_unset():
         (f"{PREFIX}LOG_PATH", "/tmp/amp", "log_path", "/tmp/amp"),
         ("AMP_TF_KEEP_FLOAT32", "^loss/, _head$,", "keep_float32", ("^loss/", "_head$")),
         ("AMP_TF_FORCE_F16", "softmax", "force_f16", ("softmax",)),
+        ("AMP_TF_FOR", "Memory", "goal", "memory"),
     ],
 )
 def test_a_good_value_sets_its_field(name, text, field, value):
@@ -94,6 +97,7 @@ def test_each_list_can_be_added_to_and_removed_from():
         ("AMP_TF_PRECISION", "fp8", PRECISIONS),
         ("AMP_TF_PRECISION", "float32", PRECISIONS),
         ("AMP_TF_OPTIMIZER_STATE", "float16", ("float32", "bfloat16")),
+        ("AMP_TF_FOR", "size", ("speed", "memory")),
         (f"{PREFIX}LEVEL", "unsafe_force_some", LEVELS),
         (f"{PREFIX}IGNORE_PERFORMANCE", "yes", ("1", "true", "0", "false")),
         ("AMP_TF_KEEP_FLOAT32", "loss(", ("regular expressions of Python's re module",)),
@@ -122,6 +126,7 @@ def test_all_bad_values_are_told_at_once():
     [
         ("precision", "half", PRECISIONS),
         ("level", "default", LEVELS),
+        ("goal", "size", ("speed", "memory")),
         ("target", "tpu", TARGETS),
         ("ignore_performance", "0", ("True", "False")),
         ("ignore_performance", 1, ("True", "False")),
@@ -334,10 +339,39 @@ def test_a_watchdog_has_a_lock_file_that_may_not_exist_yet(tmp_path: Path) -> No
         AmpConfig.from_env({"AMP_TF_WATCHDOG": "maybe"})
 
 
-def test_what_graphs_are_rewritten_for() -> None:
-    assert AmpConfig.from_env({}).goal == "speed"
-    assert AmpConfig.from_env({"AMP_TF_FOR": "Memory"}).goal == "memory"
-    for make, where in ((lambda: AmpConfig.from_env({"AMP_TF_FOR": "size"}), "AMP_TF_FOR"),
-                        (lambda: AmpConfig(goal="size"), "AmpConfig.goal")):  # fmt: skip
-        with pytest.raises(ConfigError, match=rf"{where}: 'size' is not a valid value\. Valid values: speed, memory"):
-            make()
+def test_names_and_numbers_are_those_of_tensorflow():
+    import tensorflow as tf
+
+    for precision in Precision:
+        dtype = tf.as_dtype(precision.value)
+        assert dtype.as_datatype_enum == precision.data_type
+
+
+def test_limits_are_those_of_the_formats():
+    import ml_dtypes
+
+    for precision, info in (
+        (Precision.FLOAT32, np.finfo(np.float32)),
+        (Precision.FLOAT16, np.finfo(np.float16)),
+        (Precision.BFLOAT16, ml_dtypes.finfo(ml_dtypes.bfloat16)),
+    ):
+        assert precision.max_finite == float(info.max)
+        assert precision.smallest_normal == float(info.smallest_normal)
+
+
+def test_the_next_float16_after_the_largest_is_infinity():
+    bits = np.float16(Precision.FLOAT16.max_finite).view(np.uint16)
+    assert np.isinf((bits + np.uint16(1)).view(np.float16))
+
+
+@pytest.mark.parametrize(
+    ("precision", "is_f16", "needs_loss_scaling"),
+    [
+        (Precision.FLOAT32, False, False),
+        (Precision.FLOAT16, True, True),
+        (Precision.BFLOAT16, True, False),
+    ],
+)
+def test_only_float16_needs_loss_scaling(precision, is_f16, needs_loss_scaling):
+    assert precision.is_f16 == is_f16
+    assert precision.needs_loss_scaling == needs_loss_scaling

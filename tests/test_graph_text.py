@@ -1,10 +1,13 @@
+"""Graphs as text, and golden files of it."""
+
 from __future__ import annotations
 
 import pytest
 import tensorflow as tf
 
+from tests.golden import check_golden
 from tests.graph_text import node_to_text, to_text
-from tests.small_graphs import function, graph, node
+from tests.small_graphs import function, node
 
 
 @pytest.mark.parametrize(
@@ -29,13 +32,6 @@ def test_a_node_is_one_line(line):
     assert node_to_text(made) == line
 
 
-def test_an_attribute_without_a_value_and_one_that_a_call_fills_are_shown():
-    made = node("f = f()")
-    made.attr["nothing"].SetInParent()
-    made.attr["T"].placeholder = "T"
-    assert node_to_text(made) == "f = f() T=$T nothing=?"
-
-
 def test_an_unknown_rank_is_told_from_a_scalar():
     made = node("x = Placeholder() dtype=float32 shape=[]")
     scalar = node_to_text(made)
@@ -44,14 +40,6 @@ def test_an_unknown_rank_is_told_from_a_scalar():
         "x = Placeholder() dtype=float32 shape=[]",
         "x = Placeholder() dtype=float32 shape=[...]",
     )
-
-
-def test_nodes_keep_the_order_of_the_graph():
-    assert to_text(graph("b = NoOp()\na = NoOp()")) == "b = NoOp()\na = NoOp()\n"
-
-
-def test_an_empty_graph_is_an_empty_text():
-    assert to_text(graph("")) == ""
 
 
 FUNCTION = """\
@@ -83,12 +71,6 @@ def test_what_each_call_chooses_and_side_effects_show_in_a_function():
     ]
 
 
-def test_the_library_follows_sorted_by_name():
-    functions = [function(f"function {name}() -> ()\nn = NoOp()") for name in ("g", "f")]
-    lines = to_text(graph("n = NoOp()", *functions)).splitlines()
-    assert lines == ["n = NoOp()", "", "function f() -> ()", "  n = NoOp()", "", "function g() -> ()", "  n = NoOp()"]
-
-
 def test_a_graph_that_tensorflow_made_has_a_line_for_each_node():
     @tf.function
     def step(x):
@@ -102,3 +84,24 @@ def test_a_graph_that_tensorflow_made_has_a_line_for_each_node():
     assert text.count(" = MatMul(") == 1
     for name in named:
         assert f"{name} = " in text
+
+
+def test_an_equal_text_passes_and_takes_an_old_actual_file_away(tmp_path):
+    (tmp_path / "g.txt").write_text("a\nb\n")
+    (tmp_path / "g.actual").write_text("old")
+    check_golden("g", "a\nb\n", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["g.txt"]
+
+
+def test_a_different_text_fails_with_the_difference_and_is_written_beside(tmp_path):
+    (tmp_path / "g.txt").write_text("a\nb\n")
+    with pytest.raises(AssertionError, match=r"-b\n\+c"):
+        check_golden("g", "a\nc\n", tmp_path)
+    assert (tmp_path / "g.actual").read_text() == "a\nc\n"
+    assert (tmp_path / "g.txt").read_text() == "a\nb\n"
+
+
+def test_a_text_without_a_golden_file_fails_and_is_written(tmp_path):
+    with pytest.raises(AssertionError, match=r"\+a"):
+        check_golden("g", "a\n", tmp_path)
+    assert (tmp_path / "g.actual").read_text() == "a\n"

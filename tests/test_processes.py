@@ -15,9 +15,9 @@ import pytest
 
 from tests import processes
 from tests.hooks import running
+from tests.tiers import starts_process
 
 pytestmark = pytest.mark.skipif(not running.is_installed(), reason="amp_tf is on a path of each test's own here")
-
 LOOKS_AROUND = """
 import ctypes, os, sys
 getenv = ctypes.CDLL(None).getenv
@@ -49,11 +49,9 @@ atexit.register(print, "registered last", file=sys.stderr)
 """
 ENDS = {
     "by an error": "def fails():\n    raise ValueError('no')\nfails()",
-    "by a status": "sys.exit(7)",
     "by a message": "sys.exit('said at the end')",
     "by an interrupt": "raise KeyboardInterrupt",
     "by a signal": "os.kill(os.getpid(), 9)",
-    "at once": "os._exit(3)",
     "before the first line": "1 +",
 }
 VARIABLES = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "GIVEN": "to C, too"}
@@ -64,7 +62,7 @@ def both(arguments: list[str], folder: Path, variables: dict[str, str]) -> list[
     ends = []
     for fresh in ("", "it is compared with a fork"):
         forks = processes.counts.forks
-        ends.append(running.run(arguments, folder, variables, fresh=fresh))
+        ends.append(running.run(arguments, folder, variables, fresh=fresh, status=None))
         assert processes.counts.forks == forks + (not fresh)
     fork, expected = ends
     assert fork.status == expected.status, fork.err
@@ -92,7 +90,7 @@ def test_a_program_trains_and_leaves_the_same_line_and_report(library: str, tmp_
 
 def test_a_program_finds_itself_in_the_same_place(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(LOOKS_AROUND)
-    for arguments in (["-c", LOOKS_AROUND], ["-m", "program"], [str(tmp_path / "program.py")], ["program.py"]):
+    for arguments in (["-c", LOOKS_AROUND], ["-m", "program"], ["program.py"]):
         (ended, _) = both([*arguments, "an argument", "-c"], tmp_path, VARIABLES)
         assert ended.status == 0, ended.err
 
@@ -104,9 +102,8 @@ def test_a_program_ends_in_the_same_way(end: str, tmp_path: Path) -> None:
     assert ended.status != 0
 
 
-@pytest.mark.parametrize("fresh", ["", "it is compared with a fork"])
-def test_streams_limits_and_signals_are_those_of_subprocess(fresh: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"fresh": fresh, "cwd": tmp_path, "text": True}
+def test_streams_limits_and_signals_are_those_of_subprocess(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"cwd": tmp_path, "text": True}
     program = "import sys, time; print(sys.stdin.read()); sys.stdout.flush(); time.sleep(float(sys.argv[1]))"
     command = [sys.executable, "-c", program]
     ended = processes.run([*command, "0"], input="given", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
@@ -126,14 +123,21 @@ def test_streams_limits_and_signals_are_those_of_subprocess(fresh: str, tmp_path
 
 
 def test_what_a_fork_cannot_be_is_a_fresh_process(tmp_path: Path) -> None:
-    forks, fresh = processes.counts.forks, processes.counts.fresh
-    for options in (["-I"], ["-S"], ["-W", "ignore"]):
-        running.run([*options, "-c", ""], tmp_path, {})
-    processes.run([sys.executable, "-c", ""], env={"KERAS_BACKEND": "jax"})
+    python, code = sys.executable, ["-c", ""]
+    assert processes._is_forkable([python, *code], {}, {"cwd": tmp_path, "text": True})
     (tmp_path / "tensorflow.py").touch()
-    processes.run([sys.executable, "-c", ""], env={"PYTHONPATH": str(tmp_path)})
-    processes.run(["true"])
-    assert (processes.counts.forks - forks, processes.counts.fresh - fresh) == (0, 5)
+    for command, environ, options in (
+        *(([python, *flags, *code], {}, {}) for flags in (["-I"], ["-S"], ["-W", "ignore"])),
+        ([python, *code], {"KERAS_BACKEND": "jax"}, {}),
+        ([python, *code], {"PYTHONPATH": str(tmp_path)}, {}),
+        ([python, *code], {}, {"preexec_fn": os.setsid}),
+        (["python", *code], {}, {}),
+        ([python, "no_such_program.py"], {}, {}),
+    ):
+        assert not processes._is_forkable(command, environ, options), (command, environ, options)
+    forks, fresh = processes.counts.forks, processes.counts.fresh
+    processes.run([python, "-I", *code])
+    assert (processes.counts.forks - forks, processes.counts.fresh - fresh) == (0, 1)
 
 
 def test_a_program_that_brings_a_tensorflow_gets_that_one(tmp_path: Path) -> None:
@@ -141,3 +145,46 @@ def test_a_program_that_brings_a_tensorflow_gets_that_one(tmp_path: Path) -> Non
     (tmp_path / "program.py").write_text("import tensorflow")
     (ended, _) = both(["program.py"], tmp_path, {})
     assert ended.out == "the other one\n"
+
+
+def by_itself():
+    subprocess.run([sys.executable, "-c", ""], check=True)
+
+
+def by_a_helper():
+    running.run(["-c", ""], None, {})
+
+
+def in_a_comprehension():
+    return [by_helper_of_helper() for _ in range(2)]
+
+
+def by_helper_of_helper():
+    return by_itself()
+
+
+def alone():
+    return running.SUMMARY.search("amp_tf: 1 graph")
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [(by_itself, True), (by_a_helper, True), (in_a_comprehension, True), (alone, False)],
+)
+def test_what_starts_a_process_is_found_through_helpers(function, expected, request):
+    item = pytest.Function.from_parent(request.node.parent, name=function.__name__, callobj=function)
+    assert starts_process(item) is expected
+
+
+@pytest.fixture
+def started():
+    return by_itself()
+
+
+def asks_for_a_fixture(started):
+    pass
+
+
+def test_a_fixture_that_starts_one_counts_for_the_tests_that_ask_for_it(request):
+    item = pytest.Function.from_parent(request.node.parent, name="asks", callobj=asks_for_a_fixture)
+    assert starts_process(item)

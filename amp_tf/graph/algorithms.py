@@ -1,4 +1,4 @@
-"""Algorithms on graphs: order, cycles, connected sets, minimum cuts, and the frames of loops.
+"""Algorithms on graphs: reach, order, cycles, connected sets, minimum cuts, and the frames of loops.
 
 A loop of graph nodes is entered by its Enter nodes and left by its Exit nodes, and by nothing else, control inputs
 included; what runs in between is its frame, and frames lie in each other as loops do. Source of that method:
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,35 @@ from amp_tf.oplists.table import LOOP_ENTRIES, LOOP_EXITS
 SOURCE = 0
 SINK = 1
 UNBOUNDED = 1 << 60
+
+
+def flood(
+    seeds: Iterable[int],
+    is_open: bytearray,
+    ways: Sequence[tuple[Sequence[int], Sequence[int]]],
+    cause: MutableMapping[int, int] | array[int] | None = None,
+) -> list[int]:
+    """What can be reached from the seeds through what is open, seeds not included.
+
+    Args:
+        seeds: where it begins.
+        is_open: what it may enter; what it entered is open no more.
+        ways: where it goes: the starts of each one's neighbours, and the neighbours.
+        cause: gets, for each that is reached, the one from which it was.
+    """
+    stack = list(seeds)
+    reached = []
+    while stack:
+        place = stack.pop()
+        for starts, neighbours in ways:
+            for neighbour in neighbours[starts[place] : starts[place + 1]]:
+                if is_open[neighbour]:
+                    is_open[neighbour] = 0
+                    reached.append(neighbour)
+                    stack.append(neighbour)
+                    if cause is not None:
+                        cause[neighbour] = place
+    return reached
 
 
 def in_order(nodes: Mask, links: Adjacency) -> Iterator[tuple[Node, Sequence[Node]]]:

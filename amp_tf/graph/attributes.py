@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
-from amp_tf.graph.templates import Signature, Slot, Templates
+from amp_tf.graph.templates import Signature, Templates
 from amp_tf.graph.wire import Nodes
 
 if TYPE_CHECKING:
@@ -77,7 +77,11 @@ def _read_rare_types(types: list[int], protos: Sequence[Any], signatures: Sequen
     unit = 0
     for proto, signature in zip(protos, signatures, strict=True):
         for slot in signature.slots:
-            found = types[unit] or _rare_type(proto, slot)
+            found, value = types[unit], proto.attr.get(slot.attr)
+            if not found and value is None:
+                found = slot.fixed  # the default of its op
+            elif not found and 0 <= slot.index < len(value.list.type):
+                found = value.list.type[slot.index]
             if not found:
                 raise GraphError(f"type attribute {slot} is missing", where=place(proto.name), fix=BROKEN)
             if found != datatypes.base_type(found):
@@ -88,16 +92,6 @@ def _read_rare_types(types: list[int], protos: Sequence[Any], signatures: Sequen
                 )
             types[unit] = found
             unit += 1
-
-
-def _rare_type(proto: Any, slot: Slot) -> int:
-    """The type of a slot that is an entry of a list, or has its op's default; 0 for none."""
-    value = proto.attr.get(slot.attr)
-    if value is None:
-        return slot.fixed
-    if slot.index < 0 or slot.index >= len(value.list.type):
-        return datatypes.INVALID
-    return int(value.list.type[slot.index])
 
 
 _get_attr = attrgetter("attr")

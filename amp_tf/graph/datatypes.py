@@ -27,37 +27,6 @@ SIZES = {1: 4, 2: 8, 3: 4, 4: 1, 5: 2, 6: 1, 8: 8, 9: 8, 10: 1, 14: 2, 17: 2, 18
 
 LAST_BASE = 100  #: a reference type is its base type plus 100
 
-_NAMES = {
-    0: "invalid",
-    1: "float32",
-    2: "float64",
-    3: "int32",
-    4: "uint8",
-    5: "int16",
-    6: "int8",
-    7: "string",
-    8: "complex64",
-    9: "int64",
-    10: "bool",
-    11: "qint8",
-    12: "quint8",
-    13: "qint32",
-    14: "bfloat16",
-    15: "qint16",
-    16: "quint16",
-    17: "uint16",
-    18: "complex128",
-    19: "float16",
-    20: "resource",
-    21: "variant",
-    22: "uint32",
-    23: "uint64",
-    24: "float8_e5m2",
-    25: "float8_e4m3fn",
-    29: "int4",
-    30: "uint4",
-}
-
 
 def base_type(data_type: int) -> int:
     """The type behind a reference type; other types are their own base."""
@@ -66,9 +35,12 @@ def base_type(data_type: int) -> int:
 
 def type_name(data_type: int) -> str:
     """The name that Python users know, such as ``float32``."""
-    base = base_type(data_type)
-    name = _NAMES.get(base, f"DataType {base}")
-    return f"{name}_ref" if base != data_type else name
+    from tensorflow.python.framework import dtypes
+
+    try:
+        return str(dtypes.as_dtype(data_type).name)
+    except TypeError:
+        return f"DataType {data_type}" if data_type else "invalid"
 
 
 Node: TypeAlias = int  #: a node, by its place in the graph

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from amp_tf.graph.datatypes import Node, Port
-from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Wait
+from amp_tf.graph.edits import Edits, Reop, Rewire, Wait
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.wire import Nodes, NodeTable, new_graph, parse_graph, pieces, read_table
 
@@ -34,7 +34,7 @@ def apply_to_graph(nodes: NodeTable, names: Sequence[str], edits: Edits, rest: b
     """
     count = len(nodes)
     nodes, edits = _retype_in_place(nodes, edits)
-    changes = _Changes(edits, _Tensors(names, edits.new))
+    changes = _Changes(edits, names)
     parts: list[bytes | memoryview] = []
     start = 0
     for numbers in pieces([number for number in changes.nodes() if number < count]):
@@ -62,7 +62,7 @@ def apply_to_function(function: Any, names: Sequence[str], signatures: Sequence[
     edited.CopyFrom(function)
     arguments, results = edited.signature.input_arg, edited.signature.output_arg
     first_result = len(arguments) + len(edited.node_def)
-    changes = _Changes(edits, _FunctionTensors(names, signatures, edits.new))
+    changes = _Changes(edits, names, signatures)
     protos = [None] * len(arguments) + list(edited.node_def)
     for number in changes.nodes():
         if number < first_result:
@@ -86,7 +86,7 @@ class EditedNodes(Nodes):
     def __init__(self, original: Nodes, names: Sequence[str], edits: Edits) -> None:
         self.original = original
         self._added = len(edits.new)
-        self._changes = _Changes(edits, _Tensors(names, edits.new))
+        self._changes = _Changes(edits, names)
 
     def __len__(self) -> int:
         return len(self.original) + self._added
@@ -98,21 +98,18 @@ class EditedNodes(Nodes):
             raise IndexError(key)
         if key < len(self.original) and not self._changes.of(key):
             return self.original[key]
-        return self._edited(key)
+        protos = new_graph().node
+        if key < len(self.original):
+            protos.append(self.original[key])  # a copy
+            self._changes.make(key, protos[0])
+        else:
+            self._changes.add(protos, key)
+        return protos[0]
 
     def mentioning(self, text: str) -> list[int]:
         """The numbers of nodes in whose bytes a text may stand: those where it stood, and all that changed."""
         new = range(len(self.original), len(self))
         return sorted({*self.original.mentioning(text), *self._changes.nodes(), *new})
-
-    def _edited(self, number: int) -> Any:
-        protos = new_graph().node
-        if number >= len(self.original):
-            self._changes.add(protos, number)
-        else:
-            protos.append(self.original[number])  # a copy
-            self._changes.make(number, protos[0])
-        return protos[0]
 
 
 class _OneType(NamedTuple):
@@ -125,59 +122,34 @@ class _OneType(NamedTuple):
 _Edit: TypeAlias = Reop | _OneType | Rewire | Wait
 
 
-class _Tensors:
-    """How the nodes of a graph name each other and their outputs.
-
-    Args:
-        names: of the nodes before.
-        new: the new nodes, which follow.
-
-    Attributes:
-        names: of all nodes.
-        first_new, new: the number of the first new node, and they.
-    """
-
-    def __init__(self, names: Sequence[str], new: Sequence[NewNode]) -> None:
-        self.names = [*names, *(node.name for node in new)]
-        self.first_new = len(names)
-        self.new = new
-
-    def text(self, node: Node, port: Port) -> str:
-        return f"{self.names[node]}:{port}" if port else self.names[node]
-
-
-class _FunctionTensors(_Tensors):
-    """The edited FunctionDef, whose new nodes are casts: by the output's name, arguments by their own alone."""
-
-    def __init__(self, names: Sequence[str], signatures: Sequence[Signature], new: Sequence[NewNode]) -> None:
-        super().__init__(names, new)
-        self._signatures = signatures
-
-    def text(self, node: Node, port: Port) -> str:
-        if node >= self.first_new:
-            return f"{self.names[node]}:y:0"
-        starts = self._signatures[node].output_starts
-        if not starts:
-            return self.names[node]  # an argument
-        # Outputs without ports begin where the next one does.
-        output, start = [(each, first) for each, first in starts.items() if first <= port][-1]
-        return f"{self.names[node]}:{output}:{port - start}"
-
-
 class _Changes:
     """Edits, by the node that they change.
 
     Args:
-        edits: the edits.
-        tensors: how nodes name tensors.
+        edits: the edits; the new nodes of a function are casts.
+        names: of the nodes before.
+        signatures: of these, of a function, whose nodes name tensors by output argument.
     """
 
-    def __init__(self, edits: Edits, tensors: _Tensors) -> None:
-        self._tensors = tensors
+    def __init__(self, edits: Edits, names: Sequence[str], signatures: Sequence[Signature] | None = None) -> None:
+        self._names = [*names, *(node.name for node in edits.new)]
+        self._first_new, self._new, self._signatures = len(names), edits.new, signatures
         types = (_OneType(*one, retype.data_type) for retype in edits.retypes for one in retype.each())
         kinds: tuple[Iterable[_Edit], ...] = (edits.reops, types, edits.rewires, edits.waits)
         self._edits = sorted(itertools.chain.from_iterable(kinds), key=_get_node)  # a node's stay in their order
         self._nodes = array("i", map(_get_node, self._edits))
+
+    def _text(self, node: Node, port: Port) -> str:
+        """How other nodes name an output."""
+        name = self._names[node]
+        if self._signatures is None:
+            return f"{name}:{port}" if port else name
+        starts = {"y": 0} if node >= self._first_new else self._signatures[node].output_starts
+        if not starts:
+            return name  # an argument
+        # Outputs without ports begin where the next one does.
+        output, start = [(each, first) for each, first in starts.items() if first <= port][-1]
+        return f"{name}:{output}:{port - start}"
 
     def nodes(self) -> list[int]:
         return np.unique(self._nodes).tolist()  # type: ignore[no-any-return]
@@ -186,12 +158,11 @@ class _Changes:
         return self._edits[bisect.bisect_left(self._nodes, number) : bisect.bisect_right(self._nodes, number)]
 
     def make(self, number: int, proto: Any) -> None:
-        tensors = self._tensors
         for edit in self.of(number):
             if isinstance(edit, Rewire):
-                proto.input[edit.position] = tensors.text(edit.src_node, edit.src_port)
+                proto.input[edit.position] = self._text(edit.src_node, edit.src_port)
             elif isinstance(edit, Wait):
-                proto.input.append(f"^{tensors.names[edit.after]}")
+                proto.input.append(f"^{self._names[edit.after]}")
             elif isinstance(edit, Reop):
                 proto.op = edit.op
                 for name, value in edit.attributes.items():
@@ -201,18 +172,17 @@ class _Changes:
                         del proto.attr[name]
                 if edit.inputs is not None:
                     controls = [text for text in proto.input if text.startswith("^")]
-                    proto.input[:] = [*(tensors.text(*source) for source in edit.inputs), *controls]
+                    proto.input[:] = [*(self._text(*source) for source in edit.inputs), *controls]
             elif edit.place < 0:
                 proto.attr[edit.attribute].type = edit.data_type
             else:
                 proto.attr[edit.attribute].list.type[edit.place] = edit.data_type
 
     def add(self, protos: Any, number: int) -> None:
-        tensors = self._tensors
-        node = tensors.new[number - tensors.first_new]
-        inputs = [tensors.text(*source) for source in node.inputs]
+        node = self._new[number - self._first_new]
+        inputs = [self._text(*source) for source in node.inputs]
         if node.after:
-            inputs += [f"^{tensors.names[source]}" for source in node.after]
+            inputs += [f"^{self._names[source]}" for source in node.after]
         proto = protos.add(name=node.name, op=node.op, device=node.device, input=inputs)
         proto.MergeFrom(node.attributes)
         if self._nodes and number <= self._nodes[-1]:  # few new nodes are edited, and there may be thousands
@@ -221,7 +191,7 @@ class _Changes:
     def only_input(self, number: int) -> str:
         """What a node with a single input, which changes, reads then."""
         *_, last = (edit for edit in self.of(number) if isinstance(edit, Rewire))
-        return self._tensors.text(last.src_node, last.src_port)
+        return self._text(last.src_node, last.src_port)
 
 
 def _retype_in_place(nodes: NodeTable, edits: Edits) -> tuple[NodeTable, Edits]:

@@ -14,7 +14,7 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.algorithms import control_links, heaviest_ends
+from amp_tf.graph.algorithms import control_links, flood, heaviest_ends
 from amp_tf.graph.datatypes import SIZES, Indices, Mask, Node, Unit
 from amp_tf.graph.edits import Tensor
 from amp_tf.graph.sizes import Shapes, element_count
@@ -77,10 +77,13 @@ class Lifetimes:
             if port < len(known) and (count := element_count(known[port])):
                 elements[node, port] = count
         order = Adjacency(*links, view.node_count)
+        is_bound = view.mask_with(CONTROL_FLOW | REFERENCE_VARIABLES)
+        first = np.flatnonzero(is_bound).tolist()
+        is_bound[flood(first, bytearray(~is_bound), [(order.fanout_start, order.fanout)])] = True
         return cls(
             times,
             order,
-            _behind(view.mask_with(CONTROL_FLOW | REFERENCE_VARIABLES), order),
+            is_bound,
             owners,
             elements,
             units,
@@ -115,13 +118,3 @@ class Lifetimes:
         """The first and last time at which a tensor is live."""
         first = int(self.times[tensor[0]])
         return first, max(first, *(int(self.times[reader]) for _, reader, _ in self.reads[tensor]))
-
-
-def _behind(nodes: Mask, order: Adjacency) -> Mask:
-    waiting = np.flatnonzero(nodes).tolist()
-    while waiting:
-        for reader in order.fanouts(waiting.pop()):
-            if not nodes[reader]:
-                nodes[reader] = True
-                waiting.append(reader)
-    return nodes

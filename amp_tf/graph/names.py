@@ -55,7 +55,6 @@ class Scopes:
     def __init__(self) -> None:
         self._layers: dict[str, tuple[KerasLayer, ...]] = {}
         self._known: dict[str, tuple[KerasLayer, ...]] = {}  # answers by scope, until the record grows
-        self._inner: dict[tuple[str, ...], tuple[KerasLayer, ...]] = {}  # and by its parts
 
     def record(self, scope: str, layer: KerasLayer) -> None:
         """Notes that a layer opened a scope, given as TensorFlow has it, such as ``"net_1/lstm_1/while/lstm_cell_1"``.
@@ -69,41 +68,35 @@ class Scopes:
         if key not in self._layers and len(self._layers) >= _MOST:
             self._layers.pop(next(iter(self._layers)))
         self._layers[key] = (*self._layers.get(key, ()), layer)
-        self._known, self._inner = {}, {}
+        self._known = {}
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
         """Knows nothing in the block: for graphs that were traced without a record, in a process that has one."""
-        kept, self._layers, self._known, self._inner = self._layers, {}, {}, {}
+        kept, self._layers, self._known = self._layers, {}, {}
         try:
             yield
         finally:
-            self._layers, self._known, self._inner = kept, {}, {}
+            self._layers, self._known = kept, {}
 
     def forget(self) -> None:
         """Forgets everything."""
-        self._layers, self._known, self._inner = {}, {}, {}
+        self._layers, self._known = {}, {}
 
     def around(self, name: str) -> tuple[KerasLayer, ...]:
         """The innermost layer in which a node was made; several where the scope is not one layer's alone."""
         scope = name.rpartition("/")[0]
         known = self._known
         if scope not in known:
-            known[scope] = self._find(tuple(scopes(name))) if self._layers else ()
+            # A loop repeats the scopes around it before its own, so a recorded scope may begin anywhere.
+            parts = scopes(name) if self._layers else []
+            ways = ("/".join(parts[start:end]) for end in range(len(parts), 0, -1) for start in range(end))
+            known[scope] = next((self._layers[way] for way in ways if way in self._layers), ())
         return known[scope]
 
     def paths(self) -> list[str]:
         """The paths of all layers, each once."""
         return list(dict.fromkeys(layer.path for layers in self._layers.values() for layer in layers))
-
-    def _find(self, parts: tuple[str, ...]) -> tuple[KerasLayer, ...]:
-        """A loop repeats the scopes around it before its own, so a recorded scope may begin anywhere."""
-        known = self._inner
-        if parts not in known:
-            keys = ("/".join(parts[start:]) for start in range(len(parts)))
-            found = next((self._layers[key] for key in keys if key in self._layers), ())
-            known[parts] = found or (self._find(parts[:-1]) if parts else ())
-        return known[parts]
 
 
 recorded = Scopes()  #: of this process
@@ -237,6 +230,7 @@ def _paths(names: Iterable[str]) -> Iterator[str]:
             yield "/".join(parts[:end])
 
 
+CAST_SUFFIX = "AutoMixedPrecision"  #: ends the name of every cast that a rewrite inserts, as in TensorFlow's own pass
 HOIST_SUFFIX = "AmpTfHoist"  #: ends the names of variables' reads before loops, and of what brings them in
 SPLIT_SUFFIX = "AmpTfSplit"  #: ends the names of the nodes that a fused product is split into
 _PART = re.compile(rf"(.+)-\w+-\d+-{SPLIT_SUFFIX}", re.DOTALL)

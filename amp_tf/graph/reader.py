@@ -9,7 +9,6 @@ tensors in its own way, by Python alone.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import sys
@@ -19,14 +18,13 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP, BROKEN, Place, read_signatures, read_types
-from amp_tf.graph.datatypes import Indices, Node
+from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
-from amp_tf.graph.view import Edges, GraphView, Ports, as_integers
+from amp_tf.graph.view import GraphView, Ports, as_integers
 from amp_tf.graph.wire import CONTROL, UNKNOWN, NodeTable, SerializedGraph, WireNodes, pieces
 
 RETVAL_OP = "_Retval"
@@ -77,7 +75,9 @@ def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[st
         protos=nodes,
         ports=ports,
         dtypes=ports.of_nodes(types_of_kind),
-        inputs=Inputs(found.input_counts, found.sources, found.ports),
+        counts=found.input_counts,
+        sources=found.sources,
+        source_ports=found.ports,
         texts=lambda node: nodes[node].input,
     )
 
@@ -93,25 +93,45 @@ def read_function(function: Any, templates: Templates) -> GraphView:
     arguments = [_boundary(arg, ARG_OP, title) for arg in function.signature.input_arg]
     results = [_boundary(arg, RETVAL_OP, title) for arg in function.signature.output_arg]
     body = list(function.node_def)
+    names = [*(arg.name for arg in function.signature.input_arg), *(node.name for node in body)]
+    number_of = {name: number for number, name in enumerate(names)}
+    if len(number_of) != len(names):
+        raise _duplicate(next(name for number, name in enumerate(names) if number_of[name] != number), place)
     inner = read_signatures(body, templates, place)
     signatures = [*arguments, *inner, *results]
-    tensors = FunctionTensors(function, signatures)
+
+    def resolve(text: str) -> tuple[int, int]:
+        """Reads ``argument``, ``argument:0``, ``node:output argument``, ``node:output argument:number``, ``^node``."""
+        if text[:1] == "^":
+            return (CONTROL if text[1:] in number_of else UNKNOWN - 1), 0
+        name, _, rest = text.partition(":")
+        argument, _, offset = rest.partition(":")
+        node = number_of.get(name, UNKNOWN)
+        if 0 <= node < len(arguments):
+            return (node if rest in ("", "0") else UNKNOWN), 0
+        start = None if node < 0 else signatures[node].output_starts.get(argument)
+        if start is None or not (offset or "0").isdecimal() or len(offset) > _MAX_DIGITS:
+            return UNKNOWN, 0
+        return node, start + int(offset or "0")
+
     returned = []
     for arg in function.signature.output_arg:
         if arg.name not in function.ret:
             raise GraphError(f"result {arg.name!r} has no tensor", where=f"function {title!r}", fix=BROKEN)
         returned.append([function.ret[arg.name]])
     texts = [*[[]] * len(arguments), *(node.input[:] for node in body), *returned]
-    types = ([slot.fixed for signature in ends for slot in signature.slots] for ends in (arguments, results))
-    first, last = types
+    inputs = np.array(list(map(resolve, itertools.chain.from_iterable(texts))), np.int32).reshape(-1, 2)
+    first, last = ([signature.slots[0].fixed for signature in ends] for ends in (arguments, results))
     return _view(
         function=title,
-        names=tensors.names,
+        names=[*names, *(f"{title}/{arg.name}" for arg in function.signature.output_arg)],
         devices=[*[""] * len(arguments), *(sys.intern(node.device) for node in body), *[""] * len(results)],
         protos=[*[None] * len(arguments), *body, *[None] * len(results)],
         ports=Ports.of_each(signatures),
         dtypes=array("i", [*first, *read_types(body, inner, place), *last]),
-        inputs=find_inputs(texts, tensors.resolve),
+        counts=as_integers(list(map(len, texts))),
+        sources=inputs[:, 0],
+        source_ports=inputs[:, 1],
         texts=texts.__getitem__,
         argument_attributes=[
             function.arg_attr[number].attr if number in function.arg_attr else {} for number in range(len(arguments))
@@ -127,28 +147,62 @@ def _view(
     protos: Sequence[Any],
     ports: Ports,
     dtypes: array[int],
-    inputs: Inputs,
+    counts: Indices,
+    sources: Indices,
+    source_ports: Indices,
     texts: Callable[[int], Sequence[str]],
     argument_attributes: Sequence[Mapping[str, Any]] = (),
 ) -> GraphView:
     """Puts a view together.
 
     Args:
+        counts: how many inputs each node has, control inputs included.
+        sources: of all inputs, one after the other, the node that each names; :data:`~amp_tf.graph.wire.CONTROL` for a
+            control input, :data:`~amp_tf.graph.wire.UNKNOWN` or less for a name that names nothing.
+        source_ports: of all inputs, the output port.
         texts: gives the names of a node's inputs, for a message.
-        argument_attributes: of a function's arguments.
 
     Raises:
-        GraphError: an edge is broken.
+        GraphError: an input names nothing, a port does not exist, a data input comes after a control input, a node has
+            not as many inputs as its op expects, or the types at the ends of an edge differ.
     """
     if not "".join([function, *names, *devices]).isprintable():  # TensorFlow refuses such names, too
         odd = [name for name, device in zip(names, devices, strict=True) if not f"{name}{device}".isprintable()]
         what = "the name or device of a node or function holds control characters"
         raise GraphError(what, where=_place(function, odd[0] if odd else ""), fix=BROKEN)
-    try:
-        edges = inputs.edges(ports, names, texts)
-    except BrokenInputError as error:
-        raise GraphError(error.what, where=_place(function, names[error.node]), fix=BROKEN) from None
-    view = GraphView(
+
+    def broken(node: Any, what: str) -> GraphError:
+        return GraphError(what, where=_place(function, names[node]), fix=BROKEN)
+
+    readers = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    starts = np.cumsum(counts, dtype=np.int32) - counts
+    for unknown in np.flatnonzero(sources <= UNKNOWN):
+        position = int(unknown - starts[readers[unknown]])
+        text = texts(int(readers[unknown]))[position]
+        if text[:1] == "^":
+            raise broken(readers[unknown], f"control input {text!r} names no node of this graph")
+        raise broken(readers[unknown], f"input {position} is {text!r}, which is not a tensor of this graph")
+    late = np.flatnonzero((sources[:-1] < 0) & (sources[1:] >= 0) & (readers[:-1] == readers[1:])) + 1
+    for place in late:
+        text = texts(int(readers[place]))[int(place - starts[readers[place]])]
+        raise broken(readers[place], f"data input {text!r} comes after a control input")
+    data = np.flatnonzero(sources >= 0)
+    src_node, src_port, dst_node = sources[data], source_ports[data], readers[data]
+    existing = ports.output_counts(src_node)
+    for edge in np.flatnonzero(src_port >= existing):
+        what = f"reads port {src_port[edge]} of {names[src_node[edge]]!r}, which has {existing[edge]} output(s)"
+        raise broken(dst_node[edge], what)
+    found = np.bincount(dst_node, minlength=len(counts))
+    for node in np.flatnonzero(found != ports.input_counts()):
+        signature = ports.signatures[node]
+        raise broken(node, f"{signature.op} expects {len(signature.inputs)} data input(s) and has {found[node]}")
+    edges = ports.edges(src_node, src_port, dst_node, (data - starts[dst_node]).astype(np.int32))
+    types = np.asarray(dtypes, np.int32)
+    for edge in np.flatnonzero(types[edges.src_unit] != types[edges.dst_unit]):
+        given, wanted = (datatypes.type_name(int(types[units[edge]])) for units in (edges.src_unit, edges.dst_unit))
+        what = f"input {edges.dst_position[edge]} expects {wanted} and gets {given} from {names[src_node[edge]]!r}"
+        raise broken(dst_node[edge], what)
+    return GraphView(
         function=function,
         names=names,
         ops=list(map(_get_op, ports.signatures)),
@@ -161,72 +215,6 @@ def _view(
         dtypes=dtypes,
         edges=edges,
         argument_attributes=argument_attributes,
-    )
-    check_edge_types(view)
-    return view
-
-
-class FunctionTensors:
-    """How the nodes of a FunctionDef name tensors: ``argument``, ``node:output argument:number``.
-
-    Args:
-        function: the FunctionDef.
-        signatures: of its arguments and of the nodes of its body.
-
-    Attributes:
-        names: of all nodes.
-
-    Raises:
-        GraphError: two nodes, or a node and an argument, have one name.
-    """
-
-    def __init__(self, function: Any, signatures: Sequence[Signature]) -> None:
-        title = function.signature.name
-        arguments = [arg.name for arg in function.signature.input_arg]
-        inner = [*arguments, *(node.name for node in function.node_def)]
-        self.names = [*inner, *(f"{title}/{arg.name}" for arg in function.signature.output_arg)]
-        self._nodes = {name: number for number, name in enumerate(inner)}
-        if len(self._nodes) != len(inner):
-            duplicate = next(name for number, name in enumerate(inner) if self._nodes[name] != number)
-            raise _duplicate(duplicate, functools.partial(_place, title))
-        self._argument_count = len(arguments)
-        self._signatures = signatures
-
-    def resolve(self, text: str) -> tuple[int, int]:
-        """The node and port of an input; the node is ``CONTROL`` for a control input, ``UNKNOWN`` or less for none.
-
-        Reads ``argument``, ``argument:0``, ``node:output argument``, ``node:output argument:number`` and ``^node``.
-        """
-        if text[:1] == "^":
-            return (CONTROL if text[1:] in self._nodes else UNKNOWN - 1), 0
-        name, _, rest = text.partition(":")
-        argument, _, offset = rest.partition(":")
-        node = self._nodes.get(name, UNKNOWN)
-        if 0 <= node < self._argument_count:
-            return (node if rest in ("", "0") else UNKNOWN), 0
-        start = None if node < 0 else self._signatures[node].output_starts.get(argument)
-        if start is None or not (offset or "0").isdecimal() or len(offset) > _MAX_DIGITS:
-            return UNKNOWN, 0
-        return node, start + int(offset or "0")
-
-
-def check_edge_types(view: GraphView) -> None:
-    """Compares the types at the two ends of each edge.
-
-    Raises:
-        GraphError: they differ.
-    """
-    edges = view.edges
-    dtypes = np.asarray(view.dtypes, np.int32)
-    wrong = np.flatnonzero(dtypes[edges.src_unit] != dtypes[edges.dst_unit])
-    if not len(wrong):
-        return
-    edge = wrong[0]
-    found, wanted = (datatypes.type_name(view.dtypes[units[edge]]) for units in (edges.src_unit, edges.dst_unit))
-    raise GraphError(
-        f"input {edges.dst_position[edge]} expects {wanted} and gets {found} from {view.names[edges.src_node[edge]]!r}",
-        where=view.where(edges.dst_node[edge]),
-        fix=BROKEN,
     )
 
 
@@ -274,100 +262,3 @@ def _place(function: str, node: str) -> str:
 
 
 _get_op = attrgetter("op")
-
-
-class BrokenInputError(Exception):
-    """An input that cannot be.
-
-    Attributes:
-        node: which node has it.
-        what: what is wrong with it.
-    """
-
-    def __init__(self, node: Node, what: str) -> None:
-        self.node = node
-        self.what = what
-        super().__init__(node, what)
-
-
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """The inputs of all nodes, one after the other.
-
-    Attributes:
-        counts: how many each node has, control inputs included.
-        sources: of each input, the node that it names; :data:`~amp_tf.graph.wire.CONTROL` for a control input,
-            :data:`~amp_tf.graph.wire.UNKNOWN` or less for a name that names nothing.
-        ports: of each input, the output port.
-    """
-
-    counts: Indices
-    sources: Indices
-    ports: Indices
-
-    def edges(self, ports: Ports, names: Sequence[str], texts: Callable[[int], Sequence[str]]) -> Edges:
-        """The data edges.
-
-        Args:
-            ports: those of all nodes.
-            names: of all nodes, for messages.
-            texts: gives the names of a node's inputs, for messages.
-
-        Raises:
-            BrokenInputError: an input names nothing, a port does not exist, a data input comes after a control input,
-                or a node has not as many inputs as its op expects.
-        """
-        readers = np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
-        starts = np.cumsum(self.counts, dtype=np.int32) - self.counts
-        self._check_names(readers, starts, texts)
-        data = np.flatnonzero(self.sources >= 0)
-        src_node, src_port, dst_node = self.sources[data], self.ports[data], readers[data]
-        _check_ports(src_node, src_port, dst_node, ports, names)
-        _check_arity(np.bincount(dst_node, minlength=len(self.counts)), ports)
-        dst_position = (data - starts[dst_node]).astype(np.int32)
-        return ports.edges(src_node, src_port, dst_node, dst_position)
-
-    def _check_names(self, readers: Indices, starts: Indices, texts: Callable[[int], Sequence[str]]) -> None:
-        sources = self.sources
-        unknown = np.flatnonzero(sources <= UNKNOWN)
-        if len(unknown):
-            node = int(readers[unknown[0]])
-            position = int(unknown[0] - starts[node])
-            text = texts(node)[position]
-            if text[:1] == "^":
-                raise BrokenInputError(node, f"control input {text!r} names no node of this graph")
-            raise BrokenInputError(node, f"input {position} is {text!r}, which is not a tensor of this graph")
-        late = np.flatnonzero((sources[:-1] < 0) & (sources[1:] >= 0) & (readers[:-1] == readers[1:])) + 1
-        if len(late):
-            node = int(readers[late[0]])
-            text = texts(node)[int(late[0] - starts[node])]
-            raise BrokenInputError(node, f"data input {text!r} comes after a control input")
-
-
-def find_inputs(texts: Sequence[Sequence[str]], resolve: Callable[[str], tuple[int, int]]) -> Inputs:
-    """The inputs of nodes whose inputs are given by their names.
-
-    Args:
-        texts: the names, for each node.
-        resolve: gives what a name means, as :attr:`Inputs.sources` and :attr:`Inputs.ports`.
-    """
-    found = np.array([resolve(text) for text in itertools.chain.from_iterable(texts)], np.int32).reshape(-1, 2)
-    return Inputs(as_integers(list(map(len, texts))), found[:, 0], found[:, 1])
-
-
-def _check_ports(src_node: Indices, src_port: Indices, dst_node: Indices, ports: Ports, names: Sequence[str]) -> None:
-    existing = ports.output_counts(src_node)
-    wrong = np.flatnonzero(src_port >= existing)
-    if len(wrong):
-        edge = wrong[0]
-        what = f"reads port {src_port[edge]} of {names[src_node[edge]]!r}, which has {existing[edge]} output(s)"
-        raise BrokenInputError(int(dst_node[edge]), what)
-
-
-def _check_arity(counts: npt.NDArray[np.intp], ports: Ports) -> None:
-    wrong = np.flatnonzero(counts != ports.input_counts())
-    if len(wrong):
-        node = int(wrong[0])
-        signature = ports.signatures[node]
-        expected = f"{signature.op} expects {len(signature.inputs)} data input(s)"
-        raise BrokenInputError(node, f"{expected} and has {counts[node]}")

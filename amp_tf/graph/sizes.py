@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import nodes_with, whole_number
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import (
     ALIKE,
@@ -43,14 +44,6 @@ def shape_of(shapes: Shapes, node: str, port: int = 0) -> Shape | None:
     """The shape of one output port of a node; ``None`` where not even its rank is known."""
     found = shapes.output_shapes(node)
     return found[port] if port < len(found) else None
-
-
-class NoShapes:
-    """No shapes are known."""
-
-    def output_shapes(self, node: str) -> Sequence[Shape | None]:
-        """Nothing."""
-        return ()
 
 
 class KnownShapes:
@@ -88,12 +81,18 @@ class KnownShapes:
         return KnownShapes({name: [fill(shape) for shape in shapes] for name, shapes in self._shapes.items()})
 
 
+NO_SHAPES = KnownShapes({})
+
+
 class AttributeShapes:
     """The shapes that nodes carry in the attribute ``_output_shapes``, which TensorFlow's exporters write."""
 
     def __init__(self, protos: Sequence[Any]) -> None:
         self._protos = protos
-        self._numbers = {node.name: number for number, node in nodes_with(protos, SHAPES_ATTR)}
+
+    @functools.cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        return {node.name: number for number, node in nodes_with(self._protos, SHAPES_ATTR)}
 
     def __bool__(self) -> bool:
         return bool(self._numbers)
@@ -121,9 +120,6 @@ def element_count(shape: Shape | None) -> int | None:
     return math.prod(NOMINAL_BATCH if size < 0 else size for size in shape)
 
 
-Found = dict[int, list[Shape | None]]
-
-
 class ListShapes:
     """Shapes, and those that follow from what is kept in TensorLists.
 
@@ -135,6 +131,7 @@ class ListShapes:
     def __init__(self, view: GraphView, shapes: Shapes) -> None:
         self._view = view
         self._shapes = shapes
+        self._found: dict[Node, list[Shape | None]] = {}
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """The shape of each output port of a node."""
@@ -143,18 +140,7 @@ class ListShapes:
 
     @functools.cached_property
     def _followed(self) -> Mapping[str, Sequence[Shape | None]]:
-        names = self._view.names
-        return {names[node]: shapes for node, shapes in _Search(self._view, self._shapes).all().items()}
-
-
-class _Search:
-    def __init__(self, view: GraphView, shapes: Shapes) -> None:
-        self._view = view
-        self._shapes = shapes
-        self._found: Found = {}
-
-    def all(self) -> Found:
-        """The shapes of nodes of which not all were known, port by port."""
+        """The shapes of nodes of which not all were known."""
         view = self._view
         kept = view.nodes_with(TENSOR_LIST_ELEMENTS)
         entries = view.nodes_with(LOOP_ENTRIES) if kept else []
@@ -162,7 +148,7 @@ class _Search:
         while new:
             self._follow(new)
             new = [node for node in kept if self._find_element(node)]
-        return self._found
+        return {view.names[node]: shapes for node, shapes in self._found.items()}
 
     def _find_element(self, node: int) -> bool:
         """Notes the shape of the element that a node gives, if it is new."""
@@ -227,17 +213,17 @@ def _is_open(shape: Shape | None) -> bool:
     return element_count(shape) is None
 
 
-def _as_any_input(search: _Search, node: int) -> list[Shape | None]:
+def _as_any_input(search: ListShapes, node: int) -> list[Shape | None]:
     known = [shape for shape in search.inputs(node) if not _is_open(shape)]
     return [known[0] if known else None] * search.port_count(node)
 
 
-def _merged(search: _Search, node: int) -> list[Shape | None]:
+def _merged(search: ListShapes, node: int) -> list[Shape | None]:
     """The value, and the number of the input that it came from."""
     return [_as_any_input(search, node)[0], ()]
 
 
-def _broadcast(search: _Search, node: int) -> list[Shape | None]:
+def _broadcast(search: ListShapes, node: int) -> list[Shape | None]:
     shapes = search.inputs(node)
     if any(shape is None for shape in shapes):
         return [None]
@@ -246,7 +232,7 @@ def _broadcast(search: _Search, node: int) -> list[Shape | None]:
     return [tuple(max(sizes) if -1 not in sizes else -1 for sizes in zip(*rows, strict=True))]
 
 
-def _joined(search: _Search, node: int) -> list[Shape | None]:
+def _joined(search: ListShapes, node: int) -> list[Shape | None]:
     *shapes, _ = search.inputs(node)
     axis = search.number(node, -1)
     first = shapes[0] if shapes else None
@@ -258,7 +244,7 @@ def _joined(search: _Search, node: int) -> list[Shape | None]:
     return [_with_size(first, axis, -1 if min(sizes) < 0 else sum(sizes))]
 
 
-def _parted(search: _Search, node: int) -> list[Shape | None]:
+def _parted(search: ListShapes, node: int) -> list[Shape | None]:
     axis, count = search.number(node, 0), search.attribute(node, "num_split")
     *_, whole = search.inputs(node) or [None]
     if whole is None or axis is None or not -len(whole) <= axis < len(whole) or count < 1:
@@ -271,7 +257,7 @@ def _with_size(shape: Shape, axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
-def _product(search: _Search, node: int) -> list[Shape | None]:
+def _product(search: ListShapes, node: int) -> list[Shape | None]:
     shapes = search.inputs(node)
     if len(shapes) < 2 or any(shape is None or len(shape) != 2 for shape in shapes[:2]):
         return [None]
@@ -280,7 +266,7 @@ def _product(search: _Search, node: int) -> list[Shape | None]:
     return [(rows[1 if is_transposed[0] else 0], columns[0 if is_transposed[1] else 1])]
 
 
-_RULES: Mapping[str, Callable[[_Search, int], list[Shape | None]]] = {
+_RULES: Mapping[str, Callable[[ListShapes, int], list[Shape | None]]] = {
     **dict.fromkeys(ALIKE, _as_any_input),
     **dict.fromkeys(LOOP_MERGES, _merged),
     **dict.fromkeys(BROADCASTING, _broadcast),

@@ -198,7 +198,7 @@ class Templates:
 
     def __init__(self, library: Any = None, successors: Mapping[str, tuple[str, str]] | None = None) -> None:
         self._functions = {function.signature.name: function for function in library.function} if library else {}
-        self.callees = Callees(self._functions)  #: what runs inside calls of the library's functions
+        self._reaching: dict[frozenset[str], frozenset[str]] = {}
         self._own: dict[str, Template] = {}
         self._successors = successors or {}
 
@@ -243,6 +243,36 @@ class Templates:
         """Whether the op's name is that of a library function."""
         return op in self._functions
 
+    def reaches(self, node: Any, ops: frozenset[str]) -> bool:
+        """Whether one of these ops may run in the functions that a node calls: also where a function is not known."""
+        reaching = self._functions_with(ops)
+        return any(name in reaching or name not in self._functions for name in self._called(node))
+
+    def _called(self, node: Any) -> list[str]:
+        op, *called = referenced(node)
+        return [*([op] if op in self._functions else []), *called]
+
+    def _functions_with(self, ops: frozenset[str]) -> frozenset[str]:
+        """The names of functions in which one of the ops, or a function that is not known, runs; found once."""
+        if ops not in self._reaching:
+            callers: dict[str, list[str]] = {}
+            waiting = []
+            for name, function in self._functions.items():
+                for node in function.node_def:
+                    if node.op in ops:
+                        waiting.append(name)
+                    for called in self._called(node):
+                        callers.setdefault(called, []).append(name)
+            waiting += callers.keys() - self._functions.keys()
+            found: set[str] = set()
+            while waiting:
+                name = waiting.pop()
+                if name not in found:
+                    found.add(name)
+                    waiting += callers.get(name, ())
+            self._reaching[ops] = frozenset(found)
+        return self._reaching[ops]
+
 
 def _registered_op_def(op: str) -> Any:
     from tensorflow.python.framework import op_def_registry
@@ -277,45 +307,3 @@ def find_loop_bodies(functions: Iterable[Any]) -> frozenset[str]:
             bodies.add(body)
             others.update(name for name in referenced(node) if name != body)
     return frozenset(bodies - others - {""})
-
-
-class Callees:
-    """What runs inside calls of functions.
-
-    Args:
-        functions: the known FunctionDefs, by name.
-    """
-
-    def __init__(self, functions: Mapping[str, Any]) -> None:
-        self._functions = functions
-        self._reaching: dict[frozenset[str], frozenset[str]] = {}
-
-    def reaches(self, node: Any, ops: frozenset[str]) -> bool:
-        """Whether one of these ops may run in the functions that a node calls: also where a function is not known."""
-        reaching = self._functions_with(ops)
-        return any(name in reaching or name not in self._functions for name in self._called(node))
-
-    def _called(self, node: Any) -> list[str]:
-        op, *called = referenced(node)
-        return [*([op] if op in self._functions else []), *called]
-
-    def _functions_with(self, ops: frozenset[str]) -> frozenset[str]:
-        """The names of functions in which one of the ops, or a function that is not known, runs; found once."""
-        if ops not in self._reaching:
-            callers: dict[str, list[str]] = {}
-            waiting = []
-            for name, function in self._functions.items():
-                for node in function.node_def:
-                    if node.op in ops:
-                        waiting.append(name)
-                    for called in self._called(node):
-                        callers.setdefault(called, []).append(name)
-            waiting += callers.keys() - self._functions.keys()
-            found: set[str] = set()
-            while waiting:
-                name = waiting.pop()
-                if name not in found:
-                    found.add(name)
-                    waiting += callers.get(name, ())
-            self._reaching[ops] = frozenset(found)
-        return self._reaching[ops]

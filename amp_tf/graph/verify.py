@@ -17,7 +17,8 @@ something else, or nodes and casts wait for others, it is searched for.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ import numpy.typing as npt
 
 from amp_tf.graph.algorithms import Links, control_links, data_links, is_sorted
 from amp_tf.graph.datatypes import Indices
-from amp_tf.graph.edits import NO_EDITS, Edits, NewNode
+from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.view import GraphView
 from amp_tf.graph.wire import NodeTable, table_of
 from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
@@ -47,22 +48,25 @@ class Case:
     before: GraphView
     after: GraphView
 
-    def added(self) -> Iterator[tuple[int, NewNode]]:
-        """The numbers of the new nodes among the edits, and they."""
-        return enumerate(self.edits.new, self.original.node_count)
+    @functools.cached_property
+    def _result_count(self) -> int:
+        """The number of a function's results, which are its last nodes; 0 for a graph."""
+        protos = self.after.protos if self.after.function else ()
+        bodies = [node for node, proto in enumerate(protos) if proto is not None]
+        return len(protos) - bodies[-1] - 1 if bodies else 0
 
+    def old_ones(self, values: Sequence[str]) -> list[str]:
+        """Of one value a node, those of nodes that were there before: new ones follow the graph or function body."""
+        results = self._result_count
+        return [*values[: self.before.node_count - results], *values[len(values) - results :]]
 
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """One row.
-
-    Attributes:
-        name: what is checked.
-        find: returns a sentence on the first violation, or an empty string.
-    """
-
-    name: str
-    find: Callable[[Case], str]
+    def old_numbers(self) -> Indices:
+        """For each node, the number that it had before, -1 for a new one."""
+        results, count = self._result_count, self.before.node_count
+        numbers = np.full(self.after.node_count, -1, np.int32)
+        numbers[: count - results] = np.arange(count - results)
+        numbers[self.after.node_count - results :] = np.arange(count - results, count)
+        return numbers
 
 
 def find_ring(ops: Sequence[str], links: npt.ArrayLike, node_count: int) -> int | None:
@@ -93,17 +97,21 @@ def find_cycle(view: GraphView, waits: Links = ()) -> str:
 
 
 def _nodes_kept(case: Case) -> str:
-    kept = _without_new(case.before, case.after, case.after.names) == list(case.before.names)
-    return "" if kept else "a node of the original graph is missing"
+    return "" if case.old_ones(case.after.names) == case.before.names else "a node of the original graph is missing"
 
 
 def _ops_kept(case: Case) -> str:
-    return _first_change(case.before, "op", case.before.ops, _without_new(case.before, case.after, case.after.ops))
+    return _first_change(case, "op", case.before.ops, case.after.ops)
 
 
 def _devices_kept(case: Case) -> str:
-    before, after = case.before, case.after
-    return _first_change(before, "device", before.devices, _without_new(before, after, after.devices))
+    return _first_change(case, "device", case.before.devices, case.after.devices)
+
+
+def _first_change(case: Case, what: str, before: Sequence[str], after: Sequence[str]) -> str:
+    changes = zip(case.before.names, before, case.old_ones(after), strict=True)
+    found = (f"the {what} of {name!r} changed from {old!r} to {new!r}" for name, old, new in changes if old != new)
+    return next(found, "")
 
 
 def _no_new_cycle(case: Case) -> str:
@@ -122,9 +130,8 @@ def _casts_wait(case: Case) -> bool:
 
 def _inputs_kept(case: Case) -> str:
     """Each node must read the tensors that it read before, or casts of them."""
-    before, after = case.before, case.after
+    before, after, old_number = case.before, case.after, case.old_numbers()
     edges = before.edges
-    old_number = _old_numbers(before, after)
     found_reader, found_node, found_port = _without_casts(after, old_number)
     if not np.array_equal(found_reader, edges.dst_node):
         return "a node has not as many inputs as before"
@@ -142,7 +149,7 @@ def _inputs_kept(case: Case) -> str:
 def _waits_kept(case: Case) -> str:
     """What waits for more than before, and what is new, must wait for just what was planned."""
     names, edits, protos = case.before.names, case.edits, case.original.protos
-    planned = {number: [names[each] for each in node.after] for number, node in case.added()}
+    planned = {number: [names[each] for each in node.after] for number, node in enumerate(edits.new, len(protos))}
     for wait in edits.waits:
         if wait.node not in planned:  # new ones are, and the original graph has no such number
             planned[wait.node] = _controls(protos[wait.node])
@@ -185,15 +192,16 @@ def _table(view: GraphView) -> NodeTable:
     return protos if isinstance(protos, NodeTable) else table_of(proto for proto in protos if proto is not None)
 
 
-CHECKS: tuple[Check, ...] = (
-    Check("nodes kept", _nodes_kept),
-    Check("ops kept", _ops_kept),
-    Check("devices kept", _devices_kept),
-    Check("no new cycle", _no_new_cycle),
-    Check("inputs kept", _inputs_kept),
-    Check("waits kept", _waits_kept),
-    Check("rest kept", _rest_kept),
-)
+#: What is checked, with what gives a sentence on the first violation, or an empty string.
+CHECKS: Mapping[str, Callable[[Case], str]] = {
+    "nodes kept": _nodes_kept,
+    "ops kept": _ops_kept,
+    "devices kept": _devices_kept,
+    "no new cycle": _no_new_cycle,
+    "inputs kept": _inputs_kept,
+    "waits kept": _waits_kept,
+    "rest kept": _rest_kept,
+}
 
 
 def find_violation(
@@ -208,27 +216,7 @@ def find_violation(
         painted: the graph once these changes are made; needed if there are some.
     """
     case = Case(before, edits, painted or before, after)
-    return next((f"{check.name}: {found}" for check in CHECKS if (found := check.find(case))), "")
-
-
-def _result_count(view: GraphView) -> int:
-    """The number of a function's results, which are its last nodes; 0 for a graph."""
-    bodies = [node for node, proto in enumerate(view.protos) if proto is not None] if view.function else []
-    return view.node_count - bodies[-1] - 1 if bodies else 0
-
-
-def _without_new(before: GraphView, after: GraphView, values: Sequence[str]) -> list[str]:
-    """Of one value a node, those of the nodes that were there before: new nodes follow the graph or function body."""
-    results = _result_count(after)
-    return [*values[: before.node_count - results], *values[len(values) - results :]]
-
-
-def _old_numbers(before: GraphView, after: GraphView) -> Indices:
-    results = _result_count(after)
-    numbers = np.full(after.node_count, -1, np.int32)
-    numbers[: before.node_count - results] = np.arange(before.node_count - results)
-    numbers[after.node_count - results :] = np.arange(before.node_count - results, before.node_count)
-    return numbers
+    return next((f"{name}: {found}" for name, find in CHECKS.items() if (found := find(case))), "")
 
 
 def _without_casts(after: GraphView, old_number: Indices) -> tuple[Indices, Indices, Indices]:
@@ -253,10 +241,3 @@ def _without_casts(after: GraphView, old_number: Indices) -> tuple[Indices, Indi
             break
         node, port = np.where(is_new, behind_node[node], node), np.where(is_new, behind_port[node], port)
     return old_number[edges.dst_node[into_old]], old_number[node], port
-
-
-def _first_change(before: GraphView, what: str, old: Sequence[str], new: Sequence[str]) -> str:
-    if old == new:
-        return ""
-    node = next(node for node, (one, other) in enumerate(zip(old, new, strict=True)) if one != other)
-    return f"the {what} of {before.names[node]!r} changed from {old[node]!r} to {new[node]!r}"

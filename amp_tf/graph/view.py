@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from array import array
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -154,18 +154,11 @@ class Ports:
         """How many output ports some nodes have."""
         return self._outputs.counts[self.kinds[nodes]]
 
-    def input_units(self, nodes: Indices, positions: Indices) -> Indices:
-        """The units of some data inputs, which must exist."""
-        return self._first_unit[nodes] + self._inputs.at(self.kinds[nodes], positions)
-
-    def output_units(self, nodes: Indices, numbers: Indices) -> Indices:
-        """The units of some output ports, which must exist."""
-        return self._first_unit[nodes] + self._outputs.at(self.kinds[nodes], numbers)
-
     def edges(self, src_node: Indices, src_port: Indices, dst_node: Indices, dst_position: Indices) -> Edges:
         """The edges between some output ports and data inputs, which must exist."""
-        units = self.output_units(src_node, src_port), self.input_units(dst_node, dst_position)
-        return Edges(src_node, src_port, dst_node, dst_position, *units)
+        src_unit = self._first_unit[src_node] + self._outputs.at(self.kinds[src_node], src_port)
+        dst_unit = self._first_unit[dst_node] + self._inputs.at(self.kinds[dst_node], dst_position)
+        return Edges(src_node, src_port, dst_node, dst_position, src_unit, dst_unit)
 
 
 class _Table:
@@ -182,28 +175,6 @@ class _Table:
 def as_integers(values: Sequence[int]) -> Indices:
     """An array of 32-bit integers, which number nodes, ports and units."""
     return np.fromiter(values, np.int32, len(values))
-
-
-class PackedNames(Sequence[str]):
-    """Names as one text, which takes half the memory, and are taken apart when they are first looked at."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._lengths = np.fromiter(map(len, names), np.int32, len(names))
-        self._text = "".join(names)
-
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._names[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    @functools.cached_property
-    def _names(self) -> list[str]:
-        ends = itertools.accumulate(self._lengths.tolist(), initial=0)
-        return [self._text[start:end] for start, end in itertools.pairwise(ends)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,11 +216,6 @@ class GraphView:
     @property
     def unit_count(self) -> int:
         return len(self.dtypes)
-
-    def nodes_where(self, is_wanted: Callable[[Signature], bool]) -> list[Node]:
-        """The nodes whose signatures are wanted, in order; each kind is asked once."""
-        wanted = self.of_kinds(map(is_wanted, self.of_kind), np.bool_)
-        return np.flatnonzero(wanted).tolist()  # type: ignore[no-any-return]
 
     def nodes_with(self, trait: Container[str]) -> list[Node]:
         """The nodes whose ops have a trait (:class:`amp_tf.oplists.table.Trait`), in order."""
@@ -329,11 +295,9 @@ class GraphView:
 
         return list(itertools.takewhile(is_given, attributes))
 
-    def where(self, node: Node, port: Port | None = None) -> str:
+    def where(self, node: Node) -> str:
         """The place of a node, for a message."""
-        function = f"function {self.function!r}, " if self.function else ""
-        suffix = "" if port is None else f":{port}"
-        return f"{function}node {self.names[node]!r}{suffix}"
+        return f"{f'function {self.function!r}, ' if self.function else ''}node {self.names[node]!r}"
 
     def adjacency(self) -> Adjacency:
         """Neighbours of each unit along the data edges."""
@@ -401,10 +365,10 @@ class GraphView:
         return ports.edges(src_node, src_port, dst_node, dst_position)
 
     def detached(self) -> GraphView:
-        """The same view without its protos and edges, which are most of its memory, and with less for the rest."""
+        """The same view without its protos and edges, which are most of its memory."""
         no_edges = self.edges.at(np.zeros(0, np.intp))  # a copy; an empty slice would keep the arrays alive
         base = np.asarray(self.base, np.int32)
-        return dataclasses.replace(self, names=PackedNames(self.names), protos=[], base=base, edges=no_edges)
+        return dataclasses.replace(self, protos=[], base=base, edges=no_edges)
 
 
 _get_inputs = attrgetter("inputs")

@@ -60,6 +60,7 @@ from typing import Any, NamedTuple
 
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import ConfigError
+from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.sizes import Shapes
 from amp_tf.hooks import native, notices, state, summary
 from amp_tf.hooks.native import DEVICE_TYPES, DONE, INTERRUPTED, ItemShapes, Shim
@@ -67,7 +68,6 @@ from amp_tf.hooks.patches import Patches, calling
 from amp_tf.reporting import process
 from amp_tf.reporting.text import plural
 from amp_tf.rewriting import pipeline
-from amp_tf.rewriting.planning import CAST_SUFFIX
 
 Convert = Callable[[bytes, frozenset[str], Shapes], bytes | None]
 

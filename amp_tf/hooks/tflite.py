@@ -13,8 +13,8 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import FileError
+from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.rewriting.planning import CAST_SUFFIX
 
 _patches = Patches()
 

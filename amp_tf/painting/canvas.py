@@ -5,23 +5,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import flood
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, JUDGED_AS, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Resolution, Target
+from amp_tf.painting import eligibility
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
-from amp_tf.painting.flow import Flow, Values, flood
+from amp_tf.painting.flow import Flow, Values
 from amp_tf.painting.reasons import Balance, Rule
 
 NO_CAUSE = -1
+_CODES = {ALLOW: 1, INFER: 2, DENY: 3, CLEAR: 4}
 
 
 @dataclasses.dataclass
@@ -111,6 +116,17 @@ class Canvas:
             computes=self.nodes_of(listed & self.on_infer) & ~products,
         )
 
+    def casts(self) -> Iterator[tuple[Unit, Unit]]:
+        """The units of what each Cast reads and gives."""
+        for node in self.view.nodes_with(CASTS):
+            source, result = map(self.view.signatures[node].slot_of, ("SrcT", "DstT"))
+            if source is not None and result is not None:
+                yield self.view.base[node] + source, self.view.base[node] + result
+
+    def is_free(self, unit: Unit) -> bool:
+        """Whether a unit is float32, and nothing but rules forbids to change it."""
+        return bool(self.is_float32[unit] and not self.locked[unit])
+
     def float32_units(self, nodes: Iterable[Node]) -> list[Unit]:
         """The float32 units of some nodes."""
         return [unit for node in nodes for unit in self.view.units(node) if self.is_float32[unit]]
@@ -132,17 +148,11 @@ class Canvas:
 
     def paint_allow(self, units: Iterable[Unit], rule: Rule) -> None:
         """Paints units allow; those that are allow already keep their rule."""
-        fresh = [unit for unit in units if not self.allow[unit]]
-        if fresh:
-            self.allow[fresh] = 1
-            self.rule[fresh] = rule
+        self._set(self.allow, 1, units, rule)
 
     def paint_deny(self, units: Iterable[Unit], rule: Rule) -> None:
         """Paints units deny; those that are deny already keep their rule."""
-        fresh = [unit for unit in units if not self.deny[unit]]
-        if fresh:
-            self.deny[fresh] = 1
-            self.rule[fresh] = rule
+        self._set(self.deny, 1, units, rule)
 
     def keep(self, nodes: Mask, rule: Rule, causes: Mapping[Node, Node] = MappingProxyType({})) -> None:
         """Paints deny what the lists would convert of some nodes; of some it is known which node brought it about."""
@@ -156,10 +166,13 @@ class Canvas:
 
     def unpaint_allow(self, units: Iterable[Unit], rule: Rule) -> None:
         """Takes allow paint off units."""
-        painted = [unit for unit in units if self.allow[unit]]
-        if painted:
-            self.allow[painted] = 0
-            self.rule[painted] = rule
+        self._set(self.allow, 0, units, rule)
+
+    def _set(self, flags: Flags, value: int, units: Iterable[Unit], rule: Rule) -> None:
+        changed = [unit for unit in units if flags[unit] != value]
+        if changed:
+            flags[changed] = value
+            self.rule[changed] = rule
 
     def keep_allowed(self, units: Iterable[Unit], rule: Rule) -> None:
         """Takes units off the allow list, where no user forced them, and paints them deny."""
@@ -194,3 +207,101 @@ class Canvas:
 def units_of(flags: Flags | Mask) -> list[Unit]:
     """The units whose flag is set, in order."""
     return np.flatnonzero(flags).tolist()  # type: ignore[no-any-return]
+
+
+def prepare(
+    view: GraphView, resolution: Resolution, obstacles: Obstacles, assumed: frozenset[str], **settings: Any
+) -> Canvas:
+    """A canvas without paint: what each unit's list says, and what can be 16 bit at all.
+
+    Args:
+        view, resolution, obstacles: as the canvas has them, and so are the settings.
+        assumed: ops that are taken to have 16-bit kernels, whatever TensorFlow has.
+    """
+    target = resolution.target
+    assert target is not None
+    list_of = target.lists.list_of
+    node_codes = view.of_kinds((_CODES.get(list_of.get(signature.op, ""), 0) for signature in view.of_kind), np.uint8)
+    _judge_outer_products(view, list_of, node_codes)
+    for node in obstacles.rule_of:
+        if view.ops[node] in SUCCESSOR_OPS:  # the node may be another op, and may not become this one
+            node_codes[node] = _CODES.get(list_of.get(view.protos[node].op, ""), 0)
+    codes = view.spread(node_codes)
+    touchable = np.ones(view.node_count, np.uint8)
+    touchable[list(obstacles.rule_of)] = 0
+    movable = np.ones(view.node_count, np.uint8)
+    movable[[node for node, rule in obstacles.rule_of.items() if rule is not Rule.OTHER_DEVICE]] = 0
+    forced = np.zeros(view.node_count, np.bool_)
+    forced[list(obstacles.forced)] = True
+    force_all = target.lists.force_all
+    candidates = (node_codes != 0) & (node_codes != _CODES[DENY]) | forced | force_all
+    whole = (node_codes == _CODES[ALLOW]) | forced | force_all
+    allowed, runnable = eligibility.find_convertible(view, target, candidates, whole, obstacles.refused)
+    if assumed:  # their float32 types that the op's definition does not fix
+        is_free = view.of_slots(np.array([not slot.is_fixed for kind in view.of_kind for slot in kind.slots], np.bool_))
+        units = view.spread(view.mask_with(assumed)) & is_free & (np.asarray(view.dtypes) == datatypes.FLOAT)
+        allowed[units] = runnable[units] = 1
+    processable = view.spread(touchable)
+    canvas = Canvas(
+        view=view,
+        resolution=resolution,
+        obstacles=obstacles,
+        edges=view.adjacency(),
+        node_of=view.unit_nodes(),
+        src=view.edges.src_unit,
+        dst=view.edges.dst_unit,
+        **{f"on_{name}": (codes == code).astype(np.uint8) for name, code in _CODES.items()},
+        processable=processable,
+        locked=view.spread(movable) ^ 1,
+        is_float32=(np.asarray(view.dtypes) == datatypes.FLOAT).astype(np.uint8),
+        type_allowed=allowed & processable,
+        convertible=runnable & processable,
+        allow=np.zeros(view.unit_count, np.uint8),
+        deny=np.zeros(view.unit_count, np.uint8),
+        rule=np.zeros(view.unit_count, np.uint8),
+        cause=array("i", [NO_CAUSE]) * view.unit_count,
+        **settings,
+    )
+    _drop_allow_without_kernel(canvas)
+    return canvas
+
+
+def _judge_outer_products(view: GraphView, list_of: Mapping[str, str], node_codes: Flags) -> None:
+    """Takes what is on the allow list as a product, but sums nothing, for what it is: a multiplication.
+
+    Rotary and sinusoidal embeddings write position times frequency as an Einsum, "bi,j->bij". The hardware is no faster
+    in 16 bit at what sums nothing, and the sine of such an angle means nothing once the position is rounded: of
+    integers, bfloat16 holds all up to 256, float16 up to 2,048. A MatMul with an inner dimension of 1 would be the
+    same, but XLA's functions carry no shapes.
+
+    Difference "outer-product": TensorFlow looks at no equations.
+    """
+    for node in view.nodes_with(JUDGED_AS):
+        equation = view.protos[node].attr.get("equation")  # a look-up by index would add what a broken graph lacks
+        inputs, arrow, result = (equation.s if equation else b"").replace(b" ", b"").partition(b"->")
+        sums_nothing = arrow and set(inputs.replace(b",", b"")) <= set(result)  # an ellipsis counts as one label
+        if node_codes[node] == _CODES[ALLOW] and sums_nothing:
+            node_codes[node] = _CODES.get(list_of.get(JUDGED_AS[view.ops[node]], ""), 0)
+
+
+def _drop_allow_without_kernel(canvas: Canvas) -> None:
+    """Takes what has no kernel off the allow list: a type, or the node if its result cannot be 16 bit because of it.
+
+    A result whose type is always float32 (ResizeBilinear's) is no obstacle: the other types are converted.
+
+    Difference "kernel-missing": TensorFlow converts allow-list nodes without asking for a kernel.
+    """
+    view, convertible = canvas.view, canvas.convertible
+    for unit in units_of(canvas.on_allow & canvas.processable & canvas.is_float32 & (convertible ^ 1)):
+        node = canvas.node_of[unit]
+        first, end = view.base[node], view.base[node + 1]
+        rule = Rule.NO_KERNEL if canvas.type_allowed[unit] else Rule.TYPE_NOT_ALLOWED
+        if view.ops[node] in canvas.target.without_kernel:
+            rule = Rule.NO_FUSED_KERNEL
+        is_result = unit - first in view.signatures[node].outputs[:1]
+        if is_result and not (view.slot(node, unit).is_fixed and convertible[first:end].any()):
+            canvas.on_allow[first:end] = 0
+            canvas.rule[first:end] = rule
+        elif rule is Rule.NO_KERNEL:
+            canvas.on_allow[unit] = 0
+            canvas.rule[unit] = rule

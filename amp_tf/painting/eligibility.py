@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import nodes_with
 from amp_tf.graph.datatypes import Flags, Mask, Node
 from amp_tf.graph.names import SPLIT_SUFFIX, Matcher, matcher, whole_of
-from amp_tf.graph.sizes import NoShapes, Shapes, shape_of
+from amp_tf.graph.sizes import NO_SHAPES, Shapes, shape_of
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import kernels
@@ -88,15 +88,7 @@ def find_obstacles(
 ) -> Obstacles:
     """Goes over the nodes once: preserved names, devices, scopes, name rules, the lock file, and what kernels refuse.
 
-    Without a target there are none.
-
-    Args:
-        view: the graph.
-        resolution: what is converted here.
-        config: the user's wishes.
-        preserve: names of nodes that stay as they are.
-        shapes: the static shapes of the graph's tensors, by which layers of the lock file are told apart, and groups
-            of convolutions are.
+    Without a target there are none. Shapes tell layers of the lock file apart, and groups of convolutions.
     """
     if resolution.target is None:
         return Obstacles({}, {}, ())
@@ -108,8 +100,9 @@ def find_obstacles(
         rule_of.update((node, Rule.OTHER_DEVICE) for node, device in enumerate(view.devices) if device in foreign)
     parts = {node: whole_of(name) for node, name in enumerate(view.names) if name.endswith(SPLIT_SUFFIX)}
     matched: dict[str, bool] = {}  # the patterns of scopes
+    find = functools.cache(matcher)
     for node, scopes in _scopes_of(view, parts).items():
-        value = _precision_in(scopes, view.names[node], matched)
+        value = _precision_in(scopes, view.names[node], matched, find)
         if value == SCOPE_FLOAT32:
             rule_of[node] = Rule.KEPT_BY_SCOPE
         elif value in (SCOPE_F16, resolution.target.precision.value.encode()):
@@ -127,7 +120,11 @@ def find_obstacles(
                 node for node, name in enumerate(view.names) if is_for(name) or (node in parts and is_for(parts[node]))
             ]
             if is_layer_pattern(pattern):
-                matches += _fused_from(view, parts, is_for)
+                # TensorFlow's remapper names what it fuses after the last of it, which may be in the layer around it:
+                # a product of block_1/attention and the sum that follows become block_1/add. Its filter tells.
+                for node in {*view.nodes_with(FUSED_PRODUCTS), *parts}:
+                    read = proto.input[1:2] if (proto := view.protos[node]) is not None else ()
+                    matches += [node for name in read if is_for(name.partition(":")[0])]
             found.update((node, rule) for node in matches)
             if not matches:
                 unmatched.append(pattern)
@@ -141,7 +138,7 @@ def find_obstacles(
         for node, rule in forced.items()
         if node not in rule_of and can_be_forced(view.of_kind[view.kinds[node]])
     }
-    refused = _find_refused(view, shapes or NoShapes(), resolution.target)
+    refused = _find_refused(view, shapes or NO_SHAPES, resolution.target)
     return Obstacles(rule_of, forced, tuple(unmatched), locked, matched, refused)
 
 
@@ -185,28 +182,8 @@ def _scopes_of(view: GraphView, parts: Mapping[int, str]) -> dict[Node, bytes]:
     return found
 
 
-def _fused_from(view: GraphView, parts: Mapping[int, str], is_for: Matcher) -> list[Node]:
-    """Fused products, and their parts, whose filter belongs to a layer.
-
-    TensorFlow's remapper names what it fuses after the last of it, which may be in the layer around it: a product of
-    ``block_1/attention`` and the sum that follows become ``block_1/add``.
-    """
-    found = []
-    for node in {*view.nodes_with(FUSED_PRODUCTS), *parts}:
-        proto = view.protos[node]
-        if proto is not None and len(proto.input) > 1 and is_for(proto.input[1].partition(":")[0]):
-            found.append(node)
-    return found
-
-
-def _precision_in(scopes: bytes, name: str, matched: dict[str, bool]) -> bytes:
-    """The precision of the innermost scope that is for a node; empty if none is.
-
-    Args:
-        scopes: what ``amp_tf.scope`` left on it.
-        name: its name.
-        matched: the patterns, each with whether it matched any node; those that are tried are noted.
-    """
+def _precision_in(scopes: bytes, name: str, matched: dict[str, bool], find: Callable[[str], Matcher]) -> bytes:
+    """The precision of the innermost scope that is for a node; empty if none is. Notes the patterns that it tries."""
     if b"\t" not in scopes:
         return scopes
     for scope in scopes.decode().split("\n"):
@@ -214,14 +191,11 @@ def _precision_in(scopes: bytes, name: str, matched: dict[str, bool]) -> bytes:
         is_for = not patterns
         while patterns and not is_for:
             pattern = patterns.pop(0)
-            is_for = _matcher(pattern)(whole_of(name))
+            is_for = find(pattern)(whole_of(name))
             matched[pattern] = is_for or matched.get(pattern, False)
         if is_for:
             return precision.encode()
     return b""
-
-
-_matcher = functools.lru_cache(maxsize=1024)(matcher)
 
 
 def can_be_forced(signature: Signature) -> bool:
@@ -247,34 +221,24 @@ def find_convertible(
         units that are not float32.
     """
     allowed, runnable = np.zeros(view.unit_count, np.uint8), np.zeros(view.unit_count, np.uint8)
+    starts = [0, *itertools.accumulate(len(signature.slots) for signature in view.of_kind)]
     for together in (False, True):
         nodes = candidates & (whole == together)
+        of_slots = np.zeros((2, starts[-1]), np.uint8)  # of each kind: nodes of one have the same answer
+        for kind, first in zip(*np.unique(view.kinds[nodes], return_index=True), strict=True):
+            signature, node = view.of_kind[kind], np.flatnonzero(nodes)[first]
+            types = tuple(view.dtypes[view.base[node] : view.base[node + 1]])
+            if datatypes.FLOAT in types:
+                asked = (target.device_type, target.precision.data_type, together)
+                for_definition, for_kernel = _positions(signature, types, *asked)
+                of_slots[0, starts[kind] : starts[kind + 1]][[*for_definition]] = 1
+                if signature.op not in target.without_kernel:
+                    of_slots[1, starts[kind] : starts[kind + 1]][[*for_kernel]] = 1
         units = view.spread(nodes)
-        for found, flags in zip(_find_by_kind(view, target, nodes, together), (allowed, runnable), strict=True):
+        for flags, found in zip((allowed, runnable), of_slots, strict=True):
             flags[units] = view.of_slots(found)[units]
     for node in refused:
         runnable[view.units(node)] = 0
-    return allowed, runnable
-
-
-def _find_by_kind(view: GraphView, target: Target, nodes: Mask, together: bool) -> tuple[Flags, Flags]:
-    """As :func:`find_convertible`, with one entry for each slot of each kind; kinds of other nodes get zeros."""
-    ends = [0, *itertools.accumulate(len(signature.slots) for signature in view.of_kind)]
-    allowed, runnable = np.zeros(ends[-1], np.uint8), np.zeros(ends[-1], np.uint8)
-    numbers = np.flatnonzero(nodes)
-    for kind, index in zip(*np.unique(view.kinds[numbers], return_index=True), strict=True):
-        signature, node = view.of_kind[kind], numbers[index]
-        types = tuple(view.dtypes[view.base[node] : view.base[node + 1]])
-        if datatypes.FLOAT not in types:
-            continue
-        first = ends[kind]
-        for_definition, for_kernel = _positions(
-            signature, types, target.device_type, target.precision.data_type, together
-        )
-        for position in for_definition:
-            allowed[first + position] = 1
-        for position in () if signature.op in target.without_kernel else for_kernel:
-            runnable[first + position] = 1
     return allowed, runnable
 
 

@@ -8,48 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from array import array
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import heaviest_ends, is_sorted, strongly_connected
+from amp_tf.graph.algorithms import flood, heaviest_ends, is_sorted, strongly_connected
 from amp_tf.graph.datatypes import Indices, Mask, Node
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.table import MASKED, STORING
 
 _FARTHEST = 6  #: doublings: a value is followed through 64 nodes that move it
-
-
-def flood(
-    seeds: Iterable[int],
-    is_open: bytearray,
-    ways: Sequence[tuple[Sequence[int], Sequence[int]]],
-    cause: MutableMapping[int, int] | array[int] | None = None,
-) -> list[int]:
-    """What can be reached from the seeds through what is open, seeds not included.
-
-    Args:
-        seeds: where it begins.
-        is_open: what it may enter; what it entered is open no more.
-        ways: where it goes: the starts of each one's neighbours, and the neighbours.
-        cause: gets, for each that is reached, the one from which it was.
-    """
-    stack = list(seeds)
-    reached = []
-    while stack:
-        place = stack.pop()
-        for starts, neighbours in ways:
-            for neighbour in neighbours[starts[place] : starts[place + 1]]:
-                if is_open[neighbour]:
-                    is_open[neighbour] = 0
-                    reached.append(neighbour)
-                    stack.append(neighbour)
-                    if cause is not None:
-                        cause[neighbour] = place
-    return reached
 
 
 class Values:

@@ -84,8 +84,6 @@ def take_inexact_off_lists(canvas: Canvas) -> None:
 
     Example (bfloat16)::
 
-        cells = Const() dtype=int32 value=int32[1, 1]
-        shape = Const() dtype=int32 value=int32[1]*4
         allow1 = MatMul(x, x)                                  f16
         sums = ScatterNd(cells, allow1, shape) Tindices=int32  f16 → float32
         allow2 = MatMul(sums, x)                               f16

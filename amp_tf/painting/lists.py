@@ -12,8 +12,38 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Node
 from amp_tf.oplists.table import CASTS, REFERENCE_READERS, REFERENCE_VARIABLES
 from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.eligibility import is_quantized
+from amp_tf.painting.eligibility import can_be_forced, is_quantized
 from amp_tf.painting.reasons import Rule
+
+
+def place_forced(canvas: Canvas) -> None:
+    """Puts forced nodes on the allow list, as far as they can be 16 bit.
+
+    Example (float16, force_f16=^sin1$)::
+
+        allow1 = MatMul(x, x)     f16
+        sin1 = Sin(allow1)        float32 → f16
+        allow2 = MatMul(sin1, x)  f16
+    """
+    view = canvas.view
+    forced = dict(canvas.obstacles.forced)
+    if canvas.target.lists.force_all:
+        for node, signature in enumerate(view.signatures):
+            if can_be_forced(signature):
+                forced.setdefault(node, Rule.FORCED_BY_LEVEL)
+    wanted = canvas.target.precision.data_type
+    for node, rule in forced.items():
+        # Difference "force-all-casts": a cast to or from 16 bit is a border between precisions, ours among them.
+        # TensorFlow converts its float32 side under UNSAFE_FORCE_ALL, and would change the graph at each rewrite.
+        if view.ops[node] in CASTS and wanted in view.dtypes[view.base[node] : view.base[node + 1]]:
+            continue
+        units = [unit for unit in view.units(node) if canvas.convertible[unit]]
+        for flags in (canvas.on_infer, canvas.on_deny, canvas.on_clear):
+            if rule is not Rule.FORCED_BY_LEVEL:
+                flags[view.base[node] : view.base[node + 1]] = 0
+        if rule is not Rule.FORCED_BY_LEVEL:
+            canvas.on_allow[units] = 1
+        canvas.paint_allow(units, rule)
 
 
 def paint_allow_list(canvas: Canvas) -> None:
@@ -136,18 +166,13 @@ def retarget_casts(canvas: Canvas) -> None:
 
     Example (float16)::
 
-        n = Placeholder() dtype=int32
         cast1 = Cast(n) SrcT=int32 DstT=float32  float32 → f16
         allow1 = MatMul(cast1, x)                f16
     """
-    view = canvas.view
-    for node in view.nodes_with(CASTS):
-        slot = view.signatures[node].slot_of("DstT")
-        unit = view.base[node] + (slot or 0)
-        readers = canvas.edges.fanouts(unit)
-        free = canvas.is_float32[unit] and not canvas.locked[unit]
-        if readers and free and all(canvas.allow[reader] for reader in readers):
-            canvas.paint_allow([unit], Rule.CAST_FOLLOWS)
+    for _, result in canvas.casts():
+        readers = canvas.edges.fanouts(result)
+        if canvas.is_free(result) and readers and all(canvas.allow[reader] for reader in readers):
+            canvas.paint_allow([result], Rule.CAST_FOLLOWS)
 
 
 def _reference_readers(canvas: Canvas) -> list[Node]:

@@ -57,14 +57,15 @@ class Match:
     @property
     def words(self) -> str:
         """What changed, in words; empty where it is the same."""
-        return {
-            Certainty.SAME: "",
-            Certainty.MOVED: f"{self.name} is {self.found} now",
-            Certainty.OTHER_COUNT: f"{self.name} is one of more or fewer layers that are alike",
-            Certainty.CHANGED: f"{self.name} computes something else now",
-            Certainty.AROUND: f"{self.name} is gone, and {self.found} around it stays in float32",
-            Certainty.NOT_FOUND: f"{self.name} is gone, and nothing stays in float32 for it",
-        }[self.certainty]
+        changes = (
+            "",
+            f"is {self.found} now",
+            "is one of more or fewer layers that are alike",
+            "computes something else now",
+            f"is gone, and {self.found} around it stays in float32",
+            "is gone, and nothing stays in float32 for it",
+        )
+        return f"{self.name} {changes[self.certainty]}" if self.certainty else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +141,13 @@ def find_layers(view: GraphView, shapes: Shapes | None) -> list[Layer]:
         keras.setdefault(path, path_of(name))
         ops.setdefault(path, collections.Counter()).update(_computed(view, node))
         weights.setdefault(path, []).extend(_weights(view, node, shapes))
-    made = {path: (_structure(counted), tuple(sorted(weights[path]))) for path, counted in ops.items()}
+    made = {
+        path: (
+            " ".join(op if count == 1 else f"{op}*{count}" for op, count in sorted(counted.items())),
+            tuple(sorted(weights[path])),
+        )
+        for path, counted in ops.items()
+    }
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for path, kind in made.items():
         alike.setdefault(kind, []).append(path)
@@ -159,16 +166,12 @@ def _find(decision: Decision, view: GraphView, layers: Sequence[Layer]) -> Match
         return Match(name, Certainty.SAME, same, is_node=True)
     match = _find_layer(decision.layer, view, layers)
     if match.certainty is Certainty.MOVED:
-        alike = (found for found in names if is_within(found, match.found) and _is_named_as(found, name))
-        if found := next(alike, ""):
+        own = name.rpartition("/")[2], is_gradient(name)  # in its layer
+        inner = (found for found in names if is_within(found, match.found))
+        if found := next((found for found in inner if (found.rpartition("/")[2], is_gradient(found)) == own), ""):
             return Match(name, Certainty.MOVED, found, is_node=True)
     certainty = Certainty.AROUND if match.found else Certainty.NOT_FOUND
     return Match(name, certainty, match.found)
-
-
-def _is_named_as(one: str, other: str) -> bool:
-    """Whether two nodes have the same name in their layers."""
-    return one.rpartition("/")[2] == other.rpartition("/")[2] and is_gradient(one) == is_gradient(other)
 
 
 def _find_layer(wanted: Layer, view: GraphView, layers: Sequence[Layer]) -> Match:
@@ -221,7 +224,3 @@ def _weights(view: GraphView, node: Node, shapes: Shapes | None) -> Iterator[str
     is_stored = view.ops[source] in VARIABLE_READERS or view.ops[source] in CONSTANTS
     if is_stored and shape is not None and min(shape, default=0) >= 0:
         yield "x".join(map(str, shape))
-
-
-def _structure(counted: collections.Counter[str]) -> str:
-    return " ".join(op if count == 1 else f"{op}*{count}" for op, count in sorted(counted.items()))

@@ -107,7 +107,6 @@ def keep_needed(canvas: Canvas) -> None:
 
     Example (bfloat16)::
 
-        axis = Const() dtype=int32 value=int32[]*1
         allow1 = MatMul(x, x)                       f16
         ids = Relu(x)                               f16 → float32
         number = Cast(ids) SrcT=float32 DstT=int32
@@ -116,7 +115,6 @@ def keep_needed(canvas: Canvas) -> None:
 
     Example (bfloat16)::
 
-        axis = Const() dtype=int32 value=int32[]*0
         allow1 = MatMul(x, x)                                   f16
         max1 = Max(allow1, axis) keep_dims=true                 f16 → float32
         kept = OptionalFromValue(max1) Toutput_types=[float32]

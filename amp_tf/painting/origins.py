@@ -85,7 +85,6 @@ def keep_origins(canvas: Canvas) -> None:
         start = Enter(bias) frame_name='f'                        f16 → float32
         w = Enter(x) frame_name='f' is_constant=true              f16
         state = Merge(start, next)                                f16 → float32
-        go = Placeholder() dtype=bool
         turns = Enter(go) T=bool frame_name='f' is_constant=true
         again = LoopCond(turns)
         switch = Switch(state, again)                             f16 → float32

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -169,19 +169,15 @@ class Painting:
 
     def trail(self, node: Node) -> list[str]:
         """The names of the nodes along which the decision came, from this one to where it began."""
-        return [self.view.names[passed] for passed in self.way(node)]
-
-    def way(self, node: Node) -> list[Node]:
-        """The nodes along which the decision came, from this one to where it began."""
-        nodes, unit, seen = [node], self._painted_unit(node), set[Unit]()
+        names, unit, seen = [self.view.names[node]], self._painted_unit(node), set[Unit]()
         while unit >= 0 and unit not in seen and (before := self._cause(unit)) >= 0:
             seen.add(unit)
             unit = before
-            nodes.append(self._node_of(unit))
-        return nodes
+            names.append(self.view.names[self._node_of(unit)])
+        return names
 
     def origin(self, node: Node, known: dict[Unit, Unit]) -> Node:
-        """The last node of :meth:`way`, for many nodes.
+        """The last node of :meth:`trail`, for many nodes.
 
         Args:
             node: one of the graph.
@@ -236,11 +232,8 @@ class Painting:
 
 def _why_nothing(canvas: Canvas) -> Rule:
     """The commonest reason among the nodes that the allow list would have converted."""
-    blocked: dict[Rule, int] = {}
     lost = np.isin(canvas.rule, list(IMPOSSIBLE))  # their place on the allow list, because they cannot be 16 bit
-    for unit in units_of((canvas.on_allow | lost) & canvas.is_float32):
-        node = canvas.node_of[unit]
-        rule: Any = canvas.obstacles.rule_of.get(node) or (canvas.rule[unit] and Rule(int(canvas.rule[unit])))
-        if rule and not Rule(rule).converts:
-            blocked[Rule(rule)] = blocked.get(Rule(rule), 0) + 1
-    return max(blocked, key=lambda rule: blocked[rule]) if blocked else Rule.NOTHING_TO_CONVERT
+    units = units_of((canvas.on_allow | lost) & canvas.is_float32)
+    rules = (canvas.obstacles.rule_of.get(canvas.node_of[unit]) or canvas.rule[unit] for unit in units)
+    blocked = collections.Counter(Rule(int(rule)) for rule in rules if rule and not Rule(int(rule)).converts)
+    return blocked.most_common(1)[0][0] if blocked else Rule.NOTHING_TO_CONVERT

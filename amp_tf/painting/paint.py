@@ -6,37 +6,93 @@ order in which they run; the passes of TensorFlow's ``AutoMixedPrecisionImpl::Op
 
 The docstring of each rule shows what it does on a small graph, all other rules in force: behind a node stands what it
 computes in, float32 if nothing stands there, and ``f16 → float32`` where that changes once the rule is there.
+
+What is taken away before a graph is painted again, to see what it kept in float32, is a :class:`Change`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from amp_tf.graph.sizes import Shapes
+from amp_tf.config import AmpConfig
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.targets import Resolution
-from amp_tf.painting import kernels, lists, needs, origins, placing, preparing, range, ties
-from amp_tf.painting.canvas import Canvas
+from amp_tf.painting import kernels, lists, needs, origins, placing, range, ties
+from amp_tf.painting.canvas import Canvas, prepare
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Rule
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One change, or several together.
+
+    Attributes:
+        op_lists: ops that join another list, op to list, as by ``…LIST_ADD``.
+        patterns: patterns that leave ``keep_float32``.
+        nodes: names of nodes that may be touched, whatever forbids it: their device, a scope, a fetch.
+        kernels: ops that are taken to have 16-bit kernels for every type that can be another one.
+        rules: rows of :data:`RULES` that are left out.
+        shapes: unknown dimensions are taken to be known.
+    """
+
+    op_lists: tuple[tuple[str, str], ...] = ()
+    patterns: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
+    kernels: frozenset[str] = frozenset()
+    rules: frozenset[str] = frozenset()
+    shapes: bool = False
+
+    def __bool__(self) -> bool:
+        return self != NO_CHANGE
+
+    def plus(self, other: Change) -> Change:
+        """Both changes together; where they move one op, the other's list counts."""
+        return Change(
+            op_lists=tuple({**dict(self.op_lists), **dict(other.op_lists)}.items()),
+            patterns=self.patterns | other.patterns,
+            nodes=self.nodes | other.nodes,
+            kernels=self.kernels | other.kernels,
+            rules=self.rules | other.rules,
+            shapes=self.shapes or other.shapes,
+        )
+
+    def lists(self, resolution: Resolution, config: AmpConfig) -> Resolution:
+        """What is converted once the ops are on their new lists."""
+        if not self.op_lists or resolution.target is None:
+            return resolution
+        lists = resolution.target.lists.moved(dict(self.op_lists), config.level)
+        return dataclasses.replace(resolution, target=dataclasses.replace(resolution.target, lists=lists))
+
+    def config(self, config: AmpConfig) -> AmpConfig:
+        """The settings without the patterns."""
+        if not self.patterns:
+            return config
+        kept = tuple(pattern for pattern in config.keep_float32 if pattern not in self.patterns)
+        return dataclasses.replace(config, keep_float32=kept)
+
+    def obstacles(self, obstacles: Obstacles, names: Sequence[str]) -> Obstacles:
+        """The obstacles without those of the nodes."""
+        if not self.nodes:
+            return obstacles
+        left = {node: rule for node, rule in obstacles.rule_of.items() if names[node] not in self.nodes}
+        return dataclasses.replace(obstacles, rule_of=left)
+
+
+NO_CHANGE = Change()
 
 
 def paint(
     view: GraphView,
     resolution: Resolution,
     obstacles: Obstacles,
+    change: Change = NO_CHANGE,
     *,
-    is_function: Callable[[str], bool] = lambda op: False,
-    calls_products: Callable[[Any], bool] = lambda node: True,
-    is_loop_body: bool = False,
-    shapes: Shapes | None = None,
     folded: Folded = NOTHING_FOLDED,
-    kernels: frozenset[str] = frozenset(),
-    left_out: frozenset[str] = frozenset(),
-    cost_model: Callable[[Canvas], None] | None = None,
+    **settings: Any,
 ) -> Painting:
     """Decides the precision of every unit of a graph.
 
@@ -44,14 +100,9 @@ def paint(
         view: the graph.
         resolution: what is converted here, from :func:`amp_tf.oplists.targets.resolve_target`.
         obstacles: what forbids to touch nodes, or forces them.
-        is_function: whether an op is a function of the graph's library.
-        calls_products: whether a node that holds or calls functions computes products in them; asked with its NodeDef.
-        is_loop_body: whether the graph is the body of a functional loop: each result is the next argument in its place.
-        shapes: the static shapes of the graph's tensors; by default those that its nodes carry.
+        change: which rules are left out, and which ops are taken to have kernels.
         folded: the nodes that have another meaning since normalization was folded.
-        kernels: ops that are taken to have 16-bit kernels, whatever TensorFlow has.
-        left_out: rows of :data:`RULES` that do not run.
-        cost_model: takes the paint off units that are faster in float32; ``None`` where costs do not count.
+        settings: further attributes of :class:`~amp_tf.painting.canvas.Canvas` that have defaults.
 
     Raises:
         GraphError: a loop is broken.
@@ -61,11 +112,9 @@ def paint(
     if folded.scales:
         moved = dict.fromkeys(folded.scales, Rule.SCALES_FILTER)
         obstacles = dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **moved})
-    canvas = preparing.prepare(view, resolution, obstacles, kernels)
-    canvas.is_function, canvas.calls_products = is_function, calls_products
-    canvas.is_loop_body, canvas.shapes, canvas.folded, canvas.cost_model = is_loop_body, shapes, folded, cost_model
+    canvas = prepare(view, resolution, obstacles, change.kernels, folded=folded, **settings)
     for row in RULES:
-        if row.name not in left_out and row.when(resolution):
+        if row.name not in change.rules and row.when(resolution):
             row.apply(canvas)
             if row is ALLOW_LIST and not canvas.allow.any():
                 return Painting.of(canvas, nothing_to_convert=True)
@@ -135,7 +184,7 @@ RULES: tuple[Row, ...] = (
         difference="inexact-kernel",
         reasons=(Rule.SUMS, Rule.INACCURATE),
     ),
-    Row("forced nodes", preparing.place_forced),
+    Row("forced nodes", lists.place_forced),
     Row("tensor lists", ties.find_clusters),
     ALLOW_LIST,
     Row("range", range.keep_in_range, _unless_forced, "range", (Rule.BEYOND_RANGE, Rule.LEAVES_RANGE)),

@@ -6,8 +6,8 @@ import numpy as np
 
 from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.edits import Tensor
-from amp_tf.graph.sizes import NoShapes, element_count, shape_of
-from amp_tf.oplists.table import CASTS, HANDING_ON, PICKING, PINNED, VARIABLE_VALUES
+from amp_tf.graph.sizes import NO_SHAPES, element_count, shape_of
+from amp_tf.oplists.table import HANDING_ON, PICKING, PINNED, VARIABLE_VALUES
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.reasons import FORCED, Rule
 
@@ -23,9 +23,8 @@ def leave_carried_values(canvas: Canvas) -> None:
 
     Example (bfloat16)::
 
-        rows = Const() dtype=int32 value=int32[2]*4
-        flat = Reshape(x, rows)                      f16 → float32
-        allow1 = MatMul(flat, x)                     f16
+        flat = Reshape(x, rows)   f16 → float32
+        allow1 = MatMul(flat, x)  f16
         exact = Digamma(flat)
     """
     values = canvas.flow.values
@@ -54,8 +53,6 @@ def leave_picked_values(canvas: Canvas) -> None:
 
         handle = VarHandleOp() dtype=float32 shape=[5000, 8]
         table = ReadVariableOp(handle) dtype=float32
-        rows = Const() dtype=int32 value=int32[4]*7
-        axis = Const() dtype=int32 value=int32[]*0
         found = GatherV2(table, rows, axis) Tindices=int32 Taxis=int32  f16 → float32
         allow1 = MatMul(found, x)                                       f16
     """
@@ -69,7 +66,7 @@ def leave_picked_values(canvas: Canvas) -> None:
     for *tensor, node, unit in edges.at(meet).rows("src_node", "src_port", "dst_node", "dst_unit"):
         if tuple(tensor) not in cast:
             picked.setdefault((tensor[0], tensor[1]), {})[node] = unit
-    shapes = NoShapes() if canvas.shapes is None else canvas.shapes
+    shapes = canvas.shapes or NO_SHAPES
     for (source, port), units in picked.items():
         table = element_count(shape_of(shapes, view.names[source], port))
         sizes = [element_count(shape_of(shapes, view.names[node])) for node in units]
@@ -94,15 +91,8 @@ def absorb_casts(canvas: Canvas) -> None:
         cast1 = Cast(allow1) SrcT=float32 DstT=bfloat16  float32 → f16
         allow2 = MatMul(cast1, cast1) T=bfloat16
     """
-    view = canvas.view
-    wanted = canvas.target.precision.data_type
-    for node in view.nodes_with(CASTS):
-        signature, first = view.signatures[node], view.base[node]
-        source, result = signature.slot_of("SrcT"), signature.slot_of("DstT")
-        if source is None or result is None or view.dtypes[first + result] != wanted:
-            continue
-        unit = first + source
-        fanins = canvas.edges.fanins(unit)
-        free = canvas.is_float32[unit] and not canvas.locked[unit]
-        if fanins and free and all(canvas.allow[fanin] and canvas.is_float32[fanin] for fanin in fanins):
-            canvas.paint_allow([unit], Rule.CAST_REPEATS)
+    for source, result in canvas.casts():
+        fanins = canvas.edges.fanins(source)
+        repeats = canvas.view.dtypes[result] == canvas.target.precision.data_type and canvas.is_free(source)
+        if repeats and fanins and all(canvas.allow[fanin] and canvas.is_float32[fanin] for fanin in fanins):
+            canvas.paint_allow([source], Rule.CAST_REPEATS)

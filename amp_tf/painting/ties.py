@@ -18,8 +18,7 @@ decided last, and none does where oneDNN does not run.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -58,9 +57,6 @@ def find_clusters(canvas: Canvas) -> None:
 
     Example (bfloat16)::
 
-        shape = Const() dtype=int32 value=int32[2]*4
-        size = Const() dtype=int32 value=int32[]*2
-        index = Const() dtype=int32 value=int32[]*0
         list1 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32  float32 → f16
         allow1 = MatMul(x, x)                                                          f16
         write1 = TensorListSetItem(list1, index, allow1) element_dtype=float32         f16
@@ -68,7 +64,8 @@ def find_clusters(canvas: Canvas) -> None:
         allow2 = MatMul(read1, x)                                                      f16
     """
     view = canvas.view
-    element = {node: unit for node in view.nodes_where(handles_lists) if (unit := element_unit(view, node)) is not None}
+    of_lists = np.flatnonzero(view.of_kinds(map(handles_lists, view.of_kind), np.bool_)).tolist()
+    element = {node: unit for node in of_lists if (unit := element_unit(view, node)) is not None}
     everywhere = np.ones(view.unit_count, np.uint8)
     seen: set[int] = set()
     for root in element:
@@ -81,8 +78,18 @@ def find_clusters(canvas: Canvas) -> None:
         touched = {canvas.node_of[unit] for unit in reached}
         cluster = {node: element[node] for node in sorted(touched | {root}) if node in element}
         seen.update(cluster)
-        escapes = any(_is_boundary(canvas, node) for node in touched - element.keys())
-        escapes = escapes or any(_is_element(canvas, unit) for unit in reached)
+        # Difference "call-boundary": loops and branches in functional form (While, If, Case) hand the list to
+        # functions, and TensorFlow's pass, which meets them in lowered form, does not know them as boundaries.
+        passed = [(view.ops[node], view.signatures[node]) for node in touched - element.keys()]
+        escapes = any(
+            op in TENSOR_LIST_BOUNDARIES or canvas.is_function(op) or kind.holds_functions for op, kind in passed
+        )
+        # Difference "list-of-lists": TensorFlow does not follow a list into another and out again, as a loop in a loop
+        # stores what its gradient needs, and the readers of one list may get another type than its writers.
+        slots = ((canvas.node_of[unit], unit) for unit in reached)
+        escapes |= any(
+            handles_lists(view.signatures[node]) and not view.slot(node, unit).is_fixed for node, unit in slots
+        )
         if escapes or not all(canvas.processable[unit] for unit in cluster.values()):
             touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
             canvas.paint_deny(touchable, Rule.LIST_ESCAPES)
@@ -113,9 +120,6 @@ def match_clusters(canvas: Canvas) -> None:
 
     Example (bfloat16, tensor lists after pass 2)::
 
-        shape = Const() dtype=int32 value=int32[2]*4
-        size = Const() dtype=int32 value=int32[]*2
-        index = Const() dtype=int32 value=int32[]*0
         list1 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32
         allow1 = MatMul(x, x)                                                          f16
         write1 = TensorListSetItem(list1, index, allow1) element_dtype=float32
@@ -130,9 +134,6 @@ def match_clusters(canvas: Canvas) -> None:
 
     Example (bfloat16, tensor lists after pass 6)::
 
-        shape = Const() dtype=int32 value=int32[2]*4
-        size = Const() dtype=int32 value=int32[]*2
-        index = Const() dtype=int32 value=int32[]*0
         list1 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32  float32 → f16
         allow1 = MatMul(x, x)                                                          f16
         write1 = TensorListSetItem(list1, index, allow1) element_dtype=float32         f16
@@ -182,7 +183,6 @@ def match_recurrent_edges(canvas: Canvas) -> None:
 
         start = Enter(x) frame_name='f'                           f16 → float32
         state = Merge(start, next)                                f16 → float32
-        go = Placeholder() dtype=bool
         turns = Enter(go) T=bool frame_name='f' is_constant=true
         again = LoopCond(turns)
         switch = Switch(state, again)                             f16
@@ -238,7 +238,6 @@ def match_types(canvas: Canvas) -> None:
         allow1 = MatMul(x, x)                                     f16
         start = Enter(allow1) frame_name='f'                      f16 → float32
         state = Merge(start, next)
-        go = Placeholder() dtype=bool
         turns = Enter(go) T=bool frame_name='f' is_constant=true
         again = LoopCond(turns)
         switch = Switch(state, again)
@@ -286,14 +285,14 @@ def _match_maximum(canvas: Canvas, node: Node) -> None:
     unit = int(inputs.dst_unit[0]) if len(inputs) == 2 else NO_CAUSE  # a broken graph may lack one
     if unit == NO_CAUSE or (canvas.allow[unit] and not canvas.target.is_xla):
         return
-    first, second = (_Chosen.at(canvas, int(source)) for source in inputs.src_unit)
+    (origins, first), (others, second) = (_chosen(canvas, int(source)) for source in inputs.src_unit)
     is_gradient = view.ops[node] in MAXIMA_GRADIENTS
-    if not is_gradient and not first.origins & second.origins:
+    if not is_gradient and not origins & others:
         return
     if canvas.target.is_xla and not is_gradient:
-        rounded, may_convert = [*first.converted, *second.converted, unit], False
+        rounded, may_convert = [*first, *second, unit], False
     else:
-        here, there = first.rounded_beside(second), second.rounded_beside(first)
+        here, there = _rounded_alone(first, second), _rounded_alone(second, first)
         if bool(here) == bool(there):
             return
         rounded, may_convert = here or there, bool(canvas.convertible[unit] and not canvas.locked[unit])
@@ -304,68 +303,37 @@ def _match_maximum(canvas: Canvas, node: Node) -> None:
         canvas.unpaint_allow([unit for unit in rounded if canvas.rule[unit] not in FORCED], Rule.COMPARED)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Chosen:
+def _chosen(canvas: Canvas, unit: Unit) -> tuple[set[Unit], dict[Unit, bool]]:
     """Where a value was chosen from.
 
-    Attributes:
-        origins: the units that gave the values to choose from; those of :data:`FARTHEST` at most are known.
-        converted: the converted units on the way from there.
-        roundings: those of them that read float32.
+    Returns:
+        The units that gave the values to choose from, as far as :data:`FARTHEST` reaches; and the converted units on
+        the way from there, each with whether it reads float32, which it rounds.
     """
+    seen, waiting = {unit}, [unit]
+    origins: set[Unit] = set()
+    converted: dict[Unit, bool] = {}
+    while waiting and len(seen) < FARTHEST:
+        unit = waiting.pop()
+        sources = canvas.edges.fanins(unit) if canvas.view.ops[canvas.node_of[unit]] in CHOOSING else ()
+        if not sources:
+            origins.add(unit)
+        elif canvas.allow[unit]:
+            converted[unit] = not all(canvas.allow[source] for source in sources)
+        waiting += set(sources) - seen
+        seen.update(sources)
+    return origins, converted
 
-    origins: set[Unit]
-    converted: list[Unit]
-    roundings: set[Unit]
 
-    def rounded_beside(self, other: _Chosen) -> list[Unit]:
-        """The converted units that are on the way to this value alone; none if they round nothing."""
-        is_rounded = self.roundings - other.roundings
-        return [unit for unit in self.converted if unit not in other.converted] if is_rounded else []
-
-    @classmethod
-    def at(cls, canvas: Canvas, unit: Unit) -> _Chosen:
-        seen, waiting = {unit}, [unit]
-        origins: set[Unit] = set()
-        converted: list[Unit] = []
-        roundings: set[Unit] = set()
-        while waiting and len(seen) < FARTHEST:
-            unit = waiting.pop()
-            sources = canvas.edges.fanins(unit) if canvas.view.ops[canvas.node_of[unit]] in CHOOSING else ()
-            if not sources:
-                origins.add(unit)
-            elif canvas.allow[unit]:
-                converted.append(unit)
-                if not all(canvas.allow[source] for source in sources):
-                    roundings.add(unit)
-            waiting += set(sources) - seen
-            seen.update(sources)
-        return cls(origins, converted, roundings)
+def _rounded_alone(one: Mapping[Unit, bool], other: Mapping[Unit, bool]) -> list[Unit]:
+    """The converted units that are on the way to one value alone; none if they round nothing."""
+    alone = {unit: rounds for unit, rounds in one.items() if unit not in other}
+    return [*alone] if any(rounds and not other.get(unit) for unit, rounds in one.items()) else []
 
 
 def handles_lists(signature: Signature) -> bool:
     """Whether an op makes, writes, reads or passes on a TensorList."""
     return "TensorList" in signature.op
-
-
-def _is_boundary(canvas: Canvas, node: Node) -> bool:
-    """Whether unseen ops may use a list that passes through this node.
-
-    Difference "call-boundary": loops and branches in functional form (While, If, Case) hand the list to functions, and
-    TensorFlow's pass, which meets them in lowered form, does not know them as boundaries.
-    """
-    op = canvas.view.ops[node]
-    return op in TENSOR_LIST_BOUNDARIES or canvas.is_function(op) or canvas.view.signatures[node].holds_functions
-
-
-def _is_element(canvas: Canvas, unit: Unit) -> bool:
-    """Whether a list is stored there in another one, as a loop in a loop stores what its gradient needs.
-
-    Difference "list-of-lists": TensorFlow does not follow a list into another and out again, and the readers of one
-    list may get another type than its writers.
-    """
-    node = canvas.node_of[unit]
-    return handles_lists(canvas.view.signatures[node]) and not canvas.view.slot(node, unit).is_fixed
 
 
 def element_unit(view: GraphView, node: Node) -> int | None:

@@ -17,8 +17,7 @@ from amp_tf.config import variable_of
 from amp_tf.graph.names import layer_of, matches
 from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
-from amp_tf.painting.changes import NO_CHANGE, Change
-from amp_tf.painting.paint import RULES
+from amp_tf.painting.paint import NO_CHANGE, RULES, Change
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.document_types import KINDS
 from amp_tf.reporting.figures import GraphFigures

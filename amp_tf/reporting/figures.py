@@ -22,10 +22,10 @@ from amp_tf.graph.sizes import KnownShapes, Shapes, element_count
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import CASTS, CLEAR, CPU, DENY, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.targets import Resolution
-from amp_tf.painting.changes import Change
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded
 from amp_tf.painting.kernels import computed_with_products
 from amp_tf.painting.outcome import Painting
+from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
 from amp_tf.painting.work import count_runs, operations_of
 

@@ -1,29 +1,41 @@
-"""Forms: a graph with edits that are decided, but not written yet; and the job that all forms of a graph belong to."""
+"""Forms: a graph with edits that are decided, but not written yet; and the job that all forms of a graph belong to.
+
+What a painting asks for is planned here as well: new types, successors of ops, and casts where precisions meet.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from amp_tf.config import AmpConfig
-from amp_tf.graph.datatypes import Unit
-from amp_tf.graph.edits import NO_EDITS, Edits
-from amp_tf.graph.names import missing_node
-from amp_tf.graph.sizes import AttributeShapes, ListShapes, NoShapes, Shape, Shapes
+from amp_tf.graph import datatypes
+from amp_tf.graph.datatypes import Indices, Unit
+from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, attribute
+from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
+from amp_tf.graph.sizes import AttributeShapes, ListShapes, Shape, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import ALLOW, SUCCESSORS
+from amp_tf.oplists.table import ALLOW, SUCCESSOR_OPS, SUCCESSORS
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.changes import NO_CHANGE, Change
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles, find_obstacles
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.paint import paint
+from amp_tf.painting.paint import NO_CHANGE, Change, paint
 from amp_tf.painting.reasons import Rule
+from amp_tf.precision import Precision
 
 _ATTEMPTS = 3  # paintings, until what a pass changes is what becomes 16 bit
+
+_CAST_NAMES = {
+    Precision.FLOAT16.data_type: "CastToFp16",
+    Precision.BFLOAT16.data_type: "CastToBf16",
+    Precision.FLOAT32.data_type: "CastToFp32",
+}
 
 T = TypeVar("T")
 
@@ -111,9 +123,7 @@ class Job:
         """
         if self.has_preserved and (missing := self.preserve.difference(view.names)):
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
-        if shapes is None:
-            are_asked_for = self.chooses or self.config.goal == "memory"
-            shapes = AttributeShapes(view.protos) if are_asked_for else NoShapes()
+        shapes = AttributeShapes(view.protos) if shapes is None else shapes
         return Form(self, view, ListShapes(view, shapes) if self.chooses else shapes)
 
     @functools.cached_property
@@ -124,7 +134,7 @@ class Job:
 
     def _calls_products(self, node: Any) -> bool:
         """Whether functions that a node calls compute products, as far as one can tell."""
-        return not self.converts or self.templates.callees.reaches(node, self.products)
+        return not self.converts or self.templates.reaches(node, self.products)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,17 +181,17 @@ class Form:
             kept: those for which a form should have it, by its painting, and those for which it has.
 
         Returns:
-            The form in which these are the same; this one where there is none within three paintings.
+            The form in which these are the same, or else, after three paintings, the one with those that are left.
         """
         for _ in range(_ATTEMPTS):
             if not wanted:
-                break
+                return self
             form = make(wanted)
             found = kept(form, wanted)
             if found == wanted:
                 return form
             wanted = found
-        return self
+        return make(wanted) if wanted else self
 
     @functools.cached_property
     def obstacles(self) -> Obstacles:
@@ -203,13 +213,12 @@ class Form:
             self.view,
             job.resolution,
             self.obstacles,
+            job.change,
             is_function=job.templates.is_function,
             calls_products=job._calls_products,
             is_loop_body=self.view.function in job.loop_bodies,
             shapes=self.shapes,
             folded=self.folded,
-            kernels=job.change.kernels,
-            left_out=job.change.rules,
             cost_model=cost_model,
         )
         return painting.also(job.narrow, Rule.LIST_SHARED)
@@ -227,6 +236,50 @@ class Pass(NamedTuple):
     name: str
     is_needed: Callable[[Job], bool]
     run: Callable[[Form], Form]
+
+
+def plan_edits(painting: Painting) -> Edits:
+    """The edits that give the painted graph its mixed-precision form.
+
+    An output port that some reader needs in the other precision gets one Cast, shared by all those readers and placed
+    on the port's device. New nodes are casts alone.
+    """
+    if painting.precision is None or not painting.converted:
+        return NO_EDITS
+    view = painting.view
+    rewires: list[Rewire] = []
+    casts: list[NewNode] = []
+    for number, (cast, readers) in enumerate(plan_casts(view, painting.dtypes_after()), view.node_count):
+        casts.append(cast)
+        rewires += [Rewire(node, position, number, 0) for node, position in readers]
+    reops: list[Reop] = []
+    for node in painting.converted_nodes():
+        signature, proto = view.signatures[node], view.protos[node]
+        if signature.op in SUCCESSOR_OPS and proto.op != signature.op:  # the reader looked at it as its successor
+            added = next(slot.attr for slot in signature.slots if slot.attr and slot.attr not in proto.attr)
+            reops.append(Reop(node, signature.op, {added: attribute(type=datatypes.FLOAT)}))
+    return Edits(
+        reops=tuple(reops),
+        retypes=(Retype.of_units(view, painting.converted, painting.precision.data_type),),
+        rewires=tuple(rewires),
+        new=tuple(casts),
+    )
+
+
+def plan_casts(view: GraphView, after: Indices) -> Iterator[tuple[NewNode, Sequence[tuple[int, int]]]]:
+    """The casts, each with (node, number of its data input) of all readers that need the other type."""
+    edges = view.edges
+    source_types, wanted_types = after[edges.src_unit], after[edges.dst_unit]
+    meeting = np.flatnonzero(source_types != wanted_types)
+    edges = edges.at(meeting)
+    keys = edges.src_node, edges.src_port, source_types[meeting], wanted_types[meeting]
+    readers: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
+    for *key, reader in zip(*(column.tolist() for column in keys), edges.rows("dst_node", "dst_position"), strict=True):
+        readers.setdefault(tuple(key), []).append(reader)
+    names = FreshNames(view.names if readers else (), CAST_SUFFIX)
+    for (node, port, source_type, wanted_type), served in readers.items():
+        name = names.make(f"{view.names[node]}-{port}-{_CAST_NAMES[wanted_type]}")
+        yield NewNode.cast(name, (node, port), view.devices[node], of=source_type, to=wanted_type), served
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,12 +41,11 @@ from amp_tf.graph.algorithms import connected
 from amp_tf.graph.datatypes import SIZES, Indices, Mask, Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait
 from amp_tf.graph.lifetimes import LONG, Lifetimes
-from amp_tf.graph.names import FreshNames
+from amp_tf.graph.names import CAST_SUFFIX, FreshNames
 from amp_tf.graph.sizes import element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import BROADCASTING, WITHOUT_WAITING
 from amp_tf.rewriting.form import Form
-from amp_tf.rewriting.planning import CAST_SUFFIX
 
 _LARGER = 4  #: times as large as what it reads is what is computed again
 _SUFFIX = "AmpTfAgain"

@@ -16,7 +16,7 @@ import itertools
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Log:
     """
 
     def __init__(self, config: AmpConfig, resolution: Resolution, way: str = "offline") -> None:
-        self._path, self._resolution, self._way = config.log_path, resolution, way
+        self._path, self._resolution, self._way = config.log_path or "", resolution, way
         # Workers that share a folder begin together, and would have number and time in common.
         self._stamp = f"{os.getpid()}-{next(_numbers)}_{time.time_ns() // 1_000_000}"
 
@@ -57,8 +57,13 @@ class Log:
         Args:
             graph: the FunctionDef or GraphDef, its function library included; the latter may be serialized.
         """
+        if not self._path:
+            return
         self._write_graph("preop", graph)
-        self._write("paintbuckets_AutoMixedPrecision", ".txt", lambda: _buckets(self._resolution))
+        target = self._resolution.target
+        lists = ["\n".join([f"{name.capitalize()}List:", *target.lists.members(name)]) for name in LIST_NAMES if target]
+        text = "\n\n".join(lists) or f"nothing is converted: {self._resolution.why_none}"
+        self._write("paintbuckets_AutoMixedPrecision", ".txt", f"{text}\n")
 
     def write_after(self, graph: Any, report: RewriteReport) -> None:
         """Writes what is known after it.
@@ -67,20 +72,25 @@ class Log:
             graph: the new one.
             report: ``reasons_….txt`` has a line for each node: precision, op, function, name, reason.
         """
+        if not self._path:
+            return
         self._write_graph("AutoMixedPrecision", graph)
-        self._write("reasons_AutoMixedPrecision", ".txt", lambda: _reasons(report))
-        for graph in report.graphs if self._path else ():
-            scopes = " ".join(_scopes(graph.painting.view.names))
-            self._add_to_index(graph.function, scopes, graph.total, graph.converted, graph.casts)
+        rows = ((node.precision.value, node.op, node.function, node.name, str(node.reason)) for node in report.nodes)
+        self._write("reasons_AutoMixedPrecision", ".txt", "\n".join(map("\t".join, rows)) + "\n")
+        for graph in report.graphs:
+            # The outermost name scopes that hold most nodes tell one model from another.
+            counts = collections.Counter(around[0] for name in graph.painting.view.names if (around := scopes(name)))
+            most = " ".join(scope for scope, _ in counts.most_common(_SCOPES_SHOWN))
+            self._add_to_index(graph.function, most, graph.total, graph.converted, graph.casts)
 
     def write_failure(self, error: AmpError) -> None:
         """Writes why there is nothing after it: the graph is broken, or the result did not pass verification."""
-        self._write("failure_AutoMixedPrecision", ".txt", lambda: f"{type(error).__name__}: {error}\n")
+        if not self._path:
+            return
+        self._write("failure_AutoMixedPrecision", ".txt", f"{type(error).__name__}: {error}\n")
         self._add_to_index("", "", "failed", "failed", "failed")
 
     def _add_to_index(self, *columns: object) -> None:
-        if not self._path:
-            return
         line = "\t".join(map(str, (self._stamp, self._way, *columns)))
         with _warned_of(self._path):
             file = Path(self._path) / INDEX
@@ -89,18 +99,13 @@ class Log:
             _append(file, line)
 
     def _write_graph(self, tag: str, graph: Any) -> None:
-        if not self._path:
-            return
         graph = parse_graph(graph) if isinstance(graph, bytes) else graph
-        self._write(f"graphdef_{tag}", ".pb", graph.SerializeToString)
-        self._write(f"graphdef_{tag}", ".pb.txt", lambda: str(graph))
+        self._write(f"graphdef_{tag}", ".pb", graph.SerializeToString())
+        self._write(f"graphdef_{tag}", ".pb.txt", str(graph))
 
-    def _write(self, stem: str, suffix: str, make: Callable[[], str | bytes]) -> None:
-        if not self._path:
-            return
+    def _write(self, stem: str, suffix: str, content: str | bytes) -> None:
         from amp_tf.reporting import files  # where a folder is named, as nothing else of a rewrite needs it
 
-        content = make()
         with _warned_of(self._path):
             folder = Path(self._path)
             folder.mkdir(parents=True, exist_ok=True)
@@ -144,22 +149,3 @@ def _warn_once(path: str, why: str) -> None:
         path,
         why,
     )
-
-
-def _scopes(names: Iterable[str]) -> list[str]:
-    """The outermost name scopes that hold most nodes, which tells one model from another."""
-    counts = collections.Counter(around[0] for name in names if (around := scopes(name)))
-    return [scope for scope, _ in counts.most_common(_SCOPES_SHOWN)]
-
-
-def _buckets(resolution: Resolution) -> str:
-    if resolution.target is None:
-        return f"nothing is converted: {resolution.why_none}\n"
-    lists = resolution.target.lists
-    parts = ("\n".join([f"{name.capitalize()}List:", *lists.members(name)]) for name in LIST_NAMES)
-    return "\n\n".join(parts) + "\n"
-
-
-def _reasons(report: RewriteReport) -> str:
-    lines = (f"{node.precision.value}\t{node.op}\t{node.function}\t{node.name}\t{node.reason}" for node in report.nodes)
-    return "\n".join(lines) + "\n"

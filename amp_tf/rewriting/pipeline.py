@@ -24,10 +24,9 @@ from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import Resolution, resolve_target
 from amp_tf.reporting.schema import GraphReport, RewriteReport
-from amp_tf.rewriting.form import Form, Job, Pass
+from amp_tf.rewriting.form import Form, Job, Pass, plan_edits
 from amp_tf.rewriting.holding import delay, make_late
 from amp_tf.rewriting.log_files import Log
-from amp_tf.rewriting.planning import plan_edits
 from amp_tf.rewriting.recording import report_of
 from amp_tf.rewriting.sharing import find_narrow_units, part_lists, share_reads
 from amp_tf.rewriting.splitting import split, split_in_float32
@@ -68,45 +67,31 @@ CORRECTIONS = (
 )
 
 
-class _Pause:
-    """Keeps Python's cyclic garbage collector out of rewrites.
+_pausing = threading.Lock()
+_paused = [0, False]  # how many rewrites go on, and whether the collector was on before the first
+
+
+@contextlib.contextmanager
+def pause_garbage_collector() -> Iterator[None]:
+    """Keeps Python's cyclic garbage collector out of a rewrite, for the length of a ``with`` block.
 
     Reading a graph makes tens of thousands of small objects, none of them in a cycle. Each few thousand start a
     collection, and in a process that holds TensorFlow and Keras a full one takes about 0.2 s, several times the rewrite
     itself (measured with cProfile on ResNet-50's training graph). Concurrent rewrites resume it once, and only if it
     was on.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holders = 0
-        self._was_enabled = False
-
-    def begin(self) -> None:
-        with self._lock:
-            if self._holders == 0:
-                self._was_enabled = gc.isenabled()
-                gc.disable()
-            self._holders += 1
-
-    def end(self) -> None:
-        with self._lock:
-            self._holders -= 1
-            if self._holders == 0 and self._was_enabled:
-                gc.enable()
-
-
-_pause = _Pause()
-
-
-@contextlib.contextmanager
-def pause_garbage_collector() -> Iterator[None]:
-    """Pauses the collector for the length of a ``with`` block."""
-    _pause.begin()
+    with _pausing:
+        if not _paused[0]:
+            _paused[1] = gc.isenabled()
+            gc.disable()
+        _paused[0] += 1
     try:
         yield
     finally:
-        _pause.end()
+        with _pausing:
+            _paused[0] -= 1
+            if not _paused[0] and _paused[1]:
+                gc.enable()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,17 +11,16 @@ from typing import Any
 
 from amp_tf.graph.edits import Edits
 from amp_tf.graph.lifetimes import Lifetimes
-from amp_tf.graph.names import HOIST_SUFFIX
-from amp_tf.graph.sizes import SHAPES_ATTR, AttributeShapes, KnownShapes, NoShapes, Shape, Shapes, read_shape, shape_of
+from amp_tf.graph.names import CAST_SUFFIX, HOIST_SUFFIX
+from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Shape, Shapes, read_shape, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import PRODUCTS, READ_OPS
-from amp_tf.painting.changes import Change
 from amp_tf.painting.outcome import Painting
+from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.figures import Basis, InsertedCast, Products, has_costs
 from amp_tf.reporting.schema import GraphReport
 from amp_tf.rewriting.form import Form, Job
-from amp_tf.rewriting.planning import CAST_SUFFIX
 
 
 def report_of(form: Form, casts: Edits, function: Any = None, given: Form | None = None) -> GraphReport:
@@ -35,7 +34,12 @@ def report_of(form: Form, casts: Edits, function: Any = None, given: Form | None
     """
     painting, has_report = form.painting, form.job.config.report_path
     rule = painting.why_nothing
-    shapes = _shapes(form, form.view.names if has_report else _around_products(form.view), function)
+    view, around = form.view, form.view.nodes_with(PRODUCTS)
+    read = (source for product in around for source, _ in view.inputs(product))
+    names = view.names if has_report else [view.names[node] for node in dict.fromkeys([*around, *read])]
+    shapes = KnownShapes.of(form.shapes, names)
+    if function is not None:
+        shapes = (shapes or _inferred(function, names, form.job)).and_also(_of_arguments(function))
     return GraphReport(
         function=form.view.function,
         way="offline",
@@ -54,21 +58,6 @@ def report_of(form: Form, casts: Edits, function: Any = None, given: Form | None
     )
 
 
-def _around_products(view: GraphView) -> list[str]:
-    """The names of products and of the nodes that they read."""
-    products = view.nodes_with(PRODUCTS)
-    return list(dict.fromkeys(view.names[node] for each in products for node in (each, *dict(view.inputs(each)))))
-
-
-def _shapes(form: Form, names: Sequence[str], function: Any) -> KnownShapes:
-    """The shapes of some nodes of a graph or function."""
-    asked = AttributeShapes(form.view.protos) if isinstance(form.shapes, NoShapes) else form.shapes
-    shapes = KnownShapes.of(asked, names)
-    if function is None:
-        return shapes
-    return (shapes or _inferred(function, names, form.job)).and_also(_of_arguments(function))
-
-
 def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) -> Basis:
     """What the figures of a graph are found from."""
     view, job, painting = form.view, form.job, form.painting
@@ -85,12 +74,15 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
         known = shapes.filled() if change.shapes else shapes
         return Form(job.under(change), view, known, form.edits, form.folded).painting
 
+    def peak(view: GraphView, shapes: Shapes) -> float:
+        """The most bytes of tensors that are live at once, estimated."""
+        return float(Lifetimes.of(view, shapes).bytes_over_time(view.dtypes).max(initial=0.0))
+
     peaks = None
     if given:
         names = view.names
         of_casts = {new.name: [shape_of(shapes, names[node], port)] for new in casts.new for node, port in new.inputs}
-        after = _peak(view.after(casts, job.templates), shapes.and_also(of_casts))
-        peaks = _peak(given.view, shapes), after
+        peaks = peak(given.view, shapes), peak(view.after(casts, job.templates), shapes.and_also(of_casts))
     basis = Basis(
         view=view,
         shapes=shapes,
@@ -107,11 +99,6 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
     return basis
 
 
-def _peak(view: GraphView, shapes: Shapes) -> float:
-    """The most bytes of tensors that are live at once, estimated."""
-    return float(Lifetimes.of(view, shapes).bytes_over_time(view.dtypes).max(initial=0.0))
-
-
 def _inferred(function: Any, names: Sequence[str], job: Job) -> KnownShapes:
     """The shapes of a function of which the nodes carry none: as it was traced.
 
@@ -126,7 +113,9 @@ def _inferred(function: Any, names: Sequence[str], job: Job) -> KnownShapes:
     except Exception:  # whatever it lacks, its report has no sizes then
         return KnownShapes({})
     operations = graph.get_operations() if graph is not None and wanted else ()
-    return KnownShapes({op.name: [_shape(out.shape) for out in op.outputs] for op in operations if op.name in wanted})
+    return KnownShapes(
+        {op.name: [read_shape(out.shape.as_proto()) for out in op.outputs] for op in operations if op.name in wanted}
+    )
 
 
 def _of_arguments(function: Any) -> dict[str, list[Shape | None]]:
@@ -151,7 +140,3 @@ def _graph_of(function: Any, name: str) -> Any:
             return getattr(function, "_cached_graph", None)
         waiting += getattr(function, "_children", ())
     return None
-
-
-def _shape(shape: Any) -> Shape | None:
-    return None if shape.rank is None else tuple(-1 if size is None else size for size in shape.as_list())

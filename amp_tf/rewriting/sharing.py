@@ -45,7 +45,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import connected, control_links
+from amp_tf.graph.algorithms import connected, control_links, is_sorted
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
 from amp_tf.graph.edits import Edits, NewNode, Rewire
@@ -134,7 +134,9 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
         paintings: of functions that call each other, by their names.
         root: the function that others call, too.
     """
-    bodies = _bodies({name: painting.view for name, painting in paintings.items()})
+    views = [painting.view for painting in paintings.values()]
+    starts = itertools.accumulate((view.unit_count for view in views), initial=0)
+    bodies = dict(zip(paintings, map(_Body, views, starts), strict=True))
     list_of, is_shown = _find_lists(bodies, root)
     is_f16 = np.concatenate([painting.is_f16() for painting in paintings.values()])
     may_be_f16 = np.concatenate([painting.may_be_f16() for painting in paintings.values()])
@@ -189,14 +191,6 @@ class _Body(NamedTuple):
             yield [first + slot for slot in slots]
 
 
-def _bodies(views: Mapping[str, GraphView]) -> dict[str, _Body]:
-    found, start = {}, 0
-    for name, view in views.items():
-        found[name] = _Body(view, start)
-        start += view.unit_count
-    return found
-
-
 def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
     """For each unit the list whose elements' type it is, and for each list whether others may use it."""
     count = sum(body.view.unit_count for body in bodies.values())
@@ -239,22 +233,17 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
 
 def _that_reach_recursion(bodies: Mapping[str, _Body]) -> set[str]:
     """The functions that call themselves, by way of others too, and those that call one of them."""
-    calls = {
-        name: {*itertools.chain.from_iterable(_called(bodies, body.view, node) for node in range(body.view.node_count))}
-        & bodies.keys()
+    number_of = {name: number for number, name in enumerate(bodies)}
+    calls = [
+        (number_of[called], number_of[name])
         for name, body in bodies.items()
-    }
-    callers: dict[str, list[str]] = {name: [] for name in bodies}
-    for name, called in calls.items():
-        for callee in called:
-            callers[callee].append(name)
-    ends = [name for name, called in calls.items() if not called]
-    for name in ends:  # grows: what calls nothing but ends is one
-        for caller in callers[name]:
-            calls[caller].discard(name)
-            if not calls[caller]:
-                ends.append(caller)
-    return bodies.keys() - ends
+        for node in range(body.view.node_count)
+        for called in _called(bodies, body.view, node)
+        if called in bodies
+    ]
+    callees, callers = np.array(calls, np.int32).reshape(-1, 2).T
+    is_free = is_sorted(np.ones(len(bodies), np.bool_), callees, callers)
+    return {name for name, is_one in zip(bodies, is_free, strict=True) if not is_one}
 
 
 def _called(bodies: Mapping[str, _Body], view: GraphView, node: Node) -> list[str]:

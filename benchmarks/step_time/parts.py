@@ -3,7 +3,7 @@
 Parts that are data are emptied; the others are replaced by a form that does without.
 :mod:`benchmarks.step_time.ablation` measures them.
 
-So the package needs no switch that only a benchmark uses; ``tests/benchmarks/test_ablation.py`` fails by the part's
+So the package needs no switch that only a benchmark uses; ``tests/benchmarks/test_smoke.py`` fails by the part's
 name if a function that it replaces moves.
 """
 
@@ -75,7 +75,7 @@ def _fused_gradients() -> None:
 
 
 def _shared_casts() -> None:
-    from amp_tf.rewriting import planning
+    from amp_tf.rewriting import form as planning
 
     shared = planning.plan_casts
 

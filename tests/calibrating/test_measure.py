@@ -1,17 +1,31 @@
-"""Measuring, on a few products and ops."""
+"""What is measured on this CPU, how, and what the table makes of the times."""
 
+import itertools
 import math
+import time
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp_tf.oplists.cost_tables import DISPATCH, SHIPPED, SHIPPED_FOLDER, read_table
+from amp_tf.oplists.cost_tables import (
+    CHANNELS_FIRST,
+    DISPATCH,
+    FREE,
+    POINTWISE_FIRST,
+    SHIPPED,
+    SHIPPED_FOLDER,
+    TRANSPOSED,
+    ProductCost,
+    read_table,
+)
+from amp_tf.oplists.table import CLEAR, CPU, INFER, ROWS, Trait
 from amp_tf.tools.calibrating import elements, measure, products
+from amp_tf.tools.calibrating.measure import fit
 from tests.as_cpu import onednn
 
 SMALL = (8, 8, 8, 64)
 OPS = ("Mul", "Tanh", "Reciprocal", "BiasAdd", "AddV2")
-
 needs_onednn = pytest.mark.skipif(
     not onednn.is_on(), reason="TensorFlow has kernels for convolutions with channels first in oneDNN alone, off here"
 )
@@ -127,3 +141,167 @@ def test_times_at_sizes_that_were_left_out_lie_on_a_line(few, monkeypatch):
     first, second, third = _table(few, of_ops).elements["Tanh"]
     assert (first, third) == ((2, 1), (4, 1))
     assert second == ((100 * 2 + 300 * 4) / 2 / 200, 1)
+
+
+def test_sizes_go_from_what_one_thread_computes_to_what_no_cache_holds():
+    counts = [math.prod(shape) for shape in elements.SHAPES]
+    assert all(before < after for before, after in itertools.pairwise(counts))
+    assert counts[0] < 210_000 / 4
+    assert counts[-1] > 8e6
+
+
+def test_data_lies_between_0_and_1_so_that_every_op_takes_it():
+    data = elements.data_of(SMALL)
+    assert data.dtype == tf.float32
+    assert data.shape == SMALL
+    for name, (op, inputs) in elements.ops_on(data).items():
+        for output in tf.nest.flatten(tf.function(op)(*inputs)):
+            if output.dtype.is_floating:
+                assert bool(tf.reduce_all(tf.math.is_finite(output))), name
+
+
+def test_a_row_of_the_same_kernel_is_that_of_an_op_that_is_measured():
+    assert set(elements.SAME_KERNEL.values()) <= elements.ops_on(elements.data_of(SMALL)).keys()
+
+
+def test_ops_read_or_write_no_tensor_that_is_larger_than_the_shape_that_they_are_measured_for():
+    data = elements.data_of(SMALL)
+    for name, (op, inputs) in elements.ops_on(data).items():
+        outputs = tf.nest.flatten(tf.function(op).get_concrete_function(*inputs).structured_outputs)
+        largest = max(tensor.shape.num_elements() or 0 for tensor in (*inputs, *outputs))
+        grows = name in {"MirrorPad", "Pad"}
+        assert largest == math.prod(SMALL) or (grows and largest < 2 * math.prod(SMALL)), name
+
+
+def test_every_op_of_the_lists_has_a_row_or_costs_nothing_or_is_named_here():
+    """Those that are not measured: second gradients of poolings, and ops that are rare around products."""
+    unmeasured = Trait(
+        """MaxPoolGradGrad MaxPoolGradGradV2 TensorListConcatLists TensorListGather TensorListScatter
+        TensorListScatterIntoExistingList TensorListScatterV2 TensorListSplit Where _FusedBatchNormEx"""
+    )
+    rows = elements.ops_on(elements.data_of(SMALL)).keys() | elements.SAME_KERNEL.keys()
+    listed = {row.op for row in ROWS if row.table == CPU and row.op_list in (INFER, CLEAR)}
+    assert listed - rows - FREE == unmeasured
+
+
+TRUE = ProductCost(rate=400.0, ns=0.12, start=9_000.0)
+AS_SHIPPED = ProductCost(rate=220.0, ns=0.08, start=20_000.0)
+WORK = [(operations, elements) for operations in (1e5, 1e7, 1e9) for elements in (1e3, 1e5, 1e6)]
+
+
+def off(found, work=WORK):
+    return [abs(found.of(*pair) / TRUE.of(*pair) - 1) for pair in work]
+
+
+def test_exact_times_give_their_figures_but_for_the_little_that_the_shipped_ones_count():
+    found = fit(WORK, [TRUE.of(*pair) for pair in WORK], AS_SHIPPED)
+    assert max(off(found)) < 0.03
+
+
+def test_small_products_may_take_more_for_each_operation():
+    """As on one thread: the times of products of all sizes are met, which the other three figures alone cannot."""
+    work = [(operations, 1e5) for operations in (1e6, 4e6, 8e6, 3e7, 1e8, 1e9)]
+    true = ProductCost(rate=180.0, ns=0.05, start=4_000.0, alone=0.005)
+    found = fit(work, [true.of(*pair) for pair in work], AS_SHIPPED)
+    assert found.alone == pytest.approx(true.alone, rel=0.2)
+    assert max(abs(found.of(*pair) / true.of(*pair) - 1) for pair in work) < 0.05
+    again = fit(work, [true.of(*pair) for pair in work], found)
+    assert max(abs(again.of(*pair) / true.of(*pair) - 1) for pair in work) < 0.02
+
+
+def test_noisy_times_give_figures_that_are_off_by_less_than_the_noise():
+    noise = np.random.default_rng(0).uniform(0.9, 1.1, len(WORK))
+    found = fit(WORK, [TRUE.of(*pair) * factor for pair, factor in zip(WORK, noise, strict=True)], AS_SHIPPED)
+    assert np.median(off(found)) < 0.1
+
+
+def test_what_the_times_do_not_tell_is_as_shipped_and_as_much_slower():
+    """Nothing here is bound by its tensors or its start, and both are three times what is shipped, as the rate is."""
+    work = [(1e9, 10.0), (2e9, 10.0), (4e9, 20.0)]
+    found = fit(work, [3 * AS_SHIPPED.of(*pair) for pair in work], AS_SHIPPED)
+    assert (found.rate, found.ns, found.start) == pytest.approx((220 / 3, 3 * 0.08, 3 * 20_000), rel=1e-3)
+
+
+def test_no_figure_is_negative():
+    """A small product that takes longer than its share of a large one would ask for a negative cost of elements."""
+    times = [50_000.0, 51_000.0, 1e5, 1e5, 1.1e5, 2e5, 3e6, 2.9e6, 2.8e6]
+    found = fit(WORK, times, AS_SHIPPED)
+    assert found.rate > 0
+    assert min(found.ns, found.start) >= 0
+
+
+def test_products_that_read_a_matrix_turned_or_have_channels_first_have_rows_of_their_own():
+    rows = {product.op: product.what for product in products.all_products() if "," in product.op}
+    turned = {"MatMul" + TRANSPOSED, "BatchMatMulV2" + TRANSPOSED}
+    convolutions = ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter")
+    one_tap = {op + POINTWISE_FIRST for op in convolutions}
+    first = {op + CHANNELS_FIRST for op in convolutions} | one_tap
+    assert rows.keys() == turned | first
+    for product in products.all_products():
+        assert ("b transposed" in product.what) == (product.op in turned)
+        assert ("channels first" in product.what) == (product.op in first)
+        assert (", 1×1" in product.what and product.op in first) == (product.op in one_tap)
+
+
+def test_operations_count_as_asked_for_and_as_computed():
+    few = [product for product in products.all_products() if product.what.startswith("16×32×32×32 → 3")]
+    assert {product.op: product.computed / product.operations for product in few} == {
+        "Conv2D": 16 / 3,
+        "Conv2DBackpropInput": 1,
+        "Conv2DBackpropFilter": 16 / 3,
+    }
+    assert all(product.padding_factor == 1 for product in products.all_products() if "," in product.op)
+
+
+def test_no_product_is_measured_that_never_pays_anyway():
+    for product in products.all_products():
+        if product.op == "DepthwiseConv2dNativeBackpropInput":
+            assert "stride" not in product.what
+        if product.op == "DepthwiseConv2dNativeBackpropFilter":
+            assert "3×3" in product.what
+
+
+DATA = tf.ones((4, 4))
+
+
+def test_every_call_of_both_types_has_a_figure():
+    before = time.monotonic()
+    taken = measure.take_times(measure.run_many(tf.abs, 2), [DATA], 2, until=before + 0.2)
+    assert time.monotonic() >= before + 0.2
+    assert len(taken[0]) == len(taken[1]) > 3
+    assert all(0 < seconds < 0.2 and math.isfinite(seconds) for times in taken for seconds in times)
+
+
+def test_a_few_calls_are_made_when_the_time_is_over():
+    assert [len(times) for times in measure.take_times(tf.abs, [DATA], 1, until=0.0, repeats=4)] == [4, 4]
+
+
+STACKS = pytest.mark.parametrize("stacks", [0, 1])
+
+
+@STACKS
+def test_the_op_runs_in_both_types(stacks):
+    seen = []
+
+    def op(x):
+        seen.append(x.dtype)
+        return tf.abs(x)
+
+    measure.take_times(measure.run_many(op, 4, stacks), [DATA], 4, until=0.0, repeats=1)
+    assert seen == [tf.float32] * 4 + [tf.bfloat16] * 4
+
+
+@STACKS
+def test_runs_follow_each_other(stacks):
+    """Four times the op, of which each waits for the one before."""
+    concrete = tf.function(measure.run_many(tf.math.softplus, 4, stacks)).get_concrete_function(DATA)
+    runs = [op for op in concrete.graph.get_operations() if op.type == "Softplus"]
+    waited_for = [[before.name for before in op.control_inputs if before.type == "Softplus"] for op in runs]
+    assert waited_for == [[], *([run.name] for run in runs[:-1])]
+
+
+def test_each_run_takes_the_next_of_a_stack_and_the_same_of_other_inputs():
+    seen = []
+    run = measure.run_many(lambda x, y: seen.append((float(x), float(y))), 3, 1)
+    run(tf.constant(1.0), tf.constant([10.0, 20.0, 30.0]))
+    assert seen == [(1, 10), (1, 20), (1, 30)]

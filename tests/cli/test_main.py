@@ -1,7 +1,11 @@
+"""The ``amp-tf`` command as a whole, and the options that its commands share."""
+
 from __future__ import annotations
 
 import argparse
+import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +17,11 @@ import pytest
 
 import amp_tf
 from amp_tf.cli import main as command
-from amp_tf.config import USE_COMPARE
+from amp_tf.cli.options import add_config_options, hardware_for, read_config
+from amp_tf.cli.run import run_script
+from amp_tf.config import USE_COMPARE, AmpConfig
 from amp_tf.errors import ConfigError
+from tests import processes
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +67,7 @@ def test_an_error_of_amp_tf_is_told_without_a_traceback(
 def run(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs the command ``fake``, which does what the code says."""
     program = f"""
-import sys, types
+import os, sys, types
 from amp_tf.cli import main as command
 def run(args):
     {code}
@@ -71,7 +78,7 @@ command.importlib = types.SimpleNamespace(import_module=lambda name: fake)
 sys.exit(command.main(["fake"]))
 """
     options = {"stdout": subprocess.PIPE, **options}
-    return subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, timeout=60, **options)
+    return processes.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, timeout=60, **options)
 
 
 def test_a_reader_that_has_enough_ends_a_command_without_a_word_and_with_the_status_of_a_shell() -> None:
@@ -90,6 +97,14 @@ def test_an_interrupted_command_says_so_and_ends_with_the_status_of_a_shell() ->
     assert (ended.returncode, ended.stderr) == (130, "amp-tf fake: interrupted\n")
 
 
+def start(arguments: list[str], folder: Path, fresh: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs Python where a module of the folder is found before any other of its name."""
+    path = os.pathsep.join([str(folder), str(Path(amp_tf.__file__).parents[1])])
+    (folder / "g.pb").write_bytes(b"\n")
+    options |= {"env": {**os.environ, "PYTHONPATH": path}, "cwd": folder, "capture_output": True, "text": True}
+    return processes.run([sys.executable, *arguments], fresh=fresh, **options)
+
+
 @pytest.mark.parametrize(
     ("module", "arguments", "said"),
     [
@@ -102,36 +117,43 @@ def test_an_import_that_is_interrupted_ends_likewise(
 ) -> None:
     """As if the user pressed Ctrl-C while the command loads itself, or TensorFlow."""
     (tmp_path / f"{module}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    (tmp_path / "g.pb").write_bytes(b"\n")
-    ended = subprocess.run(
-        [sys.executable, "-m", "amp_tf.cli.main", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(amp_tf.__file__).parents[1])])},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+    ended = start(
+        ["-m", "amp_tf.cli.main", *arguments],
+        tmp_path,
+        "a signal during an import",
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     assert (ended.returncode, ended.stderr) == (130, said)
 
 
-@pytest.mark.parametrize("arguments", [["rewrite", "g.pb", "out.pb"], ["explain", "g.pb", "m"], ["doctor"]])
-def test_without_tensorflow_each_command_says_what_to_install(arguments: list[str], tmp_path: Path) -> None:
-    (tmp_path / "tensorflow.py").write_text("raise ModuleNotFoundError('No module named tensorflow')\n")
-    (tmp_path / "g.pb").write_bytes(b"\n")
-    ended = subprocess.run(
-        [sys.executable, "-m", "amp_tf.cli.main", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(amp_tf.__file__).parents[1])])},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+@pytest.mark.parametrize(
+    ("error", "commands"),
+    [
+        ("ModuleNotFoundError('No module')", (["rewrite", "g.pb", "out.pb"], ["explain", "g.pb", "m"], ["doctor"])),
+        ("RuntimeError('half an installation')", (["doctor"],)),
+    ],
+)
+def test_without_a_tensorflow_that_works_a_command_says_what_to_install(
+    error: str, commands: tuple[list[str], ...], tmp_path: Path
+) -> None:
+    (tmp_path / "tensorflow.py").write_text(f"raise {error}\n")
+    ended = start(
+        ["-c", f"from amp_tf.cli.main import main; print([main(command) for command in {commands}])"],
+        tmp_path,
+        "it has another TensorFlow",
     )
-    assert ended.returncode == 2
-    assert ended.stderr.startswith(f"amp-tf {arguments[0]}: TensorFlow cannot be imported from {sys.executable}: ")
-    assert ended.stderr.endswith("for a machine with an NVIDIA GPU.\n")
-    assert ended.stderr.count("\n") == 1
+    lines = ended.stderr.splitlines()
+    assert ended.stdout == f"{[2 for _ in commands]}\n", ended.stderr
+    assert len(lines) == len(commands)
+    for (name, *_), line in zip(commands, lines, strict=True):
+        assert line.startswith(f"amp-tf {name}: TensorFlow cannot be imported from {sys.executable}: ")
+        assert ("RuntimeError: half an installation" in line) is error.startswith("RuntimeError")
+        assert line.endswith("for a machine with an NVIDIA GPU.")
     assert not (tmp_path / "out.pb").exists()
+    advised = re.findall(r"'(tensorflow\S+)'", lines[-1])
+    assert len(advised) == 2
+    project = Path(__file__).parents[2].joinpath("pyproject.toml").read_text()
+    assert all(f'["{requirement}"]' in project for requirement in advised)
 
 
 def test_an_output_that_cannot_be_written_is_one_line_and_status_1() -> None:
@@ -141,29 +163,65 @@ def test_an_output_that_cannot_be_written_is_one_line_and_status_1() -> None:
 
 
 def test_a_command_without_an_output_is_well() -> None:
-    ended = run("print(1)", preexec_fn=lambda: os.close(1))
+    ended = run("os.close(1); sys.stdout = None; print(1)")  # what Python makes of a descriptor that is closed
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_help_is_printed_where_the_output_is_ascii() -> None:
-    for module, arguments in (("amp_tf.cli.main", ["run", "--help"]), ("amp_tf", ["--help"])):
-        ended = subprocess.run(
-            [sys.executable, "-m", module, *arguments],
-            env={**os.environ, "PYTHONIOENCODING": "ascii"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (ended.returncode, ended.stderr) == (0, "")
+def test_help_is_printed_where_the_output_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    with pytest.raises(SystemExit) as ended:
+        command.main(["run", "--help"])
+    assert ended.value.code == 0
+    assert run_script(["--help"]) == 0
+    print(end="", flush=True)
 
 
 def test_the_summary_of_a_program_does_not_follow_a_command(tmp_path: Path) -> None:
     (tmp_path / "in.pb").write_bytes(b"\x22\x00")  # a graph with nothing but versions
     files = [str(tmp_path / "in.pb"), str(tmp_path / "out.pb")]
     program = "import sys, amp_tf; amp_tf.enable(); from amp_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    ended = subprocess.run(
-        [sys.executable, "-c", program, "rewrite", *files], capture_output=True, text=True, check=False
-    )
+    ended = processes.run([sys.executable, "-c", program, "rewrite", *files], capture_output=True, text=True)
     assert ended.returncode == 0
     assert ended.stdout.startswith("1 graph, 0 of 0 nodes converted")
     assert "0 graphs" not in ended.stderr
+
+
+def _config(*arguments):
+    parser = argparse.ArgumentParser()
+    add_config_options(parser)
+    return read_config(parser.parse_args(arguments))
+
+
+def test_without_options_the_environment_counts(monkeypatch):
+    monkeypatch.setenv("AMP_TF_PRECISION", "float16")
+    monkeypatch.setenv("AMP_TF_KEEP_FLOAT32", "a,b")
+    assert _config() == AmpConfig(precision="float16", keep_float32=("a", "b"))
+
+
+def test_options_win_and_lists_add_up(monkeypatch):
+    monkeypatch.setenv("AMP_TF_PRECISION", "float16")
+    monkeypatch.setenv("AMP_TF_KEEP_FLOAT32", "a")
+    config = _config(
+        "--precision", "bfloat16", "--keep-float32", "b{1,2},c", "--deny-add", "Relu, Tanh,", "--target", "gpu"
+    )
+    assert config == AmpConfig(
+        precision="bfloat16", keep_float32=("a", "b{1,2}", "c"), deny_add=("Relu", "Tanh"), target="gpu"
+    )
+
+
+def test_short_names_of_the_types_are_taken():
+    assert _config("--precision", "bf16") == AmpConfig(precision="bfloat16")
+
+
+def test_the_goal_is_an_option_too():
+    assert _config("--goal", "memory").goal == "memory"
+
+
+def test_a_bad_pattern_is_refused():
+    with pytest.raises(ConfigError, match="is not a regular expression"):
+        _config("--force-f16", "(")
+
+
+def test_a_gpu_target_does_not_need_a_gpu():
+    assert hardware_for(AmpConfig(target="gpu")).gpu_has_f16
+    assert not hardware_for(AmpConfig(target="cpu")).has_gpu

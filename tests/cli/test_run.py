@@ -14,6 +14,7 @@ import pytest
 import amp_tf
 from amp_tf.cli import run as command
 from amp_tf.config import ENABLE_VAR
+from tests import processes
 
 PACKAGE = Path(amp_tf.__file__).resolve().parent
 PROGRAMS = Path(__file__).resolve().parents[1] / "hooks" / "programs"
@@ -31,14 +32,13 @@ def target(tmp_path: Path) -> Path:
     return folder
 
 
-def start(arguments: list[str], target: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def start(arguments: list[str], target: Path, fresh: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     environ = {
         name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name and "AMP_TF" not in name
     }
     environ |= {"PYTHONPATH": str(target), "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
-    return subprocess.run(
-        [sys.executable, *arguments], env=environ, cwd=target, capture_output=True, text=True, timeout=240, check=False
-    )
+    command = [sys.executable, *arguments]
+    return processes.run(command, fresh=fresh, env=environ, cwd=target, capture_output=True, text=True, timeout=240)
 
 
 def run(arguments: list[str], target: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -57,7 +57,8 @@ def test_the_command_and_its_children_have_amp_tf_on(target: Path) -> None:
 def test_the_users_sitecustomize_runs_too(target: Path) -> None:
     (target / "sitecustomize.py").write_text("import sys\nsys.users_own = __file__\n")
     code = "import sys; print(sys.users_own); import sitecustomize; print(sitecustomize.__file__)"
-    ended = run(["--", sys.executable, "-c", code], target)
+    command = ["-m", "amp_tf.cli.main", "run", "--", sys.executable, "-c", code]
+    ended = start(command, target, fresh="it has a sitecustomize of its own")
     own = str(target / "sitecustomize.py")
     assert ended.stdout.split("\n") == [own, own, ""], ended.stderr
 
@@ -75,10 +76,6 @@ def test_a_python_without_amp_tf_is_left_alone(target: Path) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False\n", "")
 
 
-def test_status_of_the_command_is_kept(target: Path) -> None:
-    assert run(["--", sys.executable, "-c", "raise SystemExit(7)"], target).returncode == 7
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
@@ -94,9 +91,9 @@ def test_what_cannot_be_run_is_told_with_the_status_of_a_shell(
     assert (ended.returncode, ended.stderr) == (status, message)
 
 
-def test_precision_is_passed_on(target: Path) -> None:
-    code = "import os; print(os.environ['AMP_TF_PRECISION'])"
-    assert run(["--precision", "float16", "--", sys.executable, "-c", code], target).stdout == "float16\n"
+def test_precision_is_passed_on_and_the_status_of_the_command_is_kept(target: Path) -> None:
+    ended = run(["--precision", "float16", "--", "sh", "-c", "echo $AMP_TF_PRECISION; exit 7"], target)
+    assert (ended.returncode, ended.stdout) == (7, "float16\n")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +116,7 @@ def test_the_environment_is_the_same_when_run_twice() -> None:
     assert command.environment(once) == once
 
 
-@pytest.mark.parametrize("given", ["", ":/a", "/a:", "/a::/b"])
+@pytest.mark.parametrize("given", ["", ":/a::/b:"])
 def test_the_path_of_the_command_is_what_it_would_be_without_us(given: str, target: Path) -> None:
     code = ["-c", "import sys; print(sys.path[1:])"]
     environ = {**os.environ, "PYTHONPATH": given}
@@ -195,12 +192,6 @@ def test_a_command_that_nobody_reads_ends_as_it_would_without_us(target: Path) -
     ended = run(["--", "sh", "-c", "grep SigIgn /proc/$$/status"], target)
     ignored = int(ended.stdout.split()[1], 16)
     assert not ignored >> (signal.SIGPIPE - 1) & 1
-
-
-def test_a_command_runs_where_there_is_no_output(target: Path) -> None:
-    code = "import sys; from amp_tf.cli.main import main; sys.stdout = None; sys.exit(main(['run', '--', 'true']))"
-    ended = start(["-c", code], target)
-    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.quick

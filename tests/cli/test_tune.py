@@ -18,6 +18,7 @@ from amp_tf.cli.tune import TunedScript, variables_of
 from amp_tf.config import AmpConfig
 from amp_tf.lock import NO_LOCK, read
 from amp_tf.tools.tuning.tuning import Journal, Way
+from tests import processes
 from tests.hooks import running
 
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "tune" / "programs" / "stations_norm.py"
@@ -108,12 +109,10 @@ def test_a_misspelt_metric_is_answered_by_those_that_there_are_also_where_the_pr
 @pytest.mark.parametrize(
     ("start", "metric"),
     [
-        (["train.py"], "train:weights"),
         (["part/train.py"], "part.train:weights"),
         (["broken/train.py"], "broken.train:weights"),  # where a package cannot be imported, the program can be
         (["-m", "part.train"], "part.train:weights"),
         (["-m", "amp_tf", "train.py"], "train:weights"),
-        (["-c", "import runpy; runpy.run_path('train.py', run_name='__main__')"], "train:weights"),
     ],
 )
 def test_a_function_of_the_program_is_asked_for_what_was_trained(here, start, metric):
@@ -142,7 +141,7 @@ def test_what_the_program_started_ends_with_the_tuning(here, number):
     (here / "child.py").write_text(program)
     shell = ["sh", "-c", f"{sys.executable} child.py; true"]
     options = ["--metric", "accuracy", *OPTIONS]
-    tuning = subprocess.Popen([sys.executable, "-m", "amp_tf", "tune", *options, "--", *shell])
+    tuning = processes.start([sys.executable, "-m", "amp_tf", "tune", *options, "--", *shell])
     deadline = time.monotonic() + 100
     while not (here / "child").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -194,7 +193,7 @@ def test_a_tuning_that_was_killed_goes_on_and_its_result_holds(here):
     """With a real program: the metric is lost in bfloat16, and one layer in float32 brings it back."""
     lock = here / "amp.lock"
     environ = running.environment(here, {})
-    tuning = subprocess.Popen(command(lock), env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    tuning = processes.start(command(lock), env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     runs = here / "amp.lock.runs" / "runs.jsonl"
     deadline = time.monotonic() + 300
     while not (runs.exists() and len(runs.read_text().split()) > 2) and time.monotonic() < deadline:
@@ -202,7 +201,7 @@ def test_a_tuning_that_was_killed_goes_on_and_its_result_holds(here):
     os.kill(tuning.pid, signal.SIGKILL)
     tuning.wait()
     made = len([line for line in runs.read_text().splitlines() if line])
-    ended = subprocess.run(command(lock), env=environ, capture_output=True, text=True, check=False)
+    ended = processes.run(command(lock), env=environ, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     told = re.findall(r"run (\d+) of at most 40", ended.stderr)
     assert int(told[0]) == made + 1

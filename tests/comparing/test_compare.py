@@ -1,7 +1,10 @@
-"""Healthy models are told to be healthy; figures are numpy's; nothing of the user's is changed."""
+"""What ``amp_tf.compare`` finds in models and steps, the ranges of their values, and its page."""
+
+from __future__ import annotations
 
 import dataclasses
 import json
+from html import unescape
 from importlib import resources
 
 import jsonschema
@@ -12,11 +15,16 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.graph.names import KerasLayer, recorded
 from amp_tf.precision import Precision
+from amp_tf.reporting import files
 from amp_tf.tools.comparing.comparison import Comparison
-from amp_tf.tools.comparing.ranges import Ranges
+from amp_tf.tools.comparing.ranges import Ranges, find_ranges
+from amp_tf.tools.comparing.steps import flat_step
 from amp_tf.tools.comparing.verdicts import Statistics, figure, judge, limit, title
 from tests.comparing.planted import PLANTED
+from tests.reporting import browser
+from tests.reporting.rendering import shown
 
 BF16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 F16 = amp_tf.AmpConfig(precision="float16", target="cpu")
@@ -39,8 +47,8 @@ def _model(seed):
     return model, [(rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for _ in range(2)]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_a_healthy_model_is_healthy_ten_times_of_ten(seed):
+@pytest.mark.parametrize("seed", range(4))
+def test_a_healthy_model_is_healthy_four_times_of_four(seed):
     found = amp_tf.compare(*_model(seed), (BF16, F16)[seed % 2])
     assert found.is_healthy
     assert (found.findings, found.first_divergence, found.line) == ((), None, "")
@@ -218,3 +226,188 @@ def test_where_the_ideal_is_as_far_off_there_is_no_more_to_ask():
     right, off = (Statistics(32, error, 0.0, 0.0, 0.0, 0.0, np.inf) for error in (0.0, np.inf))
     (output,) = judge([("result", "accuracy")], [off], [off], [right], [off], Precision.BFLOAT16)
     assert output.ratio == 1
+
+
+FORCED = amp_tf.AmpConfig(precision="bfloat16", target="cpu", force_f16=("lost",))
+X = np.random.default_rng(0).normal(size=(32, 16)).astype("f")
+
+
+def step_with(apply, rate):
+    """A step whose gradient loses everything in 16 bit: it is a small difference of large numbers."""
+    w = tf.Variable(tf.ones((16, 8)), name="w")
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.matmul(x, w) ** 2)
+        gradient = tape.gradient(loss, w)
+        with tf.name_scope("lost"):
+            large = 50 * tf.reduce_max(x)
+            gradient = gradient + large - large
+        apply(w, rate * gradient)
+        return loss
+
+    return step
+
+
+APPLY = {
+    "assign_sub": lambda w, change: w.assign_sub(change),
+    "assign": lambda w, change: w.assign(w - change),
+    "op": lambda w, change: tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=1.0, delta=change),
+}
+
+
+@pytest.mark.parametrize("way", APPLY)
+@pytest.mark.parametrize("rate", [0.1, 1e-9])
+def test_gradients_are_compared_whatever_the_rate(way, rate):
+    good = amp_tf.compare(step_with(APPLY[way], rate), [(X,)], BF16)
+    bad = amp_tf.compare(step_with(APPLY[way], rate), [(X,)], FORCED)
+    assert [(output.kind, output.is_good) for output in good.outputs] == [("result", True), ("update", True)]
+    assert [(output.kind, output.is_good) for output in bad.outputs] == [("result", True), ("update", False)]
+
+
+def test_no_sum_is_put_into_a_temporary_variable():
+    """TensorFlow's memory optimizer does so where a CPU's 256 MiB seem to be short, as with a tied table of words."""
+    table, kernel = tf.Variable(tf.ones((20_000, 64))), tf.Variable(tf.ones((64, 64)))
+
+    @tf.function
+    def step(ids):
+        with tf.GradientTape() as tape:
+            logits = tf.matmul(tf.matmul(tf.gather(table, ids), kernel), table, transpose_b=True)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits)) + tf.reduce_sum(table**2)
+        of_table, of_kernel = tape.gradient(loss, [table, kernel])
+        table.assign_sub(0.1 * tf.convert_to_tensor(of_table))
+        kernel.assign_sub(0.1 * of_kernel)
+        return loss
+
+    _, flat = flat_step(step, [(np.arange(1024),)], 1)
+    ops = {node.op for node in flat.graph.node}
+    assert "AddN" in ops
+    assert "TemporaryVariable" not in ops
+
+
+@pytest.mark.parametrize("x", [X[:0], np.full_like(X, np.nan)])
+def test_batches_without_a_finite_number_are_not_healthy(x):
+    w = tf.constant(np.ones((16, 8), "f"))
+    with pytest.raises(amp_tf.GraphError, match="in float32 all outputs are empty, inf or nan"):
+        amp_tf.compare(lambda x: tf.matmul(x, w), [(x,)], BF16)
+
+
+def test_the_ranges_are_those_of_numpy():
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=(6, 5)).astype(np.float32)
+    batches = [(rng.normal(size=(4, 6)) * size).astype(np.float32) for size in (1e4, 1e5)]
+    found = find_ranges(lambda x: tf.matmul(tf.tanh(tf.matmul(x, w, name="large")), w.T), batches)
+    assert not found.is_healthy
+    node = next(node for node in found.nodes if node.name == "large")
+    products = np.abs(np.concatenate(batches).astype(np.float64) @ w)
+    assert node.is_f16
+    assert node.largest == pytest.approx(products.max(), rel=1e-5)
+    assert node.smallest == pytest.approx(products.min(), rel=1e-3)  # sums that cancel
+    assert node.over == np.mean(products > 65504)
+    assert (node.under, found.batches, found.loss_scale) == (0, 2, 1)
+    assert f"large (MatMul): {100 * node.over:.3g}% of it above 65,504, up to {node.largest:.3g}" in str(found)
+
+
+def test_what_underflows_and_what_stays_in_float32():
+    planted, rng = PLANTED["loss"], np.random.default_rng(3)
+    found = find_ranges(planted.make(), [planted.batch(rng)])
+    first = next(node for node in found.nodes if node.name == planted.node)
+    assert first.is_f16
+    assert first.under > 0.5
+    assert "of it so small that it becomes zero, down to" in str(found)
+    schema = resources.files("amp_tf.tools.comparing").joinpath("ranges-1.schema.json").read_text(encoding="utf-8")
+    jsonschema.validate(json.loads(found.to_json()), json.loads(schema))
+    kept = find_ranges(lambda x: tf.exp(x) + tf.reduce_sum(tf.matmul(x, x)), [np.full((4, 4), 20, np.float32)])
+    assert kept.is_healthy
+    assert "Exp" in {node.name for node in kept.nodes if not node.is_f16}
+    assert "amp_tf keeps in float32" in str(kept)
+
+
+def test_a_layer_has_its_path_of_keras_where_one_was_recorded():
+    recorded.record("net_1/dense_2", KerasLayer("net/dense_1", ("net", "dense_1")))
+
+    def large(x):
+        with tf.name_scope("net_1"), tf.name_scope("dense_2"):
+            return tf.matmul(x, 1e4 * x, name="product")
+
+    try:
+        found = find_ranges(large, [np.full((4, 4), 100, np.float32)])
+        assert "net_1/dense_2/product (MatMul, layer net/dense_1): 100% of it above 65,504" in str(found)
+    finally:
+        recorded.forget()
+
+
+def test_ordinary_numbers_stay_inside():
+    found = find_ranges(lambda x: tf.matmul(x, x), [np.eye(4, dtype=np.float32)])
+    assert (found.is_healthy, found.nodes) == (True, ())
+    assert "float16 reaches far enough (float32 alone; 1 batch)" in str(found)
+
+
+def page(found):
+    return files.page([{**found.to_dict(), "text": str(found)}])
+
+
+@pytest.fixture(scope="module")
+def found():
+    def product(x):
+        w = tf.constant(np.ones((6, 6), np.float32))
+        with tf.name_scope("a_layer_of_a_very_long_name" * 4):
+            return tf.matmul(x, w, name="beyond_the_range")
+
+    x = np.full((4, 6), 5e4, np.float32)
+    return amp_tf.compare(product, [x], amp_tf.AmpConfig(precision="float16", target="cpu"))
+
+
+def test_the_page_has_the_verdicts_the_first_divergence_and_what_the_line_is_worth(found):
+    plain = unescape(shown(page(found)).replace("<wbr>", ""))
+    assert found.line
+    assert f"<p>It {found.worth}.</p><pre>{found.line}</pre>" in plain
+    assert "16 bit gains nothing" in found.worth
+    assert f"First divergence</h2><p>{found.first_divergence.name} (MatMul), error inf in the run</p>" in plain
+    assert "float16 ends at 65504" in plain
+    assert "alone, it fixes all outputs of the batches that were judged</td>" in plain
+    assert '<td data-head="output">result</td>' in plain
+
+
+def test_where_nothing_mends_it_the_page_says_so(found):
+    without = dataclasses.replace(found, patterns=(), mends=False)
+    text = shown(page(without))
+    assert "<h2>What to write</h2><p>No line fixes it: " in text
+    assert "<pre>" not in text
+
+
+def test_an_output_of_which_float32_has_no_digits_is_shown_as_such_and_not_as_the_furthest(found):
+    clear = dataclasses.replace(found.outputs[0], error=0.07, ideal=0.06, noise=1e-6, ratio=1.2, is_good=True)
+    blind = dataclasses.replace(clear, kind="gradient", name="key/bias", error=6.5456, noise=5.1, ratio=0.0)
+    healthy = dataclasses.replace(found, outputs=(blind, clear), findings=(), patterns=(), first_divergence=None)
+    cells = '<td data-head="ratio">–</td><td data-head="good">float32 itself has no two digits of it</td>'
+    assert cells in shown(page(healthy))
+    assert "The output nearest to its limit is the result: off by 7.00%; up to 24.00% is healthy." in str(healthy)
+    assert "Of 1 outputs float32 itself has less than two digits: these only have to be finite." in str(healthy)
+
+
+def test_a_notebook_shows_the_page_in_a_frame(found):
+    view = found._repr_html_()
+    assert view.startswith("<iframe srcdoc=")
+    text = unescape(unescape(shown(unescape(view))).replace("<wbr>", ""))
+    assert found.worth in text
+    assert f"amp_tf.enable(keep_float32={list(found.patterns)})" in text
+    assert "AMP_TF_KEEP_FLOAT32" not in text
+
+
+@pytest.mark.skipif(bool(browser.MISSING), reason=browser.MISSING)
+def test_no_column_is_cut_on_a_narrow_screen(found, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(page(found))
+    with browser.browser() as window:
+        window.open(path)
+        window.wait("document.querySelector('article')?.textContent")
+        for width in (400, 1000):
+            window.look(width)
+            right = "Math.max(...[...document.querySelectorAll('td, pre')].map(e => e.getBoundingClientRect().right))"
+            assert window.run(f"return {right}") <= width
+
+
+def test_without_javascript_the_page_shows_what_the_terminal_does(found):
+    assert f"<pre>{files.html.escape(str(found))}</pre></noscript>" in page(found)

@@ -1,4 +1,4 @@
-"""The line fixes all outputs on all batches, and is no longer than that takes."""
+"""What is written to fix an error, and whether a run decides as the comparison did."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.graph.names import recorded
 from amp_tf.hooks import layer_paths
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.precision import Precision
+from amp_tf.reporting import process
+from amp_tf.reporting.schema import RewriteReport
 from amp_tf.tools.comparing.findings import scope_of
+from amp_tf.tools.comparing.pipeline import notes_on_run
 from amp_tf.tools.search import reduce
+from tests.small_graphs import graph
 
 CONFIG = amp_tf.AmpConfig(precision="float16", target="cpu")
 X = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32)
@@ -77,15 +83,8 @@ def test_what_goes_wrong_inside_of_a_loop_which_is_not_looked_at_is_mended_by_it
 
 def test_nodes_of_few_layers_are_kept_by_the_names_of_these_where_that_is_healthy_too():
     """Forward and backward nodes of two layers overflow: four regular expressions, or two layers."""
-    keras.utils.set_random_seed(1)
-    rng = np.random.default_rng(1)
-    income, rooms = rng.lognormal(11, 0.6, (512, 1)), rng.integers(1, 9, (512, 1))
-    x = np.hstack([income, rooms]).astype(np.float32)
-    y = (income * 3e-5 + rooms * 0.2).astype(np.float32)
-    layers = (("features", 16, "relu"), ("hidden", 16, "tanh"), ("price", 1, None))
-    dense = (keras.layers.Dense(width, activation=name, name=layer) for layer, width, name in layers)
-    model = keras.Sequential([keras.Input((2,)), *dense], name="houses")
-    model.compile("adam", "mse")
+    x, y = _data()
+    model = _model("houses")
     layer_paths.install(amp_tf.AmpConfig())
     try:
         found = amp_tf.compare(model, [(x[start : start + 64], y[start : start + 64]) for start in (0, 64)], CONFIG)
@@ -131,3 +130,123 @@ def test_where_everything_is_kept_it_says_that_16_bit_gains_nothing():
 )
 def test_the_layer_of_a_gradient_is_that_of_what_it_is_the_gradient_of(node, layer):
     assert scope_of(node) == layer
+
+
+WITH_BF16 = Hardware(cpu_has_bf16=True)
+STEP = """
+    x = Placeholder()
+    bias = Const() value=float32[4]
+    net/dense/MatMul = MatMul(x, x)
+    net/dense/BiasAdd = BiasAdd(net/dense/MatMul, bias)
+    net/last/MatMul = MatMul(net/dense/BiasAdd, x)
+"""
+RUN = """
+    x = Placeholder()
+    bias = Const() value=float32[4]
+    Call/net/dense/BiasAdd = _FusedMatMul(x, x, bias) num_args=1 fused_ops=['BiasAdd']
+    Call/net/last/MatMul = MatMul(Call/net/dense/BiasAdd, x)
+"""
+
+
+def report(text: str, precision: str = "bfloat16", **settings) -> RewriteReport:
+    config = amp_tf.AmpConfig(precision=precision, **settings)
+    return amp_tf.rewrite(graph(text), config, hardware=WITH_BF16).report
+
+
+def notes(run: RewriteReport) -> list[str]:
+    return list(notes_on_run(report(STEP), graph(STEP), run, Precision.BFLOAT16))
+
+
+def test_the_same_decisions_are_not_worth_a_word_under_whatever_name_they_run():
+    assert notes(report(RUN)) == []
+
+
+def test_a_product_that_is_fused_or_inlined_in_the_run_is_found_and_named():
+    assert notes(report(RUN, keep_float32=("dense/BiasAdd$",))) == [
+        "the run of this process has 1 of 2 products otherwise: net/dense/MatMul (float32 there, bfloat16 here)"
+    ]
+
+
+def test_nothing_is_said_where_nothing_is_known_to_differ():
+    kept = report(RUN, keep_float32=("dense",))
+    assert notes(RewriteReport(())) == []
+    assert notes(report(RUN, "float16", keep_float32=("dense",))) == []
+    assert notes(report(RUN.replace("net/", "other/"), keep_float32=("dense",))) == []
+    assert notes(RewriteReport((*kept.graphs, *report(RUN).graphs))) == []  # one of two graphs decided as here
+
+
+def test_a_model_that_was_trained_before_is_compared_as_it_ran():
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32, "relu", name="first"), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    x, y = np.random.rand(32, 16).astype("float32"), np.random.rand(32, 1).astype("float32")
+    config = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
+    process.reset()
+    with amp_tf.enable(config):
+        model.fit(x, y, batch_size=16, verbose=0)
+    batches = [(x[:16], y[:16]), (x[16:], y[16:])]
+    same = amp_tf.compare(model, batches, config)
+    kept = amp_tf.compare(model, batches, dataclasses.replace(config, keep_float32=("first",)))
+    process.reset()
+    assert not [note for note in same.notes if "otherwise" in note]
+    (note,) = [note for note in kept.notes if "otherwise" in note]
+    assert "first_1/MatMul (bfloat16 there, float32 here)" in note
+
+
+def _model(name=None):
+    keras.backend.clear_session()  # as in a process of its own: names start anew
+    keras.utils.set_random_seed(1)
+    layers = (("features", 16, "relu"), ("hidden", 16, "tanh"), ("price", 1, None))
+    dense = (keras.layers.Dense(width, activation=kind, name=layer) for layer, width, kind in layers)
+    model = keras.Sequential([keras.Input((2,)), *dense], name=name)
+    model.compile(keras.optimizers.Adam(1e-3), "mse")
+    return model
+
+
+def _data():
+    rng = np.random.default_rng(1)
+    income, rooms = rng.lognormal(11, 0.6, (256, 1)), rng.integers(1, 9, (256, 1))
+    return np.hstack([income, rooms]).astype(np.float32), (income * 3e-5 + rooms * 0.2).astype(np.float32)
+
+
+def _losses(x, y, config=None):
+    if config is None:
+        return _model().fit(x, y, epochs=2, batch_size=64, verbose=0).history["loss"]
+    with amp_tf.enable(config):
+        return _model().fit(x, y, epochs=2, batch_size=64, verbose=0).history["loss"]
+
+
+@pytest.fixture(autouse=True)
+def _off_again():
+    yield
+    amp_tf.disable()
+
+
+def test_layers_that_an_earlier_model_recorded_are_not_those_of_this_one():
+    keras.backend.clear_session()
+    other = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="other")])
+    other.compile("sgd", "mse")
+    x, y = _data()
+    with amp_tf.enable(CONFIG):
+        other.fit(x, y, batch_size=64, verbose=0)
+    model = _model()
+    assert model.name == other.name
+    found = amp_tf.compare(model, [(x[:64], y[:64])], CONFIG)
+    assert "features_1" in found.findings[0].layer
+    assert found.patterns != (f"layer:{other.name}",)  # all of the model
+
+
+def test_a_model_that_never_takes_a_step_trains_with_the_line():
+    x, y = _data()
+    found = amp_tf.compare(_model(), [(x[start : start + 64], y[start : start + 64]) for start in (0, 64)], CONFIG)
+    assert [finding.kind for finding in found.findings] == ["overflow"] * len(found.findings)
+    assert "features_1" in found.findings[0].node
+    assert found.mends
+
+    without = _losses(x, y, CONFIG)
+    assert without[0] == pytest.approx(without[1], nan_ok=True)  # every step is skipped
+    with_line = _losses(x, y, dataclasses.replace(CONFIG, keep_float32=found.patterns))
+    assert amp_tf.report().graphs[-1].unmatched == ()
+    assert with_line[1] < with_line[0]
+    assert with_line == pytest.approx(_losses(x, y), rel=0.1)  # the scale falls first: two steps are skipped

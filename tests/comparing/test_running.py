@@ -1,6 +1,9 @@
-"""The look at single nodes: in parts it says what it says of all at once."""
+"""How a comparison runs: calls, parts, copies of variables, and which nodes it looks at."""
 
 from __future__ import annotations
+
+import itertools
+import re
 
 import numpy as np
 import pytest
@@ -10,11 +13,21 @@ import amp_tf
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
+from amp_tf.rewriting.fused_names import find_followers, pattern
 from amp_tf.rewriting.pipeline import rewrite
-from amp_tf.tools.comparing import nodes
+from amp_tf.tools.comparing import joining, nodes
+from amp_tf.tools.comparing.flattening import FlatStep, flatten
+from amp_tf.tools.comparing.functions import again, with_elements
+from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph, RunnableStep, join
+from amp_tf.tools.comparing.nodes import nodes_run_once, probe
 from amp_tf.tools.comparing.ranges import find_ranges
-from amp_tf.tools.comparing.steps import flat_step
+from amp_tf.tools.comparing.steps import flat_step, trace
 from amp_tf.tools.progress import silent
+from amp_tf.tools.train_functions import as_function, kept
+from tests.cpu.test_folding import BLOCK
+from tests.cpu.test_lifting import DENSE
+from tests.rewriting import rewritten
+from tests.small_graphs import graph
 
 
 def test_nodes_in_parts_are_nodes_all_at_once(monkeypatch):
@@ -27,10 +40,10 @@ def test_nodes_in_parts_are_nodes_all_at_once(monkeypatch):
 
     step, flat = flat_step(layers, [np.random.default_rng(2).normal(size=(4, 8)).astype("float32")], 1)
     config = AmpConfig(precision="bfloat16", target="cpu")
-    rewritten = rewrite(flat.graph, config, preserve=flat.ends, hardware=Hardware(cpu_has_bf16=True)).graph
+    converted = rewrite(flat.graph, config, preserve=flat.ends, hardware=Hardware(cpu_has_bf16=True)).graph
 
     def looked():
-        found = nodes.measure_nodes(step, flat, rewritten, Precision.BFLOAT16, 0, 1.0, None, silent)
+        found = nodes.measure_nodes(step, flat, converted, Precision.BFLOAT16, 0, 1.0, None, silent)
         return [(each.probe.name, each.accumulated, each.local, each.largest_input) for each in found]
 
     whole = looked()
@@ -62,3 +75,186 @@ def test_tf32_is_off_meanwhile_and_then_as_it_was(judge, is_on):
         experimental.enable_tensor_float_32_execution(before)
     assert len(seen) > 2
     assert not any(seen)
+
+
+X = np.full((2, 3), 2.0, "float32")
+
+
+@pytest.fixture
+def step():
+    """A product with one variable, which is added up in another."""
+    weight, total = tf.Variable(tf.ones((3, 3))), tf.Variable(1.0)
+
+    def product(x):
+        y = x @ weight
+        total.assign_add(tf.reduce_sum(y))
+        return y
+
+    return flat_step(product, [X], 1)
+
+
+def variables(joint, flat):
+    """The tensors that read each variable, by its size."""
+    with joint.graph.as_default():
+        return {
+            kept.value.size: tf.raw_ops.ReadVariableOp(resource=joint.tensor(FLOAT32, node), dtype=tf.float32)
+            for node, kept in flat.variables.items()
+        }
+
+
+def test_what_is_fetched_alone_neither_fills_nor_runs_the_rest_of_the_step(step):
+    joint = JointGraph(*step, {FLOAT32: step[1].graph})
+    read = variables(joint, step[1])
+    (product,) = (op.outputs[0] for op in joint.graph.get_operations() if op.type == "MatMul")
+    np.testing.assert_array_equal(joint.fetch(product, 0, 1.0, is_alone=True), X @ np.ones((3, 3)))
+    assert joint.read(read[9]).sum() == 9
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        joint.read(read[1])
+    joint.fetch(product, 0, 1.0)
+    assert joint.read(read[1]) == 1 + X.sum() * 3
+    joint.close()
+
+
+def test_a_form_that_gave_its_memory_back_runs_again_as_before(step):
+    form = RunnableStep(*step, step[1].graph)
+    before = form.run(0, 1.0)
+    form.close()
+    form.close()
+    for first, second in zip(before, form.run(0, 1.0), strict=True):
+        np.testing.assert_array_equal(first, second)
+    form.close()
+
+
+def test_disturbed_numbers_differ_by_a_last_bit_and_whole_ones_not_at_all():
+    value = np.random.default_rng(0).normal(size=(40, 50)).astype("float32")
+    value[0] = 3
+    changed = joining.disturbed(value)
+    steps = (changed.astype("float64") - value) / np.spacing(np.abs(value))
+    assert changed.dtype == np.float32
+    assert not steps[0].any()
+    assert set(np.abs(steps[1:]).ravel()) == {1, 2}  # one or two of the last bit, by which side of a power of two
+    assert 0.4 < (steps[1:] > 0).mean() < 0.6
+    np.testing.assert_array_equal(joining.disturbed(np.array([1, 2])), [1, 2])
+    assert joining.disturbed(np.array(0.1, "float32")).shape == ()
+
+
+def test_disturbed_variables_are_set_part_by_part(step, monkeypatch):
+    form = RunnableStep(*step, step[1].graph)
+    whole = form.run(0, 1.0, is_disturbed=True)
+    monkeypatch.setattr(joining, "_AT_ONCE", 1)
+    for first, second in zip(whole, form.run(0, 1.0, is_disturbed=True), strict=True):
+        np.testing.assert_array_equal(first, second)
+    form.close()
+
+
+def test_a_comparison_holds_what_variables_held_as_it_began():
+    total = tf.Variable(tf.ones((100, 100)))
+
+    def add(x):
+        return total.assign_add(x) + x
+
+    step, flat = flat_step(add, [np.ones((100, 100), "float32")], 1)
+    form = RunnableStep(step, flat, flat.graph)
+    first, second = form.run(0, 1.0), form.run(0, 1.0)
+    np.testing.assert_array_equal(first[0], second[0])
+    total.assign_add(tf.ones((100, 100)))  # the variable has other memory from now on
+    np.testing.assert_array_equal(form.run(0, 1.0)[0], first[0])
+    form.close()
+
+
+BEHIND = """
+    w3 = Placeholder() shape=[3, 3, 16, 64]
+    fetch = Conv2D(act, w3) padding='SAME' strides=[1, 1, 1, 1]
+"""
+
+
+def _probes(proto, rewritten):
+    """The names of the nodes that are looked at."""
+    feeds = tuple(node.name for node in proto.node if node.op == "Placeholder")
+    step = FlatStep(proto, feeds, {}, {}, ("fetch:0",), (), is_compiled=False)
+    with tf.Graph().as_default() as joint:
+        tf.import_graph_def(join(step, {FLOAT32: proto, AMP: rewritten}), name="")
+    return {found.name for found in probe(step, rewritten, joint, wanted=".")}
+
+
+@pytest.mark.parametrize(
+    ("text", "moved", "others"),
+    [
+        (DENSE, {"back"}, {"product", "biased", "act", "sum"}),
+        (BLOCK.replace("    fetch = Identity(act)\n", BEHIND), {"conv", "scaled", "shifted"}, {"act"}),
+    ],
+    ids=["lifting", "folding"],
+)
+def test_a_node_that_gives_other_values_since_it_was_moved_is_not_looked_at(text, moved, others):
+    """A reshaping comes after its bias then; a convolution gives scaled values, of which a sum became a BiasAdd."""
+    proto = graph(text)
+    assert _probes(proto, proto) >= moved | others
+    found = _probes(proto, rewritten.rewrite(proto).graph)
+    assert found >= others
+    assert not found & moved
+
+
+def _flat(function):
+    return flatten(*trace(function, [np.ones((2, 2), np.float32)], 1)).graph
+
+
+def test_nodes_of_loops_and_branches_are_left_out():
+    def program(x):
+        x = tf.exp(x, name="before")
+        for _ in tf.range(2):
+            if tf.reduce_sum(x) > 0:
+                x = tf.sin(x, name="inner")
+        x = tf.cond(tf.reduce_sum(x, name="between") > 0, lambda: tf.cos(x, name="branch"), lambda: x)
+        return tf.tanh(x, name="after")
+
+    graph = _flat(program)
+    names = nodes_run_once(graph)
+    assert {"before", "between", "after"} <= set(names)
+    assert names.index("before") < names.index("between") < names.index("after")
+    inside = [node.name for node in graph.node if node.name.endswith(("/inner", "/branch"))]
+    assert len(inside) == 2
+    assert not {*inside} & {*names}
+    assert not any(node.op == "Switch" and node.name in names for node in graph.node)
+
+
+def test_patterns_find_what_a_product_is_fused_to():
+    def program(x):
+        with tf.name_scope("dense"):
+            y = tf.nn.relu(tf.nn.bias_add(tf.matmul(x, x, name="MatMul"), [1.0, 2.0], name="BiasAdd"), name="Relu")
+        with tf.name_scope("other"):
+            return tf.matmul(y, y, name="MatMul")
+
+    found = pattern("dense/MatMul", find_followers(_flat(program)))
+    assert found == "(^|/)dense/(MatMul|BiasAdd|Relu)$"
+    names = ["dense/Relu", "outer/dense/MatMul", "other/MatMul", "dense/Relu/more", "my_dense/Relu"]
+    assert [bool(re.search(found, name)) for name in names] == [True, True, False, False, False]
+
+
+CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
+VALUES = np.random.default_rng(0).normal(size=(16, 16)).astype("float32")
+
+
+def test_a_variable_among_the_arguments_stays_a_variable():
+    weight, other = tf.Variable(tf.ones((16, 16))), tf.Variable(tf.ones((16, 16)))
+
+    def step(x, w):
+        w.assign_sub(0.1 * tf.matmul(x, x))
+        return tf.reduce_sum(tf.matmul(x, w))
+
+    calls = [kept((given, {})) for given in ((VALUES, weight), (VALUES, other), (tf.constant(VALUES), weight))]
+    function, batches = as_function("step", step, calls)
+    assert len(batches) == 2  # the one with another variable is another step
+    found = amp_tf.compare(function, batches, CONFIG)
+    assert [(output.kind, output.name) for output in found.outputs if output.kind == "update"] == [
+        ("update", "Variable")
+    ]
+    np.testing.assert_array_equal(weight, np.ones((16, 16)))
+
+
+def test_what_was_taken_of_an_iterator_is_known_also_where_a_dataset_is_empty():
+    data = tf.data.Dataset.range(6)
+    iterator, empty, taken = iter(data), data.take(0), {}
+    with pytest.raises(amp_tf.GraphError, match="is empty"):
+        with_elements(lambda *_: None, ((iterator, empty), {}), 4, taken)
+    assert [int(one) for one in taken[id(iterator)]] == [0, 1, 2, 3]
+    assert [int(one) for one in itertools.islice(again(taken[id(iterator)], iterator), 9)] == list(range(6))

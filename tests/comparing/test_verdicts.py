@@ -1,16 +1,24 @@
-"""The verdict on an output: what is too far off in one batch is judged by the ideal program in all of them."""
+"""What is judged to be healthy, and what is named first where it is not."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.config import AmpConfig
+from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.comparing.work import Work
 from tests.comparing.planted import PLANTED
+from tests.truth.bench import Bench
+from tests.truth.programs import practice_models
+from tests.truth.programs.practice import Weights
+from tests.truth.yardstick import distance
 
 _RNG = np.random.default_rng(0)
 _TURN = np.linalg.qr(_RNG.normal(size=(64, 64)))[0].astype(np.float32)
@@ -56,3 +64,290 @@ def test_what_is_wrong_by_all_batches_stays_so(lucky):
     assert len(lucky) == 1
     assert not found.is_healthy
     assert found.findings[0].node == "long_sum"
+
+
+FLOAT16 = AmpConfig(precision="float16", target="cpu")
+
+
+def batches() -> list[tuple[np.ndarray]]:
+    return [(np.full((4, 8), 100.0, np.float32),)]
+
+
+def test_an_infinity_that_a_minimum_hides_is_named_with_it_though_all_is_healthy():
+    first, second = tf.fill((8, 16), 1.0), tf.fill((16, 4), 10.0)
+
+    def step(x):
+        large = tf.matmul(tf.matmul(x, first), second, name="large")  # 128,000
+        return tf.minimum(large, 1000.0, name="bounded") * 0.5
+
+    found = compare(step, batches(), FLOAT16)
+    assert found.is_healthy
+    assert found.notes[0] == (
+        "inf or nan that float32 does not have first appears in float16 at large (MatMul), 100% of its numbers; "
+        "hidden again behind bounded (Minimum)"
+    )
+
+
+def test_a_first_one_that_reaches_an_output_has_no_end():
+    weights = tf.fill((8, 4), 100.0)
+    found = compare(lambda x: tf.reshape(tf.matmul(x, weights, name="large"), (16,)), batches(), FLOAT16)
+    assert not found.is_healthy
+    assert found.notes[0].endswith("first appears in float16 at large (MatMul), 100% of its numbers")
+
+
+def test_nothing_is_said_where_float32_has_the_same_infinities():
+    weights = tf.fill((8, 4), 1e38)
+    found = compare(lambda x: tf.minimum(tf.matmul(x, weights), 1.0) * 0.5, batches(), AmpConfig(precision="bfloat16"))
+    assert not any("first appears" in note for note in found.notes)
+
+
+PRECISIONS = [(name, precision) for name, planted in PLANTED.items() for precision in planted.precisions]
+
+
+@pytest.mark.parametrize(("name", "precision"), PRECISIONS)
+def test_the_planted_error_comes_first_and_the_line_mends_it(name, precision):
+    planted = PLANTED[name]
+    found = planted.compare(precision)
+    assert not found.is_healthy
+    first = found.findings[0]
+    assert (first.node, first.kind) == (planted.node, planted.kind)
+    assert found.mends
+    assert found.first_divergence is not None
+    text = str(found)
+    assert f"1. {planted.kind}: {planted.node} (" in text
+    assert f" products in float32):\n  amp_tf.enable(keep_float32={list(found.patterns)})" in text
+    assert found.line in str(found.for_command())
+    assert len(text.splitlines()) <= 40
+
+    config = amp_tf.AmpConfig(precision=precision, target="cpu", force_f16=planted.force, keep_float32=found.patterns)
+    rng = np.random.default_rng(3)
+    mended = amp_tf.compare(planted.make(), [planted.batch(rng) for _ in range(2)], config)
+    assert mended.is_healthy
+    assert mended.findings == ()
+
+
+def test_without_the_forced_nodes_the_rules_prevent_it():
+    planted = dataclasses.replace(PLANTED["norm"], force=())
+    assert planted.compare("bfloat16").is_healthy
+
+
+_DENSE = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
+Run = Callable[..., dict[str, Any]]
+
+
+def sampled() -> tuple[Run, list[Any]]:
+    """A line of an image that is sampled between its pixels where a network says, and the network's gradient."""
+    rng = np.random.default_rng(0)
+    weights = tf.Variable(rng.normal(size=(16, 1)).astype(np.float32) / 4)
+
+    def step(x: Any, line: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            moved = tf.range(64.0) + 10.0 * tf.tanh(tf.matmul(x, weights))
+            place = tf.clip_by_value(moved, 0.0, 62.999)
+            out = tf.zeros(())
+            for neighbour in (0, 1):
+                pixel = tf.gather(line, tf.cast(tf.floor(place), tf.int32) + neighbour, batch_dims=1)
+                out += (1.0 - tf.abs(place - tf.floor(place) - neighbour)) * pixel
+            out = tf.matmul(out, tf.ones((64, 4)))
+            loss = tf.reduce_mean(tf.square(out))
+        return {"out": out, "gradient": tape.gradient(loss, weights)}
+
+    return step, [tuple(rng.normal(size=(4, size)).astype(np.float32) for size in (16, 64))]
+
+
+def near_a_hundred() -> list[Any]:
+    """A batch of two arguments: numbers near zero, and near a hundred."""
+    rng = np.random.default_rng(1)
+    return [tuple(rng.normal(size=(16, 16)).astype(np.float32) + mean for mean in (0, 100))]
+
+
+def composed() -> tuple[Run, list[Any]]:
+    """A difference that is negated and exponentiated: on CPUs TensorFlow makes one op of both."""
+
+    def step(x: Any, base: Any) -> dict[str, Any]:
+        near = base * (1.0 + 0.001 * tf.matmul(x, _DENSE))
+        return {"out": tf.matmul(tf.exp(-(near - base)), _DENSE)}
+
+    return step, near_a_hundred()
+
+
+def tiny_loss() -> tuple[Run, list[Any]]:
+    """A loss that is weighted down: TensorFlow multiplies the weight with other constants."""
+    return PLANTED["loss"].make(), [(PLANTED["loss"].batch(np.random.default_rng(3)),)]
+
+
+def errors_of_run(step: Run, batch: tuple[np.ndarray, ...], config: amp_tf.AmpConfig) -> dict[str, float]:
+    """How far the results of a program under amp_tf are from those in float32, by name."""
+    truth = tf.function(step)(*map(tf.constant, batch))
+    handle = amp_tf.enable(config)
+    try:
+        found = tf.function(step)(*map(tf.constant, batch))
+    finally:
+        handle.uninstall()
+    return {name: distance(found[name].numpy(), value.numpy()) for name, value in truth.items()}
+
+
+def of_practice(model: Any) -> Callable[[], tuple[Run, list[Any]]]:
+    """A model of ``tests/truth``, with the gradients of all its variables."""
+
+    def program() -> tuple[Run, list[Any]]:
+        bench = Bench(model.__name__)
+        weights, x = Weights(bench), bench.normal(16, 32)
+        model(weights, tf.constant(x))
+
+        def step(x: Any) -> dict[str, Any]:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                results = model(weights, x)
+            gradients = tape.gradient(results["loss"], {**weights.variables, "x": x})
+            return {**results, **{name.replace("/", "."): value for name, value in gradients.items()}}
+
+        return step, [(x,)]
+
+    return program
+
+
+PROGRAMS = {
+    "sampled": sampled,
+    "composed": composed,
+    "tiny loss": tiny_loss,
+    "gated transformer block": of_practice(practice_models.gated_transformer_block),  # its sums go around
+    "spatial transformer": of_practice(practice_models.spatial_transformer),
+}
+
+
+@pytest.fixture(autouse=True)
+def unfused() -> Iterator[None]:
+    """Nothing is fused in the runs, as in comparisons: what is fused depends on the machine, and rounds once less."""
+    before = tf.config.optimizer.get_experimental_options().get("remapping", True)
+    tf.config.optimizer.set_experimental_options({"remapping": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"remapping": before})
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_the_errors_are_those_of_the_run(program: str, precision: Any) -> None:
+    step, batches = PROGRAMS[program]()
+    config = amp_tf.AmpConfig(precision=precision, target="cpu")
+    run = errors_of_run(step, batches[0], config)
+    found = {output.name: output.error for output in amp_tf.compare(step, batches, config).outputs}
+    assert found.keys() == run.keys()
+    for name, error in found.items():
+        assert error == pytest.approx(run[name], rel=0.02, abs=2**-14), name  # the same but for orders of sums
+
+
+_UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+_WEIGHTS = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
+_SMALL = _WEIGHTS / np.float32(8)
+Value = Any
+Program = Callable[[Value, Value], Value]
+
+
+def _near(x: Value, base: Value) -> Value:
+    return base * (1.0 + 0.001 * tf.matmul(x, _WEIGHTS))
+
+
+def _ended(value: Value) -> Value:
+    return tf.matmul(value, _WEIGHTS)
+
+
+def _normalized(value: Value, squared: Program) -> Value:
+    centred = value - tf.reduce_mean(value, -1, keepdims=True)
+    return centred * tf.math.rsqrt(tf.reduce_mean(squared(centred, centred), -1, keepdims=True) + 1e-9)
+
+
+def _recurrent(x: Value) -> Value:
+    return tf.tanh(tf.matmul(x, _SMALL)) + 0.5 * x
+
+
+def _unrolled(x: Value, base: Value) -> Value:
+    for _ in range(4):
+        x = _recurrent(x)
+    return _ended(x)
+
+
+def _looping(x: Value, base: Value) -> Value:
+    return _ended(tf.while_loop(lambda turn, _: turn < 4, lambda turn, x: (turn + 1, _recurrent(x)), (0, x))[1])
+
+
+def _with_unused_gradients(x: Value, base: Value) -> Value:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        near = _near(x, base)
+        loss = tf.reduce_mean(tf.math.log(tf.abs(near - base)))
+    tape.gradient(loss, x)
+    return _ended(near - base)
+
+
+def _joined(x: Value, base: Value, join: Callable[[list[Value]], Value]) -> Value:
+    parts = [_near(x, base) - base, tf.matmul(x, _WEIGHTS)]
+    return _ended(tf.reshape(join(parts), (-1, 16)))
+
+
+PAIRS: dict[str, tuple[Program, Program]] = {
+    "a quotient and a product": (
+        lambda x, base: _ended((_near(x, base) - base) / 10.0),
+        lambda x, base: _ended((_near(x, base) - base) * 0.1),
+    ),
+    "a square and a product": (
+        lambda x, base: _ended(_normalized(_near(x, base), lambda value, _: tf.square(value))),
+        lambda x, base: _ended(_normalized(_near(x, base), tf.multiply)),
+    ),
+    "a stack and a concatenation": (
+        lambda x, base: _joined(x, base, lambda parts: tf.stack(parts, 1)),
+        lambda x, base: _joined(x, base, lambda parts: tf.concat([part[:, None] for part in parts], 1)),
+    ),
+    "turns of a loop and a row of steps": (_looping, _unrolled),
+    "a function and its body": (
+        lambda x, base: _ended(tf.function(_near)(x, base) - base),
+        lambda x, base: _ended(_near(x, base) - base),
+    ),
+    "with and without gradients that nobody uses": (
+        _with_unused_gradients,
+        lambda x, base: _ended(_near(x, base) - base),
+    ),
+}
+EQUAL = [(pair, precision) for pair in PAIRS for precision in _UNIT]
+
+
+def _step(program: Program) -> Callable[[Value, Value], dict[str, Value]]:
+    return lambda x, base: {"out": program(x, base)}
+
+
+def _are_alike(errors: list[float], precision: str) -> bool:
+    """Whether errors differ by chance alone: by a factor of two, or by a rounding."""
+    return max(errors) <= 2 * min(errors) + _UNIT[precision]
+
+
+@pytest.mark.parametrize(("pair", "precision"), EQUAL)
+def test_equal_programs_are_judged_alike_and_are_as_far_off(pair: str, precision: Any) -> None:
+    config = amp_tf.AmpConfig(precision=precision, target="cpu")
+    batches = near_a_hundred()
+    steps = [_step(program) for program in PAIRS[pair]]
+    outputs = [amp_tf.compare(step, batches, config).outputs[0] for step in steps]
+    assert len({output.is_good for output in outputs}) == 1, outputs
+    assert _are_alike([output.error for output in outputs], precision), outputs
+    runs = [errors_of_run(step, batches[0], config)["out"] for step in steps]
+    assert _are_alike(runs, precision), runs
+    assert _are_alike([runs[0], outputs[0].error], precision), (runs, outputs)
+
+
+@pytest.mark.parametrize("precision", _UNIT)
+def test_what_tensorflow_fuses_changes_nothing(precision: Any) -> None:
+    config = amp_tf.AmpConfig(precision=precision, target="cpu")
+
+    def dense(x: Value, base: Value) -> Value:
+        hidden = tf.nn.relu(tf.nn.bias_add(tf.matmul(x, _WEIGHTS), base[0]))
+        return _ended(tf.nn.bias_add(tf.matmul(hidden, _SMALL), -base[1]))
+
+    errors = []
+    for fuses in (True, False):
+        before = tf.config.optimizer.get_experimental_options()
+        tf.config.optimizer.set_experimental_options({"remapping": fuses})
+        try:
+            errors.append(errors_of_run(_step(dense), near_a_hundred()[0], config)["out"])
+            errors.append(amp_tf.compare(_step(dense), near_a_hundred(), config).outputs[0].error)
+        finally:
+            tf.config.optimizer.set_experimental_options({"remapping": before.get("remapping", True)})
+    assert _are_alike(errors, precision), errors

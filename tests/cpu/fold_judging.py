@@ -22,7 +22,7 @@ from amp_tf.oplists.targets import resolve_target
 from amp_tf.rewriting.form import Form, Job
 from tests.cpu.random_normalization import NormalizedGraph, normalized_graph
 from tests.graph_text import to_text
-from tests.rewriting.graph_shapes import GraphShapes
+from tests.rewriting.rewritten import GraphShapes
 
 FOLDED, NOTHING = "folded", "nothing to fold"
 # Of each value: all values are positive, and a sum of 16 products in another order differs by less than 16 × 2**-24,

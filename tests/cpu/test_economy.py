@@ -80,14 +80,6 @@ def test_decisions_follow_the_figures_of_the_cpu(rate, size, is_f16):
     assert [node.reason.rule is Rule.ALLOW_LIST for node in report.nodes if node.name == "product"] == [is_f16]
 
 
-def test_a_short_detour_is_not_worth_two_casts():
-    def build():
-        x, w = _placeholder(512, 512), _placeholder(512, 512)
-        tf.matmul(tf.nn.relu(tf.matmul(x, w), name="clr1"), w)
-
-    assert _reasons(build)["clr1"] in (Rule.BETWEEN_ALLOW, Rule.BESIDE_ALLOW)
-
-
 @pytest.mark.parametrize(
     "config",
     [
@@ -118,19 +110,6 @@ def test_a_product_that_the_user_forces_is_converted_however_small():
     assert rules["other"] is Rule.DOES_NOT_PAY  # its neighbours are weighed as ever
 
 
-def test_an_op_that_the_user_forces_is_converted_where_no_product_is_near():
-    def build():
-        with amp_tf.scope("f16"):
-            tf.sigmoid(_placeholder(512, 512), name="scoped")
-        tf.sigmoid(_placeholder(512, 512), name="named")
-        tf.sigmoid(_placeholder(512, 512), name="neither")
-
-    rules = _reasons(build, amp_tf.AmpConfig(force_f16=("^named$",)))
-    assert rules["scoped"] is Rule.FORCED_BY_SCOPE
-    assert rules["named"] is Rule.FORCED_BY_NAME
-    assert not rules["neither"].converts
-
-
 def test_a_kernel_that_is_slow_in_16_bit_is_not_used():
     def build():
         x, w = _placeholder(8, 48, 48, 96), _placeholder(3, 3, 96, 1)
@@ -149,38 +128,6 @@ def test_a_kernel_that_is_slow_in_16_bit_is_not_used():
     assert rules["stride2"] is Rule.DOES_NOT_PAY
     forced = _reasons(build, amp_tf.AmpConfig(force_f16=("^stride2$",)))
     assert forced["stride2"] is Rule.FORCED_BY_NAME
-
-
-def test_loops_keep_one_precision():
-    def build():
-        w = _placeholder(512, 512)
-        tf.compat.v1.while_loop(
-            lambda x: tf.reduce_sum(x) < 10, lambda x: tf.tanh(tf.matmul(x, w)), [_placeholder(512, 512)]
-        )
-
-    with tf.Graph().as_default() as graph:
-        tf.compat.v1.disable_control_flow_v2()
-        build()
-        tf.compat.v1.enable_control_flow_v2()
-    result = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), amp_tf.AmpConfig(), hardware=BF16_CPU)
-    kinds = {node.op: node.precision.value for node in result.report.nodes}
-    assert kinds["Merge"] == kinds["NextIteration"]
-    assert kinds["MatMul"] == "bfloat16"
-
-
-@pytest.mark.parametrize("body", [tf.sin, tf.tanh], ids=["float32 loop", "16-bit loop"])
-def test_no_cast_stands_between_the_entry_of_a_loop_and_its_merge(body):
-    """TensorFlow finds out by this edge that a loop in a branch that is not taken does not run."""
-    with tf.Graph().as_default() as graph, lowered_control_flow():
-        x, w = _placeholder(512, 512), _placeholder(512, 512)
-        y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, body(y)), (0, tf.matmul(x, w)))[1]
-        tf.matmul(y, w)
-    result = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), amp_tf.AmpConfig(), hardware=BF16_CPU)
-    op_of = {node.name: node.op for node in result.graph.node}
-    merges = [node for node in result.graph.node if node.op == "Merge"]
-    assert {op_of[merge.input[0]] for merge in merges} == {"Enter"}
-    products = [node for node in result.graph.node if node.op == "MatMul"]
-    assert {product.attr["T"].type for product in products} == {tf.bfloat16.as_datatype_enum}
 
 
 def _loop_of_products(turns):
@@ -300,22 +247,6 @@ def test_a_product_that_loses_in_16_bit_stays_in_float32_inside_an_island_that_g
     assert "with its casts" in str(reasons["small"])
 
 
-def test_a_product_with_a_slow_kernel_stays_in_float32_inside_an_island_that_gains():
-    def build():
-        x, k = _placeholder(16, 24, 24, 144), _placeholder(1, 1, 144, 144)
-        y = tf.nn.conv2d(x, k, 1, "SAME", name="before")
-        z = tf.exp(_placeholder(16, 24, 24, 144))
-        tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
-            input=y, filter_sizes=[5, 5, 144, 1], out_backprop=z, strides=[1] * 4, padding="SAME", name="filter"
-        )
-        tf.nn.conv2d(y, k, 1, "SAME", name="after")
-
-    reasons = _full_reasons(build)
-    assert reasons["before"].rule is reasons["after"].rule is Rule.ALLOW_LIST
-    assert reasons["filter"].rule is Rule.DOES_NOT_PAY
-    assert reasons["filter"].balance.in_f16 > 10 * reasons["filter"].balance.in_float32
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_bias_gradient_that_onednn_fuses_goes_with_its_convolution(shared):
     """Alone it is faster in float32; fused with the filter's gradient it costs nothing, if both have one type."""
@@ -381,16 +312,6 @@ def test_a_reason_gives_the_two_figures_that_were_weighed():
     assert reason.balance == Balance(pytest.approx(in_f16), pytest.approx(in_float32 + around))
     figures = f"{in_f16 / 1e3:.1f} µs with its casts, {(in_float32 + around) / 1e3:.1f} µs in float32"
     assert str(reason) == f"it would not be faster in 16 bit ({figures})"
-
-
-def test_a_small_product_says_what_its_casts_would_take():
-    def build():
-        tf.matmul(_placeholder(8, 8), _placeholder(8, 8), name="small")
-
-    balance = _full_reasons(build)["small"].balance
-    in_float32, in_f16 = SHIPPED.of_product("MatMul", 2 * 8**3, 3 * 64)
-    assert balance.in_float32 == pytest.approx(in_float32)
-    assert balance.in_f16 == pytest.approx(in_f16 + 2 * SHIPPED.of_cast_to_f16(64))
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,11 @@ import amp_tf
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.painting.reasons import Rule
 from tests.cpu.fold_judging import FOLDED, judge_seed
-from tests.cpu.random_normalization import normalized_graph
-from tests.rewriting.graph_shapes import GraphShapes
 from tests.rewriting.rewritten import (
     AUTO,
     BF16_CPU,
     TOLERANCE,
+    GraphShapes,
     check_agreement,
     feeds,
     ops,
@@ -247,34 +246,6 @@ def test_a_scale_that_is_itself_a_scaled_product_stays_where_it_is(products):
     check_agreement(proto, rewrite(proto))
 
 
-FIRST = "conv = Conv2D(x, w) padding='SAME' strides=[1, 1, 1, 1]"
-SECOND = "conv2 = Conv2D(x, w) padding='SAME' strides=[1, 1, 1, 1]"
-
-
-@pytest.mark.parametrize("products", [(FIRST, SECOND), (SECOND, FIRST)], ids=["first", "last"])
-def test_a_residual_sum_of_two_biased_branches_takes_both_biases_in_any_order(products):
-    proto = graph(
-        f"""
-        x = Placeholder() shape=[8, 32, 32, 16]
-        w = Placeholder() shape=[3, 3, 16, 16]
-        s = Placeholder() shape=[16]
-        b = Placeholder() shape=[16]
-        {products[0]}
-        {products[1]}
-        scaled = Mul(conv, s)
-        shifted = AddV2(scaled, b)
-        scaled2 = Mul(conv2, s)
-        summed = AddN(shifted, scaled2)
-        shifted2 = AddV2(summed, b)
-        act = Relu(shifted2)
-        fetch = Identity(act)
-        """
-    )
-    result = rewrite(proto)
-    assert [node.name for node in result.graph.node if node.op == "BiasAdd"] == ["shifted", "summed"]
-    check_agreement(proto, result)
-
-
 DEPTHWISE_RESIDUAL = DEPTHWISE.replace(
     "relu6 = Relu6(shifted)",
     """summed = AddV2(shifted, x)
@@ -288,24 +259,6 @@ def test_a_depthwise_product_with_bias_and_residual_sum_stays_as_it_is():
     assert rewrite(graph(DEPTHWISE_RESIDUAL)).report.folded == 0
 
 
-def test_a_product_of_two_results_scales_one_filter_only():
-    proto = graph(
-        """
-        x = Placeholder() shape=[1, 1, 1, 16]
-        w = Placeholder() shape=[1, 1, 16, 1]
-        w2 = Placeholder() shape=[1, 1, 16, 1]
-        w3 = Placeholder() shape=[1, 1, 16, 512]
-        conv = DepthwiseConv2dNative(x, w) padding='SAME' strides=[1, 1, 1, 1]
-        conv2 = DepthwiseConv2dNative(x, w2) padding='SAME' strides=[1, 1, 1, 1]
-        scaled = Mul(conv, conv2)
-        act = Conv2D(scaled, w3) padding='SAME' strides=[1, 1, 1, 1]
-        fetch = Identity(act)
-        """
-    )
-    result = rewrite(proto)
-    check_agreement(proto, result)
-
-
 # The seeds are the same in every run; ``scripts/fuzz_parity folding`` rolls new ones.
 SEEDS = range(80)
 
@@ -315,10 +268,3 @@ def test_folded_graphs_compute_the_same_values_in_float32() -> None:
     problems = [f"seed {seed}: {verdict.problem}" for seed, verdict in verdicts.items() if verdict.problem]
     assert not problems, "\n".join(problems)
     assert sum(verdict.kind == FOLDED for verdict in verdicts.values()) > 0.6 * len(SEEDS)
-
-
-def test_fewer_steps_make_the_beginning_of_the_same_graph() -> None:
-    whole, part = (normalized_graph(7, steps).graph.get_operations() for steps in (14, 2))
-    begun = [op.node_def for op in part if not op.name.startswith("fetch")]
-    assert len(begun) < len(whole)
-    assert begun == [op.node_def for op in whole[: len(begun)]]

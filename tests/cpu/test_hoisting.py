@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 import numpy as np
 import pytest
@@ -11,17 +10,10 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
-from amp_tf.cpu import hoisting
-from amp_tf.cpu.hoisting import find_loop_reads
 from amp_tf.graph.names import HOIST_SUFFIX as SUFFIX
-from amp_tf.graph.reader import read_graph
-from amp_tf.graph.templates import Templates
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.oplists.targets import resolve_target
-from amp_tf.rewriting.form import Form, Job
 from tests.small_graphs import function, graph
-from tests.small_graphs import node as node_of
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
 AUTO = amp_tf.AmpConfig()
@@ -104,10 +96,6 @@ NESTED = """
     z_out = Exit(z_switch)
     fetch = Identity(z_out)
 """
-DOUBLED = "doubled = AddV2(read, read)\n    assigned = AssignVariableOp(w_in, doubled) dtype=float32 ^product"
-OUTER_DOUBLED = (
-    "two_w = Const() value=float32[4, 4]*0.25 ^y_out\n    written = AssignVariableOp(w_in, two_w) dtype=float32"
-)
 
 
 def rewrite(proto, config=AUTO, preserve=("fetch",), hardware=BF16_CPU):
@@ -139,16 +127,6 @@ def run(proto, times=1):
         with tf.compat.v1.Session(graph=imported, config=off) as session:
             session.run("init")
             return [session.run("fetch:0", values) for _ in range(times)]
-
-
-def test_the_example_of_hoisting_is_what_happens():
-    blocks = re.findall(r"::\n\n((?:    .*\n)+)", hoisting.__doc__)
-    before, after = ([node_of(line.strip()) for line in block.splitlines()] for block in blocks)
-    old = graph(LOOP)
-    for lines, found in ((before, nodes(old)), (after, nodes(rewrite(old).graph))):
-        for line in lines:
-            sources = [source.partition("-0-CastTo")[0] for source in found[line.name].input]
-            assert (found[line.name].op, sources) == (line.op, line.input)
 
 
 def check_same(proto, result, monkeypatch):
@@ -253,18 +231,6 @@ def test_a_loop_without_turns_is_left_at_once():
     assert moved(result.graph)
     # x itself comes out, rounded to the 8 bits of bfloat16 as the loop hands it on.
     np.testing.assert_allclose(run(result.graph), run(proto), rtol=2**-8)
-
-
-def test_two_reads_of_one_handle_share_an_entry():
-    second = "second = ReadVariableOp(w_in) dtype=float32 ^pivot\n    squared = MatMul(product, second)"
-    proto = edited(
-        LOOP, ("one = Const()", f"{second}\n    one = Const()"), ("NextIteration(product)", "NextIteration(squared)")
-    )
-    result = rewrite(proto)
-    after = nodes(result.graph)
-    assert moved(result.graph) == [ENTER, EARLY]
-    assert after["product"].input[1] == after["squared"].input[1] == ENTER
-    np.testing.assert_allclose(run(result.graph), run(proto), rtol=2**-5)  # six products by weights that are exact
 
 
 def test_readers_that_stay_in_float32_keep_the_exact_weight():
@@ -373,7 +339,6 @@ def test_it_stays_in_the_loop_where(why):
         (amp_tf.AmpConfig(ignore_performance=True), ()),
         (amp_tf.AmpConfig(level="UNSAFE_FORCE_ALL"), ()),
         (amp_tf.AmpConfig(keep_float32=("read",)), ()),
-        (amp_tf.AmpConfig(keep_float32=("w_in",)), ()),
         (amp_tf.AmpConfig(keep_float32=("product",)), ()),
         (amp_tf.AmpConfig(allow_remove=("MatMul",)), ()),
         (amp_tf.AmpConfig(clear_remove=("Enter",)), ()),
@@ -426,11 +391,3 @@ def test_casts_before_a_loop_count_once_and_those_in_it_in_each_turn(monkeypatch
     assert moved(rewrite(proto).graph)
     monkeypatch.setattr("amp_tf.cpu.hoisting.READ_OPS", frozenset())
     assert not rewrite(proto).changed
-
-
-def test_without_a_handle_that_enters_a_loop_nothing_is_looked_at(monkeypatch):
-    view = read_graph(graph("x = Placeholder()\n m = MatMul(x, x)"), Templates())
-    job = Job(AUTO, resolve_target(AUTO, BF16_CPU), Templates())
-    assert "MatMul" in job.products
-    monkeypatch.setattr(Form, "obstacles", property(lambda form: pytest.fail("obstacles were looked for")))
-    assert find_loop_reads(job.form(view, None)).reads == ()

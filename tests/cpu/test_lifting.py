@@ -12,11 +12,11 @@ import amp_tf
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS
 from amp_tf.oplists.hardware import Hardware
-from tests.rewriting.graph_shapes import GraphShapes
 from tests.rewriting.rewritten import (
     AUTO,
     BF16_CPU,
     TOLERANCE,
+    GraphShapes,
     check_agreement,
     feeds,
     ops,
@@ -209,21 +209,14 @@ def _random_graph(rng):
     return made.as_graph_def()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_random_graphs_give_what_they_give_in_float32(seed):
-    proto = _random_graph(np.random.default_rng(seed))
-    result = amp_tf.rewrite(proto, AUTO, hardware=_always_pays(), preserve=("fetch",), shapes=GraphShapes(proto))
-    values = feeds(proto)
-    exact, found = run(proto, values), run(result.graph, values)
-    np.testing.assert_allclose(found, exact, rtol=0, atol=2 * TOLERANCE * np.abs(exact).max())
-
-
-def test_random_graphs_have_something_to_lift():
+def test_random_graphs_give_what_they_give_in_float32_and_have_something_to_lift():
     lifted = 0
-    for seed in range(20):
+    for seed in range(12):
         proto = _random_graph(np.random.default_rng(seed))
-        read = without_casts(
-            amp_tf.rewrite(proto, AUTO, hardware=_always_pays(), preserve=("fetch",), shapes=GraphShapes(proto)).graph
-        )
+        result = amp_tf.rewrite(proto, AUTO, hardware=_always_pays(), preserve=("fetch",), shapes=GraphShapes(proto))
+        values = feeds(proto)
+        exact, found = run(proto, values), run(result.graph, values)
+        np.testing.assert_allclose(found, exact, rtol=0, atol=2 * TOLERANCE * np.abs(exact).max(), err_msg=str(seed))
+        read = without_casts(result.graph)
         lifted += sum(inputs[0].startswith("MatMul") for name, inputs in read.items() if name.startswith("BiasAdd"))
-    assert lifted > 20
+    assert lifted > 12

@@ -1,13 +1,15 @@
-"""By which row of the table nodes cost."""
+"""By which row of the table nodes cost, and that only where amp_tf chooses is anything of costs imported."""
 
 import dataclasses
+import sys
 
 import pytest
 import tensorflow as tf
 
+import amp_tf
 from amp_tf.cpu.prices import Prices
 from amp_tf.graph.reader import read_graph
-from amp_tf.graph.sizes import KnownShapes, NoShapes
+from amp_tf.graph.sizes import NO_SHAPES, KnownShapes
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.cost_tables import BROADCAST, CHANNELS_FIRST, POINTWISE_FIRST, SHIPPED, SLOW, SLOWNESS, TRANSPOSED
 from amp_tf.oplists.fusions import SWISH
@@ -31,7 +33,7 @@ def _placeholder(*shape):
 )
 def test_a_product_of_matrices_costs_by_whether_it_reads_the_second_turned(line, variant):
     view = read_graph(graph(f"x = Placeholder()\n y = {line}"), Templates())
-    assert Prices(view, NoShapes(), SHIPPED).variant(1) == variant
+    assert Prices(view, NO_SHAPES, SHIPPED).variant(1) == variant
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_a_sigmoid_and_what_multiplies_it_with_its_input_cost_as_the_one_op_that
     assert find_swishes(view) == [(first, second)] * is_one
     row = (7.0, 5.0)
     table = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, SWISH: (row,) * len(SHIPPED.sizes)})
-    prices = Prices(view, NoShapes(), table)
+    prices = Prices(view, NO_SHAPES, table)
     assert (prices.op(first, 10.0) == (0.0, 0.0)) == is_one
     assert (prices.op(second, 10.0) == (70.0, 50.0)) == is_one
 
@@ -142,3 +144,46 @@ def test_a_depthwise_gradient_is_slow_for_strides_or_for_many_taps(op, stride, t
     assert prices.variant(2) == SLOW * is_slow
     in_float32, in_f16 = prices.product_of(2, 1e6, 1e5)
     assert (in_f16 == SLOWNESS * in_float32) == is_slow
+
+
+GPU = amp_tf.Hardware(gpu_capabilities=((9, 0),))
+CPU = amp_tf.Hardware(cpu_has_bf16=True)
+LOOP = """
+    x = Placeholder() shape=[64, 64]
+    start = Enter(x) frame_name='f'
+    state = Merge(start, next)
+    go = Placeholder() dtype=bool
+    turns = Enter(go) T=bool frame_name='f' is_constant=true
+    again = LoopCond(turns)
+    switch = Switch(state, again)
+    product = MatMul(switch:1, switch:1)
+    next = NextIteration(product)
+    done = Exit(switch)
+    last = MatMul(done, done)
+"""
+
+
+@pytest.fixture
+def without_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No module of the room can be imported, whatever was before."""
+    monkeypatch.delattr(amp_tf, "cpu", raising=False)
+    for name in [*sys.modules, "amp_tf.cpu"]:
+        if name.startswith("amp_tf.cpu"):
+            monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize("goal", ["speed", "memory"])
+@pytest.mark.parametrize(("hardware", "precision"), [(GPU, "auto"), (GPU, "float16"), (CPU, "bfloat16")])
+@pytest.mark.usefixtures("without_cpu")
+def test_elsewhere_nothing_of_it_is_imported(hardware, precision, goal, tmp_path):
+    report = str(tmp_path) if hardware is GPU else None  # of a CPU it says what ops cost, too
+    config = amp_tf.AmpConfig(precision=precision, goal=goal, report_path=report)
+    result = amp_tf.rewrite(graph(LOOP), config, hardware=hardware)
+    assert {"product", "last"} <= {node.name for node in result.report.nodes if node.precision.is_f16}
+    assert "matmuls and convolutions: 2 of 2" in str(result.report)
+
+
+@pytest.mark.usefixtures("without_cpu")
+def test_where_amp_tf_chooses_it_is():
+    with pytest.raises(ImportError, match="amp_tf"):
+        amp_tf.rewrite(graph(LOOP), amp_tf.AmpConfig(), hardware=CPU)

@@ -21,16 +21,10 @@ BOUNDS = {"float32": 1e-6, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
 @pytest.fixture(scope="module")
-def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("site")
-
-
-@pytest.fixture(scope="module")
 def run(site_folder: Path) -> Callable[[str, str], tuple[dict[str, Any], str]]:
     @functools.cache
     def run_once(precision: str, allreduce: str) -> tuple[dict[str, Any], str]:
         ended = running.run([str(PROGRAM), precision, allreduce], site_folder, {})
-        assert ended.status == 0, ended.err
         return ended.result, ended.err
 
     return run_once

@@ -7,11 +7,6 @@ from tensorflow.core.framework import types_pb2
 from amp_tf.graph import datatypes
 
 
-def test_named_numbers_are_those_of_types_proto():
-    for name in ("FLOAT", "BFLOAT16", "HALF", "RESOURCE", "VARIANT", "INVALID"):
-        assert getattr(datatypes, name) == getattr(types_pb2, f"DT_{name}")
-
-
 def test_quantized_types_are_those_of_tensorflow():
     numbers = {number for number in types_pb2.DataType.values() if number and number < 100}
     quantized = {number for number in numbers if tf.as_dtype(number).is_quantized}

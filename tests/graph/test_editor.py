@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from amp_tf.errors import GraphError
@@ -8,7 +7,7 @@ from amp_tf.graph import editor, wire
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, Wait, attribute
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.graph.wire import SerializedGraph, TypePlaces, parse_graph
+from amp_tf.graph.wire import SerializedGraph, parse_graph
 from amp_tf.oplists.table import SUCCESSORS
 from tests.graph_text import to_text
 from tests.small_graphs import function, graph
@@ -99,23 +98,6 @@ def test_a_type_that_is_not_written_is_left_for_protobuf():
     assert changed == type(made)(node=made.node)
 
 
-def test_a_list_in_which_a_type_takes_two_bytes_is_left_for_protobuf():
-    made = graph(IN_PLACE)
-    made.node[2].attr["T"].list.type[1] = 200
-    found = SerializedGraph(made.SerializeToString()).node
-    places = TypePlaces([2, 2], [0, 0], [0, 2], ["T"])
-    changed, is_changed = found.layout.with_types(places, HALF)
-    assert list(wire.NodeTable(changed)) == list(made.node)
-    assert is_changed.tolist() == [False, False]
-
-
-def test_types_of_one_graph_may_become_several_types():
-    text = "x = Placeholder() dtype=float32\ny = Placeholder() dtype=float32"
-    places = TypePlaces(np.array([1]), np.array([0]), np.array([-1]), ["dtype"])
-    found = edit(text, lambda view, n: Edits(retypes=(retype(view, ("x", 0)), Retype(places, 14))))
-    assert found == "x = Placeholder() dtype=float16\ny = Placeholder() dtype=bfloat16\n"
-
-
 def test_another_op_comes_before_other_types_of_its_attributes():
     text = "x = Placeholder()\nf = FusedBatchNorm(x, x, x, x, x)"
 
@@ -169,22 +151,6 @@ def test_of_two_edits_of_one_input_the_later_counts_and_waits_add_up():
         return Edits(rewires=rewires, waits=(Wait(n["r"], n["y"]), Wait(n["r"], n["z"])))
 
     assert edit(text, plan).splitlines()[3] == "r = Relu(z) T=float32 ^x ^y ^z"
-
-
-def test_new_nodes_may_be_edited_too():
-    text = "x = Placeholder()\ny = Placeholder()"
-
-    def plan(view, n):
-        new = (cast("a", (n["x"], 0)), cast("b", (n["y"], 0)))
-        places = TypePlaces(np.array([0, 2]), np.array([0, 1]), np.array([-1, -1]), ["dtype", "DstT"])
-        return Edits(retypes=(Retype(places, 14),), rewires=(Rewire(3, 0, 2, 0),), waits=(Wait(2, 1),), new=new)
-
-    assert edit(text, plan).splitlines() == [
-        "x = Placeholder() dtype=bfloat16",
-        "y = Placeholder() dtype=float32",
-        "a = Cast(x) DstT=bfloat16 SrcT=float32 Truncate=false ^y",
-        "b = Cast(a) DstT=float16 SrcT=float32 Truncate=false",
-    ]
 
 
 @pytest.mark.parametrize("piece", [1024, 2], ids=["one piece", "many pieces"])
@@ -271,13 +237,3 @@ def test_in_a_function_a_tensor_is_named_by_its_output_and_its_number_there():
         "  b = Cast(t:indices:0) DstT=float16 SrcT=int32 Truncate=false",
         "  c = Cast(x) DstT=float16 SrcT=float32 Truncate=false",
     ]
-
-
-def test_in_a_function_outputs_without_ports_are_passed_over():
-    text = """
-        function f(x: string, d: float32) -> (y: float32)
-          p = ParseSingleExample(x, d) num_sparse=0 sparse_types=[] Tdense=[float32]
-          return y = p:dense_values:0
-    """
-    found = edit_function(text, lambda view, n: Edits(new=(cast("a", (n["p"], 0)),)))
-    assert found.splitlines()[2].startswith("  a = Cast(p:dense_values:0) ")

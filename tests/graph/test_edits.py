@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from amp_tf.graph import editor
-from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, Wait, attribute
+from amp_tf.graph.edits import Edits, NewNode, Reop, Retype, Rewire, Wait, attribute
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.verify import find_violation
@@ -102,12 +102,6 @@ def retyped(view):
     )
 
 
-def test_no_edits_are_false_and_any_edit_makes_them_true():
-    assert not NO_EDITS
-    assert Edits((Reop(0, "A", {}),))
-    assert Edits(waits=(Wait(0, 1),))
-
-
 def test_folded_nodes_read_what_was_planned():
     view, proto = written(FOLDING, FOLD)
     assert [(node.op, list(node.input)) for node in proto.node[CONV:]] == [
@@ -148,12 +142,6 @@ def test_a_new_read_and_its_enter_are_those_of_the_loop_elsewhere():
     assert list(proto.node[READ].input) == ["w_in", "^x_in", "^enter"]
     assert list(proto.node[PRODUCT].input) == ["x_in", "enter"]
     assert find_violation(view, read_graph(proto, Templates()), edits, view.after(edits, Templates())) == ""
-
-
-def test_new_edges_are_told_with_control_edges():
-    assert sorted(hoist().links(EARLY)) == sorted(
-        [(W_OUTSIDE, EARLY), (X_OUTSIDE, EARLY), (EARLY, ENTER), (X_OUTSIDE, ENTER), (ENTER, PRODUCT), (ENTER, READ)]
-    )
 
 
 @pytest.mark.parametrize(
@@ -202,7 +190,3 @@ def test_a_node_that_is_made_anew_keeps_no_input_that_was_given_to_what_it_was()
     assert twice.inputs(WHOLE) == at_once.inputs(WHOLE) == [(PART, 0), (2, 0)]
     written_nodes = {node.name: node for node in written(SPLITTING, both)[1].node}
     assert list(written_nodes["whole"].input) == ["part", "z", "^x"]
-
-
-def test_nothing_then_edits_and_edits_then_nothing_are_the_edits():
-    assert NO_EDITS.then(FOLD) == FOLD == FOLD.then(NO_EDITS)

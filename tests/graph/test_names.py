@@ -8,22 +8,14 @@ import pytest
 
 from amp_tf.graph import names as layers
 from amp_tf.graph.names import (
-    FreshNames,
     KerasLayer,
     is_gradient,
     is_within,
     matches,
     path_of,
     recorded,
-    scope_of,
     tell_unmatched,
 )
-
-
-def test_a_name_is_made_once_and_is_nobodys() -> None:
-    names = FreshNames(["x-0-Fold", "y"], "Fold")
-    assert [names.make("x"), names.make("x"), names.make("y")] == ["x-1-Fold", "x-2-Fold", "y-0-Fold"]
-
 
 # Scopes as Keras 3.15 opens them in fit, each with the layer that opens it.
 KERAS_3 = {
@@ -113,12 +105,6 @@ def test_a_layers_pattern_finds_its_nodes_and_no_others(pattern: str, found: str
         assert {matches(pattern, name) for name in names} == {key in found.split()}, key
 
 
-def test_a_layer_that_another_model_made_is_found_by_its_own_path_too() -> None:
-    recorded.record("student_1/teacher_1", KerasLayer("big/teacher", ("student", "teacher")))
-    assert matches("layer:big/teacher", "student_1/teacher_1/MatMul")
-    assert matches("layer:student/teacher", "student_1/teacher_1/MatMul")
-
-
 @pytest.mark.parametrize(
     "name", ["net/dense/MatMul", "net_1/dense_1/MatMul", "gradients/net/dense_7/MatMul_grad/MatMul"]
 )
@@ -135,12 +121,6 @@ def test_a_scope_that_two_graphs_give_to_two_layers_is_found_by_both() -> None:
     recorded.record("net_1/dense_1", KerasLayer("dense_1", ("net", "dense_1")))
     assert matches("layer:dense", "net_1/dense_1/MatMul")
     assert matches("layer:dense_1", "net_1/dense_1/MatMul")
-
-
-def test_what_is_recorded_later_counts_from_then_on() -> None:
-    assert path_of("net_1/dense_1/MatMul") == ""
-    record()
-    assert path_of("net_1/dense_1/MatMul") == "dense"
 
 
 def test_the_record_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,18 +142,6 @@ def test_what_matched_nothing_is_told_with_the_closest_layer(is_recorded: bool) 
     told = tell_unmatched(("^loss$", "layer:encoder/blok_12", "layer:qqqq"), ["net_1/encoder_1/block_12_1/add"])
     close = "encoder/block_12" if is_recorded else "net_1/encoder_1/block_12_1"
     assert told == f"^loss$, layer:encoder/blok_12 (the closest layer is {close}), layer:qqqq"
-
-
-@pytest.mark.parametrize(
-    ("name", "path"),
-    [
-        ("StatefulPartitionedCall/functional_1/block/dense_1/MatMul", "functional_1/block/dense_1"),
-        ("functional_1/rnn/while/body/_12/cell/MatMul", "functional_1/rnn/cell"),
-        ("StatefulPartitionedCall/MatMul_1", "MatMul_1"),
-    ],
-)
-def test_the_innermost_layer_of_a_forward_node(name: str, path: str) -> None:
-    assert scope_of(name) == path
 
 
 @pytest.mark.parametrize(

@@ -55,10 +55,6 @@ def test_reading_leaves_the_graph_as_it_was():
     assert made.SerializeToString(deterministic=True) == before
 
 
-def test_a_reference_may_be_read_as_a_value():
-    assert edges(read("v = VariableV2() shape=[4, 4]\ni = Identity(v)")) == [("v:0", "i", 0)]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -129,11 +125,6 @@ def test_a_reference_type_as_an_attribute_is_refused():
     assert str(caught.value) == (
         "node 'a': type attribute T is float32_ref, expected a type that is not a reference" + BROKEN
     )
-
-
-def test_an_empty_graph_is_a_view_without_nodes():
-    view = read("")
-    assert (view.node_count, view.unit_count, len(view.edges)) == (0, 0, 0)
 
 
 FUNCTION = """

@@ -11,9 +11,7 @@ from amp_tf.graph.sizes import (
     AttributeShapes,
     KnownShapes,
     ListShapes,
-    NoShapes,
     element_count,
-    read_shape,
 )
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.table import ALIKE, BROADCASTING, CONTROL_FLOW
@@ -41,15 +39,6 @@ def test_shapes_come_from_the_attribute_that_exporters_write():
     assert not AttributeShapes(graph.as_graph_def().node)
 
 
-def test_nothing_is_known_without_a_source():
-    assert NoShapes().output_shapes("x") == ()
-
-
-def test_an_unknown_rank_is_none():
-    assert read_shape(tf.TensorShape(None).as_proto()) is None
-    assert read_shape(tf.TensorShape((2, None)).as_proto()) == (2, -1)
-
-
 KEPT = """
     first = Placeholder()
     x = Enter(first) frame_name='f'
@@ -71,18 +60,6 @@ def test_an_element_has_the_shape_that_was_pushed():
     assert _shapes("")("kept") == [(), (4, 8)]
     assert _shapes("", shape=(-1, 8))("kept") == [(), (-1, 8)]
     assert _shapes("", shape=(4, -1))("kept") == [(), None]
-
-
-def test_elements_of_different_shapes_say_nothing():
-    lines = """
-        y = Reshape(x, size) T=float32
-        both = TensorListPushBack(more, y) element_dtype=float32
-        other = TensorListPopBack(both, anything) element_dtype=float32
-    """
-    view = read_graph(graph(KEPT + lines), Templates())
-    shapes = ListShapes(view, KnownShapes({"x": [(4, 8)], "y": [(32,)], "kept": [(), None], "other": [(), None]}))
-    assert shapes.output_shapes("other") == [(), None]
-    assert shapes.output_shapes("kept") == [(), (4, 8)]
 
 
 def test_an_element_that_is_set_by_number_has_the_shape_of_the_one_that_was_set():
@@ -170,3 +147,15 @@ def test_the_products_of_a_loops_gradient_are_known():
     assert len(products) == 3
     assert None in [operations_of(view, node, before) for node in products]
     assert [operations_of(view, node, after) for node in products] == [2.0 * 4 * 16 * 16] * 3
+
+
+def test_elements_of_different_shapes_say_nothing():
+    lines = """
+        y = Reshape(x, size) T=float32
+        both = TensorListPushBack(more, y) element_dtype=float32
+        other = TensorListPopBack(both, anything) element_dtype=float32
+    """
+    view = read_graph(graph(KEPT + lines), Templates())
+    shapes = ListShapes(view, KnownShapes({"x": [(4, 8)], "y": [(32,)], "kept": [(), None], "other": [(), None]}))
+    assert shapes.output_shapes("other") == [(), None]
+    assert shapes.output_shapes("kept") == [(), (4, 8)]

@@ -5,7 +5,7 @@ import pytest
 import amp_tf
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes, templates
-from amp_tf.graph.templates import Callees, Templates
+from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import SUCCESSORS
 from tests.small_graphs import function, graph, node
@@ -42,11 +42,6 @@ def test_a_fixed_type_is_a_slot_that_nothing_can_change():
     assert not fixed.can_be(datatypes.HALF)
 
 
-def test_a_type_attribute_that_types_no_port_is_a_slot_too():
-    found = signature("s = StackV2(a) elem_type=float32")
-    assert "elem_type" in [str(slot) for slot in found.slots]
-
-
 def test_the_types_that_a_definition_allows_are_kept():
     found = signature("f = FusedBatchNorm(a, b, c, d, e)").slots[0]
     assert found.can_be(datatypes.FLOAT)
@@ -54,19 +49,8 @@ def test_the_types_that_a_definition_allows_are_kept():
     assert signature("i = Identity(a)").slots[0].can_be(datatypes.INT32)
 
 
-def test_nodes_of_one_op_and_arity_share_their_signature():
-    templates = Templates()
-    three, other_three, two = (signature(f"a = AddN({inputs})", templates) for inputs in ("a, b, c", "x, y, z", "a, b"))
-    assert three is other_three
-    assert len(two.inputs) == 2
-
-
 def test_output_arguments_know_their_first_port():
     assert signature("u = Unique(a)").output_starts == {"y": 0, "idx": 1}
-
-
-def test_an_output_that_is_repeated_takes_as_many_ports():
-    assert len(signature("s = Split(a, b) num_split=3").outputs) == 3
 
 
 def test_state_references_and_calls_are_known():
@@ -75,13 +59,6 @@ def test_state_references_and_calls_are_known():
     assert signature("w = While(a) T=[float32] cond=c body=b").holds_functions
     plain = signature("m = MatMul(a, b)")
     assert (plain.has_refs, plain.is_stateful, plain.holds_functions) == (False, False, False)
-
-
-def test_slot_of_finds_single_types_by_name():
-    found = signature("f = FusedBatchNormV3(a, b, c, d, e)")
-    assert [found.slots[found.slot_of(name)].attr for name in ("T", "U")] == ["T", "U"]
-    assert found.slot_of("V") is None
-    assert signature("i = IdentityN(a) T=[float32]").slot_of("T") is None
 
 
 def test_a_library_function_is_an_op_and_hides_a_registered_one():
@@ -158,7 +135,7 @@ def sine(name):
 )
 def test_a_call_reaches_what_the_functions_behind_it_run(functions, answer):
     caller = calling("main", "f").node_def[0]
-    assert Callees({f.signature.name: f for f in functions}).reaches(caller, PRODUCTS) is answer
+    assert Templates(graph("", *functions).library).reaches(caller, PRODUCTS) is answer
 
 
 def test_a_chain_of_calls_is_walked_once_not_once_for_each_of_its_functions(monkeypatch):

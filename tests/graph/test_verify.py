@@ -8,7 +8,7 @@ from amp_tf.errors import GraphError
 from amp_tf.graph.edits import Edits, NewNode, Rewire
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.graph.verify import CHECKS, find_cycle, find_violation
+from amp_tf.graph.verify import find_cycle, find_violation
 from tests.graph.test_edits import (
     CONV,
     EARLY,
@@ -97,22 +97,9 @@ def test_in_a_function_the_rest_of_a_node_is_kept_too():
     assert find_violation(*views) == f"rest kept: {REST} of 'm' changed"
 
 
-def test_a_graph_agrees_with_itself_and_with_one_that_has_more_nodes():
-    assert find_violation(view(PLAIN), view(PLAIN)) == ""
-    assert find_violation(view(PLAIN), view(PLAIN + "\nc = Relu(x)")) == ""
-
-
 def test_a_graph_agrees_with_itself_after_casts_and_casts_of_casts():
     casts = "\nc = Cast(d) SrcT=float32 DstT=float32\nd = Cast(r) SrcT=float32 DstT=float32"
     assert find_violation(view(PLAIN), view(PLAIN.replace("Relu(r)", "Relu(c)") + casts)) == ""
-
-
-def test_a_function_agrees_with_itself_after_casts_before_its_results():
-    before = "function f(x: float32) -> (y: float32)\nr = Relu(x)\nreturn y = r:activations:0"
-    cast = "c = Cast(r:activations:0) SrcT=float32 DstT=float32\nreturn"
-    after = before.replace("return", cast).replace("= r:activations:0", "= c:y:0")
-    views = [read_function(function(text), Templates()) for text in (before, after)]
-    assert find_violation(*views) == ""
 
 
 @pytest.mark.parametrize(
@@ -237,14 +224,6 @@ def test_a_graph_in_which_nothing_was_edited_is_not_the_planned_one(text, edits)
     assert find_violation(view(text), view(text), edits, view(text).after(edits, Templates()))
 
 
-def test_a_cycle_that_edits_make_is_found():
-    edits = Edits(rewires=(Rewire(CONV, 1, SCALED, 0),))
-    before, proto = written(FOLDING, edits)
-    assert "is on a cycle" in find_violation(
-        before, read_graph(proto, Templates()), edits, before.after(edits, Templates())
-    )
-
-
 def test_a_cycle_that_a_waiting_cast_makes_is_found():
     cast = NewNode.cast("cast", (X, 0), "", of=FLOAT, to=FLOAT)
     violations = []
@@ -253,18 +232,6 @@ def test_a_cycle_that_a_waiting_cast_makes_is_found():
         before, proto = written(FOLDING, edits)
         violations.append(find_violation(before, read_graph(proto, Templates())))
     assert violations == ["", "no new cycle: 'conv' is on a cycle"]
-
-
-def test_every_row_is_provoked_above():
-    assert [check.name for check in CHECKS] == [
-        "nodes kept",
-        "ops kept",
-        "devices kept",
-        "no new cycle",
-        "inputs kept",
-        "waits kept",
-        "rest kept",
-    ]
 
 
 def test_a_loop_that_next_iteration_closes_is_no_cycle():

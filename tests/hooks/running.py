@@ -92,9 +92,24 @@ def environment(site_folder: Path, variables: dict[str, str]) -> dict[str, str]:
 
 
 def run(
-    arguments: Sequence[str], site_folder: Path, variables: dict[str, str], *, seconds: int = 240, fresh: str = ""
+    arguments: Sequence[str],
+    site_folder: Path,
+    variables: dict[str, str],
+    *,
+    seconds: int = 240,
+    fresh: str = "",
+    status: int | None = 0,
 ) -> Ended:
-    """Runs Python with arguments, from a folder that is not the checkout; ``fresh`` as in ``tests/processes.py``."""
+    """Runs Python with arguments, from a folder that is not the checkout.
+
+    Args:
+        arguments: Python's.
+        site_folder: where it runs.
+        variables: of amp_tf and others.
+        seconds: how long at most.
+        fresh: as in ``tests/processes.py``.
+        status: with which it has to end; ``None`` is any.
+    """
     ended = processes.run(
         [sys.executable, *arguments],
         fresh=fresh,
@@ -104,4 +119,5 @@ def run(
         text=True,
         timeout=seconds,
     )
+    assert status is None or ended.returncode == status, ended.stderr
     return Ended(ended.returncode, ended.stdout, ended.stderr)

@@ -1,7 +1,8 @@
-"""Whatever goes wrong in amp_tf, the program ends well, in float32, with at most one warning."""
+"""Faults, interrupts, forks and other plugins: the program goes on."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,6 @@ def test_a_fault_leaves_the_program_in_float32_with_one_warning(
     program = str(running.PROGRAMS / "threads.py")  # eight threads meet the fault at once
     code = SABOTAGE.format(sabotage=FAULTS[fault], program=program)
     ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert ended.status == 0, ended.err
     assert ended.result == in_float32.result
     assert len(ended.warnings) == 1, ended.err
     assert "Grappler plugin: a graph stays in float32 because amp_tf failed on it" in ended.warnings[0]
@@ -73,7 +73,6 @@ def late():
 import tensorflow
 """
     ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert ended.status == 0, ended.err
     assert ended.warnings == []
     assert float(ended.out.split()[1]) < 1e-5  # bfloat16 would be about 3e-3
     assert ended.converted == 0
@@ -93,7 +92,7 @@ except KeyboardInterrupt:
     print("interrupted")
 """
     ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert (ended.status, ended.out) == (0, "interrupted\n"), ended.err
+    assert ended.out == "interrupted\n"
     assert ended.warnings == []
 
 
@@ -110,8 +109,8 @@ plugin.set_conversion(convert)
 tf.function(lambda x: tf.nn.relu(tf.nn.relu(x @ x) @ x) @ x)(tf.ones((8, 8)))
 print("swallowed")
 """
-    ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert (ended.status, ended.out) == (7, ""), ended.err
+    ended = running.run(["-c", code], site_folder, running.switched_on(), status=7)
+    assert ended.out == ""
     assert ended.warnings == []
     assert "Exception ignored" not in ended.err
 
@@ -134,7 +133,6 @@ import atexit
 atexit.register(print, "exit begins", flush=True)
 """
     ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert ended.status == 0, ended.err
     assert ended.out.splitlines()[:2] == ["exit begins", "rewrite ended"]
 
 
@@ -148,7 +146,6 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     ended = running.run(["-c", code], site_folder, running.switched_on(), fresh="it forks")
-    assert ended.status == 0, ended.err
     assert ended.out.splitlines()[-1] == "0"
     assert ended.converted > 0  # and there is one summary line only
     assert ended.warnings == []
@@ -165,9 +162,33 @@ def test_another_graph_plugin_is_stepped_around_with_one_warning(site_folder: Pa
     ended = running.run(
         [program], site_folder, {**running.switched_on(), "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(other)}
     )
-    assert ended.status == 0, ended.err
     assert len(ended.warnings) == 1, ended.err
     assert str(other) in ended.warnings[0]
     assert "another graph optimizer plugin is loaded" in ended.warnings[0]
     assert ended.converted == 0
     assert "another graph optimizer plugin" in ended.summary[6]
+
+
+PROGRAM = """
+import json, multiprocessing
+import tensorflow as tf
+
+def train():
+    f = tf.function(lambda x: tf.nn.relu(x @ x) @ x)
+    f(tf.ones((32, 32)))
+    import amp_tf
+    print(json.dumps([graph.casts for graph in amp_tf.report().graphs]), flush=True)
+
+child = multiprocessing.get_context("fork").Process(target=train)
+child.start()
+child.join()
+assert child.exitcode == 0
+"""
+
+
+def test_a_child_of_a_process_that_only_imported_tensorflow_converts(site_folder: Path) -> None:
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
+    ended = running.run(["-c", PROGRAM], site_folder, variables, fresh="it forks")
+    (casts,) = json.loads(ended.out)
+    assert casts > 0
+    assert ended.summary[1] == "0"  # the parent's line alone

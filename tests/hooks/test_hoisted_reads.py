@@ -1,21 +1,23 @@
-"""Variables read before loops, in programs that TensorFlow runs: the same values, whatever was moved.
+"""Variables read before loops, and normalization folded into filters, in programs that TensorFlow runs.
 
-On a CPU without bfloat16 in hardware ``auto`` converts nothing, so the programs pretend to run on one that has it.
+On a CPU without bfloat16 in hardware ``auto`` converts nothing, so the programs with loops pretend to run on one.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tensorflow.core.framework import types_pb2
 
+from amp_tf.oplists.hardware import Hardware
 from tests.as_cpu import onednn
 from tests.hooks import running
 
 LOOPS = running.PROGRAMS / "loops.py"
 RANDOM = running.PROGRAMS / "hoisted_reads.py"
 SEEDS = ("6", "12")  # the first and how many; the first one showed a read that did not wait for a write before its loop
-
 # What the products of the graph read by their second input that TensorFlow runs in the end.
 EXECUTED = f"""
 import json, sys
@@ -40,7 +42,6 @@ print(json.dumps({{"path": path}}))
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
     ended = running.run([str(LOOPS)], tmp_path_factory.mktemp("loops"), {})
-    assert ended.status == 0, ended.err
     assert ended.warnings == []
     return ended.result
 
@@ -63,13 +64,43 @@ def test_only_where_the_loop_itself_writes_a_variable_nothing_moves(found: dict[
 
 def test_tensorflow_runs_the_cast_before_the_loop(tmp_path: Path) -> None:
     ended = running.run(["-c", EXECUTED], tmp_path, {})
-    assert ended.status == 0, ended.err
     assert ended.result["path"] == ["Enter", "Cast", "ReadVariableOp"]
 
 
 def test_random_programs_compute_what_they_compute_eagerly(tmp_path: Path) -> None:
     ended = running.run([str(RANDOM), *SEEDS], tmp_path, {})
-    assert ended.status == 0, ended.err
     assert ended.warnings == []
     assert ended.result["problems"] == {}
     assert ended.result["moved"] > 0
+
+
+PREDICT = running.PROGRAMS / "keras_predict.py"
+# Runs the program and prints, after its own line, the kinds of convolution that ran: depthwise or not, type, what is
+# fused with it.
+FOLDED = f"""
+import json, runpy
+from tensorflow.python.eager import context
+context.context().enable_run_metadata()
+runpy.run_path({str(PREDICT)!r}, run_name="__main__")
+graphs = context.context().export_run_metadata().partition_graphs
+nodes = [node for graph in graphs for node in graph.node if "Conv" in node.op]
+fused = lambda node: [item.decode() for item in node.attr["fused_ops"].list.s]
+kinds = {{("Depthwise" in node.op, node.attr["T"].type, *fused(node)) for node in nodes}}
+print(json.dumps({{"kinds": sorted(kinds)}}))
+"""
+
+
+def test_predict_runs_convolution_normalization_sum_and_activation_in_one_kernel(site_folder: Path) -> None:
+    expected = running.run([str(PREDICT)], site_folder, {})
+    ended = running.run(["-c", FOLDED], site_folder, running.switched_on())
+    assert ended.warnings == []
+    found = running.Ended(0, ended.out.strip().rpartition("\n")[0], "").result
+    for key, value in expected.result.items():  # six layers in bfloat16, which has 8 significant bits
+        np.testing.assert_allclose(found[key], value, rtol=0.05, atol=0.05, err_msg=key)
+    if not Hardware.detect_cpu().cpu_gains:
+        pytest.skip("where the precision is named, the conversion is TensorFlow's, which folds nothing")
+    assert ended.result["kinds"] == [
+        [False, types_pb2.DT_BFLOAT16, "BiasAdd", "Add", "Relu"],
+        [False, types_pb2.DT_BFLOAT16, "BiasAdd", "Relu6"],
+        [True, types_pb2.DT_BFLOAT16, "BiasAdd", "Relu6"],
+    ]

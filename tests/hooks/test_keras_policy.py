@@ -9,18 +9,16 @@ import keras
 import pytest
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import keras_policy, notices
+from amp_tf.hooks import keras_policy
 
 tf_keras = pytest.importorskip("tf_keras")
 
 
 @pytest.fixture(autouse=True)
 def unsaid() -> Iterator[None]:
-    notices.said.clear()
     yield
     keras_policy.uninstall()
     keras.mixed_precision.set_dtype_policy("float32")
-    notices.said.clear()
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -109,17 +109,13 @@ def emits_new(shim: Shim) -> native.GraphCallback:
     return callback
 
 
-@pytest.mark.parametrize("device_type", native.DEVICE_TYPES)
-def test_registration_fills_what_tensorflow_checks(device_type: str, tmp_path: Path) -> None:
-    copy = Path(shutil.copy(native.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path))
-    registered = Registered(copy)
+@pytest.mark.parametrize("device_type", native.DEVICE_TYPES)  # where they differ, TensorFlow warns at each graph
+def test_registration_fills_what_tensorflow_checks_and_turns_the_layout_optimizer_off_alone(
+    device_type: str, tmp_path: Path
+) -> None:
+    registered = Registered(Path(shutil.copy(native.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path)))
     assert registered.params.device_type == device_type.encode()
     assert registered.optimizer.optimize_func
-
-
-@pytest.mark.parametrize("device_type", native.DEVICE_TYPES)  # where they differ, TensorFlow warns at each graph
-def test_registration_turns_the_layout_optimizer_off_and_nothing_else(device_type: str, tmp_path: Path) -> None:
-    registered = Registered(Path(shutil.copy(native.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path)))
     package = importlib.util.find_spec("tensorflow")
     assert package is not None
     assert package.origin is not None
@@ -143,10 +139,6 @@ def test_shim_knows_that_it_is_registered(shim: Shim) -> None:
     assert not shim.is_registered
     Registered(shim.path)
     assert shim.is_registered
-
-
-def test_graph_is_unchanged_without_callback(shim: Shim) -> None:
-    assert Registered(shim.path).optimize(b"graph") == b"graph"
 
 
 def test_callback_gets_the_graph_and_gives_the_new_one(shim: Shim) -> None:
@@ -253,33 +245,6 @@ def test_the_callback_is_told_which_thread_waits_for_it(shim: Shim) -> None:
     registered.optimize(b"graph")
     ((waits, runs),) = seen
     assert waits == threading.get_native_id() != runs
-
-
-def test_a_graph_does_not_wait_for_a_lock_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path)
-    monkeypatch.setattr(native, "FOLDER", tmp_path)
-    shim = Shim("CPU", wait_ms=50)
-    registered = Registered(shim.path)
-    shim.set_callback(emits_new(shim))
-    got: list[bytes] = []
-    deadline = time.monotonic() + 60
-
-    def visit_until_one_gives_up() -> None:
-        while not shim.skipped and time.monotonic() < deadline:
-            got.append(registered.optimize(b"graph"))
-
-    # Of several there is nearly always one that asks for the lock at the moment when it is taken for long.
-    threads = [threading.Thread(target=visit_until_one_gives_up) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        ctypes.PyDLL(None).usleep(200_000)  # keeps Python's lock
-        time.sleep(0.002)
-    assert shim.skipped == got.count(b"graph") > 0
-    while registered.optimize(b"graph") != b"new":  # soon after the lock is free again
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    shim.clear_callback()
 
 
 @pytest.mark.parametrize("works", [False, True])
@@ -390,7 +355,6 @@ print(json.dumps(told))
 
 def test_shapes_are_those_of_the_graph_and_unknown_dimensions_are_minus_one(site_folder: Path) -> None:
     ended = running.run(["-c", PROGRAM], site_folder, running.switched_on())
-    assert ended.status == 0, ended.err
     told = json.loads(ended.out.splitlines()[-1])
     assert told == {
         "MatMul": [[-1, 20]],

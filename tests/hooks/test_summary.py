@@ -27,11 +27,6 @@ PROGRAMS = {
     "eager": ("tf.ones((32, 32)) @ tf.ones((32, 32))", {}, "TensorFlow ran no graph of four nodes or more"),
     "no op for 16 bit": ("tf.function(lambda x: tf.sin(tf.exp(x) + x) * x)(tf.ones((32, 32)))", {}, "allow list"),
     "excluded": (PRODUCT, {"AMP_TF_KEEP_FLOAT32": ".*"}, "keep_float32"),
-    "op removed": (
-        PRODUCT,
-        {"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_REMOVE": "MatMul,_FusedMatMul"},
-        "allow list",
-    ),
 }
 
 
@@ -39,7 +34,6 @@ PROGRAMS = {
 def test_nothing_converted_comes_with_the_reason(case: str, site_folder: Path) -> None:
     code, variables, reason = PROGRAMS[case]
     ended = running.run(["-c", f"import tensorflow as tf; {code}"], site_folder, {**running.switched_on(), **variables})
-    assert ended.status == 0, ended.err
     assert ended.converted == 0
     assert reason in ended.summary[6]
     assert ended.warnings == []
@@ -67,7 +61,6 @@ def test_fused_products_that_are_left_are_counted_with_the_reason(
     code = f"import tensorflow as tf{SWISH}tf.function(lambda x: tf.exp({result}))(tf.random.normal((1, 8, 8, 8)))"
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "TF_ENABLE_ONEDNN_OPTS": "1"}
     ended = running.run(["-c", f"{code}; import amp_tf; print(amp_tf.report())"], site_folder, variables)
-    assert ended.status == 0, ended.err
     assert (ended.converted > 0) is is_converted
     assert text in ended.summary[6]
     assert "1 node (1 _FusedConv2D)" in ended.out
@@ -92,7 +85,6 @@ print(amp_tf.report().converted)
 
 def test_a_step_that_was_traced_before_amp_tf_was_on_is_named_with_what_to_do(site_folder: Path) -> None:
     ended = running.run(["-c", NOTEBOOK], site_folder, {})
-    assert ended.status == 0, ended.err
     before, *_, converted = ended.out.splitlines()
     assert before.startswith("0 graphs, 0 of 0 nodes converted, 0 casts: TensorFlow ran no new graph since amp_tf was ")
     assert "_step_on_" in before
@@ -108,7 +100,6 @@ def test_a_process_without_tensorflow_says_nothing(site_folder: Path) -> None:
 def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder: Path) -> None:
     code = "from absl import logging; logging.set_verbosity(logging.ERROR); import tensorflow"
     ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert ended.status == 0
     assert "amp_tf" not in ended.err
 
 
@@ -185,8 +176,7 @@ def test_after_a_traceback_of_the_program_the_line_comes_only_if_something_was_d
     code: str, is_told: bool, site_folder: Path
 ) -> None:
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
-    ended = running.run(["-c", f"import tensorflow as tf; {code}1 / 0"], site_folder, variables)
-    assert ended.status == 1
+    ended = running.run(["-c", f"import tensorflow as tf; {code}1 / 0"], site_folder, variables, status=1)
     assert ("amp_tf: " in ended.err) is is_told
 
 
@@ -217,23 +207,10 @@ def test_the_state_tells_why(graphs: dict[str, int], seen: process_state.Process
     assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), seen) == reason
 
 
-def test_a_part_is_added_once_and_is_left_out_when_it_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summary, "_parts", [])
-
-    def scale() -> str:
-        return "loss scale 32,768"
-
-    for part in (scale, scale, lambda: ""):
-        summary.add_part(part)
-    assert summary.line().endswith("; loss scale 32,768")
-    assert summary.line().count("loss scale") == 1
-
-
 @pytest.mark.parametrize(("home", "reason"), [(PLUGIN, f": {summary.NO_PLUGIN}"), (XLA, "")])
 def test_a_hook_that_failed_to_install_is_named_with_its_error(home: str, reason: str, site_folder: Path) -> None:
     broken = f"import {home} as hook; hook.install = None; import tensorflow as tf; {PRODUCT}"
     ended = running.run(["-c", broken], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"})
-    assert ended.status == 0, ended.err
     error = "TypeError: 'NoneType' object is not callable"
     assert ended.summary[6] == f"{reason}; not installed: {home} ({error})"
     assert (ended.converted > 0) is (home == XLA)

@@ -320,22 +320,3 @@ def test_a_loss_that_both_scale_is_refused(optimizer, order, between):
 def test_a_loss_that_one_optimizer_scales_twice_is_refused(optimizer):
     with pytest.raises(amp_tf.CallOrderError, match="the loss is scaled twice"):
         optimizer.scale_loss(optimizer.scale_loss(tf.constant(1.0)))
-
-
-def test_two_losses_of_one_step_may_have_a_scaler_each(log):
-    weights = [tf.Variable([1.0]), tf.Variable([1.0])]
-    optimizers = [amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5)) for _ in weights]
-    for optimizer, weight in zip(optimizers, weights, strict=True):
-        optimizer.build([weight])
-
-    @tf.function
-    def step():
-        with tf.GradientTape(persistent=True) as tape:
-            first = optimizers[0].scale_loss(tf.reduce_sum(weights[0]))
-            second = optimizers[1].scale_loss(tf.reduce_sum(weights[1]) * tf.reduce_sum(weights[0]))
-        for optimizer, loss, weight in zip(optimizers, [first, second], weights, strict=True):
-            optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
-
-    step()
-    assert [weight.numpy().tolist() for weight in weights] == [[0.5], [0.5]]
-    assert not log("amp_tf")

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 
 import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
@@ -14,11 +13,6 @@ from amp_tf.loss_scaling.ledger import Cause, LossScaleError, Status
 
 X = np.random.RandomState(0).randn(40, 4).astype("float32")
 Y = X.sum(1, keepdims=True)
-
-
-@pytest.fixture(params=[keras, tf_keras], ids=["keras", "tf_keras"])
-def library(request):
-    return request.param
 
 
 def make_model(library, **settings):

@@ -4,7 +4,6 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from benchmarks.accuracy import data
 from benchmarks.accuracy.__main__ import compare, render
 from benchmarks.accuracy.demonstrations import bare, dynamic, floor_of_one, train
 
@@ -51,13 +50,3 @@ def test_the_gate_fails_where_a_mode_of_amp_tf_is_two_deviations_off():
         assert passed is verdict
         assert ("**fail**" in table[-1]) is not verdict
     assert render({("t", "float32"): reference, ("t", "float16, Keras policy"): off}, ["t"])[1]
-
-
-def test_the_data_are_there_and_the_same_each_time():
-    x, y, test_x, test_y = data.digits()
-    assert (x.shape, y.shape, test_x.shape, test_y.shape) == ((1347, 64), (1347,), (450, 64), (450,))
-    codes, nexts, _, _ = data.characters(16, 600)
-    assert (codes[:, 1:] == nexts[:, :-1]).all()
-    assert codes.max() < len(data.ALPHABET)
-    pairs, values, *_ = data.ratings(20)
-    assert len(pairs) == len(values) == data.TEXT_FILES * 20 * 5 // 6

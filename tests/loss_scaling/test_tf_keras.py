@@ -152,12 +152,6 @@ def test_case_33_settings_survive_get_config(adam):
     assert again.inner_optimizer.clipnorm == 1.0
 
 
-def test_case_11_disabled_is_the_bare_optimizer(adam):
-    model = train(make_model(amp_tf.LossScaleOptimizer(adam(), enabled=False)))
-    for actual, expected in zip(model.get_weights(), train(make_model(adam())).get_weights(), strict=True):
-        np.testing.assert_array_equal(actual, expected)
-
-
 def test_case_14_a_legacy_optimizer_works_in_a_session():
     def train_in_session(wrap):
         v1 = tf.compat.v1

@@ -57,17 +57,6 @@ def test_case_14_and_20_a_session_skips_a_nonfinite_step_and_global_step_waits(c
     assert (status.scale, status.skipped, status.steps, status.last_change) == (2.0**14, 1, 7, 4)
 
 
-def test_case_14_a_monitored_session_trains_and_resumes(tmp_path):
-    wrapped = Graph(True)
-    with wrapped.graph.as_default(), v1.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path)) as session:
-        wrapped.train([*GOOD[:3], BAD], session)
-    again = Graph(True)
-    with again.graph.as_default(), v1.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path)) as session:
-        actual = again.train(GOOD[3:], session)
-        assert session.run(again.optimizer.loss_scale) == 2.0**14
-    np.testing.assert_array_equal(actual, Graph(False).train(GOOD))
-
-
 def test_case_31_and_32_a_saver_of_a_wrapped_graph_restores_into_wrapped_and_bare(tmp_path):
     wrapped, again, bare = Graph(True, dynamic_growth_steps=2), Graph(True, dynamic_growth_steps=2), Graph(False)
     with v1.Session(graph=wrapped.graph) as session:
@@ -93,20 +82,6 @@ def test_case_15_a_graph_that_calls_tf_gradients_scales_and_unscales():
         session.run(v1.global_variables_initializer())
         session.run(step)
         assert session.run(weight).tolist() == [0.5, 1.0]
-
-
-def test_case_24_sparse_gradients_are_unscaled_and_checked():
-    with tf.Graph().as_default(), v1.Session() as session:
-        table = v1.get_variable("table", initializer=np.ones((4, 2), "float32"))
-        factor = v1.placeholder(tf.float32, ())
-        loss = tf.reduce_sum(tf.nn.embedding_lookup(table, [1, 3])) * factor
-        optimizer = amp_tf.LossScaleOptimizer(v1.train.GradientDescentOptimizer(0.5))
-        step = optimizer.minimize(loss)
-        session.run(v1.global_variables_initializer())
-        for value in (1.0, np.inf):
-            session.run(step, {factor: value})
-        assert session.run(table).tolist() == [[1, 1], [0.5, 0.5], [1, 1], [0.5, 0.5]]
-        assert optimizer.status(session).skipped == 1
 
 
 def test_case_29_a_float16_loss_is_scaled_in_float32():

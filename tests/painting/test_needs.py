@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import amp_tf
 from amp_tf.painting.reasons import Rule
-from tests.painting.painted import BF16_CPU, painted, rewritten, run
+from tests.painting.painted import painted, rewritten, run
 
 v1 = tf.compat.v1
 
@@ -147,13 +146,6 @@ def test_a_bias_can_be_fused_with_the_last_product(settings):
     assert result.rule("d") is Rule.AFTER_PRODUCTS
 
 
-def test_a_mean_that_somebody_reads_is_float32():
-    result = painted(
-        GIVEN + "axis = Const() dtype=int32 value=int32[]*0\na = MatMul(x, y)\nloss = Mean(a, axis)", **CPU
-    )
-    assert result.f16 == "a"
-
-
 def test_a_normalization_that_keeps_its_own_running_average_is_converted():
     """As in tf_keras, where it reads the averages as well and gives the new ones: they are float32 on every list."""
     text = """
@@ -217,91 +209,7 @@ def test_what_a_call_gets_is_used_by_a_product_if_its_function_has_one(op, resul
     assert " ".join(node.name for node in done.report.graphs[0].nodes if node.precision.is_f16) == f16
 
 
-def test_who_forces_a_node_gets_it():
-    result = painted(GIVEN + "a = MatMul(x, y)\nm = Mul(a, y)\nn = Mul(m, y)", force_f16=("^m$",), **CPU)
-    assert result.f16 == "a m"
-
-
 # ---------------------------------------------------------------- variables
-
-
-def trained(build, precision, steps, **settings):
-    """What a graph's variable and the decisions on its nodes are, after steps of ``update`` in a rewritten graph."""
-    with tf.Graph().as_default() as graph:
-        build()
-        initialize = v1.global_variables_initializer().name
-    config = amp_tf.AmpConfig(precision=precision, **settings)
-    kept = [initialize, "update", "fetch", "variable/Read/ReadVariableOp"]
-    result = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), config, preserve=kept, hardware=BF16_CPU)
-    with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
-        tf.import_graph_def(result.graph, name="")
-        session.run(initialize)
-        for _ in range(steps):
-            session.run(["update", "fetch:0"])
-        return session.run("variable/Read/ReadVariableOp:0"), {node.name: node for node in result.report.nodes}
-
-
-def batch_normalization():
-    moving = v1.get_variable("variable", initializer=np.full(16, 3.0, "float32"), use_resource=True)
-    x = tf.matmul(tf.ones((64, 8)), tf.fill((8, 16), 0.125), name="product")
-    mean = tf.reduce_mean(x, 0, name="mean")
-    new = tf.add(tf.multiply(moving.read_value(), 0.99, name="old"), tf.multiply(mean, 0.01, name="change"), name="new")
-    tf.group(moving.assign(new), name="update")
-    tf.identity(tf.matmul(tf.multiply(x, mean, name="weighted"), tf.ones((16, 4))), name="fetch")
-
-
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_a_moving_average_reaches_what_it_averages(precision):
-    value, nodes = trained(batch_normalization, precision, 600)
-    assert {nodes[name].reason.rule for name in ("old", "change", "new")} == {Rule.AFTER_PRODUCTS}
-    np.testing.assert_allclose(
-        value, 1 + 2 * 0.99**600, rtol=1e-3
-    )  # stands still at 2.3 where it is stored in bfloat16
-
-
-def test_what_the_rest_of_the_step_reads_as_well_is_converted():
-    _, nodes = trained(batch_normalization, "bfloat16", 0)
-    assert nodes["mean"].precision.is_f16
-    assert nodes["product"].precision.is_f16
-
-
-def plain_optimizer():
-    weights = v1.get_variable("variable", initializer=np.zeros((8, 4), "float32"), use_resource=True)
-    square = v1.get_variable("square", initializer=np.zeros((8, 4), "float32"), use_resource=True)
-    gradient = tf.matmul(
-        tf.fill((8, 16), 1e-5), tf.ones((16, 4)), name="gradient"
-    )  # its square is below float16's least
-    new = tf.add(0.9 * square.read_value(), 0.1 * tf.math.multiply(gradient, gradient, name="squared"), name="new")
-    with tf.control_dependencies([square.assign(new)]):
-        step = tf.math.divide(gradient, tf.sqrt(square.read_value()) + 1e-6, name="step")
-        tf.group(weights.assign_sub(0.01 * step), name="update")
-    tf.identity(tf.matmul(tf.ones((4, 8)), weights.read_value()), name="fetch")
-
-
-def test_an_optimizer_in_plain_operations_computes_in_float32():
-    value, nodes = trained(plain_optimizer, "float16", 1)
-    assert nodes["gradient"].precision.is_f16
-    assert not any(nodes[name].precision.is_f16 for name in ("squared", "step"))  # nor would float16 hold them
-    assert nodes["new"].reason.rule is Rule.AFTER_PRODUCTS
-    expected = -0.01 * 1.6e-4 / (np.sqrt(0.1) * 1.6e-4 + 1e-6)
-    np.testing.assert_allclose(value, expected, rtol=1e-2)  # 160 times as far where the square is zero
-
-
-def loop_of_averages():
-    """A cycle of Merge and NextIteration beside an assignment: it must end."""
-    variable = v1.get_variable("variable", initializer=np.zeros((4, 4), "float32"), use_resource=True)
-    total = tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.matmul(x, x) + x), [0, tf.ones((4, 4))])[1]
-    tf.group(variable.assign(total * 0.5), name="update")
-    tf.identity(total, name="fetch")
-
-
-def test_loops_end():
-    v1.disable_control_flow_v2()
-    try:
-        value, _ = trained(loop_of_averages, "bfloat16", 1)
-    finally:
-        v1.enable_control_flow_v2()
-    assert np.isfinite(value).all()
 
 
 # ---------------------------------------------------------------- whole numbers

@@ -1,12 +1,14 @@
-"""Levels, forcing, and the reasons of a whole painting."""
+"""Levels, forcing, changes, and the reasons of a whole painting."""
 
 from __future__ import annotations
 
 import pytest
 
-from amp_tf.config import LEVELS
-from amp_tf.painting.reasons import Rule
-from tests.painting.painted import painted
+from amp_tf.config import LEVELS, AmpConfig
+from amp_tf.oplists.targets import resolve_target
+from amp_tf.painting.paint import NO_CHANGE, Change
+from amp_tf.painting.reasons import Reason, Rule
+from tests.painting.painted import BF16_CPU, VOLTA, painted
 
 pytestmark = pytest.mark.usefixtures("local_rules")
 
@@ -34,10 +36,6 @@ CHAIN = """
 def test_each_level_goes_as_far_as_it_says(level, f16):
     assert level in LEVELS
     assert painted(CHAIN, level=level).f16 == f16
-
-
-def test_under_treat_infer_as_deny_infer_nodes_say_that_they_are_denied():
-    assert painted(CHAIN, level="TREAT_INFER_AS_DENY").why("infer2") == (Rule.DENY_LIST, "")
 
 
 def test_forcing_all_says_so_and_leaves_constants_state_and_references():
@@ -74,22 +72,11 @@ def test_forcing_all_respects_preserve_and_name_rules():
     assert result.rule("deny1") is Rule.KEPT_BY_NAME
 
 
-def test_a_forced_deny_node_spreads_no_danger():
-    result = painted(
-        "x = Placeholder()\ndeny1 = Exp(x)\ninfer1 = Sqrt(deny1)\nallow1 = MatMul(infer1, x)", force_f16=("deny1",)
-    )
-    assert result.f16 == "deny1 infer1 allow1"
-
-
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_the_painting_says_the_types_after_the_rewrite(precision):
     result = painted("x = Placeholder()\nallow1 = MatMul(x, x)", precision=precision)
     assert result.painting.precision.value == precision
     assert result.painting.dtypes_after().tolist() == [1, result.painting.precision.data_type]
-
-
-def test_painting_twice_gives_the_same():
-    assert painted(CHAIN).f16_types == painted(CHAIN).f16_types
 
 
 def test_a_detached_painting_still_says_why():
@@ -98,10 +85,6 @@ def test_a_detached_painting_still_says_why():
     nodes = range(painting.view.node_count)
     assert [detached.reason(node) for node in nodes] == [painting.reason(node) for node in nodes]
     assert [detached.trail(node) for node in nodes] == [painting.trail(node) for node in nodes]
-
-
-def test_an_empty_graph_is_painted():
-    assert painted("").f16 == ""
 
 
 def test_forcing_all_leaves_what_writes_a_reference():
@@ -144,10 +127,58 @@ def test_an_op_on_the_allow_list_whose_result_is_no_float_keeps_a_type_that_has_
     assert result.why("a") == (Rule.NO_KERNEL, "")
 
 
-def test_an_origin_is_the_end_of_the_way():
+def test_an_origin_is_the_end_of_the_trail():
     painting = painted(CHAIN).painting
     known = {}
     nodes = range(painting.view.node_count)
-    assert [painting.origin(node, known) for node in nodes] == [painting.way(node)[-1] for node in nodes]
-    assert [painting.origin(node, known) for node in nodes] == [painting.way(node)[-1] for node in nodes]
+    assert [painting.origin(node, known) for node in nodes] == [painting.trail(node)[-1] for node in nodes]
+    assert [painting.origin(node, known) for node in nodes] == [painting.trail(node)[-1] for node in nodes]
     assert any(painting.origin(node, known) != node for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("equation", "sums"),
+    [
+        *((text, False) for text in ("bi,j->bij", " i , j -> i j ", "bsd,d->bsd", "...n,d->...nd", "ab->ba", ",->")),
+        *((text, True) for text in ("ij,jk->ik", "aecd,abcd->acbe", "bij,j->bi", "i,i->", "...i,i->...", "...i,i->i")),
+    ],
+)
+def test_an_equation_is_a_product_where_it_sums(equation, sums):
+    text = f"x = Placeholder()\nproduct = Einsum(x, x) N=2 equation={equation!r}"
+    assert (painted(text).rule("product") is Rule.ALLOW_LIST) == sums
+    assert painted(text, force_f16=("product",)).f16 == "product"
+    between = (
+        f"x = Placeholder()\na = MatMul(x, x)\nproduct = Einsum(a, x) N=2 equation={equation!r}\nb = MatMul(product, x)"
+    )
+    assert painted(between).f16 == "a product b"
+
+
+@pytest.mark.parametrize("level", LEVELS[:3])
+@pytest.mark.parametrize("hardware", [BF16_CPU, VOLTA], ids=["cpu", "gpu"])
+@pytest.mark.parametrize(("op", "name"), [("Exp", "infer"), ("Exp", "allow"), ("MatMul", "deny"), ("Cumsum", "infer")])
+def test_the_lists_of_a_change_are_those_of_the_variable(op, name, hardware, level):
+    config = AmpConfig(level=level)
+    changed = Change(op_lists=((op, name),)).lists(resolve_target(config, hardware), config)
+    asked = AmpConfig(level=level, **{f"{name}_add": (op,)})
+    assert dict(changed.target.lists.list_of) == dict(resolve_target(asked, hardware).target.lists.list_of)
+
+
+def test_two_changes_together_are_both():
+    first = Change(op_lists=(("Exp", "infer"),), patterns=frozenset({"a"}), rules=frozenset({"results"}))
+    second = Change(op_lists=(("Exp", "allow"), ("Pow", "infer")), nodes=frozenset({"n"}), shapes=True)
+    both = first.plus(second)
+    assert dict(both.op_lists) == {"Exp": "allow", "Pow": "infer"}
+    assert (both.patterns, both.nodes, both.rules, both.shapes) == ({"a"}, {"n"}, {"results"}, True)
+    assert NO_CHANGE.plus(first) == first
+    assert (bool(NO_CHANGE), bool(first)) == (False, True)
+
+
+def test_reasons_are_sentences():
+    for rule in Rule:
+        assert rule.words
+        assert not rule.words.endswith(".")
+        assert 0 < rule < 256, "the canvas keeps a byte"
+    assert str(Reason(Rule.AFTER_DENY, "loss/Exp")) == "it uses values of the deny-list node 'loss/Exp'"
+    assert str(Reason(Rule.AFTER_ALLOW, "{0}")) == "it directly follows the converted node '{0}'"
+    assert str(Reason(Rule.DENY_LIST)) == "its op is on the deny list"
+    assert str(Reason(Rule.NO_TARGET, detail="no GPU")) == "no device of this machine is converted (no GPU)"

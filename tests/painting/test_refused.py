@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 
+import amp_tf
 from amp_tf.config import AmpConfig
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import KnownShapes
@@ -99,3 +101,15 @@ def test_a_grouped_gradient_is_told_by_its_shapes(image: tuple[int, ...], taps: 
     found = find_obstacles(view, resolve_target(config, BF16_CPU), config, (), shapes)
     assert set(found.refused.values()) == ({"groups"} if refused else set())
     assert len(found.refused) == 2 * refused
+
+
+def test_a_grouped_gradient_of_a_file_is_told_by_the_shapes_that_its_nodes_carry() -> None:
+    with tf.Graph().as_default() as built:
+        w, y = (tf.compat.v1.placeholder(tf.float32, shape) for shape in ((3, 3, 2, 8), (2, 8, 8, 8)))
+        tf.nn.conv2d_transpose(y, w, (2, 8, 8, 4), 1, name="grouped")
+        tf.nn.conv2d_transpose(y, tf.concat([w, w], 2), (2, 8, 8, 4), 1, name="whole")
+    given = built.as_graph_def(add_shapes=True)
+    report = amp_tf.rewrite(given, AmpConfig(precision="float16"), hardware=BF16_CPU).report
+    found = {node.name: node for node in report.nodes if node.op == "Conv2DBackpropInput"}
+    assert {name: node.precision.is_f16 for name, node in found.items()} == {"grouped": False, "whole": True}
+    assert str(found["grouped"].reason) == f"{NO_KERNEL} (with groups)"

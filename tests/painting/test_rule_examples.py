@@ -1,8 +1,8 @@
 """The examples in the docstrings of the rules, painted without the rule and with it.
 
 An example is a graph, one line a node; behind a node stands what it computes in, where that is 16 bit or changes by
-the rule: ``f16 → float32``. Names that no line defines are placeholders, but for ``bias``, a variable. The heading
-names the precision, and settings or the row where there are several::
+the rule: ``f16 → float32``. Names that no line defines are placeholders of the type that their reader asks for, but for
+``bias``, a variable. The heading names the precision, and settings or the row where there are several::
 
     Example (float16, force_f16=^sin1$)::
 """
@@ -18,6 +18,8 @@ import tensorflow as tf
 
 from amp_tf.config import AmpConfig
 from amp_tf.cpu.economy import drop_unprofitable
+from amp_tf.graph.attributes import read_types
+from amp_tf.graph.datatypes import type_name
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.table import SUCCESSORS
@@ -58,8 +60,17 @@ def converted_types(example: Example) -> dict[str, list[str]]:
     """The types of each node that become 16 bit. Shapes are those that TensorFlow infers, for the cost model."""
     nodes = [node(line) for line in example.nodes]
     defined = {node.name for node in nodes}
-    read = dict.fromkeys(text.lstrip("^").partition(":")[0] for node in nodes for text in node.input)
-    given = [VARIABLE if name == "bias" else f"{name} = Placeholder()" for name in read if name not in defined]
+    read: dict[str, int] = {}
+    for reader in nodes:
+        signature = Templates().find(reader.op).signature(reader)
+        types = read_types([reader], [signature], repr)
+        for text, place in zip(reader.input, signature.inputs, strict=True):
+            read.setdefault(text.partition(":")[0], types[place])
+    given = [
+        VARIABLE if name == "bias" else f"{name} = Placeholder() dtype={type_name(data_type)}"
+        for name, data_type in read.items()
+        if name not in defined
+    ]
     made = graph("\n".join([*given, *example.nodes]))
     if example.settings["precision"] == "auto":
         with tf.Graph().as_default() as imported:

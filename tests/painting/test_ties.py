@@ -32,12 +32,6 @@ def loop(body: str, last: str) -> str:
     """
 
 
-def test_a_loop_of_converted_ops_is_converted_as_a_whole():
-    result = painted(loop("clr1 = Relu(s:1)", "clr1"))
-    assert result.f16 == "in0 e m s clr1 n exit out0"
-    assert result.rule("n").converts
-
-
 def test_a_dangerous_op_in_the_loop_keeps_both_ends_of_its_back_edge():
     result = painted(loop("deny1 = Exp(s:1)\ninfer1 = Sqrt(deny1)", "infer1"))
     assert {"n", "m", "deny1"}.isdisjoint(result.f16.split())
@@ -53,29 +47,10 @@ def test_one_end_that_must_stay_keeps_the_other():
     assert painted(loop("clr1 = Relu(s:1)", "clr1"), keep_float32=("^n$",)).why("m") == (Rule.LOOP_DENIED, "")
 
 
-def test_a_preserved_end_keeps_the_other():
-    result = painted(loop("clr1 = Relu(s:1)", "clr1"), preserve=["n"])
-    assert {"n", "m"}.isdisjoint(result.f16.split())
-
-
 def test_the_other_end_follows_although_it_has_no_reason_of_its_own():
     result = painted(loop("clr1 = Relu(s:1)\nother1 = Digamma(clr1)", "other1"), clear_remove=("NextIteration",))
     assert "m" in result.f16.split()
     assert result.why("n") == (Rule.LOOP_FOLLOWS, "")
-
-
-def test_a_counter_is_left_alone():
-    text = """
-        x = Placeholder()
-        allow1 = MatMul(x, x)
-        i = Placeholder() dtype=int32
-        e = Enter(i) T=int32 frame_name='f'
-        m = Merge(e, n) T=int32
-        n = NextIteration(m) T=int32
-    """
-    result = painted(text)
-    assert result.f16 == "allow1"
-    assert result.rule("n") is Rule.NO_FLOAT32
 
 
 def test_a_next_iteration_that_no_merge_reads_is_refused_with_the_place():
@@ -91,22 +66,6 @@ def test_a_next_iteration_that_no_merge_reads_is_refused_with_the_place():
 # ---------------------------------------------------------------- maxima
 
 WINDOW = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "VALID"}
-
-
-def pooled_volume():
-    """A pooling whose values are float32 while its own result is converted."""
-    x = tf.exp(tf.constant(rng.normal(size=(8, 8, 8, 8, 4)).astype("float32")), name="values")
-    pooled = tf.raw_ops.MaxPool3D(input=x, name="pool", **WINDOW)
-    y = tf.matmul(tf.reshape(pooled, (8, 256), name="flat"), tf.ones((256, 4)), name="product")
-    tf.identity(tf.gradients(y, x)[0], name="fetch")
-
-
-@pytest.mark.parametrize("precision", ["auto", "bfloat16"])
-def test_a_pooling_whose_gradient_cannot_be_16_bit_is_not_either(precision):
-    old, new, nodes = rewritten(pooled_volume, precision=precision, ignore_performance=True)
-    assert nodes["pool"].reason.rule is Rule.COMPARED
-    assert nodes["product"].precision.is_f16
-    np.testing.assert_array_equal(run(new, "fetch")[0], run(old, "fetch")[0])
 
 
 def test_a_pooling_of_rounded_values_is_converted():
@@ -222,14 +181,6 @@ def lists(f16: str) -> list[str]:
 
 
 @local
-def test_a_list_between_products_is_converted_with_all_its_nodes():
-    result = painted(BASE + "allow1 = MatMul(x, x)" + SET_GET.format(value="allow1") + "allow2 = MatMul(g, g)")
-    assert lists(result.f16) == ["r", "w", "g"]
-    assert result.rule("r") is Rule.LIST_FOLLOWS
-    assert result.why("r")[1] in ("w", "g")
-
-
-@local
 def test_the_value_flows_from_writer_to_reader_although_the_graph_shows_no_such_edge():
     result = painted(
         BASE + "deny1 = Exp(x)" + SET_GET.format(value="deny1") + "infer1 = Sqrt(g)\na = MatMul(infer1, x)"
@@ -252,34 +203,12 @@ def test_one_dangerous_writer_keeps_the_whole_list():
 
 
 @local
-def test_a_list_next_to_nothing_that_is_converted_stays():
-    result = painted(BASE + SET_GET.format(value="x") + "other1 = Sin(g)\nallow1 = MatMul(x, x)")
-    assert result.f16 == "allow1"
-
-
-@local
-def test_two_lists_are_decided_apart():
-    text = BASE + SET_GET.format(value="x") + "allow1 = MatMul(g, g)\n"
-    text += "r2 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32\n"
-    text += "g2 = TensorListGetItem(r2, index, shape) element_dtype=float32\nother1 = Sin(g2)"
-    assert painted(text).f16 == "r w g allow1"
-
-
-@local
 def test_a_list_with_a_node_that_must_stay_stays():
     text = BASE + SET_GET.format(value="x") + "allow1 = MatMul(g, g)"
     for settings in ({"preserve": ["g"]}, {"keep_float32": ("^w$",)}):
         result = painted(text, **settings)
         assert result.f16 == "allow1"
         assert result.why("r") == (Rule.LIST_ESCAPES, "")
-
-
-@local
-def test_a_list_with_a_node_on_another_device_stays():
-    text = BASE + SET_GET.format(value="x").replace(
-        "element_dtype=float32\n    g", "element_dtype=float32 @/gpu:0\n    g"
-    )
-    assert painted(text + "allow1 = MatMul(g, g)").f16 == "allow1"
 
 
 @local
@@ -312,44 +241,6 @@ def test_a_list_that_comes_in_as_an_argument_stays():
     )
     assert result.f16 == "allow1"
     assert result.why("g") == (Rule.LIST_ESCAPES, "")
-
-
-@local
-def test_danger_spreads_from_a_list_op_on_the_deny_list_that_may_not_be_touched():
-    text = BASE + SET_GET.format(value="x") + "clr1 = Relu(g)\ninfer1 = Sqrt(clr1)\nallow1 = MatMul(clr1, infer1)"
-    changes = {"clear_remove": ("TensorListGetItem",), "deny_add": ("TensorListGetItem",)}
-    elsewhere = text.replace("g = TensorListGetItem(w, index, shape)", "g = TensorListGetItem(w, index, shape) @/gpu:0")
-    assert painted(elsewhere, **changes).why("clr1") == (Rule.AFTER_DENY, "g")
-    assert painted(text + "\np = OptionalFromValue(w) Toutput_types=[variant]", **changes).f16 == "clr1 allow1"
-
-
-@local
-def test_a_list_op_on_the_allow_list_attracts_its_neighbours_although_its_list_stays():
-    # As in TensorFlow, and of no use: only a setting can put a list op there.
-    result = painted(
-        "l = Placeholder() dtype=variant\ni = Placeholder() dtype=int32\n"
-        "g = TensorListGetItem(l, i, i) element_dtype=float32\nclr1 = Relu(g)",
-        clear_remove=("TensorListGetItem",),
-        allow_add=("TensorListGetItem",),
-    )
-    assert result.f16 == "clr1"
-    assert result.why("g") == (Rule.LIST_DENIED, "")
-
-
-@local
-def test_a_list_may_pass_through_ops_that_only_hand_it_on():
-    text = BASE + SET_GET.format(value="x").replace("(w,", "(i,") + "i = Identity(w) T=variant\nallow1 = MatMul(g, g)"
-    assert lists(painted(text).f16) == ["r", "w", "g"]
-
-
-@local
-def test_a_list_of_another_type_is_left_alone():
-    text = BASE.replace("element_dtype=float32", "element_dtype=int32") + (
-        "g = TensorListGetItem(r, index, shape) element_dtype=int32\nallow1 = MatMul(x, x)"
-    )
-    result = painted(text)
-    assert result.f16 == "allow1"
-    assert result.rule("g") is Rule.NO_FLOAT32
 
 
 @local

@@ -6,7 +6,7 @@ import pytest
 
 from tests.oracle import IS_JUDGE
 
-_ALONE = ("test_properties.py", "test_malformed.py")
+_ALONE = ("test_properties.py",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

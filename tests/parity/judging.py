@@ -1,13 +1,28 @@
-"""One random graph before the judge: equal, different, or left out with the reason."""
+"""One random graph before the judge, and how this allows for what amp_tf does otherwise on purpose.
+
+Differences are in test_deliberate_differences.py. The comparison never makes such graphs (fused ops, lists of lists,
+equations that sum nothing, functional loops), gives the original a setting that undoes the difference
+(:func:`knobs_for_original`), leaves out amp_tf's rule (:func:`undone`), or the graph (:func:`reason_to_leave_out`).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from unittest import mock
 
-from tests.oracle import Mode, OriginalFailedError, run_original
-from tests.parity.comparison import Difference, differences, run_ours
-from tests.parity.deliberate_differences import knobs_for_original, reason_to_leave_out, undone
-from tests.parity.minimising import smallest
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.python.framework import kernels
+
+from amp_tf.config import LIST_NAMES
+from amp_tf.oplists.table import AMP_TF, CPU, CUDA, ROWS
+from amp_tf.rewriting import pipeline
+from tests.left_out import differing, without
+from tests.oracle import DT_FLOAT, Knobs, Mode, OriginalFailedError, Outcome, run_original, type_attributes
+from tests.parity.comparison import Difference, differences, output_types, run_ours
+from tests.parity.op_pool import op_def, op_pool
 from tests.parity.random_graphs import RandomGraph, in_words
 
 EQUAL, DIFFERS = "equal", "differs"
@@ -49,3 +64,200 @@ def made_small(graph: RandomGraph, mode: Mode) -> str:
     """A graph that differs, cut down as far as it still differs, in words."""
     small = smallest(graph, lambda candidate: judge(candidate, mode).kind == DIFFERS)
     return in_words(small, judge(small, mode).found)
+
+
+def knobs_for_original(graph: RandomGraph, mode: Mode) -> Knobs:
+    """The graph's settings, with allow-list ops whose result has no 16-bit kernel removed, and our own rows added."""
+    removed = {node.op for node in graph.graph_def.node if not _result_can_be_f16(node, mode)}
+    knobs = dataclasses.replace(graph.knobs, allow_remove=tuple(sorted({*graph.knobs.allow_remove, *removed})))
+    used = {node.op for node in graph.graph_def.node}
+    moved = {op for name in LIST_NAMES for op in getattr(knobs, f"{name}_add")}
+    table = CPU if mode is Mode.BFLOAT16 else CUDA
+    for row in ROWS:
+        if row.origin == AMP_TF and row.table == table and row.op in used - moved:
+            field = f"{row.op_list}_add"
+            knobs = dataclasses.replace(knobs, **{field: (*getattr(knobs, field), row.op)})
+    return knobs
+
+
+@contextlib.contextmanager
+def undone() -> Iterator[None]:
+    """Leaves out what amp_tf does and the original does not."""
+    undifferent = [row for row in pipeline.PREPARATIONS if row.name in ("split", "fold", "lift")]
+    with without(differing()), mock.patch.object(pipeline, "PREPARATIONS", undifferent):
+        yield
+
+
+def reason_to_leave_out(graph: RandomGraph, mode: Mode, original: Outcome) -> str:
+    """The name of the difference that shows in the original's result, or nothing."""
+    if _is_removed_in_part(graph, mode):
+        return "kernel-missing"
+    before = {node.name: node for node in graph.graph_def.node}
+    for node in original.graph.node:
+        old = before.get(node.name)
+        if old is None or dict(type_attributes(node)) == dict(type_attributes(old)):
+            continue
+        if not has_kernel(node, mode):
+            return "kernel-missing"
+        if node.op == "Cast" and node.name in graph.preserve:
+            return "preserved-cast"
+    if graph.knobs.level == "UNSAFE_FORCE_ALL" and any(
+        node.op == "Cast" and mode.f16 in (node.attr["SrcT"].type, node.attr["DstT"].type) for node in before.values()
+    ):
+        return "force-all-casts"
+    return ""
+
+
+def _is_removed_in_part(graph: RandomGraph, mode: Mode) -> bool:
+    """Whether an allow-list op was removed for the sake of some of its nodes only."""
+    allowed = {*op_pool().allow, *graph.knobs.allow_add}
+    nodes = [node for node in graph.graph_def.node if node.op in allowed and _has_float32(node)]
+    removed, kept = (
+        {node.op for node in nodes if _result_can_be_f16(node, mode) is can_be} for can_be in (False, True)
+    )
+    return not removed.isdisjoint(kept)
+
+
+def _has_float32(node: node_def_pb2.NodeDef) -> bool:
+    definition = op_def(node.op)
+    results = definition.output_arg if definition else ()
+    return any(DT_FLOAT in types for _, types in type_attributes(node)) or any(r.type == DT_FLOAT for r in results)
+
+
+def has_kernel(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
+    """Whether this TensorFlow can run the node with its types on the device type that the mode works on."""
+    types = dict(type_attributes(node))
+    return any(
+        all(attr in types and set(types[attr]) <= allowed for attr, allowed in kernel)
+        for kernel in _kernels(node.op, "GPU" if mode is Mode.CUDA else "CPU")
+    )
+
+
+@functools.cache
+def _kernels(op: str, device_type: str) -> tuple[tuple[tuple[str, frozenset[int]], ...], ...]:
+    """The constraints of the op's kernels: an attribute and the types that it may have."""
+    return tuple(
+        tuple((c.name, frozenset(c.allowed_values.list.type)) for c in kernel.constraint if c.allowed_values.list.type)
+        for kernel in kernels.get_registered_kernels_for_op(op).kernel
+        if kernel.device_type in (device_type, "DEFAULT") and not kernel.label
+    )
+
+
+def _result_can_be_f16(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
+    """Whether the node's first output, where it is float32, could be 16-bit once all of the node is that can be.
+
+    Where the output's type is fixed (ResizeBilinear, put on the allow list by a setting), whether anything could.
+    """
+    definition = op_def(node.op)
+    arg = definition.output_arg[0] if definition and definition.output_arg else None
+    if arg is None or arg.type_list_attr:
+        return True
+    if not arg.type_attr:
+        return arg.type != DT_FLOAT or any(_can_be_f16(node, attr.name, mode) for attr in definition.attr)
+    return node.attr[arg.type_attr].type != DT_FLOAT or _can_be_f16(node, arg.type_attr, mode)
+
+
+def _can_be_f16(node: node_def_pb2.NodeDef, name: str, mode: Mode) -> bool:
+    """Whether a float32 type attribute can be 16-bit, with all others that may be as well, or else alone."""
+    convertible = [
+        attr.name
+        for attr in op_def(node.op).attr
+        if attr.type == "type"
+        and node.attr[attr.name].type == DT_FLOAT
+        and (not attr.allowed_values.list.type or mode.f16 in attr.allowed_values.list.type)
+    ]
+    return name in convertible and any(
+        has_kernel(_with_f16(node, names, mode), mode) for names in (convertible, [name])
+    )
+
+
+def _with_f16(node: node_def_pb2.NodeDef, names: Sequence[str], mode: Mode) -> node_def_pb2.NodeDef:
+    converted = node_def_pb2.NodeDef()
+    converted.CopyFrom(node)
+    for name in names:
+        converted.attr[name].type = mode.f16
+    return converted
+
+
+# Failing graphs are made small.
+
+Fails = Callable[[RandomGraph], bool]
+
+
+def smallest(graph: RandomGraph, fails: Fails) -> RandomGraph:
+    """A part of the graph that still fails and that no single step makes smaller.
+
+    The steps: default settings, one preserved node less, a node gone with its readers' inputs taken over by a new
+    Placeholder, one control input or device less. A step at which ``fails`` raises counts as not failing.
+    """
+    changed = True
+    while changed:
+        changed = False
+        for candidate in _steps(graph):
+            if _fails(candidate, fails):
+                graph, changed = candidate, True
+                break
+    return graph
+
+
+def _fails(graph: RandomGraph, fails: Fails) -> bool:
+    try:
+        return fails(graph)
+    except Exception:  # whatever a cut-up graph leads to, it is not the failure that is looked for
+        return False
+
+
+def _steps(graph: RandomGraph) -> Iterator[RandomGraph]:
+    if graph.knobs != Knobs():
+        yield dataclasses.replace(graph, knobs=Knobs())
+    for name in graph.preserve if len(graph.preserve) > 1 else ():
+        yield dataclasses.replace(graph, preserve=tuple(p for p in graph.preserve if p != name))
+    for index in reversed(range(len(graph.graph_def.node))):
+        cut = _without(graph, index)
+        if cut is not None:
+            yield cut
+    for index, node in enumerate(graph.graph_def.node):
+        if node.device or any(source.startswith("^") for source in node.input):
+            plain = _copy(graph.graph_def)
+            plain.node[index].device = ""
+            del plain.node[index].input[:]
+            plain.node[index].input.extend(source for source in node.input if not source.startswith("^"))
+            yield dataclasses.replace(graph, graph_def=plain)
+
+
+def _without(graph: RandomGraph, index: int) -> RandomGraph | None:
+    gone = graph.graph_def.node[index]
+    read = {source for node in graph.graph_def.node for source in node.input if _node(source) == gone.name}
+    data = sorted(source for source in read if not source.startswith("^"))
+    if gone.op == "Placeholder" and data:
+        return None
+    cut = _copy(graph.graph_def)
+    del cut.node[index]
+    types = output_types(gone)
+    replaced = {}
+    for source in data:
+        port = int(source.partition(":")[2] or 0)
+        placeholder = graph_pb2.GraphDef().node.add(name=f"p_{gone.name}_{port}", op="Placeholder")
+        if types is None or port >= len(types):
+            return None
+        placeholder.attr["dtype"].type = types[port]
+        placeholder.attr["shape"].shape.unknown_rank = True
+        cut.node.insert(index, placeholder)
+        replaced[source] = placeholder.name
+    for node in cut.node:
+        inputs = [replaced.get(source, source) for source in node.input if source != f"^{gone.name}"]
+        del node.input[:]
+        node.input.extend(inputs)
+    fetchable = [node.name for node in cut.node if node.op != "NextIteration"]
+    preserve = tuple(name for name in graph.preserve if name != gone.name) or tuple(fetchable[-1:])
+    return dataclasses.replace(graph, graph_def=cut, preserve=preserve) if preserve else None
+
+
+def _node(source: str) -> str:
+    return source.removeprefix("^").partition(":")[0]
+
+
+def _copy(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+    copy = graph_pb2.GraphDef()
+    copy.CopyFrom(graph_def)
+    return copy

@@ -14,8 +14,7 @@ from tensorflow.core.framework import graph_pb2
 
 import amp_tf
 from tests.oracle import Knobs, Mode
-from tests.parity.comparison import config_for, rewired
-from tests.parity.type_check import type_errors
+from tests.parity.comparison import config_for, rewired, type_errors
 
 LIMIT_SECONDS = 5.0
 GraphDef = graph_pb2.GraphDef

@@ -16,7 +16,6 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import kernels, op_def_registry
 
 LISTS = ("allow", "infer", "deny", "clear")
-HEADER = "tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
 # On no list, but with a part to play: boundaries, existing casts, variables, fixed types, handles that are passed on.
 OTHER_OPS = (
     "Cast",
@@ -48,6 +47,32 @@ _LEFT_OUT = {"While", "StatelessWhile", "_FusedBatchNormEx"}
 _LOOP_OPS = {"Enter", "Exit", "Merge", "NextIteration", "Switch"}
 
 
+_PATH = "tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
+_CLASSES = {
+    "cuda": "AutoMixedPrecisionLists(?:Fp16|Cuda)",
+    "cpu": "AutoMixedPrecisionListsMkl",
+}  # Cuda is its older name
+_ONEDNN_ONLY = re.compile(r"if \(use_onednn_\) \{.*?\n    \}", re.DOTALL)
+_METHOD = re.compile(r"FlatSet<string> (\w+)List\(\) override \{(.*?)\n  \}", re.DOTALL)
+_OP = re.compile(r'"(_?[A-Z]\w*[a-z0-9]\w*)"')  # not the names of variables, which have no small letter
+
+
+@functools.cache
+def lists_of_header(table: str) -> dict[str, frozenset[str]]:
+    """By list: the ops of the original's ``cuda`` or ``cpu`` table, for the newest CUDA and cuDNN."""
+    text = pathlib.Path(tf.sysconfig.get_include(), _PATH).read_text(encoding="utf-8")
+    start = re.search(f"class {_CLASSES[table]} ", text).start()
+    body = _ONEDNN_ONLY.sub("", text[start : text.index("\n};", start)])
+    tensor_lists = _OP.findall(text[text.index("tensor_list_ops[]") : text.index("LINT.ThenChange")])
+    found = {}
+    for name, method in _METHOD.findall(body):
+        ops = set(_OP.findall(method))
+        if "AddTensorListOps" in method:
+            ops.update(tensor_lists)
+        found[name.lower()] = frozenset(ops)
+    return found
+
+
 @dataclasses.dataclass(frozen=True)
 class OpPool:
     """The names of the ops that a random node is drawn from, by list; ``other`` are on none."""
@@ -63,12 +88,10 @@ class OpPool:
 @functools.cache
 def op_pool() -> OpPool:
     """The pool for the installed TensorFlow."""
-    text = pathlib.Path(tf.sysconfig.get_include(), HEADER).read_text()
-    found: dict[str, set[str]] = {name: set() for name in LISTS}
-    for name, body in re.findall(r"FlatSet<string> (\w+)List\(\) override \{(.*?)\n  \}", text, re.DOTALL):
-        found[name.lower()].update(re.findall(r'"(_?[A-Z]\w+)"', body))
+    tables = [lists_of_header(table) for table in ("cuda", "cpu")]
+    found = {name: frozenset().union(*(table[name] for table in tables)) for name in LISTS}
     usable = {name: tuple(sorted(op for op in ops if _is_usable(op))) for name, ops in found.items()}
-    lists = tuple(sorted(set(re.findall(r'"(TensorList\w+)"', text))))
+    lists = tuple(sorted(op for op in found["clear"] if op.startswith("TensorList")))
     return OpPool(**usable, tensor_lists=lists, other=OTHER_OPS)
 
 

@@ -1,4 +1,4 @@
-"""What must hold for the rewrite of any graph, whatever TensorFlow's pass does."""
+"""What must hold for the rewrite of any graph, a broken one included, whatever TensorFlow's pass does."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import amp_tf
 from tests.oracle import MODES, Mode, outcome, type_attributes
 from tests.parity.case import can_run, run
-from tests.parity.comparison import config_for, rewired, run_ours
+from tests.parity.comparison import config_for, rewired, run_ours, type_errors
+from tests.parity.malformed import MUTATIONS, judge_malformed, mutated
 from tests.parity.op_pool import op_pool
-from tests.parity.random_graphs import RandomGraph
-from tests.parity.type_check import type_errors
+from tests.parity.random_graphs import RandomGraph, random_graph
 from tests.strategies import RunnableGraph, random_graphs, runnable_graphs
 
 EPSILON = {Mode.BFLOAT16: 2.0**-8, Mode.CUDA_LISTS: 2.0**-11, Mode.CUDA: 2.0**-11}
@@ -97,3 +97,18 @@ def test_the_rewritten_graph_runs_and_agrees_with_float32(graph: RunnableGraph, 
     # Each op rounds values of at most 1 once and at most doubles the errors of its inputs, which are averaged or scaled
     # down afterwards: half an epsilon per op is the expected size, a whole one the limit.
     np.testing.assert_allclose(ours, float32, rtol=0, atol=EPSILON[mode] * (1 + graph.depth))
+
+
+def test_a_broken_graph_is_refused_or_rewritten_correctly() -> None:
+    """500 seeds here; ``scripts/fuzz_parity malformed --count 50000`` for more."""
+    kinds, mutations = set(), set()
+    for seed in range(500):
+        graph = random_graph(random.Random(seed).randrange)
+        broken, how = mutated(graph.graph_def, random.Random(seed))
+        if broken is not None:
+            verdict = judge_malformed(broken, graph.preserve, MODES[seed % len(MODES)], graph.knobs)
+            assert not verdict.problem, f"seed {seed}, {how}: {verdict.kind}: {verdict.problem}"
+            kinds.add(verdict.kind)
+        mutations.update(how.split(" and "))
+    assert kinds == {"GraphError", "rewritten", "unchanged"}
+    assert mutations == {mutation.__name__ for mutation in MUTATIONS}

@@ -1,3 +1,5 @@
+"""What a report says of a graph: counts, reasons, words and plain data."""
+
 from __future__ import annotations
 
 import json
@@ -9,12 +11,12 @@ from amp_tf.errors import ConfigError
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
+from amp_tf.reporting import text
 from amp_tf.reporting.document_types import SCHEMA_VERSION
 from amp_tf.reporting.schema import RewriteReport
 from tests.small_graphs import function, graph
 
 pytestmark = pytest.mark.usefixtures("local_rules")
-
 BF16_CPU = Hardware(cpu_has_bf16=True)
 TEXT = "x = Placeholder()\ndeny1 = Exp(x)\nallow1 = MatMul(deny1, x)\ninfer1 = Tanh(allow1)\ninfer2 = Tanh(deny1)"
 FUNCTION = "function f(x: float32) -> (y: float32)\nm = MatMul(x, x)\nreturn y = m:product:0"
@@ -134,3 +136,38 @@ def test_a_reason_that_there_is_not_is_an_error_with_close_ones():
     assert [node.name for node in nodes.where(reason="deny-list node 'deny1'")] == ["infer2"]
     with pytest.raises(ConfigError, match=r"Nodes.where\(reason\): there is no reason 'DENYLIST'.*'DENY_LIST'"):
         nodes.where(reason="DENYLIST")
+
+
+SHOWN = """\
+1 graph, 2 of 5 nodes converted to bfloat16 (matmuls and convolutions: 1 of 1), 2 casts
+  1 of 1 MatMul
+  1 of 2 Tanh
+left in float32:
+  1 node (1 Exp), such as 'deny1': its op is on the deny list
+  1 node (1 Tanh), such as 'infer2': it uses values of the deny-list node 'deny1'"""
+
+
+def test_what_was_converted_is_shown_by_op_and_what_was_left_by_reason():
+    assert str(report()) == SHOWN
+
+
+def test_many_nodes_of_one_reason_are_one_line():
+    ops = ["Exp", "Exp", "Expm1", "L2Loss", "Pow", "Pow", "Pow"]
+    lines = [f"n{number} = {op}({'x, x' if op == 'Pow' else 'x'})" for number, op in enumerate(ops)]
+    shown = str(report("\n".join(["x = Placeholder()", "allow1 = MatMul(x, x)", *lines])))
+    assert shown.splitlines()[-1] == ("  7 nodes (3 Pow, 2 Exp, 1 Expm1, …), such as 'n0': its op is on the deny list")
+
+
+@pytest.mark.parametrize(
+    ("counts", "line"),
+    [
+        ((1, 1, 1, [Precision.FLOAT16], 1), "1 graph, 1 of 1 node converted to float16, 1 cast"),
+        ((0, 0, 0, [], 0), "0 graphs, 0 of 0 nodes converted, 0 casts"),
+        (
+            (2, 1200, 3400, [Precision.BFLOAT16, Precision.FLOAT16], 1000),
+            "2 graphs, 1,200 of 3,400 nodes converted to bfloat16 and float16, 1,000 casts",
+        ),
+    ],
+)
+def test_the_counts_are_one_line(counts, line):
+    assert text.headline(*counts) == line

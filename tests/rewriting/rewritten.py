@@ -1,4 +1,4 @@
-"""Rewrites small graphs whose ``fetch`` is looked at, and runs them."""
+"""Rewrites small graphs whose ``fetch`` is looked at, with the shapes that TensorFlow infers, and runs them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,28 @@ from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
-from tests.rewriting.graph_shapes import GraphShapes
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
 AUTO = amp_tf.AmpConfig()
 TOLERANCE = 0.03  # of the largest value: two products in bfloat16, which has 8 bits
+
+
+class GraphShapes:
+    """The static shapes that TensorFlow infers for a GraphDef, or inferred when it made a graph."""
+
+    def __init__(self, graph):
+        self._graph = graph
+        if not isinstance(graph, tf.Graph):
+            with tf.Graph().as_default() as self._graph:
+                tf.import_graph_def(graph, name="")
+
+    def output_shapes(self, node):
+        try:
+            outputs = self._graph.get_operation_by_name(node).outputs
+        except KeyError:  # a node that folding made
+            return []
+        shapes = (output.shape for output in outputs)
+        return [None if s.rank is None else tuple(-1 if d is None else d for d in s.as_list()) for s in shapes]
 
 
 def rewrite(proto, config=AUTO, preserve=("fetch",), hardware=BF16_CPU):

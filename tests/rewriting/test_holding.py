@@ -12,8 +12,7 @@ from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
 from tests.rewriting import hold_judging
-from tests.rewriting.graph_shapes import GraphShapes
-from tests.rewriting.rewritten import BF16_CPU, feeds, reads, rewrite, run
+from tests.rewriting.rewritten import BF16_CPU, GraphShapes, feeds, reads, rewrite, run
 from tests.small_graphs import graph
 
 MEMORY = amp_tf.AmpConfig(goal="memory", precision="bfloat16")

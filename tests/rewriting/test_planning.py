@@ -2,10 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from amp_tf.graph.edits import NO_EDITS
+from amp_tf.config import AmpConfig
+from amp_tf.graph.edits import NO_EDITS, Edits, NewNode
+from amp_tf.graph.names import CAST_SUFFIX
+from amp_tf.graph.reader import read_graph
+from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.rewriting.planning import CAST_SUFFIX, plan_edits
+from amp_tf.oplists.targets import resolve_target
+from amp_tf.rewriting.form import Job, plan_edits
 from tests.painting.painted import painted
+from tests.small_graphs import graph
 
 INPUT = "x = Placeholder()\n"
 
@@ -107,3 +113,18 @@ def test_a_functions_arguments_and_results_are_cast_at_the_border():
         f"x-0-CastToFp16-0-{CAST_SUFFIX}": ["a:0", "a:1"],
         f"a-0-CastToFp32-0-{CAST_SUFFIX}": ["f/y:0"],
     }
+
+
+def test_what_three_paintings_leave_of_a_pass_is_kept():
+    """Each painting takes one candidate more away."""
+    view = read_graph(graph(INPUT + "a = MatMul(x, x)"), Templates())
+    config = AmpConfig(precision="bfloat16")
+    form = Job.of(config, resolve_target(config, Hardware())).form(view, None)
+
+    def made(names):
+        return form.then(Edits(new=tuple(NewNode.cast(name, (0, 0), "", of=1, to=1) for name in names)))
+
+    def added(names):
+        return form.settled(names, made, lambda _, wanted: wanted[:-1]).view.names[2:]
+
+    assert (added("pqrst"), added("pqr")) == (["p", "q"], [])

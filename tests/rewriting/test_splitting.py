@@ -17,8 +17,7 @@ from amp_tf.painting.reasons import Rule
 from tests import as_cpu
 from tests.hooks import running
 from tests.rewriting.fused_graphs import KINDS, dense, made, remapped
-from tests.rewriting.graph_shapes import GraphShapes
-from tests.rewriting.rewritten import feeds, run
+from tests.rewriting.rewritten import GraphShapes, feeds, run
 from tests.small_graphs import graph
 
 PLAIN_CPU = Hardware()  # neither bf16 nor avx512
@@ -41,7 +40,7 @@ def judged(tmp_path_factory):
     @functools.cache
     def ended(onednn):
         variables = as_cpu.variables() | {"TF_ENABLE_ONEDNN_OPTS": str(int(onednn))}
-        return running.run(["-m", "tests.rewriting.split_judging"], tmp_path_factory.mktemp("judging"), variables)
+        return running.run(["-m", "tests.rewriting.fused_graphs"], tmp_path_factory.mktemp("judging"), variables)
 
     def ask(onednn):
         assert ended(onednn).status == 0, ended(onednn).err

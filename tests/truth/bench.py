@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,6 +22,15 @@ ODD = ("zeros", "equal rows", "half masked", "mean 50")
 def in_a_quarter(name: str) -> bool:
     """Whether a name is in a fixed quarter of all names: where there are many programs of a kind, XLA gets these."""
     return zlib.crc32(name.encode()) % 4 == 0
+
+
+def public_classes(module: Any, base: type) -> list[str]:
+    """The names of the classes of a kind that a module exports: one for each class, its own where that is exported."""
+    name_of: dict[type, str] = {}
+    for name, found in sorted(vars(module).items()):
+        if inspect.isclass(found) and issubclass(found, base) and (found not in name_of or found.__name__ == name):
+            name_of[found] = name
+    return sorted(name_of.values())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -189,13 +189,6 @@ LIMITS: tuple[Limit, ...] = (
         tensors="result.*|output",
     ),
     Limit(
-        "loops/long sum",
-        ALL,
-        30.0,
-        "TensorFlow takes the label off the first of a hundred terms, and makes one sum of all, which is rounded, once",
-        tensors="loss",
-    ),
-    Limit(
         "keras.optimizers/ScheduleFreeAdamW",
         ("bfloat16", "auto"),
         6.0,

@@ -1,17 +1,25 @@
-"""The tuning as a whole, on programs whose metric is a function of what is 16 bit."""
+"""The search for the layers that stay in float32: items, runs, the journal, and a function that trains."""
 
 from __future__ import annotations
 
 import math
+import random
 from pathlib import Path
 
+import keras
+import numpy as np
 import pytest
+from keras import ops
 
+import amp_tf
 from amp_tf.errors import AmpError, ConfigError
-from amp_tf.lock import Lock
+from amp_tf.hooks import state as process_state
+from amp_tf.lock import Decision, Layer, Lock
+from amp_tf.tools.search import Item, Items, OutOfRunsError, find_smallest
+from amp_tf.tools.tuning.items import decisions_of, find_items, holds, rank
 from amp_tf.tools.tuning.result import Goal, Outcome
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
-from tests.tuning.programs import GOOD, Weak, findings
+from tests.tuning.programs import GOOD, Weak, findings, layer, node, report
 
 ACCURACY = Goal("accuracy", 0.01, is_loss=False)
 PATHS = tuple(f"m/{letter}/dense" for letter in "abcdefgh")
@@ -199,3 +207,251 @@ def test_the_worse_of_both_runs_in_float32_counts(is_loss, float32, limit, good,
         assert not goal.is_good(value, limit)
         assert not goal.is_good(value, goal.limit(()))
     assert goal.is_good(bad, goal.limit(()))
+
+
+def test_a_layer_is_an_item_with_its_nodes_as_parts_the_costly_ones_first():
+    (item,) = find_items(report("m/dense"))
+    assert item.name == "m/dense"
+    assert item.decisions == (Decision(Layer("m/dense", "MatMul Tanh", ("8x8",))),)
+    assert item.operations == 2e6 + 1e3
+    assert [part.name for part in item.parts] == [
+        "m/dense/MatMul",
+        "gradient_tape/m/dense/MatMul/MatMul",
+        "m/dense/Tanh",
+    ]
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [("m/block_0/query", "m/block_1/query"), ("m/dense", "m/dense_1", "m/dense_1_2"), ("m/blk0_1", "m/blk1_1")],
+)
+def test_layers_that_are_made_alike_are_one_item(paths):
+    (item,) = find_items(report(*paths))
+    assert item.name == f"{paths[0]} and {len(paths) - 1} like it"
+    assert [part.name for part in item.parts] == list(paths)
+    assert len(item.decisions) == len(paths)
+
+
+def test_layers_of_other_names_or_structures_are_items_of_their_own():
+    assert len(find_items(report("m/query_0", "m/key_0"))) == 2
+    other = report("m/block_0", "m/block_1")
+    other["graphs"][0]["layers"][1] = layer("m/block_1", "Conv2D")
+    assert len(find_items(other)) == 2
+
+
+def test_nodes_of_a_scope_with_layers_in_it_do_not_take_the_layers_with_them():
+    found = report("m/dense")
+    found["graphs"][0]["layers"].append(layer("m", "sum"))
+    found["graphs"][0]["nodes"].append(node("m/add"))
+    item = find_items(found)[1]
+    assert item.decisions == (Decision(Layer("m", "sum", ("8x8",)), "m/add"),)
+    assert not holds(item, "m/dense/MatMul")
+
+
+def test_names_are_those_before_inlining_and_splitting():
+    found = report("m/dense")
+    found["graphs"][0]["nodes"] = [
+        node("StatefulPartitionedCall/m/dense/Relu-MatMul-0-AmpTfSplit"),
+        node("StatefulPartitionedCall/m/dense/Relu-BiasAdd-0-AmpTfSplit", 1e3),
+        node("StatefulPartitionedCall/gradient_tape/m/dense/MatMul/MatMul"),
+    ]
+    (item,) = find_items(found)
+    assert [part.name for part in item.parts] == ["m/dense/Relu", "gradient_tape/m/dense/MatMul/MatMul"]
+
+
+def test_what_is_float32_is_no_item():
+    found = report("m/a", "m/b")
+    for row in found["graphs"][0]["nodes"][:3]:
+        row["precision"] = "float32"
+    assert [item.name for item in find_items(found)] == ["m/b"]
+
+
+def test_what_the_comparison_finds_comes_first_in_its_order():
+    items = find_items(report("m/a", "m/b", "m/c"))
+    found = rank(items, findings("m/c/Tanh", "m/b/MatMul"))
+    assert [item.name for item in found] == ["m/c", "m/b", "m/a"]
+
+
+def test_then_comes_most_local_error_for_each_operation():
+    small, large = report("m/a", "m/b"), report("m/c")
+    for row in large["graphs"][0]["nodes"]:
+        row["operations"] = 1e9
+    items = find_items({"graphs": [*small["graphs"], *large["graphs"]]})
+    errors = {"m/a/Tanh": 0.01, "m/b/Tanh": 0.02, "m/c/Tanh": 0.1, "m/b/MatMul": "inf"}
+    nodes = [{"name": name, "local": error, "has_truth": True} for name, error in errors.items()]
+    assert [item.name for item in rank(items, {"nodes": nodes})] == ["m/b", "m/a", "m/c"]
+    del nodes[3]
+    assert [item.name for item in rank(items, {"nodes": nodes})] == ["m/b", "m/a", "m/c"]
+
+
+def test_decisions_of_items_are_each_once_by_name():
+    items = find_items(report("m/b", "m/a"))
+    assert [one.name for one in decisions_of([*items, *items])] == ["m/a", "m/b"]
+
+
+def leaf(name: str, operations: float = 1.0) -> Item:
+    return Item(name, (Decision(Layer(name)),), operations)
+
+
+def whole(name: str, parts: Items) -> Item:
+    return Item(name, tuple(one for part in parts for one in part.decisions), sum(p.operations for p in parts), parts)
+
+
+def leaves(items: Items) -> set[str]:
+    return {name for item in items for name in (leaves(item.parts) if item.parts else {item.name})}
+
+
+class Asked:
+    """Whether a set holds all leaves that are needed; counts the questions, and answers a set once."""
+
+    def __init__(self, needed: set[str], most: int = 10_000) -> None:
+        self.needed, self.most = needed, most
+        self.known: dict[frozenset[str], bool] = {}
+
+    def __call__(self, items: Items) -> bool:
+        key = frozenset(leaves(items))
+        if key not in self.known:
+            if len(self.known) >= self.most:
+                raise OutOfRunsError
+            self.known[key] = self.needed <= key
+        return self.known[key]
+
+
+ITEMS = tuple(leaf(f"i{number}") for number in range(31))
+
+
+@pytest.mark.parametrize(("needed", "most"), [({"i0"}, 1), ({"i1"}, 4), ({"i0", "i2"}, 6), ({"i30"}, 16)])
+def test_what_is_ranked_first_is_found_with_few_runs(needed, most):
+    asked = Asked(needed)
+    found = find_smallest(ITEMS, asked)
+    assert leaves(found.items or ()) == needed
+    assert found.is_minimal
+    assert len(asked.known) <= most
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_set_is_found_and_minimal(seed):
+    draw = random.Random(seed)
+    needed = {f"i{number}" for number in draw.sample(range(31), draw.randint(1, 5))}
+    found = find_smallest(ITEMS, Asked(needed))
+    assert leaves(found.items or ()) == needed
+    assert found.is_minimal
+
+
+def test_items_are_divided_down_to_their_smallest_parts():
+    blocks = tuple(
+        whole(f"b{n}", tuple(whole(f"b{n}/l{m}", (leaf(f"b{n}/l{m}/x"), leaf(f"b{n}/l{m}/y"))) for m in range(4)))
+        for n in range(3)
+    )
+    needed = {"b1/l2/y", "b1/l3/x"}
+    found = find_smallest(blocks, Asked(needed))
+    assert [item.name for item in found.items or ()] == ["b1/l2/y", "b1/l3/x"]
+
+
+def test_an_item_all_of_whose_parts_are_needed_stays_whole():
+    item = whole("layer", (leaf("a"), leaf("b")))
+    found = find_smallest((item, leaf("c")), Asked({"a", "b"}))
+    assert found.items == (item,)
+
+
+def test_an_earlier_result_is_where_the_search_begins():
+    asked = Asked({"i20", "i25"})
+    found = find_smallest(ITEMS, asked, first=(ITEMS[20], ITEMS[25]))
+    assert leaves(found.items or ()) == {"i20", "i25"}
+    assert len(asked.known) == 3
+
+
+def test_an_earlier_result_that_does_not_suffice_any_more_is_left():
+    assert leaves(find_smallest(ITEMS, Asked({"i3"}), first=(ITEMS[20],)).items or ()) == {"i3"}
+
+
+@pytest.mark.parametrize("most", range(12))
+def test_out_of_runs_the_best_set_so_far_is_given(most):
+    needed = {"i2", "i5"}
+    found = find_smallest(ITEMS, Asked(needed, most))
+    if found.items is not None:
+        assert needed <= leaves(found.items)
+    assert not found.is_minimal
+    assert (found.items is None) is (most < 4)
+
+
+BF16 = amp_tf.AmpConfig(precision="bfloat16")
+rng = np.random.default_rng(0)
+SIGNAL = rng.normal(size=(64, 16)).astype("float32")
+X = (SIGNAL + 300.0).astype("float32")
+EXPECTED = (SIGNAL - SIGNAL.mean(1, keepdims=True)) / SIGNAL.std(1, keepdims=True)
+
+
+class Normalized(keras.layers.Layer):
+    """Loses everything in 16 bit: the square of the mean is 90,000, and the variance is one."""
+
+    def call(self, values):
+        with amp_tf.scope("f16"):
+            mean = ops.mean(values, -1, keepdims=True)
+            square = ops.mean(values * values, -1, keepdims=True)
+            return (values - mean) / ops.sqrt(ops.abs(square - mean * mean) + 1e-3)
+
+
+def error_of_trained() -> float:
+    """How far the result of a model that normalizes is off; one step of training changes nothing."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((16,))
+    hidden = Normalized(name="normalized")(inputs)
+    outputs = keras.layers.Dense(16, kernel_initializer="identity", name="out")(hidden)
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    model.fit(X, EXPECTED, batch_size=32, verbose=0)
+    return float(np.abs(model.predict(X, verbose=0) - EXPECTED).mean())
+
+
+def test_the_layer_that_loses_accuracy_is_found_and_written(tmp_path: Path) -> None:
+    lines: list[str] = []
+    lock = tmp_path / "amp.lock"
+    before = process_state.current().config
+    tuned = amp_tf.tune(error_of_trained, max_rise=0.05, config=BF16, lock=str(lock), tell=lines.append)
+    assert tuned.lock is not None
+    (decision,) = tuned.lock.decisions
+    assert (decision.layer.keras or decision.layer.path).endswith("normalized")
+    assert tuned.lock.found["mixed"] > 0.1 > tuned.limit > tuned.lock.found["tuned"]
+    assert tuned.runs == sum(line.startswith("run ") for line in lines) <= 15
+    assert "comparing one step in float32 and in 16 bit" in lines
+    assert not amp_tf.is_enabled()
+    assert process_state.current().config == before
+    with amp_tf.enable(BF16, lock=lock):
+        assert error_of_trained() == pytest.approx(tuned.lock.found["tuned"], rel=1e-3)
+
+
+def test_one_bound_is_wanted() -> None:
+    for bounds in ({}, {"max_drop": 1.0, "max_rise": 1.0}):
+        with pytest.raises(amp_tf.ConfigError, match="expected max_drop or max_rise"):
+            amp_tf.tune(lambda: 1.0, **bounds)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_rise": float("nan")}, "max_rise: nan is not a change. Write 0 or more"),
+        ({"max_rise": -1}, "max_rise: -1 is not a change"),
+        ({"max_drop": float("inf")}, "max_drop: inf is not a change"),
+        ({"max_drop": "0.1"}, "max_drop: '0.1' is not a change"),
+        ({"max_drop": 0.1, "max_runs": 2}, "max_runs: 2 runs are too few. Write 5 or more"),
+        ({"max_drop": 0.1, "lock": "missing/amp.lock"}, r"missing/amp.lock: cannot be written \(No such file"),
+    ],
+)
+def test_what_cannot_be_is_said_before_any_run(tmp_path, monkeypatch, settings, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(amp_tf.AmpError, match=message):
+        amp_tf.tune(lambda: pytest.fail("it was run"), config=BF16, **settings)
+
+
+def test_amp_tf_must_be_off() -> None:
+    with amp_tf.enable(BF16), pytest.raises(amp_tf.ConfigError, match="amp_tf is on"):
+        amp_tf.tune(lambda: 1.0, max_drop=0.1)
+
+
+def test_an_error_of_the_function_is_told(tmp_path: Path) -> None:
+    def train() -> float:
+        raise ValueError("no data")
+
+    with pytest.raises(amp_tf.AmpError, match=r"there is no metric in float32 \(ValueError: no data\)"):
+        amp_tf.tune(train, max_drop=0.1, config=BF16, lock=str(tmp_path / "amp.lock"), tell=lambda line: None)

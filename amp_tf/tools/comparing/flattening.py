@@ -27,12 +27,12 @@ import numpy as np
 from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError
 from amp_tf.graph.attributes import ARG_OP, USER_NAME
+from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.reader import RETVAL_OP
-from amp_tf.graph.sizes import KnownShapes, NoShapes, Shapes, read_shape
+from amp_tf.graph.sizes import NO_SHAPES, KnownShapes, Shapes, read_shape
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import PYTHON, STATELESS_TWINS
 from amp_tf.rewriting.pipeline import RewriteResult, rewrite
-from amp_tf.rewriting.planning import CAST_SUFFIX
 
 LOSS = "loss"
 GRADIENT = "gradient"
@@ -110,7 +110,7 @@ class FlatStep:
     results: tuple[str, ...]
     effects: tuple[str, ...]
     is_compiled: bool
-    shapes: Shapes = dataclasses.field(default_factory=NoShapes)
+    shapes: Shapes = NO_SHAPES
     returns: tuple[int, ...] = ()
 
     @property

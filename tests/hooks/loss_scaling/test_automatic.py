@@ -1,12 +1,23 @@
-"""The patches of automatic loss scaling as such: in place once, taken back whole, harmless when they fail."""
+"""The patches of automatic loss scaling as such: in place once, taken back whole, harmless when they fail, no leaks."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
+import tf_keras
+from tensorflow.python.framework.func_graph import FuncGraph
 
 import amp_tf
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import loss_scaling
+from amp_tf.hooks import loss_scaling as automatic
 from amp_tf.loss_scaling import is_loss_scaled, ledger
 from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 
@@ -98,3 +109,63 @@ def test_the_line_at_exit_tells_two_optimizers_of_one_name_apart():
     assert loss_scaling.describe() == (
         "sgd 1: loss scale 2^1, 0 of 1 steps skipped; sgd 2: loss scale 2^2, 0 of 1 steps skipped"
     )
+
+
+MOST = 1.2  # times what stays without amp_tf; TensorFlow itself keeps the graph of a step for good
+ROWS = np.random.RandomState(0).rand(8, 16).astype(np.float32)
+
+
+def nodes_that_stay(make: Callable[[], None], count: int) -> float:
+    """Nodes of graphs for each model that are alive when the models are gone."""
+
+    def alive() -> int:
+        gc.collect()
+        return sum(len(each.get_operations()) for each in gc.get_objects() if isinstance(each, FuncGraph))
+
+    make()  # what is made once
+    before = alive()
+    for _ in range(count):
+        make()
+    return (alive() - before) / count
+
+
+def fit(library: Any, optimizer: str) -> None:
+    model = library.Sequential([library.layers.Dense(8, "relu"), library.layers.Dense(1)])
+    model.build((None, 16))
+    module = library.optimizers.legacy if optimizer == "legacy" else library.optimizers
+    model.compile(module.Adam(), "mse", jit_compile=False)
+    model.fit(ROWS, ROWS[:, :1], verbose=0)
+
+
+def loop(wrap: Callable[[Any], Any]) -> None:
+    dense, optimizer = keras.layers.Dense(4), wrap(keras.optimizers.Adam())
+
+    @tf.function
+    def step(x: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(dense(x) ** 2)
+            loss = optimizer.scale_loss(loss) if hasattr(optimizer, "scale_loss") else loss
+        optimizer.apply(tape.gradient(loss, dense.trainable_weights), dense.trainable_weights)
+
+    step(tf.constant(ROWS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("library", "optimizer"),
+    [(keras, ""), (tf_keras, ""), (tf_keras, "legacy")],
+    ids=["keras", "tf_keras", "legacy"],
+)
+def test_a_search_keeps_no_more_of_its_models_than_without_amp_tf(library: Any, optimizer: str) -> None:
+    make = functools.partial(fit, library, optimizer)
+    without = nodes_that_stay(make, 3)
+    automatic.install(amp_tf.AmpConfig(precision="float16"), runs_in_float16=lambda: True)
+    try:
+        assert nodes_that_stay(make, 4) <= MOST * without
+    finally:
+        automatic.uninstall()
+
+
+def test_a_loop_with_a_wrapper_keeps_no_more_than_with_that_of_keras() -> None:
+    theirs = nodes_that_stay(lambda: loop(keras.optimizers.LossScaleOptimizer), 3)
+    assert nodes_that_stay(lambda: loop(amp_tf.LossScaleOptimizer), 3) <= MOST * theirs

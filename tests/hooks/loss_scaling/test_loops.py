@@ -1,4 +1,4 @@
-"""Loops that do not scale their loss although the process runs in float16: never divided silently, told once."""
+"""Loops that do not scale their loss although the process runs in float16: never divided, told once what to write."""
 
 import contextlib
 
@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
+from tests.hooks import running
 from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 
 
@@ -103,3 +104,230 @@ def test_a_wrapper_with_a_fixed_scale_or_none_is_not_warned_of(settings, log):
         custom_loop(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), **settings), variable())
         custom_loop(keras.optimizers.SGD(0.5, loss_scale_factor=8.0), variable(), "apply")
     assert not log("custom training loop")
+
+
+v1 = tf.compat.v1
+WARNING = "variables are written by gradients of a loss that is not scaled, in float16"
+
+
+@pytest.fixture
+def weight():
+    return tf.Variable(tf.ones((4, 4)))
+
+
+def gradient_of(weight, scaler=None):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.matmul(tf.ones((2, 4)), weight) ** 2)
+        loss = loss if scaler is None else scaler(loss)
+    return tape.gradient(loss, weight)
+
+
+def by_tape(weight):
+    weight.assign_sub(0.1 * gradient_of(weight))
+
+
+def by_tf_gradients(weight):
+    (gradient,) = tf.gradients(tf.reduce_sum(weight**2), [weight])
+    weight.assign(weight - 0.1 * tf.clip_by_norm(gradient, 1.0))
+
+
+def in_a_branch(weight):
+    gradient = gradient_of(weight)
+    if tf.reduce_all(tf.math.is_finite(gradient)):
+        weight.assign_add(-0.1 * gradient)
+
+
+def by_rows(weight):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(weight, [0, 2]) ** 2)
+    weight.scatter_sub(tape.gradient(loss, weight))
+
+
+LOOPS = [by_tape, by_tf_gradients, in_a_branch, by_rows]
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_a_loop_without_an_optimizer_is_told_once_what_to_write(loop, weight, log):
+    with installed():
+        for _ in range(2):
+            tf.function(loop)(weight)
+    (warning,) = log(WARNING)
+    assert f"function '{loop.__name__}': {WARNING}" in warning
+    assert "scaler = amp_tf.LossScaler()" in warning
+    assert "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0" in warning
+
+
+def test_a_session_is_told_too(log):
+    with installed(), tf.Graph().as_default():
+        for use_resource in (False, True):
+            weight = v1.get_variable(f"w{use_resource}", initializer=1.0, use_resource=use_resource)
+            v1.assign_sub(weight, tf.gradients(weight**2, [weight])[0])
+    assert len(log(WARNING)) == 1
+
+
+def test_case_30_nothing_is_said_where_graphs_do_not_run_in_float16(weight, log):
+    with installed(in_float16=False):
+        tf.function(by_tape)(weight)
+    assert not log("amp_tf")
+
+
+def scaled_by_us(weight):
+    scaler = amp_tf.LossScaler()
+
+    def step():
+        scaler.step(weight.assign_sub, scaler.unscale(gradient_of(weight, scaler.scale)))
+
+    return step
+
+
+def scaled_in_keras_own_wrapper(weight):
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+    norm = tf.Variable(0.0)
+    optimizer.build([weight])
+
+    def step():
+        gradient = gradient_of(weight, optimizer.scale_loss)
+        norm.assign(tf.norm(gradient))
+        optimizer.apply([gradient], [weight])
+
+    return step
+
+
+def statistics(weight):
+    mean, count = tf.Variable(tf.zeros(4)), tf.Variable(0)
+
+    def step():
+        x = tf.matmul(tf.ones((2, 4)), weight)
+        mean.assign(0.9 * mean + 0.1 * tf.reduce_mean(x, axis=0))
+        gradient_of(weight)
+        count.assign_add(1)
+        mean.assign(0.5 * mean)
+
+    return step
+
+
+def penalized_by(weight, scaler):
+    """The loss of a WGAN-GP's critic, which holds a gradient that nothing scales."""
+    x = tf.ones((2, 4))
+    with tf.GradientTape() as tape:
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            score = tf.reduce_sum(tf.tanh(tf.matmul(x, weight)))
+        norm = tf.norm(inner.gradient(score, x), axis=1)
+        loss = score + tf.reduce_mean((norm - 1.0) ** 2)
+        scaled = scaler(loss)
+    return loss, tape.gradient(scaled, weight)
+
+
+def scaled_around_an_inner_step(weight):
+    """As in meta-learning: the loss, which a metric holds, comes from a gradient of a variable."""
+    scaler, shown = amp_tf.LossScaler(), tf.Variable(0.0)
+
+    def step():
+        with tf.GradientTape() as tape:
+            fast = weight - 0.1 * gradient_of(weight)
+            loss = tf.reduce_mean(tf.matmul(tf.ones((2, 4)), fast) ** 2)
+            scaled = scaler.scale(loss)
+        shown.assign(loss)
+        scaler.step(weight.assign_sub, scaler.unscale(tape.gradient(scaled, weight)))
+
+    return step
+
+
+def with_a_penalty_and_the_two_lines(library):
+    def make(weight):
+        optimizer, shown = amp_tf.LossScaleOptimizer(library.optimizers.Adam()), tf.Variable(0.0)
+        optimizer.build([weight])
+
+        def step():
+            loss, gradient = penalized_by(weight, optimizer.scale_loss)
+            optimizer.apply_gradients([(gradient, weight)])
+            shown.assign(loss)
+
+        return step
+
+    return make
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_nothing_is_said_of_a_gradient_penalty_with_the_two_lines(library, replicated, log):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if replicated else tf.distribute.get_strategy()
+    with installed(), strategy.scope() if replicated else contextlib.nullcontext():
+        step = with_a_penalty_and_the_two_lines(library)(tf.Variable(tf.ones((4, 4))))
+        tf.function(lambda: strategy.run(step))()
+    assert not log("amp_tf")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        scaled_by_us,
+        scaled_in_keras_own_wrapper,
+        statistics,
+        scaled_around_an_inner_step,
+    ],
+    ids=lambda make: make.__name__,
+)
+def test_nothing_is_said_where_a_loss_is_scaled_or_no_gradient_is_written(make, weight, log):
+    with installed():
+        tf.function(make(weight))()
+    assert not log("amp_tf")
+
+
+def test_nothing_is_said_of_a_model_that_fit_trains(library, log):
+    with installed():
+        model = make_model(library)
+        model.compile(library.optimizers.Adam(clipnorm=1.0), "mse")
+        model.fit(X, Y, verbose=0)
+    assert not log(WARNING)
+
+
+def test_nothing_is_said_of_a_tf1_optimizer_that_is_scaled_by_itself(log):
+    with installed(), tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("w", initializer=np.ones((4, 4), "float32"))
+        step = v1.train.MomentumOptimizer(0.1, 0.9).minimize(tf.reduce_sum(weight**2))
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+    assert not log(WARNING)
+
+
+def test_a_loop_that_scales_by_hand_is_told_too_and_how_to_turn_it_off(weight, log):
+    scale = tf.Variable(1024.0, trainable=False)
+    with installed():
+        tf.function(lambda: weight.assign_sub(gradient_of(weight, lambda loss: loss * scale) / scale))()
+    (warning,) = log(WARNING)
+    assert "where the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0" in warning
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_gradients_that_another_function_writes_are_told_unless_their_loss_was_scaled(scaled, weight, log):
+    scaler = amp_tf.LossScaler()
+    with installed():
+        compute = tf.function(lambda: gradient_of(weight, scaler.scale if scaled else None))
+        tf.function(lambda gradient: weight.assign_sub(gradient))(compute())
+    assert len(log(WARNING)) == (not scaled)
+
+
+PROGRAM = """
+import tensorflow as tf
+w = tf.Variable(tf.ones((16, 16)))
+
+@tf.function(jit_compile=JIT)
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.nn.relu(x @ w) @ w)
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+
+for _ in range(2):
+    step(tf.ones((4, 16)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("jit", "precision", "warned"), [(False, "float16", 1), (True, "float16", 1), (False, "bfloat16", 0)]
+)
+def test_an_unchanged_program_is_warned_in_float16_alone(jit, precision, warned, site_folder):
+    program = PROGRAM.replace("JIT", str(jit))
+    ended = running.run(["-c", program], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": precision})
+    assert ended.converted > 0
+    assert len([line for line in ended.warnings if WARNING in line]) == warned, ended.err

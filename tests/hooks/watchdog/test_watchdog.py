@@ -1,11 +1,9 @@
-"""The parts of the watchdog, in this process."""
+"""The watchdog: its guard, steps that are done again, and the lock file that it writes."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import resource
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,13 @@ import tensorflow as tf
 import amp_tf
 from amp_tf import config, lock
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import notices, summary, switch
+from amp_tf.hooks import summary, switch
 from amp_tf.hooks.switch import EVERYTHING
 from amp_tf.lock import Decision, Layer
 from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, Nonfinite
-from amp_tf.reporting import files
-from amp_tf.tools import watchdog
-from amp_tf.tools.watchdog import reverts, watched
-from amp_tf.tools.watchdog.reverts import Fault
+from amp_tf.tools.watchdog import reverts
 from amp_tf.tools.watchdog.watched import LossBand
+from tests.hooks import running
 
 
 def decision(path: str) -> Decision:
@@ -62,26 +58,6 @@ def test_a_guard_skips_nan_and_what_is_above_its_limit_and_says_what_it_saw() ->
     assert not judge(2.0)
     guard.limit.assign(HOLD)
     assert judge(0.0)
-
-
-def test_data_that_is_not_finite_is_named() -> None:
-    x, bad = np.ones(3, "float32"), np.array([1.0, np.nan], "float32")
-    assert watched._find_nonfinite((x, {"a": x})) == ""
-    assert watched._find_nonfinite((tf.constant(bad), {"a": bad})) == "x and y"
-    assert watched._find_nonfinite((np.array(["text"]), np.array([1]))) == ""
-
-
-def test_a_revert_joins_the_lock_file_and_stays(tmp_path: Path) -> None:
-    path = tmp_path / "a.lock"
-    config = AmpConfig(precision="float16", watchdog=True, lock=str(path), ignore_performance=True)
-    reverts.counts.reset()
-    assert config.read_lock().decisions == ()
-    for name in ("net/a", "net/b", "net/a"):
-        reverts.revert(Fault((decision(name),), "overflow"), config)
-    assert [one.name for one in config.read_lock().decisions] == ["net/a", "net/b"]
-    assert config.read_lock().made["precision"] == "float16"
-    assert reverts.describe().startswith(f"watchdog: 3 reverts, in {path}")
-    reverts.counts.reset()
 
 
 class Weak(keras.layers.Layer):
@@ -127,11 +103,9 @@ class Sloped(keras.layers.Layer):
 @pytest.fixture(autouse=True)
 def begin_anew() -> Iterator[None]:
     reverts.counts.reset()
-    notices.said.clear()
     yield
     reverts.end()
     reverts.counts.reset()
-    notices.said.clear()
 
 
 def train(
@@ -239,29 +213,6 @@ def test_a_lock_file_in_a_folder_that_is_missing_costs_no_step(
     assert f"watchdog: 1 revert, kept in memory alone, because {path} cannot be written ({why})" in model.line
 
 
-def test_a_disk_without_space_costs_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is written beside its place and renamed; a limit on its size stands for the disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    write = files.write
-
-    def on_a_full_disk(*args: Any) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
-        try:
-            write(*args)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-    monkeypatch.setattr(files, "write", on_a_full_disk)
-    try:
-        model = train(tmp_path / "a.lock")
-    finally:
-        signal.signal(signal.SIGXFSZ, before)
-    assert made(model) == 6
-    assert "1 revert, kept in memory alone, because" in model.line
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_lock_file_that_is_damaged_meanwhile_costs_no_step_and_is_written_anew(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     damage = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: path.write_text("{"))
@@ -337,15 +288,6 @@ def test_where_the_comparison_fails_all_layers_of_the_step_and_no_others_are_rev
     assert names == {"net_1/weak_1", "net_1/weak_1/inner_1", "net_1/out_1", "compile_loss/mse"}
 
 
-def test_uninstalling_gives_everything_back() -> None:
-    owner = next(base for base in keras.Model.__mro__ if "make_train_function" in vars(base))
-    before = vars(owner)["make_train_function"]
-    watchdog.install(AmpConfig(watchdog=True))
-    assert vars(owner)["make_train_function"] is not before
-    watchdog.uninstall()
-    assert vars(owner)["make_train_function"] is before
-
-
 def test_settings_without_it_take_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switch, "HOOKS", [hook for hook in switch.HOOKS if hook.setting])
     owner = next(base for base in keras.Model.__mro__ if "make_train_function" in vars(base))
@@ -354,3 +296,39 @@ def test_settings_without_it_take_it_off(monkeypatch: pytest.MonkeyPatch) -> Non
     assert vars(owner)["make_train_function"] is not before
     switch.install_hooks("keras", AmpConfig(), EVERYTHING)
     assert vars(owner)["make_train_function"] is before
+
+
+PROGRAM = str(running.PROGRAMS / "watched_fit.py")
+ON = {running.SWITCH: "1", "AMP_TF_WATCHDOG": "1", "AMP_TF_FORCE_F16": "weak"}
+
+
+@pytest.mark.parametrize("library", ["keras", pytest.param("tf_keras", marks=pytest.mark.slow)])
+def test_a_step_with_an_overflow_is_done_again_and_nan_in_the_data_is_bad_data(library: str, tmp_path: Path) -> None:
+    pytest.importorskip(library)
+    ended = running.run([PROGRAM, library], tmp_path, ON | {"AMP_TF_PRECISION": "float16"})
+    assert 0 < ended.result["weights"] < 1000  # no nan in the statistics either
+    again, bad = [line for line in ended.warnings if "watchdog: batch" in line]
+    assert "batch 5: " in again
+    assert "overflow at " in again
+    assert "the step was done again" in again
+    assert "batch 8: " in bad
+    assert "its x holds nan or inf" in bad
+    decisions = lock.read(str(tmp_path / "amp_tf.watchdog.lock")).decisions
+    assert [one.name.split("/")[-1][:4] for one in decisions] == ["weak"]
+    assert "1 revert, in " in ended.err
+
+
+@pytest.mark.slow
+def test_bfloat16_has_a_guard_and_reads_its_own_lock_file(tmp_path: Path) -> None:
+    (tmp_path / "amp_tf.watchdog.lock").write_text(lock.NO_LOCK.to_text())
+    ended = running.run([PROGRAM, "keras"], tmp_path, ON | {"AMP_TF_PRECISION": "bfloat16"})
+    assert 0 < ended.result["weights"] < 1000
+    assert "batch 8: not finite in float32 either" in ended.err
+    assert "1 batch of bad data" in ended.summary[6]
+    assert "loss scale" not in ended.summary[6]
+
+
+@pytest.mark.slow
+def test_what_is_not_watched_is_told(tmp_path: Path) -> None:
+    ended = running.run([str(running.PROGRAMS / "custom_loop.py")], tmp_path, running.switched_on() | ON)
+    assert "watchdog: nothing was watched, because only fit and train_on_batch of Keras and tf_keras are" in ended.err

@@ -138,17 +138,6 @@ def test_clones_of_a_retraced_and_deleted_function_are_gone():
     assert products(definition(callee, X)) == {"float32": 1}
 
 
-def test_callee_that_two_calls_share_is_cloned_once():
-    @tf.function
-    def callee(x):
-        return x @ W
-
-    xla.install(BFLOAT16)
-    caller = jitted(lambda x: callee(callee(x)))
-    caller(X)
-    assert len(clones()) == 1
-
-
 def test_rewrite_that_fails_leaves_the_function_and_warns_once(caplog, monkeypatch):
     from amp_tf.rewriting import pipeline
 

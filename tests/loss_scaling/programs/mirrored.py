@@ -16,10 +16,16 @@ import tensorflow as tf
 import tf_keras
 
 import amp_tf
-from tests.loss_scaling.programs.mirrored_options import OPTIONS
 from tests.loss_scaling.programs.own_steps import OWN
 
 STEPS, POISONED = 5, (1, 3)
+OPTIONS = {
+    "plain": {},
+    "accumulation_and_ema": {"gradient_accumulation_steps": 2, "use_ema": True, "ema_overwrite_frequency": 2},
+    "clipnorm": {"clipnorm": 0.5},
+    "global_clipnorm": {"global_clipnorm": 0.5},
+    "weight_decay": {"weight_decay": 0.1},
+}
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
@@ -210,18 +216,17 @@ def main():
     results = {
         "scaler": [[*how, train_by_a_scaler(*how)] for how in itertools.product((True, False), repeat=3)],
         "counts": {name: train_a_model(*case) for name, case in BUILT.items()},
-        "keras3": {},
         "fit": fit(),
         "xla": {kind: try_compiled(kind == "wrapped") for kind in ("bare", "wrapped")},
     }
-    for name in OPTIONS:
-        for traced in (False, True):
-            results["keras3"][f"{name}-{'traced' if traced else 'eager'}"] = compare(keras3, name, traced)
-    others = {tf_keras_new: ("plain", "global_clipnorm"), tf_keras_legacy: ("plain", "clipnorm"), v1: ("plain",)}
-    for make, names in others.items():
-        results[make.__name__] = {name: compare(make, name, True) for name in names}
-    for make in (tf_keras_new, tf_keras_legacy):
-        rows = {name: compare(functools.partial(make, own=own), "plain", True) for name, own in OWN.items()}
+    results["keras3"] = {name: compare(keras3, name, True) for name in OPTIONS if "weight" not in name}
+    results["keras3"]["weight_decay, eager"] = compare(keras3, "weight_decay", False)
+    others = {tf_keras_new: "global_clipnorm", tf_keras_legacy: "clipnorm", v1: "plain"}
+    for make, name in others.items():
+        results[make.__name__] = {name: compare(make, name, True)}
+    owns = {tf_keras_new: ("pairs_alone", "keeping_arguments"), tf_keras_legacy: ("without_name", "with_name_alone")}
+    for make, names in owns.items():
+        rows = {name: compare(functools.partial(make, own=OWN[name]), "plain", True) for name in names}
         results[make.__name__].update(rows)
     json.dump(results, sys.stdout)
 

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import config_pb2
 import amp_tf
 from tests.oracle import optimized
 from tests.pretending import WHERE_PRODUCTS_PAY
-from tests.rewriting.graph_shapes import GraphShapes
+from tests.rewriting.rewritten import GraphShapes
 from tests.truth.fuzzing.programs import Program, blocks_of
 from tests.truth.fuzzing.steps import ROWS, WIDTH, Block, Place, run_block
 

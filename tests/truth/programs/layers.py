@@ -10,8 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.truth.bench import Bench, Program, in_a_quarter
-from tests.truth.programs.exported import public_classes
+from tests.truth.bench import Bench, Program, in_a_quarter, public_classes
 
 Shape = tuple[int, ...]
 ROWS, SEQUENCE, IMAGE, VOLUME, FILM = (16,), (8, 6), (8, 8, 3), (4, 4, 4, 3), (3, 6, 6, 3)

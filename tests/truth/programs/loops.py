@@ -40,15 +40,9 @@ def _small_steps(x: tf.Tensor, w: Weights) -> Any:
     return x
 
 
-def _small_steps_unrolled(x: tf.Tensor, w: Weights) -> Any:
-    for _ in range(_TURNS):
-        x = x + 1e-3 * w.layers(x)
-    return x
-
-
-def _small_steps_back(x: tf.Tensor, w: Weights) -> Any:
-    for _ in tf.range(_TURNS):
-        x = x - 1e-3 * w.layers(x)
+def _residual_blocks(x: tf.Tensor, w: Weights) -> Any:
+    for _ in range(24):
+        x = x + 0.1 * w.layers(x)
     return x
 
 
@@ -70,57 +64,11 @@ def _heun(x: tf.Tensor, w: Weights) -> Any:
     return x
 
 
-def _total(x: tf.Tensor, w: Weights) -> Any:
-    total = tf.zeros([])
-    for _ in tf.range(300):
-        total += tf.reduce_mean(tf.square(w.layers(x)))
-    return x * 0.1, total / 300.0
-
-
-def _count(x: tf.Tensor, w: Weights) -> Any:
-    seen = tf.zeros([])
-    for _ in tf.range(400):
-        y = w.layers(x)
-        seen += tf.reduce_mean(tf.ones_like(y))
-    return x * 1.0, seen
-
-
-def _moving_average(x: tf.Tensor, w: Weights) -> Any:
-    average = tf.zeros(_SHAPE)
-    for _ in tf.range(200):
-        average = 0.99 * average + 0.01 * w.layers(x)
-    return average
-
-
 def _product_of_many(x: tf.Tensor, w: Weights) -> Any:
     weight = tf.ones(_SHAPE)
     for _ in tf.range(200):
         weight *= 1.0 + 1e-3 * tf.tanh(w.layers(x))
     return weight
-
-
-def _welford(x: tf.Tensor, w: Weights) -> Any:
-    """Running mean and variance."""
-    mean, squares = tf.zeros(_SHAPE), tf.zeros(_SHAPE)
-    for turn in tf.range(1, 100):
-        y = w.layers(x * (1.0 + 0.01 * tf.cast(turn, tf.float32)))
-        difference = y - mean
-        mean += difference / tf.cast(turn, tf.float32)
-        squares += difference * (y - mean)
-    return mean, squares / 99.0
-
-
-def _residual_blocks(x: tf.Tensor, w: Weights) -> Any:
-    for _ in range(24):
-        x = x + 0.1 * w.layers(x)
-    return x
-
-
-def _long_sum(x: tf.Tensor, w: Weights) -> Any:
-    total = w.layers(x)
-    for scale in range(1, 100):
-        total = total + w.layers(x) * (0.02 / scale)
-    return total
 
 
 def _sum_of_losses(x: tf.Tensor, w: Weights) -> Any:
@@ -136,20 +84,6 @@ def _scan(x: tf.Tensor, w: Weights) -> Any:
 
 def _vectorized_map(x: tf.Tensor, w: Weights) -> Any:
     return tf.vectorized_map(lambda row: tf.nn.softmax(w.layers(row[None])[0]), x)
-
-
-def _tensor_array(x: tf.Tensor, w: Weights) -> Any:
-    states = tf.TensorArray(tf.float32, size=20, element_shape=_SHAPE)
-    for turn in tf.range(20):
-        states = states.write(turn, w.layers(x) / tf.cast(turn + 1, tf.float32))
-    return tf.reduce_sum(states.stack(), 0)
-
-
-def _recurrent(x: tf.Tensor, w: Weights) -> Any:
-    state = tf.zeros(_SHAPE)
-    for _ in tf.range(20):
-        state = tf.tanh(tf.matmul(state, w.first) + tf.matmul(x, w.second))
-    return state
 
 
 def _gated(x: tf.Tensor, w: Weights) -> Any:
@@ -170,13 +104,6 @@ def _newton(x: tf.Tensor, w: Weights) -> Any:
     return tf.matmul(x, inverse)
 
 
-def _power_iteration(x: tf.Tensor, w: Weights) -> Any:
-    vector = x
-    for _ in tf.range(20):
-        vector = tf.math.l2_normalize(tf.matmul(vector, w.first), -1)
-    return vector * tf.norm(tf.matmul(vector, w.first), axis=-1, keepdims=True)
-
-
 def _attention_online(x: tf.Tensor, w: Weights) -> Any:
     """Softmax over blocks with a running maximum and a running sum."""
     most, total, result = tf.fill([4, 1], -1e9), tf.zeros([4, 1]), tf.zeros(_SHAPE)
@@ -191,11 +118,6 @@ def _attention_online(x: tf.Tensor, w: Weights) -> Any:
     return result / total
 
 
-def _branches(x: tf.Tensor, w: Weights) -> Any:
-    y = w.layers(x)
-    return tf.cond(tf.reduce_sum(x) > 0, lambda: tf.nn.softmax(y) + x, lambda: y - 0.5 * x)
-
-
 def _branch_in_loop(x: tf.Tensor, w: Weights) -> Any:
     for turn in tf.range(_TURNS):
         if turn % 2 == 0:  # noqa: SIM108 (AutoGraph makes a branch of it)
@@ -203,19 +125,6 @@ def _branch_in_loop(x: tf.Tensor, w: Weights) -> Any:
         else:
             x = x - 1e-3 * tf.tanh(w.layers(x))
     return x
-
-
-def _loop_in_loop(x: tf.Tensor, w: Weights) -> Any:
-    for _ in tf.range(10):
-        for _ in tf.range(6):
-            x = x + 1e-3 * w.layers(x)
-    return x
-
-
-def _switch_case(x: tf.Tensor, w: Weights) -> Any:
-    y = w.layers(x)
-    which = tf.cast(tf.reduce_sum(x) > 0, tf.int32)
-    return tf.switch_case(which, [lambda: tf.nn.log_softmax(y), lambda: y * tf.sigmoid(y), lambda: y])
 
 
 def _until_small(x: tf.Tensor, w: Weights) -> Any:
@@ -235,13 +144,6 @@ def _called_in_loop(x: tf.Tensor, w: Weights) -> Any:
     return x
 
 
-def _calls(x: tf.Tensor, w: Weights) -> Any:
-    step = tf.function(lambda y: y + 1e-2 * w.layers(y))
-    for _ in range(20):
-        x = step(x)
-    return x
-
-
 def _checkpointed(x: tf.Tensor, w: Weights) -> Any:
     @tf.recompute_grad
     def block(y: tf.Tensor) -> tf.Tensor:
@@ -255,11 +157,9 @@ def _checkpointed(x: tf.Tensor, w: Weights) -> Any:
 BODIES: dict[str, Body] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
-        *(_small_steps, _small_steps_unrolled, _small_steps_back, _descent_inside, _heun, _total),
-        *(_count, _moving_average, _product_of_many, _welford),
-        *(_residual_blocks, _long_sum, _sum_of_losses, _scan, _vectorized_map, _tensor_array),
-        *(_recurrent, _gated, _newton, _power_iteration, _attention_online, _branches, _branch_in_loop, _loop_in_loop),
-        *(_switch_case, _until_small, _called_in_loop, _calls, _checkpointed),
+        *(_small_steps, _residual_blocks, _descent_inside, _heun, _product_of_many),
+        *(_sum_of_losses, _scan, _vectorized_map, _gated, _newton, _attention_online, _branch_in_loop),
+        *(_until_small, _called_in_loop, _checkpointed),
     )
 }
 _WITHOUT_XLA = ("until small", "vectorized map")

@@ -10,8 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.truth.bench import Bench, Program, in_a_quarter
-from tests.truth.programs.exported import public_classes
+from tests.truth.bench import Bench, Program, in_a_quarter, public_classes
 
 CASES = ("1", "1e-3", "1e3", "zeros", "equal rows", "half masked", "mean 50")
 _ROWS, _CLASSES = 64, 16

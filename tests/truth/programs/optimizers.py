@@ -8,8 +8,7 @@ from typing import Any
 
 import keras
 
-from tests.truth.bench import Bench, Program, in_a_quarter
-from tests.truth.programs.exported import public_classes
+from tests.truth.bench import Bench, Program, in_a_quarter, public_classes
 
 _STEPS = 6
 _ROWS, _WIDTH = 32, 16

@@ -17,27 +17,15 @@ def programs() -> Iterator[Program]:
     for what in (
         _moved_positions,
         _moved_positions_in_a_loop,
-        _relative_positions,
         _times_beside_features,
-        _packed_times,
-        _chosen_coordinates,
-        _bounded_coordinates,
         _input_residual,
         _critic,
-        _critic_by_two_models,
         _float64_island,
         _carrier_phase,
-        _carrier_phase_times_two,
         _fraction,
-        _remainder,
-        _learned_boxes,
         _sampled_grid,
-        _two_steps,
         _two_stored_steps,
-        _stored_average,
         _average_over_steps,
-        _momentum_used_at_once,
-        _noisy_or,
         _survival,
         _residual_before_norm,
     ):
@@ -93,18 +81,6 @@ def _moved_positions_in_a_loop(bench: Bench) -> None:
     _judge(bench, run, lambda: (5000 + bench.normal(12, 3),))
 
 
-def _relative_positions(bench: Bench) -> None:
-    """Anchors of an image of 4,000 pixels, and what a head adds: widths go on."""
-    head, score = _Mlp(bench, 8, 16, 4), _Mlp(bench, 2, 16, 1)
-
-    def run(anchors: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
-        boxes = tf.concat([anchors, anchors], 1) + head(features)
-        sizes = boxes[:, 2:] - boxes[:, :2]
-        return {"output": score(sizes)}
-
-    _judge(bench, run, lambda: (4000 * tf.random.stateless_uniform((32, 2), (1, 2)).numpy(), bench.normal(32, 8)))
-
-
 def _times_beside_features(bench: Bench) -> None:
     embed, out = _Mlp(bench, 8, 7), _Mlp(bench, 8, 16, 2)
 
@@ -120,38 +96,6 @@ def _times_beside_features(bench: Bench) -> None:
         return bench.given(1000 + gaps.cumsum(0)), bench.normal(64, 8)
 
     _judge(bench, run, make)
-
-
-def _packed_times(bench: Bench) -> None:
-    embed, out = _Mlp(bench, 8, 1), _Mlp(bench, 2, 16, 2)
-
-    def run(times: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
-        rows = tf.stack([times, embed(features)[:, 0]], 1)
-        return {"output": out(tf.roll(rows, 1, 0) - rows)}
-
-    _judge(bench, run, lambda: (2000 + bench.normal(64), bench.normal(64, 8)))
-
-
-def _chosen_coordinates(bench: Bench) -> None:
-    """Where a condition holds the coordinate is measured, elsewhere a network says it."""
-    move, out = _Mlp(bench, 8, 16, 3), _Mlp(bench, 3, 16, 2)
-
-    def run(measured: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
-        known = features[:, :1] > -1.0
-        rows = tf.where(known, measured, measured[:1] + move(features))
-        return {"output": out(rows - measured[:1])}
-
-    _judge(bench, run, lambda: (3000 + bench.normal(32, 3), bench.normal(32, 8)))
-
-
-def _bounded_coordinates(bench: Bench) -> None:
-    move, out = _Mlp(bench, 8, 16, 3), _Mlp(bench, 3, 16, 2)
-
-    def run(x: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
-        rows = tf.maximum(x, 3000 * tf.sigmoid(move(features)))
-        return {"output": out(rows - x[:1])}
-
-    _judge(bench, run, lambda: (3000 + bench.normal(32, 3), bench.normal(32, 8)))
 
 
 def _input_residual(bench: Bench) -> None:
@@ -181,17 +125,6 @@ def _critic(bench: Bench) -> None:
     _judge(bench, run, lambda: (bench.normal(64, 8), bench.normal(64, 8), bench.normal(64, 1)))
 
 
-def _critic_by_two_models(bench: Bench) -> None:
-    critic, other = _Mlp(bench, 8, 32, 1), _Mlp(bench, 8, 32, 1)
-    critic.biases[-1].assign([1000.0])
-    other.biases[-1].assign([1000.0])
-
-    def run(now: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"loss": tf.reduce_mean(tf.square(critic(now) - other(now)))}
-
-    _judge(bench, run, lambda: (bench.normal(64, 8),))
-
-
 def _float64_island(bench: Bench) -> None:
     move, out = _Mlp(bench, 8, 16, 3), _Mlp(bench, 3, 16, 2)
 
@@ -212,16 +145,6 @@ def _carrier_phase(bench: Bench) -> None:
     _judge(bench, run, lambda: (bench.normal(32, 4, scale=2000.0), bench.normal(32, 8)))
 
 
-def _carrier_phase_times_two(bench: Bench) -> None:
-    """As SIREN writes it: what is made of products is scaled and goes into a sine."""
-    first, out = _Mlp(bench, 8, 32), _Mlp(bench, 32, 2)
-
-    def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"output": out(tf.cos(2.0 * first(x) + 1.5))}
-
-    _judge(bench, run, lambda: (bench.normal(32, 8, scale=10.0),))
-
-
 def _fraction(bench: Bench) -> None:
     first, out = _Mlp(bench, 8, 32), _Mlp(bench, 32, 2)
 
@@ -230,31 +153,6 @@ def _fraction(bench: Bench) -> None:
         return {"output": out(y - tf.floor(y))}
 
     _judge(bench, run, lambda: (bench.normal(32, 8),))
-
-
-def _remainder(bench: Bench) -> None:
-    first, out = _Mlp(bench, 8, 32), _Mlp(bench, 32, 2)
-
-    def run(hours: tf.Tensor, x: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"output": out(tf.math.floormod(hours + first(x), 24.0))}
-
-    _judge(bench, run, lambda: (bench.given(1e4 + 0.1 * bench.normal(32, 32)), bench.normal(32, 8, scale=0.1)))
-
-
-def _learned_boxes(bench: Bench) -> None:
-    offset, out = _Mlp(bench, 8, 4), _Mlp(bench, 16, 2)
-
-    def run(image: tf.Tensor, boxes: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
-        moved = boxes + 0.02 * offset(features)
-        crops = tf.image.crop_and_resize(image, moved, tf.zeros(16, tf.int32), (4, 4))
-        return {"output": out(tf.reshape(crops, (-1, 16)))}
-
-    def make() -> tuple[Any, ...]:
-        corners = tf.random.stateless_uniform((16, 2), (1, 4), maxval=0.9).numpy()
-        boxes = tf.concat([corners, corners + 0.05], 1).numpy()
-        return bench.normal(1, 200, 200, 1), bench.given(boxes), bench.normal(16, 8)
-
-    _judge(bench, run, make)
 
 
 def _sampled_grid(bench: Bench) -> None:
@@ -291,24 +189,6 @@ def _regression(bench: Bench) -> tuple[_Mlp, Callable[[], tuple[Any, ...]]]:
     return _Mlp(bench, 8, 16, 2), lambda: (bench.normal(32, 8), bench.normal(32, 2))
 
 
-def _two_steps(bench: Bench) -> None:
-    """Two steps of gradient descent in one call, on tensors, as MAML takes them; what the weights moved by."""
-    net, make = _regression(bench)
-
-    def run(x: tf.Tensor, y: tf.Tensor) -> dict[str, tf.Tensor]:
-        weights = start = [tf.identity(weight) for weight in net.weights]
-        for _ in range(2):
-            with tf.GradientTape() as tape:
-                tape.watch(weights)
-                out = tf.matmul(tf.tanh(tf.matmul(x, weights[0])), weights[1])
-                loss = tf.reduce_mean(tf.square(out - y))
-            gradients = tape.gradient(loss, weights)
-            weights = [weight - 1e-4 * gradient for weight, gradient in zip(weights, gradients, strict=True)]
-        return {"moved": weights[0] - start[0], "moved last": weights[1] - start[1]}
-
-    _judge(bench, run, make)
-
-
 def _two_stored_steps(bench: Bench) -> None:
     net, make = _regression(bench)
     start = [tf.identity(variable) for variable in (*net.weights, *net.biases)]
@@ -323,19 +203,6 @@ def _two_stored_steps(bench: Bench) -> None:
         return {f"moved {n}": now - before for n, (now, before) in enumerate(zip(variables, start, strict=True))}
 
     _judge(bench, run, make)
-
-
-def _stored_average(bench: Bench) -> None:
-    """A running average of what a layer gives is stored, read back and used in the same call."""
-    first, out = _Mlp(bench, 8, 16), _Mlp(bench, 16, 2)
-    average = tf.Variable(tf.fill((16,), 300.0))
-
-    def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        hidden = 300.0 + first(x)
-        average.assign(0.99 * average + 0.01 * tf.reduce_mean(hidden, 0))
-        return {"output": out(hidden - average)}
-
-    _judge(bench, run, lambda: (bench.normal(32, 8),))
 
 
 def _average_over_steps(bench: Bench) -> None:
@@ -354,41 +221,6 @@ def _average_over_steps(bench: Bench) -> None:
         value = run(bench.normal(32, 8))
     bench.note("1", "output", value)
     bench.note("1", "average", average)
-
-
-def _momentum_used_at_once(bench: Bench) -> None:
-    """Weights that a step moves by a velocity, and that a second forward pass uses in the same call."""
-    net, make = _regression(bench)
-    weight = net.weights[0]
-    velocity = tf.Variable(tf.zeros_like(weight))
-
-    @bench.function
-    def run(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(net(x) - y))
-        velocity.assign(0.9 * velocity + tape.gradient(loss, weight))
-        weight.assign_sub(1e-4 * velocity)
-        return tf.reduce_mean(tf.square(net(x) - y)) + 0.0 * tf.reduce_sum(
-            tf.matmul(velocity, velocity, transpose_b=True)
-        )
-
-    start = tf.identity(weight)
-    for _ in range(20):
-        run(*make())
-    bench.note("1", "moved", weight - start)
-
-
-def _noisy_or(bench: Bench) -> None:
-    first = _Mlp(bench, 8, 100)
-
-    def run(x: tf.Tensor, y: tf.Tensor) -> dict[str, tf.Tensor]:
-        with tf.GradientTape() as tape:
-            causes = tf.sigmoid(first(x) - 7.0)
-            shown = 1.0 - tf.reduce_prod(1.0 - causes, 1)
-            loss = tf.reduce_mean(tf.square(shown - y))
-        return {"loss": loss, "gradient": tape.gradient(loss, first.weights[0])}
-
-    _judge(bench, run, lambda: (bench.normal(32, 8), bench.given(abs(bench.normal(32)) % 0.2)))
 
 
 def _survival(bench: Bench) -> None:

@@ -69,16 +69,6 @@ def _unscaled_by_hand(scale: float, net: Net, x: tf.Tensor, y: tf.Tensor) -> Any
     return {"loss": loss, **{f"gradient {number}": gradient for number, gradient in enumerate(gradients)}}
 
 
-def _accumulated(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    for part in range(8):
-        rows = slice(part * 4, part * 4 + 4)
-        loss, gradients = net.gradients(x[rows], y[rows])
-        for total, gradient in zip(net.sums, gradients, strict=True):
-            total.assign_add(gradient / 8.0)
-    net.descend([tf.convert_to_tensor(total) for total in net.sums])
-    return {"loss": loss}
-
-
 def _accumulated_in_loop(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     def turn(part: tf.Tensor, *totals: tf.Tensor) -> Any:
         _, gradients = net.gradients(x[part : part + 1], y[part : part + 1])
@@ -97,34 +87,11 @@ def _clipped_by_norm(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     return {"loss": loss, "metric norm": norm}
 
 
-def _noisy(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    """Gradients with noise, as in private training and in Langevin dynamics."""
-    loss, gradients = net.gradients(x, y)
-    noise = [tf.random.stateless_normal(gradient.shape, [1, 2]) for gradient in gradients]
-    net.descend([gradient + 1e-3 * part for gradient, part in zip(gradients, noise, strict=True)])
-    return {"loss": loss}
-
-
 def _averaged_weights(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     loss, gradients = net.gradients(x, y)
     net.descend(gradients)
     for average, variable in zip(net.averages, net.variables, strict=True):
         average.assign(0.999 * average + 0.001 * variable)
-    return {"loss": loss}
-
-
-def _averaged_loss(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    loss, gradients = net.gradients(x, y)
-    net.descend(gradients)
-    net.sums[-1].assign(0.999 * net.sums[-1] + 0.001 * loss)
-    return {"loss": loss}
-
-
-def _momentum(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    loss, gradients = net.gradients(x, y)
-    for velocity, gradient in zip(net.velocities, gradients, strict=True):
-        velocity.assign(0.9 * velocity + gradient)
-    net.descend([tf.convert_to_tensor(velocity) for velocity in net.velocities])
     return {"loss": loss}
 
 
@@ -136,22 +103,6 @@ def _adam_by_hand(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
         second.assign_add(0.001 * (gradient * gradient - second))
         steps.append(first / (tf.sqrt(second) + 1e-7))
     net.descend(steps, 1e-3)
-    return {"loss": loss}
-
-
-def _normalized(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    """Layer-wise rates, as LARS and LAMB have them."""
-    loss, gradients = net.gradients(x, y)
-    pairs = zip(net.variables, gradients, strict=True)
-    rates = [tf.norm(variable) / (tf.norm(gradient) + 1e-9) for variable, gradient in pairs]
-    net.descend([rate * gradient for rate, gradient in zip(rates, gradients, strict=True)], 1e-3)
-    return {"loss": loss}
-
-
-def _weight_penalty(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    with tf.GradientTape() as tape:
-        loss = net.loss(x, y) + 1e-4 * tf.add_n([tf.nn.l2_loss(weight) for weight in net.weights])
-    net.descend(tape.gradient(loss, net.variables))
     return {"loss": loss}
 
 
@@ -173,18 +124,6 @@ def _hessian_product(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     return {f"gradient {i}": part for i, part in enumerate(outer.gradient(along, net.variables)) if part is not None}
 
 
-def _forward_mode(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    with tf.autodiff.ForwardAccumulator(net.weights[0], tf.ones_like(net.weights[0])) as accumulator:
-        loss = net.loss(x, y)
-    return {"loss": loss, "gradient along": accumulator.jvp(loss)}
-
-
-def _jacobian(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    with tf.GradientTape() as tape:
-        result = net(x[:4])
-    return {"gradient": tape.jacobian(result, net.weights[1])}
-
-
 def _per_example(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     """Each example's gradient, clipped, as private training does."""
 
@@ -197,58 +136,11 @@ def _per_example(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     return {f"gradient {number}": gradient for number, gradient in enumerate(each)}
 
 
-def _gradient_statistics(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    loss, gradients = net.gradients(x, y)
-    net.descend(gradients)
-    flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
-    return {
-        "loss": loss,
-        "metric mean": tf.reduce_mean(tf.abs(flat)),
-        "metric largest": tf.reduce_max(tf.abs(flat)),
-        "metric deviation": tf.math.reduce_std(flat),
-        **{f"metric norm {number}": tf.norm(gradient) for number, gradient in enumerate(gradients)},
-    }
-
-
-def _teacher(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    """Distillation: the student learns from slowly moving weights."""
-    x_of_teacher = x
-    for number in range(3):
-        x_of_teacher = tf.tanh(tf.matmul(x_of_teacher, net.averages[number]) + net.averages[3 + number])
-    loss, gradients = net.gradients(x, tf.stop_gradient(x_of_teacher))
-    net.descend(gradients)
-    for average, variable in zip(net.averages, net.variables, strict=True):
-        average.assign_sub(0.01 * (average - variable))
-    return {"loss": loss}
-
-
-def _distances(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    with tf.GradientTape() as tape:
-        z = net(x) + 5.0
-        squares = tf.reduce_sum(z * z, 1, keepdims=True)
-        apart = squares + tf.transpose(squares) - 2.0 * tf.matmul(z, z, transpose_b=True)
-        loss = tf.reduce_mean(tf.exp(-apart))
-    net.descend(tape.gradient(loss, net.variables))
-    return {"loss": loss, "output": apart}
-
-
-def _variational(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    with tf.GradientTape() as tape:
-        mean, log_variance = tf.split(net(x), 2, 1)
-        z = mean + tf.exp(0.5 * log_variance) * tf.random.stateless_normal([_ROWS, 2], [3, 4])
-        divergence = -0.5 * tf.reduce_mean(1.0 + log_variance - tf.square(mean) - tf.exp(log_variance))
-        loss = tf.reduce_mean(tf.square(z - y[:, :2])) + divergence
-    net.descend(tape.gradient(loss, net.variables))
-    return {"loss": loss, "metric divergence": divergence}
-
-
 _STEPS_BY_NAME: dict[str, Step] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
-        *(_plain, _accumulated, _accumulated_in_loop, _clipped_by_norm),
-        *(_noisy, _averaged_weights, _averaged_loss, _momentum, _adam_by_hand),
-        *(_normalized, _weight_penalty, _gradient_penalty, _hessian_product, _forward_mode, _jacobian),
-        *(_per_example, _gradient_statistics, _teacher, _distances, _variational),
+        *(_plain, _accumulated_in_loop, _clipped_by_norm, _averaged_weights, _adam_by_hand),
+        *(_gradient_penalty, _hessian_product, _per_example),
     )
 }
 SCALES = (1e-7, 1e-5, 1e-3, 1e3, 1e5)

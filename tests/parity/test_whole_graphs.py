@@ -1,22 +1,81 @@
-"""Bodies of functions, loops and branches that are not inlined: each gets the types that TensorFlow's pass gives it.
+"""Whole graphs get every type and cast that TensorFlow's pass gives them: random ones, models, functions.
 
-Grappler hands each body to the pass as a graph of its own, whose arguments and results keep their types.
+The random ones are the same in every run, so that CI judges the change and not the dice; ``scripts/fuzz_parity`` rolls
+new ones.
 """
 
 from __future__ import annotations
 
+import collections
+import random
+
 import pytest
 import tensorflow as tf
+from hypothesis import HealthCheck, Phase, given, settings
 from tensorflow.core.framework import graph_pb2
 
 from tests.oracle import MODES, Mode, run_original, type_attributes
 from tests.parity.case import can_run, run
-from tests.parity.comparison import differences, run_ours
+from tests.parity.comparison import differences, rewired, run_ours, type_errors
+from tests.parity.judging import DIFFERS, EQUAL, judge, made_small, undone
+from tests.parity.models import APPLICATIONS, MODELS, training_graph
+from tests.parity.random_graphs import RandomGraph, random_graph
+from tests.strategies import random_graphs
 
-pytestmark = pytest.mark.usefixtures("local_rules")
+
+@pytest.mark.slow
+@pytest.mark.quick
+def test_every_type_and_the_number_of_casts_are_the_originals(request: pytest.FixtureRequest) -> None:
+    graphs = 300 if request.config.getoption("quick") else 600
+    compared: collections.Counter[Mode] = collections.Counter()
+
+    @settings(
+        max_examples=graphs,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],  # a failure is made small below, in seconds instead of minutes
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(random_graphs())
+    def compare_in_every_mode(graph: RandomGraph) -> None:
+        for mode in MODES:
+            kind = judge(graph, mode).kind
+            compared[mode] += kind == EQUAL
+            if kind == DIFFERS:
+                pytest.fail(f"{mode.name}\n{made_small(graph, mode)}")
+
+    compare_in_every_mode()
+    # A tenth of the graphs ask for UNSAFE_FORCE_ALL, where the original mostly gives up.
+    assert all(compared[mode] > 0.8 * graphs for mode in MODES), compared
+
+
+@pytest.mark.parametrize("seed", [42969, 210100])
+@pytest.mark.parametrize("mode", MODES)
+def test_graphs_on_which_the_comparison_once_failed(mode: Mode, seed: int) -> None:
+    graph = random_graph(random.Random(seed).randrange, max_nodes=30)
+    assert judge(graph, mode).kind != DIFFERS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*MODELS, *APPLICATIONS])
+def test_a_training_graph_gets_the_types_that_tensorflow_gives_it(name: str) -> None:
+    graph = training_graph(name)
+    recurrent = name in ("lstm_stack", "gru_stack", "custom_loop")
+    assert any(node.op == "Enter" for node in graph.graph_def.node) == recurrent, "the loops are not in lowered form"
+    for mode in MODES:
+        original = run_original(graph.graph_def, mode, graph.preserve)
+        with undone():
+            ours = run_ours(graph.graph_def, mode, graph.preserve)
+        assert original.nodes_in(mode.f16), "TensorFlow converted nothing: the graph shows nothing"
+        assert differences(ours, original) == []
+        assert rewired(graph.graph_def, ours.graph) == []
+        assert type_errors(ours.graph) == []
 
 
 def graph_with_bodies() -> tuple[graph_pb2.GraphDef, str]:
+    """Bodies that are not inlined: each is a graph of its own to the pass, whose arguments keep their types."""
+
     @tf.function
     def inner(x, w):
         y = tf.sqrt(tf.nn.relu(tf.matmul(x, w)) + 1.0)
@@ -51,6 +110,7 @@ def bodies(graph: graph_pb2.GraphDef, names: dict[str, set[str]]) -> dict[str, t
     }
 
 
+@pytest.mark.usefixtures("local_rules")
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_bodies_get_the_types_and_casts_that_tensorflow_gives_them(mode: Mode) -> None:
     graph_def, fetch = graph_with_bodies()
@@ -66,6 +126,7 @@ def test_bodies_get_the_types_and_casts_that_tensorflow_gives_them(mode: Mode) -
     assert len(converted) == 6, "the loop's condition has no product"
 
 
+@pytest.mark.usefixtures("local_rules")
 def test_the_result_runs() -> None:
     graph_def, fetch = graph_with_bodies()
     feeds = {f"{name}:0": tf.random.stateless_uniform([8, 8], [0, i], -0.3, 0.3).numpy() for i, name in enumerate("xw")}

@@ -1,0 +1,254 @@
+"""One small run of each benchmark that has no test file of its own."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from amp_tf.cpu import economy, folding, hoisting
+from amp_tf.hooks import optimizer_state as creation
+from amp_tf.hooks import xla
+from amp_tf.oplists import fusions, table
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting import paint
+from amp_tf.rewriting import form as planning
+from benchmarks import (
+    kernel_accuracy,
+    loss_scaling_overhead,
+    math_mode,
+    memory,
+    optimizer_state,
+    rematerialization,
+    serving,
+)
+from benchmarks.exports.__main__ import ON
+from benchmarks.exports.__main__ import run as run_exports
+from benchmarks.models.wide.__main__ import try_one
+from benchmarks.step_time import first_step, forecast, parts, suite
+from benchmarks.step_time.modes import WAYS, modes
+from benchmarks.tune import __main__ as tune
+from tests import processes
+from tests.hooks import running
+
+ROOT = running.ROOT
+TINY = "--size tiny"
+BF16 = "--precision bfloat16"
+FIGURES = r" \| .*\d\.\d"  # a row of a table with a figure
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "arguments", "said"),
+    [
+        ("compare_cost", "small_mlp --batch 8", rf"\| MLP, 64 wide{FIGURES}"),
+        ("false_alarms", "--models 2", r"2 models, \d+ outputs; by one batch \d models are .*\nin the end 0 outputs"),
+        ("memory_peak", f"wide_mlp {TINY} --batch 8192 --modes float32", r"\*\*MLP, 2048 wide, fit, batch 8192\*\*"),
+        ("report_cost", "--models small_mlp --seconds 1", r"\| MLP.*\| [\d,]+ \|"),
+        ("serving_load", f"--seconds 6 --threads 4 --modes amp_tf {BF16}", "amp_tf: "),
+        ("step_time.ablation", f"shared~casts --models bert {TINY} --rounds 0", r"\| shared casts \| BERT encoder"),
+        ("step_time.profile", f"wide_mlp {TINY} --modes float32,amp_tf --rows 100 --turns 1", r"\| Cast \|.*\(\d+\)"),
+    ],
+)
+def test_a_command_prints_its_figures(module, arguments, said, capfd, monkeypatch) -> None:
+    monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
+    arguments = [word.replace("~", " ") for word in arguments.split()]
+    monkeypatch.setattr(sys, "argv", [module, *arguments])
+    main = importlib.import_module(f"benchmarks.{module}").main
+    assert (main() if module == "false_alarms" else main(arguments)) == 0
+    assert re.search(said, capfd.readouterr().out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("watchdog faults --first 1 --runs 1", "faults: 1 of 1 right"),
+        ("watchdog overhead --rounds 1 --steps 2 --models dense --precisions bfloat16", "ms a step"),
+        (
+            "public --only ranking --seeds 1 --modes float32 -- --steps 4 --batch 4",
+            r"\| ranking \| 4 \| float32 \| AUC",
+        ),
+        (
+            "accuracy --tasks digits~MLP --seeds 1 --modes float32 bfloat16,~amp_tf",
+            r"\| digits MLP \| bfloat16, amp_tf",
+        ),
+        ("rewrite_time synthetic-1k --rounds 1 --json", r'"nodes": 992'),
+    ],
+)
+def test_a_process_prints_its_figures(arguments: str, said: str, tmp_path: Path) -> None:
+    module, *words = (word.replace("~", " ") for word in arguments.split())
+    files = {"public": "--rows", "accuracy": "--results", "rewrite_time": "--cache"}
+    words = [files[module], str(tmp_path / "file"), *words] if module in files else words
+    fresh = {"fresh": "it measures memory"} if module == "rewrite_time" else {}
+    command = [sys.executable, "-m", f"benchmarks.{module}", *words]
+    ended = processes.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550, **fresh)
+    assert re.search(said, ended.stdout), ended.stdout + ended.stderr
+
+
+MODULES = (economy, folding, fusions, hoisting, paint, planning, xla)
+
+
+@pytest.mark.parametrize("part", parts.PARTS)
+def test_a_part_is_found_where_the_ablation_takes_it_out(part: str) -> None:
+    before = [dict(vars(module)) for module in MODULES]
+    try:
+        parts.remove(part)
+        changed = [
+            name
+            for module, attributes in zip(MODULES, before, strict=True)
+            for name, value in vars(module).items()
+            if attributes[name] is not value  # KeyError: what the part replaces has moved
+        ]
+    finally:
+        for module, attributes in zip(MODULES, before, strict=True):
+            vars(module).update(attributes)
+    assert changed
+
+
+def test_another_checkout_is_at_work_or_its_row_says_that_it_is_not(tmp_path: Path) -> None:
+    """A copy of the package stands for the checkout; from a folder without one, today's would be imported."""
+    shutil.copytree(ROOT / "amp_tf", tmp_path / "copy" / "amp_tf")
+    shutil.copy(ROOT / "_amp_tf_start.py", tmp_path / "copy")
+    chosen = [
+        modes("bfloat16")[name] for name in ("float32", *(f"all listed@{tmp_path}/{n}" for n in ("copy", "none")))
+    ]
+    settings = suite.Settings("tiny", "bfloat16", rounds=2, seconds=0.02)
+    rows = {row.mode: row for row in suite.measure("wide_mlp", None, chosen, [WAYS["fit"]], settings)}
+    float32, copied, missing = (rows[mode.name] for mode in chosen)
+    assert (copied.error, copied.amp_tf) == ("", f"{tmp_path}/copy/amp_tf")
+    assert copied.converted > 0
+    assert len(copied.ms) == 2
+    assert copied.peak_mib > 100  # TensorFlow alone takes more
+    assert all(abs(a - b) <= 0.02 * b for a, b in zip(copied.losses, float32.losses, strict=True))
+    assert missing.error == f"{missing.mode} imported amp_tf from {ROOT}/amp_tf, not from {tmp_path}/none."
+
+
+def test_a_process_tells_its_rewrites_apart() -> None:
+    options = {"model": "ncf", "way": "predict", "size": "tiny", "batch": None, "precision": "bfloat16"}
+    taken = first_step.measure({**options, "mode": "amp_tf"}, modes("bfloat16")["amp_tf"])
+    assert 0 < taken.rewrite_ms < taken.total_ms
+
+
+@pytest.mark.slow
+def test_exports_are_float32_and_answer_as_the_model_does(tmp_path: Path) -> None:
+    formats = ("keras", "h5", "weights", "export", "module", "tflite", "tflite16")
+    environ = running.environment(tmp_path, ON | {"AMP_TF_PRECISION": "bfloat16"})
+    written = run_exports(Path(sys.executable), environ, str(tmp_path), "--formats", *formats)
+    assert not any(written["errors"].values()), written["errors"]
+    found = run_exports(Path(sys.executable), {}, str(tmp_path), "--read", "--formats", *formats)
+    for name in formats:
+        is_half = name == "tflite16"  # TFLite's own rounding of weights to float16; the others sum in another order
+        assert found[name]["off"] <= (1e-3 if is_half else 1e-5), name
+        assert (found[name]["error"], found[name]["types"]) == ("", ["float16"] if is_half else []), name
+
+
+@pytest.mark.skipif(not Hardware.detect_cpu().cpu_gains, reason="auto converts nothing on this CPU")
+def test_a_wide_product_is_expected_to_save_time() -> None:
+    saved = forecast.expect("autoencoder", "predict")
+    assert 0.1 < saved.total < saved.products < 100
+
+
+def test_the_ops_that_are_called_inaccurate_are_those_that_the_table_shows_to_be() -> None:
+    written = kernel_accuracy.WRITTEN.read_text(encoding="utf-8")
+    # what is absolute is painted deny wherever it is
+    assert kernel_accuracy.inaccurate(written) - table.ABSOLUTE == table.INACCURATE
+    words = set(written.replace(",", " ").replace(".", " ").split())
+    assert {op.split()[-1] for op, _, _ in kernel_accuracy.cases()} <= words
+    rows = list(kernel_accuracy.measure({"Elu", "Tanh", "Maximum"}, "CPU:0", "of this process"))
+    assert {row.op for row in rows if row.lost > kernel_accuracy.MOST} == {"Elu"}
+    assert all(row.is_exact for row in rows if row.op == "Maximum")
+
+
+def test_a_step_with_loss_scaling_is_one_trace_that_stays_in_the_graph() -> None:
+    row = loss_scaling_overhead.measure("mlp", "train", False, {"global_clipnorm": 1.0}, rounds=1)
+    assert all(row[f"{name}_ms"] > 0 for name in loss_scaling_overhead.VARIANTS)
+    assert (row["traces"], row["ops_that_leave_the_graph"]) == (1, 0)
+
+
+def test_products_are_measured_with_the_math_mode_and_without_it() -> None:
+    for _, ratio, without, with_mode in math_mode.measure(rounds=1):
+        assert ratio > 0
+        assert 0 < without < 1e-6  # float32's own error
+        # The mode does nothing, or rounds operands to 8 bits.
+        assert with_mode == pytest.approx(without, rel=0.5) or 1e-4 < with_mode < 1e-2
+
+
+def test_memory_is_that_of_training_steps_and_the_largest_batch_is_found_on_the_line() -> None:
+    mib, live = memory.measure("wide_mlp", "tiny", "bfloat16", modes("bfloat16")["memory"], 8192)
+    assert 0 < live < mib < 400  # the process itself takes more
+    points = [(8, 180.0), (16, 260.0)]  # 100 MiB and 10 for each example
+    found = memory.largest_batch(points, 500.0, lambda batch: 100 + 12.0 * batch)
+    assert found is not None
+    assert (found.batch, found.mib) == (33, 496.0)
+
+
+def test_both_states_of_an_optimizer_are_measured_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tiny() -> tuple[Any, Any]:
+        return keras.Sequential([keras.layers.Input((128,)), keras.layers.Dense(128)]), np.ones((4, 128), "float32")
+
+    monkeypatch.setitem(optimizer_state.MODELS, "tiny", tiny)
+    try:
+        found = optimizer_state.measure("tiny", jit=False, rounds=2)["bytes"]
+    finally:
+        creation.uninstall()
+    kernel, bias, rest = 128 * 128, 128, 8 + 4  # the number of the step, and the learning rate
+    assert found == {"float32": 2 * 4 * (kernel + bias) + rest, "bfloat16": 2 * (2 * kernel + 4 * bias) + rest}
+
+
+def test_ratios_are_to_float32_without_rematerialization() -> None:
+    found = {
+        combination: {"seconds": [1.0 + number, 2.0 + number], "live": 100.0 - 20 * number, "losses": [2.0, 1.5]}
+        for number, combination in enumerate(rematerialization.COMBINATIONS)
+    }
+    lines = rematerialization.table("mlp", "fit", found)
+    assert lines[3] == "| mlp | fit | amp_tf | yes | 4500 | 3.25 | 40 | 0.40 | 1.5000 |"
+
+
+def test_each_way_of_serving_has_its_size_latency_and_error(monkeypatch, capsys, tmp_path) -> None:
+    def run(options):  # a step of the benchmark without a process of its own
+        folder = Path(options["folder"])
+        if options["step"] == "make":
+            return serving.make(options["model"], folder, options["ways"], options["precision"])
+        if options["step"] == "memory":
+            return {way: serving.memory_of(way, folder, options) for way in options["ways"]}
+        found = serving.time_ways(folder, options["ways"], options)
+        return json.loads(json.dumps({way: serving.dataclasses.asdict(each) for way, each in found.items()}))
+
+    monkeypatch.setattr(serving, "run", run)
+    monkeypatch.setattr(serving, "SECONDS", 0.0)
+    layers = keras.layers
+    small = keras.Sequential([layers.Input((64,), name="x"), layers.Dense(256, "relu"), layers.Dense(4)])
+    monkeypatch.setattr(serving, "build", lambda name: small)
+    arguments = ["--models", "mlp", "--ways", "tf_pass", "converted", "weights", "--batches", "1", "4", "--rounds", "1"]
+    assert serving.main([*arguments, "--json", str(tmp_path / "serving.json")]) == 0
+    assert not tf.config.optimizer.get_experimental_options()[serving.PASS["bfloat16"]]  # it is off again
+    found = json.loads((tmp_path / "serving.json").read_text())["mlp"]
+    assert list(found) == ["float32", "tf_pass", "converted", "weights"]
+    assert found["weights"]["megabytes"] < 0.75 * found["converted"]["megabytes"]  # the graph is no smaller
+    assert found["float32"]["error"] == 0 < found["tf_pass"]["error"] < 0.02  # two products in bfloat16
+    assert found["weights"]["error"] == pytest.approx(found["converted"]["error"])
+    assert found["weights"]["ratios"].keys() == {"1", "4"}
+
+
+@pytest.mark.slow
+def test_a_program_is_tuned_to_its_weak_layer(tmp_path: Path) -> None:
+    row = next(tune.rows_of(tune.PROGRAMS[-1], tmp_path / "runs"))
+    assert (row["rule"], row["is_good"], row["is_verified"]) == ("amp_tf", True, True)
+    assert row["runs"] <= 15
+    assert 0 < row["kept"] <= 2 * row["planted"]
+
+
+@pytest.mark.parametrize("name", ["two_towers", "tf_keras_lstm", "functions_of_tensorflow"])
+def test_a_model_of_the_wide_suite_trains_a_step(name: str) -> None:
+    """``python -m benchmarks.models.wide`` tries all of them."""
+    assert np.isfinite(try_one(name))

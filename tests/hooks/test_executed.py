@@ -1,0 +1,243 @@
+"""What TensorFlow runs at last: the types of products, casts, gelus in the kernels of products, and input pipelines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from amp_tf.oplists.hardware import Hardware
+from tests import as_cpu
+from tests.as_cpu import onednn
+from tests.hooks import running
+
+PROGRAM = running.PROGRAMS / "fused_layers.py"
+WAYS = ("fit", "tf_keras fit", "predict", "loop", "session")
+BACKWARD = {"Conv2DBackpropFilter", "Conv2DBackpropInput"}
+# Losses and outputs of about 1 after up to 8 steps; bfloat16 has 8 significant bits, float16 11.
+TOLERANCES = {"bfloat16": 0.05, "float16": 0.01}
+# Runs each way of the program and prints its result beside the products of the graphs that ran: op, type, name.
+WATCHED = f"""
+import json, runpy
+import tensorflow as tf
+from tensorflow.python.client import session
+from tensorflow.python.eager import context
+import amp_tf
+context.context().enable_run_metadata()
+graphs, run = [], session.BaseSession.run
+
+def watched(self, fetches, feed_dict=None):
+    metadata = tf.compat.v1.RunMetadata()
+    options = tf.compat.v1.RunOptions(output_partition_graphs=True)
+    result = run(self, fetches, feed_dict, options, metadata)
+    graphs.extend(metadata.partition_graphs)
+    return result
+
+session.BaseSession.run = watched
+found = {{}}
+for name, way in runpy.run_path({str(PROGRAM)!r})["WAYS"].items():
+    result = way()
+    graphs += context.context().export_run_metadata().partition_graphs
+    nodes = [node for graph in graphs for node in graph.node if "MatMul" in node.op or "Conv" in node.op]
+    found[name] = [result, [[node.op, node.attr["T"].type, node.name] for node in nodes]]
+    graphs.clear()
+print(json.dumps(found | {{"report": str(amp_tf.report())}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def in_float32(site_folder: Path) -> dict[str, list[float]]:
+    ended = running.run([str(PROGRAM)], site_folder, as_cpu.variables())
+    return ended.result
+
+
+@pytest.fixture(scope="module", params=["bfloat16", "float16", "bfloat16 in hardware"])
+def named(request: pytest.FixtureRequest, site_folder: Path) -> tuple[str, dict[str, list]]:
+    """The precision, and what was found with it: without 16-bit hardware, or with that of this CPU."""
+    precision, _, in_hardware = request.param.partition(" ")
+    if in_hardware and not onednn.computes_bfloat16():
+        pytest.skip("this CPU has no bfloat16")
+    version = tuple(map(int, tf.__version__.split(".")[:2]))
+    if request.param == "bfloat16" and onednn.computes_bfloat16() and version < (2, 21):
+        pytest.skip("this TensorFlow's remapper still takes the CPU for one with bfloat16")
+    # The loop and the session have no optimizer that could scale their loss.
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": precision, f"{running.SWITCH}_LOSS_SCALING": "0"}
+    ended = running.run(["-c", WATCHED], site_folder, variables if in_hardware else as_cpu.variables() | variables)
+    assert ended.warnings == []
+    return precision, ended.result
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_product_that_runs_is_float32(way, named, in_float32):
+    precision, found = named
+    result, products = found[way]
+    left = [(op, name) for op, number, name in products if number != tf.as_dtype(precision).as_datatype_enum]
+    assert left == []
+    assert products
+    ops = {op for op, _, _ in products}
+    if way.endswith("fit") or way == "loop":
+        assert all(any(name in op for op in ops) for name in BACKWARD)  # oneDNN's have a prefix
+    assert result != in_float32[way]
+    scale = np.abs(in_float32[way]).max()
+    np.testing.assert_allclose(result, in_float32[way], rtol=0, atol=TOLERANCES[precision] * scale)
+
+
+def test_the_report_says_that_no_product_is_left(named):
+    _, found = named
+    lines = [line.split() for line in found["report"].splitlines() if "MatMul" in line or "Conv" in line]
+    converted = {words[3]: (words[0], words[2]) for words in lines if words[1:2] == ["of"]}
+    assert {"MatMul", "Conv2D", *BACKWARD} <= converted.keys()
+    assert all(first == second for first, second in converted.values()), found["report"]
+
+
+needs_bf16 = pytest.mark.skipif(not Hardware.detect_cpu().cpu_gains, reason="auto converts nothing on this CPU")
+OF_CASTS = """
+import json
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+from amp_tf.config import AmpConfig
+from amp_tf.hooks import plugin
+
+plugin.install(AmpConfig())
+context.context().enable_run_metadata()
+SIZE = 512
+
+def executed(function, *arguments):
+    function(*arguments)
+    metadata = context.context().export_run_metadata()
+    nodes = {n.name: n for g in metadata.partition_graphs for n in g.node}
+    op_behind = lambda cast: nodes[cast.input[0].partition(":")[0]].op
+    products = [n.attr["T"].type == tf.bfloat16.as_datatype_enum for n in nodes.values() if "MatMul" in n.op]
+    casts = [n for n in nodes.values() if n.op == "Cast"]
+    return {
+        "products in bfloat16": sum(products),
+        "casts of constants": sum(op_behind(cast) == "Const" for cast in casts),
+        "casts of casts": sum(op_behind(cast) == "Cast" for cast in casts),
+        "casts": len(casts),
+    }
+
+ones = tf.ones((SIZE, SIZE))
+weights = (np.arange(SIZE * SIZE).reshape(SIZE, SIZE) / SIZE**2).astype("float32")
+
+@tf.function
+def constant(x):
+    return tf.exp(tf.matmul(x, tf.constant(weights)))
+
+@tf.function
+def pair(x):
+    h = tf.cast(tf.cast(tf.matmul(x, x), tf.bfloat16), tf.float32)
+    return tf.exp(tf.matmul(h, x))
+
+@tf.function
+def down(x):
+    return tf.cast(tf.matmul(x, x), tf.bfloat16)
+
+print(json.dumps({f.__name__: executed(f, ones) for f in (constant, pair, down)}))
+"""
+
+
+@needs_bf16
+def test_constants_are_cast_once_and_pairs_of_casts_do_not_run(tmp_path: Path) -> None:
+    ended = running.run(["-c", OF_CASTS], tmp_path, running.switched_on())
+    found = ended.result
+    # TensorFlow folds the cast of a constant: what is left are the casts of x and of the result.
+    assert found["constant"] == {
+        "products in bfloat16": 1,
+        "casts of constants": 0,
+        "casts of casts": 0,
+        "casts": 2,
+    }
+    assert found["pair"] == {"products in bfloat16": 2, "casts of constants": 0, "casts of casts": 0, "casts": 2}
+    assert found["down"] == {"products in bfloat16": 1, "casts of constants": 0, "casts of casts": 0, "casts": 1}
+
+
+OF_GELUS_AND_PRODUCTS = """
+import json
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+from amp_tf.config import AmpConfig
+from amp_tf.hooks import plugin
+
+SIZE = 512
+OF_GELUS = ("Erf", "Erfc", "Square", "Tanh")
+random = np.random.default_rng(0)
+layers = [(random.standard_normal((SIZE, SIZE), "f") / SIZE**0.5, random.standard_normal(SIZE, "f")) for _ in range(3)]
+
+def model(x, is_approximate):
+    for number, (w, b) in enumerate(layers):
+        x = tf.nn.bias_add(tf.tensordot(x, w, 1), b)
+        x = tf.nn.gelu(x, is_approximate) if number < 2 else x
+    return x
+
+def executed(batch, is_approximate):
+    result = tf.function(model)(tf.constant(batch), is_approximate).numpy()
+    nodes = [node for graph in context.context().export_run_metadata().partition_graphs for node in graph.node]
+    products = [node for node in nodes if "FusedMatMul" in node.op]
+    return result, {
+        "in bfloat16": sum(node.attr["T"].type == tf.bfloat16.as_datatype_enum for node in products),
+        "fused": sorted(item.decode() for node in products for item in node.attr["fused_ops"].list.s),
+        "alone": sum(node.op in OF_GELUS for node in nodes),
+    }
+
+context.context().enable_run_metadata()
+cases = {
+    "exact over sequences": (random.standard_normal((8, 64, SIZE), "f"), False),
+    "exact": (random.standard_normal((512, SIZE), "f"), False),
+    "approximate": (random.standard_normal((512, SIZE), "f"), True),
+}
+exact = {name: executed(*case)[0] for name, case in cases.items()}
+plugin.install(AmpConfig())
+found = {}
+for name, case in cases.items():
+    result, found[name] = executed(*case)
+    found[name]["error"] = float(np.abs(result - exact[name]).max() / np.abs(exact[name]).max())
+print(json.dumps(found))
+"""
+
+
+@needs_bf16
+def test_gelus_are_fused_with_products_in_bfloat16(site_folder: Path) -> None:
+    ended = running.run(["-c", OF_GELUS_AND_PRODUCTS], site_folder, {})
+    for name, found in ended.result.items():
+        kind = "GeluApproximate" if name == "approximate" else "GeluExact"
+        assert found.pop("error") < 0.02, name
+        assert found == {"in bfloat16": 3, "fused": [*["BiasAdd"] * 3, kind, kind], "alone": 0}, name
+
+
+PIPELINE = str(running.PROGRAMS / "input_pipeline.py")
+ROUNDING = 2.0**-8  # of bfloat16
+
+
+def test_an_input_pipeline_is_exact_and_the_model_behind_it_is_converted(tmp_path: Path) -> None:
+    ended = running.run([PIPELINE], tmp_path, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"})
+    assert ended.result["prepared"] < 1e-5  # float32's own roundings of 16 products; bfloat16 was off by .04
+    assert ended.converted >= 4  # two products of the model, two of the loop over the dataset
+    for name in ("model", "loop"):
+        assert ended.result[name] != ended.result["exact"]
+        assert ended.result[name] == pytest.approx(ended.result["exact"], rel=20 * ROUNDING)
+
+
+def test_nothing_is_marked_once_amp_tf_is_off() -> None:
+    import tensorflow as tf
+
+    import amp_tf
+    from amp_tf.hooks.plugin import MARK
+
+    def marks() -> set[str]:
+        traced = []
+
+        def double(x: tf.Tensor) -> tf.Tensor:
+            y = x * 2
+            traced.append(y.graph)
+            return y
+
+        tf.data.Dataset.range(3).map(double)
+        return {name for graph in traced for op in graph.get_operations() for name in op.node_def.attr if name == MARK}
+
+    with amp_tf.enable(amp_tf.AmpConfig(precision="bfloat16")):
+        assert marks() == {MARK}
+    assert marks() == set()

@@ -1,0 +1,198 @@
+"""Unchanged programs of special kinds, with the variable alone."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.hooks import tflite
+from amp_tf.offline.explain import explain
+from amp_tf.oplists.hardware import Hardware
+from tests import as_cpu
+from tests.hooks import running
+
+REMATERIALIZED = str(running.PROGRAMS / "rematerialization.py")
+needs_scope = pytest.mark.skipif(not hasattr(keras, "RematScope"), reason="this Keras has no RematScope")
+
+
+@needs_scope
+def test_models_train_in_less_memory(tmp_path: Path) -> None:
+    variables = {**running.switched_on(), "AMP_TF_PRECISION": "bfloat16", "PYTHONPATH": str(running.ROOT)}
+    ended = running.run([REMATERIALIZED, "float32"], tmp_path, variables, seconds=600)
+    found = ended.result
+    assert ended.converted
+    live = [found.pop(f"live {remat}") for remat in (False, True)]
+    assert 0 < live[1] < 0.7 * live[0]  # 12 layers, of which 4 are computed again at a time
+    assert len(found) == 3
+    for losses in found.values():
+        assert losses[-1] < losses[0] < 2 * math.log(10)
+
+
+@needs_scope
+def test_under_keras_policy_the_same_layers_raise(tmp_path: Path) -> None:
+    """If this fails, Keras has learned it, and docs/limits.md says so no more."""
+    ended = running.run([REMATERIALIZED, "mixed_bfloat16"], tmp_path, {"PYTHONPATH": str(running.ROOT)})
+    assert ended.result["error"].startswith("TypeError: Input 'filter' of 'Conv2D' Op has type float32")
+
+
+PADDED = str(running.PROGRAMS / "padded_attention.py")
+
+
+@pytest.mark.parametrize("compiled", ["jit", "plain"])
+def test_padding_trains_in_float16_as_in_float32(compiled: str, tmp_path: Path) -> None:
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"}
+    mixed, plain = (running.run([PADDED, compiled], tmp_path, environ) for environ in (variables, {}))
+    assert mixed.converted > 40
+    assert "0 of 12 steps skipped" in mixed.summary[0]
+    # Losses of 2 to 3.4; products and their inputs are rounded to 11 significant bits.
+    np.testing.assert_allclose(mixed.result["loss"], plain.result["loss"], rtol=0, atol=0.01)
+
+
+REFUSED = str(running.PROGRAMS / "refused_kernels.py")
+CPUS = {"this CPU": {}, "a CPU without AVX-512": as_cpu.variables()}
+
+
+@functools.cache
+def ended(cpu: str, precision: str, folder: Path) -> running.Ended:
+    """The program's end, float32 computed by oneDNN."""
+    unscaled = {"TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING": "0"}
+    mixed = {running.SWITCH: "1", "AMP_TF_PRECISION": precision, **unscaled} if precision else {}
+    return running.run([REFUSED], folder, {"TF_ENABLE_ONEDNN_OPTS": "1", **CPUS[cpu], **mixed})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("refused")
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("cpu", CPUS)
+def test_what_kernels_refuse_trains_as_in_float32(cpu: str, precision: str, folder: Path) -> None:
+    if cpu != "this CPU" and not (CPUS[cpu] and running.is_installed()):
+        pytest.skip("the CPU can be made to look older on x86-64 alone, where amp_tf is installed")
+    mixed, plain = ended(cpu, precision, folder), ended(cpu, "", folder)
+    assert mixed.warnings == []
+    assert mixed.converted > 20
+    for kind, losses in plain.result.items():
+        assert losses[-1] < losses[0], kind
+        # Without oneDNN, bfloat16 kernels keep their sums in bfloat16.
+        np.testing.assert_allclose(mixed.result[kind], losses, rtol=0.05, atol=0, err_msg=kind)
+
+
+def test_a_model_that_was_trained_converts_for_tflite_in_float32(tmp_path: Path) -> None:
+    ended = running.run(
+        [str(running.PROGRAMS / "tflite.py")], tmp_path, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
+    )
+    assert ended.converted > 0
+    assert not {"float16", "bfloat16"} & set(ended.result["types"])
+    # Both compute the model eagerly in float32, from the same weights; sums of 64 products in another order.
+    assert ended.result["error"] < 1e-5
+    assert "1 graph skipped, because the call that ran them held Python's lock" in ended.summary[6]
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_of_a_model_that_amp_tf_converted_the_original_is_asked_for(precision: str, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    class Product(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = tf.Variable(tf.ones((8, 4)))
+
+        @tf.function(input_signature=[tf.TensorSpec((2, 8), tf.float32)])
+        def __call__(self, x: tf.Tensor) -> tf.Tensor:
+            return tf.matmul(x, self.weights)
+
+    original, converted = str(tmp_path / "original"), str(tmp_path / "converted")
+    tf.saved_model.save(Product(), original)
+    amp_tf.convert_saved_model(original, converted, amp_tf.AmpConfig(precision=precision))
+    loaded = tf.saved_model.load(converted)
+    converters = {
+        "bfloat16": tf.lite.TFLiteConverter.from_saved_model(converted),
+        "float16": tf.lite.TFLiteConverter.from_concrete_functions([loaded.__call__.get_concrete_function()], loaded),
+    }
+    with amp_tf.enable():
+        assert tf.lite.TFLiteConverter.from_saved_model(original).convert()
+        with pytest.raises(
+            Exception, match=r"^TFLite's converter: amp_tf converted this model to 16 bit, .* the original"
+        ):
+            converters[precision].convert()
+    assert not tflite._patches
+
+
+FORCED = """
+import json, sys
+import tensorflow as tf
+import amp_tf
+
+@tf.function(jit_compile={compiled})
+def step(x):
+    small = tf.matmul(x, x, name="small")
+    return tf.matmul(tf.nn.relu(small), x, name="forced")
+
+step(tf.ones((8, 8)))
+nodes = amp_tf.report().nodes
+print(json.dumps({{node.name: node.reason.rule.name for node in nodes if node.op == "MatMul"}}))
+"""
+
+
+@pytest.mark.skipif(not Hardware.detect_cpu().cpu_gains, reason="auto converts nothing on this CPU")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_forced_node_is_converted_under_auto(compiled: bool, tmp_path: Path) -> None:
+    variables = {running.SWITCH: "1", "AMP_TF_FORCE_F16": "^forced$"}
+    ended = running.run(["-c", FORCED.format(compiled=compiled)], tmp_path, variables)
+    assert ended.result == {"small": "DOES_NOT_PAY", "forced": "FORCED_BY_NAME"}
+
+
+@pytest.mark.parametrize("program", ["keras_fit.py", "monitored_session.py"])
+def test_a_loss_that_is_scaled_where_nothing_is_float16_gives_the_results_of_float32(
+    program: str, tmp_path: Path
+) -> None:
+    path = running.PROGRAMS / program
+    count = "from amp_tf.loss_scaling import ledger; (_, status), = ledger.statuses()[0]; steps = status.steps"
+    code = f"import runpy, sys; runpy.run_path({str(path)!r}); {count}; print('scaled steps', steps, file=sys.stderr)"
+    kept = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_KEEP_FLOAT32": ".*"}
+    on = running.run(["-c", code], tmp_path, kept)
+    off = running.run([str(path)], tmp_path, {})
+    assert re.search(r"scaled steps [1-9]", on.err), on.err
+    assert on.result == off.result
+    assert on.converted == 0
+    assert "loss scale" not in on.summary[6]
+
+
+MODEL = """
+import tensorflow as tf
+
+@tf.function(autograph=False)
+def step(x):
+    with tf.name_scope("dense"):
+        y = tf.nn.relu(tf.nn.bias_add(tf.matmul(x, x, name="MatMul"), x[0], name="BiasAdd"), name="Relu")
+    with tf.name_scope("other"):
+        return tf.matmul(y, x, name="MatMul")
+"""
+EXPLAINED = f"""{MODEL}
+import json
+import amp_tf
+step(tf.ones((64, 64)))
+print(json.dumps({{node.name: node.precision.value for node in amp_tf.report().nodes if "MatMul" in node.op}}))
+"""
+ON_CPU = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
+
+
+@pytest.mark.parametrize("name", ["dense/MatMul", "dense/BiasAdd", "dense/Relu"])
+def test_the_pattern_finds_the_fused_node_and_no_other(name: str, tmp_path: Path) -> None:
+    model: dict[str, object] = {}
+    exec(MODEL, model)
+    step = model["step"].get_concrete_function(tf.TensorSpec((64, 64)))  # type: ignore[attr-defined]
+    (pattern,) = explain(step.graph.as_graph_def(), name, ON_CPU).own_change["keep_float32"]
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "AMP_TF_KEEP_FLOAT32": pattern}
+    ended = running.run(["-c", EXPLAINED], tmp_path, variables)
+    assert ended.result == {"dense/Relu": "float32", "other/MatMul": "bfloat16"}, ended.err
