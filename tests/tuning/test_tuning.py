@@ -120,6 +120,7 @@ def test_two_tunings_in_one_folder_do_not_meet(tmp_path):
     with pytest.raises(ConfigError, match="another process tunes there now"):
         Journal(tmp_path / "runs", {"command": ["a"]})
     first.remove()
+    assert not [link for link in Path("/proc/self/fd").glob("*") if str(tmp_path) in str(link.resolve())]
     Journal(tmp_path / "runs", {"command": ["a"]})
 
 

@@ -264,6 +264,7 @@ class Journal:
             try:
                 fcntl.flock(self._runs, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this journal is gone
             except BlockingIOError:
+                self._runs.close()
                 what = "another process tunes there now"
                 raise ConfigError(what, where=str(folder), fix="Wait for it, or name another lock file") from None
             except OSError:  # a file system without locks
@@ -311,4 +312,5 @@ class Journal:
 
     def remove(self) -> None:
         """Deletes the runs, which are not needed any more."""
+        self._runs.close()
         shutil.rmtree(self.folder, ignore_errors=True)
