@@ -264,7 +264,6 @@ class Journal:
             try:
                 fcntl.flock(self._runs, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this journal is gone
             except BlockingIOError:
-                self._runs.close()
                 what = "another process tunes there now"
                 raise ConfigError(what, where=str(folder), fix="Wait for it, or name another lock file") from None
             except OSError:  # a file system without locks
