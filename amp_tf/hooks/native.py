@@ -16,10 +16,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amp_tf.errors import GraphError
-from amp_tf.graph.sizes import Shape, read_shape
+
+if TYPE_CHECKING:
+    from amp_tf.graph.sizes import Shape
 
 TF_OK = 0
 _POINTER, _TEXT, _INT, _SIZE, _BOOL = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_ubyte
@@ -166,6 +168,8 @@ class ItemShapes:
     def _parse(self, properties: bytes) -> Shape | None:
         if properties not in self._parsed:
             from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
+
+            from amp_tf.graph.sizes import read_shape
 
             self._parsed[properties] = read_shape(OpInfo.TensorProperties.FromString(properties).shape)
         return self._parsed[properties]

@@ -85,6 +85,7 @@ def _weight(variable: StoredVariable) -> types.WeightRow:
 def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
     sums: dict[str, float] = collections.defaultdict(float)
     times: dict[str, float] = collections.defaultdict(float)
+    has_costs = all(map(_has_costs, graphs))
     for graph in graphs:
         found, work = graph.figures, graph.figures.work
         for name, mask in (("operations", slice(None)), ("products", found.is_product)):
@@ -92,12 +93,12 @@ def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
             sums[f"{name}_float32"] += float(work[mask][~graph.is_narrow[mask]].sum())
         sums["own"] += float(work[found.is_product & found.is_own].sum())
         sums["products_unknown"] += int(np.isnan(found.operations[found.is_product]).sum())
-        before, now = figures.times_before_and_now(graph.basis, found, graph.is_f16)  # of one run, in ns
-        casts = sum(taken for cast in graph.basis.casts if (taken := _cast_time(graph, cast)) is not None)
-        times["float32"] += float(before.sum())
-        times["now"] += float(now.sum()) + casts
-        times["casts"] += casts
-    has_costs = times["float32"] > 0 and all(map(_has_costs, graphs))
+        if has_costs:
+            before, now = figures.times_before_and_now(graph.basis, found, graph.is_f16)  # of one run, in ns
+            casts = sum(taken for cast in graph.basis.casts if (taken := _cast_time(graph, cast)) is not None)
+            times["float32"] += float(before.sum())
+            times["now"] += float(now.sum()) + casts
+            times["casts"] += casts
     products = sums["products_f16"] + sums["products_float32"]
     # The peak is that of the graph that takes the most in float32.
     peak_before, peak_now = max((graph.basis.peaks for graph in graphs if graph.basis.peaks), default=(0.0, 0.0))
@@ -109,7 +110,7 @@ def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
         "products_own": sums["own"],
         "products_unknown": int(sums["products_unknown"]),
         "estimated_ms": None
-        if not has_costs
+        if not times["float32"]
         else {
             "float32": times["float32"] / _NS_PER_MS,
             "now": times["now"] / _NS_PER_MS,
