@@ -247,13 +247,8 @@ def unscaled_by_the_loop(optimizer, variable, x):
     optimizer.apply_gradients(zip(gradients, [variable], strict=True))
 
 
-OPTIMIZERS = {
-    "keras": lambda: keras.optimizers.SGD(0.5),
-    "tf_keras": lambda: tf_keras.optimizers.SGD(0.5),
-    "legacy": lambda: tf_keras.optimizers.legacy.SGD(0.5),
-}
 STEPS = [
-    *((name, step) for name in OPTIMIZERS for step in (scaled, unscaled_by_the_loop)),
+    *((name, step) for name in ("keras", "tf_keras", "legacy") for step in (scaled, unscaled_by_the_loop)),
     ("keras", scaled_and_applied),
 ]
 
