@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from amp_tf import callbacks
     from amp_tf.config import AmpConfig
     from amp_tf.errors import AmpError, CallOrderError, ConfigError, FileError, GraphError, OpListError, RewriteError
-    from amp_tf.hooks.process.summary import report
     from amp_tf.hooks.scope import scope
+    from amp_tf.hooks.summary import report
     from amp_tf.hooks.switch import Handle, disable, enable, is_enabled
     from amp_tf.loss_scaling import LossScaleOptimizer
     from amp_tf.loss_scaling.ledger import LossScaleError
@@ -60,7 +60,7 @@ _HOMES = {
     "enable": "amp_tf.hooks.switch",
     "is_enabled": "amp_tf.hooks.switch",
     "register_op": "amp_tf.oplists.op_names",
-    "report": "amp_tf.hooks.process.summary",
+    "report": "amp_tf.hooks.summary",
     "rewrite": "amp_tf.rewriting.pipeline",
     "scope": "amp_tf.hooks.scope",
     "tune": "amp_tf.tools.tuning",

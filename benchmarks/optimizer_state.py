@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.optimizer_state import creation
+from amp_tf.hooks import optimizer_state
 from benchmarks.accuracy import __main__ as accuracy
 from benchmarks.accuracy.tasks import TASKS
 from benchmarks.serving import CLOCKS
@@ -67,7 +67,9 @@ MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 def make_steps(model: str, state: str, jit: bool) -> tuple[dict[str, Any], Any]:
     """A whole training step and the optimizer's part of it, traced, without arguments; and the optimizer."""
-    creation.install(AmpConfig(optimizer_state=state))
+    optimizer_state.uninstall()
+    if state != "float32":
+        optimizer_state.install(AmpConfig(optimizer_state=state))
     keras.utils.set_random_seed(0)
     network, x = MODELS[model]()
     variables = network.trainable_variables
@@ -160,7 +162,7 @@ def main() -> None:
                 jit = compiler == "xla"
                 print(row(model, jit, measure(model, jit, arguments.rounds, CLOCKS[arguments.clock])), flush=True)
                 keras.backend.clear_session()
-        creation.uninstall()
+        optimizer_state.uninstall()
     if "loss" in arguments.what:
         print("\n" + "\n".join(losses(arguments.tasks, arguments.seeds)))
 

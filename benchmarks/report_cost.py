@@ -56,8 +56,8 @@ def work(job: dict[str, Any]) -> None:
     worker.set_up(modes(PRECISION)[MODE])
     rewrites = watch_rewrites()
 
-    from amp_tf.hooks.process import report_files
-    from amp_tf.hooks.process import state as process_state
+    from amp_tf.hooks import report_files
+    from amp_tf.hooks import state as process_state
 
     runner = worker.new_runner({**job, "mode": MODE}, WAYS[job["way"]])
     while True:

@@ -18,7 +18,7 @@ from tests.tiers import is_quick, starts_process
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {
-    "amp_tf/hooks/grappler/amp_tf_cpu.so": "amp_tf/hooks/grappler/shim.c",
+    "amp_tf/hooks/amp_tf_cpu.so": "amp_tf/hooks/shim.c",
     "amp_tf/graph/amp_tf_wire.so": "amp_tf/graph/wire.c",
 }
 #: The files whose tests decide or compute otherwise on another CPU; ``scripts/test --as-cpu avx2 -m cpu_dependent``.
@@ -27,7 +27,7 @@ CPU_DEPENDENT = (
         "as_cpu/test_as_cpu.py",
         "calibrating/test_measure.py",
         "hooks/test_hoisted_reads.py",
-        "hooks/process/test_summary.py",
+        "hooks/test_summary.py",
     ),
     *("hooks/test_switch.py", "oplists/test_hardware.py", "painting/test_kernels.py", "painting/test_ties.py"),
     *("parity/test_cpp_cases.py", "parity/test_deliberate_differences.py", "cpu/test_hoisting.py"),

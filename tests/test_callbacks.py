@@ -181,7 +181,7 @@ def nothing_scaled_yet():
 
 
 def test_the_line_at_exit_tells_of_the_last_models_only_and_names_them(nothing_scaled_yet):
-    from amp_tf.hooks.loss_scaling import automatic as loss_scaling
+    from amp_tf.hooks import loss_scaling
 
     scalers = [amp_tf.LossScaler(2.0**n, name=f"loop_{n}") for n in range(7)]
     for scaler in scalers:
@@ -208,7 +208,7 @@ class ScalesNothing(keras.Model):
 
 
 def test_where_no_loss_is_scaled_no_figures_of_a_scale_are_shown(nothing_scaled_yet):
-    from amp_tf.hooks.loss_scaling import automatic as loss_scaling
+    from amp_tf.hooks import loss_scaling
 
     x = keras.layers.Input((4,))
     model = ScalesNothing(x, keras.layers.Dense(1)(x))
@@ -221,7 +221,7 @@ def test_where_no_loss_is_scaled_no_figures_of_a_scale_are_shown(nothing_scaled_
 def test_the_models_of_one_program_are_told_apart_also_where_one_got_the_place_of_another_in_memory(
     library, nothing_scaled_yet
 ):
-    from amp_tf.hooks.loss_scaling import automatic as loss_scaling
+    from amp_tf.hooks import loss_scaling
 
     for name, steps in (("first", 5), ("second", 10)):
         x = library.layers.Input((4,))

@@ -14,8 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = {
-    "amp_tf/hooks/grappler/amp_tf_cpu.so",
-    "amp_tf/hooks/grappler/amp_tf_gpu.so",
+    "amp_tf/hooks/amp_tf_cpu.so",
+    "amp_tf/hooks/amp_tf_gpu.so",
     "amp_tf/graph/amp_tf_wire.so",
 }
 AT_ROOT = {"amp_tf.pth", "_amp_tf_start.py"}
@@ -172,7 +172,7 @@ def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(
     code = (
         "import sys; print('AmpTfStart' in [type(finder).__name__ for finder in sys.meta_path])\n"
         "import _amp_tf_start; _amp_tf_start.load_package()\n"
-        "from amp_tf.hooks.grappler.native import Shim; print(Shim('CPU').is_registered, Shim('GPU').is_registered)"
+        "from amp_tf.hooks.native import Shim; print(Shim('CPU').is_registered, Shim('GPU').is_registered)"
     )
     (tmp_path / "amp_tf").mkdir()
     (tmp_path / "amp_tf" / "__init__.py").touch()

@@ -23,8 +23,8 @@ import amp_tf
 from amp_tf.cli.trial import Trial, run_trials
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, GONE, AmpConfig, Switches, find_unknown_variables, is_disabled
 from amp_tf.errors import ConfigError
-from amp_tf.hooks.process.state import uses_tf32
-from amp_tf.hooks.process.summary import ON_GPU
+from amp_tf.hooks.state import uses_tf32
+from amp_tf.hooks.summary import ON_GPU
 from amp_tf.oplists.hardware import DISTRIBUTIONS, Hardware, cpu_name
 from amp_tf.oplists.targets import resolve_target
 
@@ -222,8 +222,8 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
     except Exception as error:  # a broken installation, or a bad ~/.keras/keras.json, may raise anything
         raise ImportError(f"{type(error).__name__}: {error}") from error
 
-    from amp_tf.hooks.grappler import plugin
-    from amp_tf.hooks.process.state import hardware
+    from amp_tf.hooks import plugin
+    from amp_tf.hooks.state import hardware
 
     versions = {"python": platform.python_version(), "amp_tf": amp_tf.__version__, "tensorflow": tf.__version__}
     for distribution in ("keras", "tf_keras", "numpy", "protobuf"):

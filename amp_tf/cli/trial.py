@@ -107,8 +107,7 @@ def _make(device: str, way: str, precision: str) -> _Made:
     import numpy as np
     import tensorflow as tf
 
-    from amp_tf.hooks import switch
-    from amp_tf.hooks.process import notices
+    from amp_tf.hooks import notices, switch
     from amp_tf.reporting import process
 
     amp: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -117,7 +116,7 @@ def _make(device: str, way: str, precision: str) -> _Made:
     else:
         target = "gpu" if device.startswith("GPU") else "cpu"
         settings = {"precision": precision, "target": target, "ignore_performance": True}
-        notices.suppress(notices.SLOW_FLOAT16)  # the trial measures it
+        notices.said.add(notices.SLOW_FLOAT16)  # the trial measures it
         amp = switch.enable(with_settings(AmpConfig(), settings, where="trial"))
     width = _WIDTHS.get(device.partition(":")[0], _WIDTHS["CPU"])
     generator = np.random.default_rng(0)

@@ -13,13 +13,10 @@ import sys
 from typing import Any
 
 from amp_tf.config import ENABLE_VAR, AmpConfig
+from amp_tf.hooks import notices
+from amp_tf.hooks import state as process_state
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.hooks.process import notices
-from amp_tf.hooks.process import state as process_state
 
-_LIBRARIES = ("keras", "tf_keras")
-# an attribute that exists once the library's import is done
-_NEEDED = "layers"
 _NARROW = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
 
 _patches = Patches()
@@ -27,8 +24,8 @@ _patches = Patches()
 
 def install(config: AmpConfig) -> None:
     """Watches the Keras libraries that are imported by now. Idempotent; call it again after another was imported."""
-    for library in _LIBRARIES:
-        if hasattr(sys.modules.get(library), _NEEDED):
+    for library in ("keras", "tf_keras"):
+        if hasattr(sys.modules.get(library), "layers"):  # which is there once the library's import is done
             # Its old names are in every version of both; keras.dtype_policies is there since Keras 3.0.5.
             home = importlib.import_module(f"{library}.mixed_precision")
             if _patches.put(home.Policy, "__init__", calling(_watch)):

@@ -46,11 +46,11 @@ def names() -> list[str]:
 
 
 def _on_import(library: str) -> None:
-    from amp_tf.hooks.patches import calling
+    from amp_tf.hooks.patches import Patches, calling
 
     model = sys.modules[library].Model
     owner = next(base for base in model.__mro__ if "fit" in vars(base))
-    _patches().put(owner, "fit", calling(_fit))
+    Patches().put(owner, "fit", calling(_fit))  # as long as the process lives
 
 
 def _on_tensorflow(name: str) -> None:
@@ -66,18 +66,6 @@ def _note_program() -> None:
     if all(main is not known for known, _, _ in _programs):
         file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
         _programs.append((main, os.path.realpath(file) if file else "", spec.name if spec else ""))
-
-
-def _patches() -> Any:
-    global _installed
-    if _installed is None:
-        from amp_tf.hooks.patches import Patches
-
-        _installed = Patches()
-    return _installed
-
-
-_installed: Any = None
 
 
 def _fit(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -133,16 +121,9 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _is_called(home: str, file: str, module: str) -> bool:
-    """Whether a module's name is that of a program, of its file or of a module with that file."""
-    import importlib.util
-
-    if home in ("__main__", module, os.path.splitext(os.path.basename(file))[0]):
-        return True
-    try:
-        spec = importlib.util.find_spec(home)
-    except (ImportError, ValueError, AttributeError):
-        return False
-    return bool(file) and spec is not None and os.path.realpath(spec.origin or "") == file
+    """Whether a module's name is that of a program, or that of its file. Asking Python would import its packages."""
+    stem = os.path.splitext(file)[0].removesuffix(f"{os.sep}__init__")
+    return home in ("__main__", module) or f"{os.sep}{stem}".endswith(os.sep + home.replace(".", os.sep))
 
 
 def _takes_model(function: Callable[..., Any]) -> bool:

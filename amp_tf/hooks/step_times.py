@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
+from amp_tf.hooks import state
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.hooks.process import state
 
 KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
 _CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}
@@ -29,6 +29,7 @@ _KINDS = {"train": "fit", "test": "evaluate", "predict": "predict"}  # the names
 _KEPT, _TOLD, _NAMED = 1000, 20, 3  # last steps of each kind; kinds in a report; fetches that name a run
 _MOST_KINDS = 200  # a program may create functions without end
 _patches = Patches()
+_unmeasured = contextlib.suppress(Exception)  # a step of which a batch number is not a number, for instance
 _lock = threading.Lock()
 
 
@@ -67,21 +68,13 @@ class _Steps:
         }
 
 
-class _Here(threading.local):
-    """For each thread: whether a call is running whose inner calls are not counted."""
-
-    is_inside = False
-
-
-_here = _Here()
+_here = threading.local()  # .is_inside: a call is running whose inner calls are not counted
 _steps: dict[tuple[str, str], _Steps] = collections.defaultdict(_Steps)
 _marks: weakref.WeakKeyDictionary[Any, dict[str, tuple[int, float]]] = weakref.WeakKeyDictionary()
 
 
 def install(config: AmpConfig) -> None:
-    """Measures from now on, in the libraries that are imported, if the configuration asks for reports. Idempotent."""
-    if not config.report_path:
-        return
+    """Measures from now on, in the libraries that are imported. Idempotent."""
     state.watch_collections()
     for library, home in _CALLBACKS.items():
         if hasattr(sys.modules.get(library), "Model"):
@@ -90,7 +83,7 @@ def install(config: AmpConfig) -> None:
                 _patches.put(callbacks, f"on_{kind}_batch_begin", calling(_begin, kind))
                 _patches.put(callbacks, f"on_{kind}_batch_end", calling(_end, kind))
                 name = f"{kind}_on_batch"
-                _patches.put(sys.modules[library].Model, name, calling(_call, KERAS, _always(name)))
+                _patches.put(sys.modules[library].Model, name, calling(_call, KERAS, lambda *_, name=name, **__: name))
     if hasattr(sys.modules.get("tensorflow"), "compat"):
         from tensorflow.python.client import session
         from tensorflow.python.eager.polymorphic_function import polymorphic_function
@@ -125,7 +118,7 @@ def _add(way: str, name: str, seconds: float, count: int) -> None:
 
 
 def _begin(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    with _going_on():
+    with _unmeasured:
         marks = _marks.setdefault(self, {})
         if not batch or kind not in marks:
             marks[kind] = (batch, time.perf_counter())
@@ -134,7 +127,7 @@ def _begin(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwa
 
 def _end(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:
     result = original(self, batch, *args, **kwargs)
-    with _going_on():
+    with _unmeasured:
         now = time.perf_counter()
         first, since = _marks.setdefault(self, {}).get(kind, (batch, now))
         _add(KERAS, _KINDS[kind], now - since, max(1, batch - first + 1))
@@ -142,13 +135,8 @@ def _end(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwarg
     return result
 
 
-def _going_on() -> contextlib.suppress:
-    """Ignores errors in the block, such as a batch number that is not a number: that step is not measured."""
-    return contextlib.suppress(Exception)
-
-
 def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    if _here.is_inside or state.is_collecting() or (way == FUNCTION and not _is_a_step(self)):
+    if getattr(_here, "is_inside", False) or state.is_collecting() or (way == FUNCTION and not _is_a_step(self)):
         return original(self, *args, **kwargs)
     _here.is_inside = True
     begin = time.perf_counter()
@@ -157,7 +145,7 @@ def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, /, *a
     finally:
         _here.is_inside = False
     seconds = time.perf_counter() - begin
-    with _going_on():
+    with _unmeasured:
         _add(way, name_of(self, *args, **kwargs), seconds, 1)
     return result
 
@@ -168,10 +156,6 @@ def _is_a_step(function: Any) -> bool:
 
     home = str(getattr(function.python_function, "__module__", "")).partition(".")[0]
     return home not in _CALLBACKS and tf.executing_eagerly()
-
-
-def _always(name: str) -> Callable[..., str]:
-    return lambda *_, **__: name
 
 
 def _name_of_function(function: Any, /, *_: Any, **__: Any) -> str:

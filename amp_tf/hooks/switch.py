@@ -12,12 +12,17 @@ way. A value set before TensorFlow is imported is found in the environment; late
 seen. For the same reason the finder of ``_amp_tf_start`` is installed even without the switch; if the package behind it
 is gone (an editable install whose checkout moved), TensorFlow is imported without amp_tf. With ``AMP_TF_DISABLE=1`` at
 the start nothing is installed.
+
+:data:`HOOKS` lists the hooks into TensorFlow and Keras: modules with ``install(config)`` and ``uninstall()``, both
+idempotent. ``install`` is called after the import of each of its triggers, so it patches what is there and leaves the
+rest for the next call.
 """
 
 from __future__ import annotations
 
 import atexit
 import dataclasses
+import importlib.util
 import logging
 import os
 import sys
@@ -43,14 +48,48 @@ from amp_tf.config import (
     with_settings,
 )
 from amp_tf.errors import ConfigError
-from amp_tf.hooks import imports, registry
-from amp_tf.hooks.process import notices, report_files, summary
-from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks import imports, notices, report_files, summary
+from amp_tf.hooks import state as process_state
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it even where it is not installed
 
     from amp_tf.config import Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Hook:
+    """One row of the table.
+
+    Attributes:
+        part: the field of :class:`amp_tf.config.Switches` that turns it on.
+        home: the module that holds it.
+        triggers: modules after whose import it is installed.
+        setting: the field of :class:`amp_tf.config.AmpConfig` that asks for it by another value than its default, and
+            without which it is not even imported; empty for none. So the watchdog, a tool above this package, is loaded
+            by its name alone.
+    """
+
+    part: str
+    home: str
+    triggers: tuple[str, ...]
+    setting: str = ""
+
+
+_ALL = ("tensorflow", "keras", "tf_keras")
+HOOKS: tuple[Hook, ...] = (
+    Hook("graph_rewrite", "amp_tf.hooks.plugin", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.optimizer_state", _ALL, setting="optimizer_state"),
+    Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.tflite", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, setting="report_path"),
+    Hook("graph_rewrite", "amp_tf.hooks.keras_policy", ("keras", "tf_keras")),
+    Hook("graph_rewrite", "amp_tf.hooks.layer_paths", ("keras", "tf_keras")),
+    Hook("graph_rewrite", "amp_tf.tools.watchdog", ("keras", "tf_keras"), setting="watchdog"),
+    Hook("loss_scaling", "amp_tf.hooks.loss_scaling", _ALL),
+)
 
 EVERYTHING = Switches(graph_rewrite=True, loss_scaling=True)
 BY_CALL = "amp_tf is off: amp_tf.disable() was called"
@@ -154,7 +193,7 @@ class _Switch:
             self.below.clear()
             process_state.note(off=reason)
             imports.forget(self._on_import)
-            registry.uninstall()
+            _uninstall_hooks()
 
     def state_of(self, settings: _Active) -> str:
         """Whether settings are on, for people."""
@@ -164,20 +203,20 @@ class _Switch:
 
     def _turn_on(self, wanted: _Active) -> None:
         if self.active is not None and self.active.switches != wanted.switches:
-            registry.uninstall()
+            _uninstall_hooks()
         self.active, self.refused, self.is_off_by_program = wanted, "", False
         name, value = deciding_switch()
         only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
         process_state.note(off="" if wanted.switches.graph_rewrite else only_scaling, traced=summary.traced_functions())
         imports.forget(self._on_import)
         self._speak_at_exit()
-        for trigger in registry.TRIGGERS:
+        for trigger in _ALL:
             imports.after_import(trigger, self._on_import)
 
     def _on_import(self, trigger: str) -> None:
         with self._lock:
             if self.active is not None:
-                registry.install(trigger, self.active.config, self.active.switches)
+                install_hooks(trigger, self.active.config, self.active.switches)
                 summary.load(with_report=bool(self.active.config.report_path))
 
     def _follow_environment(self, *, is_asked_first: bool = False) -> None:
@@ -210,9 +249,8 @@ class _Switch:
         """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
         is_child = os.getpid() != self.exit_pid  # a forked child converts too, but its parent prints the line
         is_due = self.active is not None or self.is_off_by_program or bool(self.refused) or summary.is_due()
-        plugin = sys.modules.get("amp_tf.hooks.grappler.plugin")
-        if plugin is not None:
-            (plugin.stop if is_child else plugin.uninstall)(wait_ms=_EXIT_WAIT_MS)
+        if plugin := sys.modules.get("amp_tf.hooks.plugin"):
+            plugin.stop(_EXIT_WAIT_MS)
         if not is_child and is_due:
             summary.log()
             report_files.write()
@@ -220,6 +258,36 @@ class _Switch:
 
 
 _switch = _Switch()
+
+
+def install_hooks(trigger: str, config: AmpConfig, switches: Switches) -> None:
+    """Installs the wanted hooks of one trigger.
+
+    A hook that fails leads to a warning and is named in the line at exit; the others are installed all the same.
+    """
+    for hook in HOOKS:
+        if hook.setting and getattr(config, hook.setting) == getattr(AmpConfig, hook.setting):
+            _uninstall_hooks(hook)  # which earlier settings asked for
+        elif trigger in hook.triggers and getattr(switches, hook.part) and importlib.util.find_spec(hook.home):
+            try:
+                importlib.import_module(hook.home).install(config)
+                process_state.note_install(hook.home)
+            except Exception as error:
+                failure = f"{type(error).__name__}: {error}"
+                process_state.note_install(hook.home, failure.splitlines()[0])
+                notices.warn_once(
+                    f"install.{hook.home}",
+                    f"a hook was not installed ({failure})",
+                    where=hook.home,
+                    fix="The program goes on without it; please report this with your TensorFlow version",
+                )
+
+
+def _uninstall_hooks(*hooks: Hook) -> None:
+    """Uninstalls those of some hooks, or of all, that were installed. Idempotent."""
+    for hook in hooks or HOOKS:
+        if module := sys.modules.get(hook.home):
+            module.uninstall()
 
 
 def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Handle:
@@ -270,7 +338,7 @@ def disable() -> None:
     """Turns amp_tf off for graphs that TensorFlow optimizes from now on. Idempotent.
 
     What cannot be undone: the optimizer stays registered with TensorFlow, as the identity, and TensorFlow's layout
-    optimizer stays off (:mod:`amp_tf.hooks.grappler.plugin` says why); functions and sessions that ran already keep
+    optimizer stays off (:mod:`amp_tf.hooks.plugin` says why); functions and sessions that ran already keep
     their converted graphs; optimizers that were wrapped for loss scaling stay wrapped.
     """
     _switch.turn_off(BY_CALL)

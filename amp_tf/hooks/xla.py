@@ -29,10 +29,9 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.templates import referenced
+from amp_tf.hooks import notices
+from amp_tf.hooks import state as process_state
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.hooks.process import notices
-from amp_tf.hooks.process import state as process_state
-from amp_tf.hooks.process.notices import warn_if_slow, warn_once
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.rewriting.clones import Clone, RewrittenFunction, rewrite_with_callees
 
@@ -45,11 +44,7 @@ _rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionar
 
 
 def install(config: AmpConfig) -> None:
-    """Rewrites each function that XLA will compile from now on. A second call only changes the configuration.
-
-    Args:
-        config: the settings.
-    """
+    """Rewrites each function that XLA will compile from now on. A second call only changes the configuration."""
     from tensorflow.python.eager.polymorphic_function import atomic_function
     from tensorflow.python.saved_model import save
 
@@ -74,24 +69,19 @@ def hardware() -> Hardware:
 
 def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
     function = from_func_graph(name, graph, attrs, *args, **kwargs)
-    config = _config
-    if config is not None and _is_compiled(attrs):
+    mark, config = (attrs or {}).get(XLA_COMPILE, False), _config
+    if config is not None and getattr(mark, "b", mark):
         try:
             _convert(function, config)
         except Exception as error:  # the program goes on with the original function
             process_state.count_failure(error)
-            warn_once(
+            notices.warn_once(
                 "xla.failed",
                 f"stays in float32, {type(error).__name__}: {error}",
                 where=f"function {function.name.decode()!r} for XLA",
                 fix="Please report this; AMP_TF_DISABLE=1 turns amp_tf off",
             )
     return function
-
-
-def _is_compiled(attrs: Any) -> bool:
-    value = (attrs or {}).get(XLA_COMPILE, False)
-    return bool(getattr(value, "b", value))
 
 
 def _convert(function: Any, config: AmpConfig) -> None:
@@ -104,22 +94,14 @@ def _convert(function: Any, config: AmpConfig) -> None:
 
     context = function._bound_context
     original = context.get_function_def(function.name)
-    known = context.list_function_names()  # str, although functions are looked up by bytes
+    known = context.list_function_names() - {original.signature.name}  # str, although they are looked up by bytes
 
-    def called(is_wanted: Callable[[str], bool]) -> dict[str, Any]:
-        """All functions that this one calls, directly or not, filtered."""
-        found: dict[str, Any] = {}
-        waiting = [original]
-        while waiting:
-            for name in dict.fromkeys(name for node in waiting.pop().node_def for name in referenced(node)):
-                if name in known and name not in found and name != original.signature.name and is_wanted(name):
-                    found[name] = context.get_function_def(name.encode())
-                    waiting.append(found[name])
-        return found
+    def find(name: str) -> Any:
+        return context.get_function_def(name.encode()) if name in known else None
 
     # What becomes of the arguments depends on whether any called function computes products.
-    library = FunctionDefLibrary(function=called(lambda name: True).values())
-    callees = called(lambda name: name.encode() not in _rewritten)
+    library = FunctionDefLibrary(function=called_by(original, find).values())
+    callees = called_by(original, lambda name: None if name.encode() in _rewritten else find(name))
     settings = notices.known_only(config)
     results = rewrite_program(original, [*callees.values()], settings, hardware(), library, traced=function)
     bodies = dict(zip((original.signature.name, *callees), results, strict=True))
@@ -131,9 +113,21 @@ def _convert(function: Any, config: AmpConfig) -> None:
     )
     if result.definition is not original:
         _register(function, original, result)
-        warn_if_slow(config)
+        notices.warn_if_slow(config)
     reports = [graph for result in results for graph in result.report.graphs]
     process.record(RewriteReport(tuple(reports)), way="xla")
+
+
+def called_by(definition: Any, find: Callable[[str], Any]) -> dict[str, Any]:
+    """The FunctionDefs that a FunctionDef calls, directly or not, by name; ``find`` gives ``None`` for what is none."""
+    found: dict[str, Any] = {}
+    waiting = [definition]
+    while waiting:
+        for name in dict.fromkeys(name for node in waiting.pop().node_def for name in referenced(node)):
+            if name not in found and (function := find(name)) is not None:
+                found[name] = function
+                waiting.append(function)
+    return found
 
 
 def _register(function: Any, original: Any, result: RewrittenFunction) -> None:
@@ -202,10 +196,6 @@ def restore(library: Any) -> None:
             clones |= function._amp_tf_clones
     if clones.isdisjoint(present):
         return
-    kept = [
-        type(definition).FromString(definition.SerializeToString())
-        for name, definition in present.items()
-        if name not in clones
-    ]
+    kept = type(library)(function=(definition for name, definition in present.items() if name not in clones))
     del library.function[:]
-    library.function.extend(kept)
+    library.MergeFrom(kept)

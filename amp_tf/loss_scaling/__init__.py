@@ -13,12 +13,13 @@ Where things are:
   tensor operations are in ``finite``, the decision of all replicas in ``replicas``, and in ``calls`` what counts as a
   scaled loss.
 - *The public classes*: ``loss_scaler`` for loops without an optimizer; ``keras3``, ``tf_keras`` and ``v1`` for the
-  optimizers of each library, with what they share in ``adapters``.
+  optimizers of each library.
 - *What it did*: ``ledger`` has the status of a scale, why training is stuck, and the scalers for the line at exit.
 """
 
 from __future__ import annotations
 
+import importlib
 import numbers
 import sys
 from collections.abc import Mapping
@@ -73,8 +74,6 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
         TypeError: ``inner_optimizer`` is not an optimizer of these libraries.
         ConfigError: it is wrapped already, or a setting is outside its range or none at all.
     """
-    import importlib
-
     check_settings("LossScaleOptimizer", settings)
     for module_name, path, adapter in _ADAPTERS:
         cls: Any = sys.modules.get(module_name)
@@ -110,7 +109,6 @@ def check_settings(where: str, settings: Mapping[str, Any]) -> None:
 
 def is_loss_scaled(optimizer: Any) -> bool:
     """Whether the optimizer scales its loss already: by this package, by Keras, tf_keras or TF1, or by a factor."""
-    wrapper_names = {"LossScaleOptimizer", "LossScaleOptimizerV3", "MixedPrecisionLossScaleOptimizer"}
-    if any(cls.__name__ in wrapper_names for cls in type(optimizer).__mro__):
-        return True
-    return getattr(optimizer, "loss_scale_factor", None) is not None
+    names = {"LossScaleOptimizer", "LossScaleOptimizerV3", "MixedPrecisionLossScaleOptimizer"}
+    is_wrapper = any(cls.__name__ in names for cls in type(optimizer).__mro__)
+    return is_wrapper or getattr(optimizer, "loss_scale_factor", None) is not None

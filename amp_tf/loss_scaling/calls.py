@@ -32,6 +32,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.errors import CallOrderError
+from amp_tf.loss_scaling import finite
 
 _ONE_OF_THEM = "Leave out one of them: either the LossScaler or the optimizer's scale_loss"
 
@@ -241,7 +242,4 @@ def _replica() -> int:
 
 
 def _tensors(gradients: Iterable[Any]) -> Iterator[Any]:
-    for gradient in gradients:
-        value = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-        if tf.is_tensor(value):
-            yield value
+    yield from filter(tf.is_tensor, map(finite.values_of, gradients))

@@ -16,7 +16,7 @@ float16, no loss scale can help, and the message can say so.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -60,21 +60,25 @@ def unscale(gradient: Any, scale: Any) -> Any:
 
     A 16-bit one is divided in float32: the reciprocal of a scale above 2^24 is zero in float16.
     """
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(unscale(gradient.values, scale), gradient.indices, gradient.dense_shape)
-    gradient = tf.convert_to_tensor(gradient)
-    if gradient.dtype in (tf.float16, tf.bfloat16):
-        return tf.cast(tf.cast(gradient, tf.float32) / scale, gradient.dtype)
-    return gradient / tf.cast(scale, gradient.dtype)
+
+    def divide(value: Any) -> Any:
+        if value.dtype in (tf.float16, tf.bfloat16):
+            return tf.cast(tf.cast(value, tf.float32) / scale, value.dtype)
+        return value / tf.cast(scale, value.dtype)
+
+    return map_values(divide, gradient)
 
 
-def zero_if(condition: Any, gradient: Any) -> Any:
-    """A tensor or ``tf.IndexedSlices``, or zeros of its shape."""
+def map_values(change: Callable[[Any], Any], gradient: Any) -> Any:
+    """A tensor, or the values of ``tf.IndexedSlices``, changed by a function; ``None`` stays."""
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(zero_if(condition, gradient.values), gradient.indices, gradient.dense_shape)
-    return tf.where(condition, tf.zeros_like(gradient), gradient)
+        return tf.IndexedSlices(change(gradient.values), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else change(tf.convert_to_tensor(gradient))
+
+
+def values_of(gradient: Any) -> Any:
+    """A tensor itself, or the values of ``tf.IndexedSlices``."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def as_tensor(gradient: Any, variable: Any) -> Any:
@@ -100,7 +104,7 @@ def find_nonfinite(gradients: Sequence[Any], norm_clip: NormClip = NormClip.NONE
     Returns:
         A boolean vector with an entry for each.
     """
-    gradients = [_in_real_parts(gradient) for gradient in gradients]
+    gradients = [map_values(_in_real_parts, gradient) for gradient in gradients]
     surely_finite = _are_surely_finite(gradients, norm_clip)
     if surely_finite is None:
         return _find_nonfinite_exactly(gradients, norm_clip, headroom)
@@ -113,8 +117,7 @@ def find_nonfinite(gradients: Sequence[Any], norm_clip: NormClip = NormClip.NONE
 
 def is_nonfinite(loss: Any) -> Any:
     """Whether any value of the (nest of) loss is NaN or infinite: a boolean scalar."""
-    are_finite = [tf.reduce_all(tf.math.is_finite(value)) for value in tf.nest.flatten(loss)]
-    return tf.logical_not(are_finite[0] if len(are_finite) == 1 else tf.reduce_all(tf.stack(are_finite)))
+    return tf.logical_not(tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in tf.nest.flatten(loss)]))
 
 
 def total(values: Sequence[Any]) -> Any:
@@ -131,13 +134,9 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
 TENSORS = Maths(where=_where, equal=tf.equal, minimum=tf.minimum, maximum=tf.maximum, float32=lambda x: x)
 
 
-def _in_real_parts(gradient: Any) -> Any:
-    """A complex gradient as real numbers, which TensorFlow can test; other gradients unchanged."""
-    if not gradient.dtype.is_complex:
-        return gradient
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(_in_real_parts(gradient.values), gradient.indices, gradient.dense_shape)
-    return tf.stack([tf.math.real(gradient), tf.math.imag(gradient)], axis=-1)
+def _in_real_parts(value: Any) -> Any:
+    """A complex tensor as real numbers, which TensorFlow can test; others unchanged."""
+    return tf.stack([tf.math.real(value), tf.math.imag(value)], axis=-1) if value.dtype.is_complex else value
 
 
 def _find_nonfinite_exactly(gradients: Sequence[Any], norm_clip: NormClip, headroom: float) -> Any:
@@ -155,7 +154,7 @@ def _find_nonfinite_exactly(gradients: Sequence[Any], norm_clip: NormClip, headr
 
 def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
     """The cheap test, which fails whenever the exact one might; ``None`` where there is none."""
-    values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
+    values = [values_of(gradient) for gradient in gradients]
     if any(value.dtype.size < 4 for value in values):
         return None  # squares overflow easily in 16 bits
     graph = tf.compat.v1.get_default_graph()
@@ -190,10 +189,9 @@ def _column_sums(slices: Any) -> Any:
 
 
 def _squared_norm(gradient: Any) -> Any:
-    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     # l2_loss is half the sum of squares in one kernel. Four times it leaves room for the optimizer's own order of
     # summation; the mean of several gradients has no larger norm than the largest of them, so no headroom is needed.
-    return 4 * tf.nn.l2_loss(values)
+    return 4 * tf.nn.l2_loss(values_of(gradient))
 
 
 def check_any(gradients: Iterable[Any]) -> None:
@@ -254,7 +252,7 @@ def data_of(loss: Any) -> list[Any]:
 
 def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:
     """The :class:`SkipFacts` of one replica's unscaled gradients and its :func:`data_of`: an int32 vector."""
-    values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
+    values = [values_of(gradient) for gradient in gradients]
     facts = SkipFacts(
         knows_gradients=True,
         has_nonfinite_gradient=tf.logical_not(tf.reduce_all([_is_finite(value) for value in values])),
@@ -266,8 +264,7 @@ def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:
 
 
 def _is_finite(value: Any) -> Any:
-    parts = [tf.math.real(value), tf.math.imag(value)] if value.dtype.is_complex else [value]
-    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(part)) for part in parts])
+    return tf.reduce_all(tf.math.is_finite(_in_real_parts(value)))
 
 
 def _is_large(value: Any) -> Any:

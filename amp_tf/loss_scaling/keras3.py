@@ -14,10 +14,9 @@ from keras.src.optimizers import base_optimizer
 
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import replicas
-from amp_tf.loss_scaling.adapters import InnerSettings, SavedScale, check_not_scaled
 from amp_tf.loss_scaling.calls import scaled_step
 from amp_tf.loss_scaling.finite import NormClip, check_any
-from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods
+from amp_tf.loss_scaling.scaler import InnerSettings, Memory, SavedScale, Scaler, ScalingMethods, check_not_scaled
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, build_schedule, usable_scale
 
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin

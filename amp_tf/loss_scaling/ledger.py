@@ -15,7 +15,7 @@ import enum
 import itertools
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from amp_tf.errors import AmpError
@@ -50,9 +50,6 @@ class SkipFacts(NamedTuple):
     has_large_data: bool = False  #: the loss was computed from values beyond float16's range
 
 
-NO_SKIP_FACTS = SkipFacts()
-
-
 @dataclasses.dataclass(frozen=True)
 class Status:
     """A wrapper's state as Python numbers: the fields of :class:`amp_tf.loss_scaling.schedule.State`, and three more.
@@ -69,21 +66,7 @@ class Status:
     nonfinite_losses_in_row: int = 0
     min_scale: float = 0.0  #: the floor
     nonfinite_variables: tuple[str, ...] = ()  #: of the last skipped step, in model order
-    last_skip: SkipFacts = dataclasses.field(default=NO_SKIP_FACTS, compare=False)  # in no checkpoint, unlike the rest
-
-    @classmethod
-    def of(
-        cls,
-        scale: float,
-        counters: Iterable[int],
-        schedule: object,
-        names: Iterable[str] = (),
-        last_skip: SkipFacts = NO_SKIP_FACTS,
-    ) -> Status:
-        """The status of a wrapper; counters are good_steps to nonfinite_losses_in_row, in their order."""
-        floor = float(getattr(schedule, "min_scale", 0.0))  # a scale that does not move has none
-        good, skipped, in_row, steps, change, losses = map(int, counters)
-        return cls(scale, good, skipped, in_row, steps, change, losses, floor, tuple(names), last_skip)
+    last_skip: SkipFacts = dataclasses.field(default=SkipFacts(), compare=False)  # in no checkpoint, unlike the rest
 
     @property
     def is_at_floor(self) -> bool:
@@ -116,10 +99,9 @@ class Status:
 def describe_backoff(before: Status, now: Status) -> str:
     """One log line on the steps skipped between two looks at the same optimizer."""
     skipped = now.skipped - before.skipped
-    steps = "1 step" if skipped == 1 else f"{skipped} steps"
     return (
-        f"skipped {steps} ({now.skipped} of {now.steps} so far): {now.last_cause.value}; loss scale "
-        f"{format_scale(before.scale)} -> {format_scale(now.scale)}"
+        f"skipped {skipped} step{'s' * (skipped > 1)} ({now.skipped} of {now.steps} so far): {now.last_cause.value}; "
+        f"loss scale {format_scale(before.scale)} -> {format_scale(now.scale)}"
     )
 
 
@@ -127,17 +109,15 @@ def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScal
     """The error to raise if training is stuck: ``max_skips`` skipped steps in a row, or ten at the floor."""
     if status.skipped_in_row < max_skips and status.skipped_at_floor < _MOST_AT_FLOOR:
         return None
-    cause = status.cause
+    cause = status.last_cause
     names = status.nonfinite_variables
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     what = (
-        f"{status.skipped_in_row} steps in a row were skipped, {status.skipped} of {status.steps} in all; "
-        f"the loss scale is {format_scale(status.scale)}"
-        + (" (its floor)" if status.is_at_floor else "")
-        + f"; {cause.value if cause else ''}"
+        f"{status.skipped_in_row} steps in a row were skipped, {status.skipped} of {status.steps} in all; the loss "
+        f"scale is {format_scale(status.scale)}{' (its floor)' if status.is_at_floor else ''}; {cause.value}"
         + (f". Nonfinite gradients: {shown}" if names else "")
     )
-    fix = _FIXES[cause or Cause.OVERFLOW]
+    fix = _FIXES[cause]
     if cause is Cause.LOSS and status.last_skip.knows_data:
         fix = f"The input data of that step is finite. {fix.replace(_SUSPECT_DATA, '')}"
     return LossScaleError(what, where="loss scaling", fix=fix)
@@ -212,8 +192,7 @@ def enter(label: str, read: Callable[[], Status]) -> int:
 def note_look(number: int | None, status: Status, label: str = "") -> None:
     """Records what was seen of a scaler, by its number from :func:`enter`, which makes it the latest."""
     with _lock:
-        entry = _entries.pop(number, None) if number is not None else None
-        if entry is not None and number is not None:
+        if number is not None and (entry := _entries.pop(number, None)) is not None:
             entry.last, entry.label = status, label or entry.label
             entry.points.append((status.steps, status.scale, status.skipped))
             if len(entry.points) > _POINTS:
@@ -228,11 +207,8 @@ def statuses() -> tuple[list[tuple[str, Status]], int]:
 
 def curves() -> list[Curve]:
     """The loss scale over time of each scaler that made a step."""
-    found = []
-    for entry, now in _looks():
-        points = sorted({*entry.points, (now.steps, now.scale, now.skipped)})
-        found.append(Curve(entry.label, now.scale, now.steps, now.skipped, points))
-    return found
+    found = [(entry, now, {*entry.points, (now.steps, now.scale, now.skipped)}) for entry, now in _looks()]
+    return [Curve(entry.label, now.scale, now.steps, now.skipped, sorted(points)) for entry, now, points in found]
 
 
 def _looks() -> list[tuple[_Entry, Status]]:

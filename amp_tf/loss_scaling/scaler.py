@@ -2,20 +2,23 @@
 
 :class:`Scaler` is behind every library's ``LossScaleOptimizer`` and behind ``LossScaler``. What differs between them is
 who owns the variables (:class:`Memory`) and what a step does (a callable). Their public methods are
-:class:`StateMethods` and :class:`ScalingMethods`. Methods that a traced step calls are marked ``do_not_convert``:
-AutoGraph would rewrite them and all that they call, and warn where it cannot.
+:class:`StateMethods` and :class:`ScalingMethods`; what else the adapters share stands below these. Methods that a
+traced step calls are marked ``do_not_convert``: AutoGraph would rewrite them and all that they call, and warn where it
+cannot.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from amp_tf.loss_scaling import finite, ledger, replicas
+from amp_tf.errors import ConfigError
+from amp_tf.loss_scaling import finite, is_loss_scaled, ledger, replicas
 from amp_tf.loss_scaling.calls import Calls, Gradients, is_inner_call, note_place, note_scaled, places, scaled_step
 from amp_tf.loss_scaling.ledger import SkipFacts, Status
 from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, State, check_scale
@@ -26,7 +29,7 @@ _LEFT_ALONE = {
         "apply_gradients was called but the loss was never scaled, so small gradients are lost in float16"
     ),
 }
-TWO_LINES = (
+_TWO_LINES = (
     "Add two lines to the training step:\n"
     "    scaled_loss = optimizer.scale_loss(loss)              # inside the GradientTape\n"
     "    gradients = tape.gradient(scaled_loss, variables)     # then apply_gradients, which unscales\n"
@@ -81,23 +84,26 @@ class Memory:
             written.append(variable.assign(tf.reshape(tf.stack(values), variable.shape), read_value=False))
         return written
 
-    def status(
-        self, schedule: Schedule, names: Iterable[str] = (), session: Any = None, is_at_exit: bool = False
-    ) -> Status:
+    def status(self, schedule: Schedule, names: Iterable[str] = (), session: Any = None) -> Status:
         """The state as Python numbers, with the names of variables whose gradients were nonfinite.
 
         Args:
             session: a TF1 session to ask; none is needed with eager execution.
-            is_at_exit: whether the program is over; then a parameter server is not asked (LookupError).
         """
-        variables = [self.scale, *self.counters]
-        if is_at_exit and "/job:ps" in str(getattr(self.scale, "device", "")):
-            raise LookupError("the variables are on a parameter server, which may be gone")
         # Fetches the variables themselves, because reads cannot be added to a finalized graph.
+        variables = [self.scale, *self.counters]
         scale, *counters = [v.numpy() for v in variables] if session is None else session.run(variables)
         counts = [int(count) for vector in counters for count in vector.reshape(-1)]
-        facts = [] if self.last_skip is None else self.last_skip.numpy()
-        return Status.of(float(scale), counts, schedule, names, SkipFacts(*(bool(fact) for fact in facts)))
+        floor = float(getattr(schedule, "min_scale", 0.0))  # a scale that does not move has none
+        facts = SkipFacts(*map(bool, () if self.last_skip is None else self.last_skip.numpy()))
+        good, skipped, in_row, steps, change, losses = counts
+        return Status(float(scale), good, skipped, in_row, steps, change, losses, floor, tuple(names), facts)
+
+    def status_at_exit(self, schedule: Schedule) -> Status:
+        """The state as Python numbers, once the program is over; a LookupError where it is on a parameter server."""
+        if "/job:ps" in str(getattr(self.scale, "device", "")):
+            raise LookupError("the variables are on a parameter server, which may be gone")
+        return self.status(schedule)
 
 
 class Scaler:
@@ -169,7 +175,7 @@ class Scaler:
         gradients: Sequence[Any],
         variables: Sequence[Any],
         where: str,
-        fix: str = TWO_LINES,
+        fix: str = _TWO_LINES,
         is_scaled: Callable[[int], bool] = lambda place: True,
     ) -> list[Any]:
         """The gradients of a step, divided by the scale if they are still scaled (:mod:`amp_tf.loss_scaling.calls`).
@@ -270,7 +276,7 @@ class Scaler:
     def _enter(self) -> None:
         if self.number is None and self.label and self.memory.last_skip is not None:
             memory, schedule = self.memory, self.schedule
-            self.number = ledger.enter(self.label, lambda: memory.status(schedule, is_at_exit=True))
+            self.number = ledger.enter(self.label, lambda: memory.status_at_exit(schedule))
 
 
 class StateMethods:
@@ -347,3 +353,73 @@ class ScalingMethods(StateMethods):
             grads: tensors, ``tf.IndexedSlices`` or ``None``.
         """
         return self._scaler.unscale_for_loop(grads)
+
+
+def check_not_scaled(optimizer: Any) -> None:
+    """Refuses, by a ConfigError, to wrap an optimizer that already scales its loss."""
+    factor = getattr(optimizer, "loss_scale_factor", None)
+    if factor is not None:
+        raise ConfigError(
+            f"the optimizer scales its loss already, by loss_scale_factor={factor}",
+            where="LossScaleOptimizer",
+            fix="Leave out loss_scale_factor, or use LossScaleOptimizer(…, initial_scale=…, dynamic=False)",
+        )
+    if is_loss_scaled(optimizer):
+        raise ConfigError(
+            "the optimizer is a LossScaleOptimizer already", where="LossScaleOptimizer", fix="Wrap it once"
+        )
+
+
+def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
+    """The keyword arguments that a method takes: a user's class may leave out some of its base class's, or reorder."""
+    parameters = inspect.signature(method).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return keywords
+    return {name: value for name, value in keywords.items() if name in parameters}
+
+
+class InnerSettings:
+    """Delegates attributes that the wrapper does not have, such as momentum, to the wrapped optimizer."""
+
+    _inner = "inner_optimizer"  # the attribute that holds that optimizer
+    _of_inner: frozenset[str] = frozenset()  # its settings alone, although the library's wrapper has such attributes
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or self._inner not in self.__dict__:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return getattr(self.__dict__[self._inner], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
+        inner = self.__dict__.get(self._inner) if "_scaler" in self.__dict__ else None  # else it is still being made
+        if inner is not None and (name in self._of_inner or (not is_own and hasattr(inner, name))):
+            setattr(inner, name, value)
+        else:
+            super().__setattr__(name, value)
+
+
+class SavedScale:
+    """The part of a ``.keras`` or ``.weights.h5`` file that holds the scale and its counters.
+
+    Mixed in front of the library's ``losses.Loss``, because Keras saves children of only four known kinds.
+    It is a separate child, so that the optimizer's group is the same as without loss scaling, and a float32 run can
+    load it.
+
+    Args:
+        variables: returns the variables by their names in the file.
+    """
+
+    def __init__(self, variables: Callable[[], Mapping[str, Any]]) -> None:
+        super().__init__(name="loss_scale_state")  # type: ignore[call-arg]
+        self._read_variables = variables
+
+    def save_own_variables(self, store: Any) -> None:
+        """Called by the library when it saves."""
+        for name, variable in self._read_variables().items():
+            store[name] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Called by the library when it loads; a file of a run without loss scaling has no entries here."""
+        for name, variable in self._read_variables().items():
+            if name in store.keys():  # noqa: SIM118 - the store has keys() but is no mapping
+                variable.assign(store[name][()])

@@ -233,11 +233,7 @@ def build_schedule(
     *,
     dynamic: bool = True,
     enabled: bool = True,
-    growth_factor: float = 2.0,
-    backoff_factor: float = 0.5,
-    hysteresis: int = 1,
-    min_scale: float = DEFAULT_MIN_SCALE,
-    max_scale: float = DEFAULT_MAX_SCALE,
+    **settings: Any,
 ) -> Schedule:
     """The schedule that the keyword arguments of ``amp_tf.LossScaleOptimizer`` describe.
 
@@ -246,7 +242,8 @@ def build_schedule(
         dynamic_growth_steps: ``DynamicScale.growth_steps``, under Keras' name.
         dynamic: false for :class:`FixedScale`.
         enabled: false for :class:`NoScale`.
-        growth_factor, backoff_factor, hysteresis, min_scale, max_scale: as in :class:`DynamicScale`.
+        **settings: ``growth_factor``, ``backoff_factor``, ``hysteresis``, ``min_scale`` and ``max_scale``, as in
+            :class:`DynamicScale`.
 
     Raises:
         ConfigError: a value is outside its range; the message names the setting, the value and the valid ones.
@@ -255,23 +252,19 @@ def build_schedule(
         return NoScale()
     if not dynamic:
         return FixedScale(_plain(initial_scale))
-    first, least, most = map(_plain, (initial_scale, min_scale, max_scale))
-    return DynamicScale(first, dynamic_growth_steps, growth_factor, backoff_factor, hysteresis, least, most)
+    plain = {name: _plain(value) for name, value in settings.items()}
+    return DynamicScale(_plain(initial_scale), dynamic_growth_steps, **plain)
 
 
 def check_scale(value: object) -> None:
     """Raises a ConfigError for a number outside of 2**-126 to 2**127; other values, such as tensors, pass."""
-    if isinstance(value, numbers.Real) and not _is_usable(float(value)):
-        raise invalid(value, f"{_WHERE}loss_scale", f"numbers from {_SMALLEST_NORMAL:g} to {DEFAULT_MAX_SCALE:g}")
+    if isinstance(value, numbers.Real):
+        _check_range("loss_scale", value, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
 
 
 def usable_scale(scale: float, schedule: Schedule) -> float:
     """A scale that Keras' own wrapper saved; the first one where that collapsed to zero or grew to infinity."""
-    return scale if _is_usable(scale) else float(schedule.initial_state().scale)
-
-
-def _is_usable(scale: float) -> bool:
-    return _SMALLEST_NORMAL <= scale <= DEFAULT_MAX_SCALE
+    return scale if _SMALLEST_NORMAL <= scale <= DEFAULT_MAX_SCALE else float(schedule.initial_state().scale)
 
 
 def _move(state: State, scale: Any, maths: Maths) -> State:
@@ -280,11 +273,11 @@ def _move(state: State, scale: Any, maths: Maths) -> State:
     )
 
 
-def _plain(value: float) -> float:
+def _plain(value: Any) -> Any:
     """A numpy number as Python's own type, which configuration files can hold."""
     return float(value) if isinstance(value, numbers.Real) and not isinstance(value, int) else value
 
 
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not low <= value <= high:
+def _check_range(name: str, value: Any, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not low <= float(value) <= high:
         raise invalid(value, f"{_WHERE}{name}", f"numbers from {low:g} to {high:g}")

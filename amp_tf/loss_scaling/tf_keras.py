@@ -11,8 +11,15 @@ from tf_keras.src.mixed_precision import loss_scale_optimizer as keras_wrappers
 from tf_keras.src.optimizers import utils as optimizer_utils
 
 from amp_tf.loss_scaling import finite, replicas
-from amp_tf.loss_scaling.adapters import InnerSettings, SavedScale, accepted, check_not_scaled
-from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods
+from amp_tf.loss_scaling.scaler import (
+    InnerSettings,
+    Memory,
+    SavedScale,
+    Scaler,
+    ScalingMethods,
+    accepted,
+    check_not_scaled,
+)
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, Schedule, build_schedule
 
 

@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
-from amp_tf.loss_scaling.adapters import accepted, check_not_scaled
 from amp_tf.loss_scaling.calls import inner_call
-from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods
+from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, accepted, check_not_scaled
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, Schedule, build_schedule
 
 _v1: Any = tf.compat.v1
@@ -158,7 +157,8 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         pairs = self._take_pairs(grads_and_vars)
         given = [gradient for gradient, _ in pairs]
         taken = self._scaler.step(given, lambda *_: None, headroom=replicas.count())
-        gradients = [finite.zero_if(tf.logical_not(taken), gradient) for gradient in given]
+        zeroed = functools.partial(finite.map_values, lambda value: tf.where(taken, value, tf.zeros_like(value)))
+        gradients = list(map(zeroed, given))
         variables = [variable for _, variable in pairs]
         return tf.group(self._apply(list(zip(gradients, variables, strict=True))), taken)
 

@@ -212,11 +212,8 @@ def _candidates(ops: list[str], list_of: Mapping[str, str], is_f16: bool) -> Ite
     """Moves of one op to another list: towards float32 for a converted node, towards 16 bit for others."""
     for op in ops:
         current = list_of.get(op, "")
-        goals = ("deny", "") if is_f16 else ("clear", "infer", "allow", "")
-        for goal in goals:
-            if goal == current:
-                continue
-            if goal:
+        for goal in ("deny", "") if is_f16 else ("clear", "infer", "allow", ""):
+            if goal and goal != current:
                 yield {f"{goal}_add": (op,)}  # it then leaves its current list
-            elif current in LIST_NAMES:
+            elif goal != current and current in LIST_NAMES:
                 yield {f"{current}_remove": (op,)}

@@ -1,4 +1,7 @@
-"""Reads what holds graphs: SavedModels, Keras files, models in memory, GraphDef files; writes the last."""
+"""Reads what holds graphs and weights: SavedModels, Keras files, models in memory, GraphDef files, checkpoints.
+
+It also writes GraphDef files, and checkpoints with some variables in 16 bit.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,10 @@ MODEL_FILE = "saved_model.pb"
 TEXT_MODEL_FILE = "saved_model.pbtxt"  # read where there is no binary one, as TensorFlow does
 _SPLIT_MODEL_FILE = "saved_model.cpb"  # what TensorFlow writes for models above protobuf's 2 GiB, on request
 _KERAS_FILES = (b"PK\x03\x04", b"\x89HDF")  # how a .keras file (a zip) and a .h5 file begin
+VARIABLES_FOLDER = "variables"
+PREFIX = "variables"  #: begins the names of a checkpoint's files
+_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_VALUE = "VARIABLE_VALUE"
 
 
 def read_graphs(path: str | Path) -> list[tuple[Any, set[str]]]:
@@ -58,31 +65,26 @@ def read_graph_file(path: str | Path) -> Any:
     from google.protobuf.message import DecodeError
     from tensorflow.core.framework import graph_pb2
 
+    is_graph_text = data.lstrip()[:4] in (b"node", b"vers", b"libr")
     try:
         if not path.name.endswith(TEXT_SUFFIXES):
             return graph_pb2.GraphDef.FromString(data)
         return text_format.Parse(data.decode(), graph_pb2.GraphDef())
-    except text_format.ParseError as error:
-        text = data.decode()  # the parser names the last word that it could read
-        is_at_the_end = (error.GetLine() or 0) >= len(text.rstrip().splitlines())
-        if _is_graph_text(data) and is_at_the_end and text.count("{") > text.count("}"):
-            what, fix = f"the text ends too early ({error}): the file is truncated", "Write or copy it again"
-            raise FileError(what, where=str(path), fix=fix) from None
-        raise FileError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
-    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FileError(f"holds no graph ({error})", where=str(path), fix=_other_kind(path) or fix) from None
+    except (text_format.ParseError, DecodeError, UnicodeDecodeError, RecursionError) as error:
+        what, fix = f"holds no graph ({error})", _other_kind(path, data, is_graph_text) or fix
+        if isinstance(error, text_format.ParseError):  # which names the last word that could be read
+            text = data.decode()
+            is_at_the_end = (error.GetLine() or 0) >= len(text.rstrip().splitlines())
+            if is_graph_text and is_at_the_end and text.count("{") > text.count("}"):
+                what, fix = f"the text ends too early ({error}): the file is truncated", "Write or copy it again"
+        raise FileError(what, where=str(path), fix=fix) from None
 
 
-def _is_graph_text(data: bytes) -> bool:
-    return data.lstrip()[:4] in (b"node", b"vers", b"libr")
-
-
-def _other_kind(path: Path) -> str:
+def _other_kind(path: Path, data: bytes, is_graph_text: bool) -> str:
     """What to do with a file that holds another kind of TensorFlow's data; empty where it is not recognized."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-    data = path.read_bytes()
     if data.startswith(_KERAS_FILES):
         return "It looks like a Keras model: write it as a SavedModel with model.export(folder)"
     kinds = (
@@ -90,12 +92,10 @@ def _other_kind(path: Path) -> str:
         (meta_graph_pb2.MetaGraphDef, "graph_def", "It holds a MetaGraphDef: write its graph_def to a file of its own"),
     )
     for kind, field, fix in kinds:
-        try:
+        with contextlib.suppress(DecodeError):
             if getattr(kind.FromString(data), field):
                 return fix
-        except DecodeError:
-            continue
-    is_misnamed = _is_graph_text(data) and not path.name.endswith(TEXT_SUFFIXES)
+    is_misnamed = is_graph_text and not path.name.endswith(TEXT_SUFFIXES)
     return "It is text: give it a name that ends in .pbtxt" if is_misnamed else ""
 
 
@@ -105,9 +105,8 @@ def write_graph_file(graph: Any, path: str | Path) -> None:
     Raises:
         FileError: the file cannot be written; its old content, which may be the input, is still there.
     """
-    data = str(graph) if str(path).endswith(TEXT_SUFFIXES) else graph.SerializeToString()
     with files.writing(path):
-        files.write(path, data)
+        files.write(path, str(graph) if str(path).endswith(TEXT_SUFFIXES) else graph.SerializeToString())
 
 
 KERAS_SUFFIXES = (".keras", ".h5")
@@ -133,35 +132,30 @@ def saved_model_of(source: Any) -> Iterator[Path]:
         yield Path(source)
         return
     with tempfile.TemporaryDirectory() as folder:
-        where = str(source) if is_path else type(source).__name__
+        where, place = str(source) if is_path else type(source).__name__, f"{folder}/model"
         if is_path:
             files.check_unpacked(source)
         try:
-            _export(_load(Path(source)) if is_path else source, f"{folder}/model")
+            model = _load(source) if is_path else source
+            if hasattr(model, "export"):
+                with contextlib.redirect_stdout(io.StringIO()):  # hides Keras' description of a temporary folder
+                    model.export(place)
+            else:
+                importlib.import_module("tensorflow").saved_model.save(model, place)
         except Exception as error:  # whatever Keras, its layers or TensorFlow raise
             why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             fix = "Call the model on data once before, or export it by hand: model.export(folder)"
             raise GraphError(f"the model cannot be exported ({why})", where=where, fix=fix) from error
-        yield Path(folder, "model")
+        yield Path(place)
 
 
-def _load(path: Path) -> Any:
+def _load(path: str | Path) -> Any:
     library = "keras"
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             is_old = json.loads(archive.read("metadata.json")).get("keras_version", "").startswith("2.")
         library = "tf_keras" if is_old else "keras"
     return importlib.import_module(library).models.load_model(path, compile=False)
-
-
-def _export(model: Any, folder: str) -> None:
-    if hasattr(model, "export"):
-        with contextlib.redirect_stdout(io.StringIO()):  # hides Keras' description of a folder that is only temporary
-            model.export(folder)
-    else:
-        import tensorflow as tf
-
-        tf.saved_model.save(model, folder)
 
 
 def is_saved_model(folder: str | Path) -> bool:
@@ -181,22 +175,19 @@ def read_saved_model(folder: Path) -> Any:
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
 
-    file = folder / MODEL_FILE
+    file = folder / (MODEL_FILE if os.path.isfile(folder / MODEL_FILE) else TEXT_MODEL_FILE)
+    what, fix = f"{file.name} holds no graph", "Save the model again"
     try:
-        if os.path.isfile(file):
-            model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
-        else:
-            file = folder / TEXT_MODEL_FILE
-            model = text_format.Parse(file.read_text(encoding="utf-8"), saved_model_pb2.SavedModel())
+        data = file.read_bytes()
+        is_text = file.name == TEXT_MODEL_FILE
+        model = saved_model_pb2.SavedModel() if is_text else saved_model_pb2.SavedModel.FromString(data)
+        if (text_format.Parse(data.decode(), model) if is_text else model).meta_graphs:
+            return model
     except OSError as error:
-        raise FileError(
-            f"{file.name} cannot be read ({error.strerror})", where=str(folder), fix="Name a folder that you may read"
-        ) from None
+        what, fix = f"{file.name} cannot be read ({error.strerror})", "Name a folder that you may read"
     except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-        raise FileError(f"{file.name} is damaged ({error})", where=str(folder), fix="Save the model again") from None
-    if not model.meta_graphs:
-        raise FileError(f"{file.name} holds no graph", where=str(folder), fix="Save the model again")
-    return model
+        what = f"{file.name} is damaged ({error})"
+    raise FileError(what, where=str(folder), fix=fix)
 
 
 def preserved_nodes(meta_graph: Any) -> set[str]:
@@ -215,17 +206,11 @@ def preserved_nodes(meta_graph: Any) -> set[str]:
 
 def no_model(folder: Path) -> FileError:
     """The error for a folder without a SavedModel."""
+    what, fix = f"there is no {MODEL_FILE}", "Name the folder that tf.saved_model.save or model.export has written"
     if os.path.isfile(folder / _SPLIT_MODEL_FILE):
-        return FileError(
-            f"the model is split ({_SPLIT_MODEL_FILE}), because it is larger than 2 GiB",
-            where=str(folder),
-            fix="Keep large constants in variables and save the model again",
-        )
-    return FileError(
-        f"there is no {MODEL_FILE}",
-        where=str(folder),
-        fix="Name the folder that tf.saved_model.save or model.export has written",
-    )
+        what = f"the model is split ({_SPLIT_MODEL_FILE}), because it is larger than 2 GiB"
+        fix = "Keep large constants in variables and save the model again"
+    return FileError(what, where=str(folder), fix=fix)
 
 
 def _tensor_names(infos: Iterable[Any]) -> list[str]:
@@ -239,3 +224,116 @@ def _tensor_names(infos: Iterable[Any]) -> list[str]:
         else:
             names.append(info.name)
     return names
+
+
+class Checkpoint:
+    """The checkpoint of a SavedModel.
+
+    Args:
+        folder: of the SavedModel.
+
+    Attributes:
+        shapes: of its float32 tensors, by key; empty for a model without variables.
+
+    Raises:
+        FileError: it is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        import tensorflow as tf
+
+        self._prefix = os.fspath(folder / VARIABLES_FOLDER / PREFIX)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._reader: Any = None
+        if not os.path.isfile(f"{self._prefix}.index"):
+            return
+        with self._reading():
+            self._reader = tf.train.load_checkpoint(self._prefix)
+        shapes = self._reader.get_variable_to_shape_map()
+        self._types = self._reader.get_variable_to_dtype_map()
+        self.shapes = {key: tuple(shapes[key]) for key, dtype in self._types.items() if dtype == tf.float32}
+
+    def keys_of(self, objects: Any) -> Iterator[tuple[int, str]]:
+        """The variables of a SavedModel's object graph that are saved here: (number of the object, key).
+
+        A checkpoint has an object graph of its own; objects are the same where the same names lead from the root to
+        them, as when TensorFlow restores them.
+
+        Args:
+            objects: a SavedObjectGraph.
+        """
+        from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+        if self._reader is None or _OBJECTS not in self._types or not objects.nodes:
+            return
+        with self._reading():
+            data = self._reader.get_tensor(_OBJECTS)
+        saved = trackable_object_graph_pb2.TrackableObjectGraph.FromString(data).nodes
+        waiting, seen = [(0, 0)], {(0, 0)}
+        while waiting:
+            mine, its = waiting.pop()
+            if objects.nodes[mine].HasField("variable"):
+                yield from ((mine, value.checkpoint_key) for value in saved[its].attributes if value.name == _VALUE)
+            children = {child.local_name: child.node_id for child in saved[its].children}
+            for child in objects.nodes[mine].children:
+                pair = (child.node_id, children.get(child.local_name, -1))
+                if pair[1] >= 0 and pair not in seen:
+                    seen.add(pair)
+                    waiting.append(pair)
+
+    def fits(self, key: str, data_type: int) -> bool:
+        """Whether all finite values of a float32 tensor are finite in a 16-bit type, too.
+
+        Raises:
+            FileError: they cannot be read.
+        """
+        import numpy as np
+        import tensorflow as tf
+
+        with self._reading():
+            values = self._reader.get_tensor(key)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = values.astype(tf.as_dtype(data_type).as_numpy_dtype)
+        return bool((np.isfinite(rounded) | ~np.isfinite(values)).all())
+
+    def write(self, folder: Path, types: Mapping[str, int]) -> None:
+        """Writes a copy in which some tensors have another type, rounded to nearest as a cast does.
+
+        Args:
+            folder: of the SavedModel that the copy belongs to.
+            types: the ``DataType`` numbers of those tensors, by key.
+
+        Raises:
+            FileError: it cannot be read or the copy cannot be written.
+        """
+        import tensorflow as tf
+
+        prefix = os.fspath(folder / VARIABLES_FOLDER / PREFIX)
+        keys = sorted(self._types)
+        whole = [""] * len(keys)
+        no_gpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+        with tf.Graph().as_default(), tf.compat.v1.Session(config=no_gpu) as session:  # also where nothing is eager
+            dtypes = [self._types[key] for key in keys]
+            values = tf.raw_ops.RestoreV2(prefix=self._prefix, tensor_names=keys, shape_and_slices=whole, dtypes=dtypes)
+            values = [tf.cast(value, types.get(key, value.dtype)) for key, value in zip(keys, values, strict=True)]
+            save = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=keys, shape_and_slices=whole, tensors=values)
+            try:
+                session.run(save)
+            except tf.errors.OpError as error:
+                fix = "See that it can be read, and that there is room for the copy where you may write"
+                raise FileError(
+                    f"cannot be copied to {prefix!r} ({error.message})", where=self._prefix, fix=fix
+                ) from None
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # TensorFlow raises errors of several kinds, not all of them its own
+            what = f"the checkpoint cannot be read ({error})"
+            raise FileError(what, where=self._prefix, fix="Save the model again") from None
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a file in the folder of variables is a part of the checkpoint."""
+    return name.startswith((f"{PREFIX}.data-", f"{PREFIX}.index"))

@@ -9,16 +9,17 @@ from __future__ import annotations
 import os.path
 import shutil
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError, FileError
-from amp_tf.offline.checkpoint import VARIABLES_FOLDER, Checkpoint, is_checkpoint
 from amp_tf.offline.reading import (
     MODEL_FILE,
     TEXT_MODEL_FILE,
+    VARIABLES_FOLDER,
+    Checkpoint,
+    is_checkpoint,
     is_saved_model,
     no_model,
     preserved_nodes,
@@ -144,31 +145,16 @@ def _check_links(source: Path) -> None:
         for name in (*folders, *names):
             path = os.path.join(folder, name)
             is_copied = folder != root or name not in _REWRITTEN
-            if is_copied and os.path.islink(path) and not _stays_in(root, path):
+            if not is_copied or not os.path.islink(path):
+                continue
+            by_name = os.path.normpath(os.path.join(os.path.relpath(folder, root), os.readlink(path)))
+            leads_out = os.path.isabs(by_name) or by_name.split(os.sep)[0] == os.pardir  # of a copy of the model, too
+            if leads_out or os.path.commonpath((root, os.path.realpath(path))) != root:
                 raise FileError(
                     f"is a link to {os.readlink(path)!r}, outside of the model",
                     where=path,
                     fix="Make a copy of the model that holds the files themselves (cp -rL); nothing was written",
                 )
-
-
-def _stays_in(root: str, link: str) -> bool:
-    """Whether a link leads to a place inside the model, and inside a copy of it."""
-    target = os.readlink(link)
-    by_name = os.path.normpath(os.path.join(os.path.relpath(os.path.dirname(link), root), target))
-    leads_out = os.path.isabs(target) or by_name.split(os.sep)[0] == os.pardir
-    return not leads_out and os.path.commonpath((root, os.path.realpath(link))) == root
-
-
-def _skipped_in(source: Path, weights: Weights | None) -> Callable[[str, list[str]], set[str]]:
-    """The files that ``shutil.copytree`` leaves out; a model inside the model, such as an asset, is copied whole."""
-
-    def skipped(folder: str, names: list[str]) -> set[str]:
-        if weights and weights.stored and folder == os.path.join(source, VARIABLES_FOLDER):
-            return set(filter(is_checkpoint, names))
-        return set(_REWRITTEN & {*names}) if folder == os.fspath(source) else set()
-
-    return skipped
 
 
 def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
@@ -191,21 +177,20 @@ def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) 
 
 
 def _write(source: Path, target: Path, model: bytes, weights: Weights | None, named: Path | None = None) -> None:
-    """Writes the copy, what makes a model of it last, or leaves the target unchanged.
-
-    Args:
-        source, target: folders.
-        model: what goes to the model's file.
-        weights: which variables are stored in 16 bit.
-        named: the folder as the user knows it, if that is another one.
-    """
+    """Writes the copy, what makes a model of it last, or leaves the target unchanged, which users know as ``named``."""
     named = named or target
     was_there = os.path.lexists(target)
+
+    def skipped(folder: str, names: list[str]) -> set[str]:  # a model inside the model, as an asset, is copied whole
+        if weights and weights.stored and folder == os.path.join(source, VARIABLES_FOLDER):
+            return set(filter(is_checkpoint, names))
+        return set(_REWRITTEN & {*names}) if folder == os.fspath(source) else set()
+
     try:
-        shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=_skipped_in(source, weights))
-        _make_writable(target)
+        shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=skipped)
+        for folder in (target, *([target / VARIABLES_FOLDER] if weights and weights.stored else [])):
+            folder.chmod(folder.stat().st_mode | stat.S_IWUSR)  # a copy of a read-only folder is read-only
         if weights and weights.stored:
-            _make_writable(target / VARIABLES_FOLDER)
             Checkpoint(source).write(target, {each.key: each.precision.data_type for each in weights.stored})
         files.put(target / MODEL_FILE, model)
     except BaseException as error:  # Ctrl-C, too
@@ -222,10 +207,6 @@ def _write(source: Path, target: Path, model: bytes, weights: Weights | None, na
         raise
 
 
-def _make_writable(folder: Path) -> None:
-    folder.chmod(folder.stat().st_mode | stat.S_IWUSR)  # a copy of a read-only folder is read-only
-
-
 def _unwritable(target: Path, error: OSError) -> FileError:
     return FileError(
         f"cannot be written ({error.strerror or error})",
@@ -236,12 +217,7 @@ def _unwritable(target: Path, error: OSError) -> FileError:
 
 def _clear(target: Path, was_there: bool) -> None:
     """Removes what was written to a folder that was empty or did not exist."""
-    if not os.path.isdir(target):
-        return
-    if not was_there:
-        shutil.rmtree(target, ignore_errors=True)
-        return
-    for item in target.iterdir():
+    for item in ([*target.iterdir()] if was_there else [target]) if target.is_dir() else ():
         if item.is_dir() and not item.is_symlink():
             shutil.rmtree(item, ignore_errors=True)
         else:

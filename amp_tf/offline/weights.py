@@ -9,14 +9,13 @@ variable is assigned another's value; what is linked has one type. It is stored 
 - what else reads it can have another type: what saves it, and what asks for its shape;
 - nothing writes it but what restores or initializes it;
 - no value of it becomes infinite.
-
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amp_tf.errors import GraphError, RewriteError
@@ -30,7 +29,7 @@ from amp_tf.graph.reader import RETVAL_OP, read_function, read_graph
 from amp_tf.graph.templates import Templates, find_loop_bodies, referenced
 from amp_tf.graph.view import GraphView
 from amp_tf.graph.wire import SerializedGraph, parse_graph
-from amp_tf.offline.checkpoint import Checkpoint
+from amp_tf.offline.reading import Checkpoint
 from amp_tf.oplists import table
 from amp_tf.oplists.table import GRADIENT_GATE
 from amp_tf.precision import Precision
@@ -102,29 +101,9 @@ class Plan:
         objects: the SavedVariables that get another type, each with it.
     """
 
-    variables: list[StoredVariable]
-    changes: list[tuple[Change, int]]
-    objects: list[tuple[Any, int]]
-
-
-def find_weights(model: Any, checkpoint: Checkpoint, preserved: Iterable[Container[str]]) -> Plan:
-    """Finds what can be stored in 16 bit.
-
-    Args:
-        model: a ``SavedModel`` proto of which the graphs are converted.
-        checkpoint: its variables.
-        preserved: of each MetaGraph, the nodes of its graph whose results somebody fetches.
-
-    Raises:
-        GraphError: a graph is broken.
-    """
-    found = [body for number, each in enumerate(preserved) for body in _bodies(number, model.meta_graphs[number], each)]
-    search = _Search({(body.meta, body.view.function): body for body in found})
-    for body in found:
-        search.follow_handles(body)
-    for number, meta in enumerate(model.meta_graphs):
-        search.link_objects(number, meta.object_graph_def, checkpoint)
-    return search.judge(checkpoint)
+    variables: list[StoredVariable] = dataclasses.field(default_factory=list)
+    changes: list[tuple[Change, int]] = dataclasses.field(default_factory=list)
+    objects: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
 
 
 def _bodies(number: int, meta: Any, preserved: Container[str]) -> list[Body]:
@@ -208,7 +187,7 @@ class _Search:
             FileError: its values cannot be read.
         """
         shapes = checkpoint.shapes
-        plan, unseen = Plan([], [], []), dict(shapes)
+        plan, unseen = Plan(), dict(shapes)
         for group in connected(self._places.values(), self._links):
             keys = [self._keys[place] for place in group if place in self._keys]
             if not keys or not shapes.keys() >= {*keys}:
@@ -365,7 +344,13 @@ def store_weights(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozen
         GraphError: a graph is broken.
         RewriteError: the result did not pass verification; this is a bug of amp_tf.
     """
-    plan = find_weights(model, checkpoint, preserved)
+    found = [body for number, each in enumerate(preserved) for body in _bodies(number, model.meta_graphs[number], each)]
+    search = _Search({(body.meta, body.view.function): body for body in found})
+    for body in found:
+        search.follow_handles(body)
+    for number, meta in enumerate(model.meta_graphs):
+        search.link_objects(number, meta.object_graph_def, checkpoint)
+    plan = search.judge(checkpoint)
     changes: dict[Body, list[tuple[Change, int]]] = collections.defaultdict(list)
     for change, data_type in plan.changes:
         changes[change.body].append((change, data_type))

@@ -82,7 +82,7 @@ def count(graph: Any) -> Counted:
 
 def pretend(capability: str) -> None:
     """Makes amp_tf see a GPU of this compute capability, as it would on a machine with one."""
-    from amp_tf.hooks.process import state
+    from amp_tf.hooks import state
     from amp_tf.oplists.hardware import Hardware
 
     major, minor = map(int, capability.split("."))

@@ -57,7 +57,7 @@ def kernel_ms(lines: Iterable[str]) -> float:
 def watch_rewrites() -> list[float]:
     """A list that grows by the CPU milliseconds of each call of amp_tf's plugin; call it before the first graph."""
     from amp_tf.config import AmpConfig
-    from amp_tf.hooks.grappler import plugin
+    from amp_tf.hooks import plugin
 
     taken: list[float] = []
     on_graph = plugin._on_graph
@@ -87,7 +87,7 @@ def work(job: dict[str, Any]) -> None:
     worker.set_up(mode)
     rewrites = watch_rewrites() if mode.is_ours else []
     if mode is PLUGIN:
-        from amp_tf.hooks.grappler import plugin
+        from amp_tf.hooks import plugin
 
         plugin.set_conversion(lambda *_: None)
         job = {**job, "mode": REFERENCE}

@@ -130,8 +130,7 @@ def _hoisted_reads() -> None:
 
 
 def _xla_cost_model() -> None:
-    from amp_tf.hooks import xla
-    from amp_tf.hooks.process import state
+    from amp_tf.hooks import state, xla
 
     xla.hardware = lambda: state.hardware()  # as Grappler sees it, at any time
 

@@ -16,8 +16,8 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.cpu import economy, folding, hoisting
+from amp_tf.hooks import optimizer_state as creation
 from amp_tf.hooks import xla
-from amp_tf.hooks.optimizer_state import creation
 from amp_tf.oplists import fusions, table
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting import paint

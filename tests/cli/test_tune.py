@@ -110,18 +110,20 @@ def test_a_misspelt_metric_is_answered_by_those_that_there_are_also_where_the_pr
     ("start", "metric"),
     [
         (["part/train.py"], "part.train:weights"),
+        (["broken/train.py"], "broken.train:weights"),  # where a package cannot be imported, the program can be
         (["-m", "part.train"], "part.train:weights"),
         (["-m", "amp_tf", "train.py"], "train:weights"),
     ],
 )
 def test_a_function_of_the_program_is_asked_for_what_was_trained(here, start, metric):
-    for path in (here / "train.py", here / "part" / "train.py"):
+    for path in (here / "train.py", here / "part" / "train.py", here / "broken" / "train.py"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(
             "import tensorflow\ntrained = 0.25\n"
             "def weights(): return trained\n"
             "if __name__ == '__main__': trained = 0.75\n"
         )
+    (here / "broken" / "__init__.py").write_text("import no_such_module")
     program = TunedScript([sys.executable, *start], AmpConfig(), (metric,), here)
     assert program.run(Way.FLOAT32, NO_LOCK).metrics == {metric: 0.75}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.process import notices
+from amp_tf.hooks import notices
 from amp_tf.tools.comparing.training import CompareRequest, Training
 from tests import processes
 from tests.hooks import running
@@ -225,9 +225,9 @@ def test_several_replicas_go_on_where_the_comparison_fails(tmp_path):
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    notices.forget()
+    notices.said.clear()
     yield
-    notices.forget()
+    notices.said.clear()
 
 
 def _fail(folder):

@@ -12,8 +12,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.all_reduce import sums as all_reduce
-from amp_tf.hooks.process import notices
+from amp_tf.hooks import all_reduce, notices
 from tests.hooks import running
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "mirrored_sums.py"
@@ -112,11 +111,11 @@ def test_large_float32_matrices_are_carried(value: Any, is_carried: bool) -> Non
 
 @pytest.fixture
 def installed() -> Any:
-    notices.forget()
+    notices.said.clear()
     all_reduce.install(AmpConfig(allreduce="bfloat16"))
     yield
     all_reduce.uninstall()
-    notices.forget()
+    notices.said.clear()
 
 
 @pytest.mark.usefixtures("installed")

@@ -4,15 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from amp_tf.hooks import xla
-from amp_tf.hooks.process import notices
+from amp_tf.hooks import notices, xla
 from amp_tf.reporting import process
 
 
 @pytest.fixture(autouse=True)
 def told_anew() -> None:
     """What is told once in a process is told anew in each test."""
-    notices.forget()
+    notices.said.clear()
 
 
 @pytest.fixture

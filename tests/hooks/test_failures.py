@@ -24,16 +24,16 @@ pipeline.rewrite_serialized = rewrite
 """,
     "the graph cannot be parsed": """
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.grappler import plugin
+from amp_tf.hooks import plugin
 plugin.set_conversion(lambda data, *told: plugin.convert_graph(b"\\xff" + data, *told, AmpConfig()))
 """,
     "the result cannot be handed over": """
-from amp_tf.hooks.grappler import native
+from amp_tf.hooks import native
 def emit(self, output, graph): raise MemoryError("made to")
 native.Shim.emit = emit
 """,
     "TensorFlow does not list the nodes to preserve": """
-from amp_tf.hooks.grappler import native
+from amp_tf.hooks import native
 def nodes_to_preserve(address): raise OSError("made to")
 native.nodes_to_preserve = nodes_to_preserve
 """,
@@ -83,7 +83,7 @@ def test_an_interrupt_during_a_rewrite_reaches_the_program(site_folder: Path) ->
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
 import tensorflow as tf
-from amp_tf.hooks.grappler import plugin
+from amp_tf.hooks import plugin
 plugin.set_conversion(lambda *graph: signal.raise_signal(signal.SIGINT))
 try:
     tf.function(lambda x: tf.nn.relu(tf.nn.relu(x @ x) @ x) @ x)(tf.ones((8, 8)))
@@ -100,7 +100,7 @@ def test_what_a_signal_handler_raises_during_a_rewrite_reaches_the_program(site_
     code = """
 import os, signal, sys, time
 import tensorflow as tf
-from amp_tf.hooks.grappler import plugin
+from amp_tf.hooks import plugin
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 def convert(*graph):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -119,7 +119,7 @@ def test_exit_waits_for_a_rewrite_on_another_thread(site_folder: Path) -> None:
     code = """
 import threading, time
 import tensorflow as tf
-from amp_tf.hooks.grappler import plugin
+from amp_tf.hooks import plugin
 inside = threading.Event()
 def convert(*graph):
     inside.set()
@@ -155,7 +155,7 @@ def test_another_graph_plugin_is_stepped_around_with_one_warning(site_folder: Pa
     """The other plugin is a copy of the shim: to TensorFlow, a library that takes the device type CPU."""
     import shutil
 
-    from amp_tf.hooks.grappler import native
+    from amp_tf.hooks import native
 
     other = shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path / "libother.so")
     program = str(running.PROGRAMS / "custom_loop.py")

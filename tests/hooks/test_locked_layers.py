@@ -11,7 +11,7 @@ import pytest
 
 import amp_tf
 from amp_tf.graph.names import is_within
-from amp_tf.hooks.process import summary
+from amp_tf.hooks import summary
 from amp_tf.lock import Decision, Layer, Lock
 from amp_tf.reporting import process
 

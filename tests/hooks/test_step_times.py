@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+import amp_tf
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import step_times
 from amp_tf.reporting import files
@@ -33,8 +34,8 @@ def measured(tmp_path):
 def test_without_a_report_nothing_is_measured():
     step_times.reset()
     before = tf.types.experimental.PolymorphicFunction.__call__, keras.callbacks.CallbackList.on_train_batch_end
-    step_times.install(AmpConfig())
-    after = tf.types.experimental.PolymorphicFunction.__call__, keras.callbacks.CallbackList.on_train_batch_end
+    with amp_tf.enable(AmpConfig()):
+        after = tf.types.experimental.PolymorphicFunction.__call__, keras.callbacks.CallbackList.on_train_batch_end
     assert before == after
     tf.function(lambda x: x + 1)(1.0)
     assert step_times.rows() == []

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from amp_tf import config
+from amp_tf.hooks import state as process_state
 from amp_tf.hooks import switch
-from amp_tf.hooks.process import state as process_state
 from tests.hooks import running
 
 # A good value and a bad one for each kind of variable; op names and folders take any text.

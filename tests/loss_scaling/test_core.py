@@ -278,8 +278,12 @@ def test_a_global_norm_of_float64_gradients_may_be_larger_than_float32_holds():
 @pytest.mark.parametrize("condition", [True, False])
 def test_a_gradient_becomes_zeros_in_its_own_form(condition):
     values = tf.constant([[np.nan, 2.0]])
-    dense = finite.zero_if(tf.constant(condition), values)
-    sparse = finite.zero_if(tf.constant(condition), tf.IndexedSlices(values, [3], [8, 2]))
+
+    def zero(value):
+        return tf.where(condition, tf.zeros_like(value), value)
+
+    dense = finite.map_values(zero, values)
+    sparse = finite.map_values(zero, tf.IndexedSlices(values, [3], [8, 2]))
     expected = np.zeros((1, 2)) if condition else values
     np.testing.assert_array_equal(dense, expected)
     np.testing.assert_array_equal(sparse.values, expected)

@@ -10,7 +10,6 @@ from amp_tf.callbacks import LossScaleMonitor
 from amp_tf.errors import AmpError
 from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.ledger import Cause, LossScaleError, Status
-from amp_tf.loss_scaling.schedule import FixedScale
 
 X = np.random.RandomState(0).randn(40, 4).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -132,7 +131,7 @@ def test_the_step_that_brings_the_scale_to_its_floor_says_nothing_of_the_floor()
 
 def test_a_fixed_scale_that_is_too_large_is_told_as_that_and_not_as_a_floor():
     def after(skipped):
-        return Status.of(2.0**15, [0, skipped, skipped, skipped, 0, 0], FixedScale(2.0**15))
+        return Status(2.0**15, 0, skipped, skipped, skipped)
 
     assert ledger.find_trouble(after(2)) is None  # the next gradients may be smaller
     text = str(ledger.find_trouble(after(100)))

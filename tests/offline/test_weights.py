@@ -13,7 +13,7 @@ from tensorflow.python.tools import saved_model_cli
 
 import amp_tf
 from amp_tf.cli.main import main
-from amp_tf.offline.checkpoint import Checkpoint
+from amp_tf.offline.reading import Checkpoint
 from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
 from amp_tf.reporting.schema import Kept
 

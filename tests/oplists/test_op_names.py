@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import ConfigError, OpListError
-from amp_tf.hooks.all_reduce import agreement
 from amp_tf.offline.explain import explain
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
@@ -229,11 +227,3 @@ def test_explain_and_the_report_say_why() -> None:
         "value": "deny list, because it computes each color by itself",
         "from": "amp_tf.register_op",
     }
-
-
-def test_workers_differ_by_their_registrations() -> None:
-    amp_tf.register_op("RGBToHSV", list="deny", why=WHY)
-    here = json.dumps(agreement._registered_ops())
-    assert agreement._difference("{}", here) == (
-        "and this one differ in amp_tf's settings: the list of op RGBToHSV is None there and 'deny' here"
-    )

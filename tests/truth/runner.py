@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks import state as process_state
 from tests.truth.bench import Bench, Program, Values
 from tests.truth.modes import MODES, default_config, ideal_config, running
 from tests.truth.yardstick import LIMIT, Verdict, distance, judge

@@ -13,7 +13,7 @@ from keras import ops
 
 import amp_tf
 from amp_tf.errors import AmpError, ConfigError
-from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks import state as process_state
 from amp_tf.lock import Decision, Layer, Lock
 from amp_tf.tools.search import Item, Items, OutOfRunsError, decisions_of, find_items, find_smallest, holds, rank
 from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
@@ -116,9 +116,11 @@ def test_a_run_that_failed_in_the_search_is_not_kept_and_its_last_words_neither(
 
 def test_two_tunings_in_one_folder_do_not_meet(tmp_path):
     first = Journal(tmp_path / "runs", {"command": ["a"]})
-    with pytest.raises(ConfigError, match="another process tunes there now"):
+    with pytest.raises(ConfigError, match="another process tunes there now") as refused:
         Journal(tmp_path / "runs", {"command": ["a"]})
+    del refused  # whose traceback holds that journal
     first.remove()
+    assert not [link for link in Path("/proc/self/fd").glob("*") if str(tmp_path) in str(link.resolve())]
     Journal(tmp_path / "runs", {"command": ["a"]})
 
 

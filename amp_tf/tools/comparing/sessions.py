@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from amp_tf.errors import GraphError
+from amp_tf.hooks import state
 from amp_tf.hooks.patches import Patch, calling
-from amp_tf.hooks.process import state
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
 from amp_tf.tools.comparing.flattening import RESULT, FlatStep, Step, Variable, flatten_graph, reached
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
+from amp_tf.hooks import notices, state
 from amp_tf.hooks.patches import Patches
-from amp_tf.hooks.process import notices, state
 from amp_tf.reporting import files
 
 _CLAIM, _ORDER, _ANSWER = "claim", "order.json", "answer.json"

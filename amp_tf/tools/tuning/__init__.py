@@ -14,8 +14,8 @@ from typing import Any
 
 from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError
+from amp_tf.hooks import state as process_state
 from amp_tf.hooks import step_times, switch
-from amp_tf.hooks.process import state as process_state
 from amp_tf.lock import Lock, read
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files, process

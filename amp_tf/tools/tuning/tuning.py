@@ -302,4 +302,5 @@ class Journal:
 
     def remove(self) -> None:
         """Deletes the runs, which are not needed any more."""
+        self._runs.close()
         shutil.rmtree(self.folder, ignore_errors=True)

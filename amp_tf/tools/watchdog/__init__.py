@@ -31,8 +31,8 @@ from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
+from amp_tf.hooks import notices, state, summary
 from amp_tf.hooks.patches import Patches
-from amp_tf.hooks.process import notices, state, summary
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.tools import train_functions
 from amp_tf.tools.train_functions import owner_of, steps_a_call

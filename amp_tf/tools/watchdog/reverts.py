@@ -21,7 +21,7 @@ from amp_tf import lock as lock_file
 from amp_tf.config import AmpConfig
 from amp_tf.errors import FileError
 from amp_tf.graph.names import is_within, path_of, scope_of
-from amp_tf.hooks.process import notices, state
+from amp_tf.hooks import notices, state
 from amp_tf.lock import Decision, Layer, Lock
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files

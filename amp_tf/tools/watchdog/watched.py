@@ -23,8 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import xla
-from amp_tf.hooks.grappler import plugin
+from amp_tf.hooks import plugin, xla
 from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, StepObservation
 from amp_tf.loss_scaling.schedule import DynamicScale
 from amp_tf.reporting import process

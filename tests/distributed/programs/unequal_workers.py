@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 import amp_tf
-from amp_tf.hooks.all_reduce import agreement
+from amp_tf.hooks import all_reduce
 
 
 def set_when_connected(variables: dict[str, str]) -> None:
@@ -31,7 +31,7 @@ def set_when_connected(variables: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     variables = json.loads(sys.argv[1])[json.loads(os.environ["TF_CONFIG"])["task"]["index"]]
-    agreement._PRESENCE_SECONDS = 5.0  # in place of a minute
+    all_reduce._PRESENCE_SECONDS = 5.0  # in place of a minute
     if name := variables.pop("REGISTERED", ""):
         amp_tf.register_op("RGBToHSV", list=name, why="is an example")
     if variables.pop("LATE", ""):

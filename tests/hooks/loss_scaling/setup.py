@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.loss_scaling import automatic as loss_scaling
+from amp_tf.hooks import loss_scaling
 from amp_tf.loss_scaling import keras3
 from amp_tf.loss_scaling import tf_keras as wrappers
 

@@ -16,8 +16,8 @@ from tensorflow.python.framework.func_graph import FuncGraph
 
 import amp_tf
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.loss_scaling import automatic
-from amp_tf.hooks.loss_scaling import automatic as loss_scaling
+from amp_tf.hooks import loss_scaling
+from amp_tf.hooks import loss_scaling as automatic
 from amp_tf.loss_scaling import is_loss_scaled, ledger
 from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 

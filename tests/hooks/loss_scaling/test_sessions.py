@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp_tf.hooks.loss_scaling import automatic as loss_scaling
+from amp_tf.hooks import loss_scaling
 from amp_tf.loss_scaling import ledger
 from tests.hooks.loss_scaling.setup import installed
 from tests.hooks.loss_scaling.test_v1 import BATCHES, NANS, Session

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.hooks.loss_scaling import v1 as loss_scaling_v1
+from amp_tf.hooks import loss_scaling_v1
 from tests.hooks.loss_scaling.setup import installed
 
 v1 = tf.compat.v1

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.names import HOIST_SUFFIX
-from amp_tf.hooks.grappler import plugin
+from amp_tf.hooks import plugin
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
 from tests.hooks.program_values import Matrices

@@ -16,8 +16,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf import config, lock
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import registry
-from amp_tf.hooks.process import summary
+from amp_tf.hooks import summary, switch
 from amp_tf.hooks.switch import EVERYTHING
 from amp_tf.lock import Decision, Layer
 from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, Nonfinite
@@ -290,12 +289,12 @@ def test_where_the_comparison_fails_all_layers_of_the_step_and_no_others_are_rev
 
 
 def test_settings_without_it_take_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "HOOKS", [hook for hook in registry.HOOKS if hook.setting])
+    monkeypatch.setattr(switch, "HOOKS", [hook for hook in switch.HOOKS if hook.setting])
     owner = next(base for base in keras.Model.__mro__ if "make_train_function" in vars(base))
     before = vars(owner)["make_train_function"]
-    registry.install("keras", AmpConfig(watchdog=True), EVERYTHING)
+    switch.install_hooks("keras", AmpConfig(watchdog=True), EVERYTHING)
     assert vars(owner)["make_train_function"] is not before
-    registry.install("keras", AmpConfig(), EVERYTHING)
+    switch.install_hooks("keras", AmpConfig(), EVERYTHING)
     assert vars(owner)["make_train_function"] is before
 
 

@@ -2,7 +2,7 @@
 
 A session's feeds and fetches are not marked in the GraphDef. TensorFlow's C API lists them, and the shapes that it
 infers (grappler.h); it is called in the library that TensorFlow has loaded already. Shapes are read into buffers of our
-own, which are reused for each tensor: TensorFlow's interface would need a call to create and to destroy each.
+own, which are used again: TensorFlow's interface would need a call to create and to destroy each.
 
 The shim (shim.c) is a library of a few kilobytes that uses no Python and no TensorFlow, so one file serves every
 version of both.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -70,39 +69,29 @@ def nodes_to_preserve(item: int) -> frozenset[str]:
     """
     library = tensorflow_library()
     status = library.TF_NewStatus()
+
+    def check() -> None:
+        if (code := library.TF_GetCode(status)) != TF_OK:
+            raise GraphError(
+                f"TensorFlow does not list the nodes to preserve (status code {code})",
+                where="Grappler item",
+                fix="Please report this with your TensorFlow version",
+            )
+
     try:
         count, size = ctypes.c_int(), ctypes.c_size_t()
         library.TF_GetNodesToPreserveListSize(item, ctypes.byref(count), ctypes.byref(size), status)
-        _check(library, status)
-        if count.value == 0:
-            return frozenset()
-        starts = (ctypes.c_void_p * count.value)()
-        lengths = (ctypes.c_size_t * count.value)()
+        check()
+        starts, lengths = (ctypes.c_void_p * count.value)(), (ctypes.c_size_t * count.value)()
         storage = ctypes.create_string_buffer(max(size.value, 1))
         library.TF_GetNodesToPreserveList(item, starts, lengths, count, storage, size, status)
-        _check(library, status)
-        base = ctypes.addressof(storage)
-        text = storage.raw
-        return frozenset(
-            text[start - base : start - base + length].decode()
-            for start, length in zip(starts, lengths, strict=True)
-            if start is not None
-        )
+        check()
+        base, text = ctypes.addressof(storage), storage.raw
+        ends = [(start - base, start - base + length) for start, length in zip(starts, lengths, strict=True) if start]
+        return frozenset(text[start:end].decode() for start, end in ends)
     finally:
         library.TF_DeleteStatus(status)
 
-
-def _check(library: ctypes.CDLL, status: int) -> None:
-    code = library.TF_GetCode(status)
-    if code != TF_OK:
-        raise GraphError(
-            f"TensorFlow does not list the nodes to preserve (status code {code})",
-            where="Grappler item",
-            fix="Please report this with your TensorFlow version",
-        )
-
-
-_USUAL_PORTS = 8  #: more output ports than almost every node has
 
 _Deallocator = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 
@@ -110,28 +99,10 @@ _Deallocator = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 class _Buffer(ctypes.Structure):
     """``TF_Buffer`` of tensorflow/c/tf_buffer.h."""
 
-    data: Any  # an address; None where the buffer is empty
+    data: Any  # an address
     length: int
     data_deallocator: Callable[[Any, int], None]
     _fields_ = (("data", ctypes.c_void_p), ("length", ctypes.c_size_t), ("data_deallocator", _Deallocator))
-
-    def take(self) -> bytes:
-        content = ctypes.string_at(self.data, self.length)
-        self.data_deallocator(self.data, self.length)
-        self.data = None
-        return content
-
-
-class _Buffers:
-    """Empty buffers, as many as TensorFlow needs to fill."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._each = list((_Buffer * count)())
-        self.addresses = (ctypes.POINTER(_Buffer) * count)(*map(ctypes.pointer, self._each))
-
-    def take(self) -> list[bytes]:
-        return [buffer.take() for buffer in itertools.takewhile(lambda buffer: buffer.data, self._each)]
 
 
 class ItemShapes:
@@ -142,61 +113,56 @@ class ItemShapes:
     """
 
     def __init__(self, item: int) -> None:
-        self._item = item
-        self._properties: int | None = None
-        self._infer_failed = False
-        self._status = 0
+        self._item: int | None = item  # until it is asked
+        self._properties: int | None = None  # what was inferred
+        self._status: int = tensorflow_library().TF_NewStatus()
         self._known: dict[str, Sequence[Shape | None]] = {}
         self._parsed: dict[bytes, Shape | None] = {}  # most tensors of a graph have one of a few shapes
-        self._buffers = _Buffers(_USUAL_PORTS)
+        self._buffers: dict[int, tuple[Any, Any]] = {}  # by their number, with their addresses
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """The shapes of a node's output ports; empty where TensorFlow does not know them."""
+        library = tensorflow_library()
+        if self._item is not None:
+            self._properties = library.TF_NewGraphProperties(self._item)
+            self._item = None
+            library.TF_InferStatically(self._properties, 0, 0, 0, 0, self._status)
+            if library.TF_GetCode(self._status) != TF_OK:
+                self.close()
         if self._properties is None:
-            if self._infer_failed:
-                return ()
-            self._infer()
-        shapes = self._known.get(node)
-        if shapes is None:
-            shapes = self._known[node] = self._read(node.encode()) if self._properties is not None else ()
-        return shapes
+            return ()
+        if node not in self._known:
+            self._known[node] = [self._parse(port) for port in self._read(library, node.encode())]
+        return self._known[node]
 
     def close(self) -> None:
-        """Frees the inferred shapes."""
+        """Frees the inferred shapes. Idempotent."""
+        library, self._item = tensorflow_library(), None
         if self._properties is not None:
-            tensorflow_library().TF_DeleteGraphProperties(self._properties)
-            self._properties = None
+            library.TF_DeleteGraphProperties(self._properties)
         if self._status:
-            tensorflow_library().TF_DeleteStatus(self._status)
-            self._status = 0
-        self._infer_failed = True
+            library.TF_DeleteStatus(self._status)
+        self._properties, self._status = None, 0
+        self._known.clear()
 
-    def _infer(self) -> None:
-        library = tensorflow_library()
-        self._status = library.TF_NewStatus()
-        properties = library.TF_NewGraphProperties(self._item)
-        library.TF_InferStatically(properties, 0, 0, 0, 0, self._status)
-        if library.TF_GetCode(self._status) == TF_OK:
-            self._properties = properties
-        else:
-            library.TF_DeleteGraphProperties(properties)
-            self._infer_failed = True
-
-    def _read(self, node: bytes) -> Sequence[Shape | None]:
-        found = self._fill(node, self._buffers)
-        if len(found) == _USUAL_PORTS:
-            count = ctypes.c_int()
-            ask = tensorflow_library().TF_GetOutputPropertiesListSize
-            ask(self._properties, node, ctypes.byref(count), self._status)
-            if count.value > _USUAL_PORTS:
-                found = self._fill(node, _Buffers(count.value))
-        return [self._parse(port) for port in found]
-
-    def _fill(self, node: bytes, buffers: _Buffers) -> list[bytes]:
-        """The serialized properties of a node's output ports, of at most as many as there are buffers."""
-        library = tensorflow_library()
-        library.TF_GetOutputPropertiesList(self._properties, node, buffers.addresses, buffers.count, self._status)
-        found = buffers.take()
+    def _read(self, library: ctypes.CDLL, node: bytes) -> list[bytes]:
+        """The serialized properties of a node's output ports."""
+        count = ctypes.c_int()
+        library.TF_GetOutputPropertiesListSize(self._properties, node, ctypes.byref(count), self._status)
+        if not count.value:
+            return []
+        if count.value not in self._buffers:
+            each = (_Buffer * count.value)()
+            addresses = (ctypes.POINTER(_Buffer) * count.value)(*map(ctypes.pointer, each))
+            self._buffers[count.value] = each, addresses
+        buffers, addresses = self._buffers[count.value]
+        library.TF_GetOutputPropertiesList(self._properties, node, addresses, count.value, self._status)
+        found = []
+        for buffer in buffers:
+            if buffer.data:
+                found.append(ctypes.string_at(buffer.data, buffer.length))
+                buffer.data_deallocator(buffer.data, buffer.length)
+                buffer.data = None
         return found if library.TF_GetCode(self._status) == TF_OK else []
 
     def _parse(self, properties: bytes) -> Shape | None:

@@ -1,13 +1,17 @@
-"""The patches of ``tf.compat.v1.train``: optimizers scale automatically, and old checkpoints restore into new graphs.
+"""Automatic loss scaling in TensorFlow itself: TF1's optimizers, sessions and savers, and loops without an optimizer.
 
-``minimize`` calls ``compute_gradients`` and ``apply_gradients``, and so do optimizers that wrap another (Horovod's), so
-these two methods are patched. A class may have an ``apply_gradients`` of its own that never calls the base class's
-(BERT's); such methods are patched when an optimizer of the class is created.
+*TF1.* ``minimize`` calls ``compute_gradients`` and ``apply_gradients``, and so do optimizers that wrap another
+(Horovod's), so these two methods are patched. A class may have an ``apply_gradients`` of its own that never calls the
+base class's (BERT's); such methods are patched when an optimizer of the class is created. A class that also computes
+its gradients itself is left alone: it mostly passes both calls to another optimizer. Old checkpoints restore into new
+graphs. What loss scaling did in a session is read for the line at exit when it closes: it has no callback, and once it
+is closed its variables are gone. A session closed by the garbage collector is not read, because that takes a run.
 
-A class that also computes its gradients itself is left alone: it mostly passes both calls to another optimizer.
-
-What loss scaling did in a session is read for the line at exit when it closes: it has no callback, and once it is
-closed its variables are gone. A session closed by the garbage collector is not read, because that takes a run.
+*Loops* are warned where variables are trained by unscaled gradients. Calls alone count, as for wrapped optimizers: a
+trace that takes gradients of variables, in which nothing called a scaler, marks these variables; a trace that then
+writes one of them trains it, and is warned once. Where gradients are taken twice, as in meta-learning, the last time
+counts. A loop that scales its loss by hand is warned, too, and may turn loss scaling off. An eager update is not
+noticed. The Python functions of the ops that write are wrapped, because only there is known what is written.
 """
 
 from __future__ import annotations
@@ -16,13 +20,15 @@ import contextlib
 import dataclasses
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from amp_tf.hooks.loss_scaling.automatic import Context, replace, survive
+import tensorflow as tf
+
+from amp_tf.hooks import notices, state
+from amp_tf.hooks.loss_scaling import is_told, replace, runs_in_float16, should_scale, survive, warn_bare_loop
 from amp_tf.hooks.patches import Patch, calling
-from amp_tf.hooks.process import notices, state
-from amp_tf.loss_scaling import is_loss_scaled, ledger
+from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
 
 # The attribute of an optimizer that holds its wrappers by graph (or "eager"): the variables belong to one graph.
 _WRAPPERS = "_amp_tf_wrappers"
@@ -34,6 +40,14 @@ _WATCHED = "_amp_tf_loss_scales"  # the attribute of a graph that holds its wrap
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
 
 
+_VARIABLE_OPS = ("assign_variable_op", "assign_add_variable_op", "assign_sub_variable_op")
+_SCATTER_OPS = ("resource_scatter_add", "resource_scatter_sub", "resource_scatter_update")
+_REF_OPS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
+
+# The handles of variables whose gradients were last taken where no loss was scaled, by id, as long as they live.
+_unscaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
 @dataclasses.dataclass
 class _Watched:
     """A wrapper whose variables a graph holds."""
@@ -43,34 +57,40 @@ class _Watched:
     steps: int = 1  # of the session that made the most
 
 
-def patches(context: Context) -> list[Patch]:
-    """The patches of sessions, optimizers and savers."""
-    import tensorflow as tf
+def patches() -> list[Patch]:
+    """The patches of sessions, optimizers and savers, and of what computes gradients and writes variables."""
     from tensorflow.python.client import session
+    from tensorflow.python.eager import backprop
+    from tensorflow.python.ops import gen_resource_variable_ops, gen_state_ops, gradients_util
 
     v1 = tf.compat.v1
+    writers = [
+        *((gen_resource_variable_ops, name) for name in (*_VARIABLE_OPS, *_SCATTER_OPS)),
+        *((gen_state_ops, name) for name in _REF_OPS),
+    ]
     return [
         (session.BaseSession, "close", calling(look_and_close)),
-        (v1.train.Optimizer, "__init__", calling(_init, context)),
-        (v1.train.Optimizer, "compute_gradients", lambda original: _method(original, "compute_gradients", context)),
-        (v1.train.Optimizer, "apply_gradients", lambda original: _method(original, "apply_gradients", context)),
+        (v1.train.Optimizer, "__init__", calling(_init)),
+        (v1.train.Optimizer, "compute_gradients", lambda original: _method(original, "compute_gradients")),
+        (v1.train.Optimizer, "apply_gradients", lambda original: _method(original, "apply_gradients")),
         (v1.mixed_precision.MixedPrecisionLossScaleOptimizer, "__init__", calling(_remember_wrapped)),
         (v1.train.Saver, "restore", calling(_restore)),
+        (backprop.GradientTape, "gradient", calling(_gradient, 2)),
+        (gradients_util, "_GradientsHelper", calling(_gradient, 1)),
+        *((owner, name, calling(_write)) for owner, name in writers),
     ]
 
 
-def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -> Any:
+def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
     """The wrapper of this optimizer in the current graph, created at the first request; none if it needs none.
 
     Where the base class's method was not reached, and the class computes its gradients itself, no wrapper is made: such
     classes mostly hand both calls to another optimizer, which gets its own.
     """
-    from amp_tf.loss_scaling import calls, v1
+    from amp_tf.loss_scaling import v1
 
-    if calls.is_inner_call() or optimizer in _wrapped_by_hand or not context.should_scale(optimizer):
+    if calls.is_inner_call() or optimizer in _wrapped_by_hand or not should_scale(optimizer):
         return None
-    import tensorflow as tf
-
     with tf.init_scope():
         graph = "eager" if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         by_graph = vars(optimizer).setdefault(_WRAPPERS, {})
@@ -84,27 +104,27 @@ def wrapper_of(optimizer: Any, context: Context, *, reaches_base: bool = True) -
     return by_graph.get(graph)
 
 
-def patch_overrides(optimizer: Any, context: Context) -> None:
+def patch_overrides(optimizer: Any) -> None:
     """Patches the ``apply_gradients`` methods that an optimizer's own classes define, once for each class."""
     if is_loss_scaled(optimizer):
         return
     for cls in type(optimizer).__mro__:
         if inspect.isfunction(vars(cls).get("apply_gradients")):  # the base class's is patched already
-            replace("tensorflow", cls, "apply_gradients", calling(_override, context))
+            replace("tensorflow", cls, "apply_gradients", calling(_override))
 
 
-def _init(context: Context, init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
+def _init(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
     init(optimizer, *args, **kwargs)
-    survive("tf.compat.v1.train.Optimizer", patch_overrides, optimizer, context)
+    survive("tf.compat.v1.train.Optimizer", patch_overrides, optimizer)
 
 
-def _method(original: Any, name: str, context: Context) -> Any:
+def _method(original: Any, name: str) -> Any:
     _base_methods[name] = original
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         where = f"tf.compat.v1.train.Optimizer.{name}"
-        survive(where, patch_overrides, self, context)  # it may have been created before this was installed
-        wrapper = survive(where, wrapper_of, self, context)
+        survive(where, patch_overrides, self)  # it may have been created before this was installed
+        wrapper = survive(where, wrapper_of, self)
         if wrapper is None:
             return original(self, *args, **kwargs)
         wrapper.delegate_to(_base_methods)
@@ -113,10 +133,10 @@ def _method(original: Any, name: str, context: Context) -> Any:
     return method
 
 
-def _override(context: Context, apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Replaces an ``apply_gradients`` that hides the base class's."""
     where = f"{type(optimizer).__name__}.apply_gradients"
-    wrapper = survive(where, lambda: wrapper_of(optimizer, context, reaches_base=False))
+    wrapper = survive(where, lambda: wrapper_of(optimizer, reaches_base=False))
     if wrapper is None or not (args or "grads_and_vars" in kwargs):
         return apply_gradients(optimizer, *args, **kwargs)
     others = {name: value for name, value in kwargs.items() if name != "grads_and_vars"}
@@ -130,8 +150,6 @@ def _override(context: Context, apply_gradients: Any, optimizer: Any, /, *args: 
 
 def apply_by(wrapper: Any, pairs: Any, where: str) -> Any:
     """Makes a step of an optimizer whose ``apply_gradients`` may not work inside a condition."""
-    import tensorflow as tf
-
     try:
         return wrapper.apply_gradients(pairs)
     except Exception as error:
@@ -162,8 +180,6 @@ def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
 
 def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
     """The variables of loss scaling that a checkpoint lacks; empty where others are missing too, which raises."""
-    import tensorflow as tf
-
     targets = _targets(saver, session)
     scale = {name for name, variable in targets.items() if is_scale(variable)}
     if not scale:
@@ -178,8 +194,6 @@ def restore_without_scale(saver: Any, session: Any, path: Any, missing: list[Any
 
     Adds nothing to the graph, which a MonitoredSession has finalized.
     """
-    import tensorflow as tf
-
     reader = tf.train.load_checkpoint(path)
     absent = {variable.op.name for variable in missing}
     for name, variable in _targets(saver, session).items():
@@ -229,3 +243,45 @@ def look_and_close(close: Callable[[Any], None], session: Any) -> None:
 
 def _read_closed() -> ledger.Status:
     raise RuntimeError("the session is closed")  # the last look counts
+
+
+def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
+    if not tf.executing_eagerly() and not is_told():
+        sources = args[place] if len(args) > place else kwargs.get("sources", kwargs.get("xs"))
+        survive("GradientTape.gradient", note_gradients, sources)
+    return gradient(*args, **kwargs)
+
+
+def note_gradients(sources: Any) -> None:
+    """Records that gradients of a nest of tensors or variables are taken in the graph that is being traced."""
+    is_scaled = calls.is_scaled_place()
+    for handle in (handle for source in tf.nest.flatten(sources) for handle in _handles(source)):
+        _unscaled.pop(id(handle), None)
+        if not is_scaled:
+            _unscaled[id(handle)] = handle
+
+
+def _write(write: Any, /, *args: Any, **kwargs: Any) -> Any:
+    if _unscaled and not is_told() and not tf.executing_eagerly():
+        written = args[0] if args else kwargs.get("resource", kwargs.get("ref"))
+        survive("Variable.assign", look_at_write, written)
+    return write(*args, **kwargs)
+
+
+def look_at_write(written: Any) -> None:
+    """Warns once if a variable that gradients train (or its handle) is written where no loss is scaled."""
+    if not any(_unscaled.get(id(handle)) is handle for handle in _handles(written)):
+        return
+    if calls.is_scaled_place() or calls.is_scaled_step() or calls.is_inner_call() or not runs_in_float16():
+        return
+    functions = [graph.name for graph in calls.places() if hasattr(graph, "name")]  # the graph around all has none
+    warn_bare_loop(where=f"function {functions[-1]!r}" if functions else "a TF1 graph")
+
+
+def _handles(source: Any) -> Iterator[Any]:
+    """The handles of a variable, of a Keras variable, or of a variable of several replicas; none for other tensors."""
+    if isinstance(source, tf.Tensor) and (source.dtype == tf.resource or source.dtype._is_ref_dtype):
+        yield source
+    variable = source if isinstance(source, tf.Variable) else getattr(source, "value", None)
+    if isinstance(variable, tf.Variable):
+        yield from (part.handle for part in getattr(variable, "values", None) or [variable])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.process import notices, state
+from amp_tf.hooks import notices, state
 from amp_tf.oplists import hardware
 from amp_tf.oplists.hardware import Hardware
 from tests.hooks import running

@@ -11,13 +11,14 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled, sources
 from amp_tf.errors import ConfigError
-from amp_tf.hooks.process import notices
-from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks import notices
+from amp_tf.hooks import state as process_state
+from amp_tf.oplists.hardware import Hardware
 
 if TYPE_CHECKING:
     from amp_tf.reporting.document_types import ProcessFacts
@@ -40,12 +41,12 @@ ONLY_XLA = (
 ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: shows a GPU's accuracy without one
 FUSED = "TensorFlow fused them with what follows, and the fused kernels have no 16-bit form here"
 _TRACED = "__inference_"  # begins TensorFlow's names of traced functions
-_PLUGIN = "amp_tf.hooks.grappler.plugin"  # without it only functions compiled by XLA are seen
+_PLUGIN = "amp_tf.hooks.plugin"  # without it only functions compiled by XLA are seen
 
 # What runs at exit imports these here and there: by then the package may have been upgraded or uninstalled.
 _AT_EXIT = (
     *("amp_tf.graph.names", "amp_tf.graph.templates", "amp_tf.oplists.table", "amp_tf.oplists.targets"),
-    *("amp_tf.painting.locked", "amp_tf.reporting.process", "amp_tf.reporting.text"),
+    *("amp_tf.hooks.xla", "amp_tf.painting.locked", "amp_tf.reporting.process", "amp_tf.reporting.text"),
 )
 _FOR_REPORTS = ("amp_tf.oplists.op_names", "amp_tf.reporting.document", "amp_tf.reporting.files")
 
@@ -160,10 +161,11 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
             return ALL_FAILED
         return NO_PLUGIN if _PLUGIN in state.not_installed else _failed_before() or EAGER
     reason = report.why_nothing
-    if (reason is None or reason.rule.name == "NOTHING_TO_CONVERT") and (failed := _failed_before()):
-        return failed
-    if state.policy and (reason is None or reason.rule.name == "NOTHING_TO_CONVERT"):
-        return f"Keras' own policy {state.policy!r} has its layers compute in 16 bit, and left nothing to convert"
+    if reason is None or reason.rule.name == "NOTHING_TO_CONVERT":
+        if failed := _failed_before():
+            return failed
+        if state.policy:
+            return f"Keras' own policy {state.policy!r} has its layers compute in 16 bit, and left nothing to convert"
     return why_no_node(reason) if reason else "no node of any graph is one that 16 bit is for"
 
 
@@ -185,10 +187,8 @@ def _lock_changes(totals: Totals) -> str:
 
 def _failed_before() -> str:
     """The error of TensorFlow's own optimizers; asked only at the end, because it takes a second session."""
-    if not _has_ended or "tensorflow" not in sys.modules:
-        return ""
     try:
-        failure = find_failure()
+        failure = _find_failure() if _has_ended else ""
     except Exception:  # functions may come and go meanwhile; the line is printed all the same
         return ""
     return f"TensorFlow's own graph optimizers fail before amp_tf is asked ({failure})" if failure else ""
@@ -212,14 +212,17 @@ def _why_never_on() -> str:
 
 def traced_functions() -> list[str]:
     """The live functions that TensorFlow has traced, without those of input pipelines."""
-    names = running.list_function_names() if (running := _running()) else ()
-    return sorted(name for name in names if name.startswith(_TRACED) and not name.startswith(f"{_TRACED}Dataset_"))
+    return sorted(
+        name for name in _function_names() if name.startswith(_TRACED) and not name.startswith(f"{_TRACED}Dataset_")
+    )
 
 
 def _has_xla_functions() -> bool:
-    running = _running()
-    names = running.list_function_names() if running else ()
-    return any(running.get_function_def(name).attr["_XlaMustCompile"].b for name in names)
+    return any(_running().get_function_def(name).attr["_XlaMustCompile"].b for name in _function_names())
+
+
+def _function_names() -> list[str]:
+    return list(running.list_function_names()) if (running := _running()) else []
 
 
 def _running() -> Any:
@@ -279,13 +282,9 @@ def _process() -> dict[str, Any]:
 
 def _devices(has_graphs: bool) -> list[dict[str, Any]]:
     """The devices of this process; a process without graphs is not made to look for GPUs."""
-    from amp_tf.oplists.hardware import Hardware
-
     found = process_state.hardware() if has_graphs else Hardware.detect_cpu()
     cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512, "costs": found.costs.source}
-    gpus = (
-        {"compute_capability": list(pair), "tf32": process_state.uses_tf32(pair)} for pair in found.gpu_capabilities
-    )
+    gpus = [{"compute_capability": [*pair], "tf32": process_state.uses_tf32(pair)} for pair in found.gpu_capabilities]
     return [cpu, *({"type": "GPU", **gpu} for gpu in gpus)]
 
 
@@ -293,19 +292,16 @@ _MOST_FUNCTIONS, _MOST_NODES, _MOST_SECONDS = 8, 5000, 2.0  # limits, because th
 
 
 @functools.cache
-def find_failure() -> str:
-    """The error of TensorFlow's own optimizers on a function of this program; empty where they fail on none. Cached.
+def _find_failure() -> str:
+    """The error of TensorFlow's own optimizers on a function of this program; empty where they fail on none.
 
     Where one of them fails, TensorFlow runs the function unchanged and asks no plugin, so it never reaches amp_tf; only
     TensorFlow's own log says so. So if amp_tf has seen no products, functions that hold some are given to the same
     optimizers once more, without plugins.
     """
-    from tensorflow.python.eager import context
-
     from amp_tf.oplists.table import PRODUCTS
 
-    running = context.context_safe()
-    if running is None or not running._initialized:
+    if (running := _running()) is None:
         return ""
     known = {name: running.get_function_def(name) for name in running.list_function_names()}
     small = [d for d in known.values() if len(d.node_def) <= _MOST_NODES]
@@ -322,12 +318,16 @@ def _failure(definition: Any, known: dict[str, Any]) -> str:
     from tensorflow.python.framework import errors_impl, function_def_to_graph
     from tensorflow.python.grappler import tf_optimizer
 
+    from amp_tf.hooks.xla import called_by
+
     meta_graph = meta_graph_pb2.MetaGraphDef()
     try:
         graph = function_def_to_graph.function_def_to_graph_def(definition)[0]
     except Exception:  # some functions sent to a server cannot be read back
         return ""
-    graph.library.function.extend(_missing(graph, definition, known))
+    present = {function.signature.name for function in graph.library.function}
+    called = called_by(definition, known.get)
+    graph.library.function.extend(function for name, function in called.items() if name not in present)
     for node in graph.node:
         if node.op == "Placeholder":  # a placeholder of a resource has no shape, and could not be read
             node.attr["shape"].shape.unknown_rank = True
@@ -343,18 +343,3 @@ def _failure(definition: Any, known: dict[str, Any]) -> str:
     except Exception:  # it cannot be read, or there is no device to optimize for: that says nothing
         pass
     return ""
-
-
-def _missing(graph: Any, definition: Any, known: dict[str, Any]) -> Iterator[Any]:
-    """The functions that a function calls and that its graph does not contain yet."""
-    from amp_tf.graph.templates import referenced
-
-    seen = {function.signature.name for function in graph.library.function}
-    waiting = [definition]
-    while waiting:
-        for node in waiting.pop().node_def:
-            for name in referenced(node):
-                if name in known and name not in seen:
-                    seen.add(name)
-                    waiting.append(known[name])
-                    yield known[name]

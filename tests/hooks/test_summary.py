@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import _amp_tf_start
 import amp_tf
-from amp_tf.hooks.process import state as process_state
-from amp_tf.hooks.process import summary
+from amp_tf.hooks import state as process_state
+from amp_tf.hooks import summary
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import process
@@ -22,7 +22,7 @@ from tests.reporting.reported_graphs import traced, use_own_ledger
 from tests.small_graphs import graph
 
 PRODUCT = "f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((32, 32)))"
-PLUGIN, XLA = "amp_tf.hooks.grappler.plugin", "amp_tf.hooks.xla"
+PLUGIN, XLA = "amp_tf.hooks.plugin", "amp_tf.hooks.xla"
 PROGRAMS = {
     "eager": ("tf.ones((32, 32)) @ tf.ones((32, 32))", {}, "TensorFlow ran no graph of four nodes or more"),
     "no op for 16 bit": ("tf.function(lambda x: tf.sin(tf.exp(x) + x) * x)(tf.ones((32, 32)))", {}, "allow list"),

@@ -27,12 +27,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.process import notices
-from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks import notices
+from amp_tf.hooks import state as process_state
 
 VARIABLE = "AMP_TF_REPORT"
 _SIGTERM_WAIT, _SIGTERM_FIGURES = 8.0, 3.0  # seconds, of the ten that containers are given to end in
@@ -52,12 +52,7 @@ def install(config: AmpConfig) -> None:
                 tempfile.TemporaryFile(dir=config.report_path).close()
             except OSError as error:
                 _tell(config.report_path, error)
-        watch_sigterm(_end_by_sigterm)
-
-
-def uninstall() -> None:
-    """Restores SIGTERM's default; what was rewritten so far is still reported. Idempotent."""
-    unwatch_sigterm()
+        _watch_sigterm()
 
 
 def write(most_seconds: float = float("inf")) -> None:
@@ -68,37 +63,29 @@ def write(most_seconds: float = float("inf")) -> None:
     """
     global _is_written
     with _lock:
-        if not _is_written:
-            _is_written = True
-            _try_to_write(most_seconds)
+        folder = process_state.settings().report_path
+        if _is_written or not folder:
+            return
+        _is_written = True
+        try:
+            with _no_garbage_collection():
+                import json
 
+                from amp_tf.hooks import summary
+                from amp_tf.reporting import files
+                from amp_tf.reporting.document import make_document
 
-def _try_to_write(most_seconds: float) -> None:
-    folder = process_state.settings().report_path
-    if not folder:
-        return
-    try:
-        with _no_garbage_collection():
-            _write(folder, min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds())))
-    except OSError as error:
-        _tell(folder, error)
-    except Exception as error:  # must not disturb the end of the user's program
-        print(f"amp_tf: no report: {type(error).__name__}: {error}", file=sys.stderr)
-
-
-def _write(folder: str, seconds: float) -> None:
-    import json
-
-    from amp_tf.hooks.process import summary
-    from amp_tf.reporting import files
-    from amp_tf.reporting.document import make_document
-
-    document = make_document(summary.report(), seconds=seconds)
-    name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    files.put(Path(folder) / f"{name}.json", json.dumps(document))
-    if files.holds_logs(Path(folder)):
-        files.write_scalars(document, Path(folder) / name)
+                seconds = min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds()))
+                document = make_document(summary.report(), seconds=seconds)
+                name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
+                Path(folder).mkdir(parents=True, exist_ok=True)
+                files.put(Path(folder) / f"{name}.json", json.dumps(document))
+                if files.holds_logs(Path(folder)):
+                    files.write_scalars(document, Path(folder) / name)
+        except OSError as error:
+            _tell(folder, error)
+        except Exception as error:  # must not disturb the end of the user's program
+            print(f"amp_tf: no report: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -122,56 +109,43 @@ def _tell(folder: str, error: OSError) -> None:
     )
 
 
-def _end_by_sigterm() -> None:
-    """Writes the report on a thread of its own, with a time limit, because the program's threads may hold any lock."""
-    process_state.note(ended="by SIGTERM")
-    writer = threading.Thread(target=write, args=(_SIGTERM_FIGURES,), name="amp_tf report", daemon=True)
-    writer.start()
-    writer.join(_SIGTERM_WAIT)
-
-
 _sigterm_lock = threading.RLock()
 _pipe: tuple[int, int] | None = None  # of this process, to read from and to write to
 _forking = threading.local()  # the signals that a thread had blocked before its fork
 
 
-def watch_sigterm(ending: Callable[[], None]) -> None:
-    """Arranges for SIGTERM to call a function before it ends the process, unless the program handles it. Idempotent.
-
-    Args:
-        ending: called once, on a thread of its own; the process ends by the signal when it returns.
-    """
+def _watch_sigterm() -> None:
+    """Has SIGTERM write the report before it ends the process, unless the program handles it. Idempotent."""
+    global _pipe
     with _sigterm_lock:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             faulthandler.unregister(signal.SIGTERM)  # the program may have had a handler and removed it
+            if _pipe is None:
+                _pipe = os.pipe()
+                os.set_blocking(_pipe[1], False)  # nobody reads a second time
+                threading.Thread(target=_wait, args=(_pipe[0],), name="amp_tf SIGTERM", daemon=True).start()
+                _watch_forks()
             # Of all threads: for a thread that Python does not know, such as a server's, nothing would be written.
-            faulthandler.register(signal.SIGTERM, file=_writing_end(ending), all_threads=True)
+            faulthandler.register(signal.SIGTERM, file=_pipe[1], all_threads=True)
 
 
-def unwatch_sigterm() -> None:
-    """Restores SIGTERM's default, unless the program handles it. Idempotent."""
+def uninstall() -> None:
+    """Restores SIGTERM's default, unless the program handles it; what was rewritten is still reported. Idempotent."""
     with _sigterm_lock:
         if _pipe is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             faulthandler.unregister(signal.SIGTERM)
 
 
-def _writing_end(ending: Callable[[], None]) -> int:
-    global _pipe
-    if _pipe is None:
-        _pipe = os.pipe()
-        os.set_blocking(_pipe[1], False)  # nobody reads a second time
-        threading.Thread(target=_wait, args=(_pipe[0], ending), name="amp_tf SIGTERM", daemon=True).start()
-        _watch_forks()
-    return _pipe[1]
-
-
-def _wait(pipe: int, ending: Callable[[], None]) -> None:
+def _wait(pipe: int) -> None:
     os.read(pipe, 1)
-    try:
-        ending()
+    try:  # on a thread of its own, with a time limit, because the program's threads may hold any lock
+        process_state.note(ended="by SIGTERM")
+        writer = threading.Thread(target=write, args=(_SIGTERM_FIGURES,), name="amp_tf report", daemon=True)
+        writer.start()
+        writer.join(_SIGTERM_WAIT)
     finally:
         with _sigterm_lock:  # or a rewrite in progress would install the handler again
-            unwatch_sigterm()
+            uninstall()
             os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -181,23 +155,20 @@ def _watch_forks() -> None:
 
     The signal is blocked while a thread forks: a child that received it too early would write into its parent's pipe.
     """
-    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_leave_parent)
 
+    def hold() -> None:
+        _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
-def _hold() -> None:
-    _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
 
-
-def _release() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
-
-
-def _leave_parent() -> None:
-    global _sigterm_lock, _pipe
-    _sigterm_lock = threading.RLock()  # a thread that the child does not have may have held the old one
-    unwatch_sigterm()
-    if _pipe is not None:
-        for end in _pipe:
+    def leave_parent() -> None:
+        global _sigterm_lock, _pipe
+        _sigterm_lock = threading.RLock()  # a thread that the child does not have may have held the old one
+        uninstall()
+        for end in _pipe or ():
             os.close(end)
         _pipe = None
-    _release()
+        release()
+
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=leave_parent)

@@ -1,7 +1,15 @@
-"""A variable that is float32 to whoever reads or writes it, and bfloat16 in memory.
+"""Keeps an optimizer's moments in bfloat16, and everything else in float32 (``AMP_TF_OPTIMIZER_STATE``).
 
-The idea is that of Keras' AutoCastVariable: it wraps the variable that TensorFlow or a distribution strategy made, and
-passes through what has nothing to do with its type. Checkpoints, files and SavedModels get what a read gives, float32.
+Keras 3 and tf_keras create what an optimizer keeps for a weight by ``add_variable_from_reference``, so this is the one
+place where a moment gets another type; the optimizer's arithmetic stays as it is, in float32. A moment is known by its
+name. What weights are made of stays in float32: averages of weights, FTRL's ``linear``, what ScheduleFreeAdamW calls
+its momentum, sums of gradients, and every name that is none of Keras' own. So do the two moments of a centered RMSprop:
+it divides by the root of their difference, which would be negative where the rounding is larger than the variance.
+TF1's optimizers and tf_keras' legacy ones update their slots by kernels that take one type, so these are left alone.
+
+The variable is float32 to whoever reads or writes it. The idea is that of Keras' AutoCastVariable: it wraps what
+TensorFlow or a distribution strategy made, and passes through what has nothing to do with its type. Checkpoints, files
+and SavedModels get what a read gives, float32.
 
 What is written is rounded to bfloat16 at random, up or down with the odds that leave the mean where it is.
 A second moment changes by a thousandth of itself in a step (Adam's ``beta_2``), and half the distance between two
@@ -17,51 +25,148 @@ integers are unsigned, because TensorFlow keeps int32 in the CPU's memory.
 
 from __future__ import annotations
 
-import contextlib
 import math
+import operator
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
+from amp_tf.config import OPTIMIZER_STATE_VAR, AmpConfig
+from amp_tf.hooks import notices, summary
+from amp_tf.hooks.patches import Patches, calling
+
+_NAMES = ("accumulated_delta_var", "accumulated_grad", "accumulator", "average_gradient", "momentum", "norm")
+MOMENTS = frozenset((*_NAMES, "velocity", "velocity_hat", "m", "u", "v", "vhat"))  #: the last four are tf_keras' names
+_SMALLEST = 4096  # elements; below, rounding takes more than it saves: biases, scales, small kernels
 _HANDED_ON = (
-    "_constraint",
-    "_shared_name",
-    "aggregation",
-    "constraint",
-    "device",
-    "graph",
-    "initializer",
-    "name",
-    "op",
-    "shape",
-    "synchronization",
-    "trainable",
+    *("_constraint", "_shared_name", "aggregation", "constraint", "device", "graph", "initializer", "name", "op"),
+    *("shape", "synchronization", "trainable"),
 )  # what tf.Variable itself defines; the rest finds its way through __getattr__
 _VALUE = "VARIABLE_VALUE"  # the name in a checkpoint
-
 _STEP, _NUMBER, _MIX = 0x85EBCA6B, 0xC2B2AE35, 0x2C1B3C6D  # odd, and far from each other's small multiples
 _SAFE = 3e38  # far enough below the largest bfloat16
 _GOLDEN = 0x9E3779B9  # 2³² / the golden ratio: neighbours are far from each other
 
+_patches = Patches()
+_lock = threading.Lock()
+_elements = {"narrow": 0, "wide": 0}
 _here = threading.local()
 
 
-@contextlib.contextmanager
-def step() -> Iterator[None]:
-    """Within the block, where an optimizer's step is traced, a variable is cast to float32 once until it is assigned.
+def install(config: AmpConfig) -> None:
+    """Keeps moments in bfloat16 from now on. Idempotent; optimizers built before stay."""
+    for library in ("keras", "tf_keras"):
+        optimizers: Any = getattr(sys.modules.get(library), "optimizers", None)
+        if not hasattr(optimizers, "Optimizer"):
+            continue
+        if library == "keras" and sys.modules["keras"].backend.backend() != "tensorflow":
+            continue
+        for name, ours in (
+            ("add_variable_from_reference", _add_variable),
+            ("_distributed_tf_update_step", _step),  # Keras 3
+            ("_distributed_apply_gradients_fn", _step),  # tf_keras
+        ):
+            if hasattr(optimizers.Optimizer, name):
+                owner = next(cls for cls in optimizers.Optimizer.__mro__ if name in vars(cls))
+                _patches.put(owner, name, calling(ours))
+        if library == "tf_keras":
+            _patches.put(optimizers.legacy.Optimizer, "__init__", calling(_left))
+    _patches.put(tf.compat.v1.train.Optimizer, "__init__", calling(_left))
+    summary.add_part(_summary_part)
+
+
+def uninstall() -> None:
+    """Makes moments in float32 from now on; those that are in bfloat16 stay. Idempotent."""
+    _patches.restore()
+
+
+def _add_variable(original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """``add_variable_from_reference(variable, name, …)``, as both libraries have it."""
+    reference = args[0] if args else kwargs.get("reference_variable", kwargs.get("model_variable"))
+    name = args[1] if len(args) > 1 else kwargs.get("name", kwargs.get("variable_name"))
+    try:
+        is_narrow = _is_narrow(optimizer, reference, name)
+    except Exception as error:  # a class that is unlike Keras' own
+        is_narrow = False
+        _warn("failed", f"a state stays in float32 ({type(error).__name__}: {error})")
+    if not is_narrow:
+        return original(optimizer, *args, **kwargs)
+    with tf.variable_creator_scope(_creator(optimizer)):
+        return original(optimizer, *args, **kwargs)
+
+
+def _is_narrow(optimizer: Any, reference: Any, name: Any) -> bool:
+    """Whether the variable that is about to be made is a moment of a large float32 weight."""
+    dtype = getattr(reference, "true_dtype", reference.dtype)  # of tf_keras' AutoCastVariable
+    size = tf.TensorShape(reference.shape).num_elements() or 0
+    if tf.as_dtype(dtype) != tf.float32 or size < _SMALLEST:
+        return False
+    kinds = [cls.__name__ for cls in type(optimizer).__mro__]
+    left = ""
+    if isinstance(tf.distribute.get_strategy(), tf.distribute.experimental.ParameterServerStrategy):
+        left = "its variables are on parameter servers"
+    elif getattr(optimizer, "_mesh", None) is not None:
+        left = "its variables are on a mesh of DTensor"
+    elif getattr(optimizer, "centered", False) and name != "momentum":
+        left = "the difference of two moments counts"
+    elif name not in MOMENTS or (name == "momentum" and "ScheduleFreeAdamW" in kinds):  # which calls weights so
+        left = "it is not known as a moment"
+    if left:
+        _warn(f"{kinds[0]}.{name}", f"{name!r} of {kinds[0]} stays in float32: {left}")
+    with _lock:
+        _elements["wide" if left else "narrow"] += size
+    return not left
+
+
+def _creator(optimizer: Any) -> Any:
+    """What makes the next variable in bfloat16."""
+    number = len(optimizer._variables)  # the same in each run of a program
+
+    def steps() -> Any:
+        found = getattr(optimizer, "_iterations", None)
+        return tf.convert_to_tensor(optimizer.iterations if found is None else found)  # Keras 3.0 to 3.4
+
+    def create(next_creator: Any, **kwargs: Any) -> Any:
+        initial = kwargs["initial_value"]
+        kwargs["initial_value"] = lambda: tf.cast(initial() if callable(initial) else initial, tf.bfloat16)
+        kwargs["dtype"] = tf.bfloat16
+        return NarrowVariable(next_creator(**kwargs), steps, number)
+
+    return create
+
+
+def _step(original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """A step of an optimizer. While it is traced, a variable is cast to float32 once until it is assigned.
 
     Optimizers ask for a moment by its variable, several times in one formula. Eagerly nothing is kept, which would be
     all moments in float32.
     """
     outer, _here.kept = getattr(_here, "kept", None), {}
     try:
-        yield
+        return original(optimizer, *args, **kwargs)
     finally:
         _here.kept = outer
+
+
+def _left(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
+    init(optimizer, *args, **kwargs)
+    kind = type(optimizer).__name__
+    _warn("v1", f"the state of {kind} stays in float32: its kernels update slots of the weights' type alone")
+
+
+def _warn(key: str, what: str) -> None:
+    fix = "There is nothing to do; docs/memory.md says what is kept in bfloat16"
+    notices.warn_once(f"optimizer_state.{key}", what, where=OPTIMIZER_STATE_VAR, fix=fix)
+
+
+def _summary_part() -> str:
+    narrow, total = _elements["narrow"], sum(_elements.values())
+    return f"{narrow / total:.1%} of the optimizers' state in bfloat16" if total else ""
 
 
 class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore[misc]
@@ -80,7 +185,7 @@ class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore
         self._should_act_as_resource_variable = True  # a mark that TensorFlow looks for where it saves
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_variable":  # asked for by copy, before they are there
+        if name == "_variable":  # asked for by copy, before it is there
             raise AttributeError(name)
         return getattr(self._variable, name)
 
@@ -170,16 +275,12 @@ class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore
             object_map[self] = tf.Variable(self.value(), trainable=False)
 
 
-def _handed_on(name: str) -> property:
-    return property(lambda variable: getattr(variable.kept_in, name))
-
-
 def _to_tensor(variable: NarrowVariable, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:
     return variable.__tf_tensor__(dtype, name)
 
 
 for _name in _HANDED_ON:
-    setattr(NarrowVariable, _name, _handed_on(_name))
+    setattr(NarrowVariable, _name, property(operator.attrgetter(f"kept_in.{_name}")))
 tf.register_tensor_conversion_function(NarrowVariable, _to_tensor)
 
 
@@ -207,14 +308,14 @@ def round_stochastically(value: Any, step: Any, number: int) -> Any:
         sum of squares is beyond float32 (one element of 1e19 is enough).
     """
     shape = value.shape.as_list()
-    split = _split(shape)
+    cuts = range(len(shape) + 1)  # into the dimensions of rows and of columns, so that their sum is least
+    split = min(cuts, key=lambda cut: math.prod(shape[:cut]) + math.prod(shape[cut:]))
     rows, columns = math.prod(shape[:split]), math.prod(shape[split:])
     words = _words(rows + columns, step, number)
     row, column, none = words[:rows, tf.newaxis], words[rows:], _uint32(0)
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        is_safe = tf.reshape(
-            tf.abs(value) < _SAFE, (rows, columns)
-        )  # costs nothing in XLA's loop, which a sum would end
+        # costs nothing in XLA's loop, which a sum would end
+        is_safe = tf.reshape(tf.abs(value) < _SAFE, (rows, columns))
         noise = tf.where(is_safe, tf.bitwise.bitwise_xor(row, column), none)
     else:
         is_safe = tf.math.is_finite(tf.nn.l2_loss(value))  # a pass that writes nothing
@@ -222,11 +323,6 @@ def round_stochastically(value: Any, step: Any, number: int) -> Any:
     bits = tf.bitcast(tf.reshape(value, (rows, columns)), tf.uint32)
     high = tf.bitcast(bits + noise, tf.uint16)[..., 1]  # the last dimension is the low half and the high one
     return tf.reshape(tf.bitcast(high, tf.bfloat16), shape)
-
-
-def _split(shape: Sequence[int]) -> int:
-    """Where a shape is cut into the dimensions of rows and of columns, so that their sum is least."""
-    return min(range(len(shape) + 1), key=lambda cut: math.prod(shape[:cut]) + math.prod(shape[cut:]))
 
 
 def _uint32(number: int) -> Any:

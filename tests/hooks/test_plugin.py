@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.hooks.grappler.plugin import Visits
+from amp_tf.hooks.plugin import Visits
 from tests.hooks import running
 
 PRESERVED = frozenset({"x", "result"})
@@ -63,7 +63,7 @@ def test_a_thread_that_ended_leaves_nothing_to_the_next_and_the_table_stays_smal
         seen.append(visits.is_second(PRESERVED, 3))
         visits.note_first(PRESERVED, 3, new)
 
-    monkeypatch.setattr("amp_tf.hooks.grappler.plugin._THREADS", 10)
+    monkeypatch.setattr("amp_tf.hooks.plugin._THREADS", 10)
     for _ in range(40):
         thread = threading.Thread(target=visit)
         thread.start()
@@ -77,7 +77,7 @@ PROGRAM = """
 import json
 import tensorflow as tf
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.grappler import plugin
+from amp_tf.hooks import plugin
 from amp_tf.rewriting import pipeline
 
 rewrites, visits = [], []

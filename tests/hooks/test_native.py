@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from amp_tf.hooks.grappler import native
-from amp_tf.hooks.grappler.native import Shim
+from amp_tf.hooks import native
+from amp_tf.hooks.native import Shim
 from tests.hooks import running
 
 
@@ -327,7 +327,7 @@ def test_removal_waits_for_the_call_that_is_under_way(shim: Shim) -> None:
 PROGRAM = """
 import json
 import tensorflow as tf
-from amp_tf.hooks.grappler import plugin
+from amp_tf.hooks import plugin
 
 told = {}
 def convert(data, preserve, shapes):

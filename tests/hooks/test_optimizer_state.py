@@ -14,8 +14,8 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.optimizer_state import creation
-from amp_tf.hooks.optimizer_state.variable import round_stochastically
+from amp_tf.hooks import optimizer_state
+from amp_tf.hooks.optimizer_state import round_stochastically
 from tests.hooks import running
 
 tf_keras = pytest.importorskip("tf_keras")
@@ -28,7 +28,14 @@ X, Y = DATA.normal(size=(256, 128)).astype("float32"), DATA.integers(0, 10, 256)
 @pytest.fixture(autouse=True)
 def off_again() -> Iterator[None]:
     yield
-    creation.uninstall()
+    optimizer_state.uninstall()
+
+
+def keep_moments_in(state: str) -> None:
+    if state == "float32":
+        optimizer_state.uninstall()
+    else:
+        optimizer_state.install(NARROW)
 
 
 def variables(optimizer: Any) -> list[Any]:
@@ -94,7 +101,7 @@ def test_an_optimizer_goes_where_it_goes_in_float32(library: Any, name: str) -> 
         pytest.skip("this Keras' Muon asks a variable for its path, which TensorFlow's have not")
     settings, narrow = OPTIMIZERS[name]
     expected, none = trained(library, make(**settings))
-    creation.install(NARROW)
+    optimizer_state.install(NARROW)
     found, moments = trained(library, make(**settings))
     assert none == []
     assert [moment.dtype for moment in moments] == [tf.bfloat16] * narrow
@@ -105,7 +112,7 @@ def test_an_optimizer_goes_where_it_goes_in_float32(library: Any, name: str) -> 
 
 def test_xla_goes_where_it_goes_in_float32() -> None:
     expected, _ = trained(keras, keras.optimizers.Adam(), jit=True)
-    creation.install(NARROW)
+    optimizer_state.install(NARROW)
     found, moments = trained(keras, keras.optimizers.Adam(), jit=True)
     assert [moment.dtype for moment in moments] == [tf.bfloat16] * 2
     assert np.linalg.norm(found - expected) < 2**-7 * np.linalg.norm(expected)
@@ -121,7 +128,7 @@ def test_xla_goes_where_it_goes_in_float32() -> None:
     ],
 )
 def test_small_or_wider_variables_and_weights_stay_in_float32(make: Any, shape: Any, dtype: str) -> None:
-    creation.install(NARROW)
+    optimizer_state.install(NARROW)
     optimizer = make()
     optimizer.build([new_variable(keras, shape, dtype)])
     assert kept(optimizer) == []
@@ -141,7 +148,7 @@ def new_model(library: Any, **settings: Any) -> Any:
 def test_files_are_float32_both_ways(library: Any, source: str, tmp_path: Path) -> None:
     """What goes from bfloat16 to float32 is exact; the other way it is rounded by 2⁻⁸ at most, once."""
     other = "float32" if source == "bfloat16" else "bfloat16"
-    creation.install(AmpConfig(optimizer_state=source))
+    keep_moments_in(source)
     model = new_model(library)
     model.fit(X, Y, batch_size=64, verbose=0)
     saved = arrays(model.optimizer)
@@ -149,7 +156,7 @@ def test_files_are_float32_both_ways(library: Any, source: str, tmp_path: Path) 
     path = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))
     types = tf.train.load_checkpoint(path).get_variable_to_dtype_map().values()
     assert tf.bfloat16 not in types
-    creation.install(AmpConfig(optimizer_state=other))
+    keep_moments_in(other)
     restored = new_model(library)
     status = tf.train.Checkpoint(model=restored).restore(path)
     restored.optimizer.build(restored.trainable_variables)
@@ -163,7 +170,7 @@ def test_files_are_float32_both_ways(library: Any, source: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_saved_model_holds_float32(library: Any, tmp_path: Path) -> None:
-    creation.install(NARROW)
+    optimizer_state.install(NARROW)
     model = new_model(library)
     model.fit(X[:64], Y[:64], verbose=0)
     assert kept(model.optimizer)
@@ -178,7 +185,7 @@ def test_a_saved_model_holds_float32(library: Any, tmp_path: Path) -> None:
 def test_fit_trains_as_in_float32(settings: dict[str, Any]) -> None:
     losses = []
     for state in ("float32", "bfloat16"):
-        creation.install(AmpConfig(optimizer_state=state))
+        keep_moments_in(state)
         model = new_model(keras, **settings)
         losses.append(model.fit(X, Y, batch_size=64, epochs=3, verbose=0, shuffle=False).history["loss"])
     assert len(kept(model.optimizer)) == 2
@@ -187,7 +194,7 @@ def test_fit_trains_as_in_float32(settings: dict[str, Any]) -> None:
 
 
 def test_a_skipped_step_leaves_the_state_as_it_is() -> None:
-    creation.install(NARROW)
+    optimizer_state.install(NARROW)
     optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=8.0)
     variable = new_variable(keras)
     optimizer.build([variable])
@@ -205,7 +212,7 @@ def test_a_skipped_step_leaves_the_state_as_it_is() -> None:
 
 
 def test_rows_without_a_gradient_stay_and_others_add_up() -> None:
-    creation.install(NARROW)
+    optimizer_state.install(NARROW)
     table = tf.Variable(tf.zeros((512, 32)))
     optimizer = tf_keras.optimizers.Adagrad(initial_accumulator_value=0.1)
     optimizer.build([table])
@@ -220,7 +227,7 @@ def test_rows_without_a_gradient_stay_and_others_add_up() -> None:
 
 def test_no_op_of_the_update_is_converted() -> None:
     """What the optimizer computes stays in float32 under amp_tf: its nodes but the gradients' Identity do."""
-    creation.install(NARROW)
+    optimizer_state.install(NARROW)
     weights = [new_variable(keras, (128, 128)) for _ in range(2)]
     optimizer = keras.optimizers.Adam()
     optimizer.build(weights)
@@ -252,7 +259,7 @@ LEFT: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("kind", LEFT)
 def test_what_is_left_is_told_once(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     make, text = LEFT[kind]
-    creation.install(NARROW)
+    optimizer_state.install(NARROW)
     make()
     make()
     messages = [record.getMessage() for record in caplog.records if "AMP_TF_OPTIMIZER_STATE" in record.getMessage()]
@@ -264,10 +271,10 @@ def test_uninstall_gives_everything_back() -> None:
     names = ("add_variable_from_reference", "__init__", "_distributed_tf_update_step")
     classes = {cls for library in LIBRARIES for cls in library.optimizers.Optimizer.__mro__}
     before = {(cls, name): vars(cls).get(name) for cls in classes for name in names}
-    creation.install(NARROW)
-    creation.install(NARROW)
+    optimizer_state.install(NARROW)
+    optimizer_state.install(NARROW)
     assert {key: vars(key[0]).get(key[1]) for key in before} != before
-    creation.uninstall()
+    optimizer_state.uninstall()
     assert {key: vars(key[0]).get(key[1]) for key in before} == before
 
 

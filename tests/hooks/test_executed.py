@@ -99,7 +99,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.grappler import plugin
+from amp_tf.hooks import plugin
 
 plugin.install(AmpConfig())
 context.context().enable_run_metadata()
@@ -160,7 +160,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 from amp_tf.config import AmpConfig
-from amp_tf.hooks.grappler import plugin
+from amp_tf.hooks import plugin
 
 SIZE = 512
 OF_GELUS = ("Erf", "Erfc", "Square", "Tanh")
@@ -225,7 +225,7 @@ def test_nothing_is_marked_once_amp_tf_is_off() -> None:
     import tensorflow as tf
 
     import amp_tf
-    from amp_tf.hooks.grappler.input_pipelines import MARK
+    from amp_tf.hooks.plugin import MARK
 
     def marks() -> set[str]:
         traced = []

@@ -15,7 +15,7 @@ import pytest
 
 import amp_tf
 from amp_tf.config import AmpConfig, sources
-from amp_tf.hooks.process import state
+from amp_tf.hooks import state
 from amp_tf.reporting import files, process
 from tests import processes
 from tests.hooks import running

@@ -33,13 +33,18 @@ changed are painted twice: nothing distinguishes such a graph from a retrace wit
 TensorFlow aborts the process when two plugins register for the same device type (``RegisterPluginOptimizerOrDie`` in
 custom_graph_optimizer_registry.cc), and does not say which device types are taken. So amp_tf looks where TensorFlow
 itself looks for plugins, and does not register if it finds one with a graph optimizer.
+
+*Input pipelines* stay in float32: mixed precision is meant for a model, and rounding would change the images and labels
+beside it. TensorFlow passes the graph of a function of tf.data to graph optimizers like any other and does not say what
+it is for, so the function's own ops get a mark as they are traced. Functions that it calls need none, because
+TensorFlow inlines them. ``reduce``, ``scan`` and ``take_while`` are not marked: AutoGraph makes them of ``for batch in
+dataset`` inside a tf.function, where they hold the training step.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import functools
 import itertools
 import os
@@ -51,53 +56,61 @@ import sysconfig
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import ConfigError
 from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.sizes import Shapes
-from amp_tf.hooks.grappler import input_pipelines, native
-from amp_tf.hooks.grappler.native import DEVICE_TYPES, DONE, INTERRUPTED, ItemShapes, Shim
-from amp_tf.hooks.process import notices, summary
-from amp_tf.hooks.process import state as process_state
+from amp_tf.hooks import native, notices, state, summary
+from amp_tf.hooks.native import DEVICE_TYPES, DONE, INTERRUPTED, ItemShapes, Shim
+from amp_tf.hooks.patches import Patches, calling
 from amp_tf.reporting import process
+from amp_tf.reporting.text import plural
 from amp_tf.rewriting import pipeline
 
+Convert = Callable[[bytes, frozenset[str], Shapes], bytes | None]
+
+LOG_PATH_VAR = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH"
+MARK = "_amp_tf_input_pipeline"  #: an attribute of the ops of a function of tf.data
+_TRANSFORMATIONS_OF_LOOPS = ("reduce()", "Dataset.reduce()", "Dataset.scan()", "Dataset.take_while()")
+_WHERE = "Grappler plugin"
+_PATH_VAR = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  # TensorFlow's own variable, not a setting of amp_tf
+# Attributes by which TensorFlow marks calls of XLA-compiled functions (tensorflow/compiler/jit/defs.h).
+_XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
 _LANDMARKS = 16
 _SUFFIX = re.compile(re.escape(CAST_SUFFIX.encode()))
 _IN_NAMES = f"{string.ascii_letters}{string.digits}_./>\\-".encode()
 _THREADS = 1024  #: how many threads' first visits are remembered: far more than visit at once
 _LONGEST = 512  #: bytes; of a longer name its end is enough
 
-
-@dataclasses.dataclass(frozen=True)
-class _First:
-    """A first visit that no second visit has followed yet.
-
-    Attributes:
-        preserve: the nodes to preserve.
-        nodes: how many nodes the graph had.
-        casts: names of some casts that the rewrite inserted; empty where nothing changed.
-    """
-
-    preserve: frozenset[str]
-    nodes: int
-    casts: tuple[bytes, ...]
+_shims: dict[str, Shim] = {}
+_patches = Patches()
 
 
-class Waiting(threading.local):
-    """The thread of TensorFlow's that this thread works for.
+class _Here(threading.local):
+    """Of a thread.
 
     Attributes:
-        thread: the ``threading.get_native_id()`` of TensorFlow's thread that waits for it; its own where none does. The
-            kernel counts on and uses a number again only when all were used, Python's own ``get_ident()`` at once.
+        waiting: the ``threading.get_native_id()`` of TensorFlow's thread that waits for it; its own where none does.
+            The kernel uses a number again only when all were used, Python's own ``get_ident()`` at once.
+        traces_pipeline: whether the next graph made here is that of an input pipeline's function.
     """
 
     def __init__(self) -> None:
-        self.thread = threading.get_native_id()
+        self.waiting = threading.get_native_id()
+        self.traces_pipeline = False
 
 
-waiting = Waiting()
+_here = _Here()
+
+
+class _First(NamedTuple):
+    """A first visit that no second visit has followed yet."""
+
+    preserve: frozenset[str]
+    nodes: int  #: how many the graph had
+    casts: tuple[bytes, ...]  #: names of some casts that the rewrite inserted; empty where nothing changed
 
 
 class Visits:
@@ -112,18 +125,17 @@ class Visits:
         The names of the casts show it: a graph that has one of them and the same nodes to preserve went through the
         same rewrite.
         """
-        first = self._firsts.get(waiting.thread)
-        if first is None or preserve != first.preserve or not any(cast in serialized for cast in first.casts):
-            return False
-        self._forget_first()
-        return True
+        return self._follows(preserve, lambda first: any(cast in serialized for cast in first.casts))
 
     def is_second(self, preserve: frozenset[str], nodes: int) -> bool:
         """Whether a graph that stays as it is was most likely visited before; only counts depend on it."""
-        first = self._firsts.get(waiting.thread)
-        if first is None or preserve != first.preserve or abs(nodes - first.nodes) > first.nodes // 2:
+        return self._follows(preserve, lambda first: abs(nodes - first.nodes) <= first.nodes // 2)
+
+    def _follows(self, preserve: frozenset[str], is_alike: Callable[[_First], bool]) -> bool:
+        first = self._firsts.get(_here.waiting)
+        if first is None or preserve != first.preserve or not is_alike(first):
             return False
-        self._forget_first()
+        self._firsts.pop(_here.waiting, None)  # a third visit would be the first of another graph
         return True
 
     def note_first(self, preserve: frozenset[str], nodes: int, rewritten: bytes | None) -> None:
@@ -134,31 +146,17 @@ class Visits:
             nodes: how many nodes the graph had.
             rewritten: the serialized result, ``None`` where nothing changed.
         """
-        self._forget_first()  # so that the last one stands at the end
+        self._firsts.pop(_here.waiting, None)  # so that the last one stands at the end
         while len(self._firsts) >= _THREADS:  # threads that ended never come again
             self._firsts.pop(next(iter(self._firsts)), None)
-        self._firsts[waiting.thread] = _First(preserve, nodes, () if rewritten is None else _some_casts(rewritten))
-
-    def _forget_first(self) -> None:
-        """Forgets the first visit: a third one would be the first of another graph."""
-        self._firsts.pop(waiting.thread, None)
-
-
-def _some_casts(serialized: bytes) -> tuple[bytes, ...]:
-    """The names of the first casts in a serialized graph; bytes in front of a name may be included."""
-    found = []
-    for match in itertools.islice(_SUFFIX.finditer(serialized), _LANDMARKS):
-        before = serialized[max(0, match.start() - _LONGEST) : match.start()]
-        found.append(before[len(before.rstrip(_IN_NAMES)) :] + match[0])
-    return tuple(dict.fromkeys(found))
+        casts = []
+        for match in itertools.islice(_SUFFIX.finditer(rewritten or b""), _LANDMARKS):
+            before = match.string[max(0, match.start() - _LONGEST) : match.start()]
+            casts.append(before[len(before.rstrip(_IN_NAMES)) :] + match[0])  # perhaps with bytes in front of the name
+        self._firsts[_here.waiting] = _First(preserve, nodes, tuple(dict.fromkeys(casts)))
 
 
-Convert = Callable[[bytes, frozenset[str], Shapes], bytes | None]
-
-LOG_PATH_VAR = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH"
-_WHERE = "Grappler plugin"
-_lock = threading.Lock()
-_shims: dict[str, Shim] = {}
+_visits = Visits()
 
 
 def install(config: AmpConfig) -> None:
@@ -170,8 +168,12 @@ def install(config: AmpConfig) -> None:
     Args:
         config: what to convert.
     """
+    from tensorflow.python.data.ops import structured_function
+    from tensorflow.python.framework import func_graph
 
     set_conversion(functools.partial(convert_graph, config=config))
+    _patches.put(structured_function.StructuredFunctionWrapper, "__init__", calling(_announce))
+    _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_first))
 
 
 def set_conversion(convert: Convert) -> bool:
@@ -185,44 +187,36 @@ def set_conversion(convert: Convert) -> bool:
     Returns:
         Whether the plugin is at work.
     """
-    with _lock:
-        if not _shims and not _register():
-            return False
-        for shim in _shims.values():
-            shim.set_callback(functools.partial(_on_graph, shim, convert))
-        process_state.note(idle="")
-        summary.add_part(skipped)
-        return True
+    if not _shims and not _register():
+        return False
+    for shim in _shims.values():
+        shim.set_callback(functools.partial(_on_graph, shim, convert))
+    state.note(idle="")
+    summary.add_part(skipped)
+    return True
 
 
-def uninstall(wait_ms: int = 0) -> None:
-    """Makes the registered optimizers the identity. Graphs that run already stay as they are. Idempotent.
+def uninstall() -> None:
+    """Makes the registered optimizers the identity. Graphs that run already stay as they are. Idempotent."""
+    _patches.restore()
+    stop()
+
+
+def stop(wait_ms: int = 0) -> None:
+    """Does so without a lock, which a forked child may have inherited in locked state.
 
     Args:
         wait_ms: how long to wait for rewrites that are under way, in milliseconds.
     """
-    with _lock:
-        stop(wait_ms)
-
-
-def stop(wait_ms: int) -> None:
-    """Does what :func:`uninstall` does without its lock, which a forked child may have inherited in locked state."""
     for shim in _shims.values():
         shim.clear_callback(wait_ms)
 
 
 def skipped() -> str:
     """A part of the line at exit: graphs that stayed in float32 because a call that waited for them held Python."""
-    from amp_tf.reporting.text import plural
-
-    count = sum(shim.skipped for shim in _shims.values())
-    if not count:
-        return ""
-    # TensorFlow asks twice for each graph
-    return (
-        f"{plural((count + 1) // 2, 'graph')} skipped, because the call that ran them held Python's lock "
-        "meanwhile, as TFLite's converter does"
-    )
+    count = (sum(shim.skipped for shim in _shims.values()) + 1) // 2  # TensorFlow asks twice for each graph
+    told = "skipped, because the call that ran them held Python's lock meanwhile, as TFLite's converter does"
+    return f"{plural(count, 'graph')} {told}" if count else ""
 
 
 def _register() -> bool:
@@ -236,37 +230,36 @@ def _register() -> bool:
             f"it does not load, so graphs stay in float32 ({error})",
             fix="Install amp-tf again with pip, for this machine and with TensorFlow 2.16 to 2.21",
         )
-    if not all(shim.is_registered for shim in shims.values()):
-        if others := other_graph_plugins():
+    missing = [shim for shim in shims.values() if not shim.is_registered]
+    if missing and (others := other_graph_plugins()):
+        return _step_back(
+            f"another graph optimizer plugin is loaded, and TensorFlow takes only one, so amp_tf converts nothing "
+            f"({', '.join(others)})",
+            fix=f"Uninstall that plugin, or unset {_PATH_VAR}, to use amp_tf",
+        )
+    for shim in missing:
+        try:
+            # Not tf.load_pluggable_device_library: that one also enumerates the devices, which is too early for a
+            # script that is about to choose its visible ones.
+            pywrap_tf_session.TF_LoadPluggableDeviceLibrary(str(shim.path))
+        except Exception as error:
             return _step_back(
-                f"another graph optimizer plugin is loaded, and TensorFlow takes only one, so amp_tf converts nothing "
-                f"({', '.join(others)})",
-                fix="Uninstall that plugin, or unset TF_PLUGGABLE_DEVICE_LIBRARY_PATH, to use amp_tf",
+                f"this TensorFlow does not take it, so graphs stay in float32 ({error})",
+                fix="Use TensorFlow 2.16 to 2.21, or a newer amp-tf",
             )
-        for shim in shims.values():
-            if not shim.is_registered:
-                try:
-                    # Not tf.load_pluggable_device_library: that one also enumerates the devices, which is too early
-                    # for a script that is about to choose its visible ones.
-                    pywrap_tf_session.TF_LoadPluggableDeviceLibrary(str(shim.path))
-                except Exception as error:
-                    return _step_back(
-                        f"this TensorFlow does not take it, so graphs stay in float32 ({error})",
-                        fix="Use TensorFlow 2.16 to 2.21, or a newer amp-tf",
-                    )
     _shims.update(shims)
     return True
 
 
 def _step_back(what: str, *, fix: str) -> bool:
-    process_state.note(idle=what)
+    state.note(idle=what)
     notices.warn_once("grappler.idle", what, where=_WHERE, fix=fix)
     return False
 
 
 def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address: int, output: int, thread: int) -> int:
     """Converts one graph, on a thread for which one of TensorFlow's waits. No exception may leave it."""
-    waiting.thread = thread
+    _here.waiting = thread
     try:
         with contextlib.closing(ItemShapes(item_address)) as shapes:
             new = convert(ctypes.string_at(data, length), native.nodes_to_preserve(item_address), shapes)
@@ -275,26 +268,17 @@ def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address
     except KeyboardInterrupt:
         return INTERRUPTED  # Ctrl-C hit this code by chance; it belongs to the program
     except Exception as error:
-        process_state.count_failure(error)
-        _tell(error)
+        state.count_failure(error)
+        what, where, fix = (
+            f"a graph stays in float32 because amp_tf failed on it ({type(error).__name__}: {str(error).rstrip('.')})",
+            _WHERE,
+            f"Training goes on; please report it, with the files that {LOG_PATH_VAR}=<folder> makes amp_tf write. "
+            f"{DISABLE_VAR}=1 turns amp_tf off",
+        )
+        if isinstance(error, ConfigError):
+            what, where, fix = f"graphs stay in float32: {error.what}", error.where, error.fix
+        notices.warn_once("grappler.failed", what, where=where, fix=fix)
     return DONE
-
-
-def _tell(error: Exception) -> None:
-    if isinstance(error, ConfigError):
-        notices.warn_once("grappler.failed", f"graphs stay in float32: {error.what}", where=error.where, fix=error.fix)
-        return
-    notices.warn_once(
-        "grappler.failed",
-        f"a graph stays in float32 because amp_tf failed on it ({type(error).__name__}: {str(error).rstrip('.')})",
-        where=_WHERE,
-        fix=f"Training goes on; please report it, with the files that {LOG_PATH_VAR}=<folder> makes amp_tf write. "
-        f"{DISABLE_VAR}=1 turns amp_tf off",
-    )
-
-
-_FOLDER = "tensorflow-plugins"
-_PATH_VAR = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  # TensorFlow's own variable, not a setting of amp_tf
 
 
 def other_graph_plugins() -> list[str]:
@@ -302,34 +286,19 @@ def other_graph_plugins() -> list[str]:
 
     Source of the places: the end of tensorflow/__init__.py.
     """
-    return [str(path) for path in _candidates() if _has_graph_optimizer(path)]
-
-
-def _candidates() -> list[Path]:
     folders = [*sys.path, *site.getsitepackages(), *map(sysconfig.get_path, ("purelib", "platlib"))]
     if site.ENABLE_USER_SITE and site.USER_SITE:
         folders.append(site.USER_SITE)
-    places = [Path(folder) / _FOLDER for folder in dict.fromkeys(folders) if folder]
+    places = [Path(folder, "tensorflow-plugins") for folder in dict.fromkeys(folders) if folder]
     if named := os.environ.get(_PATH_VAR):
         places.append(Path(named))
-    found: dict[Path, None] = {}
-    for place in places:
-        for path in sorted(place.iterdir()) if place.is_dir() else [place] if place.is_file() else []:
-            if path.suffix == ".so" or ".so." in path.name:
-                found[path.resolve()] = None
-    return list(found)
-
-
-def _has_graph_optimizer(path: Path) -> bool:
-    try:
-        library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    except OSError:  # TensorFlow did not load it, so it registered nothing
-        return False
-    return hasattr(library, "TF_InitGraph")
-
-
-# Attributes by which TensorFlow marks calls of XLA-compiled functions (tensorflow/compiler/jit/defs.h).
-_XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
+    files = [path for place in places for path in (sorted(place.iterdir()) if place.is_dir() else [place])]
+    found = []
+    for path in dict.fromkeys(path.resolve() for path in files if path.suffix == ".so" or ".so." in path.name):
+        with contextlib.suppress(OSError):  # TensorFlow did not load it, so it registered nothing
+            if hasattr(ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW), "TF_InitGraph"):
+                found.append(str(path))
+    return found
 
 
 def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config: AmpConfig) -> bytes | None:
@@ -350,11 +319,11 @@ def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, c
         GraphError: the bytes are not a GraphDef, or the graph is broken.
         RewriteError: the rewrite made a graph that its own verification refuses.
     """
-    if input_pipelines.is_marked(serialized) or _visits.is_rewritten(serialized, preserve):
+    if MARK.encode() in serialized or _visits.is_rewritten(serialized, preserve):
         return None
     known = notices.known_only(config)
     result = pipeline.rewrite_serialized(
-        serialized, known, hardware=process_state.hardware(), preserve=preserve, functions=False, shapes=shapes
+        serialized, known, hardware=state.hardware(), preserve=preserve, functions=False, shapes=shapes
     )
     new, nodes = (result.graph if result.changed else None), result.report.total
     if new is not None:
@@ -362,9 +331,25 @@ def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, c
     if new is not None or not _visits.is_second(preserve, nodes):
         _visits.note_first(preserve, nodes, new)
         if new is None and any(mark in serialized for mark in _XLA_MARKS):
-            process_state.count_xla_graph()
+            state.count_xla_graph()
         process.record(result.report, way="grappler")
     return new
 
 
-_visits = Visits()
+def _announce(init: Any, wrapper: Any, /, func: Any, transformation_name: str, *args: Any, **kwargs: Any) -> None:
+    outer = _here.traces_pipeline
+    _here.traces_pipeline = transformation_name not in _TRANSFORMATIONS_OF_LOOPS
+    try:
+        init(wrapper, func, transformation_name, *args, **kwargs)
+    finally:
+        _here.traces_pipeline = outer
+
+
+def _mark_first(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
+    is_pipeline = _here.traces_pipeline
+    _here.traces_pipeline = False  # what the function calls has graphs of its own, and other callers
+    init(graph, *args, **kwargs)
+    if is_pipeline:
+        from tensorflow.core.framework import attr_value_pb2
+
+        graph._attr_scope_map[MARK] = attr_value_pb2.AttrValue(b=True)

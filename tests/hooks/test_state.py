@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from amp_tf.hooks.process import state, summary
+from amp_tf.hooks import state, summary
 from amp_tf.oplists.hardware import Hardware
 from tests.hooks import running
 

@@ -11,10 +11,10 @@ import threading
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
-from amp_tf.hooks.process import state
+from amp_tf.hooks import state
 
 _lock = threading.Lock()
-_said: set[str] = set()
+said: set[str] = set()  #: the keys of the warnings that were printed, or are not to be
 
 
 def warn_once(key: str, what: str, *, where: str, fix: str) -> bool:
@@ -30,9 +30,9 @@ def warn_once(key: str, what: str, *, where: str, fix: str) -> bool:
         Whether the warning was printed now.
     """
     with _lock:
-        if key in _said:
+        if key in said:
             return False
-        _said.add(key)
+        said.add(key)
     emit(logging.WARNING, f"{where}: {what}. {fix}.")
     return True
 
@@ -41,17 +41,6 @@ def warn_of_error(key: str, what: str, error: Exception, *, where: str, fix: str
     """Warns once, as :func:`warn_once`, of an error that the program outlives; what it says stands behind ``what``."""
     why = str(error).rstrip(".") if isinstance(error, AmpError) else f"{type(error).__name__}: {error}".rstrip(".")
     return warn_once(key, f"{what} ({why})", where=where, fix=fix)
-
-
-def suppress(key: str) -> None:
-    """Prevents the warning with this key from being printed in this process."""
-    with _lock:
-        _said.add(key)
-
-
-def was_said(key: str) -> bool:
-    """Whether the warning with this key was printed."""
-    return key in _said
 
 
 def emit(level: int, text: str) -> None:
@@ -79,12 +68,6 @@ def emit(level: int, text: str) -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
         handler.handle(record)
-
-
-def forget() -> None:
-    """Lets every warning be printed again. Tests need it."""
-    with _lock:
-        _said.clear()
 
 
 def known_only(config: AmpConfig) -> AmpConfig:

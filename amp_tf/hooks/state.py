@@ -21,7 +21,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
 
 _began = time.monotonic()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,28 +80,25 @@ def note(**found: Any) -> None:
 
 def count_xla_graph() -> None:
     """Counts a graph that only calls into XLA-compiled functions. Thread-safe."""
-    global _state
     with _lock:
-        _state = dataclasses.replace(_state, xla_graphs=_state.xla_graphs + 1)
+        note(xla_graphs=_state.xla_graphs + 1)
 
 
 def count_failure(error: BaseException) -> None:
     """Counts a rewrite that failed. Thread-safe."""
-    global _state
     with _lock:
         first = _state.first_failure or f"{type(error).__name__}: {str(error).rstrip('.')}".splitlines()[0]
-        _state = dataclasses.replace(_state, failures=_state.failures + 1, first_failure=first)
+        note(failures=_state.failures + 1, first_failure=first)
 
 
 def note_install(home: str, failure: str = "") -> None:
     """Records that a hook was installed, or why it could not be; a later success replaces the failure."""
-    global _state
     with _lock:
         others = {module: why for module, why in _state.not_installed.items() if module != home}
-        _state = dataclasses.replace(_state, not_installed={**others, home: failure} if failure else others)
+        note(not_installed={**others, home: failure} if failure else others)
 
 
-HAS_TF32 = (8, 0)  #: the compute capability from which GPUs have it, Ampere's
+_HAS_TF32 = (8, 0)  # the compute capability from which GPUs have it, Ampere's
 
 
 @functools.cache
@@ -117,14 +114,10 @@ def hardware() -> Hardware:
 
 
 def uses_tf32(capability: tuple[int, ...]) -> bool | None:
-    """Whether TensorFlow lets a GPU compute float32 products in TF32; ``None`` where it cannot.
-
-    Args:
-        capability: its compute capability.
-    """
+    """Whether TensorFlow lets a GPU of a compute capability use TF32 for float32 products; ``None`` if it has none."""
     import tensorflow as tf
 
-    return tf.config.experimental.tensor_float_32_execution_enabled() if capability >= HAS_TF32 else None
+    return tf.config.experimental.tensor_float_32_execution_enabled() if capability >= _HAS_TF32 else None
 
 
 def _gpu_capabilities() -> tuple[tuple[int, int], ...]:
@@ -134,11 +127,7 @@ def _gpu_capabilities() -> tuple[tuple[int, int], ...]:
     return tuple(tuple(known["compute_capability"]) for known in details if known.get("compute_capability"))
 
 
-class _Here(threading.local):
-    is_collecting = False
-
-
-_here = _Here()
+_here = threading.local()
 
 
 def watch_collections() -> None:
@@ -149,7 +138,7 @@ def watch_collections() -> None:
 
 def is_collecting() -> bool:
     """Whether this thread is inside a garbage collection; always false before :func:`watch_collections`."""
-    return _here.is_collecting
+    return getattr(_here, "is_collecting", False)
 
 
 def _note_collection(phase: str, info: Mapping[str, int]) -> None:

@@ -1,1 +1,0 @@
-"""Sums of gradients over replicas in 16 bit."""
