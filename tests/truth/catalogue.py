@@ -22,7 +22,7 @@ GROUPS = (
     "layers",
     "functions",
 )
-QUICK_SHARE = 16  # one in so many
+QUICK_SHARE, QUICK_SHARE_OF_LIBRARIES = 3, 16  # one in so many
 
 
 def all_programs(only: str = "") -> Iterator[Program]:
@@ -35,4 +35,5 @@ def all_programs(only: str = "") -> Iterator[Program]:
 
 def in_quick_tier(program: Program) -> bool:
     """Whether pytest runs a program: those of the defects that were found first, and a fixed share of all others."""
-    return program.name.startswith("defects/") or zlib.crc32(program.name.encode()) % QUICK_SHARE == 0
+    share = QUICK_SHARE_OF_LIBRARIES if program.name.startswith(("keras.", "tf.")) else QUICK_SHARE
+    return program.name.startswith("defects/") or zlib.crc32(program.name.encode()) % share == 0

@@ -46,4 +46,5 @@ def test_something_was_16_bit(rows: list[Row], mode: str) -> None:
 
 
 def test_every_group_takes_part(rows: list[Row]) -> None:
-    assert len({row.program.split("/")[0].split(".")[0] for row in rows}) >= len(GROUPS) - 3
+    of_programs = GROUPS[: GROUPS.index("optimizers")]  # those behind are named after the library
+    assert {row.program.split("/")[0].split(".")[0] for row in rows} == {*of_programs, "keras", "tf"}
