@@ -1,4 +1,4 @@
-"""Cases 16 to 19, K1, K7 and K8: all replicas decide together, and what processes of their own show."""
+"""Cases 16 to 19, 31, K1, K7 and K8: all replicas decide together, and what processes of their own show."""
 
 import importlib
 import json
@@ -79,13 +79,18 @@ def test_k08_a_compiled_step_under_mirrored_strategy_runs_exactly_where_the_bare
     assert mirrored["xla"]["wrapped"] == mirrored["xla"]["bare"]
 
 
+def start_workers(program, *arguments):
+    """Two workers of a MultiWorkerMirroredStrategy, with a tuple of arguments each."""
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+    tasks = [json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}) for index in range(2)]
+    return [start(program, *each, TF_CONFIG=task) for each, task in zip(arguments, tasks, strict=True)]
+
+
 @pytest.fixture(scope="module")
 def workers():
     if KERAS < (3, 5):
         pytest.skip("up to 3.4 Keras does not sum gradients over workers, with or without amp_tf")
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
-    tasks = [{"cluster": cluster, "task": {"type": "worker", "index": index}} for index in range(2)]
-    return [finish(process) for process in [start("worker.py", TF_CONFIG=json.dumps(task)) for task in tasks]]
+    return [finish(process) for process in start_workers("worker.py", (), ())]
 
 
 @pytest.mark.parametrize("bad", [0, 1])
@@ -95,6 +100,30 @@ def test_case_19_two_processes_skip_together_what_one_of_them_finds_nonfinite(wo
     assert first == second
     assert first["weights"] == workers[0][f"{option}-None"]["weights"]
     assert (first["scale"], first["skipped"]) == (2.0**8, 2)
+
+
+def test_case_31_a_killed_process_goes_on_from_its_checkpoint_as_if_nothing_had_happened(tmp_path):
+    straight = finish(start("interrupted.py", str(tmp_path / "straight"), "-1"))
+    killed = start("interrupted.py", str(tmp_path / "killed"), "5")
+    killed.communicate(timeout=300)
+    assert killed.returncode == -9
+    assert finish(start("interrupted.py", str(tmp_path / "killed"), "-1")) == straight
+    assert straight["status"][2] == 3
+
+
+def test_case_31_of_two_processes_one_is_killed_and_both_go_on_from_the_checkpoint(tmp_path):
+    folder = str(tmp_path / "straight")
+    straight = [finish(process) for process in start_workers("interrupted.py", *[(folder, "-1")] * 2)]
+    folder = str(tmp_path / "killed")
+    survivor, killed = start_workers("interrupted.py", (folder, "-1"), (folder, "5"))
+    killed.communicate(timeout=300)
+    survivor.kill()  # it waits for the other one
+    survivor.communicate(timeout=60)
+    assert killed.returncode == -9
+    resumed = [finish(process) for process in start_workers("interrupted.py", *[(folder, "-1")] * 2)]
+    assert resumed == straight
+    assert straight[0] == straight[1]
+    assert straight[0]["status"][2] == 3
 
 
 @pytest.fixture(scope="module")
