@@ -23,7 +23,7 @@ BUDGET = {
     "tools/": (6245, 26, 2),
     "*.py": (1522, 8, 3),
     "all": (31111, 145, 23),
-    "tests/": (43224, 283, 103),
+    "tests/": (43229, 283, 103),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

@@ -333,3 +333,8 @@ def test_the_heaviest_path_counts_weights_on_both_sides(values: Values) -> None:
     weights, between = values.heaviest_paths(np.ones(6, np.bool_), np.array([0, 3, 5, 1, 0, 0]))
     assert weights.tolist() == [9, 9, 9, 9, 9, 9]
     assert names_of(values, between) == "square half sum"
+
+
+def test_what_two_rules_keep_has_the_reason_of_the_first():
+    text = "x = Placeholder()\nb = Placeholder()\nproduct = MatMul(x, x)\nsum = AddV2(product, b)\nresult = Relu(sum)"
+    assert painted(text).rule("sum") is Rule.AFTER_PRODUCTS  # and not the origins', who say later that it is joined
