@@ -67,7 +67,7 @@ def add_parsers(subparsers: Any) -> None:
         "--weights",
         choices=WEIGHTS,
         default=WEIGHTS[0],
-        help="f16 stores variables that are only read in 16 bit in 16 bit: half the size; for inference only",
+        help="f16 stores in 16 bit what the model only reads in 16 bit: half the size, for inference only",
     )
     parser.add_argument(
         "--check",
