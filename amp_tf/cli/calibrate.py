@@ -30,18 +30,16 @@ def add_parsers(subparsers: Any) -> None:
     """Adds the command to the parser of ``amp-tf``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "calibrate",
-        help="measure what ops take on this CPU",
-        description="Times products, other ops and casts on this CPU in float32 and bfloat16 and keeps the figures in "
-        "your cache folder, for this CPU, number of cores and TensorFlow. From then on they decide under "
-        "AMP_TF_PRECISION=auto what is faster in 16 bit; amp-tf doctor and reports name them. Best run where nothing "
-        "else runs.",
+        help="measure how long ops take on this CPU",
+        description="Times matrix products, convolutions, other ops and casts on this CPU in float32 and bfloat16, and "
+        "keeps the figures in your cache folder, for this CPU, number of cores and TensorFlow version. From then on "
+        "AMP_TF_PRECISION=auto uses them to decide what is faster in 16 bit; amp-tf doctor and reports say so. Run it "
+        "on an otherwise idle machine.",
     )
-    parser.add_argument(
-        "--seconds", type=float, default=_SECONDS, help=f"how long it may take, by default {_SECONDS:.0f}"
-    )
-    parser.add_argument("--details", action="store_true", help="print the times of each product, too")
-    parser.add_argument("--output", metavar="FILE", help="write the figures to this file, and do not use them")
-    parser.add_argument("--forget", action="store_true", help="remove what was measured here; the shipped table counts")
+    parser.add_argument("--seconds", type=float, default=_SECONDS, help=f"time to take; by default {_SECONDS:.0f}")
+    parser.add_argument("--details", action="store_true", help="also print the times of each product")
+    parser.add_argument("--output", metavar="FILE", help="only write the figures to this file; auto does not use them")
+    parser.add_argument("--forget", action="store_true", help="remove the figures; auto uses the included table")
     parser.set_defaults(run=run)
 
 

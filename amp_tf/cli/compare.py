@@ -48,10 +48,10 @@ def add_parsers(subparsers: Any) -> None:
         help="say where a model goes wrong in 16 bit",
         usage="amp-tf compare [options] -- python train.py [argument ...]\n"
         "       amp-tf compare [options] MODEL --inputs FILE",
-        description="Runs a step in float32 and as amp_tf rewrites it, and says where it goes wrong and what to write "
-        "so that it does not: the first training of a script, which ends then; or a signature of a model. Status "
-        "0 where it is healthy, 1 where it is not, 2 where nothing was compared (a wrong option, model or file of "
-        "inputs; a script that trains nothing).",
+        description="Runs one step in float32 and in 16 bit, and says where 16 bit goes wrong and which setting fixes "
+        "it. The step is the first training step of a script, which then exits, or a call of a saved model's "
+        "signature. Status 0: healthy; 1: not healthy; 2: nothing was compared (a wrong option, model or file of "
+        "inputs, or a script that trains nothing).",
     )
     parser.set_defaults(error_status=NOT_COMPARED)
     parser.add_argument(
@@ -60,21 +60,21 @@ def add_parsers(subparsers: Any) -> None:
         help="the command that trains, after --; or a model: a SavedModel's folder or a Keras file (.keras, .h5)",
     )
     parser.add_argument(
-        "--inputs", metavar="FILE", help="a .npz file with an array for each argument of the signature, under its name"
+        "--inputs", metavar="FILE", help="a .npz file with an array for each argument of the signature, named like it"
     )
     parser.add_argument(
-        "--signature", default=DEFAULT_SIGNATURE, metavar="NAME", help=f"of a model; by default {DEFAULT_SIGNATURE}"
+        "--signature", default=DEFAULT_SIGNATURE, metavar="NAME", help=f"which to run; by default {DEFAULT_SIGNATURE}"
     )
     parser.add_argument(
-        "--batch-size", type=int, metavar="N", help="rows of the arrays a batch; by default all at once"
+        "--batch-size", type=int, metavar="N", help="rows of the arrays in each batch; by default all of them"
     )
-    parser.add_argument("--steps", type=int, default=8, metavar="N", help="batches at most; by default 8")
-    parser.add_argument("--nodes", metavar="REGEX", help="further nodes to measure besides those in 16 bit")
+    parser.add_argument("--steps", type=int, default=8, metavar="N", help="compare at most N batches; by default 8")
+    parser.add_argument("--nodes", metavar="REGEX", help="nodes to measure in addition to those in 16 bit")
     parser.add_argument(
-        "--float32-only", action="store_true", help="run float32 alone, and say which tensors leave float16's range"
+        "--float32-only", action="store_true", help="run only float32, and say which tensors leave float16's range"
     )
     parser.add_argument(
-        "--json", nargs="?", const=_STDOUT, metavar="FILE", help="write everything as JSON, or print it without FILE"
+        "--json", nargs="?", const=_STDOUT, metavar="FILE", help="write everything as JSON; without FILE, print it"
     )
     parser.add_argument("--html", metavar="FILE", help="write a page: one file that needs no network")
     add_config_options(parser)

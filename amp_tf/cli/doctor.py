@@ -35,14 +35,14 @@ def add_parsers(subparsers: Any) -> None:
     """Adds the command to the parser of ``amp-tf``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "doctor",
-        help="say what this machine can do and what is in the way",
-        description="Looks at this machine and this Python, converts and runs small graphs on each device in each "
-        "precision, and says for each problem what to do. Status 0 without problems, 1 with, 2 without TensorFlow.",
+        help="check what this machine can convert, and what prevents it",
+        description="Checks this machine and this Python, converts and runs small graphs on each device in each "
+        "precision, and says for each problem what to do. Status 0: no problems; 1: problems; 2: no TensorFlow.",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything as one JSON object")
-    form.add_argument("--quiet", action="store_true", help="print nothing: the status says it")
-    parser.add_argument("--no-trials", action="store_true", help="convert and run no graphs")
+    form.add_argument("--quiet", action="store_true", help="print nothing; only set the exit status")
+    parser.add_argument("--no-trials", action="store_true", help="skip converting and running graphs")
     parser.set_defaults(run=run)
 
 

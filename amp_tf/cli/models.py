@@ -58,21 +58,21 @@ def add_parsers(subparsers: Any) -> None:
     )
     parser.add_argument("source", metavar="IN", help=_WHAT)
     parser.add_argument("result", metavar="OUT", nargs="?", help="the folder or file to write; not with --dry-run")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be converted")
+    parser.add_argument("--dry-run", action="store_true", help="write nothing; only say what would be converted")
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists, even if it is IN")
     parser.add_argument(
-        "--preserve", action="append", default=[], metavar="NODE", help="a node that stays as it is (GraphDef files)"
+        "--preserve", action="append", default=[], metavar="NODE", help="a node to leave unchanged (GraphDef files)"
     )
     parser.add_argument(
         "--weights",
         choices=WEIGHTS,
         default=WEIGHTS[0],
-        help="f16 stores the variables of a model that it reads in 16 bit alone so: half the size, for inference",
+        help="f16 stores in 16 bit what the model only reads in 16 bit: half the size, for inference only",
     )
     parser.add_argument(
         "--check",
         metavar="FILE",
-        help="run model and copy on a .npz file with an array for each argument of the signature, and print the errors",
+        help="run model and copy on a .npz file with the arguments of the signature; print how far each output is off",
     )
     parser.add_argument("--report", metavar="FILE", help="write the reason for every node as JSON")
     add_config_options(parser)
@@ -80,26 +80,26 @@ def add_parsers(subparsers: Any) -> None:
 
     parser = subparsers.add_parser(
         "explain",
-        help="say why a node has its precision",
-        description="Says why a node of a SavedModel or GraphDef has its precision, and what would change it.",
+        help="say why a node runs in its precision",
+        description="Says why a node of a SavedModel or GraphDef runs in its precision, and what would change that.",
     )
     parser.add_argument("graph", metavar="GRAPH", help=_WHAT)
     parser.add_argument("node", metavar="NODE", nargs="?", help="the node's name; not with --all")
     parser.add_argument(
-        "--all", action="store_true", help="a line for each node: precision, op, function, name, reason"
+        "--all", action="store_true", help="print a line for each node: precision, op, function, name, reason"
     )
     parser.add_argument("--op", action="append", default=[], metavar="OP", help="with --all, only nodes of this op")
     parser.add_argument("--json", action="store_true", help="with --all, print JSON")
-    parser.add_argument("--function", default="", metavar="NAME", help="the library function that holds the node")
-    parser.add_argument("--preserve", action="append", default=[], metavar="NODE", help="a node that stays as it is")
+    parser.add_argument("--function", default="", metavar="NAME", help="the library function that contains the node")
+    parser.add_argument("--preserve", action="append", default=[], metavar="NODE", help="a node to leave unchanged")
     add_config_options(parser)
     parser.set_defaults(run=run_explain)
 
     parser = subparsers.add_parser(
         "report",
         help="make a page of what was converted and what was not",
-        description="Makes a page, or JSON, from what AMP_TF_REPORT wrote, several runs side by side; or from a "
-        "SavedModel, a Keras file or a GraphDef, as it would be converted; or from a LOG_PATH folder.",
+        description="Makes a page, or JSON, from reports of AMP_TF_REPORT, side by side; from a model or GraphDef, as "
+        "it would be converted; or from a folder of TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH.",
     )
     parser.add_argument(
         "sources",

@@ -17,19 +17,21 @@ from amp_tf.reporting import files
 from amp_tf.values import dtype_name, read_names, read_patterns
 
 _PRECISION = "the 16-bit type; auto, the default, converts nothing on a CPU without bfloat16 arithmetic"
-_TARGET = "the device type of nodes that carry no device; gpu needs none on this machine"
+_LEVEL = "how much: UNSAFE_FORCE_ALL all, TREAT_INFER_AS_DENY less, TENSOR_CORES_ONLY (GPUs) the allow list alone"
+_PATTERNS = "layer:PATH, or regular expressions for node names, comma-separated"
+_TARGET = "the device to convert for, where nodes name none; gpu needs no GPU on this machine"
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options; those that are not given leave the environment's settings unchanged."""
     parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help=_PRECISION)
     parser.add_argument("--target", choices=TARGETS, help=_TARGET)
-    parser.add_argument("--goal", choices=GOALS, help="what is rewritten for: speed, or the largest batch")
-    parser.add_argument("--level", choices=LEVELS, type=str.upper, help="how much is converted")
-    parser.add_argument("--lock", metavar="FILE", help="the lock file of amp-tf tune; what it names stays in float32")
-    parser.add_argument("--keep-float32", action="append", metavar="PATTERNS", help="nodes that stay in float32")
-    parser.add_argument("--force-f16", action="append", metavar="PATTERNS", help="nodes converted if they can be")
-    lists = parser.add_argument_group("op lists", "Ops, comma-separated. An op that joins a list leaves its own.")
+    parser.add_argument("--goal", choices=GOALS, help="convert for speed, or for the largest batch (memory)")
+    parser.add_argument("--level", choices=LEVELS, type=str.upper, help=_LEVEL)
+    parser.add_argument("--lock", metavar="FILE", help="a lock file of amp-tf tune: what it names stays in float32")
+    parser.add_argument("--keep-float32", action="append", metavar="PATTERNS", help=f"keep in float32; {_PATTERNS}")
+    parser.add_argument("--force-f16", action="append", metavar="PATTERNS", help=f"convert if possible; {_PATTERNS}")
+    lists = parser.add_argument_group("op lists", "Op types, comma-separated. An op is on one list at most.")
     for name in LIST_NAMES:
         for action, verb in (("add", "join"), ("remove", "leave")):
             lists.add_argument(f"--{name}-{action}", metavar="OPS", help=f"ops that {verb} the {name} list")

@@ -31,11 +31,11 @@ def add_parsers(subparsers: Any) -> None:
     """Adds the command to the parser of ``amp-tf``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "run",
-        help="run a command with amp_tf on in every Python below it",
-        description="Runs a command with amp_tf on in every Python below it, also where .pth files are not read.",
+        help="run a command with amp_tf on in every Python that it starts",
+        description="Runs a command with amp_tf on in every Python that it starts, even one that reads no .pth files.",
         usage="amp-tf run [--precision auto|float16|bfloat16] -- command [argument ...]",
     )
-    about = "sets AMP_TF_PRECISION for the command"
+    about = "set AMP_TF_PRECISION for the command"
     parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help=about)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments, after --")
     parser.set_defaults(run=run)

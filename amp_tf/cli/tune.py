@@ -37,10 +37,10 @@ def add_parsers(subparsers: Any) -> None:
         "tune",
         help="find the smallest part of a model that has to stay in float32",
         usage="amp-tf tune --metric NAME (--max-drop X | --max-rise X) [options] -- python train.py [argument ...]",
-        description="Trains again and again, and writes to a lock file what has to stay in float32 so that a metric is "
-        "as good as in float32. Interrupted, the same command goes on where it was. Status 0 where the lock file is "
-        "written, 1 where nothing was found that suffices or the result is not verified, 2 where an option or the "
-        "program is wrong.",
+        description="Runs the training several times, and writes to a lock file what has to stay in float32 so that "
+        "a metric is as good as in float32. If it is interrupted, the same command continues. Status 0: the lock file "
+        "is written; 1: nothing was found that suffices, or the result failed --verify; 2: an option or the program "
+        "is wrong.",
     )
     parser.set_defaults(error_status=WRONG)
     parser.add_argument("command", nargs="+", help="the command that trains, after --")
@@ -48,15 +48,15 @@ def add_parsers(subparsers: Any) -> None:
         "--metric",
         required=True,
         metavar="NAME",
-        help="what is measured: a name in the history of fit, such as val_accuracy; module:function, called with the "
-        "model after each fit, or without arguments as the program ends; or stdout:REGEX, whose group is the last such "
-        "number that the program prints",
+        help="the metric: a name in the history of fit, such as val_accuracy; module:function, called with the "
+        "model after each fit, or without arguments when the program ends; or stdout:REGEX, for the last number that "
+        "the program prints where the group is",
     )
     change = parser.add_mutually_exclusive_group(required=True)
-    change.add_argument("--max-drop", type=float, metavar="X", help="by how much the metric may be smaller")
-    change.add_argument("--max-rise", type=float, metavar="X", help="by how much a loss may be larger")
-    parser.add_argument("--verify", metavar="NAME", help="a metric of data that nothing is chosen by, for the result")
-    parser.add_argument("--max-runs", type=int, default=40, metavar="N", help="runs at most; by default 40")
+    change.add_argument("--max-drop", type=float, metavar="X", help="how far the metric may fall below that in float32")
+    change.add_argument("--max-rise", type=float, metavar="X", help="how far a loss may rise above that in float32")
+    parser.add_argument("--verify", metavar="NAME", help="check the result by a metric that the search does not use")
+    parser.add_argument("--max-runs", type=int, default=40, metavar="N", help="train at most N times; by default 40")
     parser.add_argument("--for", dest="aim", default="accuracy", help=argparse.SUPPRESS)
     add_config_options(parser)
     parser.set_defaults(run=run)

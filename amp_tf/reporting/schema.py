@@ -320,7 +320,7 @@ class Kept(enum.Enum):
     UNREAD = "no converted node reads it"
     READ = "is read in float32 by {where}"
     WRITTEN = "is written by {where}"
-    HANDED_ON = "is handed to {where}, behind which nobody sees its readers"
+    HANDED_ON = "is passed to {where}, whose use of it is not known"
     PARTITIONED = "is saved in parts"
     REFERENCE = "is a reference variable of TensorFlow 1, whose type all its readers share"
     RANGE = "holds values that 16 bit makes infinite"
