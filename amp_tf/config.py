@@ -476,7 +476,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "goal",
         read_choice(GOALS, str.lower),
         ", ".join(GOALS),
-        "what graphs are rewritten for; memory: the largest batch, whatever it costs in time",
+        "the goal of rewriting; memory: the largest batch, whatever it costs in time",
     ),
     EnvVar("AMP_TF_KEEP_FLOAT32", "keep_float32", read_patterns, _PATTERNS, "these nodes stay in float32"),
     EnvVar(
@@ -501,7 +501,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "level",
         read_choice(LEVELS, str.upper),
         ", ".join(LEVELS),
-        "how much: the usual; all that can be; less (the infer list is denied); on GPUs the allow list alone",
+        "how much to convert: the default; all that can be; less (the infer list is denied); on GPUs the allow list alone",
     ),
     *_list_rows(),
     EnvVar(
@@ -509,7 +509,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "ignore_performance",
         read_bool,
         "1, 0",
-        "convert also on devices where 16 bit is not fast, and what does not gain",
+        "convert also on devices where 16 bit is not fast, and nodes that would not become faster",
     ),
     EnvVar("AMP_TF_LOCK", "lock", read_text, "a file", "the lock file of amp-tf tune: what it names stays in float32"),
     EnvVar(
@@ -517,8 +517,8 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "watchdog",
         read_bool,
         "1, 0",
-        "fit of Keras and tf_keras does a step again that goes wrong in 16 bit and not in float32, with the layer at "
-        f"fault in float32 from then on; it goes into AMP_TF_LOCK's file, or {WATCHDOG_LOCK}",
+        "fit of Keras and tf_keras repeats a step that fails in 16 bit but not in float32, with the layer at fault in "
+        f"float32 from then on; the layer is written to AMP_TF_LOCK's file, or {WATCHDOG_LOCK}",
     ),
     EnvVar(
         f"{_PREFIX}LOG_PATH",

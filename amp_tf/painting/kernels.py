@@ -72,10 +72,10 @@ INEXACT = (
 
 
 def take_inexact_off_lists(canvas: Canvas) -> None:
-    """Ops whose 16-bit kernels lose more than a rounding are on no list, and nor is an exponential that loses less.
+    """Ops whose 16-bit kernels lose more than one rounding leave their list; so do exponentials of values up to zero.
 
-    That is one of what is never positive: it lies between zero and one, and may be rounded once. It is computed in
-    float32, and what uses it is judged without it. So the gradient of an exact Gelu, the sum of one by the error
+    Such an exponential lies between zero and one, and may be rounded once. It is computed in float32, and what uses it
+    is judged without it. So the gradient of an exact Gelu, the sum of one by the error
     function and one by the input, may be 16 bit as its products are.
 
     Difference "inexact-kernel": TensorFlow has ScatterNd among the ops that move values, AvgPool, Elu, Selu and

@@ -59,7 +59,7 @@ LONGEST_SUM = 8  #: additions to one value, one after the other, that 16 bit may
 
 
 def keep_origins(canvas: Canvas) -> None:
-    """What is made of exact values and of products but by multiplication is painted deny, and so is a running sum.
+    """Where exact values meet results of products other than by multiplication, deny is painted; so are running sums.
 
     What only moves exact values is too, where something else than a product reads them.
 
