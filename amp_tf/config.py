@@ -501,7 +501,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "level",
         read_choice(LEVELS, str.upper),
         ", ".join(LEVELS),
-        "how much to convert: the default; all that can be; less (the infer list is denied); on GPUs only the allow list",
+        "how much to convert: the default; all that can be; less (infer list denied); on GPUs only the allow list",
     ),
     *_list_rows(),
     EnvVar(
