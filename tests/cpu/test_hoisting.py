@@ -18,18 +18,15 @@ from tests.small_graphs import function, graph
 BF16_CPU = Hardware(cpu_has_bf16=True)
 AUTO = amp_tf.AmpConfig()
 
-# Three turns of y = y @ w. The limit enters like the handle; the counter decides.
-LOOP = """
+START = """
     w = VarHandleOp() dtype=float32 shape=[4, 4] shared_name='w'
     start = Const() value=float32[4, 4]*0.125
     init = AssignVariableOp(w, start) dtype=float32
     x = Placeholder() shape=[4, 4]
     zero = Const() dtype=int32 value=int32[]*0
-    three = Const() dtype=int32 value=int32[]*3
-    i_in = Enter(zero) T=int32 frame_name='loop'
-    y_in = Enter(x) frame_name='loop'
-    w_in = Enter(w) T=resource frame_name='loop' is_constant=true
-    limit = Enter(three) T=int32 frame_name='loop' is_constant=true
+"""
+# A turn of y = y @ w.
+TURN = """
     i = Merge(i_in, i_next) T=int32
     y = Merge(y_in, y_next)
     less = Less(i, limit) T=int32
@@ -45,17 +42,25 @@ LOOP = """
     y_next = NextIteration(product)
     i_out = Exit(i_switch) T=int32
     y_out = Exit(y_switch)
+"""
+
+# Three turns of y = y @ w. The limit enters like the handle; the counter decides.
+LOOP = f"""
+{START}
+    three = Const() dtype=int32 value=int32[]*3
+    i_in = Enter(zero) T=int32 frame_name='loop'
+    y_in = Enter(x) frame_name='loop'
+    w_in = Enter(w) T=resource frame_name='loop' is_constant=true
+    limit = Enter(three) T=int32 frame_name='loop' is_constant=true
+{TURN}
     fetch = Identity(y_out)
 """
 EARLY, ENTER = f"w_in-Read-0-{SUFFIX}", f"w_in-0-{SUFFIX}"
 
 # Twice two turns, one loop in the other.
-NESTED = """
-    w = VarHandleOp() dtype=float32 shape=[4, 4] shared_name='w'
-    start = Const() value=float32[4, 4]*0.125
-    init = AssignVariableOp(w, start) dtype=float32
-    x = Placeholder() shape=[4, 4]
-    zero = Const() dtype=int32 value=int32[]*0
+INNER = TURN.replace("(i, limit)", "(i, i_limit)").replace("(w_in)", "(v_in)")
+NESTED = f"""
+{START}
     two = Const() dtype=int32 value=int32[]*2
     j_in = Enter(zero) T=int32 frame_name='outer'
     z_in = Enter(x) frame_name='outer'
@@ -74,21 +79,7 @@ NESTED = """
     y_in = Enter(z_switch:1) frame_name='inner'
     v_in = Enter(handed) T=resource frame_name='inner' is_constant=true
     i_limit = Enter(limit) T=int32 frame_name='inner' is_constant=true
-    i = Merge(i_in, i_next) T=int32
-    y = Merge(y_in, y_next)
-    less = Less(i, i_limit) T=int32
-    cond = LoopCond(less)
-    i_switch = Switch(i, cond) T=int32
-    y_switch = Switch(y, cond)
-    pivot = Identity(i_switch:1) T=int32
-    read = ReadVariableOp(v_in) dtype=float32 ^pivot
-    product = MatMul(y_switch:1, read)
-    one = Const() dtype=int32 value=int32[]*1 ^pivot
-    more = AddV2(i_switch:1, one) T=int32
-    i_next = NextIteration(more) T=int32 ^read
-    y_next = NextIteration(product)
-    i_out = Exit(i_switch) T=int32
-    y_out = Exit(y_switch)
+{INNER}
     j_one = Const() dtype=int32 value=int32[]*1 ^j_pivot
     j_more = AddV2(j_switch:1, j_one) T=int32
     j_next = NextIteration(j_more) T=int32 ^i_out
