@@ -20,10 +20,10 @@ BUDGET = {
     "painting/": (3327, 16, 2),
     "reporting/": (2239, 9, 1),
     "rewriting/": (1834, 10, 2),
-    "tools/": (6245, 26, 2),
+    "tools/": (6258, 26, 2),
     "*.py": (1522, 8, 3),
-    "all": (31111, 145, 23),
-    "tests/": (43229, 283, 103),
+    "all": (31124, 145, 23),
+    "tests/": (43240, 283, 103),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

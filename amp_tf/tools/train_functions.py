@@ -6,7 +6,7 @@ Calls of a function become batches: tensors are fed, other arguments are those o
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -156,6 +156,19 @@ class Repeated:
         import tensorflow as tf
 
         return tf.experimental.Optional.from_value(self._element)
+
+
+def generated(make: Callable[[], Iterable[Any]], element_spec: Any) -> Any:
+    """A dataset of what Python yields, without TensorFlow's thread that asks ahead of need.
+
+    Where an iterator is dropped, TensorFlow waits for that thread with Python's lock in hand, which the thread needs:
+    a program with such an iterator may hang at its end.
+    """
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return tf.data.Dataset.from_generator(make, output_signature=element_spec).with_options(options)
 
 
 def iterate(batches: Sequence[Any]) -> Any:

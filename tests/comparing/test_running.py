@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph, RunnableSte
 from amp_tf.tools.comparing.nodes import nodes_run_once, probe
 from amp_tf.tools.comparing.ranges import find_ranges
 from amp_tf.tools.comparing.steps import flat_step, trace
-from amp_tf.tools.train_functions import as_function, kept
+from amp_tf.tools.train_functions import as_function, generated, kept
 from tests.cpu.test_folding import BLOCK
 from tests.cpu.test_lifting import DENSE
 from tests.rewriting import rewritten
@@ -258,3 +259,11 @@ def test_what_was_taken_of_an_iterator_is_known_also_where_a_dataset_is_empty():
         with_elements(lambda *_: None, ((iterator, empty), {}), 4, taken)
     assert [int(one) for one in taken[id(iterator)]] == [0, 1, 2, 3]
     assert [int(one) for one in itertools.islice(again(taken[id(iterator)], iterator), 9)] == list(range(6))
+
+
+def test_what_python_yields_is_asked_for_when_it_is_needed():
+    asked = []
+    iterator = iter(generated(lambda: (asked.append(n) or float(n) for n in range(3)), tf.TensorSpec(())))
+    assert next(iterator) == 0
+    time.sleep(0.2)  # TensorFlow's thread, with which the program may hang at its end, would ask for the others
+    assert asked == [0]

@@ -25,7 +25,7 @@ from amp_tf.hooks.patches import calling
 from amp_tf.tools import train_functions
 from amp_tf.tools.comparing import sessions
 from amp_tf.tools.comparing.training import Training
-from amp_tf.tools.train_functions import Call, Repeated, as_function, as_step, iterate, kept, steps_a_call
+from amp_tf.tools.train_functions import Call, Repeated, as_function, as_step, generated, iterate, kept, steps_a_call
 
 _ONE_REPLICA = "the first replica's part of each batch was run, on one device"
 
@@ -249,10 +249,8 @@ def with_elements(
 
 def again(taken: Sequence[Any], iterator: Any) -> Any:
     """An iterator that first returns the elements that were taken from another, and then the rest of that one."""
-    import tensorflow as tf
-
     whole = itertools.chain(taken, iterator)
-    return iter(tf.data.Dataset.from_generator(lambda: whole, output_signature=iterator.element_spec))
+    return iter(generated(lambda: whole, iterator.element_spec))
 
 
 def _is_stream(value: Any) -> bool:

@@ -28,7 +28,7 @@ from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, StepObservation
 from amp_tf.loss_scaling.schedule import DynamicScale
 from amp_tf.reporting import process
 from amp_tf.tools.comparing.flattening import by_python, keeping_state
-from amp_tf.tools.train_functions import Repeated, without_optionals
+from amp_tf.tools.train_functions import Repeated, generated, without_optionals
 from amp_tf.tools.watchdog import reverts
 
 _LOST = 0.5  # of float32's loss: one that is further off has not one bit right
@@ -337,7 +337,7 @@ def _once_more(batch: Any, source: Any) -> Callable[[], Any]:
     """Makes what a step takes to get a batch again: an iterator like its own, for which it is not traced again."""
     if not isinstance(source, tf.data.Iterator):
         return lambda: batch
-    dataset = tf.data.Dataset.from_generator(lambda: itertools.repeat(batch), output_signature=source.element_spec)
+    dataset = generated(lambda: itertools.repeat(batch), source.element_spec)
     return lambda: iter(dataset)
 
 
