@@ -245,6 +245,8 @@ JUDGED_AS = {"Einsum": "Mul"}
 SCALING = Trait("Div DivNoNan Mul MulNoNan RealDiv")
 #: Ops that give the difference of two values, or its square.
 SUBTRACTING = Trait("SquaredDifference Sub")
+#: Products that filter images, each channel by itself.
+FILTERING = Trait("DepthwiseConv2dNative")
 #: Ops of which the logarithm shows how far a value is from one.
 LOGARITHMS = Trait("CumulativeLogsumexp Log Log1p LogMatrixDeterminant")
 #: Ops on no list that tell a matrix from one that is nearly singular.

@@ -2,9 +2,12 @@
 
 Each row of :data:`NEEDS` says who asks, and through what the need passes back to what computed the value. It ends at a
 product: that is 16 bit, whoever reads it. Where TensorFlow has fused a bias into it, the bias is what was asked for,
-and is split from it (:mod:`amp_tf.rewriting.splitting`). And what no product needs at all is a gradient on its way to
-its variable, or a number that somebody reads: nothing is gained there, and much is lost. A gradient divided by its loss
-scale in float16 is infinite above 65,504 and zero below 6e-8 whatever the scale, a loss in bfloat16 has three digits.
+and is split from it (:mod:`amp_tf.rewriting.splitting`). A depthwise convolution alone is float32 where a difference is
+taken of it: 16 bit gains it least, and so images are compared, whose E[x²] - E[x]² is near zero where they are flat.
+
+And what no product needs at all is a gradient on its way to its variable, or a number that somebody reads: nothing is
+gained there, and much is lost. A gradient divided by its loss scale in float16 is infinite above 65,504 and zero below
+6e-8 whatever the scale, a loss in bfloat16 has three digits.
 
 *Differences, roots, logarithms.* x - y is exact, but where x and y are alike and rounded, it is made of their
 roundings; a root or a logarithm shows what is left of them at full size. This costs nothing in ordinary models, because
@@ -28,9 +31,11 @@ from amp_tf.graph.attributes import of_constants
 from amp_tf.graph.datatypes import Mask
 from amp_tf.oplists.table import (
     ABSOLUTE,
+    ADDING,
     CASTS,
     COMPARING,
     DECOMPOSING,
+    FILTERING,
     FOLLOWING,
     FUSED_PRODUCTS,
     KEEPING,
@@ -46,7 +51,7 @@ from amp_tf.oplists.table import (
     TOTALS,
     UNCHANGED,
 )
-from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.flow import Flow, Values
 from amp_tf.painting.reasons import Rule
 
@@ -132,8 +137,11 @@ def keep_needed(canvas: Canvas) -> None:
         else:
             asking, found = _asking(need, flow.unmasked, moving)
             passing = flow.is_open if need.through is None else flow.is_open & (moving | values.nodes_of(need.through))
-            found |= flow.unmasked.asked(asking, need.position, passing, causes)
+            needed = asking | flow.unmasked.asked(asking, need.position, passing, causes)
+            found |= needed
             if need.asked_by >= SUBTRACTING:
+                filters = flow.products & values.nodes_of(FILTERING) & flow.unmasked.sources_of(needed)
+                canvas.keep_allowed(units_of(canvas.view.spread(filters).astype(np.bool_)), need.reason)
                 found |= _totals_apart(flow.unmasked, moving | (values.nodes_of(LINEAR - TOTALS) & ~flow.users))
             split = flow.products & values.nodes_of(FUSED_PRODUCTS) & flow.unmasked.sources_of(found)
             canvas.to_split += np.flatnonzero(split).tolist()
@@ -164,7 +172,12 @@ def _asking(need: Need, values: Values, moving: Mask) -> tuple[Mask, Mask]:
             factors = {factor for term in terms if scaling[term] for factor in made[values.sources_at(term)].tolist()}
             if ends & (terms | factors):
                 centred[node] = own[end] = True
-    asking &= ~(differences & (values.readers_of(single) | centred))
+    # TensorFlow makes c - x + z of z - x + c, and c - x - y + z of z - (x + y) + c.
+    turned = differences & values.readers_of(single, position=0)
+    turned |= differences & values.readers_of(turned, position=0)
+    sums = values.nodes_of(ADDING) & values.readers_of(turned)
+    asking &= ~(differences & (values.readers_of(single) & ~values.sources_of(sums) | centred))
+    asking |= sums
     own |= values.downstream(own, through=moving)
     return asking, asking | centred | values.upstream(centred, through=own)
 

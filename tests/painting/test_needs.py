@@ -39,6 +39,25 @@ def test_what_is_needed_is_float32_back_to_its_product(op, settings):
 
 
 @both
+@pytest.mark.parametrize(
+    "text",
+    [
+        "d = Sub(twice, s)",
+        "t = Sub(half, s)\nd = AddV2(t, twice)",
+        "t = Sub(half, z)\nu = Sub(t, s)\nd = Add(u, twice)",
+    ],
+)
+def test_where_filtered_images_are_compared_they_are_float32(text, settings):
+    filtered = "strides=[1, 1, 1, 1] padding=SAME"
+    s, twice = (f"{name} = DepthwiseConv2dNative({name}_of, z) {filtered}\n" for name in ("s", "twice"))
+    given = GIVEN + f"half = Const() value=float32[]*0.5\ns_of = Mul(x, x)\ntwice_of = Mul(x, y)\n{s}{twice}"
+    result = painted(f"{given}{text}\nb = MatMul(d, y)", **settings)
+    assert result.f16 == "b"
+    assert result.rule("twice") is result.rule("s") is Rule.NEEDED
+    assert {"s", "twice"} <= set(painted(f"{given}d = Mul(s, twice)\nb = MatMul(d, y)", **settings).f16.split())
+
+
+@both
 @pytest.mark.parametrize("op", ["Log", "Log1p", "Cholesky", "MatrixInverse", "Prod"])
 def test_a_logarithm_needs_all_that_it_is_computed_of(op, settings):
     text = f"s = AddV2(a, z)\np = Sigmoid(s)\nd = {op}(p{', axis' if op == 'Prod' else ''})\nb = MatMul(d, s)"

@@ -23,6 +23,7 @@ def programs() -> Iterator[Program]:
         for most in (1.0, 255.0):
             name = f"defects/{function.__name__} of 0-{most:g}"
             yield Program(name, functools.partial(_similarity, function, most))
+    yield Program("defects/ssim of flat images", _flat)
     yield Program("defects/squared distances", _distances)
     yield Program("defects/input pipeline", _pipeline, compiled=False)
     yield Program("defects/numbers that evaluate returns", _evaluate)
@@ -104,6 +105,14 @@ def _similarity(function: Any, most: float, bench: Bench) -> None:
         other = image + 0.01 * bench.normal(192, 192)
         pair = [np.clip(part, 0, 1)[None, ..., None].astype(np.float32) * np.float32(most) for part in (image, other)]
         bench.note("1", "metric", run(*pair))
+
+
+def _flat(bench: Bench) -> None:
+    """E[x²] - E[x]² of a flat part was of either sign in bfloat16, beside a constant of 0.0009: the loss was nan."""
+    weight = bench.weight(64, 64)
+    run = bench.function(lambda x, y: tf.image.ssim(y, tf.reshape(tf.sigmoid(0.1 * x @ weight), (1, 64, 64, 1)), 1.0))
+    for level in (0.0, 0.5, 0.9):
+        bench.note("1", "metric", run(bench.normal(64, 64), np.full((1, 64, 64, 1), level, np.float32)))
 
 
 def _distances(bench: Bench) -> None:
