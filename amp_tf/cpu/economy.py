@@ -1,4 +1,4 @@
-"""Takes the paint off what does not pay: the cost model of a CPU.
+"""What nodes take on a CPU, and what is not faster there in 16 bit: the cost model, which takes its paint off.
 
 Two questions, in this order. *Which ops around the products should be 16 bit?* An op is faster in one of the types,
 and a cast is paid wherever the types of neighbours differ; the cheapest choice for all of them at once is a minimum
@@ -17,6 +17,7 @@ same tensor, and a bias and its activation with the product before them, because
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -25,25 +26,121 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amp_tf.cpu.prices import Prices
 from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
 from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.sizes import AttributeShapes, Shapes, element_count, shape_of
-from amp_tf.oplists.cost_tables import SLOW, Pair
-from amp_tf.oplists.table import PICKING, PINNED, VARIABLE_VALUES
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists.cost_tables import (
+    BROADCAST,
+    CHANNELS_FIRST,
+    CHANNELS_FIRST_LAYOUTS,
+    FREE_OP,
+    POINTWISE_FIRST,
+    SLOW,
+    SLOW_IF_LARGE,
+    SLOW_IF_STRIDED,
+    TRANSPOSED,
+    TRANSPOSING,
+    VECTOR_TAPS,
+    CostTable,
+    Pair,
+    padding_factor,
+)
+from amp_tf.oplists.fusions import SWISH
+from amp_tf.oplists.table import BROADCASTING, PICKING, PINNED, VARIABLE_VALUES
 from amp_tf.oplists.targets import XLA_WIDENS
 from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.kernels import drop_unmatched_pairs, fused_with_products, kernel_pairs
+from amp_tf.painting.kernels import drop_unmatched_pairs, find_swishes, fused_with_products, kernel_pairs
 from amp_tf.painting.reasons import FORCED, Balance, Rule
 from amp_tf.painting.ties import recurrent_units
+from amp_tf.painting.work import count_runs, filter_shape, input_shapes, operations_of
 
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
 #: ns that a byte at the peak is worth where memory is weighed: for a value of two bytes less, more than any op loses.
 _NS_PER_BYTE = 16.0
 _BYTES_SAVED = 2  #: by an element in 16 bit
+_SMALL = 8  #: times fewer elements: what reading them takes does not count
 _HALF = 2  #: of the peak: where less is live in float32, the peak never comes to be once all is halved
+
+
+class Prices:
+    """What the nodes of a graph take on a CPU, as (in float32, in 16 bit), in ns.
+
+    Args:
+        view: the graph.
+        shapes: the static shapes of its tensors.
+        table: what ops take.
+
+    Attributes:
+        runs: how many times each node is taken to run.
+        swishes: the nodes that TensorFlow's remapper will compute as one, if both have one type.
+    """
+
+    def __init__(self, view: GraphView, shapes: Shapes, table: CostTable) -> None:
+        self.runs = count_runs(view)
+        self.swishes = find_swishes(view)
+        self._table, self._view, self._shapes = table, view, shapes
+        # Of two nodes that are computed as one, the second does the work of both.
+        self._op_of = {node: op for pair in self.swishes for node, op in zip(pair, (FREE_OP, SWISH), strict=True)}
+        self.product = functools.cache(self._find_product)
+        self._row = functools.cache(self._find_row)
+
+    def op(self, node: Node, elements: float) -> Pair:
+        """What one run of a node takes that is no product, by the elements of its largest tensor."""
+        op, variant = self._row(node)
+        return self._table.of_op(op, elements, variant)
+
+    def casts(self, elements: float) -> Pair:
+        """What casts of so many elements take, to float32 and to 16 bit, in ns."""
+        return self._table.of_cast_to_float32(elements), self._table.of_cast_to_f16(elements)
+
+    def product_of(self, node: Node, operations: float, elements: float) -> Pair:
+        """What one run of a product takes.
+
+        Args:
+            node: the product.
+            operations: that it is asked for.
+            elements: of what it reads and writes.
+        """
+        op, variant = self._view.ops[node], self.variant(node)
+        computed = operations * padding_factor(op, filter_shape(self._view, node, self._shapes), variant)
+        return self._table.of_product(op, computed, elements, variant)
+
+    def variant(self, node: Node) -> str:
+        """What stands after the op of a product in the row of the table that tells its costs."""
+        op, attributes = self._view.ops[node], self._view.protos[node].attr
+        kernel = filter_shape(self._view, node, self._shapes)
+        if op in SLOW_IF_STRIDED and any(stride > 1 for stride in attributes["strides"].list.i):
+            return SLOW
+        if op in SLOW_IF_LARGE and kernel is not None and math.prod(kernel[:2]) > VECTOR_TAPS:
+            return SLOW
+        if any((value := attributes.get(name)) is not None and value.b for name in TRANSPOSING):
+            return TRANSPOSED
+        layout = attributes.get("data_format")
+        if layout is None or layout.s not in CHANNELS_FIRST_LAYOUTS:
+            return ""
+        return POINTWISE_FIRST if kernel is not None and math.prod(kernel[:-2]) == 1 else CHANNELS_FIRST
+
+    def _find_product(self, node: Node) -> Pair | None:
+        """What one run of a product takes; ``None`` if its shapes are unknown."""
+        operations = operations_of(self._view, node, self._shapes)
+        if operations is None:
+            return None
+        results = self._shapes.output_shapes(self._view.names[node])
+        tensors = (*input_shapes(self._view, node, self._shapes), *results)
+        return self.product_of(node, operations, sum(element_count(shape) or 0 for shape in tensors))
+
+    def _find_row(self, node: Node) -> tuple[str, str]:
+        """The op and the variant of the row of the table that tells what a node takes that is no product."""
+        op = self._op_of.get(node, self._view.ops[node])
+        outputs = self._shapes.output_shapes(self._view.names[node]) if op in BROADCASTING else ()
+        if (result := element_count(outputs[0]) if outputs else None) is None:
+            return op, ""
+        counts = map(element_count, input_shapes(self._view, node, self._shapes))
+        is_broadcast = any(count is not None and count * _SMALL <= result for count in counts)
+        return op, BROADCAST if is_broadcast else ""
 
 
 class _Port(NamedTuple):

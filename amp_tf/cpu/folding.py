@@ -48,7 +48,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import control_links
 from amp_tf.graph.attributes import is_channels_last
 from amp_tf.graph.datatypes import Node, Port
-from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Tensor, attribute
+from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Tensor, attribute, having
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.oplists.cost_tables import CostTable
@@ -214,12 +214,16 @@ class _Search:
 
     def _reshaped(self, tensor: tuple[int, int], shape: tuple[int, ...], beside: int) -> tuple[int, int]:
         view = self._view
-        stem, device = view.names[beside], view.devices[beside]
+        stem, device, number = view.names[beside], view.devices[beside], view.node_count + len(self._new)
         # Without a control input a constant stands outside the loop that the tensor may be in.
         after = () if LOOP_ENTRIES.isdisjoint(view.ops) else (tensor[0],)
-        number = view.node_count + len(self._new)
-        self._new.append(NewNode.shape(self._names.make(f"{stem}-Shape"), shape, device, after))
-        self._new.append(NewNode.reshape(self._names.make(stem), tensor, number, device))
+        value, whole, real = attribute(), attribute(type=datatypes.INT32), attribute(type=datatypes.FLOAT)
+        value.tensor.dtype = datatypes.INT32
+        value.tensor.tensor_shape.dim.add().size = len(shape)
+        value.tensor.int_val.extend(shape)
+        const, types = having(dtype=whole, value=value), having(T=real, Tshape=whole)
+        self._new.append(NewNode(self._names.make(f"{stem}-Shape"), "Const", device, (), after, const))
+        self._new.append(NewNode(self._names.make(stem), "Reshape", device, (tensor, (number, 0)), (), types))
         return number + 1, 0
 
     def _may_change(self, *nodes: int) -> bool:

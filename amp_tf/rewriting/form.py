@@ -17,7 +17,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Unit
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, attribute
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
-from amp_tf.graph.sizes import AttributeShapes, ListShapes, Shape, Shapes
+from amp_tf.graph.sizes import AttributeShapes, Shape, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, SUCCESSOR_OPS, SUCCESSORS
@@ -124,7 +124,11 @@ class Job:
         if self.has_preserved and (missing := self.preserve.difference(view.names)):
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
         shapes = AttributeShapes(view.protos) if shapes is None else shapes
-        return Form(self, view, ListShapes(view, shapes) if self.chooses else shapes)
+        if self.chooses:
+            from amp_tf import cpu
+
+            shapes = cpu.ListShapes(view, shapes)
+        return Form(self, view, shapes)
 
     @functools.cached_property
     def products(self) -> frozenset[str]:

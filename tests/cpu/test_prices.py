@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.cpu.prices import Prices
+from amp_tf.cpu.economy import Prices
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import NO_SHAPES, KnownShapes
 from amp_tf.graph.templates import Templates
