@@ -53,16 +53,7 @@ from amp_tf.graph.edits import Edits, NewNode, Rewire, Tensor, Wait, attribute, 
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
 from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import (
-    CONTROL_FLOW,
-    HARMLESS,
-    LOOP_CONDITIONS,
-    LOOP_ENTRIES,
-    LOOP_EXITS,
-    PYTHON,
-    READ_OPS,
-    WITHOUT_WAITING,
-)
+from amp_tf.oplists import table
 
 if TYPE_CHECKING:
     from amp_tf.rewriting.form import Form
@@ -135,14 +126,14 @@ def find_frames(view: GraphView, links: Links) -> Frames | None:
     while ready:
         node = ready.pop()
         frame = of[node]
-        if view.ops[node] in LOOP_ENTRIES:
+        if view.ops[node] in table.LOOP_ENTRIES:
             name = view.protos[node].attr["frame_name"].s
             after = entered[node] = number_of.setdefault(name, len(around))
             if after == len(around):
                 around.append(frame)
             if around[after] != frame:
                 return None
-        elif view.ops[node] in LOOP_EXITS:
+        elif view.ops[node] in table.LOOP_EXITS:
             if frame == OUTSIDE:
                 return None
             after = around[frame]
@@ -265,7 +256,7 @@ def _reads_behind_enters(view: GraphView) -> set[Node]:
         return set()
     return {
         node
-        for node in view.nodes_with(READ_OPS)
+        for node in view.nodes_with(table.READ_OPS)
         if view.dtypes[view.base[node] + view.signatures[node].outputs[0]] == datatypes.FLOAT
         and view.ops[_handle_path(view, node)[-1]] == "Enter"
     }
@@ -288,7 +279,7 @@ class _Search:
         self._waiting = readers_of(view.node_count, controls)
         self._loop_switches = {
             node
-            for condition in view.nodes_with(LOOP_CONDITIONS)
+            for condition in view.nodes_with(table.LOOP_CONDITIONS)
             for node, position in view.readers(condition)
             if position == 1 and view.ops[node] == "Switch"
         }
@@ -308,7 +299,7 @@ class _Search:
             readers = tuple(
                 (reader, position)
                 for reader, position in self._view.readers(read)
-                if self._view.ops[reader] not in CONTROL_FLOW and reader in gated and reader not in self._kept
+                if self._view.ops[reader] not in table.CONTROL_FLOW and reader in gated and reader not in self._kept
             )
             if entries and readers:
                 found.append(LoopRead(read, tuple(entries), readers))
@@ -320,7 +311,7 @@ class _Search:
         awaited: dict[int, list[int]] = {}
         for source, node in self._controls:
             awaited.setdefault(node, []).append(source)
-        idle = {node for node, op in enumerate(self._view.ops) if op in WITHOUT_WAITING and node not in awaited}
+        idle = {node for node, op in enumerate(self._view.ops) if op in table.WITHOUT_WAITING and node not in awaited}
         members: dict[int, list[int]] = {}
         for enter, frame in self._frames.entered.items():
             members.setdefault(frame, []).append(enter)
@@ -363,7 +354,7 @@ class _Search:
                 continue
             data = [reader for reader, _ in self._view.readers(node)]
             ready += [reader for reader in data if self._lets_through(reader, missing)]
-            ready += [reader for reader in self._waiting[node] if view.ops[reader] not in CONTROL_FLOW]
+            ready += [reader for reader in self._waiting[node] if view.ops[reader] not in table.CONTROL_FLOW]
         return found
 
     def _in_branches(self) -> set[int]:
@@ -376,7 +367,7 @@ class _Search:
                 ready += [node for node, _ in self._view.readers(switch, port)]
         while ready:
             node = ready.pop()
-            if node in found or self._view.ops[node] in CONTROL_FLOW - {"Switch"}:
+            if node in found or self._view.ops[node] in table.CONTROL_FLOW - {"Switch"}:
                 continue
             found.add(node)
             ready += [reader for reader, _ in self._view.readers(node)]
@@ -402,7 +393,7 @@ class _Search:
         if op == "Merge":
             missing[node] -= 1
             return not missing[node]
-        return op == "Switch" or op not in CONTROL_FLOW
+        return op == "Switch" or op not in table.CONTROL_FLOW
 
 
 def _handle_path(view: GraphView, reader: Node) -> list[Node]:
@@ -415,9 +406,9 @@ def _handle_path(view: GraphView, reader: Node) -> list[Node]:
 
 def _may_write(view: GraphView, node: Node, is_function: Callable[[str], bool]) -> bool:
     signature = view.signatures[node]
-    if signature.op in HARMLESS:
+    if signature.op in table.HARMLESS:
         return False
-    if signature.holds_functions or signature.op in PYTHON or is_function(signature.op):
+    if signature.holds_functions or signature.op in table.PYTHON or is_function(signature.op):
         return True
     types = {view.dtypes[view.base[node] + slot] for slot in signature.inputs}
     # A dataset is a variant, and runs functions.

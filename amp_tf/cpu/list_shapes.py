@@ -10,18 +10,7 @@ from amp_tf.graph.attributes import whole_number
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.sizes import Shape, Shapes, element_count
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import (
-    ALIKE,
-    BROADCASTING,
-    CONSTANTS,
-    JOINING,
-    LOOP_ENTRIES,
-    LOOP_MERGES,
-    MATRIX_PRODUCT,
-    PARTING,
-    TENSOR_LIST_ELEMENTS,
-    TENSOR_LIST_PUSHES,
-)
+from amp_tf.oplists import table
 
 
 class ListShapes:
@@ -41,8 +30,8 @@ class ListShapes:
     def _followed(self) -> Mapping[str, Sequence[Shape | None]]:
         """The shapes of nodes of which not all were known."""
         view = self._view
-        kept = view.nodes_with(TENSOR_LIST_ELEMENTS)
-        entries = view.nodes_with(LOOP_ENTRIES) if kept else []
+        kept = view.nodes_with(table.TENSOR_LIST_ELEMENTS)
+        entries = view.nodes_with(table.LOOP_ENTRIES) if kept else []
         new = [source for entry in entries for source, _ in self._view.inputs(entry)]
         while new:
             self._follow(new)
@@ -51,7 +40,7 @@ class ListShapes:
 
     def _find_element(self, node: int) -> bool:
         """Notes the shape of the element that a node gives, if it is new."""
-        port = TENSOR_LIST_ELEMENTS[self._view.ops[node]]
+        port = table.TENSOR_LIST_ELEMENTS[self._view.ops[node]]
         shape = self._element_shape(node) if _is_open(self._of(node, port)) else None
         if shape is None:
             return False
@@ -78,7 +67,7 @@ class ListShapes:
     def number(self, node: int, position: int) -> int | None:
         """The whole number at one of a node's inputs, where it is a constant."""
         source, _ = self._view.inputs(node)[position]
-        return whole_number(self._view.protos[source]) if self._view.ops[source] in CONSTANTS else None
+        return whole_number(self._view.protos[source]) if self._view.ops[source] in table.CONSTANTS else None
 
     def attribute(self, node: int, name: str) -> int:
         """A number or switch of a node, 0 where it has none."""
@@ -100,8 +89,8 @@ class ListShapes:
                     continue
                 seen.add(source)
                 ready.append(source)
-                if view.ops[source] in TENSOR_LIST_PUSHES:
-                    inputs, position = self.inputs(source), TENSOR_LIST_PUSHES[view.ops[source]]
+                if view.ops[source] in table.TENSOR_LIST_PUSHES:
+                    inputs, position = self.inputs(source), table.TENSOR_LIST_PUSHES[view.ops[source]]
                     pushed.add(inputs[position] if position < len(inputs) else None)
         shape = pushed.pop() if len(pushed) == 1 else None
         return None if _is_open(shape) else shape
@@ -166,10 +155,10 @@ def _product(search: ListShapes, node: int) -> list[Shape | None]:
 
 
 _RULES: Mapping[str, Callable[[ListShapes, int], list[Shape | None]]] = {
-    **dict.fromkeys(ALIKE, _as_any_input),
-    **dict.fromkeys(LOOP_MERGES, _merged),
-    **dict.fromkeys(BROADCASTING, _broadcast),
-    **dict.fromkeys(JOINING, _joined),
-    **dict.fromkeys(PARTING, _parted),
-    **dict.fromkeys(MATRIX_PRODUCT, _product),
+    **dict.fromkeys(table.ALIKE, _as_any_input),
+    **dict.fromkeys(table.LOOP_MERGES, _merged),
+    **dict.fromkeys(table.BROADCASTING, _broadcast),
+    **dict.fromkeys(table.JOINING, _joined),
+    **dict.fromkeys(table.PARTING, _parted),
+    **dict.fromkeys(table.MATRIX_PRODUCT, _product),
 }

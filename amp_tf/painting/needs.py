@@ -26,26 +26,7 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import of_constants
 from amp_tf.graph.datatypes import Mask
-from amp_tf.oplists.table import (
-    ABSOLUTE,
-    CASTS,
-    COMPARING,
-    DECOMPOSING,
-    FOLLOWING,
-    FUSED_PRODUCTS,
-    KEEPING,
-    LINEAR,
-    LOGARITHMS,
-    LONG_PRODUCTS,
-    MAXIMA,
-    PLACING,
-    ROOTS,
-    SCALING,
-    SUBTRACTING,
-    SUMS_IN_BFLOAT16,
-    TOTALS,
-    UNCHANGED,
-)
+from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.flow import Flow, Values
 from amp_tf.painting.reasons import Rule
@@ -73,11 +54,11 @@ class Need:
 RESULTS = Need(Rule.AFTER_PRODUCTS, frozenset())
 #: In the order in which they say why.
 NEEDS = (
-    Need(Rule.WHOLE_NUMBERS, ABSOLUTE | CASTS),
-    Need(Rule.WHOLE_NUMBERS, PLACING, position=1),
+    Need(Rule.WHOLE_NUMBERS, table.ABSOLUTE | table.CASTS),
+    Need(Rule.WHOLE_NUMBERS, table.PLACING, position=1),
     RESULTS,
-    Need(Rule.NEEDED, SUBTRACTING | ROOTS, through=LINEAR - TOTALS),
-    Need(Rule.NEEDED, LOGARITHMS | DECOMPOSING | LONG_PRODUCTS),
+    Need(Rule.NEEDED, table.SUBTRACTING | table.ROOTS, through=table.LINEAR - table.TOTALS),
+    Need(Rule.NEEDED, table.LOGARITHMS | table.DECOMPOSING | table.LONG_PRODUCTS),
 )
 
 
@@ -126,16 +107,18 @@ def keep_needed(canvas: Canvas) -> None:
     for need in NEEDS:
         causes: dict[int, int] = {}
         if need is RESULTS:
-            follows = (moving & (values.count_inputs() == 1)) | values.nodes_of(FOLLOWING)
+            follows = (moving & (values.count_inputs() == 1)) | values.nodes_of(table.FOLLOWING)
             fused = values.downstream(flow.products, through=flow.results & follows)
-            found = flow.results & ~fused & ~values.nodes_of(SUMS_IN_BFLOAT16) & flow.is_open
+            found = flow.results & ~fused & ~values.nodes_of(table.SUMS_IN_BFLOAT16) & flow.is_open
         else:
             asking, found = _asking(need, flow.unmasked, moving)
             passing = flow.is_open if need.through is None else flow.is_open & (moving | values.nodes_of(need.through))
             found |= flow.unmasked.asked(asking, need.position, passing, causes)
-            if need.asked_by >= SUBTRACTING:
-                found |= _totals_apart(flow.unmasked, moving | (values.nodes_of(LINEAR - TOTALS) & ~flow.users))
-            split = flow.products & values.nodes_of(FUSED_PRODUCTS) & flow.unmasked.sources_of(found)
+            if need.asked_by >= table.SUBTRACTING:
+                found |= _totals_apart(
+                    flow.unmasked, moving | (values.nodes_of(table.LINEAR - table.TOTALS) & ~flow.users)
+                )
+            split = flow.products & values.nodes_of(table.FUSED_PRODUCTS) & flow.unmasked.sources_of(found)
             canvas.to_split += np.flatnonzero(split).tolist()
         canvas.keep(found, need.reason, causes)
 
@@ -143,19 +126,19 @@ def keep_needed(canvas: Canvas) -> None:
 def _asking(need: Need, values: Values, moving: Mask) -> tuple[Mask, Mask]:
     """The nodes that ask, and those that stay in float32 whether or not they pass it on."""
     asking = values.nodes_of(need.asked_by)
-    if need.asked_by >= CASTS:  # to integers
+    if need.asked_by >= table.CASTS:  # to integers
         view = values.view
-        for node in view.nodes_with(CASTS):
+        for node in view.nodes_with(table.CASTS):
             result = view.signatures[node].slot_of("DstT")
             asking[node] = result is not None and view.dtypes[view.base[node] + result] in datatypes.INTEGERS
-    if not need.asked_by >= SUBTRACTING:
+    if not need.asked_by >= table.SUBTRACTING:
         return asking, asking if need.position is None else np.zeros_like(asking)
     # Who takes a value from another that may be like it asks; not from a single number. A value and its own mean, or
     # weighted mean, share their rounding: there the mean alone is needed, with what moves it.
     single = of_constants(values.view, lambda number: number.size == 1, np.bool_)
-    differences, totals = values.nodes_of(SUBTRACTING), values.nodes_of(TOTALS)
+    differences, totals = values.nodes_of(table.SUBTRACTING), values.nodes_of(table.TOTALS)
     means = totals | values.downstream(totals, through=moving)
-    made, scaling = values.behind(moving), values.nodes_of(SCALING)
+    made, scaling = values.behind(moving), values.nodes_of(table.SCALING)
     centred, own = np.zeros_like(asking), np.zeros_like(asking)
     for node in np.flatnonzero(differences & values.readers_of(means)).tolist():
         ends = set(made[values.sources_at(node)].tolist())
@@ -174,10 +157,10 @@ def _totals_apart(values: Values, passing: Mask) -> Mask:
 
     What they add may be 16 bit, they may not: no rounding of another one is beside theirs to cancel it.
     """
-    totals = values.nodes_of(TOTALS)
+    totals = values.nodes_of(table.TOTALS)
     near = totals | values.downstream(totals, through=passing)
     readings = np.bincount(values.readers[near[values.sources]], minlength=len(near))
-    apart = values.nodes_of(SUBTRACTING) & (readings == 2)
+    apart = values.nodes_of(table.SUBTRACTING) & (readings == 2)
     return totals & values.sources_of(apart | values.upstream(apart, through=passing))
 
 
@@ -188,9 +171,11 @@ def _stored_maxima(flow: Flow) -> Mask:
     optional; an operand from outside it may read by a way of its own.
     """
     values = flow.values
-    moves, keeping = flow.is_open & values.nodes_of(UNCHANGED), values.nodes_of(KEEPING)
+    moves, keeping = flow.is_open & values.nodes_of(table.UNCHANGED), values.nodes_of(table.KEEPING)
     kept = keeping | values.upstream(keeping, through=moves)
-    maxima = values.nodes_of(MAXIMA) & values.sources_of(kept)
+    maxima = values.nodes_of(table.MAXIMA) & values.sources_of(kept)
     operands = values.sources_of(maxima) | values.upstream(maxima, through=moves)
-    compared = values.upstream(values.nodes_of(COMPARING), through=moves) & values.downstream(operands, through=moves)
+    compared = values.upstream(values.nodes_of(table.COMPARING), through=moves) & values.downstream(
+        operands, through=moves
+    )
     return maxima | compared | values.downstream(maxima | operands, through=kept)

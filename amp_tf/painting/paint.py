@@ -143,10 +143,6 @@ def weigh(canvas: Canvas) -> None:
         canvas.cost_model(canvas)
 
 
-def _always(resolution: Resolution) -> bool:
-    return True
-
-
 def _unless_forced(resolution: Resolution) -> bool:
     """UNSAFE_FORCE_ALL asks for 16 bit whatever is lost."""
     return resolution.target is not None and not resolution.target.lists.force_all
@@ -170,7 +166,7 @@ class Row:
 
     name: str
     apply: Callable[[Canvas], None]
-    when: Callable[[Resolution], bool] = _always
+    when: Callable[[Resolution], bool] = lambda resolution: True
     difference: str = ""
     reasons: tuple[Rule, ...] = ()
 
