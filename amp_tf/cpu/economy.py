@@ -47,22 +47,39 @@ from amp_tf.oplists.cost_tables import (
     Pair,
     padding_factor,
 )
-from amp_tf.oplists.fusions import SWISH
+from amp_tf.oplists.fusions import GATING, SIGMOID, SWISH
+from amp_tf.oplists.kernels import PAIRED
 from amp_tf.oplists.table import BROADCASTING, PICKING, PINNED, VARIABLE_VALUES
 from amp_tf.oplists.targets import XLA_WIDENS
 from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.kernels import drop_unmatched_pairs, find_swishes, fused_with_products, kernel_pairs
+from amp_tf.painting.kernels import fused_with_products
 from amp_tf.painting.reasons import FORCED, Balance, Rule
 from amp_tf.painting.ties import recurrent_units
 from amp_tf.painting.work import count_runs, filter_shape, input_shapes, operations_of
 
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
+_UNMATCHED = "a pooling and its gradient are slow in two types, and one of them stays in float32"
 #: ns that a byte at the peak is worth where memory is weighed: for a value of two bytes less, more than any op loses.
 _NS_PER_BYTE = 16.0
 _BYTES_SAVED = 2  #: by an element in 16 bit
 _SMALL = 8  #: times fewer elements: what reading them takes does not count
 _HALF = 2  #: of the peak: where less is live in float32, the peak never comes to be once all is halved
+
+
+def find_swishes(view: GraphView) -> list[tuple[Node, Node]]:
+    """The nodes that TensorFlow's remapper will compute as one swish: the Sigmoid and the product.
+
+    Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
+    """
+    edges = view.edges
+    is_alone = view.mask_with((SIGMOID,)) & (np.bincount(edges.src_node, minlength=view.node_count) == 1)
+    read = edges.at(is_alone[edges.src_node] & view.mask_with((GATING,))[edges.dst_node])
+    return [
+        (inner, outer)
+        for inner, outer in read.rows("src_node", "dst_node")
+        if sorted(view.inputs(outer)) == sorted([*view.inputs(inner), (inner, 0)])
+    ]
 
 
 class Prices:
@@ -160,8 +177,7 @@ def drop_unprofitable(canvas: Canvas) -> None:
     if canvas.resolution.asked is not None:
         _drop_unasked(canvas, canvas.resolution.asked, ties)
         return
-    drop_unmatched_pairs(canvas)
-    weighing = Weighing(canvas, [*ties, *kernel_pairs(canvas)])
+    weighing = Weighing(canvas, [*ties, *_kernel_pairs(canvas)])
     left = find_cheaper_in_float32(weighing)
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
     groups = connected(left, [(port.source, *port.readers) for port in weighing.ports])
@@ -186,6 +202,26 @@ def _drop_unasked(canvas: Canvas, asked: Container[str], ties: Iterable[Sequence
     left = [unit for unit in painted if unit not in kept]
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
     canvas.weighed.update(dict.fromkeys(left, XLA_WIDENS))
+
+
+def _kernel_pairs(canvas: Canvas) -> list[list[Unit]]:
+    """The units of gradients of maxima and of their forward ops, whose 16-bit kernels are fast only together.
+
+    Mixed they take fifty times as long: where one of them stays in float32, so does the other.
+    """
+    view, edges = canvas.view, canvas.view.edges
+    rows = edges.at(view.mask_with(PAIRED)[edges.dst_node]).rows("src_node", "dst_node", "dst_position")
+    pairs = [
+        [view.base[each] + view.signatures[each].outputs[0] for each in (source, node)]
+        for source, node, position in rows
+        if PAIRED[view.ops[node]] == (view.ops[source], position)
+    ]
+    for pair in pairs:
+        painted = [unit for unit in pair if canvas.allow[unit] and canvas.rule[unit] not in FORCED]
+        if len(painted) == 1 and not all(canvas.allow[unit] for unit in pair):
+            canvas.unpaint_allow(painted, Rule.DOES_NOT_PAY)
+            canvas.weighed.update(dict.fromkeys(painted, _UNMATCHED))
+    return pairs
 
 
 class Weighing:

@@ -189,7 +189,6 @@ class _Search:
         self._fused.add(node)
 
     def _follow(self, node: Node) -> None:
-        """Notes a residual sum and an activation behind a bias."""
         after = self._only_reader(node)
         if after is not None and self._is_sum(after) and after not in self._fused:
             other = self._other_input(after, node)

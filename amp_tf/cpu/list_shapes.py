@@ -97,7 +97,6 @@ class ListShapes:
 
 
 def _is_open(shape: Shape | None) -> bool:
-    """Whether the number of elements is unknown."""
     return element_count(shape) is None
 
 

@@ -170,7 +170,6 @@ def _rest_kept(case: Case) -> str:
 
 
 def _rest(proto: Any) -> tuple[list[str], dict[str, bytes]]:
-    """The control inputs, and the attributes that are not types."""
     attributes = {key: value for key, value in proto.attr.items() if not (value.type or value.list.type)}
     return (_controls(proto), {key: value.SerializeToString(deterministic=True) for key, value in attributes.items()})
 

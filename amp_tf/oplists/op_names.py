@@ -195,7 +195,6 @@ def _lists_with(op: str) -> set[str]:
 
 @functools.cache
 def _lists_of() -> dict[str, set[str]]:
-    """The lists that each op is on, of all tables."""
     lists: dict[str, set[str]] = {}
     for row in ROWS:
         lists.setdefault(row.op, set()).add(row.op_list)

@@ -26,15 +26,13 @@ from amp_tf.graph.attributes import floats
 from amp_tf.graph.datatypes import Mask, Node, Unit
 from amp_tf.graph.view import Edges, GraphView
 from amp_tf.oplists import fusions, table
-from amp_tf.oplists.kernels import PAIRED
 from amp_tf.oplists.targets import CPU_DEVICE, Target
 from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.reasons import FORCED, Rule
+from amp_tf.painting.reasons import Rule
 
 _MOST_TERMS = 24  #: more than any Gelu has, counted as often as they are read
 _MOST_BEHIND = 4  #: as many nodes as come after the core of any at most
 _BIASED = frozenset(fusions.GELUS.values())
-_UNMATCHED = "a pooling and its gradient are slow in two types, and one of them stays in float32"
 
 
 #: Ops whose 16-bit kernels lose more than a rounding, what they lose, and for which targets.
@@ -86,23 +84,6 @@ def take_inexact_off_lists(canvas: Canvas) -> None:
     negative[edges.dst_node[negative[edges.dst_node] & ~unsigned[edges.src_node]]] = False
     bounded = view.mask_with(("Exp",))[edges.dst_node] & negative[edges.src_node]
     canvas.on_deny[edges.dst_unit[bounded]] = 0
-
-
-def kernel_pairs(canvas: Canvas) -> Iterator[list[Unit]]:
-    """The units of gradients of maxima and of their forward ops, whose 16-bit kernels are fast only together."""
-    view = canvas.view
-    for source, node, position in _edges_into(view, PAIRED).rows("src_node", "dst_node", "dst_position"):
-        if PAIRED[view.ops[node]] == (view.ops[source], position):
-            yield [view.base[each] + view.signatures[each].outputs[0] for each in (source, node)]
-
-
-def drop_unmatched_pairs(canvas: Canvas) -> None:
-    """Leaves one of a pair of kernels in float32 where the other stays there: mixed, they take fifty times as long."""
-    for pair in kernel_pairs(canvas):
-        painted = [unit for unit in pair if canvas.allow[unit] and canvas.rule[unit] not in FORCED]
-        if len(painted) == 1 and not all(canvas.allow[unit] for unit in pair):
-            canvas.unpaint_allow(painted, Rule.DOES_NOT_PAY)
-            canvas.weighed.update(dict.fromkeys(painted, _UNMATCHED))
 
 
 def fused_with_products(canvas: Canvas, *, gradients_only: bool = False) -> dict[Unit, Unit]:
@@ -199,7 +180,6 @@ def _waits(view: GraphView, node: Node) -> bool:
 
 
 def _edges_into(view: GraphView, ops: Container[str]) -> Edges:
-    """The edges that go to nodes of some ops."""
     return view.edges.at(view.mask_with(ops)[view.edges.dst_node])
 
 
@@ -265,18 +245,3 @@ def _gelu(view: GraphView, reads: Mapping[Node, Sequence[Node]], end: Node) -> G
     op = fusions.GELUS.get(formula(end))
     is_one = len(set(biased)) == 1
     return Gelu(biased[0], nodes) if is_one and view.ops[biased[0]] == op else None
-
-
-def find_swishes(view: GraphView) -> list[tuple[Node, Node]]:
-    """The nodes that TensorFlow's remapper will compute as one :data:`fusions.SWISH`: the Sigmoid and the product.
-
-    Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
-    """
-    edges = view.edges
-    is_alone = view.mask_with((fusions.SIGMOID,)) & (np.bincount(edges.src_node, minlength=view.node_count) == 1)
-    read = edges.at(is_alone[edges.src_node] & view.mask_with((fusions.GATING,))[edges.dst_node])
-    return [
-        (inner, outer)
-        for inner, outer in read.rows("src_node", "dst_node")
-        if sorted(view.inputs(outer)) == sorted([*view.inputs(inner), (inner, 0)])
-    ]

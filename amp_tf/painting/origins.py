@@ -42,7 +42,7 @@ LONGEST_SUM = 8  #: additions to one value, one after the other, that 16 bit may
 
 
 def keep_origins(canvas: Canvas) -> None:
-    """Where exact values meet results of products other than by multiplication, deny is painted; so are running sums.
+    """What joins exact float32 data to results of products, other than by multiplying, is float32; so are running sums.
 
     What only moves exact values is too, where something else than a product reads them.
 
@@ -170,6 +170,5 @@ def _given(view: GraphView) -> Mask:
 
 
 def _largest(values: npt.NDArray[np.float32]) -> float:
-    """The largest finite number by size, zero if there is none."""
     sizes = np.abs(values[np.isfinite(values)])
     return float(sizes.max()) if sizes.size else 0.0

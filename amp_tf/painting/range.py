@@ -32,10 +32,10 @@ from amp_tf.precision import Precision
 
 
 def keep_in_range(canvas: Canvas) -> None:
-    """What reads a constant that 16 bit cannot hold is painted deny, and what uses its values, up to the next product.
+    """What reads a constant that 16 bit cannot hold stays in float32, and what uses its values, up to the next product.
 
-    That product is, too, if nothing but moves and multiplications lies between: ``matmul(ones * -1e9, pad)``. In
-    float16 squares and quotients are, as powers and exponentials on its deny list.
+    That product does, too, if nothing but moves and multiplications lies between: ``matmul(ones * -1e9, pad)``. In
+    float16 squares and quotients do, as powers and exponentials on its deny list.
 
     Difference "range": TensorFlow's pass looks at no values, and has Pow on the deny list, but not x * x and 1 / x.
 

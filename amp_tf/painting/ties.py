@@ -37,10 +37,10 @@ FARTHEST = 64  #: units behind a comparison among which the values are looked fo
 
 
 def find_clusters(canvas: Canvas) -> None:
-    """The clusters of float32 TensorList nodes; of those that are not safe, the nodes that may be touched become deny.
+    """Nodes that share a TensorList of float32 have one type; they stay in float32 where its other users are not known.
 
-    A cluster is unsafe if a node of it may not be touched, or if its handle passes through a call, an argument or
-    another place behind which unseen ops may use the list. The nodes that may not be touched follow in
+    Such nodes are a *cluster*. It is unsafe if a node of it may not be touched, or if its handle passes through a call,
+    an argument or another place behind which unseen ops may use the list. The nodes that may not be touched follow in
     :func:`match_clusters`: as in TensorFlow, deny spreads from those of them that a setting puts on the deny list.
 
     Example (bfloat16)::
@@ -82,29 +82,19 @@ def find_clusters(canvas: Canvas) -> None:
             touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
             canvas.paint_deny(touchable, Rule.LIST_ESCAPES)
         canvas.clusters.append(cluster)
-    canvas.add_edges(_implicit_edges(canvas))
-
-
-def _implicit_edges(canvas: Canvas) -> list[tuple[int, int]]:
-    """For each reader of a list, an edge to it from every writer upstream: (writer's unit, reader's unit)."""
-    view = canvas.view
-    pairs = []
+    pairs: list[tuple[Unit, Unit]] = []  # from each writer upstream of a reader to that
     for cluster in canvas.clusters:
         for node, unit in cluster.items():
             handle = handle_unit(view, node)
-            if view.ops[node] not in table.TENSOR_LIST_READERS or handle is None or not canvas.processable[handle]:
-                continue
-            writers = {
-                canvas.node_of[reached]
-                for reached in canvas.flood([handle], canvas.processable, backward=True)
-                if view.ops[canvas.node_of[reached]] in table.TENSOR_LIST_WRITERS
-            }
-            pairs += [(cluster[writer], unit) for writer in sorted(writers) if writer in cluster]
-    return pairs
+            if view.ops[node] in table.TENSOR_LIST_READERS and handle is not None and canvas.processable[handle]:
+                upstream = {canvas.node_of[each] for each in canvas.flood([handle], canvas.processable, backward=True)}
+                writers = (each for each in cluster if each in upstream and view.ops[each] in table.TENSOR_LIST_WRITERS)
+                pairs += ((cluster[writer], unit) for writer in writers)
+    canvas.add_edges(pairs)
 
 
 def match_clusters(canvas: Canvas) -> None:
-    """All nodes of a cluster get one paint: deny if any is deny, else allow if any is allow.
+    """All nodes that share a TensorList get one paint: deny if any is deny, else allow if any is allow.
 
     Example (bfloat16, tensor lists after pass 2)::
 
@@ -196,7 +186,7 @@ def match_recurrent_edges(canvas: Canvas) -> None:
 
 
 def match_types(canvas: Canvas) -> None:
-    """Types that are tied are 16 bit together or not at all: of maxima, loop entries, fused products, bias gradients.
+    """Types that must be the same are 16 bit together or not at all: of maxima, loops, fused products, bias gradients.
 
     Where a maximum is compared with the values that it was taken from, both are rounded, or neither. The gradient of a
     maximum compares so, and so do masks of the largest values, ``x >= tf.math.top_k(x, 2).values[:, -1:]``. For XLA

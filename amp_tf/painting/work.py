@@ -162,7 +162,6 @@ class _TripCounts:
         self._found: dict[tuple[Callable[[Node], float | None], Node], float | None] = {}
 
     def all(self) -> Mapping[bytes, float]:
-        """The counts by the names of the loops' frames; unknown ones are left out."""
         counts = {name: self._once(self._while_true, node) for name, node in self._condition_of.items()}
         return {name: count for name, count in counts.items() if count is not None}
 
@@ -211,7 +210,6 @@ class _TripCounts:
         return any(self._origin(end) != node for source in back for end in self._sources(source))
 
     def _entry_value(self, merge: Node) -> float | None:
-        """The number that a loop began with."""
         entries = [source for source in self._sources(merge) if self._view.ops[source] in table.LOOP_ENTRIES]
         return self._once(self._value, entries[0]) if entries else None
 
@@ -224,5 +222,4 @@ class _TripCounts:
         return node
 
     def _sources(self, node: Node) -> list[Node]:
-        """Where the data inputs of a node come from."""
         return [source for source, _ in self._view.inputs(node)]

@@ -218,7 +218,6 @@ def _with_parts(form: Form, chains: Mapping[Node, Sequence[_Part]]) -> Form:
 
 
 def _attributes(step: Step, proto: Any) -> dict[str, Any]:
-    """The attributes of a part of a fused product."""
     found = {name: proto.attr[source] for name, source in step.attributes.items() if source in proto.attr}
     if SCOPE_ATTR in proto.attr:
         found[SCOPE_ATTR] = proto.attr[SCOPE_ATTR]
