@@ -179,17 +179,10 @@ def test_no_cut_is_cheaper(case):
     assert _cost(edges, sides) == min(_cost(edges, [True, False, *other]) for other in others)
 
 
-def test_an_unbounded_edge_is_not_cut():
+@pytest.mark.parametrize("capacity", [UNBOUNDED, 5], ids=["not where it is unbounded", "nearest the source"])
+def test_the_cut_is_at_the_source(capacity):
     network = Network()
     middle = network.add_vertex()
     network.add_edge(SOURCE, middle, 5)
-    network.add_edge(middle, SINK, UNBOUNDED)
-    assert network.source_side() == [True, False, False]
-
-
-def test_of_equal_cuts_the_one_nearest_the_source_is_taken():
-    network = Network()
-    middle = network.add_vertex()
-    network.add_edge(SOURCE, middle, 5)
-    network.add_edge(middle, SINK, 5)
+    network.add_edge(middle, SINK, capacity)
     assert network.source_side() == [True, False, False]
