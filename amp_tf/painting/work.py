@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from amp_tf.graph.algorithms import data_links, readers_of
 from amp_tf.graph.attributes import whole_number
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.sizes import NOMINAL_BATCH, Shape, Shapes, element_count, shape_of
@@ -134,12 +133,11 @@ def count_runs(view: GraphView) -> Runs:
             return (*paths[node], view.protos[node].attr["frame_name"].s)
         return paths[node][:-1] if view.ops[node] in table.LOOP_EXITS else paths[node]
 
-    readers = readers_of(view.node_count, data_links(view))
     ready = view.nodes_with(table.LOOP_ENTRIES)
     while ready:
         node = ready.pop()
         after = behind(node)
-        for reader in readers[node]:
+        for reader, _ in view.readers(node):
             if len(paths[reader]) < len(after) <= _MOST_LOOPS:
                 paths[reader] = after
                 ready.append(reader)

@@ -74,22 +74,15 @@ class Job:
         library: Any = None,
         preserve: frozenset[str] = frozenset(),
         *,
-        has_preserved: bool = False,
         root: Any = None,
-        traced: Any = None,
+        **settings: Any,
     ) -> Job:
-        """What is to be done with a graph or function.
+        """What is to be done with a graph or function that may call those of a library, with further attributes.
 
-        Args:
-            config: what to convert.
-            resolution: what that means on this machine.
-            library: the functions that it may call.
-            preserve: names of its nodes that stay as they are.
-            has_preserved, traced: as the attributes.
-            root: a function that is not in the library, and calls some of it.
+        A ``root`` is a function that is not in the library, and calls some of it.
         """
         bodies = find_loop_bodies([*(library.function if library else ()), *([root] if root else ())])
-        return cls(config, resolution, Templates(library, SUCCESSORS), preserve, has_preserved, bodies, traced=traced)
+        return cls(config, resolution, Templates(library, SUCCESSORS), preserve, loop_bodies=bodies, **settings)
 
     @property
     def converts(self) -> bool:
