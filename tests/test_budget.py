@@ -16,7 +16,7 @@ BUDGET = {
     "hooks/": (4124, 21, 4),
     "loss_scaling/": (2712, 11, 0),
     "offline/": (1208, 5, 1),
-    "oplists/": (1729, 8, 1),
+    "oplists/": (1720, 8, 1),
     "painting/": (3116, 16, 2),
     "reporting/": (2239, 9, 1),
     "rewriting/": (1819, 10, 2),
