@@ -146,7 +146,7 @@ def no_cluster_left() -> Iterator[None]:
 
 
 #: The differences that are made by where values come from and where they go, and by what kernels lose of them.
-FOLLOWING_VALUES = ("need", "origin", "range", "inexact-kernel", "carried-value")
+FOLLOWING_VALUES = ("need", "origin", "range", "inexact-kernel", "passed-through")
 
 
 @pytest.fixture

@@ -6,5 +6,6 @@ Nothing here touches a proto. The rewrite imports it where amp_tf chooses the pr
 from amp_tf.cpu.economy import drop_unprofitable
 from amp_tf.cpu.folding import fold, lift
 from amp_tf.cpu.hoisting import hoist
+from amp_tf.cpu.list_shapes import ListShapes
 
-__all__ = ["drop_unprofitable", "fold", "hoist", "lift"]
+__all__ = ["ListShapes", "drop_unprofitable", "fold", "hoist", "lift"]

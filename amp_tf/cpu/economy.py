@@ -1,4 +1,4 @@
-"""Takes the paint off what does not pay: the cost model of a CPU.
+"""What nodes take on a CPU, and what is not faster there in 16 bit: the cost model, which takes its paint off.
 
 Two questions, in this order. *Which ops around the products should be 16 bit?* An op is faster in one of the types,
 and a cast is paid wherever the types of neighbours differ; the cheapest choice for all of them at once is a minimum
@@ -17,6 +17,7 @@ same tensor, and a bias and its activation with the product before them, because
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -25,25 +26,138 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amp_tf.cpu.prices import Prices
 from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
 from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.sizes import AttributeShapes, Shapes, element_count, shape_of
-from amp_tf.oplists.cost_tables import SLOW, Pair
-from amp_tf.oplists.table import PICKING, PINNED, VARIABLE_VALUES
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists.cost_tables import (
+    BROADCAST,
+    CHANNELS_FIRST,
+    CHANNELS_FIRST_LAYOUTS,
+    FREE_OP,
+    POINTWISE_FIRST,
+    SLOW,
+    SLOW_IF_LARGE,
+    SLOW_IF_STRIDED,
+    TRANSPOSED,
+    TRANSPOSING,
+    VECTOR_TAPS,
+    CostTable,
+    Pair,
+    padding_factor,
+)
+from amp_tf.oplists.fusions import GATING, SIGMOID, SWISH
+from amp_tf.oplists.kernels import PAIRED
+from amp_tf.oplists.table import BROADCASTING, PICKING, PINNED, VARIABLE_VALUES
 from amp_tf.oplists.targets import XLA_WIDENS
 from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.kernels import drop_unmatched_pairs, fused_with_products, kernel_pairs
+from amp_tf.painting.kernels import fused_with_products
 from amp_tf.painting.reasons import FORCED, Balance, Rule
 from amp_tf.painting.ties import recurrent_units
+from amp_tf.painting.work import count_runs, filter_shape, input_shapes, operations_of
 
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
+_UNMATCHED = "a pooling and its gradient are slow in two types, and one of them stays in float32"
 #: ns that a byte at the peak is worth where memory is weighed: for a value of two bytes less, more than any op loses.
 _NS_PER_BYTE = 16.0
 _BYTES_SAVED = 2  #: by an element in 16 bit
+_SMALL = 8  #: times fewer elements: what reading them takes does not count
 _HALF = 2  #: of the peak: where less is live in float32, the peak never comes to be once all is halved
+
+
+def find_swishes(view: GraphView) -> list[tuple[Node, Node]]:
+    """The nodes that TensorFlow's remapper will compute as one swish: the Sigmoid and the product.
+
+    Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
+    """
+    edges = view.edges
+    is_alone = view.mask_with((SIGMOID,)) & (np.bincount(edges.src_node, minlength=view.node_count) == 1)
+    read = edges.at(is_alone[edges.src_node] & view.mask_with((GATING,))[edges.dst_node])
+    return [
+        (inner, outer)
+        for inner, outer in read.rows("src_node", "dst_node")
+        if sorted(view.inputs(outer)) == sorted([*view.inputs(inner), (inner, 0)])
+    ]
+
+
+class Prices:
+    """What the nodes of a graph take on a CPU, as (in float32, in 16 bit), in ns.
+
+    Args:
+        view: the graph.
+        shapes: the static shapes of its tensors.
+        table: what ops take.
+
+    Attributes:
+        runs: how many times each node is taken to run.
+        swishes: the nodes that TensorFlow's remapper will compute as one, if both have one type.
+    """
+
+    def __init__(self, view: GraphView, shapes: Shapes, table: CostTable) -> None:
+        self.runs = count_runs(view)
+        self.swishes = find_swishes(view)
+        self._table, self._view, self._shapes = table, view, shapes
+        # Of two nodes that are computed as one, the second does the work of both.
+        self._op_of = {node: op for pair in self.swishes for node, op in zip(pair, (FREE_OP, SWISH), strict=True)}
+        self.product = functools.cache(self._find_product)
+        self._row = functools.cache(self._find_row)
+
+    def op(self, node: Node, elements: float) -> Pair:
+        """What one run of a node takes that is no product, by the elements of its largest tensor."""
+        op, variant = self._row(node)
+        return self._table.of_op(op, elements, variant)
+
+    def casts(self, elements: float) -> Pair:
+        """What casts of so many elements take, to float32 and to 16 bit, in ns."""
+        return self._table.of_cast_to_float32(elements), self._table.of_cast_to_f16(elements)
+
+    def product_of(self, node: Node, operations: float, elements: float) -> Pair:
+        """What one run of a product takes.
+
+        Args:
+            node: the product.
+            operations: that it is asked for.
+            elements: of what it reads and writes.
+        """
+        op, variant = self._view.ops[node], self.variant(node)
+        computed = operations * padding_factor(op, filter_shape(self._view, node, self._shapes), variant)
+        return self._table.of_product(op, computed, elements, variant)
+
+    def variant(self, node: Node) -> str:
+        """What stands after the op of a product in the row of the table that tells its costs."""
+        op, attributes = self._view.ops[node], self._view.protos[node].attr
+        kernel = filter_shape(self._view, node, self._shapes)
+        if op in SLOW_IF_STRIDED and any(stride > 1 for stride in attributes["strides"].list.i):
+            return SLOW
+        if op in SLOW_IF_LARGE and kernel is not None and math.prod(kernel[:2]) > VECTOR_TAPS:
+            return SLOW
+        if any((value := attributes.get(name)) is not None and value.b for name in TRANSPOSING):
+            return TRANSPOSED
+        layout = attributes.get("data_format")
+        if layout is None or layout.s not in CHANNELS_FIRST_LAYOUTS:
+            return ""
+        return POINTWISE_FIRST if kernel is not None and math.prod(kernel[:-2]) == 1 else CHANNELS_FIRST
+
+    def _find_product(self, node: Node) -> Pair | None:
+        """What one run of a product takes; ``None`` if its shapes are unknown."""
+        operations = operations_of(self._view, node, self._shapes)
+        if operations is None:
+            return None
+        results = self._shapes.output_shapes(self._view.names[node])
+        tensors = (*input_shapes(self._view, node, self._shapes), *results)
+        return self.product_of(node, operations, sum(element_count(shape) or 0 for shape in tensors))
+
+    def _find_row(self, node: Node) -> tuple[str, str]:
+        """The op and the variant of the row of the table that tells what a node takes that is no product."""
+        op = self._op_of.get(node, self._view.ops[node])
+        outputs = self._shapes.output_shapes(self._view.names[node]) if op in BROADCASTING else ()
+        if (result := element_count(outputs[0]) if outputs else None) is None:
+            return op, ""
+        counts = map(element_count, input_shapes(self._view, node, self._shapes))
+        is_broadcast = any(count is not None and count * _SMALL <= result for count in counts)
+        return op, BROADCAST if is_broadcast else ""
 
 
 class _Port(NamedTuple):
@@ -63,8 +177,7 @@ def drop_unprofitable(canvas: Canvas) -> None:
     if canvas.resolution.asked is not None:
         _drop_unasked(canvas, canvas.resolution.asked, ties)
         return
-    drop_unmatched_pairs(canvas)
-    weighing = Weighing(canvas, [*ties, *kernel_pairs(canvas)])
+    weighing = Weighing(canvas, [*ties, *_kernel_pairs(canvas)])
     left = find_cheaper_in_float32(weighing)
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
     groups = connected(left, [(port.source, *port.readers) for port in weighing.ports])
@@ -89,6 +202,26 @@ def _drop_unasked(canvas: Canvas, asked: Container[str], ties: Iterable[Sequence
     left = [unit for unit in painted if unit not in kept]
     canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
     canvas.weighed.update(dict.fromkeys(left, XLA_WIDENS))
+
+
+def _kernel_pairs(canvas: Canvas) -> list[list[Unit]]:
+    """The units of gradients of maxima and of their forward ops, whose 16-bit kernels are fast only together.
+
+    Mixed they take fifty times as long: where one of them stays in float32, so does the other.
+    """
+    view, edges = canvas.view, canvas.view.edges
+    rows = edges.at(view.mask_with(PAIRED)[edges.dst_node]).rows("src_node", "dst_node", "dst_position")
+    pairs = [
+        [view.base[each] + view.signatures[each].outputs[0] for each in (source, node)]
+        for source, node, position in rows
+        if PAIRED[view.ops[node]] == (view.ops[source], position)
+    ]
+    for pair in pairs:
+        painted = [unit for unit in pair if canvas.allow[unit] and canvas.rule[unit] not in FORCED]
+        if len(painted) == 1 and not all(canvas.allow[unit] for unit in pair):
+            canvas.unpaint_allow(painted, Rule.DOES_NOT_PAY)
+            canvas.weighed.update(dict.fromkeys(painted, _UNMATCHED))
+    return pairs
 
 
 class Weighing:

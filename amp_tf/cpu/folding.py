@@ -48,21 +48,12 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import control_links
 from amp_tf.graph.attributes import is_channels_last
 from amp_tf.graph.datatypes import Node, Port
-from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Tensor, attribute
+from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Tensor, attribute, having
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
+from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import CostTable
 from amp_tf.oplists.fusions import FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS
-from amp_tf.oplists.table import (
-    BIAS_SUMS,
-    BIASES,
-    FILTER_SOURCES,
-    FOLDED_AWAY,
-    LOOP_ENTRIES,
-    MATRIX_PRODUCT,
-    RESHAPING,
-    SCALABLE,
-)
 from amp_tf.painting.eligibility import Folded
 from amp_tf.painting.kernels import find_gelus
 
@@ -75,7 +66,7 @@ SUFFIX = "AmpTfFold"  #: ends the names of new nodes
 def fold(form: Form) -> Form:
     """Folds all batch normalization for which it is right and pays."""
     view = form.view
-    readers = view.edges.dst_node[view.mask_with(SCALABLE)[view.edges.src_node]]
+    readers = view.edges.dst_node[view.mask_with(table.SCALABLE)[view.edges.src_node]]
     if not view.mask_with(("Mul",))[readers].any():
         return form
     search = _Search(form)
@@ -117,7 +108,7 @@ class _Search:
     def run(self) -> None:
         """Finds all moves: of scales, then of biases, then what follows these."""
         for product, op in enumerate(self._view.ops):
-            if op in SCALABLE:
+            if op in table.SCALABLE:
                 self._fold_scale(product)
         for product in self._scales:
             self._fold_bias(product)
@@ -139,7 +130,7 @@ class _Search:
             return
         if scale in self._scales.values():
             return  # it multiplies the results of two convolutions, and scales the other one's filter
-        is_depthwise = SCALABLE[self._view.ops[product]]
+        is_depthwise = table.SCALABLE[self._view.ops[product]]
         if is_depthwise and self._has_two_sums_behind(scale):
             return
         kernel = self._view.inputs(product)[1]
@@ -150,11 +141,11 @@ class _Search:
             return
         if not _is_channel_vector(self._shape(*vector), result):
             return
-        if self._view.ops[kernel[0]] not in FILTER_SOURCES or not is_channels_last(self._view.protos[product]):
+        if self._view.ops[kernel[0]] not in table.FILTER_SOURCES or not is_channels_last(self._view.protos[product]):
             return
         if not _pays(result, filter_shape, self._form.job.resolution.costs):
             return
-        if any(self._view.ops[source] in SCALABLE for source, _ in self._view.inputs(vector[0])):
+        if any(self._view.ops[source] in table.SCALABLE for source, _ in self._view.inputs(vector[0])):
             return  # perhaps a scaled result too, which moves away
         if is_depthwise:
             vector = self._reshaped(vector, filter_shape[2:], scale)
@@ -198,7 +189,6 @@ class _Search:
         self._fused.add(node)
 
     def _follow(self, node: Node) -> None:
-        """Notes a residual sum and an activation behind a bias."""
         after = self._only_reader(node)
         if after is not None and self._is_sum(after) and after not in self._fused:
             other = self._other_input(after, node)
@@ -214,12 +204,16 @@ class _Search:
 
     def _reshaped(self, tensor: tuple[int, int], shape: tuple[int, ...], beside: int) -> tuple[int, int]:
         view = self._view
-        stem, device = view.names[beside], view.devices[beside]
+        stem, device, number = view.names[beside], view.devices[beside], view.node_count + len(self._new)
         # Without a control input a constant stands outside the loop that the tensor may be in.
-        after = () if LOOP_ENTRIES.isdisjoint(view.ops) else (tensor[0],)
-        number = view.node_count + len(self._new)
-        self._new.append(NewNode.shape(self._names.make(f"{stem}-Shape"), shape, device, after))
-        self._new.append(NewNode.reshape(self._names.make(stem), tensor, number, device))
+        after = () if table.LOOP_ENTRIES.isdisjoint(view.ops) else (tensor[0],)
+        value, whole, real = attribute(), attribute(type=datatypes.INT32), attribute(type=datatypes.FLOAT)
+        value.tensor.dtype = datatypes.INT32
+        value.tensor.tensor_shape.dim.add().size = len(shape)
+        value.tensor.int_val.extend(shape)
+        const, types = having(dtype=whole, value=value), having(T=real, Tshape=whole)
+        self._new.append(NewNode(self._names.make(f"{stem}-Shape"), "Const", device, (), after, const))
+        self._new.append(NewNode(self._names.make(stem), "Reshape", device, (tensor, (number, 0)), (), types))
         return number + 1, 0
 
     def _may_change(self, *nodes: int) -> bool:
@@ -234,11 +228,13 @@ class _Search:
         For a depthwise convolution with both, TensorFlow's remapper makes a node without an op, and the graph then runs
         as it was before all optimizers.
         """
-        sums = [reader for reader, _ in self._view.readers(node) if self._view.ops[reader] in BIAS_SUMS]
-        return any(self._view.ops[reader] in BIAS_SUMS for first in sums for reader, _ in self._view.readers(first))
+        sums = [reader for reader, _ in self._view.readers(node) if self._view.ops[reader] in table.BIAS_SUMS]
+        return any(
+            self._view.ops[reader] in table.BIAS_SUMS for first in sums for reader, _ in self._view.readers(first)
+        )
 
     def _is_sum(self, node: Node) -> bool:
-        return self._view.ops[node] in BIAS_SUMS and len(self._view.inputs(node)) == 2 and self._may_change(node)
+        return self._view.ops[node] in table.BIAS_SUMS and len(self._view.inputs(node)) == 2 and self._may_change(node)
 
     def _other_input(self, node: Node, known: int) -> tuple[int, int]:
         first, second = self._view.inputs(node)
@@ -271,14 +267,14 @@ def _pays(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
     if filter_shape[0] < 0:
         return False
     elements = float(np.prod([max(result[0], 1), *result[1:]]))
-    saved = sum(costs.of_op(op, elements)[0] for op in FOLDED_AWAY)
+    saved = sum(costs.of_op(op, elements)[0] for op in table.FOLDED_AWAY)
     return saved > costs.of_op("Mul", float(np.prod(filter_shape)))[0]
 
 
 def lift(form: Form) -> Form:
     """Lifts all biases for which it is right."""
     view, edges = form.view, form.view.edges
-    is_product, is_reshaping, is_bias = map(view.mask_with, (MATRIX_PRODUCT, RESHAPING, BIASES))
+    is_product, is_reshaping, is_bias = map(view.mask_with, (table.MATRIX_PRODUCT, table.RESHAPING, table.BIASES))
     first = edges.dst_position == 0
     behind = edges.at(first & is_product[edges.src_node] & is_reshaping[edges.dst_node])
     product_of = {reshaping: product for product, reshaping in behind.rows("src_node", "dst_node")}

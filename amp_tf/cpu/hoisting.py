@@ -37,6 +37,7 @@ read moved, and once more if not just these become 16 bit.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -46,18 +47,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import OUTSIDE, Frames, Links, control_links, data_links, find_frames, readers_of
+from amp_tf.graph.algorithms import Links, control_links, data_links, readers_of
 from amp_tf.graph.datatypes import Node
-from amp_tf.graph.edits import Edits, NewNode, Rewire, Tensor, Wait
+from amp_tf.graph.edits import Edits, NewNode, Rewire, Tensor, Wait, attribute, having
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
 from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import CONTROL_FLOW, HARMLESS, LOOP_CONDITIONS, PYTHON, READ_OPS, WITHOUT_WAITING
+from amp_tf.oplists import table
 
 if TYPE_CHECKING:
     from amp_tf.rewriting.form import Form
 
 Reader = tuple[Node, int]  #: a node and the number of its data input
+OUTSIDE = 0  #: the number of what is in no loop
+_UNKNOWN = -1
+_OF_A_LOOP = ("frame_name", "is_constant", "parallel_iterations")  # what the Enters of a loop say of it
 
 
 def hoist(form: Form) -> Form:
@@ -80,6 +84,69 @@ def hoist(form: Form) -> Form:
         return frozenset(edges.at(is_right).rows("dst_node", "dst_position")).intersection(readers)
 
     return form.settled(wanted, functools.partial(_hoisted, form, loop_reads), without_casts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frames:
+    """The loops of a graph, numbered from 1 on; 0 is outside of all loops.
+
+    Attributes:
+        of: for each node the frame in which it runs; an Enter runs in the frame around the one that it leads into.
+        entered: for each Enter the frame that it leads into.
+        around: for each frame the one around it; 0 for 0.
+    """
+
+    of: Sequence[int]
+    entered: Mapping[int, int]
+    around: Sequence[int]
+
+    def with_those_around(self, frame: int) -> Iterable[int]:
+        """A frame and all that it lies in, but not :data:`OUTSIDE`."""
+        while frame != OUTSIDE:
+            yield frame
+            frame = self.around[frame]
+
+
+def find_frames(view: GraphView, links: Links) -> Frames | None:
+    """The frames of nodes, by all edges; ``None`` if the loops are broken, or two of them have one name.
+
+    A loop of graph nodes is entered by its Enter nodes and left by its Exit nodes, and by nothing else, control inputs
+    included; what runs in between is its frame, and frames lie in each other as loops do. Source of the method:
+    ``BuildControlFlowInfo`` of core/graph/control_flow.cc (TensorFlow 2.21).
+    """
+    readers = readers_of(view.node_count, links)
+    of = [OUTSIDE] * view.node_count
+    for _, reader in links:
+        of[reader] = _UNKNOWN
+    entered: dict[int, int] = {}
+    number_of: dict[bytes, int] = {}
+    around = [OUTSIDE]
+    ready = [node for node, frame in enumerate(of) if frame == OUTSIDE]
+    reached = len(ready)
+    while ready:
+        node = ready.pop()
+        frame = of[node]
+        if view.ops[node] in table.LOOP_ENTRIES:
+            name = view.protos[node].attr["frame_name"].s
+            after = entered[node] = number_of.setdefault(name, len(around))
+            if after == len(around):
+                around.append(frame)
+            if around[after] != frame:
+                return None
+        elif view.ops[node] in table.LOOP_EXITS:
+            if frame == OUTSIDE:
+                return None
+            after = around[frame]
+        else:
+            after = frame
+        for reader in readers[node]:
+            if of[reader] == _UNKNOWN:
+                of[reader] = after
+                ready.append(reader)
+                reached += 1
+            elif of[reader] != after:
+                return None
+    return Frames(of, entered, around) if reached == view.node_count else None
 
 
 def find_loop_reads(form: Form) -> LoopReads:
@@ -125,7 +192,12 @@ def _plan(view: GraphView, loop_reads: LoopReads, wanted: Collection[Reader]) ->
         source = early[enter] if enter in early else carried[outer[enter]]
         carried[enter] = view.node_count + len(new)
         after = () if enter in early else loop_reads.after[enter]
-        new.append(NewNode.enter(name.make(view.names[enter]), view, enter, (source, 0), after))
+        found = view.protos[enter].attr
+        of_loop = {key: found[key] for key in _OF_A_LOOP if key in found}
+        types = having(T=attribute(type=datatypes.FLOAT), **of_loop)
+        new.append(
+            NewNode(name.make(view.names[enter]), view.ops[enter], view.devices[enter], ((source, 0),), after, types)
+        )
         models.append(models[source - view.node_count])
     edits = Edits(
         rewires=tuple(
@@ -184,7 +256,7 @@ def _reads_behind_enters(view: GraphView) -> set[Node]:
         return set()
     return {
         node
-        for node in view.nodes_with(READ_OPS)
+        for node in view.nodes_with(table.READ_OPS)
         if view.dtypes[view.base[node] + view.signatures[node].outputs[0]] == datatypes.FLOAT
         and view.ops[_handle_path(view, node)[-1]] == "Enter"
     }
@@ -207,7 +279,7 @@ class _Search:
         self._waiting = readers_of(view.node_count, controls)
         self._loop_switches = {
             node
-            for condition in view.nodes_with(LOOP_CONDITIONS)
+            for condition in view.nodes_with(table.LOOP_CONDITIONS)
             for node, position in view.readers(condition)
             if position == 1 and view.ops[node] == "Switch"
         }
@@ -227,7 +299,7 @@ class _Search:
             readers = tuple(
                 (reader, position)
                 for reader, position in self._view.readers(read)
-                if self._view.ops[reader] not in CONTROL_FLOW and reader in gated and reader not in self._kept
+                if self._view.ops[reader] not in table.CONTROL_FLOW and reader in gated and reader not in self._kept
             )
             if entries and readers:
                 found.append(LoopRead(read, tuple(entries), readers))
@@ -239,7 +311,7 @@ class _Search:
         awaited: dict[int, list[int]] = {}
         for source, node in self._controls:
             awaited.setdefault(node, []).append(source)
-        idle = {node for node, op in enumerate(self._view.ops) if op in WITHOUT_WAITING and node not in awaited}
+        idle = {node for node, op in enumerate(self._view.ops) if op in table.WITHOUT_WAITING and node not in awaited}
         members: dict[int, list[int]] = {}
         for enter, frame in self._frames.entered.items():
             members.setdefault(frame, []).append(enter)
@@ -282,7 +354,7 @@ class _Search:
                 continue
             data = [reader for reader, _ in self._view.readers(node)]
             ready += [reader for reader in data if self._lets_through(reader, missing)]
-            ready += [reader for reader in self._waiting[node] if view.ops[reader] not in CONTROL_FLOW]
+            ready += [reader for reader in self._waiting[node] if view.ops[reader] not in table.CONTROL_FLOW]
         return found
 
     def _in_branches(self) -> set[int]:
@@ -295,7 +367,7 @@ class _Search:
                 ready += [node for node, _ in self._view.readers(switch, port)]
         while ready:
             node = ready.pop()
-            if node in found or self._view.ops[node] in CONTROL_FLOW - {"Switch"}:
+            if node in found or self._view.ops[node] in table.CONTROL_FLOW - {"Switch"}:
                 continue
             found.add(node)
             ready += [reader for reader, _ in self._view.readers(node)]
@@ -321,7 +393,7 @@ class _Search:
         if op == "Merge":
             missing[node] -= 1
             return not missing[node]
-        return op == "Switch" or op not in CONTROL_FLOW
+        return op == "Switch" or op not in table.CONTROL_FLOW
 
 
 def _handle_path(view: GraphView, reader: Node) -> list[Node]:
@@ -334,9 +406,9 @@ def _handle_path(view: GraphView, reader: Node) -> list[Node]:
 
 def _may_write(view: GraphView, node: Node, is_function: Callable[[str], bool]) -> bool:
     signature = view.signatures[node]
-    if signature.op in HARMLESS:
+    if signature.op in table.HARMLESS:
         return False
-    if signature.holds_functions or signature.op in PYTHON or is_function(signature.op):
+    if signature.holds_functions or signature.op in table.PYTHON or is_function(signature.op):
         return True
     types = {view.dtypes[view.base[node] + slot] for slot in signature.inputs}
     # A dataset is a variant, and runs functions.

@@ -1,16 +1,10 @@
-"""Algorithms on graphs: reach, order, cycles, connected sets, minimum cuts, and the frames of loops.
-
-A loop of graph nodes is entered by its Enter nodes and left by its Exit nodes, and by nothing else, control inputs
-included; what runs in between is its frame, and frames lie in each other as loops do. Source of that method:
-``BuildControlFlowInfo`` of core/graph/control_flow.cc (TensorFlow 2.21).
-"""
+"""Algorithms on graphs: reach, order, cycles, connected sets and minimum cuts."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +12,12 @@ import numpy.typing as npt
 from amp_tf.graph.datatypes import Indices, Mask, Node
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.graph.wire import Nodes
-from amp_tf.oplists.table import LOOP_ENTRIES, LOOP_EXITS
 
 SOURCE = 0
 SINK = 1
 UNBOUNDED = 1 << 60
+
+Links = Sequence[tuple[int, int]]  #: (source, reader) of each edge
 
 
 def flood(
@@ -231,33 +226,6 @@ class Network:
             vertex = heads[edge]
 
 
-OUTSIDE = 0  #: the number of what is in no loop
-_UNKNOWN = -1
-
-Links = Sequence[tuple[int, int]]  #: (source, reader) of each edge
-
-
-@dataclasses.dataclass(frozen=True)
-class Frames:
-    """The loops of a graph, numbered from 1 on; 0 is outside of all loops.
-
-    Attributes:
-        of: for each node the frame in which it runs; an Enter runs in the frame around the one that it leads into.
-        entered: for each Enter the frame that it leads into.
-        around: for each frame the one around it; 0 for 0.
-    """
-
-    of: Sequence[int]
-    entered: Mapping[int, int]
-    around: Sequence[int]
-
-    def with_those_around(self, frame: int) -> Iterable[int]:
-        """A frame and all that it lies in, but not :data:`OUTSIDE`."""
-        while frame != OUTSIDE:
-            yield frame
-            frame = self.around[frame]
-
-
 def control_links(view: GraphView) -> list[tuple[int, int]]:
     """The control edges of a graph: (the node that is waited for, the node that waits)."""
     protos = view.protos
@@ -282,40 +250,3 @@ def readers_of(node_count: int, links: Iterable[tuple[int, int]]) -> list[list[i
     for source, reader in links:
         readers[source].append(reader)
     return readers
-
-
-def find_frames(view: GraphView, links: Links) -> Frames | None:
-    """The frames of nodes, by all edges; ``None`` if the loops are broken, or two of them have one name."""
-    readers = readers_of(view.node_count, links)
-    of = [OUTSIDE] * view.node_count
-    for _, reader in links:
-        of[reader] = _UNKNOWN
-    entered: dict[int, int] = {}
-    number_of: dict[bytes, int] = {}
-    around = [OUTSIDE]
-    ready = [node for node, frame in enumerate(of) if frame == OUTSIDE]
-    reached = len(ready)
-    while ready:
-        node = ready.pop()
-        frame = of[node]
-        if view.ops[node] in LOOP_ENTRIES:
-            name = view.protos[node].attr["frame_name"].s
-            after = entered[node] = number_of.setdefault(name, len(around))
-            if after == len(around):
-                around.append(frame)
-            if around[after] != frame:
-                return None
-        elif view.ops[node] in LOOP_EXITS:
-            if frame == OUTSIDE:
-                return None
-            after = around[frame]
-        else:
-            after = frame
-        for reader in readers[node]:
-            if of[reader] == _UNKNOWN:
-                of[reader] = after
-                ready.append(reader)
-                reached += 1
-            elif of[reader] != after:
-                return None
-    return Frames(of, entered, around) if reached == view.node_count else None

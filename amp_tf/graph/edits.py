@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Mask, Node, Port, Unit
 from amp_tf.graph.wire import TypePlaces
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from amp_tf.graph.view import GraphView
 
 Tensor = tuple[int, int]  #: a node and one of its output ports
-_OF_A_LOOP = ("frame_name", "is_constant", "parallel_iterations")  # what the Enters of a loop say of it
 
 
 class Retype(NamedTuple):
@@ -113,53 +111,16 @@ class NewNode(NamedTuple):
     attributes: Any
 
     @classmethod
-    def having(
-        cls,
-        name: str,
-        op: str,
-        device: str,
-        inputs: tuple[Tensor, ...],
-        after: tuple[int, ...],
-        attributes: Mapping[str, Any],
-    ) -> NewNode:
-        """Any node; its attributes by name."""
-        return cls(name, op, device, inputs, after, _having(**attributes))
-
-    @classmethod
     def cast(cls, name: str, source: Tensor, device: str, *, of: int, to: int) -> NewNode:
         """Casts a tensor from one ``DataType`` to another."""
         return cls(name, "Cast", device, (source,), (), _cast_attributes(of, to))
-
-    @classmethod
-    def shape(cls, name: str, shape: Sequence[int], device: str, after: tuple[int, ...]) -> NewNode:
-        """A constant that is a shape."""
-        value = attribute()
-        value.tensor.dtype = datatypes.INT32
-        value.tensor.tensor_shape.dim.add().size = len(shape)
-        value.tensor.int_val.extend(shape)
-        return cls(name, "Const", device, (), after, _having(dtype=attribute(type=datatypes.INT32), value=value))
-
-    @classmethod
-    def reshape(cls, name: str, source: Tensor, shape: int, device: str) -> NewNode:
-        """Gives a float32 tensor the shape that a node gives."""
-        types = _having(T=attribute(type=datatypes.FLOAT), Tshape=attribute(type=datatypes.INT32))
-        return cls(name, "Reshape", device, (source, (shape, 0)), (), types)
 
     @classmethod
     def like(
         cls, name: str, view: GraphView, model: int, inputs: tuple[Tensor, ...], after: tuple[int, ...]
     ) -> NewNode:
         """Does what another node does, on its device, with these inputs and waiting for these nodes."""
-        attributes = _having(**view.protos[model].attr)
-        return cls(name, view.ops[model], view.devices[model], inputs, after, attributes)
-
-    @classmethod
-    def enter(cls, name: str, view: GraphView, model: int, source: Tensor, after: tuple[int, ...]) -> NewNode:
-        """Passes a float32 tensor into the loop that another Enter leads into, on its device, for all iterations."""
-        found = view.protos[model].attr
-        of_loop = {key: found[key] for key in _OF_A_LOOP if key in found}
-        attributes = _having(T=attribute(type=datatypes.FLOAT), **of_loop)
-        return cls(name, view.ops[model], view.devices[model], (source,), after, attributes)
+        return cls(name, view.ops[model], view.devices[model], inputs, after, having(**view.protos[model].attr))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +179,8 @@ def attribute(**value: Any) -> Any:
     return attr_value_pb2.AttrValue(**value)
 
 
-def _having(**attributes: Any) -> Any:
+def having(**attributes: Any) -> Any:
+    """A NodeDef that has these attributes, and nothing else."""
     from tensorflow.core.framework import node_def_pb2
 
     node = node_def_pb2.NodeDef()
@@ -230,4 +192,4 @@ def _having(**attributes: Any) -> Any:
 @functools.lru_cache(maxsize=64)
 def _cast_attributes(of: int, to: int) -> Any:
     """Shared by all casts between two types, of which a graph may have thousands."""
-    return _having(SrcT=attribute(type=of), DstT=attribute(type=to), Truncate=attribute(b=False))
+    return having(SrcT=attribute(type=of), DstT=attribute(type=to), Truncate=attribute(b=False))

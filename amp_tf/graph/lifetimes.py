@@ -80,15 +80,7 @@ class Lifetimes:
         is_bound = view.mask_with(CONTROL_FLOW | REFERENCE_VARIABLES)
         first = np.flatnonzero(is_bound).tolist()
         is_bound[flood(first, bytearray(~is_bound), [(order.fanout_start, order.fanout)])] = True
-        return cls(
-            times,
-            order,
-            is_bound,
-            owners,
-            elements,
-            units,
-            reads,
-        )
+        return cls(times, order, is_bound, owners, elements, units, reads)
 
     def bytes_over_time(self, dtypes: Sequence[int] | Indices) -> npt.NDArray[np.float64]:
         """How many bytes are live at each time.

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.algorithms import Links, control_links, data_links, is_sorted
+from amp_tf.graph.algorithms import control_links, data_links, is_sorted
 from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.view import GraphView
@@ -85,12 +85,6 @@ def find_ring(ops: Sequence[str], links: npt.ArrayLike, node_count: int) -> int 
     return int(waiting.argmax()) if waiting.any() else None
 
 
-def find_cycle(view: GraphView, waits: Links = ()) -> str:
-    """The name of a node on a cycle of data edges and ``waits`` that no NextIteration closes, or an empty string."""
-    node = find_ring(view.ops, [*data_links(view), *waits], view.node_count)
-    return "" if node is None else view.names[node]
-
-
 def _nodes_kept(case: Case) -> str:
     return "" if case.old_ones(case.after.names) == case.before.names else "a node of the original graph is missing"
 
@@ -113,9 +107,12 @@ def _no_new_cycle(case: Case) -> str:
     """A graph that had a cycle before proves nothing."""
     if not case.edits and not _inputs_kept(case) and not _casts_wait(case):
         return ""
-    graphs, have_waits = (case.after, case.original), case.edits.waits or _casts_wait(case)
-    after, before = (find_cycle(each, control_links(each) if have_waits else ()) for each in graphs)
-    return f"{after!r} is on a cycle" if after and not before else ""
+    have_waits = case.edits.waits or _casts_wait(case)
+    after, before = (
+        find_ring(view.ops, [*data_links(view), *(control_links(view) if have_waits else ())], view.node_count)
+        for view in (case.after, case.original)
+    )
+    return f"{case.after.names[after]!r} is on a cycle" if after is not None and before is None else ""
 
 
 def _casts_wait(case: Case) -> bool:
@@ -173,7 +170,6 @@ def _rest_kept(case: Case) -> str:
 
 
 def _rest(proto: Any) -> tuple[list[str], dict[str, bytes]]:
-    """The control inputs, and the attributes that are not types."""
     attributes = {key: value for key, value in proto.attr.items() if not (value.type or value.list.type)}
     return (_controls(proto), {key: value.SerializeToString(deterministic=True) for key, value in attributes.items()})
 

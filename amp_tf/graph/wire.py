@@ -47,6 +47,20 @@ UNKNOWN = -2  #: among them, not a tensor of the graph; smaller numbers: a contr
 LIBRARY = Path(__file__).with_name("amp_tf_wire.so")
 
 
+_COLUMNS = [
+    "names",
+    "name_ends",
+    "input_counts",
+    "kinds",
+    "firsts",
+    "devices",
+    "device_firsts",
+    "sources",
+    "ports",
+    "entries",
+]
+
+
 class _Graph(ctypes.Structure):
     """``graph`` in wire.c."""
 
@@ -55,21 +69,9 @@ class _Graph(ctypes.Structure):
         ("node_count", ctypes.c_uint64),
         ("ends", ctypes.c_void_p),
         ("is_tail_opaque", ctypes.c_int32),
-        ("input_count", ctypes.c_uint64),
-        ("names_size", ctypes.c_uint64),
-        ("names", ctypes.c_void_p),
-        ("name_ends", ctypes.c_void_p),
-        ("input_counts", ctypes.c_void_p),
-        ("kinds", ctypes.c_void_p),
-        ("firsts", ctypes.c_void_p),
-        ("devices", ctypes.c_void_p),
-        ("device_firsts", ctypes.c_void_p),
-        ("sources", ctypes.c_void_p),
-        ("ports", ctypes.c_void_p),
-        ("entries", ctypes.c_void_p),
-        ("entry_count", ctypes.c_uint64),
-        ("kind_count", ctypes.c_uint64),
-        ("device_count", ctypes.c_uint64),
+        *((name, ctypes.c_uint64) for name in ("input_count", "names_size")),
+        *((name, ctypes.c_void_p) for name in _COLUMNS),
+        *((name, ctypes.c_uint64) for name in ("entry_count", "kind_count", "device_count")),
         ("duplicate", ctypes.c_int32),
     )
 

@@ -123,14 +123,18 @@ class UnknownOp:
     @property
     def guess(self) -> str:
         """The ops whose names are the closest, as a question; empty if none is close."""
-        names = _known_names()
+        import tensorflow as tf
+
+        names = {name.lower(): name for name in sorted({*dir(tf.raw_ops), *_lists_of()})}
         close = [names[name] for name in difflib.get_close_matches(self.op.lower(), names, n=_NAMED, cutoff=_CLOSE)]
         return f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
 
 
 def find_unknown(config: AmpConfig) -> tuple[UnknownOp, ...]:
     """The names in the list changes that no op has which is registered now, each with its field."""
-    return tuple(UnknownOp(field, op) for field, op in _changes(config) if not _is_registered(op))
+    from tensorflow.python.framework import op_def_registry
+
+    return tuple(UnknownOp(field, op) for field, op in _changes(config) if op_def_registry.get(op) is None)
 
 
 def without(config: AmpConfig, unknown: tuple[UnknownOp, ...]) -> AmpConfig:
@@ -181,12 +185,6 @@ def _changes(config: AmpConfig) -> Iterator[tuple[str, str]]:
                 yield field, op
 
 
-def _is_registered(op: str) -> bool:
-    from tensorflow.python.framework import op_def_registry
-
-    return op_def_registry.get(op) is not None
-
-
 def _lists_with(op: str) -> set[str]:
     """The lists that an op is on, registered ones included."""
     row = find_registered(op)
@@ -195,18 +193,10 @@ def _lists_with(op: str) -> set[str]:
 
 @functools.cache
 def _lists_of() -> dict[str, set[str]]:
-    """The lists that each op is on, of all tables."""
     lists: dict[str, set[str]] = {}
     for row in ROWS:
         lists.setdefault(row.op, set()).add(row.op_list)
     return lists
-
-
-def _known_names() -> dict[str, str]:
-    """The ops that a user may mean, by their names in small letters."""
-    import tensorflow as tf
-
-    return {name.lower(): name for name in sorted({*dir(tf.raw_ops), *_lists_of()})}
 
 
 @functools.lru_cache(maxsize=256)

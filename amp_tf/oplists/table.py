@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
 
 CUDA = "cuda"
 CPU = "cpu"
@@ -56,15 +55,10 @@ class OpRow:
     origin: str = TENSORFLOW
 
 
-@dataclasses.dataclass(frozen=True)
-class _Group:
-    """Ops that share everything but their name."""
-
-    op_list: str
-    why: str
-    ops: str
-    tables: tuple[str, ...] = TABLES
-    origin: str = TENSORFLOW
+def _rows(
+    op_list: str, why: str, ops: str, tables: tuple[str, ...] = TABLES, origin: str = TENSORFLOW
+) -> tuple[OpRow, ...]:
+    return tuple(OpRow(op, table, op_list, why, origin) for table in tables for op in ops.split())
 
 
 _PRODUCT = "is a matrix product or convolution: the hardware runs it several times faster in 16 bit, summing in float32"
@@ -82,61 +76,61 @@ _FUSED = "is a matrix product or convolution that TensorFlow's remapper fused wi
 #: process where the two differ.
 FUSED_PRODUCTS = Trait("_FusedMatMul _FusedConv2D _FusedConv3D _FusedDepthwiseConv2dNative")
 
-_GROUPS = (
-    _Group(
+ROWS: tuple[OpRow, ...] = (
+    *_rows(
         ALLOW,
         _PRODUCT,
         """Conv2D Conv2DBackpropFilter Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2
         DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput
         MatMul BatchMatMul BatchMatMulV2 Einsum""",
     ),
-    _Group(
+    *_rows(
         ALLOW,
         _PRODUCT,
         "Conv3DBackpropFilter Conv3DBackpropInput FusedConv2DBiasActivation FusedSparseConvGpuV2",
         (CUDA,),
     ),
-    _Group(ALLOW, _PRODUCT, "FusedPadConv2D", (CPU,)),
-    _Group(
+    *_rows(ALLOW, _PRODUCT, "FusedPadConv2D", (CPU,)),
+    *_rows(
         ALLOW,
         "is a recurrent layer made of matrix products",
         """BlockLSTM BlockLSTMV2 BlockLSTMGrad BlockLSTMGradV2 CudnnRNN CudnnRNNBackprop CudnnRNNBackpropV2
         CudnnRNNBackpropV3 CudnnRNNV2 CudnnRNNV3 GRUBlockCell GRUBlockCellGrad LSTMBlockCell LSTMBlockCellGrad""",
         (CUDA,),
     ),
-    _Group(
+    *_rows(
         ALLOW,
         "is a fused GPU layer that TensorFlow's lists name",
         "Mha MhaV2 Tmlp TmlpV2 TmlpV3 Pmlp FastUnsortedSegmentMax VoxelMax",
         (CUDA,),
     ),
-    _Group(ALLOW, _FUSED, " ".join(sorted(FUSED_PRODUCTS)), TABLES, AMP_TF),
-    _Group(
+    *_rows(ALLOW, _FUSED, " ".join(sorted(FUSED_PRODUCTS)), TABLES, AMP_TF),
+    *_rows(
         INFER,
         _ELEMENTWISE,
         """Add AddN AddV2 BiasAdd BiasAddGrad BiasAddV1 Elu EluGrad Erf Erfc FloorDiv Inv LeakyRelu LeakyReluGrad Log
         Log1p LogSoftmax Mul Prod RealDiv Reciprocal Selu SeluGrad Sigmoid SigmoidGrad Softmax Softplus SoftplusGrad
         Softsign SoftsignGrad Sqrt Sub Tanh TanhGrad""",
     ),
-    _Group(INFER, "is a Sigmoid times its input, which TensorFlow's remapper made one op", "_MklSwish", (CPU,), AMP_TF),
-    _Group(INFER, _ELEMENTWISE, "AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad"),
-    _Group(
+    *_rows(INFER, "is a Sigmoid times its input, which TensorFlow's remapper made one op", "_MklSwish", (CPU,), AMP_TF),
+    *_rows(INFER, _ELEMENTWISE, "AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad"),
+    *_rows(
         INFER,
         _NORMALISES,
         "FusedBatchNormV2 FusedBatchNormGradV2 FusedBatchNormV3 FusedBatchNormGradV3 _FusedBatchNormEx",
     ),
-    _Group(INFER, _ELEMENTWISE, "Rsqrt Square SquaredDifference", (CPU,)),
-    _Group(INFER, "sums in float32 inside its kernel, and bfloat16 has float32's range", "Mean Sum", (CPU,)),
-    _Group(DENY, _REDUCES, "Mean Sum", (CUDA,)),
-    _Group(DENY, _REDUCES, "L2Loss"),
-    _Group(DENY, _RANGE, "Exp Expm1 Pow"),
-    _Group(
+    *_rows(INFER, _ELEMENTWISE, "Rsqrt Square SquaredDifference", (CPU,)),
+    *_rows(INFER, "sums in float32 inside its kernel, and bfloat16 has float32's range", "Mean Sum", (CPU,)),
+    *_rows(DENY, _REDUCES, "Mean Sum", (CUDA,)),
+    *_rows(DENY, _REDUCES, "L2Loss"),
+    *_rows(DENY, _RANGE, "Exp Expm1 Pow"),
+    *_rows(
         DENY,
         "takes exponentials and a logarithm of their sum; the loss needs float32",
         "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
     ),
-    _Group(DENY, "writes checkpoints, which stay float32", "SaveV2"),
-    _Group(
+    *_rows(DENY, "writes checkpoints, which stay float32", "SaveV2"),
+    *_rows(
         CLEAR,
         _MOVES,
         """ArgMax ArgMin BatchToSpace BatchToSpaceND BroadcastTo Concat ConcatV2 DepthToSpace DynamicPartition
@@ -146,19 +140,19 @@ _GROUPS = (
         SpaceToDepth Split SplitV Squeeze StopGradient StridedSlice StridedSliceGrad Tile TopK TopKV2 Transpose Unpack
         Where ZerosLike""",
     ),
-    _Group(CLEAR, _MOVES, "OneHot Size", (CUDA,)),
-    _Group(CLEAR, "adds each value to few places, in bfloat16's full range", "ResizeBilinear ScatterNd", (CPU,)),
-    _Group(
+    *_rows(CLEAR, _MOVES, "OneHot Size", (CUDA,)),
+    *_rows(CLEAR, "adds each value to few places, in bfloat16's full range", "ResizeBilinear ScatterNd", (CPU,)),
+    *_rows(
         CLEAR,
         _SIGN,
         """Abs Ceil CheckNumerics ClipByValue Floor IsFinite IsInf IsNan Max MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad
         MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2 MaxPoolV2 Maximum Min Minimum MirrorPadGrad Neg Relu Relu6
         Relu6Grad ReluGrad ResizeNearestNeighborGrad Round Sign""",
     ),
-    _Group(CLEAR, _SIGN, "MaxPool3DGradGrad", (CUDA,)),
-    _Group(CLEAR, _LOOP, "Enter Exit Merge NextIteration Switch"),
-    _Group(CLEAR, _LOOP, "StatelessWhile While", (CPU,)),
-    _Group(
+    *_rows(CLEAR, _SIGN, "MaxPool3DGradGrad", (CUDA,)),
+    *_rows(CLEAR, _LOOP, "Enter Exit Merge NextIteration Switch"),
+    *_rows(CLEAR, _LOOP, "StatelessWhile While", (CPU,)),
+    *_rows(
         CLEAR,
         _LIST,
         """TensorListConcat TensorListConcatLists TensorListConcatV2 TensorListGather TensorListGetItem
@@ -166,16 +160,6 @@ _GROUPS = (
         TensorListScatterV2 TensorListScatterIntoExistingList TensorListSetItem TensorListSplit TensorListStack""",
     ),
 )
-
-
-def _rows() -> Iterator[OpRow]:
-    for group in _GROUPS:
-        for table in group.tables:
-            for op in group.ops.split():
-                yield OpRow(op, table, group.op_list, group.why, group.origin)
-
-
-ROWS: tuple[OpRow, ...] = tuple(_rows())
 PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)  #: ops that 16 bit is for
 
 #: Ops that are rewritten to a successor whose types can be split, and the types that the successor adds.

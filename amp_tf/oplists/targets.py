@@ -156,16 +156,14 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
     device_type, precision, why_none = _choose(config, hardware, on_gpu)
     if precision is None:
         return Resolution(None, default_device, why_none)
-    lists = build_lists(_table(device_type, precision), config, more)
-    uses_onednn = _uses_onednn(device_type, precision, hardware)
+    # float16 always follows the cuda lists, which guard its range; bfloat16 on a CPU follows the cpu lists.
+    is_cpus = device_type == CPU_DEVICE and precision is Precision.BFLOAT16
+    lists = build_lists(CPU if is_cpus else CUDA, config, more)
+    # Whether oneDNN computes in it: as IsDataTypeSupportedByOneDNNOnThisCPU of TensorFlow decides.
+    uses_onednn = is_cpus and hardware.has_onednn and (hardware.cpu_has_bf16 or hardware.cpu_has_avx512)
     if hardware.is_xla:
         lists = lists.without(FLOAT32_ONLY_IN_XLA)
-    uses_cost_model = (
-        device_type == CPU_DEVICE
-        and precision is Precision.BFLOAT16
-        and config.precision == "auto"
-        and not (config.ignore_performance or lists.force_all)
-    )
+    uses_cost_model = is_cpus and config.precision == "auto" and not (config.ignore_performance or lists.force_all)
     asked = frozenset(config.allow_add) if uses_cost_model and hardware.is_xla else None
     if asked is not None and not (asked or config.force_f16):
         return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/README.md, XLA on CPUs
@@ -192,17 +190,6 @@ def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, P
         why = "is no faster in bfloat16" if hardware.cpu_has_bf16 else "has neither avx512_bf16 nor amx_bf16"
         return CPU_DEVICE, None, f"this CPU {why} and TensorFlow sees no GPU"
     return CPU_DEVICE, chosen, ""
-
-
-def _uses_onednn(device_type: str, precision: Precision, hardware: Hardware) -> bool:
-    """Whether oneDNN computes in the precision: as ``IsDataTypeSupportedByOneDNNOnThisCPU`` of TensorFlow decides."""
-    on_cpu = device_type == CPU_DEVICE and hardware.has_onednn
-    return on_cpu and precision is Precision.BFLOAT16 and (hardware.cpu_has_bf16 or hardware.cpu_has_avx512)
-
-
-def _table(device_type: str, precision: Precision) -> str:
-    """float16 always follows the ``cuda`` lists, which guard its range; bfloat16 on a CPU follows the ``cpu`` lists."""
-    return CPU if device_type == CPU_DEVICE and precision is Precision.BFLOAT16 else CUDA
 
 
 @functools.lru_cache(maxsize=64)

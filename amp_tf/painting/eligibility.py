@@ -274,8 +274,3 @@ def _positions(
         choices = (choice for size in range(len(attrs), 0, -1) for choice in itertools.combinations(attrs, size))
         runnable = next(filter(runs, choices), ())
     return tuple(allowed), tuple(position for position in allowed if signature.slots[position].attr in runnable)
-
-
-def is_quantized(view: GraphView, node: Node) -> bool:
-    """Whether any type of the node is a quantized one."""
-    return not datatypes.QUANTIZED.isdisjoint(view.dtypes[view.base[node] : view.base[node + 1]])

@@ -15,7 +15,6 @@ instead.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -26,48 +25,22 @@ import numpy as np
 from amp_tf.graph.attributes import floats
 from amp_tf.graph.datatypes import Mask, Node, Unit
 from amp_tf.graph.view import Edges, GraphView
-from amp_tf.oplists import fusions
-from amp_tf.oplists.kernels import PAIRED
-from amp_tf.oplists.table import (
-    BIASES,
-    COMMUTATIVE,
-    INACCURATE,
-    MATRIX_PRODUCT,
-    SQUEEZING,
-    SUMS_IN_EIGEN,
-    SUMS_IN_ITS_TYPE,
-    UNSIGNED,
-)
+from amp_tf.oplists import fusions, table
 from amp_tf.oplists.targets import CPU_DEVICE, Target
 from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.reasons import FORCED, Rule
+from amp_tf.painting.reasons import Rule
 
 _MOST_TERMS = 24  #: more than any Gelu has, counted as often as they are read
 _MOST_BEHIND = 4  #: as many nodes as come after the core of any at most
 _BIASED = frozenset(fusions.GELUS.values())
-_UNMATCHED = "a pooling and its gradient are slow in two types, and one of them stays in float32"
 
 
-@dataclasses.dataclass(frozen=True)
-class Inexact:
-    """Ops whose 16-bit kernels lose more than a rounding.
-
-    Attributes:
-        ops: the ops.
-        reason: what they lose.
-        when: for which targets.
-    """
-
-    ops: frozenset[str]
-    reason: Rule
-    when: Callable[[Target], bool] = lambda target: True
-
-
-INEXACT = (
-    Inexact(SUMS_IN_ITS_TYPE, Rule.SUMS, lambda target: target.device_type == CPU_DEVICE),
+#: Ops whose 16-bit kernels lose more than a rounding, what they lose, and for which targets.
+INEXACT: tuple[tuple[frozenset[str], Rule, Callable[[Target], bool]], ...] = (
+    (table.SUMS_IN_ITS_TYPE, Rule.SUMS, lambda target: target.device_type == CPU_DEVICE),
     # On CPUs the kernel of AvgPool has a sum of float32 where it is oneDNN's: for bfloat16, and on some CPUs alone.
-    Inexact(SUMS_IN_EIGEN, Rule.SUMS, lambda target: target.device_type == CPU_DEVICE and not target.adds_in_float32),
-    Inexact(INACCURATE, Rule.INACCURATE),
+    (table.SUMS_IN_EIGEN, Rule.SUMS, lambda target: target.runs_eigen),
+    (table.INACCURATE, Rule.INACCURATE, lambda _: True),
 )
 
 
@@ -101,33 +74,16 @@ def take_inexact_off_lists(canvas: Canvas) -> None:
         allow2 = MatMul(infer2, x)     f16
     """
     view, edges = canvas.view, canvas.view.edges
-    for row in INEXACT:
-        if row.when(canvas.target):
+    for ops, reason, applies in INEXACT:
+        if applies(canvas.target):
             listed = canvas.on_clear | canvas.on_infer
-            units = [unit for unit in canvas.float32_units(view.nodes_with(row.ops)) if listed[unit]]
+            units = [unit for unit in canvas.float32_units(view.nodes_with(ops)) if listed[unit]]
             canvas.on_clear[units] = canvas.on_infer[units] = 0
-            canvas.rule[units] = row.reason
-    unsigned, negative = view.mask_with(UNSIGNED), view.mask_with(("Neg",))
+            canvas.rule[units] = reason
+    unsigned, negative = view.mask_with(table.UNSIGNED), view.mask_with(("Neg",))
     negative[edges.dst_node[negative[edges.dst_node] & ~unsigned[edges.src_node]]] = False
     bounded = view.mask_with(("Exp",))[edges.dst_node] & negative[edges.src_node]
     canvas.on_deny[edges.dst_unit[bounded]] = 0
-
-
-def kernel_pairs(canvas: Canvas) -> Iterator[list[Unit]]:
-    """The units of gradients of maxima and of their forward ops, whose 16-bit kernels are fast only together."""
-    view = canvas.view
-    for source, node, position in _edges_into(view, PAIRED).rows("src_node", "dst_node", "dst_position"):
-        if PAIRED[view.ops[node]] == (view.ops[source], position):
-            yield [view.base[each] + view.signatures[each].outputs[0] for each in (source, node)]
-
-
-def drop_unmatched_pairs(canvas: Canvas) -> None:
-    """Leaves one of a pair of kernels in float32 where the other stays there: mixed, they take fifty times as long."""
-    for pair in kernel_pairs(canvas):
-        painted = [unit for unit in pair if canvas.allow[unit] and canvas.rule[unit] not in FORCED]
-        if len(painted) == 1 and not all(canvas.allow[unit] for unit in pair):
-            canvas.unpaint_allow(painted, Rule.DOES_NOT_PAY)
-            canvas.weighed.update(dict.fromkeys(painted, _UNMATCHED))
 
 
 def fused_with_products(canvas: Canvas, *, gradients_only: bool = False) -> dict[Unit, Unit]:
@@ -159,26 +115,19 @@ def _beside_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node
     """The nodes of :data:`fusions.FUSED_WITH` and the products that read the same tensor."""
     if not any(op in view.ops for op in fusions.FUSED_WITH):
         return
-    products = set(fusions.FUSED_WITH.values())
-    edges = _edges_into(view, {*fusions.FUSED_WITH, *(product for product, _ in products)})
-    read_by: dict[tuple[str, int, Node, int, bool], Node] = {}
-    beside: list[tuple[Node, Node, int]] = []
-    for source, port, node, position in edges.rows("src_node", "src_port", "dst_node", "dst_position"):
-        op = view.ops[node]
-        if (op, position) in products:
-            read_by[op, position, source, port, is_f16[node]] = node
-        elif op in fusions.FUSED_WITH:
-            beside.append((node, source, port))
-    for node, source, port in beside:
-        product = read_by.get((*fusions.FUSED_WITH[view.ops[node]], source, port, is_f16[node]))
-        if product is not None:
-            yield node, product
+    columns = "src_node", "src_port", "dst_node", "dst_position"
+    for op, (product, place) in fusions.FUSED_WITH.items():
+        rows = _edges_into(view, {product}).rows(*columns)
+        read_by = {(source, port, is_f16[node]): node for source, port, node, position in rows if position == place}
+        for source, port, node, _ in _edges_into(view, {op}).rows(*columns):
+            if (source, port, is_f16[node]) in read_by:
+                yield node, read_by[source, port, is_f16[node]]
 
 
 def _behind_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
     """Biases that are added to a product, and the activations of these, each with the product."""
     yield from _gelus(view, is_f16)
-    if not any(op in view.ops for op in BIASES):
+    if not any(op in view.ops for op in table.BIASES):
         return
     edges = view.edges
     may_lie_between = np.bincount(edges.src_node, minlength=view.node_count) == 1
@@ -196,22 +145,22 @@ def _behind_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node
     for fusion in fusions.FUSIONS:
         if not fusion.activations or not (products := {*view.nodes_with({fusion.product.op})}):
             continue
-        biases = behind(products, BIASES)
+        biases = behind(products, table.BIASES)
         yield from biases.items()
         yield from ((node, biases[bias]) for node, bias in behind(biases, fusion.activations).items())
-        squeezed = behind(products, SQUEEZING) if fusion.squeezed else {}
-        yield from ((bias, squeezed[squeeze]) for bias, squeeze in behind(squeezed, BIASES).items())
+        squeezed = behind(products, table.SQUEEZING) if fusion.squeezed else {}
+        yield from ((bias, squeezed[squeeze]) for bias, squeeze in behind(squeezed, table.BIASES).items())
 
 
 def _gelus(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
     """The nodes of Gelus behind a product of matrices and its bias, each with the product."""
     for gelu in find_gelus(view):
         product = gelu.biased
-        if view.ops[product] in BIASES:
+        if view.ops[product] in table.BIASES:
             product = view.inputs(product)[0][0]
             is_alone = np.count_nonzero(view.edges.src_node == product) == 1
             if (
-                not is_alone or view.ops[product] not in MATRIX_PRODUCT
+                not is_alone or view.ops[product] not in table.MATRIX_PRODUCT
             ):  # it may be an argument, which has no attributes
                 continue
         attributes = view.protos[product].attr
@@ -231,7 +180,6 @@ def _waits(view: GraphView, node: Node) -> bool:
 
 
 def _edges_into(view: GraphView, ops: Container[str]) -> Edges:
-    """The edges that go to nodes of some ops."""
     return view.edges.at(view.mask_with(ops)[view.edges.dst_node])
 
 
@@ -292,23 +240,8 @@ def _gelu(view: GraphView, reads: Mapping[Node, Sequence[Node]], end: Node) -> G
             return "?"
         terms = [formula(source) for source in reads.get(node, ())]
         nodes.append(node)
-        return f"{op}({', '.join(sorted(terms) if op in COMMUTATIVE else terms)})"
+        return f"{op}({', '.join(sorted(terms) if op in table.COMMUTATIVE else terms)})"
 
     op = fusions.GELUS.get(formula(end))
     is_one = len(set(biased)) == 1
     return Gelu(biased[0], nodes) if is_one and view.ops[biased[0]] == op else None
-
-
-def find_swishes(view: GraphView) -> list[tuple[Node, Node]]:
-    """The nodes that TensorFlow's remapper will compute as one :data:`fusions.SWISH`: the Sigmoid and the product.
-
-    Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
-    """
-    edges = view.edges
-    is_alone = view.mask_with((fusions.SIGMOID,)) & (np.bincount(edges.src_node, minlength=view.node_count) == 1)
-    read = edges.at(is_alone[edges.src_node] & view.mask_with((fusions.GATING,))[edges.dst_node])
-    return [
-        (inner, outer)
-        for inner, outer in read.rows("src_node", "dst_node")
-        if sorted(view.inputs(outer)) == sorted([*view.inputs(inner), (inner, 0)])
-    ]

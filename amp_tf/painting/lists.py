@@ -12,7 +12,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Node
 from amp_tf.oplists.table import CASTS, REFERENCE_READERS, REFERENCE_VARIABLES
 from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.eligibility import can_be_forced, is_quantized
+from amp_tf.painting.eligibility import can_be_forced
 from amp_tf.painting.reasons import Rule
 
 
@@ -154,8 +154,9 @@ def drop_unsupported(canvas: Canvas) -> None:
     unsupported = units_of(canvas.allow & (canvas.type_allowed ^ 1))
     canvas.unpaint_allow(unsupported, Rule.TYPE_NOT_ALLOWED)
     if not datatypes.QUANTIZED.isdisjoint(canvas.view.dtypes):
-        quantized = [unit for unit in units_of(canvas.allow) if is_quantized(canvas.view, canvas.node_of[unit])]
-        canvas.unpaint_allow(quantized, Rule.QUANTIZED)
+        is_quantized = np.isin(canvas.view.dtypes, sorted(datatypes.QUANTIZED))
+        quantized = canvas.view.spread(canvas.nodes_of(is_quantized)) & canvas.allow
+        canvas.unpaint_allow(units_of(quantized), Rule.QUANTIZED)
 
 
 def retarget_casts(canvas: Canvas) -> None:

@@ -192,7 +192,6 @@ def _around(path: str, paths: Iterable[str]) -> str:
 
 
 def _computed(view: GraphView, node: Node) -> Iterator[str]:
-    """What a node computes, a fused product in its parts."""
     op = view.ops[node]
     if op in SPLIT_PRODUCTS:
         yield SPLIT_PRODUCTS[op].op

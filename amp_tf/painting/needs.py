@@ -29,28 +29,7 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import of_constants
 from amp_tf.graph.datatypes import Mask
-from amp_tf.oplists.table import (
-    ABSOLUTE,
-    ADDING,
-    CASTS,
-    COMPARING,
-    DECOMPOSING,
-    FILTERING,
-    FOLLOWING,
-    FUSED_PRODUCTS,
-    KEEPING,
-    LINEAR,
-    LOGARITHMS,
-    LONG_PRODUCTS,
-    MAXIMA,
-    PLACING,
-    ROOTS,
-    SCALING,
-    SUBTRACTING,
-    SUMS_IN_BFLOAT16,
-    TOTALS,
-    UNCHANGED,
-)
+from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.flow import Flow, Values
 from amp_tf.painting.reasons import Rule
@@ -78,16 +57,16 @@ class Need:
 RESULTS = Need(Rule.AFTER_PRODUCTS, frozenset())
 #: In the order in which they say why.
 NEEDS = (
-    Need(Rule.WHOLE_NUMBERS, ABSOLUTE | CASTS),
-    Need(Rule.WHOLE_NUMBERS, PLACING, position=1),
+    Need(Rule.WHOLE_NUMBERS, table.ABSOLUTE | table.CASTS),
+    Need(Rule.WHOLE_NUMBERS, table.PLACING, position=1),
     RESULTS,
-    Need(Rule.NEEDED, SUBTRACTING | ROOTS, through=LINEAR - TOTALS),
-    Need(Rule.NEEDED, LOGARITHMS | DECOMPOSING | LONG_PRODUCTS),
+    Need(Rule.NEEDED, table.SUBTRACTING | table.ROOTS, through=table.LINEAR - table.TOTALS),
+    Need(Rule.NEEDED, table.LOGARITHMS | table.DECOMPOSING | table.LONG_PRODUCTS),
 )
 
 
 def keep_needed(canvas: Canvas) -> None:
-    """What a reader needs exactly, and what no product uses, is painted deny, back to the product.
+    """What a reader needs more exactly than 16 bit, and what no product uses, stays in float32, back to the product.
 
     A bias, an activation without arithmetic and what only moves values still have the type of the product before them,
     so that kernels can be fused; so has a bias gradient (:func:`amp_tf.painting.ties.match_types`). What variables hold
@@ -131,19 +110,20 @@ def keep_needed(canvas: Canvas) -> None:
     for need in NEEDS:
         causes: dict[int, int] = {}
         if need is RESULTS:
-            follows = (moving & (values.count_inputs() == 1)) | values.nodes_of(FOLLOWING)
+            follows = (moving & (values.count_inputs() == 1)) | values.nodes_of(table.FOLLOWING)
             fused = values.downstream(flow.products, through=flow.results & follows)
-            found = flow.results & ~fused & ~values.nodes_of(SUMS_IN_BFLOAT16) & flow.is_open
+            found = flow.results & ~fused & ~values.nodes_of(table.SUMS_IN_BFLOAT16) & flow.is_open
         else:
             asking, found = _asking(need, flow.unmasked, moving)
             passing = flow.is_open if need.through is None else flow.is_open & (moving | values.nodes_of(need.through))
             needed = asking | flow.unmasked.asked(asking, need.position, passing, causes)
             found |= needed
-            if need.asked_by >= SUBTRACTING:
-                filters = flow.products & values.nodes_of(FILTERING) & flow.unmasked.sources_of(needed)
+            if need.asked_by >= table.SUBTRACTING:
+                filters = flow.products & values.nodes_of(table.FILTERING) & flow.unmasked.sources_of(needed)
                 canvas.keep_allowed(units_of(canvas.view.spread(filters).astype(np.bool_)), need.reason)
-                found |= _totals_apart(flow.unmasked, moving | (values.nodes_of(LINEAR - TOTALS) & ~flow.users))
-            split = flow.products & values.nodes_of(FUSED_PRODUCTS) & flow.unmasked.sources_of(found)
+                adding = moving | (values.nodes_of(table.LINEAR - table.TOTALS) & ~flow.users)
+                found |= _totals_apart(flow.unmasked, adding)
+            split = flow.products & values.nodes_of(table.FUSED_PRODUCTS) & flow.unmasked.sources_of(found)
             canvas.to_split += np.flatnonzero(split).tolist()
         canvas.keep(found, need.reason, causes)
 
@@ -151,19 +131,19 @@ def keep_needed(canvas: Canvas) -> None:
 def _asking(need: Need, values: Values, moving: Mask) -> tuple[Mask, Mask]:
     """The nodes that ask, and those that stay in float32 whether or not they pass it on."""
     asking = values.nodes_of(need.asked_by)
-    if need.asked_by >= CASTS:  # to integers
+    if need.asked_by >= table.CASTS:  # to integers
         view = values.view
-        for node in view.nodes_with(CASTS):
+        for node in view.nodes_with(table.CASTS):
             result = view.signatures[node].slot_of("DstT")
             asking[node] = result is not None and view.dtypes[view.base[node] + result] in datatypes.INTEGERS
-    if not need.asked_by >= SUBTRACTING:
+    if not need.asked_by >= table.SUBTRACTING:
         return asking, asking if need.position is None else np.zeros_like(asking)
     # Who takes a value from another that may be like it asks; not from a single number. A value and its own mean, or
     # weighted mean, share their rounding: there the mean alone is needed, with what moves it.
     single = of_constants(values.view, lambda number: number.size == 1, np.bool_)
-    differences, totals = values.nodes_of(SUBTRACTING), values.nodes_of(TOTALS)
+    differences, totals = values.nodes_of(table.SUBTRACTING), values.nodes_of(table.TOTALS)
     means = totals | values.downstream(totals, through=moving)
-    made, scaling = values.behind(moving), values.nodes_of(SCALING)
+    made, scaling = values.behind(moving), values.nodes_of(table.SCALING)
     centred, own = np.zeros_like(asking), np.zeros_like(asking)
     for node in np.flatnonzero(differences & values.readers_of(means)).tolist():
         ends = set(made[values.sources_at(node)].tolist())
@@ -175,7 +155,7 @@ def _asking(need: Need, values: Values, moving: Mask) -> tuple[Mask, Mask]:
     # TensorFlow makes c - x + z of z - x + c, and c - x - y + z of z - (x + y) + c.
     turned = differences & values.readers_of(single, position=0)
     turned |= differences & values.readers_of(turned, position=0)
-    sums = values.nodes_of(ADDING) & values.readers_of(turned)
+    sums = values.nodes_of(table.ADDING) & values.readers_of(turned)
     asking &= ~(differences & (values.readers_of(single) & ~values.sources_of(sums) | centred))
     asking |= sums
     own |= values.downstream(own, through=moving)
@@ -187,10 +167,10 @@ def _totals_apart(values: Values, passing: Mask) -> Mask:
 
     What they add may be 16 bit, they may not: no rounding of another one is beside theirs to cancel it.
     """
-    totals = values.nodes_of(TOTALS)
+    totals = values.nodes_of(table.TOTALS)
     near = totals | values.downstream(totals, through=passing)
     readings = np.bincount(values.readers[near[values.sources]], minlength=len(near))
-    apart = values.nodes_of(SUBTRACTING) & (readings == 2)
+    apart = values.nodes_of(table.SUBTRACTING) & (readings == 2)
     return totals & values.sources_of(apart | values.upstream(apart, through=passing))
 
 
@@ -201,9 +181,11 @@ def _stored_maxima(flow: Flow) -> Mask:
     optional; an operand from outside it may read by a way of its own.
     """
     values = flow.values
-    moves, keeping = flow.is_open & values.nodes_of(UNCHANGED), values.nodes_of(KEEPING)
+    moves, keeping = flow.is_open & values.nodes_of(table.UNCHANGED), values.nodes_of(table.KEEPING)
     kept = keeping | values.upstream(keeping, through=moves)
-    maxima = values.nodes_of(MAXIMA) & values.sources_of(kept)
+    maxima = values.nodes_of(table.MAXIMA) & values.sources_of(kept)
     operands = values.sources_of(maxima) | values.upstream(maxima, through=moves)
-    compared = values.upstream(values.nodes_of(COMPARING), through=moves) & values.downstream(operands, through=moves)
+    compared = values.upstream(values.nodes_of(table.COMPARING), through=moves) & values.downstream(
+        operands, through=moves
+    )
     return maxima | compared | values.downstream(maxima | operands, through=kept)

@@ -31,24 +31,7 @@ from amp_tf.graph.attributes import ARG_OP, of_constants
 from amp_tf.graph.datatypes import Mask
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import (
-    ADDING,
-    BIASES,
-    CASTS,
-    ENDING_ORIGINS,
-    GIVEN,
-    HANDING_ON,
-    MULTIPLIED,
-    NORMALIZING,
-    NORMALIZING_GRADIENTS,
-    RANGES,
-    READ_OPS,
-    REFERENCE_VARIABLES,
-    SCALING,
-    STORING,
-    SUMS_IN_BFLOAT16,
-    TOTALS,
-)
+from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.flow import Flow, Values
 from amp_tf.painting.reasons import Rule
@@ -59,7 +42,7 @@ LONGEST_SUM = 8  #: additions to one value, one after the other, that 16 bit may
 
 
 def keep_origins(canvas: Canvas) -> None:
-    """Where exact values meet results of products other than by multiplication, deny is painted; so are running sums.
+    """What joins exact float32 data to results of products, other than by multiplying, is float32; so are running sums.
 
     What only moves exact values is too, where something else than a product reads them.
 
@@ -111,15 +94,15 @@ def _running_sums(canvas: Canvas, flow: Flow) -> Mask:
         back = [*((result, first) for result in results), *((first, other) for other in others)]
     # By way of a variable, a bias that a loss comes back to by a sum over all examples is no running sum. What a
     # normalization keeps running, or its gradient sums, is float32 whatever the type of its input.
-    apart = values.nodes_of({*TOTALS, *SUMS_IN_BFLOAT16, *NORMALIZING, *NORMALIZING_GRADIENTS})
+    apart = values.nodes_of({*table.TOTALS, *table.SUMS_IN_BFLOAT16, *table.NORMALIZING, *table.NORMALIZING_GRADIENTS})
     stored = _stored_and_read(canvas)
     circling = np.zeros(view.node_count, np.bool_)
     cycles = values.cycles(~flow.users, back) if back or canvas.is_loop_body or "NextIteration" in view.ops else []
     for cycle in [*cycles, *(values.cycles(~flow.users & ~apart, stored) if stored else [])]:
         circling[cycle] |= flow.computes[cycle].any()
-    found = circling | values.upstream(circling & values.nodes_of(SCALING), through=flow.is_open & ~circling)
-    adding = values.nodes_of(ADDING) & flow.computes
-    scaled = values.nodes_of(SCALING) & values.readers_of(values.nodes_of(("Const",)))
+    found = circling | values.upstream(circling & values.nodes_of(table.SCALING), through=flow.is_open & ~circling)
+    adding = values.nodes_of(table.ADDING) & flow.computes
+    scaled = values.nodes_of(table.SCALING) & values.readers_of(values.nodes_of(("Const",)))
     sums, added = circling & adding, adding & ~circling
     if added.sum() > LONGEST_SUM:
         terms = np.where(added, np.maximum(values.count_inputs() - 1, 1), 0)
@@ -135,7 +118,7 @@ def _running_sums(canvas: Canvas, flow: Flow) -> Mask:
 def _stored_and_read(canvas: Canvas) -> list[tuple[int, int]]:
     """What writes a variable, and what reads it: the next step reads what this one stored."""
     view = canvas.view
-    writing, reading = view.mask_with(STORING), view.mask_with(READ_OPS)
+    writing, reading = view.mask_with(table.STORING), view.mask_with(table.READ_OPS)
     if not writing.any():
         return []
     first = view.edges.at(view.edges.dst_position == 0)
@@ -156,13 +139,13 @@ def find_origins(values: Values, users: Mask) -> tuple[Mask, Mask]:
     product = values.downstream(users, through=~users)
     sizes = of_constants(values.view, _largest, np.float32)
     given = _given(values.view) | _updates(values, users) | ((sizes >= GREAT) & (sizes < NEVER))
-    multiplied = values.nodes_of(MULTIPLIED)
+    multiplied = values.nodes_of(table.MULTIPLIED)
     masks = multiplied & values.readers_of(sizes >= NEVER)
-    ends = values.nodes_of(ENDING_ORIGINS) | values.nodes_of(STORING)
+    ends = values.nodes_of(table.ENDING_ORIGINS) | values.nodes_of(table.STORING)
     behind = product | users
     products_read = np.bincount(values.readers[behind[values.sources]], minlength=len(behind))
     drops = multiplied[values.readers] & (products_read[values.readers] > behind[values.sources])
-    drops |= values.nodes_of(BIASES)[values.readers] & (values.positions == 1)
+    drops |= values.nodes_of(table.BIASES)[values.readers] & (values.positions == 1)
     drops |= (users | masks)[values.readers] | ends[values.sources]
     exact = given | values.along(given, ~drops)
     return exact, exact & product
@@ -170,23 +153,22 @@ def find_origins(values: Values, users: Mask) -> tuple[Mask, Mask]:
 
 def _updates(values: Values, users: Mask) -> Mask:
     """Additions to a weight that a product reads as it is."""
-    variables = values.nodes_of({*READ_OPS, *REFERENCE_VARIABLES})
-    read = variables & values.upstream(users, through=variables | values.nodes_of(HANDING_ON))
-    read |= values.downstream(read, through=values.nodes_of(HANDING_ON))
-    return values.nodes_of(ADDING) & values.readers_of(read)
+    variables = values.nodes_of({*table.READ_OPS, *table.REFERENCE_VARIABLES})
+    read = variables & values.upstream(users, through=variables | values.nodes_of(table.HANDING_ON))
+    read |= values.downstream(read, through=values.nodes_of(table.HANDING_ON))
+    return values.nodes_of(table.ADDING) & values.readers_of(read)
 
 
 def _given(view: GraphView) -> Mask:
     """The nodes that give exact values which no node of the graph computes."""
-    given = view.mask_with(frozenset({*GIVEN, *RANGES}))
+    given = view.mask_with(frozenset({*table.GIVEN, *table.RANGES}))
     given[view.given_arguments()] = True
-    for node in view.nodes_with(CASTS):
+    for node in view.nodes_with(table.CASTS):
         source = view.signatures[node].slot_of("SrcT")
         given[node] |= source is not None and view.dtypes[view.base[node] + source] in datatypes.INTEGERS
     return given
 
 
 def _largest(values: npt.NDArray[np.float32]) -> float:
-    """The largest finite number by size, zero if there is none."""
     sizes = np.abs(values[np.isfinite(values)])
     return float(sizes.max()) if sizes.size else 0.0

@@ -18,6 +18,7 @@ from amp_tf.painting.reasons import IMPOSSIBLE, Balance, Reason, Rule
 from amp_tf.precision import Precision
 
 _NO_OBSTACLES = Obstacles({}, {}, ())
+_KEPT = ("is_float32", "type_allowed", "convertible", "allow", "deny", "rule", "weighed")  # of the canvas
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,14 +90,8 @@ class Painting:
             _marks=Marks(
                 node_of=np.asarray(canvas.node_of, np.int32),
                 listed=canvas.on_allow | canvas.on_infer | canvas.on_deny | canvas.on_clear,
-                is_float32=canvas.is_float32,
-                type_allowed=canvas.type_allowed,
-                convertible=canvas.convertible,
-                allow=canvas.allow,
-                deny=canvas.deny,
-                rule=canvas.rule,
                 cause=np.asarray(canvas.cause, np.int32),
-                weighed=canvas.weighed,
+                **{name: getattr(canvas, name) for name in _KEPT},
             ),
             _obstacles=canvas.obstacles,
         )

@@ -51,14 +51,8 @@ class Change:
 
     def plus(self, other: Change) -> Change:
         """Both changes together; where they move one op, the other's list counts."""
-        return Change(
-            op_lists=tuple({**dict(self.op_lists), **dict(other.op_lists)}.items()),
-            patterns=self.patterns | other.patterns,
-            nodes=self.nodes | other.nodes,
-            kernels=self.kernels | other.kernels,
-            rules=self.rules | other.rules,
-            shapes=self.shapes or other.shapes,
-        )
+        rest = {f.name: getattr(self, f.name) | getattr(other, f.name) for f in dataclasses.fields(self)[1:]}
+        return Change(tuple({**dict(self.op_lists), **dict(other.op_lists)}.items()), **rest)
 
     def lists(self, resolution: Resolution, config: AmpConfig) -> Resolution:
         """What is converted once the ops are on their new lists."""
@@ -122,7 +116,7 @@ def paint(
 
 
 def weigh(canvas: Canvas) -> None:
-    """Takes allow paint off units that are cheaper in float32.
+    """Takes allow paint off what is not faster in 16 bit, with the casts that it needs.
 
     Three kinds stay as they are in the first step. Products whose shapes nobody knows, and all where there are loops of
     graph nodes; what was folded into a convolution, and that convolution; and the entries and exits of loops: a cast of
@@ -141,10 +135,6 @@ def weigh(canvas: Canvas) -> None:
     """
     if canvas.cost_model:
         canvas.cost_model(canvas)
-
-
-def _always(resolution: Resolution) -> bool:
-    return True
 
 
 def _unless_forced(resolution: Resolution) -> bool:
@@ -170,7 +160,7 @@ class Row:
 
     name: str
     apply: Callable[[Canvas], None]
-    when: Callable[[Resolution], bool] = _always
+    when: Callable[[Resolution], bool] = lambda resolution: True
     difference: str = ""
     reasons: tuple[Rule, ...] = ()
 
@@ -205,9 +195,9 @@ RULES: tuple[Row, ...] = (
     Row("tensor lists after pass 6", ties.match_clusters),
     Row("7 recurrent edges", ties.match_recurrent_edges),
     Row("cost model", weigh, _where_amp_tf_chooses),
-    Row("carried values", placing.leave_carried_values, difference="carried-value", reasons=(Rule.CARRIED,)),
-    Row("picked values", placing.leave_picked_values, difference="picked-value"),
-    Row("ties", ties.match_types, difference="tied-types", reasons=(Rule.COMPARED, Rule.SUMS)),
+    Row("values passed through", placing.leave_carried_values, difference="passed-through", reasons=(Rule.CARRIED,)),
+    Row("looked-up rows", placing.leave_picked_values, difference="looked-up-rows"),
+    Row("shared types", ties.match_types, difference="tied-types", reasons=(Rule.COMPARED, Rule.SUMS)),
     Row("8 existing casts to float32", lists.retarget_casts),
     Row("existing casts to 16 bit", placing.absorb_casts, _where_amp_tf_chooses),
 )

@@ -18,7 +18,7 @@ def leave_carried_values(canvas: Canvas) -> None:
     The cast then stands behind it, for those that want 16 bit: the others get the value as it was, and no cast back. So
     the gradient of a bias is the sum of gradients that nobody rounded, though its product's gradients read them, too.
 
-    Difference "carried-value": TensorFlow converts a Reshape before a product, and what else reads it gets rounded
+    Difference "passed-through": TensorFlow converts a Reshape before a product, and what else reads it gets rounded
     values.
 
     Example (bfloat16)::
@@ -47,7 +47,7 @@ def leave_picked_values(canvas: Canvas) -> None:
     all that is picked of it; a variable that is known to be smaller is cast as a whole. In loops nothing is moved,
     because what picks there picks again and again.
 
-    Difference "picked-value": TensorFlow casts the table in each step.
+    Difference "looked-up-rows": TensorFlow casts the table in each step.
 
     Example (bfloat16)::
 

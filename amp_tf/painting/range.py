@@ -24,17 +24,7 @@ import numpy as np
 
 from amp_tf.graph.attributes import floats, of_constants
 from amp_tf.graph.datatypes import Mask
-from amp_tf.oplists.table import (
-    CARRIERS,
-    CONSTANTS,
-    DIVIDING,
-    EXTREME_SOURCES,
-    KEEPING_SIZE,
-    RANGING,
-    RANGING_GRADIENTS,
-    RECIPROCALS,
-    TOTALS,
-)
+from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.flow import Flow
 from amp_tf.painting.reasons import Rule
@@ -42,10 +32,10 @@ from amp_tf.precision import Precision
 
 
 def keep_in_range(canvas: Canvas) -> None:
-    """What reads a constant that 16 bit cannot hold is painted deny, and what uses its values, up to the next product.
+    """What reads a constant that 16 bit cannot hold stays in float32, and what uses its values, up to the next product.
 
-    That product is, too, if nothing but moves and multiplications lies between: ``matmul(ones * -1e9, pad)``. In
-    float16 squares and quotients are, as powers and exponentials on its deny list.
+    That product does, too, if nothing but moves and multiplications lies between: ``matmul(ones * -1e9, pad)``. In
+    float16 squares and quotients do, as powers and exponentials on its deny list.
 
     Difference "range": TensorFlow's pass looks at no values, and has Pow on the deny list, but not x * x and 1 / x.
 
@@ -70,14 +60,14 @@ def keep_in_range(canvas: Canvas) -> None:
     # Products that constants reach as large, or as small, as they are; 0.9999999 is 1 to a product.
     sized = [node for node in constants if not _is_nearly_one(precision, np.abs(floats(view.protos[node])).ravel())]
     keeping_size = canvas.on_allow & (canvas.deny ^ 1)
-    keeping_size[canvas.float32_units(view.nodes_with(KEEPING_SIZE))] = 1
+    keeping_size[canvas.float32_units(view.nodes_with(table.KEEPING_SIZE))] = 1
     reached = canvas.flood(canvas.float32_units(sized), keeping_size, forward=True)
     products = [unit for unit in reached if canvas.on_allow[unit]]
     canvas.keep_allowed(canvas.float32_units({canvas.node_of[unit] for unit in products}), Rule.BEYOND_RANGE)
     passable = (canvas.on_infer | canvas.on_clear) & (canvas.deny ^ 1)
-    passable[canvas.float32_units(view.nodes_with(CARRIERS))] = 1
+    passable[canvas.float32_units(view.nodes_with(table.CARRIERS))] = 1
     passable &= canvas.allow ^ 1  # carriers that the user forces
-    sources = canvas.float32_units([*constants, *view.nodes_with(EXTREME_SOURCES)])
+    sources = canvas.float32_units([*constants, *view.nodes_with(table.EXTREME_SOURCES)])
     kept = [unit for unit in products if canvas.deny[unit]]
     canvas.paint_deny(canvas.flood([*sources, *kept], passable, forward=True), Rule.BEYOND_RANGE)
     if precision is Precision.FLOAT16:
@@ -86,14 +76,14 @@ def keep_in_range(canvas: Canvas) -> None:
 
 def _squares_and_quotients(flow: Flow) -> Mask:
     values = flow.values
-    products, reciprocals, totals = (values.nodes_of(ops) for ops in (("Mul",), RECIPROCALS, TOTALS))
+    products, reciprocals, totals = (values.nodes_of(ops) for ops in (("Mul",), table.RECIPROCALS, table.TOTALS))
     of_batches = reciprocals & values.downstream(totals, through=flow.is_open | reciprocals)
     by_reciprocals = products & values.readers_of(reciprocals | values.downstream(of_batches, through=products))
-    ranging = values.nodes_of(RANGING) & ~(
-        values.readers_of(values.nodes_of(("Const",)), position=1) & values.nodes_of(DIVIDING)
+    ranging = values.nodes_of(table.RANGING) & ~(
+        values.readers_of(values.nodes_of(("Const",)), position=1) & values.nodes_of(table.DIVIDING)
     )
-    of_roots = values.nodes_of(RANGING_GRADIENTS)
-    scaling = values.nodes_of({"Mul", *DIVIDING}) & values.readers_of(values.nodes_of(CONSTANTS))
+    of_roots = values.nodes_of(table.RANGING_GRADIENTS)
+    scaling = values.nodes_of({"Mul", *table.DIVIDING}) & values.readers_of(values.nodes_of(table.CONSTANTS))
     of_roots |= values.downstream(of_roots, through=scaling | (flow.is_open & ~flow.computes))
     edges = values.view.edges
     read = edges.at(values.nodes_of(("Mul",))[edges.dst_node])

@@ -27,19 +27,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import (
-    CHOOSING,
-    CLOSING,
-    COMPARING,
-    CPU,
-    FUSED_PRODUCTS,
-    LOOP_MERGES,
-    MAXIMA_GRADIENTS,
-    SUMS_IN_BFLOAT16,
-    TENSOR_LIST_BOUNDARIES,
-    TENSOR_LIST_READERS,
-    TENSOR_LIST_WRITERS,
-)
+from amp_tf.oplists import table
 from amp_tf.painting.canvas import NO_CAUSE, Canvas
 from amp_tf.painting.kernels import fused_with_products
 from amp_tf.painting.reasons import FORCED, Rule
@@ -49,10 +37,10 @@ FARTHEST = 64  #: units behind a comparison among which the values are looked fo
 
 
 def find_clusters(canvas: Canvas) -> None:
-    """The clusters of float32 TensorList nodes; of those that are not safe, the nodes that may be touched become deny.
+    """Nodes that share a TensorList of float32 have one type; they stay in float32 where its other users are not known.
 
-    A cluster is unsafe if a node of it may not be touched, or if its handle passes through a call, an argument or
-    another place behind which unseen ops may use the list. The nodes that may not be touched follow in
+    Such nodes are a *cluster*. It is unsafe if a node of it may not be touched, or if its handle passes through a call,
+    an argument or another place behind which unseen ops may use the list. The nodes that may not be touched follow in
     :func:`match_clusters`: as in TensorFlow, deny spreads from those of them that a setting puts on the deny list.
 
     Example (bfloat16)::
@@ -82,7 +70,7 @@ def find_clusters(canvas: Canvas) -> None:
         # functions, and TensorFlow's pass, which meets them in lowered form, does not know them as boundaries.
         passed = [(view.ops[node], view.signatures[node]) for node in touched - element.keys()]
         escapes = any(
-            op in TENSOR_LIST_BOUNDARIES or canvas.is_function(op) or kind.holds_functions for op, kind in passed
+            op in table.TENSOR_LIST_BOUNDARIES or canvas.is_function(op) or kind.holds_functions for op, kind in passed
         )
         # Difference "list-of-lists": TensorFlow does not follow a list into another and out again, as a loop in a loop
         # stores what its gradient needs, and the readers of one list may get another type than its writers.
@@ -94,29 +82,19 @@ def find_clusters(canvas: Canvas) -> None:
             touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
             canvas.paint_deny(touchable, Rule.LIST_ESCAPES)
         canvas.clusters.append(cluster)
-    canvas.add_edges(_implicit_edges(canvas))
-
-
-def _implicit_edges(canvas: Canvas) -> list[tuple[int, int]]:
-    """For each reader of a list, an edge to it from every writer upstream: (writer's unit, reader's unit)."""
-    view = canvas.view
-    pairs = []
+    pairs: list[tuple[Unit, Unit]] = []  # from each writer upstream of a reader to that
     for cluster in canvas.clusters:
         for node, unit in cluster.items():
             handle = handle_unit(view, node)
-            if view.ops[node] not in TENSOR_LIST_READERS or handle is None or not canvas.processable[handle]:
-                continue
-            writers = {
-                canvas.node_of[reached]
-                for reached in canvas.flood([handle], canvas.processable, backward=True)
-                if view.ops[canvas.node_of[reached]] in TENSOR_LIST_WRITERS
-            }
-            pairs += [(cluster[writer], unit) for writer in sorted(writers) if writer in cluster]
-    return pairs
+            if view.ops[node] in table.TENSOR_LIST_READERS and handle is not None and canvas.processable[handle]:
+                upstream = {canvas.node_of[each] for each in canvas.flood([handle], canvas.processable, backward=True)}
+                writers = (each for each in cluster if each in upstream and view.ops[each] in table.TENSOR_LIST_WRITERS)
+                pairs += ((cluster[writer], unit) for writer in writers)
+    canvas.add_edges(pairs)
 
 
 def match_clusters(canvas: Canvas) -> None:
-    """All nodes of a cluster get one paint: deny if any is deny, else allow if any is allow.
+    """All nodes that share a TensorList get one paint: deny if any is deny, else allow if any is allow.
 
     Example (bfloat16, tensor lists after pass 2)::
 
@@ -208,7 +186,7 @@ def match_recurrent_edges(canvas: Canvas) -> None:
 
 
 def match_types(canvas: Canvas) -> None:
-    """Types that are tied are 16 bit together or not at all: of maxima, loop entries, fused products, bias gradients.
+    """Types that must be the same are 16 bit together or not at all: of maxima, loops, fused products, bias gradients.
 
     Where a maximum is compared with the values that it was taken from, both are rounded, or neither. The gradient of a
     maximum compares so, and so do masks of the largest values, ``x >= tf.math.top_k(x, 2).values[:, -1:]``. For XLA
@@ -258,20 +236,20 @@ def match_types(canvas: Canvas) -> None:
         bias_gradient = BiasAddGrad(allow1)  f16 → float32
     """
     view, edges = canvas.view, canvas.view.edges
-    if canvas.target.lists.table == CPU and canvas.target.precision is Precision.BFLOAT16:
-        units = [unit for unit in canvas.float32_units(view.nodes_with(SUMS_IN_BFLOAT16)) if canvas.allow[unit]]
+    if canvas.target.lists.table == table.CPU and canvas.target.precision is Precision.BFLOAT16:
+        units = [unit for unit in canvas.float32_units(view.nodes_with(table.SUMS_IN_BFLOAT16)) if canvas.allow[unit]]
         fused = fused_with_products(canvas, gradients_only=True) if units and canvas.target.adds_in_float32 else {}
         lone = [unit for unit in units if unit not in fused and canvas.rule[unit] not in FORCED]
         canvas.unpaint_allow(lone, Rule.SUMS)
-    for node in view.nodes_with(COMPARING):
+    for node in view.nodes_with(table.COMPARING):
         _match_maximum(canvas, node)
-    entering = edges.at(view.mask_with(LOOP_MERGES)[edges.dst_node] & view.mask_with(("Enter",))[edges.src_node])
+    entering = edges.at(view.mask_with(table.LOOP_MERGES)[edges.dst_node] & view.mask_with(("Enter",))[edges.src_node])
     for enter, merge in entering.rows("src_unit", "dst_unit"):
         if canvas.allow[enter] and not canvas.allow[merge]:
             canvas.unpaint_allow([enter], Rule.LOOP_DENIED)
         elif canvas.allow[merge] and canvas.convertible[enter] and not canvas.locked[enter]:
             canvas.paint_allow([enter], Rule.LOOP_FOLLOWS)
-    for node in view.nodes_with(FUSED_PRODUCTS):
+    for node in view.nodes_with(table.FUSED_PRODUCTS):
         units = [unit for unit in view.units(node) if canvas.is_float32[unit] and not view.slot(node, unit).is_fixed]
         if not all(canvas.allow[unit] for unit in units):
             canvas.unpaint_allow(units, Rule.TYPE_NOT_ALLOWED)
@@ -286,7 +264,7 @@ def _match_maximum(canvas: Canvas, node: Node) -> None:
     if unit == NO_CAUSE or (canvas.allow[unit] and not canvas.target.is_xla):
         return
     (origins, first), (others, second) = (_chosen(canvas, int(source)) for source in inputs.src_unit)
-    is_gradient = view.ops[node] in MAXIMA_GRADIENTS
+    is_gradient = view.ops[node] in table.MAXIMA_GRADIENTS
     if not is_gradient and not origins & others:
         return
     if canvas.target.is_xla and not is_gradient:
@@ -296,7 +274,7 @@ def _match_maximum(canvas: Canvas, node: Node) -> None:
         if bool(here) == bool(there):
             return
         rounded, may_convert = here or there, bool(canvas.convertible[unit] and not canvas.locked[unit])
-    closes_loop = any(view.ops[canvas.node_of[unit]] in CLOSING for unit in rounded)
+    closes_loop = any(view.ops[canvas.node_of[unit]] in table.CLOSING for unit in rounded)
     if may_convert and (not canvas.deny[unit] or (closes_loop and canvas.rule[unit] == Rule.AFTER_PRODUCTS)):
         canvas.paint_allow([unit], Rule.COMPARES)
     elif not closes_loop:
@@ -315,7 +293,7 @@ def _chosen(canvas: Canvas, unit: Unit) -> tuple[set[Unit], dict[Unit, bool]]:
     converted: dict[Unit, bool] = {}
     while waiting and len(seen) < FARTHEST:
         unit = waiting.pop()
-        sources = canvas.edges.fanins(unit) if canvas.view.ops[canvas.node_of[unit]] in CHOOSING else ()
+        sources = canvas.edges.fanins(unit) if canvas.view.ops[canvas.node_of[unit]] in table.CHOOSING else ()
         if not sources:
             origins.add(unit)
         elif canvas.allow[unit]:

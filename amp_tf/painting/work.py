@@ -13,22 +13,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from amp_tf.graph.algorithms import data_links, readers_of
 from amp_tf.graph.attributes import whole_number
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.sizes import NOMINAL_BATCH, Shape, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
+from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import BATCHED, CONVOLUTIONS, DEPTHWISE
-from amp_tf.oplists.table import (
-    BOUNDED,
-    CONJUNCTIONS,
-    CONSTANTS,
-    HANDING_ON,
-    LOOP_CONDITIONS,
-    LOOP_ENTRIES,
-    LOOP_EXITS,
-    LOOP_MERGES,
-)
 
 TYPICAL = 10.0  #: iterations of a loop that does not tell; most have several
 _MOST_LOOPS = 8  # in each other; in a broken graph there is no end to them
@@ -139,16 +129,15 @@ def count_runs(view: GraphView) -> Runs:
 
     def behind(node: Node) -> Path:
         """The loops in which a node's readers run."""
-        if view.ops[node] in LOOP_ENTRIES:
+        if view.ops[node] in table.LOOP_ENTRIES:
             return (*paths[node], view.protos[node].attr["frame_name"].s)
-        return paths[node][:-1] if view.ops[node] in LOOP_EXITS else paths[node]
+        return paths[node][:-1] if view.ops[node] in table.LOOP_EXITS else paths[node]
 
-    readers = readers_of(view.node_count, data_links(view))
-    ready = view.nodes_with(LOOP_ENTRIES)
+    ready = view.nodes_with(table.LOOP_ENTRIES)
     while ready:
         node = ready.pop()
         after = behind(node)
-        for reader in readers[node]:
+        for reader, _ in view.readers(node):
             if len(paths[reader]) < len(after) <= _MOST_LOOPS:
                 paths[reader] = after
                 ready.append(reader)
@@ -167,11 +156,10 @@ class _TripCounts:
     def __init__(self, view: GraphView, paths: Sequence[Path]) -> None:
         self._view = view
         self._paths = paths
-        self._condition_of = {paths[node][-1]: node for node in view.nodes_with(LOOP_CONDITIONS) if paths[node]}
+        self._condition_of = {paths[node][-1]: node for node in view.nodes_with(table.LOOP_CONDITIONS) if paths[node]}
         self._found: dict[tuple[Callable[[Node], float | None], Node], float | None] = {}
 
     def all(self) -> Mapping[bytes, float]:
-        """The counts by the names of the loops' frames; unknown ones are left out."""
         counts = {name: self._once(self._while_true, node) for name, node in self._condition_of.items()}
         return {name: count for name, count in counts.items() if count is not None}
 
@@ -186,11 +174,11 @@ class _TripCounts:
     def _while_true(self, node: Node) -> float | None:
         """How often a loop iterates that goes on while this holds; ``None`` if unknown."""
         op, sources = self._view.ops[node], self._sources(node)
-        if op in CONJUNCTIONS or op in LOOP_CONDITIONS:
+        if op in table.CONJUNCTIONS or op in table.LOOP_CONDITIONS:
             counts = [self._once(self._while_true, source) for source in sources]
             known = [count for count in counts if count is not None]
             return min(known if len(known) == len(counts) else [*known, TYPICAL]) if known else None
-        if op not in BOUNDED or len(sources) < 2:
+        if op not in table.BOUNDED or len(sources) < 2:
             return None
         ends = [self._origin(source) for source in sources]
         if not self._counts(ends[0]):
@@ -199,13 +187,13 @@ class _TripCounts:
         if not self._counts(counter) or (limit := self._once(self._value, bound)) is None:
             return None
         start = self._entry_value(counter)
-        return None if start is None else float(max(1, abs(limit - start) + BOUNDED[op]))
+        return None if start is None else float(max(1, abs(limit - start) + table.BOUNDED[op]))
 
     def _value(self, node: Node) -> float | None:
         """The number that a node gives, ``None`` if unknown; of another loop's counter, that loop's trip count."""
-        if self._view.ops[node] in CONSTANTS:
+        if self._view.ops[node] in table.CONSTANTS:
             return whole_number(self._view.protos[node])
-        if self._view.ops[node] not in LOOP_MERGES:
+        if self._view.ops[node] not in table.LOOP_MERGES:
             return None
         if self._counts(node):
             condition = self._condition_of.get(self._paths[node][-1]) if self._paths[node] else None
@@ -214,24 +202,22 @@ class _TripCounts:
 
     def _counts(self, node: Node) -> bool:
         """Whether this merges the values of a loop's iterations, and they are not all the one that it was given."""
-        if self._view.ops[node] not in LOOP_MERGES:
+        if self._view.ops[node] not in table.LOOP_MERGES:
             return False
-        back = [source for source in self._sources(node) if self._view.ops[source] not in LOOP_ENTRIES]
+        back = [source for source in self._sources(node) if self._view.ops[source] not in table.LOOP_ENTRIES]
         return any(self._origin(end) != node for source in back for end in self._sources(source))
 
     def _entry_value(self, merge: Node) -> float | None:
-        """The number that a loop began with."""
-        entries = [source for source in self._sources(merge) if self._view.ops[source] in LOOP_ENTRIES]
+        entries = [source for source in self._sources(merge) if self._view.ops[source] in table.LOOP_ENTRIES]
         return self._once(self._value, entries[0]) if entries else None
 
     def _origin(self, node: Node) -> Node:
         """The node whose value this one passes through unchanged, or itself."""
         seen = {node}
-        while self._view.ops[node] in HANDING_ON and (sources := self._sources(node)) and sources[0] not in seen:
+        while self._view.ops[node] in table.HANDING_ON and (sources := self._sources(node)) and sources[0] not in seen:
             node = sources[0]
             seen.add(node)
         return node
 
     def _sources(self, node: Node) -> list[Node]:
-        """Where the data inputs of a node come from."""
         return [source for source, _ in self._view.inputs(node)]

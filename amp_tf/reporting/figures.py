@@ -208,7 +208,7 @@ NO_PRODUCTS = Products()
 
 def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
     """The time of all runs of each node in float32 and in 16 bit, in ns; zero where it is unknown."""
-    from amp_tf.cpu.prices import Prices  # where costs are asked for: a GPU's are not known
+    from amp_tf.cpu.economy import Prices  # where costs are asked for: a GPU's are not known
 
     in_float32, in_f16 = np.zeros((2, basis.view.node_count))
     measured = basis.resolution.costs.elements  # ops that only move values take time, too

@@ -105,7 +105,6 @@ def _calls(definition: FunctionDef) -> Iterator[str]:
 
 
 def _rename(node: NodeDef, names: Mapping[str, str]) -> None:
-    """Replaces the functions that a node calls."""
     node.op = names[node.op]
     for value in node.attr.values():
         for function in [value.func] if value.HasField("func") else value.list.func:

@@ -17,7 +17,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Unit
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, attribute
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
-from amp_tf.graph.sizes import AttributeShapes, ListShapes, Shape, Shapes
+from amp_tf.graph.sizes import AttributeShapes, Shape, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, SUCCESSOR_OPS, SUCCESSORS
@@ -74,22 +74,15 @@ class Job:
         library: Any = None,
         preserve: frozenset[str] = frozenset(),
         *,
-        has_preserved: bool = False,
         root: Any = None,
-        traced: Any = None,
+        **settings: Any,
     ) -> Job:
-        """What is to be done with a graph or function.
+        """What is to be done with a graph or function that may call those of a library, with further attributes.
 
-        Args:
-            config: what to convert.
-            resolution: what that means on this machine.
-            library: the functions that it may call.
-            preserve: names of its nodes that stay as they are.
-            has_preserved, traced: as the attributes.
-            root: a function that is not in the library, and calls some of it.
+        A ``root`` is a function that is not in the library, and calls some of it.
         """
         bodies = find_loop_bodies([*(library.function if library else ()), *([root] if root else ())])
-        return cls(config, resolution, Templates(library, SUCCESSORS), preserve, has_preserved, bodies, traced=traced)
+        return cls(config, resolution, Templates(library, SUCCESSORS), preserve, loop_bodies=bodies, **settings)
 
     @property
     def converts(self) -> bool:
@@ -124,7 +117,11 @@ class Job:
         if self.has_preserved and (missing := self.preserve.difference(view.names)):
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
         shapes = AttributeShapes(view.protos) if shapes is None else shapes
-        return Form(self, view, ListShapes(view, shapes) if self.chooses else shapes)
+        if self.chooses:
+            from amp_tf import cpu
+
+            shapes = cpu.ListShapes(view, shapes)
+        return Form(self, view, shapes)
 
     @functools.cached_property
     def products(self) -> frozenset[str]:

@@ -59,7 +59,6 @@ def report_of(form: Form, casts: Edits, function: Any = None, given: Form | None
 
 
 def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) -> Basis:
-    """What the figures of a graph are found from."""
     view, job, painting = form.view, form.job, form.painting
     if view.function:  # of a library, whose function is overwritten by what it becomes
         view = dataclasses.replace(view, protos=[copy.deepcopy(proto) for proto in view.protos])
@@ -119,7 +118,6 @@ def _inferred(function: Any, names: Sequence[str], job: Job) -> KnownShapes:
 
 
 def _of_arguments(function: Any) -> dict[str, list[Shape | None]]:
-    """The shapes that a FunctionDef tells of its arguments."""
     found = {}
     for number, argument in enumerate(function.signature.input_arg):
         attributes = function.arg_attr[number].attr if number in function.arg_attr else {}

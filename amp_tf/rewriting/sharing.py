@@ -53,21 +53,13 @@ from amp_tf.graph.names import FreshNames
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.templates import referenced
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import (
-    BIASES,
-    HANDING_OVER,
-    IDENTITIES,
-    READ_OPS,
-    TENSOR_LIST_MAKERS,
-    UNCHANGED,
-    VARIABLE_HANDLES,
-)
+from amp_tf.oplists import table
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.ties import element_unit, handle_unit, handles_lists
 from amp_tf.rewriting.form import Form
 
 LIST_SUFFIX = "AmpTfList"  #: ends the names of new makers of lists
-_PASSING = frozenset({*UNCHANGED, *IDENTITIES, ARG_OP, RETVAL_OP})
+_PASSING = frozenset({*table.UNCHANGED, *table.IDENTITIES, ARG_OP, RETVAL_OP})
 _NO_LIST = -1
 
 _Reader = tuple[Node, int]  # a node and the number of its data input
@@ -78,13 +70,13 @@ def share_reads(form: Form) -> Form:
 
     Only of reads for products and biases: elsewhere there is no cast to share.
     """
-    view, computing = form.view, form.job.products | BIASES
-    reads = view.nodes_with(READ_OPS)
+    view, computing = form.view, form.job.products | table.BIASES
+    reads = view.nodes_with(table.READ_OPS)
     waiting = {node for _, node in control_links(view)} if len(reads) > 1 else set()
     alike: dict[tuple[Node, int, str], list[Node]] = {}
     for node in reads:
         source, port = view.inputs(node)[0]
-        is_given = view.ops[source] == ARG_OP or view.ops[source] in VARIABLE_HANDLES
+        is_given = view.ops[source] == ARG_OP or view.ops[source] in table.VARIABLE_HANDLES
         if is_given and node not in waiting and any(view.ops[reader] in computing for reader, _ in view.readers(node)):
             alike.setdefault((source, port, view.devices[node]), []).append(node)
     return form.then(
@@ -103,7 +95,7 @@ def part_lists(form: Form) -> Form:
     """Parts the TensorLists that become 16 bit by themselves from those that do not."""
     view = form.view
     shared = np.bincount(view.edges.src_node, minlength=view.node_count) > 1
-    makers = np.flatnonzero(shared & view.mask_with(TENSOR_LIST_MAKERS)).tolist()
+    makers = np.flatnonzero(shared & view.mask_with(table.TENSOR_LIST_MAKERS)).tolist()
     if not makers:
         return form
     is_wide, kept = np.asarray(view.dtypes) == datatypes.FLOAT, form.obstacles.rule_of
@@ -213,10 +205,10 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
                 element, handle = element_unit(view, node), handle_unit(view, node)
                 if element is not None and handle is not None:
                     elements.append((element + start, handle + start))
-            elif (view.ops[node] in HANDING_OVER or view.ops[node] in bodies) and len(callees) == len(called):
+            elif (view.ops[node] in table.HANDING_OVER or view.ops[node] in bodies) and len(callees) == len(called):
                 given, taken = _Body(view, start).ports(node)
                 for callee in callees:
-                    links += zip(given[HANDING_OVER.get(view.ops[node], 0) :], callee.ends(ARG_OP), strict=False)
+                    links += zip(given[table.HANDING_OVER.get(view.ops[node], 0) :], callee.ends(ARG_OP), strict=False)
                     links += zip(taken, callee.ends(RETVAL_OP), strict=False)
             elif view.ops[node] not in _PASSING:
                 shown += (unit + start for unit in units)

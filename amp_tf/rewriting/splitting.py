@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Node
-from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute
+from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute, having
 from amp_tf.graph.names import SPLIT_SUFFIX, FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.graph.view import GraphView
@@ -212,13 +212,12 @@ def _with_parts(form: Form, chains: Mapping[Node, Sequence[_Part]]) -> Form:
                 break
             before = ((view.node_count + len(new), 0),)
             name = fresh.make(f"{view.names[node]}-{op}")
-            new.append(NewNode.having(name, op, view.devices[node], inputs, waits, attributes))
+            new.append(NewNode(name, op, view.devices[node], inputs, waits, having(**attributes)))
             shapes[name] = form.shapes.output_shapes(view.names[node])
     return form.then(Edits(tuple(reops), new=tuple(new)), shapes)
 
 
 def _attributes(step: Step, proto: Any) -> dict[str, Any]:
-    """The attributes of a part of a fused product."""
     found = {name: proto.attr[source] for name, source in step.attributes.items() if source in proto.attr}
     if SCOPE_ATTR in proto.attr:
         found[SCOPE_ATTR] = proto.attr[SCOPE_ATTR]

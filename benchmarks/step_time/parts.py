@@ -46,7 +46,7 @@ CONTRACT = {
     "kernels": "keeps kernels in float32 that lose more than a rounding",
     "needs": "keeps in float32 what no product uses, what is subtracted, and what roots and logarithms are taken of",
     "origins": "keeps in float32 what adds exact data to a product, and sums that come back to be added to",
-    "carried values": "casts behind what hands a float32 value on to 16 bit and to float32",
+    "values passed through": "casts behind what hands a float32 value on to 16 bit and to float32",
     "range": "keeps in float32 what uses constants beyond 16 bit's range, and squares and quotients beside float16",
 }
 _CONTRACT_SHOWN_BY = tuple(

@@ -10,7 +10,13 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
+from amp_tf.cpu.hoisting import OUTSIDE, find_frames
+from amp_tf.graph.algorithms import control_links, data_links
 from amp_tf.graph.names import HOIST_SUFFIX as SUFFIX
+from amp_tf.graph.reader import read_graph
+from amp_tf.graph.templates import Templates
+from amp_tf.graph.verify import find_ring
+from amp_tf.graph.wire import SerializedGraph
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
 from tests.small_graphs import function, graph
@@ -122,7 +128,7 @@ def run(proto, times=1):
 
 def check_same(proto, result, monkeypatch):
     """As without the move: the same values are cast in the same way, so no bit differs."""
-    monkeypatch.setattr("amp_tf.cpu.hoisting.READ_OPS", frozenset())
+    monkeypatch.setattr("amp_tf.cpu.hoisting._reads_behind_enters", lambda view: set())
     kept = rewrite(proto)
     assert not moved(kept.graph)
     np.testing.assert_array_equal(run(result.graph, times=3), run(kept.graph, times=3))
@@ -380,7 +386,7 @@ def test_casts_before_a_loop_count_once_and_those_in_it_in_each_turn(monkeypatch
     saved = in_float32 - in_f16
     assert SHIPPED.of_cast_to_f16(size * size) / 3 < saved < SHIPPED.of_cast_to_f16(size * size)
     assert moved(rewrite(proto).graph)
-    monkeypatch.setattr("amp_tf.cpu.hoisting.READ_OPS", frozenset())
+    monkeypatch.setattr("amp_tf.cpu.hoisting._reads_behind_enters", lambda view: set())
     assert not rewrite(proto).changed
 
 
@@ -394,3 +400,82 @@ def test_two_reads_of_one_handle_share_an_entry():
     assert moved(result.graph) == [ENTER, EARLY]
     assert after["product"].input[1] == after["squared"].input[1] == ENTER
     np.testing.assert_allclose(run(result.graph), run(proto), rtol=2**-5)  # six products by weights that are exact
+
+
+# A loop in a loop; the inner one's body is a constant that only a control edge keeps there.
+FRAMES = """
+    x = Placeholder()
+    a_in = Enter(x) frame_name='a'
+    a = Merge(a_in, a_next)
+    a_switch = Switch(a, a_cond)
+    p = Placeholder() dtype=bool
+    p_in = Enter(p) T=bool frame_name='a' is_constant=true
+    a_cond = LoopCond(p_in)
+    b_in = Enter(a_switch:1) frame_name='b'
+    q_in = Enter(p_in) T=bool frame_name='b' is_constant=true
+    b = Merge(b_in, b_next)
+    b_cond = LoopCond(q_in)
+    b_switch = Switch(b, b_cond)
+    pivot = Identity(b_switch:1)
+    body = Const() value=float32[4, 4] ^pivot
+    b_next = NextIteration(body)
+    b_out = Exit(b_switch)
+    a_next = NextIteration(b_out)
+    a_out = Exit(a_switch)
+    y = Relu(a_out)
+"""
+
+
+def view_of(text, make=lambda proto: proto):
+    return read_graph(make(graph(text)), Templates())
+
+
+def links_of(view):
+    return [*data_links(view), *control_links(view)]
+
+
+def serialized(proto):
+    return SerializedGraph(proto.SerializeToString())
+
+
+@pytest.mark.parametrize("make", [lambda proto: proto, serialized], ids=["proto", "bytes"])
+def test_each_node_is_in_the_loop_that_it_runs_in(make):
+    view = view_of(FRAMES, make)
+    frames = find_frames(view, links_of(view))
+    found = {}
+    for name, frame in zip(view.names, frames.of, strict=True):
+        found.setdefault(frame, set()).add(name)
+    number = {view.names[enter]: frame for enter, frame in frames.entered.items()}
+    assert found == {
+        OUTSIDE: {"x", "p", "a_in", "p_in", "y"},
+        number["a_in"]: {"a", "a_switch", "a_cond", "b_in", "q_in", "a_next", "a_out"},
+        number["b_in"]: {"b", "b_cond", "b_switch", "pivot", "body", "b_next", "b_out"},
+    }
+    assert number["a_in"] == number["p_in"]
+    assert number["b_in"] == number["q_in"]
+    assert list(frames.with_those_around(number["b_in"])) == [number["b_in"], number["a_in"]]
+    assert list(frames.with_those_around(OUTSIDE)) == []
+
+
+BROKEN_FRAMES = {
+    "a value leaves without an Exit": ("y = Relu(a_out)", "y = Relu(a_switch)\n    z = AddV2(x, y)"),
+    "an Exit is in no loop": ("y = Relu(a_out)", "y = Exit(a_out)"),
+    "one name for a loop in itself": ("frame_name='b'", "frame_name='a'"),
+    "nothing enters": ("b_in = Enter(a_switch:1) frame_name='b'", "b_in = Identity(b_out)"),
+}
+
+
+@pytest.mark.parametrize("why", BROKEN_FRAMES)
+def test_broken_loops_have_no_frames(why):
+    view = view_of(FRAMES.replace(*BROKEN_FRAMES[why]))
+    assert find_frames(view, links_of(view)) is None
+
+
+def test_a_ring_is_one_that_no_next_iteration_closes():
+    view = view_of(FRAMES)
+    links, body, pivot = links_of(view), view.names.index("body"), view.names.index("pivot")
+    assert find_ring(view.ops, links, view.node_count) is None
+    assert find_ring(view.ops, [*links, (body, pivot)], view.node_count) is not None
+    new = view.node_count
+    assert find_ring(view.ops, [*links, (pivot, new), (new, body)], new + 1) is None
+    assert find_ring(view.ops, [*links, (body, new), (new, pivot)], new + 1) is not None

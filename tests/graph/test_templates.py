@@ -22,21 +22,18 @@ def signature(line, templates=None):
     return (templates or Templates()).find(made.op).signature(made)
 
 
-def test_ports_of_one_type_attribute_share_a_slot():
-    found = signature("m = MatMul(a, b)")
-    assert [str(slot) for slot in found.slots] == ["T"]
-    assert (found.inputs, found.outputs) == ((0, 0), (0,))
-
-
-def test_each_entry_of_a_list_of_types_is_a_slot():
-    found = signature("i = IdentityN(a, b) T=[float32, int32]")
-    assert [str(slot) for slot in found.slots] == ["T[0]", "T[1]"]
-    assert (found.inputs, found.outputs) == ((0, 1), (0, 1))
-
-
-def test_a_count_repeats_the_port_but_not_the_slot():
-    found = signature("a = AddN(a, b, c)")
-    assert (found.inputs, found.outputs) == ((0, 0, 0), (0,))
+@pytest.mark.parametrize(
+    ("line", "slots", "inputs", "outputs"),
+    [
+        ("m = MatMul(a, b)", ["T"], (0, 0), (0,)),
+        ("i = IdentityN(a, b) T=[float32, int32]", ["T[0]", "T[1]"], (0, 1), (0, 1)),
+        ("a = AddN(a, b, c)", ["T"], (0, 0, 0), (0,)),
+    ],
+    ids=["ports of one attribute share a slot", "each entry of a list is one", "a count repeats the port"],
+)
+def test_slots_of_ports(line, slots, inputs, outputs):
+    found = signature(line)
+    assert ([str(slot) for slot in found.slots], found.inputs, found.outputs) == (slots, inputs, outputs)
 
 
 def test_a_fixed_type_is_a_slot_that_nothing_can_change():
@@ -83,15 +80,6 @@ def test_a_successor_stands_for_its_op_with_one_type_more():
     assert found.slots[found.slot_of("T")].can_be(datatypes.HALF)
 
 
-def test_an_unknown_op_is_refused():
-    with pytest.raises(GraphError) as caught:
-        Templates().find("MatMull")
-    assert str(caught.value) == (
-        "op 'MatMull' is not registered in this TensorFlow and not in the graph's function library. "
-        "Load the library that defines it (tf.load_op_library) first."
-    )
-
-
 def test_a_missing_count_is_refused():
     made = node("a = AddN(a, b)")
     del made.attr["N"]
@@ -99,12 +87,9 @@ def test_a_missing_count_is_refused():
         Templates().find("AddN").signature(made)
 
 
-@pytest.mark.parametrize("count", [-1, 1 << 40])
-def test_an_absurd_count_is_refused_before_any_port_is_made(count):
-    made = node("a = AddN(a, b)")
-    made.attr["N"].i = count
-    with pytest.raises(GraphError, match=rf"^attribute 'N' of AddN is {count}, expected 0 to 1048576\."):
-        Templates().find("AddN").signature(made)
+def test_an_absurd_count_is_refused_before_any_port_is_made():
+    with pytest.raises(GraphError, match=rf"^attribute 'N' of AddN is {1 << 40}, expected 0 to 1048576\."):
+        signature(f"a = AddN(a, b) N={1 << 40}")
 
 
 PRODUCTS = frozenset({"MatMul"})

@@ -8,7 +8,7 @@ from amp_tf.errors import GraphError
 from amp_tf.graph.edits import Edits, NewNode, Rewire
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.graph.verify import find_cycle, find_violation
+from amp_tf.graph.verify import find_violation
 from tests.graph.test_edits import (
     CONV,
     EARLY,
@@ -164,7 +164,7 @@ TAMPERED = {
             lambda nodes: nodes[SHIFTED].attr["data_format"].CopyFrom(nodes[CONV].attr["padding"]),
             "of 'shifted' changed",
         ),
-        (lambda nodes: nodes[6].attr["value"].tensor.int_val.__setitem__(0, 2), "rest kept: .* of 'shape' changed"),
+        (lambda nodes: nodes[6].attr["value"].tensor.int_val.append(2), "rest kept: .* of 'shape' changed"),
     ],
     "hoisting": [
         (lambda nodes: nodes[EARLY].input.remove("^x"), "waits kept: 'early' waits for others than was planned"),
@@ -214,14 +214,6 @@ def test_a_cycle_that_a_waiting_cast_makes_is_found():
         before, proto = written(FOLDING, edits)
         violations.append(find_violation(before, read_graph(proto, Templates())))
     assert violations == ["", "no new cycle: 'conv' is on a cycle"]
-
-
-def test_a_loop_that_next_iteration_closes_is_no_cycle():
-    assert find_cycle(view(LOOP)) == ""
-
-
-def test_a_cycle_without_next_iteration_is_one_and_names_a_node_of_it():
-    assert find_cycle(view("x = Placeholder()\na = AddV2(x, b)\nb = Relu(a)")) in ("a", "b")
 
 
 def test_a_cycle_that_was_there_before_is_not_blamed_on_the_rewrite():

@@ -1,10 +1,15 @@
-"""What a view tells, and when tensors are live."""
+"""What a view tells, when tensors are live, and minimum cuts, against trying every cut."""
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network
 from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
@@ -145,3 +150,39 @@ def test_sixteen_bit_halves_what_is_live():
     view, lifetimes = lifetimes_of("x = Placeholder() shape=[10]\na = Relu(x)\nb = Relu(a)")
     halved = np.where(np.asarray(view.dtypes) == 1, 14, view.dtypes)
     assert lifetimes.bytes_over_time(halved).max() * 2 == lifetimes.bytes_over_time(view.dtypes).max() == 40
+
+
+@st.composite
+def networks(draw):
+    inner = draw(st.integers(1, 6))
+    vertices = [SOURCE, SINK, *range(2, inner + 2)]
+    edge = st.tuples(st.sampled_from(vertices), st.sampled_from(vertices), st.integers(0, 9))
+    return inner, draw(st.lists(edge, max_size=16))
+
+
+def _cost(edges, sides):
+    return sum(capacity for tail, head, capacity in edges if sides[tail] and not sides[head])
+
+
+@settings(max_examples=500, deadline=None)
+@given(networks())
+def test_no_cut_is_cheaper(case):
+    inner, edges = case
+    network = Network()
+    assert [network.add_vertex() for _ in range(inner)] == list(range(2, inner + 2))
+    for edge in edges:
+        network.add_edge(*edge)
+    sides = network.source_side()
+    assert sides[SOURCE]
+    assert not sides[SINK]
+    others = itertools.product([False, True], repeat=inner)
+    assert _cost(edges, sides) == min(_cost(edges, [True, False, *other]) for other in others)
+
+
+@pytest.mark.parametrize("capacity", [UNBOUNDED, 5], ids=["not where it is unbounded", "nearest the source"])
+def test_the_cut_is_at_the_source(capacity):
+    network = Network()
+    middle = network.add_vertex()
+    network.add_edge(SOURCE, middle, 5)
+    network.add_edge(middle, SINK, capacity)
+    assert network.source_side() == [True, False, False]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
+import pytest
 import tensorflow as tf
 
 import amp_tf
@@ -66,6 +69,20 @@ def painted(text, *library, preserve=(), hardware=BF16_CPU, **settings) -> Paint
     resolution = resolve_target(config, hardware)
     obstacles = find_obstacles(view, resolution, config, preserve)
     return Painted(paint(view, resolution, obstacles, is_function=templates.is_function, cost_model=drop_unprofitable))
+
+
+#: What both devices do: bfloat16 on a CPU, float16 on a GPU.
+CPU = {"precision": "bfloat16", "target": "cpu"}
+GPU = {"precision": "float16", "target": "gpu"}
+both = pytest.mark.parametrize("settings", [CPU, GPU], ids=["bfloat16", "float16"])
+
+
+def check(text: str, f16: str, rules: Mapping[str, Rule], settings: Mapping[str, Any]) -> None:
+    """Which nodes become 16 bit, and the rules by which some stay; with a ``+`` before them, at least these become."""
+    result = painted(text, **settings)
+    found = result.f16.split()
+    assert set(f16[1:].split()) <= set(found) if f16.startswith("+") else found == f16.split()
+    assert {name: result.rule(name) for name in rules} == dict(rules)
 
 
 def rewritten(build, hardware=BF16_CPU, **settings):

@@ -10,7 +10,7 @@ from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.painting.flow import Values
 from amp_tf.painting.reasons import Rule
-from tests.painting.painted import painted, rewritten, run
+from tests.painting.painted import CPU, both, check, painted, rewritten, run
 from tests.small_graphs import graph
 
 v1 = tf.compat.v1
@@ -25,9 +25,6 @@ axis = Const() dtype=int32 value=int32[]*1
 half = Const() value=float32[]*0.5
 a = MatMul(x, y)
 """
-CPU = {"precision": "bfloat16", "target": "cpu"}
-GPU = {"precision": "float16", "target": "gpu"}
-both = pytest.mark.parametrize("settings", [CPU, GPU], ids=["bfloat16", "float16"])
 
 
 @both
@@ -84,25 +81,6 @@ def test_what_asks_nothing_of_a_value_leaves_it_16_bit(text, settings):
     assert "s" in result.f16.split()
 
 
-@both
-def test_places_are_exact_and_the_image_that_is_read_there_is_not(settings):
-    text = (
-        "first = Const() dtype=int32 value=int32[4]*0\nsize = Const() dtype=int32 value=int32[2]*4\nimage = Mul(a, y)\n"
-        "boxes = Mul(a, y)\nd = CropAndResize(image, boxes, first, size)\nb = MatMul(d, boxes)\nc = MatMul(image, y)"
-    )
-    result = painted(INPUT + text, **settings)
-    assert result.why("boxes") == (Rule.WHOLE_NUMBERS, "d")
-    assert result.f16 == "a image b c"
-
-
-@both
-def test_what_a_gradient_only_sees_the_sign_of_is_not_needed(settings):
-    text = "f = AddV2(a, z)\nr = Relu(f)\nb = MatMul(r, y)\nback = ReluGrad(b, r)\nd = Sub(back, z)\nc = MatMul(d, y)"
-    result = painted(INPUT + text, **settings)
-    assert {"f", "r"} <= set(result.f16.split())
-    assert result.rule("back") is Rule.NEEDED
-
-
 def test_a_product_is_16_bit_whoever_reads_it_and_what_was_fused_into_it_is_split_from_it():
     text = "f = _FusedMatMul(a, y, y) num_args=1 fused_ops=['BiasAdd']\nmoved = Squeeze(f)\nd = Sub(moved, a)\n"
     result = painted(INPUT + text + "b = MatMul(d, y)", **CPU)
@@ -138,91 +116,73 @@ def test_of_two_sums_that_are_subtracted_neither_is_rounded_and_what_they_add_ma
 # ---------------------------------------------------------------- after the last product
 
 
-@both
-def test_a_gradient_is_unscaled_in_float32(settings):
-    result = painted(
-        GIVEN
-        + """
-        handle = VarHandleOp() dtype=float32 shape=[4, 4]
-        gradient = MatMul(x, y) transpose_a=true
-        unscaled = RealDiv(gradient, x)
-        clipped = Mul(unscaled, y)
-        step = AssignSubVariableOp(handle, clipped)
-        """,
-        **settings,
-    )
-    assert result.f16 == "gradient"
-    assert result.rule("clipped") is Rule.AFTER_PRODUCTS
+#: The graph, the nodes that become 16 bit, and why others do not.
+SHOWN = {
+    "places are exact, and the image that is read there is not": (
+        f"{INPUT}first = Const() dtype=int32 value=int32[4]*0\nsize = Const() dtype=int32 value=int32[2]*4\n"
+        "image = Mul(a, y)\nboxes = Mul(a, y)\nd = CropAndResize(image, boxes, first, size)\nb = MatMul(d, boxes)\n"
+        "c = MatMul(image, y)",
+        "a image b c",
+        {"boxes": Rule.WHOLE_NUMBERS},
+    ),
+    "what a gradient only sees the sign of is not needed": (
+        f"{INPUT}f = AddV2(a, z)\nr = Relu(f)\nb = MatMul(r, y)\nback = ReluGrad(b, r)\nd = Sub(back, z)\n"
+        "c = MatMul(d, y)",
+        "+f r",
+        {"back": Rule.NEEDED},
+    ),
+    "a gradient is unscaled in float32": (
+        f"{GIVEN}gradient = MatMul(x, y) transpose_a=true\nunscaled = RealDiv(gradient, x)\n"
+        "clipped = Mul(unscaled, y)\nstep = AssignSubVariableOp(z_of, clipped)",
+        "gradient",
+        {"clipped": Rule.AFTER_PRODUCTS},
+    ),
+    "what the next layer uses as well is converted": (
+        f"{GIVEN}a = MatMul(x, y)\nh = Tanh(a)\nb = MatMul(h, y)\nread = Mul(h, h)\nlogged = Mul(read, x)",
+        "a h b",
+        {},
+    ),
+    "what only moves a gradient has its type": (
+        f"{GIVEN}axes = Const() dtype=int32 value=int32[2]*1\ng = MatMul(x, y)\nt = Transpose(g, axes)\nr = Relu(t)\n"
+        "s = Mul(r, x)",
+        "g t r",
+        {},
+    ),
+    "a bias can be fused with the last product": (
+        f"{GIVEN}a = MatMul(x, y)\nb = BiasAdd(a, z)\nc = Relu(b)\nd = Softmax(c)",
+        "a b c",
+        {"d": Rule.AFTER_PRODUCTS},
+    ),
+    # the next step reads the variable, not what was stored in it
+    "what is stored serves no product of this step": (
+        "v = VariableV2() shape=[4, 4]\nx = Placeholder()\na = MatMul(x, x)\nchange = Mul(a, x)\n"
+        "stored = AssignAdd(v, change)\nagain = MatMul(stored, x)",
+        "a again",
+        {"change": Rule.AFTER_PRODUCTS},
+    ),
+    # as in tf_keras, where it reads the averages as well and gives the new ones: they are float32 on every list
+    "a normalization that keeps its own running average is converted": (
+        f"{GIVEN}a = Conv2D(x, y) padding='SAME' strides=[1, 1, 1, 1]\n"
+        "n = FusedBatchNormV3(a, z, z, z, z) exponential_avg_factor=0.01 is_training=true\n"
+        "stored = AssignVariableOp(z_of, n:1)\nb = Conv2D(n, y) padding='SAME' strides=[1, 1, 1, 1]",
+        "a n b",
+        {},
+    ),
+    # its scale reads the variable that its result goes to, and is float32 on every list
+    "the gradient of a normalization whose scale it trains is converted": (
+        f"{GIVEN}a = Conv2D(x, y) padding='SAME' strides=[1, 1, 1, 1]\n"
+        "n = FusedBatchNormGradV3(a, a, z, z, z, z) is_training=true\nstepped = Mul(n:1, x)\n"
+        "stored = AssignSubVariableOp(z_of, stepped)\nb = Conv2D(n, y) padding='SAME' strides=[1, 1, 1, 1]",
+        "a n b",
+        {},
+    ),
+}
 
 
 @both
-def test_what_the_next_layer_uses_as_well_is_converted(settings):
-    result = painted(
-        GIVEN + "a = MatMul(x, y)\nh = Tanh(a)\nb = MatMul(h, y)\nread = Mul(h, h)\nlogged = Mul(read, x)", **settings
-    )
-    assert result.f16 == "a h b"
-
-
-@both
-def test_what_only_moves_a_gradient_has_its_type(settings):
-    result = painted(
-        GIVEN + "axes = Const() dtype=int32 value=int32[2]*1\ng = MatMul(x, y)\nt = Transpose(g, axes)\nr = Relu(t)"
-        "\ns = Mul(r, x)",
-        **settings,
-    )
-    assert result.f16 == "g t r"
-
-
-@both
-def test_a_bias_can_be_fused_with_the_last_product(settings):
-    result = painted(GIVEN + "a = MatMul(x, y)\nb = BiasAdd(a, z)\nc = Relu(b)\nd = Softmax(c)", **settings)
-    assert result.f16 == "a b c"
-    assert result.rule("d") is Rule.AFTER_PRODUCTS
-
-
-def test_a_normalization_that_keeps_its_own_running_average_is_converted():
-    """As in tf_keras, where it reads the averages as well and gives the new ones: they are float32 on every list."""
-    text = """
-        handle = VarHandleOp() dtype=float32 shape=[4]
-        average = ReadVariableOp(handle)
-        a = Conv2D(x, y) padding='SAME' strides=[1, 1, 1, 1]
-        n = FusedBatchNormV3(a, z, z, average, z) exponential_avg_factor=0.01 is_training=true
-        stored = AssignVariableOp(handle, n:1)
-        b = Conv2D(n, y) padding='SAME' strides=[1, 1, 1, 1]
-    """
-    assert painted(GIVEN + text, **CPU).f16 == "a n b"
-
-
-def test_the_gradient_of_a_normalization_whose_scale_it_trains_is_converted():
-    """Its scale reads the variable that its result goes to, and is float32 on every list."""
-    text = """
-        handle = VarHandleOp() dtype=float32 shape=[4]
-        scale = ReadVariableOp(handle)
-        a = Conv2D(x, y) padding='SAME' strides=[1, 1, 1, 1]
-        n = FusedBatchNormGradV3(a, a, scale, z, z, z) is_training=true
-        stepped = Mul(n:1, z)
-        stored = AssignSubVariableOp(handle, stepped)
-        b = Conv2D(n, y) padding='SAME' strides=[1, 1, 1, 1]
-    """
-    assert painted(GIVEN + text, **CPU).f16 == "a n b"
-
-
-@both
-def test_what_is_stored_serves_no_product_of_this_step(settings):
-    """The gradient of a training loop's next step reads the variable, not what was stored in it."""
-    result = painted(
-        """
-        v = VariableV2() shape=[4, 4]
-        x = Placeholder()
-        a = MatMul(x, x)
-        change = Mul(a, x)
-        stored = AssignAdd(v, change)
-        again = MatMul(stored, x)
-        """,
-        **settings,
-    )
-    assert result.f16 == "a again"
-    assert result.rule("change") is Rule.AFTER_PRODUCTS
+@pytest.mark.parametrize(("text", "f16", "rules"), SHOWN.values(), ids=SHOWN)
+def test_needs_end_at_products_and_begin_behind_the_last(text, f16, rules, settings):
+    check(text, f16, rules, settings)
 
 
 CALLED = """
@@ -241,9 +201,6 @@ def test_what_a_call_gets_is_used_by_a_product_if_its_function_has_one(op, resul
     config = AmpConfig(precision="bfloat16", target="cpu")
     done = rewrite(graph(text, function(CALLED.format(op=op, result=result))), config, preserve=["c"])
     assert " ".join(node.name for node in done.report.graphs[0].nodes if node.precision.is_f16) == f16
-
-
-# ---------------------------------------------------------------- variables
 
 
 # ---------------------------------------------------------------- whole numbers

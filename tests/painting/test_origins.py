@@ -7,11 +7,8 @@ import pytest
 from amp_tf.painting.origins import GREAT, LONGEST_SUM, NEVER
 from amp_tf.painting.reasons import Rule
 from tests.left_out import without
-from tests.painting.painted import painted
+from tests.painting.painted import CPU, both, check, painted
 
-CPU = {"precision": "bfloat16", "target": "cpu"}
-GPU = {"precision": "float16", "target": "gpu"}
-both = pytest.mark.parametrize("settings", [CPU, GPU], ids=["bfloat16", "float16"])
 GIVEN = "x = Placeholder()\ny = Placeholder()\n"
 START = """
     x = Placeholder()
@@ -122,76 +119,58 @@ LOOP = """
 """
 
 
-@both
-def test_a_state_that_is_itself_and_something_is_float32(settings):
-    result = painted(
-        LOOP.format(body="p = MatMul(switch:1, w)\nh = Tanh(p)\nq = MatMul(h, w)\nnew = AddV2(switch:1, q)"), **settings
-    )
-    assert result.f16 == "w p h q done result"
-    assert result.rule("new") is result.rule("state") is Rule.RUNNING_SUM
+STATES = {
+    "itself and something": (
+        "p = MatMul(switch:1, w)\nh = Tanh(p)\nq = MatMul(h, w)\nnew = AddV2(switch:1, q)",
+        "w p h q done result",
+        "new state",
+    ),
+    "made anew each turn": ("p = MatMul(switch:1, w)\nnew = Tanh(p)", "+state switch p new next", ""),
+    "only passed": ("p = MatMul(switch:1, w)\nnew = Identity(switch:1)", "+new", ""),
+    "multiplied, by what is float32 from its product on": (
+        "p = MatMul(switch:1, w)\nkeep = Sigmoid(p)\nkept = Mul(keep, switch:1)\nq = MatMul(switch:1, w)\n"
+        "step = Tanh(q)\nnew = AddV2(kept, step)",
+        "+p q",
+        "keep kept new state",
+    ),
+    "itself and something times a constant": (
+        "step = MatMul(switch:1, w)\nrate = Const() value=float32[]*0.01\nscaled = Mul(step, rate)\n"
+        "new = AddV2(switch:1, scaled)",
+        "+step",
+        "scaled",
+    ),
+}
 
 
 @both
-def test_a_state_that_each_turn_makes_anew_is_converted(settings):
-    result = painted(LOOP.format(body="p = MatMul(switch:1, w)\nnew = Tanh(p)"), **settings)
-    assert {"state", "switch", "p", "new", "next"} <= set(result.f16.split())
+@pytest.mark.parametrize(("body", "f16", "summed"), STATES.values(), ids=STATES)
+def test_a_state_is_a_running_sum_where_it_is_itself_and_something(body, f16, summed, settings):
+    check(LOOP.format(body=body), f16, dict.fromkeys(summed.split(), Rule.RUNNING_SUM), settings)
 
 
-@both
-def test_a_state_that_only_passes_is_converted(settings):
-    result = painted(LOOP.format(body="p = MatMul(switch:1, w)\nnew = Identity(switch:1)"), **settings)
-    assert "new" in result.f16.split()
+#: The second as the Tversky loss, whose labels are an argument and whose sums are results.
+RESULTS = {
+    "added": ("t = Tanh(p:product:0)\nq = MatMul(t:y:0, w)\ns = AddV2(x, q:product:0)", "s:z:0", "p t q u", "s"),
+    "summed": (
+        "axis = Const() dtype=int32 value=int32[]*0\nt = Mul(p:product:0, x)\ns = Sum(t:z:0, axis:output:0)",
+        "s:output:0",
+        "+p u",
+        "t s",
+    ),
+}
 
 
-@both
-def test_what_a_state_is_multiplied_by_is_float32_from_its_product_on(settings):
-    result = painted(
-        LOOP.format(
-            body="""
-            p = MatMul(switch:1, w)
-            keep = Sigmoid(p)
-            kept = Mul(keep, switch:1)
-            q = MatMul(switch:1, w)
-            step = Tanh(q)
-            new = AddV2(kept, step)
-            """
-        ),
-        **settings,
-    )
-    assert not {"keep", "kept", "new", "state"} & set(result.f16.split())
-    assert {"p", "q"} <= set(result.f16.split())
-
-
-def test_a_result_that_may_be_the_next_argument_is_a_running_sum():
-    text = """
+@pytest.mark.parametrize(("body", "result", "f16", "summed"), RESULTS.values(), ids=RESULTS)
+def test_a_result_that_may_be_the_next_argument_is_a_running_sum(body, result, f16, summed):
+    text = f"""
         function body(x: float32, w: float32) -> (y: float32, z: float32)
         p = MatMul(x, w)
-        t = Tanh(p:product:0)
-        q = MatMul(t:y:0, w)
-        s = AddV2(x, q:product:0)
-        u = MatMul(s:z:0, w)
-        return y = s:z:0
+        {body}
+        u = MatMul({result}, w)
+        return y = {result}
         return z = u:product:0
     """
-    result = painted(text, **CPU)
-    assert result.rule("s") is Rule.RUNNING_SUM
-    assert result.f16 == "p t q u"
-
-
-def test_a_result_that_comes_back_by_way_of_a_sum_over_all_is_a_running_sum():
-    """As the Tversky loss, whose labels are an argument and whose sums are results."""
-    text = """
-        function body(x: float32, w: float32) -> (y: float32, z: float32)
-        axis = Const() dtype=int32 value=int32[]*0
-        p = MatMul(x, w)
-        t = Mul(p:product:0, x)
-        s = Sum(t:z:0, axis:output:0)
-        u = MatMul(s:output:0, w)
-        return y = s:output:0
-        return z = u:product:0
-    """
-    result = painted(text, **CPU)
-    assert result.rule("t") is result.rule("s") is Rule.RUNNING_SUM
+    check(text, f16, dict.fromkeys(summed.split(), Rule.RUNNING_SUM), CPU)
 
 
 def chain(additions: int) -> str:
@@ -216,16 +195,3 @@ def test_a_long_chain_of_additions_is_float32_and_a_short_one_is_not(settings):
     long = painted(chain(LONGEST_SUM + 1), **settings)
     assert {long.rule(f"s{number}") for number in range(1, LONGEST_SUM + 2)} == {Rule.RUNNING_SUM}
     assert {f"p{number}" for number in range(LONGEST_SUM + 1)} <= set(long.f16.split())
-
-
-@both
-def test_the_constant_factor_of_what_a_running_sum_adds_is_float32(settings):
-    body = """
-    step = MatMul(switch:1, w)
-    rate = Const() value=float32[]*0.01
-    scaled = Mul(step, rate)
-    new = AddV2(switch:1, scaled)
-    """
-    result = painted(LOOP.format(body=body), **settings)
-    assert result.rule("scaled") is Rule.RUNNING_SUM
-    assert "step" in result.f16.split()

@@ -5,77 +5,62 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.painting.reasons import Rule
-from tests.painting.painted import painted
+from tests.painting.painted import CPU, both, check
 
 INPUT = "x = Placeholder()\ny = Placeholder()\nrows = Const() dtype=int32 value=int32[2]*4\n"
-CPU = {"precision": "bfloat16", "target": "cpu"}
-GPU = {"precision": "float16", "target": "gpu"}
-both = pytest.mark.parametrize("settings", [CPU, GPU], ids=["bfloat16", "float16"])
+MOVED = "first = Reshape({}, rows)\nsecond = Squeeze(first)\n"
+READ = "table = ReadVariableOp(handle) dtype=float32"
+TABLE = (
+    f"handle = VarHandleOp() dtype=float32 shape=[5000, 8]\n{READ}\naxis = Const() dtype=int32 value=int32[]*0\n"
+    "found = GatherV2(table, rows, axis) Tindices=int32 Taxis=int32\na = MatMul(found, y)"
+)
+#: The graph, the nodes that become 16 bit, and those through which a float32 value passes.
+SHOWN = {
+    "what products alone read is converted: the cast stands before it": (
+        "flat = Reshape(x, rows)\na = MatMul(flat, y)\nb = MatMul(y, flat)",
+        "flat a b",
+        "",
+    ),
+    "what something else reads stays, and what hands the value to it, however far": (
+        f"{MOVED.format('x')}third = Reshape(second, rows)\na = MatMul(third, y)\nexact = Digamma(third)",
+        "a",
+        "first second third",
+    ),
+    "what comes after the last other reader is converted": (
+        f"{MOVED.format('x')}a = MatMul(second, y)\nexact = Digamma(first)",
+        "second a",
+        "first",
+    ),
+    "what a product gave is 16 bit already, and no more exact in float32": (
+        f"p = MatMul(x, y)\n{MOVED.format('p')}a = MatMul(second, y)\nexact = Digamma(second)",
+        "p first second a",
+        "",
+    ),
+    "a table that a product reads as well, as the logits of a language model do, is cast once": (
+        f"{TABLE}\nlogits = MatMul(x, table)",
+        "found a logits",
+        "",
+    ),
+    "rows of what a product gave are 16 bit": (TABLE.replace(READ, "table = MatMul(x, y)"), "table found a", ""),
+    "of what is no variable and of unknown size nothing is moved": (
+        TABLE.replace(READ, "table = Placeholder()"),
+        "found a",
+        "",
+    ),
+}
 
 
 @both
-def test_what_products_alone_read_is_converted(settings):
-    """The cast stands before it."""
-    text = INPUT + "flat = Reshape(x, rows)\na = MatMul(flat, y)\nb = MatMul(y, flat)"
-    assert painted(text, **settings).f16 == "flat a b"
-
-
-@both
-def test_so_is_what_hands_the_value_to_it_however_far(settings):
-    chain = "first = Reshape(x, rows)\nsecond = Squeeze(first)\nthird = Reshape(second, rows)\n"
-    result = painted(INPUT + chain + "a = MatMul(third, y)\nexact = Digamma(third)", **settings)
-    assert result.f16 == "a"
-    assert {result.rule(name) for name in ("first", "second", "third")} == {Rule.CARRIED}
-
-
-@both
-def test_what_comes_after_the_last_other_reader_is_converted(settings):
-    chain = "first = Reshape(x, rows)\nsecond = Squeeze(first)\n"
-    result = painted(INPUT + chain + "a = MatMul(second, y)\nexact = Digamma(first)", **settings)
-    assert result.f16 == "second a"
-    assert result.rule("first") is Rule.CARRIED
-
-
-@both
-def test_a_value_that_is_16_bit_already_stays_so(settings):
-    """A product gave it: in float32 it would be no more exact."""
-    chain = "p = MatMul(x, y)\nfirst = Reshape(p, rows)\nsecond = Squeeze(first)\n"
-    result = painted(INPUT + chain + "a = MatMul(second, y)\nexact = Digamma(second)", **settings)
-    assert result.f16 == "p first second a"
+@pytest.mark.parametrize(("text", "f16", "passing"), SHOWN.values(), ids=SHOWN)
+def test_casts_stand_behind_what_passes_a_float32_value_on(text, f16, passing, settings):
+    check(INPUT + text, f16, dict.fromkeys(passing.split(), Rule.CARRIED), settings)
 
 
 def test_the_gradient_of_a_bias_is_a_sum_of_gradients_that_nobody_rounded():
     """Its product's gradients read them in 16 bit: one cast for both, behind the Reshape."""
-    result = painted(
-        INPUT + "axes = Const() dtype=int32 value=int32[]*0\nback = Reshape(y, rows)\n"
+    text = (
+        "axes = Const() dtype=int32 value=int32[]*0\nback = Reshape(y, rows)\n"
         "kernel = MatMul(x, back) transpose_a=true\nbefore = MatMul(back, x)\nbias = Sum(back, axes)\n"
-        "step = Mul(bias, x)",
-        **CPU,
+        "step = Mul(bias, x)"
     )
-    assert result.f16 == "kernel before"
-    assert result.rule("back") is Rule.CARRIED
-
-
-TABLE = (
-    "handle = VarHandleOp() dtype=float32 shape=[5000, 8]\ntable = ReadVariableOp(handle) dtype=float32\n"
-    "axis = Const() dtype=int32 value=int32[]*0\n"
-    "found = GatherV2(table, rows, axis) Tindices=int32 Taxis=int32\na = MatMul(found, y)"
-)
-
-
-@both
-def test_a_table_that_a_product_reads_as_well_is_cast_once(settings):
-    """The logits of a language model, by the table of its embeddings."""
-    assert painted(f"{INPUT}{TABLE}\nlogits = MatMul(x, table)", **settings).f16 == "found a logits"
-
-
-@both
-def test_rows_of_what_a_product_gave_are_16_bit(settings):
-    text = TABLE.replace("table = ReadVariableOp(handle) dtype=float32", "table = MatMul(x, y)")
-    assert painted(INPUT + text, **settings).f16 == "table found a"
-
-
-@both
-def test_of_what_is_no_variable_and_of_unknown_size_nothing_is_moved(settings):
-    text = TABLE.replace("table = ReadVariableOp(handle) dtype=float32", "table = Placeholder()")
-    assert painted(INPUT + text, **settings).f16 == "found a"
+    check(INPUT + text, "kernel before", {"back": Rule.CARRIED}, CPU)

@@ -11,7 +11,7 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
 from tests.left_out import differing, without
-from tests.painting.painted import painted
+from tests.painting.painted import CPU, GPU, both, painted
 
 
 @pytest.fixture(autouse=True)
@@ -258,45 +258,38 @@ def test_such_a_product_in_a_loop_is_kept():
 
 # ---------------------------------------------------------------- squares and quotients
 
-INPUT = "x = Placeholder()\ny = Placeholder()\n"
-CPU = {"precision": "bfloat16", "target": "cpu"}
-GPU = {"precision": "float16", "target": "gpu"}
+INPUT = "x = Placeholder()\ny = Placeholder()\na = MatMul(x, y)\n"
+MOVED = (
+    "multiples = Const() dtype=int32 value=int32[2]*4\ncount = Const() value=float32[]*8\ng = RsqrtGrad(x, a)\n"
+    "moved = Tile(g, multiples)\nscaled = RealDiv(moved, count)\nm = Mul(scaled, {})\nb = MatMul(m, y)"
+)
+#: The graph, what leaves float16's range, and what becomes 16 bit in bfloat16.
+SQUARES = {
+    "a square": ("s = Mul(a, a)\nb = MatMul(s, y)", "s", "a s b"),
+    "a product of two values does not": ("s = Mul(a, y)\nb = MatMul(s, y)", "", "a s b"),
+    "a quotient": ("q = RealDiv(a, y)\nb = MatMul(q, y)", "q", "a q b"),
+    "a quotient by a constant does not": (
+        "eight = Const() value=float32[]*8\nq = RealDiv(a, eight)\nb = MatMul(q, y)",
+        "",
+        "a q b",
+    ),
+    # that of a root of 1e-3 is 16 times as large; times 1e-3 it is in range again, but not if it was cast
+    "what reads the gradient of a root": ("g = SqrtGrad(x, a)\nm = Mul(g, a)\nb = MatMul(m, y)", "m", "a m b"),
+    # in the gradient of RMSNorm: the gradient of a mean tiles it and divides it by a count
+    "also once it was moved and multiplied by a constant": (MOVED.format("a"), "scaled m", "a m b"),
+    "whatever reads it then": (MOVED.format("y"), "scaled m", None),
+}
 
 
-def test_a_square_is_float32_in_float16_and_a_product_of_two_is_not():
-    text = INPUT + "a = MatMul(x, y)\ns = Mul(a, {other})\nb = MatMul(s, y)"
-    assert painted(text.format(other="a"), **GPU).rule("s") is Rule.LEAVES_RANGE
-    assert painted(text.format(other="y"), **GPU).f16 == "a s b"
-    assert painted(text.format(other="a"), **CPU).f16 == "a s b"
+@pytest.mark.parametrize(("text", "left", "bfloat16"), SQUARES.values(), ids=SQUARES)
+def test_squares_and_quotients_are_float32_in_float16_alone(text, left, bfloat16):
+    result = painted(INPUT + text, **GPU)
+    assert {result.rule(name) for name in left.split()} == ({Rule.LEAVES_RANGE} if left else set())
+    assert left or result.f16 == bfloat16
+    assert bfloat16 is None or painted(INPUT + text, **CPU).f16 == bfloat16
 
 
-def test_a_quotient_is_float32_in_float16_unless_its_divisor_is_a_constant():
-    text = INPUT + "eight = Const() value=float32[]*8\na = MatMul(x, y)\nq = RealDiv(a, {divisor})\nb = MatMul(q, y)"
-    assert painted(text.format(divisor="y"), **GPU).rule("q") is Rule.LEAVES_RANGE
-    assert painted(text.format(divisor="eight"), **GPU).f16 == "a q b"
-
-
-def test_what_reads_the_gradient_of_a_root_is_float32_in_float16():
-    """The gradient of a root of 1e-3 is 16 times as large; times 1e-3 it is in range again, but not if it was cast."""
-    text = INPUT + "a = MatMul(x, y)\ng = SqrtGrad(x, a)\nm = Mul(g, a)\nb = MatMul(m, y)"
-    assert painted(text, **GPU).rule("m") is Rule.LEAVES_RANGE
-    assert painted(text, **CPU).f16 == "a m b"
-
-
-def test_so_is_what_reads_it_once_it_was_moved_and_multiplied_by_a_constant():
-    """As in the gradient of RMSNorm: the gradient of a mean tiles it and divides it by a count."""
-    text = INPUT + (
-        "multiples = Const() dtype=int32 value=int32[2]*4\ncount = Const() value=float32[]*8\na = MatMul(x, y)\n"
-        "g = RsqrtGrad(x, a)\nmoved = Tile(g, multiples)\nscaled = RealDiv(moved, count)\nm = Mul(scaled, {value})\n"
-        "b = MatMul(m, y)"
-    )
-    for value in ("a", "y"):
-        found = painted(text.format(value=value), **GPU)
-        assert found.rule("scaled") is found.rule("m") is Rule.LEAVES_RANGE
-    assert painted(text.format(value="a"), **CPU).f16 == "a m b"
-
-
-@pytest.mark.parametrize("settings", [CPU, GPU], ids=["bfloat16", "float16"])
+@both
 def test_what_reads_an_op_that_gives_the_lowest_float32_is_float32(settings):
     """As a sampled softmax does, for samples that are among the true classes."""
     text = (

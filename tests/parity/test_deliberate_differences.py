@@ -230,7 +230,7 @@ SHOWN = (
         "gaps = Sub(moved, rolled)\nallow2 = MatMul(gaps, gaps)\nfetch = Identity(allow2)",
     ),
     Shown(
-        "carried-value",
+        "passed-through",
         "TensorFlow converts what only passes a value on to a product, and who else reads it gets it rounded, by a "
         "cast back. In amp_tf the cast stands behind it, for the product alone.",
         BOTH,
@@ -241,7 +241,7 @@ SHOWN = (
         "exact",
     ),
     Shown(
-        "picked-value",
+        "looked-up-rows",
         "TensorFlow converts a gather before a product, and casts the whole table of embeddings in each step.",
         BOTH,
         "found allow1",

@@ -30,25 +30,25 @@ def casts(text: str, config: amp_tf.AmpConfig = BF16) -> list[str]:
     return [name for name in sources if name.startswith("r")]
 
 
-def test_reads_that_wait_for_nothing_are_cast_once():
-    text = "r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = MatMul(x, r1)\nb = MatMul(a, r2)\nout = Exp(b)"
-    assert casts(text) == ["r1"]
-
-
-def test_a_read_behind_a_write_keeps_its_own():
-    text = (
-        "r1 = ReadVariableOp(v)\na = MatMul(x, r1)\nw = AssignVariableOp(v, x) ^r1\n"
-        "r2 = ReadVariableOp(v) ^w\nb = MatMul(a, r2)\nout = Exp(b)"
-    )
-    assert casts(text) == ["r1", "r2"]
-
-
-def test_reads_on_other_devices_and_of_other_variables_keep_their_own():
-    text = (
-        "u = VarHandleOp()\nr1 = ReadVariableOp(v)\nr2 = ReadVariableOp(u)\n"
-        "r3 = ReadVariableOp(v) @/device:CPU:1\na = MatMul(x, r1)\nb = MatMul(a, r2)\nc = MatMul(b, r3)\nout = Exp(c)"
-    )
-    assert casts(text) == ["r1", "r2", "r3"]
+@pytest.mark.parametrize(
+    ("text", "cast"),
+    [
+        ("r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = MatMul(x, r1)\nb = MatMul(a, r2)\nout = Exp(b)", "r1"),
+        (
+            "r1 = ReadVariableOp(v)\na = MatMul(x, r1)\nw = AssignVariableOp(v, x) ^r1\n"
+            "r2 = ReadVariableOp(v) ^w\nb = MatMul(a, r2)\nout = Exp(b)",
+            "r1 r2",
+        ),
+        (
+            "u = VarHandleOp()\nr1 = ReadVariableOp(v)\nr2 = ReadVariableOp(u)\nr3 = ReadVariableOp(v) @/device:CPU:1\n"
+            "a = MatMul(x, r1)\nb = MatMul(a, r2)\nc = MatMul(b, r3)\nout = Exp(c)",
+            "r1 r2 r3",
+        ),
+    ],
+    ids=["reads that wait for nothing", "behind a write", "on other devices and of other variables"],
+)
+def test_reads_that_give_the_same_are_cast_once(text, cast):
+    assert casts(text) == cast.split()
 
 
 def test_reads_that_no_product_reads_stay_as_they_are():

@@ -5,14 +5,9 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
+from amp_tf.cpu.list_shapes import ListShapes
 from amp_tf.graph.reader import read_graph
-from amp_tf.graph.sizes import (
-    NOMINAL_BATCH,
-    AttributeShapes,
-    KnownShapes,
-    ListShapes,
-    element_count,
-)
+from amp_tf.graph.sizes import NOMINAL_BATCH, AttributeShapes, KnownShapes, element_count
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.table import ALIKE, BROADCASTING, CONTROL_FLOW
 from amp_tf.painting.work import operations_of
