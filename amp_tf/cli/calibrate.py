@@ -9,7 +9,7 @@ import os
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from amp_tf.errors import AmpError
 from amp_tf.oplists import hardware
@@ -21,26 +21,8 @@ from amp_tf.tools import on_terminal
 if TYPE_CHECKING:
     from amp_tf.tools.calibrating.products import Product
 
-_SECONDS = 70.0
 _LEAST_SECONDS = 20.0
 _BUSY = 0.5  # of the cores, by the load of the last minute
-
-
-def add_parsers(subparsers: Any) -> None:
-    """Adds the command to the parser of ``amp-tf``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "calibrate",
-        help="measure how long ops take on this CPU",
-        description="Times matrix products, convolutions, other ops and casts on this CPU in float32 and bfloat16, and "
-        "keeps the figures in your cache folder, for this CPU, number of cores and TensorFlow version. From then on "
-        "AMP_TF_PRECISION=auto uses them to decide what is faster in 16 bit; amp-tf doctor and reports say so. Run it "
-        "on an otherwise idle machine.",
-    )
-    parser.add_argument("--seconds", type=float, default=_SECONDS, help=f"time to take; by default {_SECONDS:.0f}")
-    parser.add_argument("--details", action="store_true", help="also print the times of each product")
-    parser.add_argument("--output", metavar="FILE", help="only write the figures to this file; auto does not use them")
-    parser.add_argument("--forget", action="store_true", help="remove the figures; auto uses the included table")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,14 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from amp_tf.cli.options import (
-    DEFAULT_SIGNATURE,
-    add_config_options,
-    hardware_for,
-    load_signature,
-    read_config,
-    read_inputs,
-)
+from amp_tf.cli.main import STDOUT
+from amp_tf.cli.models import hardware_for, load_signature, read_config, read_inputs
 from amp_tf.cli.run import bootstrapped
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import AmpError, ConfigError
@@ -37,48 +31,6 @@ from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.comparing.ranges import Ranges, find_ranges
 from amp_tf.tools.comparing.training import CompareRequest
 from amp_tf.values import check_pattern
-
-_STDOUT = "-"
-
-
-def add_parsers(subparsers: Any) -> None:
-    """Adds the command to the parser of ``amp-tf``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "compare",
-        help="say where a model goes wrong in 16 bit",
-        usage="amp-tf compare [options] -- python train.py [argument ...]\n"
-        "       amp-tf compare [options] MODEL --inputs FILE",
-        description="Runs one step in float32 and in 16 bit, and says where 16 bit goes wrong and which setting fixes "
-        "it. The step is the first training step of a script, which then exits, or a call of a saved model's "
-        "signature. Status 0: healthy; 1: not healthy; 2: nothing was compared (a wrong option, model or file of "
-        "inputs, or a script that trains nothing).",
-    )
-    parser.set_defaults(error_status=NOT_COMPARED)
-    parser.add_argument(
-        "subject",
-        nargs="+",
-        help="the command that trains, after --; or a model: a SavedModel's folder or a Keras file (.keras, .h5)",
-    )
-    parser.add_argument(
-        "--inputs", metavar="FILE", help="a .npz file with an array for each argument of the signature, named like it"
-    )
-    parser.add_argument(
-        "--signature", default=DEFAULT_SIGNATURE, metavar="NAME", help=f"which to run; by default {DEFAULT_SIGNATURE}"
-    )
-    parser.add_argument(
-        "--batch-size", type=int, metavar="N", help="rows of the arrays in each batch; by default all of them"
-    )
-    parser.add_argument("--steps", type=int, default=8, metavar="N", help="compare at most N batches; by default 8")
-    parser.add_argument("--nodes", metavar="REGEX", help="nodes to measure in addition to those in 16 bit")
-    parser.add_argument(
-        "--float32-only", action="store_true", help="run only float32, and say which tensors leave float16's range"
-    )
-    parser.add_argument(
-        "--json", nargs="?", const=_STDOUT, metavar="FILE", help="write everything as JSON; without FILE, print it"
-    )
-    parser.add_argument("--html", metavar="FILE", help="write a page: one file that needs no network")
-    add_config_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int:
     data = json.dumps(found, indent=1)
-    print(data if args.json == _STDOUT else text)
-    written = {} if args.json in (None, _STDOUT) else {args.json: f"{data}\n"}
+    print(data if args.json == STDOUT else text)
+    written = {} if args.json in (None, STDOUT) else {args.json: f"{data}\n"}
     if args.html is not None:
         written[args.html] = files.page([{**found, "text": text}])
     for path, content in written.items():

@@ -31,21 +31,6 @@ from amp_tf.oplists.targets import resolve_target
 _STDERR = 2  #: its file descriptor; where it is closed, ``sys.stderr`` is None
 
 
-def add_parsers(subparsers: Any) -> None:
-    """Adds the command to the parser of ``amp-tf``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "doctor",
-        help="check what this machine can convert, and what prevents it",
-        description="Checks this machine and this Python, converts and runs small graphs on each device in each "
-        "precision, and says for each problem what to do. Status 0: no problems; 1: problems; 2: no TensorFlow.",
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print everything as one JSON object")
-    form.add_argument("--quiet", action="store_true", help="print nothing; only set the exit status")
-    parser.add_argument("--no-trials", action="store_true", help="skip converting and running graphs")
-    parser.set_defaults(run=run)
-
-
 def run(args: argparse.Namespace) -> int:
     """Prints the report; the status is 0 without problems, 1 with, 2 where TensorFlow cannot be imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages

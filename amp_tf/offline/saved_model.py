@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from amp_tf.config import AmpConfig, check_config
+from amp_tf.config import WEIGHTS, AmpConfig, check_config
 from amp_tf.errors import ConfigError, FileError
 from amp_tf.offline.reading import (
     MODEL_FILE,
@@ -32,7 +32,6 @@ from amp_tf.reporting import files
 from amp_tf.reporting.schema import GraphReport, RewriteReport, Weights
 from amp_tf.rewriting.pipeline import rewrite
 
-WEIGHTS = ("float32", "f16")  #: in what a copy's variables may be stored
 _FINGERPRINT_FILE = "fingerprint.pb"  # contains a hash of the old graph
 _REWRITTEN = frozenset({MODEL_FILE, TEXT_MODEL_FILE, _FINGERPRINT_FILE})  # what is not copied
 

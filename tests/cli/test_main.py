@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import amp_tf
-from amp_tf.cli import COMMANDS
 from amp_tf.cli import main as command
-from amp_tf.cli.options import add_config_options, hardware_for, read_config
+from amp_tf.cli.main import COMMANDS, add_settings
+from amp_tf.cli.models import hardware_for, read_config
 from amp_tf.cli.run import run_script
 from amp_tf.config import USE_COMPARE, AmpConfig
 from amp_tf.errors import ConfigError
@@ -58,9 +58,7 @@ def test_an_error_of_amp_tf_is_told_without_a_traceback(
     def run(args: argparse.Namespace) -> int:
         raise ConfigError("'x' is not a valid value", where="--precision", fix="Valid values: a, b")
 
-    fake = types.SimpleNamespace(add_parsers=lambda subparsers: subparsers.add_parser("run").set_defaults(run=run))
-    monkeypatch.setattr(command, "MODULES", ("run",))
-    monkeypatch.setattr(command.importlib, "import_module", lambda name: fake)
+    monkeypatch.setitem(sys.modules, "amp_tf.cli.run", types.SimpleNamespace(run=run))
     assert command.main(["run"]) == 1
     assert capsys.readouterr().err == "amp-tf run: --precision: 'x' is not a valid value. Valid values: a, b.\n"
 
@@ -73,9 +71,8 @@ from amp_tf.cli import main as command
 def run(args):
     {code}
     return 0
-fake = types.SimpleNamespace(add_parsers=lambda subparsers: subparsers.add_parser("fake").set_defaults(run=run))
-command.MODULES = ("fake",)
-command.importlib = types.SimpleNamespace(import_module=lambda name: fake)
+sys.modules["amp_tf.cli.fake"] = types.SimpleNamespace(run=run)
+command.COMMANDS = {{"fake": command.Command("fake.run", "", "", "--flag  none")}}
 sys.exit(command.main(["fake"]))
 """
     options = {"stdout": subprocess.PIPE, **options}
@@ -109,7 +106,7 @@ def start(arguments: list[str], folder: Path, fresh: str, **options: Any) -> sub
 @pytest.mark.parametrize(
     ("module", "arguments", "said"),
     [
-        ("numpy", ["--help"], "amp-tf: interrupted\n"),
+        ("numpy", ["report", "g.pb"], "amp-tf report: interrupted\n"),
         ("tensorflow", ["explain", "g.pb", "m"], "amp-tf explain: interrupted\n"),
     ],
 )
@@ -189,7 +186,7 @@ def test_the_summary_of_a_program_does_not_follow_a_command(tmp_path: Path) -> N
 
 def _config(*arguments):
     parser = argparse.ArgumentParser()
-    add_config_options(parser)
+    add_settings(parser)
     return read_config(parser.parse_args(arguments))
 
 
