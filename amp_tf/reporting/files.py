@@ -33,11 +33,8 @@ _MOST_UNPACKED, _MOST_TIMES = 256 << 20, 20  # weights hardly compress, and Kera
 _PAGES = (".html", ".htm")
 PREFIX = "amp_tf/"  #: of the names of scalars for TensorBoard
 _EVENTS = "events.out.tfevents."
-_PLACES = (
-    f"{_EVENTS}*",
-    f"*/{_EVENTS}*",
-    f"*/*/{_EVENTS}*",
-)  # Keras writes to train/ and validation/ below its log_dir
+# Keras writes to train/ and validation/ below its log_dir.
+_PLACES = tuple(f"{folders}{_EVENTS}*" for folders in ("", "*/", "*/*/"))
 
 
 def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: bool | None = None) -> None:
@@ -282,10 +279,12 @@ def fragment(document: Document) -> str:
 
     Of a report it shows the top: the main figure, the counts, and what keeps work in float32.
     """
-    if document["schema"] != KIND:
-        return _framed(_page_of("amp_tf comparison", [document]), "amp_tf comparison")
-    graphs = [{**graph, "nodes": [], "inserted_casts": []} for graph in document["graphs"]]
-    return _framed(_page_of("amp_tf report", [{**document, "graphs": graphs}], is_part=True), "amp_tf report")
+    name, is_part = "amp_tf comparison", document["schema"] == KIND
+    if is_part:
+        graphs = [{**graph, "nodes": [], "inserted_casts": []} for graph in document["graphs"]]
+        name, document = "amp_tf report", {**document, "graphs": graphs}
+    whole = html.escape(_page_of(name, [document], is_part=is_part))
+    return f'<iframe srcdoc="{whole}" title="{name}" style="{_FRAME}"></iframe>'
 
 
 def title(document: Document) -> str:
@@ -293,10 +292,6 @@ def title(document: Document) -> str:
     program = str(document["process"].get("program", "")) or "a rewrite"
     first, _, rest = program.partition(" ")
     return f"{os.path.basename(first)} {rest}".strip()
-
-
-def _framed(whole: str, name: str) -> str:
-    return f'<iframe srcdoc="{html.escape(whole)}" title="{name}" style="{_FRAME}"></iframe>'
 
 
 def _page_of(name: str, documents: Sequence[Document], *, is_part: bool = False) -> str:
