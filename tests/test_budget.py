@@ -10,17 +10,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
-    "cli/": (1861, 11, 3),
+    "cli/": (1851, 11, 3),
     "cpu/": (1062, 5, 1),
     "graph/": (3211, 14, 2),
     "hooks/": (4124, 21, 4),
     "loss_scaling/": (2712, 11, 0),
-    "offline/": (1207, 5, 1),
+    "offline/": (1188, 5, 1),
     "oplists/": (1759, 8, 1),
     "painting/": (3327, 16, 2),
     "reporting/": (2180, 9, 1),
     "rewriting/": (1834, 10, 2),
-    "tools/": (6256, 26, 2),
+    "tools/": (6211, 26, 2),
     "*.py": (1483, 8, 4),
     "all": (31124, 145, 23),
     "tests/": (43240, 283, 103),

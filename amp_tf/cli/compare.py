@@ -26,9 +26,7 @@ from amp_tf.offline.reading import is_keras_file
 from amp_tf.reporting import files
 from amp_tf.tools import on_terminal
 from amp_tf.tools.comparing import PYTHON, TENSORFLOW, VARIABLE
-from amp_tf.tools.comparing.comparison import Comparison
-from amp_tf.tools.comparing.pipeline import compare
-from amp_tf.tools.comparing.ranges import Ranges, find_ranges
+from amp_tf.tools.comparing.ranges import compare_or_find_ranges
 from amp_tf.tools.comparing.training import CompareRequest
 from amp_tf.values import check_pattern
 
@@ -44,17 +42,30 @@ def run(args: argparse.Namespace) -> int:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     config = read_config(args)
+    asked: dict[str, Any] = {"steps": args.steps, "nodes": args.nodes, "float32_only": args.float32_only}
     if args.inputs is None:
         if os.path.isdir(args.subject[0]) or is_keras_file(args.subject[0]):
             fix = "Name it with --inputs, or write -- in front of a script's command"
             raise AmpError("there is no file of inputs", where=args.subject[0], fix=fix)
-        asked = {"steps": args.steps, "nodes": args.nodes, "float32_only": args.float32_only}
         found = compare_script(args.subject, config, **asked)
         return found if isinstance(found, int) else _write(found["comparison"], found["text"], args)
     if len(args.subject) > 1:
         fix = "Write one model with --inputs, or a command after -- without it"
         raise AmpError("expected one model", where=" ".join(args.subject), fix=fix)
-    compared = _compare_model(args.subject[0], args, config)
+    _model, function = load_signature(args.subject[0], args.signature)
+    arrays, size = read_inputs(args.inputs, list(function.structured_input_signature[1])), args.batch_size
+    batches = [dict(arrays)]
+    if size is not None:
+        if size < 1:
+            raise AmpError(f"{size} is not a number of rows", where="--batch-size", fix="Write 1 or more")
+        counts = {len(array) if array.ndim else 0 for array in arrays.values()}
+        if len(counts) != 1 or counts == {0}:
+            raise AmpError("the arrays have different numbers of rows", where="--batch-size", fix="Leave it out")
+        starts = range(0, max(counts), size)
+        batches = [{name: array[start : start + size] for name, array in arrays.items()} for start in starts]
+    around: dict[str, Any] = {"hardware": hardware_for(config), "progress": on_terminal()}
+    compared = compare_or_find_ranges(function, batches, config, **asked, **around)
+    compared = dataclasses.replace(compared, name=os.path.basename(os.path.normpath(args.subject[0])))
     return _write(compared.to_dict(), compared.for_command(), args)
 
 
@@ -68,27 +79,6 @@ def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int
         with files.writing(path):
             files.write(path, content)
     return 0 if found["is_healthy"] else 1
-
-
-def _compare_model(source: str, args: argparse.Namespace, config: AmpConfig) -> Comparison | Ranges:
-    _model, function = load_signature(source, args.signature)
-    arrays, size = read_inputs(args.inputs, list(function.structured_input_signature[1])), args.batch_size
-    batches = [dict(arrays)]
-    if size is not None:
-        if size < 1:
-            raise AmpError(f"{size} is not a number of rows", where="--batch-size", fix="Write 1 or more")
-        counts = {len(array) if array.ndim else 0 for array in arrays.values()}
-        if len(counts) != 1 or counts == {0}:
-            raise AmpError("the arrays have different numbers of rows", where="--batch-size", fix="Leave it out")
-        starts = range(0, max(counts), size)
-        batches = [{name: array[start : start + size] for name, array in arrays.items()} for start in starts]
-    asked: dict[str, Any] = {"steps": args.steps, "hardware": hardware_for(config), "progress": on_terminal()}
-    found: Comparison | Ranges
-    if args.float32_only:
-        found = find_ranges(function, batches, config, **asked)
-    else:
-        found = compare(function, batches, config, nodes=args.nodes, **asked)
-    return dataclasses.replace(found, name=os.path.basename(os.path.normpath(source)))
 
 
 NOT_COMPARED = 2  #: the status where there is no answer

@@ -193,7 +193,11 @@ def _write(source: Path, target: Path, model: bytes, weights: Weights | None, na
             Checkpoint(source).write(target, {each.key: each.precision.data_type for each in weights.stored})
         files.put(target / MODEL_FILE, model)
     except BaseException as error:  # Ctrl-C, too
-        _clear(target, was_there)
+        for item in ([*target.iterdir()] if was_there else [target]) if target.is_dir() else ():
+            if item.is_dir() and not item.is_symlink():
+                shutil.rmtree(item, ignore_errors=True)
+            else:
+                item.unlink(missing_ok=True)
         if isinstance(error, shutil.Error):  # lists all files that could not be copied
             file, _, why = error.args[0][0]
             raise FileError(
@@ -212,12 +216,3 @@ def _unwritable(target: Path, error: OSError) -> FileError:
         where=str(target),
         fix="Name a new folder where you may write, on a disk with room for the model",
     )
-
-
-def _clear(target: Path, was_there: bool) -> None:
-    """Removes what was written to a folder that was empty or did not exist."""
-    for item in ([*target.iterdir()] if was_there else [target]) if target.is_dir() else ():
-        if item.is_dir() and not item.is_symlink():
-            shutil.rmtree(item, ignore_errors=True)
-        else:
-            item.unlink(missing_ok=True)

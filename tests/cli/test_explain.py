@@ -129,13 +129,18 @@ def test_all_nodes_are_listed_with_their_reasons_or_those_of_an_op_as_json(graph
         assert "name one NODE, or add --all for all of them" in capsys.readouterr().err
 
 
-def test_a_keras_file_is_explained_and_compared_as_it_is_rewritten(tmp_path, capsys):
+def test_a_keras_file_is_explained_compared_and_rewritten(tmp_path, capsys):
     keras = pytest.importorskip("keras")
     model = keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dense(4)])
-    model.save(tmp_path / "model.keras")
+    file, inputs = str(tmp_path / "model.keras"), str(tmp_path / "in.npz")
+    model.save(file)
     options = ["--precision", "bfloat16", "--target", "cpu"]
-    assert main(["explain", str(tmp_path / "model.keras"), "--all", "--op", "MatMul", *options]) == 0
+    assert main(["explain", file, "--all", "--op", "MatMul", *options]) == 0
     assert "bfloat16\tMatMul" in capsys.readouterr().out
-    np.savez(tmp_path / "in.npz", x=np.ones((2, 4), np.float32))
-    assert main(["compare", str(tmp_path / "model.keras"), "--inputs", str(tmp_path / "in.npz"), *options]) == 0
+    np.savez(inputs, x=np.ones((2, 4), np.float32))
+    assert main(["compare", file, "--inputs", inputs, *options]) == 0
     assert capsys.readouterr().out.startswith("model.keras: healthy in bfloat16")
+    for result in ("--dry-run", str(tmp_path / "out")):
+        assert main(["rewrite", file, result, *options]) == 0
+        assert " nodes converted to bfloat16 (" in capsys.readouterr().out.splitlines()[0]
+    assert (tmp_path / "out" / "saved_model.pb").exists()

@@ -150,31 +150,25 @@ def test_progress_is_told():
     assert told[-1] == ""
 
 
-def test_interrupted_between_batches_it_judges_those_that_ran():
-    found, _ = _compare("float32 and float16: batch 3")
-    assert (found.is_cut, found.batches, found.is_healthy, found.nodes) == (True, 2, False, ())
+@pytest.mark.parametrize(
+    ("at", "given", "ran"), [("float32 and float16: batch 3", 4, 2), ("float32, disturbed: batch 2", 16, 16)]
+)
+def test_interrupted_it_judges_the_batches_that_ran(at, given, ran):
+    found, told = _compare(at, batches=given)
+    assert (found.is_cut, found.batches, found.is_healthy, found.nodes) == (True, ran, False, ())
     assert str(found).splitlines()[-2:] == [
         "What would fix it was not found.",
         "Note: it was interrupted: not all batches, nodes or remedies were tried",
     ]
-
-
-def test_interrupted_while_it_judges_it_has_the_batches_that_were_judged():
-    found, told = _compare("float32, disturbed: batch 2", batches=16)
-    assert (found.is_cut, found.batches, found.is_healthy, found.nodes) == (True, 16, False, ())
-    assert [text for text in told if text.startswith("products alone in 16 bit: batch")] == [
-        "products alone in 16 bit: batch 1 of 1"
-    ]
+    ideal = [text for text in told if text.startswith("products alone in 16 bit: batch")]
+    assert ideal == ["products alone in 16 bit: batch 1 of 1"]
 
 
 def test_interrupted_in_a_trial_it_has_the_nodes():
     found, _ = _compare("a trial with")
     assert (found.is_cut, found.batches, found.patterns) == (True, 4, ())
     assert found.first_divergence.name == "first"
-
-
-def test_interrupted_before_the_first_batch_it_has_nothing_to_say():
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # before the first batch there is nothing to say
         _compare("tracing the step")
 
 

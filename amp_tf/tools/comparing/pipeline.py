@@ -206,8 +206,7 @@ def _nonfinite_notes(measured: Sequence[NodeMeasurement], graph: Any, precision:
 
 
 def _some(texts: Sequence[str], mark: str) -> str:
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return f"{mark.join(texts[:_SHOWN])}{more}"
+    return mark.join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
 
 
 def notes_on_run(compared: RewriteReport, graph: Any, run: RewriteReport, precision: Precision) -> Iterator[str]:

@@ -92,13 +92,7 @@ def tune(
 
 @dataclasses.dataclass(frozen=True)
 class _Function:
-    """A function that trains.
-
-    Attributes:
-        train: the function.
-        config: what to convert.
-        folder: for the lock files of the runs.
-    """
+    """A function that trains, what to convert, and a folder for the lock files of the runs."""
 
     train: Callable[[], float]
     config: AmpConfig

@@ -165,9 +165,15 @@ class Tuned:
         name, values = self.goal.metric, " and ".join(f"{value:.6g}" for value in self.float32)
         head = f"{name}: {values} in float32, good is {self.goal.bound(self.limit)}"
         notes = [f"Note: {note}" for note in self.notes]
-        if self.lock is None:
+        if self.lock is None or self.chosen is None:
             return "\n".join([head, f"No set was found that suffices, in {self.runs} runs.", *notes])
-        lines = [head, self._found(), *(f"  {one.name}" for one in self.lock.decisions)]
+        count, part = len(self.lock.decisions), self.chosen.share
+        what = f"{count} layers or nodes stay" if count > 1 else "1 layer or node stays"
+        what = what if count else "Nothing has to stay"
+        work = "" if part is None else f", {part:.1%} of the products' operations in 16 bit"
+        told, end = f"{self.chosen.metrics[name]:.6g}{work}", f"; {self.proof}):" if count else ")."
+        lines = [head, f"{what} in float32: {told} ({self.runs} runs{end}"]
+        lines += [f"  {one.name}" for one in self.lock.decisions]
         lines += ["The best trades:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
         for trade in self.best_trades:
             value = trade.outcome.metrics.get(name, math.nan)
@@ -176,18 +182,6 @@ class Tuned:
             good = "" if trade.is_good else " (not good)"
             lines.append(f"  {share:>7} {value:>12.6g} {step:>10}  {listed(trade.kept)}{good}")
         return "\n".join([*lines, *notes])
-
-    def _found(self) -> str:
-        assert self.lock is not None
-        assert self.chosen is not None
-        value = self.chosen.metrics[self.goal.metric]
-        count = len(self.lock.decisions)
-        what = f"{count} layers or nodes stay" if count > 1 else "1 layer or node stays"
-        what = what if count else "Nothing has to stay"
-        share = "" if self.chosen.share is None else f", {self.chosen.share:.1%} of the products' operations in 16 bit"
-        return f"{what} in float32: {value:.6g}{share} ({self.runs} runs{f'; {self.proof}' * (count > 0)})" + (
-            ":" if count else "."
-        )
 
     def write(self, path: Path) -> None:
         """Writes the lock file of a tuning that found one.

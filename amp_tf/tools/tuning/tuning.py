@@ -15,7 +15,7 @@ import fcntl
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,9 +95,21 @@ class Tuning:
         mixed = self._measure_mixed()
         if self._is_good(mixed):
             return self._result(Found((), is_minimal=True), float32, "")
-        ranked = self._ranked()
+        comparison = self.journal.read(_COMPARISON)
+        if comparison is None:
+            self.tell("comparing one step in float32 and in 16 bit")
+            comparison = self.program.compare()
+            if comparison is not None:
+                self.journal.write(_COMPARISON, comparison)
+        ranked = rank(find_items(self.journal.read(_MIXED)), comparison)
         known = tuple(item for item in ranked if any(holds(item, one.name) for one in self.before.decisions))
-        first = self._items_before(ranked) if self.before.decisions else ()
+        parts: dict[tuple[Decision, ...], Item] = {}
+        level = list(ranked)
+        while level:
+            parts.update((item.decisions, item) for item in level)
+            level = [part for item in level for part in item.parts]
+        # The decisions of the lock file, each with the parts that this program has.
+        first = tuple(parts.get((one,), Item(one.name, (one,))) for one in self.before.decisions)
         order = [*known, *(item for item in ranked if item not in known)]
         found = find_smallest(order, suffices, first)
         return self._result(found, float32, _MINIMAL if found.is_minimal else _OPEN)
@@ -138,24 +150,6 @@ class Tuning:
                 fix="Name a precision, as with --precision bfloat16, or tune where 16 bit pays",
             )
         return outcome
-
-    def _ranked(self) -> list[Item]:
-        comparison = self.journal.read(_COMPARISON)
-        if comparison is None:
-            self.tell("comparing one step in float32 and in 16 bit")
-            comparison = self.program.compare()
-            if comparison is not None:
-                self.journal.write(_COMPARISON, comparison)
-        return rank(find_items(self.journal.read(_MIXED)), comparison)
-
-    def _items_before(self, ranked: Sequence[Item]) -> Items:
-        """The decisions of the lock file as items, each with the parts that this program has."""
-        parts: dict[tuple[Decision, ...], Item] = {}
-        level = list(ranked)
-        while level:
-            parts.update((item.decisions, item) for item in level)
-            level = [part for item in level for part in item.parts]
-        return tuple(parts.get((one,), Item(one.name, (one,))) for one in self.before.decisions)
 
     def _try(self, items: Items) -> Outcome:
         """A run in which some items stay in float32."""
