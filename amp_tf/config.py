@@ -319,7 +319,9 @@ class EnvVar:
         return KINDS[self.field] if self.field else YES_OR_NO
 
 
-def check_config(config: object, *, where: str, fix: str) -> AmpConfig:
+def check_config(
+    config: object, *, where: str, fix: str = 'Write for instance amp_tf.AmpConfig(precision="bfloat16")'
+) -> AmpConfig:
     """Checks that a value is a configuration, and returns it.
 
     Args:

@@ -73,13 +73,10 @@ def convert_saved_model(
         ConfigError: ``config`` is not an AmpConfig, ``dst`` is not a path, or there are no such ``weights``.
     """
     if weights not in WEIGHTS:
-        raise ConfigError(
-            f"{weights!r} is none of {', '.join(WEIGHTS)}", where="convert_saved_model(weights)", fix="Name one of them"
-        )
+        what = f"{weights!r} is none of {', '.join(WEIGHTS)}"
+        raise ConfigError(what, where="convert_saved_model(weights)", fix="Name one of them")
     if config is not None:
-        check_config(
-            config, where="convert_saved_model(config)", fix='Write for instance amp_tf.AmpConfig(target="gpu")'
-        )
+        check_config(config, where="convert_saved_model(config)")
     if not isinstance(dst, (str, os.PathLike)):
         raise ConfigError(f"{dst!r} is not a path", where="convert_saved_model(dst)", fix="Name the folder to write")
     target = Path(dst)

@@ -191,8 +191,8 @@ def _product_of_each(w):
         (lambda w, x: tf.matmul(x, w), [(None, 8)], None),
         (lambda w, x: x * tf.reduce_sum(tf.exp(w)), [(None, 8)], Kept.READ),
         (lambda w: w.read_value(), [], Kept.READ),
-        (lambda w, value: tf.group(w.assign(value)), [(8, 8)], Kept.WRITTEN),
-        (lambda w, value: tf.group(w.assign_add(value)), [(8, 8)], Kept.WRITTEN),
+        (lambda w, value: (w.assign(value), value)[1], [(8, 8)], Kept.WRITTEN),
+        (lambda w, value: (w.assign_add(value), value)[1], [(8, 8)], Kept.WRITTEN),
         (_product_of_each, [], Kept.HANDED_ON),
     ],
 )

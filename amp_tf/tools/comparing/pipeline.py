@@ -18,7 +18,7 @@ from amp_tf.reporting import process
 from amp_tf.reporting.schema import NodeReport, RewriteReport
 from amp_tf.rewriting.fused_names import count_products, find_followers
 from amp_tf.rewriting.pipeline import RewriteResult
-from amp_tf.tools import Progress, silent
+from amp_tf.tools import Progress, silent, some
 from amp_tf.tools.comparing.comparison import Comparison, NodeError
 from amp_tf.tools.comparing.findings import Search, SearchResult, Trials
 from amp_tf.tools.comparing.nodes import NodeMeasurement, nodes_run_once
@@ -200,13 +200,9 @@ def _nonfinite_notes(measured: Sequence[NodeMeasurement], graph: Any, precision:
             (begins if is_bad else ends).append(one)
     if begins:
         shares = [f"{one.name} ({one.op}), {100 * one.accumulated.nonfinite:.3g}% of its numbers" for one in begins]
-        hidden = _some([f"{one.name} ({one.op})" for one in ends], "; ")
-        where = f"{_some(shares, '; ')}{f'; hidden again behind {hidden}' if ends else ''}"
+        hidden = some([f"{one.name} ({one.op})" for one in ends], _SHOWN, "; ")
+        where = f"{some(shares, _SHOWN, '; ')}{f'; hidden again behind {hidden}' if ends else ''}"
         yield f"inf or nan that float32 does not have first appears in {precision.value} at {where}"
-
-
-def _some(texts: Sequence[str], mark: str) -> str:
-    return mark.join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
 
 
 def notes_on_run(compared: RewriteReport, graph: Any, run: RewriteReport, precision: Precision) -> Iterator[str]:
@@ -241,7 +237,7 @@ def notes_on_run(compared: RewriteReport, graph: Any, run: RewriteReport, precis
             if found and all(other.precision.is_f16 != node.precision.is_f16 for other in found):
                 others.append(f"{node.name} ({found[0].precision.value} there, {node.precision.value} here)")
     if others:
-        yield f"the run of this process has {len(others)} of {known} products otherwise: {_some(others, ', ')}"
+        yield f"the run of this process has {len(others)} of {known} products otherwise: {some(others, _SHOWN)}"
 
 
 def _last(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.tools import Progress, silent
 from amp_tf.tools.comparing import verdicts
-from amp_tf.tools.comparing.comparison import Comparison, without_infinities
+from amp_tf.tools.comparing.comparison import Comparison, batches_text, without_infinities
 from amp_tf.tools.comparing.findings import scope_of
 from amp_tf.tools.comparing.flattening import OWN_SCOPE
 from amp_tf.tools.comparing.joining import FLOAT32, JointGraph, tensor_name
@@ -111,11 +110,9 @@ class Ranges:
     def __str__(self) -> str:
         """One screen: how many leave the range, and how far."""
         bad = [node for node in self.nodes if node.is_f16]
-        scale = f", loss scale 2^{round(math.log2(self.loss_scale))}" if self.loss_scale != 1 else ""
         outside = f"{len(bad)} of {self.seen} tensors would leave float16's range"
-        batches = f"{self.batches} batch{'es' * (self.batches > 1)}"
         verdict = outside if bad else "float16 reaches far enough"
-        lines = [f"{self.name}: {verdict} (float32 alone; {batches}{scale})"]
+        lines = [f"{self.name}: {verdict} (float32 alone; {batches_text(self.batches, self.loss_scale)})"]
         lines += [f"  {node}" for node in bad[:_SHOWN]]
         if len(bad) > _SHOWN:
             lines.append(f"  and {len(bad) - _SHOWN} more")

@@ -36,11 +36,7 @@ def check_settings(config: AmpConfig | None, steps: int, nodes: str | None = Non
         raise ConfigError(f"{steps!r} is not a number of batches", where="compare(steps=…)", fix="Write 1 or more")
     if nodes is not None:
         check_pattern(nodes, where="compare(nodes=…)")
-    if config is None:
-        return AmpConfig.from_env()
-    return check_config(
-        config, where="compare(config)", fix='Write for instance amp_tf.AmpConfig(precision="bfloat16")'
-    )
+    return AmpConfig.from_env() if config is None else check_config(config, where="compare(config)")
 
 
 def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:

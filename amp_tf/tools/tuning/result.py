@@ -15,6 +15,7 @@ from typing import Any
 from amp_tf.errors import ConfigError
 from amp_tf.lock import Lock
 from amp_tf.reporting import files
+from amp_tf.tools import some
 
 _LEAST_RUNS = 5  # float32 twice, amp_tf with nothing in 16 bit, all in 16 bit, and one more
 
@@ -180,7 +181,7 @@ class Tuned:
             share = "?" if trade.outcome.share is None else f"{trade.outcome.share:.1%}"
             step = "?" if trade.outcome.step_ms is None else f"{trade.outcome.step_ms:.1f} ms"
             good = "" if trade.is_good else " (not good)"
-            lines.append(f"  {share:>7} {value:>12.6g} {step:>10}  {listed(trade.kept)}{good}")
+            lines.append(f"  {share:>7} {value:>12.6g} {step:>10}  {some(trade.kept, 2) or 'nothing'}{good}")
         return "\n".join([*lines, *notes])
 
     def write(self, path: Path) -> None:
@@ -192,9 +193,3 @@ class Tuned:
         assert self.lock is not None
         with files.writing(path):
             files.write(path, self.lock.to_text())
-
-
-def listed(names: Sequence[str]) -> str:
-    """Some names, the first two of many."""
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return f"{', '.join(names[:2])}{more}" if names else "nothing"

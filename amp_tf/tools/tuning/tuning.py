@@ -22,9 +22,9 @@ from typing import Any, Protocol
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.lock import NO_LOCK, Decision, Lock
 from amp_tf.reporting import files
-from amp_tf.tools import silent
+from amp_tf.tools import silent, some
 from amp_tf.tools.search import Found, Item, Items, OutOfRunsError, decisions_of, find_items, find_smallest, holds, rank
-from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, listed
+from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned
 
 _MIXED, _COMPARISON = "mixed.json", "comparison.json"
 _MINIMAL = "without any one of them it does not suffice"
@@ -154,7 +154,7 @@ class Tuning:
     def _try(self, items: Items) -> Outcome:
         """A run in which some items stay in float32."""
         lock = Lock(decisions_of(items))
-        outcome = self._once(lock.digest, Way.LOCKED, lock, listed([item.name for item in items]))
+        outcome = self._once(lock.digest, Way.LOCKED, lock, some([item.name for item in items], 2) or "nothing")
         names = tuple(one.name for one in lock.decisions)
         self._trades[lock.digest] = Trade(names, outcome, self._is_good(outcome))
         return outcome
