@@ -348,9 +348,8 @@ def with_settings(config: AmpConfig, settings: Mapping[str, Any], *, where: str)
         if name not in fields:
             close = difflib.get_close_matches(name, fields, n=1)
             guess = f"Did you mean {close[0]!r}? " if close else ""
-            raise ConfigError(
-                f"there is no setting {name!r}", where=where, fix=f"{guess}The settings are: {', '.join(fields)}"
-            )
+            fix = f"{guess}The settings are: {', '.join(fields)}"
+            raise ConfigError(f"there is no setting {name!r}", where=where, fix=fix)
     return dataclasses.replace(config, **settings) if settings else config
 
 
@@ -377,11 +376,9 @@ def _check_lists(config: AmpConfig) -> None:
             joins.setdefault(op, []).append(name)
     for op, names in joins.items():
         if len(names) > 1:
-            raise OpListError(
-                f"op {op!r} is to join the {' and the '.join(names)} list",
-                where=" and ".join(setting_name(f"{name}_add") for name in names),
-                fix=f"Name {op!r} in one of them alone: it then leaves the list that it is on",
-            )
+            what = f"op {op!r} is to join the {' and the '.join(names)} list"
+            fix = f"Name {op!r} in one of them alone: it then leaves the list that it is on"
+            raise OpListError(what, where=" and ".join(setting_name(f"{name}_add") for name in names), fix=fix)
 
 
 def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tuple[EnvVar, Any]]:

@@ -86,11 +86,8 @@ def check_pattern(pattern: str, *, where: str) -> str:
     """Checks that a pattern is a regular expression, or ``layer:`` and a path whose names are some."""
     components = layer_components(pattern) if is_layer_pattern(pattern) else (pattern,)
     if is_layer_pattern(pattern) and "" in components:
-        raise ConfigError(
-            f"{pattern!r} names no layer",
-            where=where,
-            fix=f"Write {LAYER} and a layer's path as Keras has it (layer.path), such as {LAYER}encoder/block_3",
-        )
+        fix = f"Write {LAYER} and a layer's path as Keras has it (layer.path), such as {LAYER}encoder/block_3"
+        raise ConfigError(f"{pattern!r} names no layer", where=where, fix=fix)
     for component in components:
         try:
             re.compile(component)
@@ -102,11 +99,8 @@ def check_pattern(pattern: str, *, where: str) -> str:
                 fix="Valid values: regular expressions of Python's re module",
             ) from None
         if may_hang:
-            raise ConfigError(
-                f"{component!r} repeats what repeats or chooses, so one name could take hours",
-                where=where,
-                fix="Write a+ for (a+)+, or several patterns for (a|b)+",
-            )
+            what = f"{component!r} repeats what repeats or chooses, so one name could take hours"
+            raise ConfigError(what, where=where, fix="Write a+ for (a+)+, or several patterns for (a|b)+")
     return pattern
 
 

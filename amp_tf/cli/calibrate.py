@@ -39,15 +39,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"{kept}: {'removed' if was_there else 'there was none'}; {hardware.shipped_costs().source}")
         return 0
     if not args.seconds >= _LEAST_SECONDS:
-        raise AmpError(
-            f"{args.seconds:g} seconds are too few", where="--seconds", fix=f"Write {_LEAST_SECONDS:.0f} or more"
-        )
+        fix = f"Write {_LEAST_SECONDS:.0f} or more"
+        raise AmpError(f"{args.seconds:g} seconds are too few", where="--seconds", fix=fix)
     if not Hardware.detect_cpu().cpu_has_bf16:
-        raise AmpError(
-            "this CPU does not multiply bfloat16 in hardware, so that auto leaves everything in float32 here",
-            where=hardware.cpu_name(),
-            fix="There is nothing to calibrate",
-        )
+        what = "this CPU does not multiply bfloat16 in hardware, so that auto leaves everything in float32 here"
+        raise AmpError(what, where=hardware.cpu_name(), fix="There is nothing to calibrate")
     path = Path(args.output) if args.output else kept
     with files.writing(path):  # before anything is measured
         path.parent.mkdir(parents=True, exist_ok=True)

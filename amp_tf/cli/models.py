@@ -147,11 +147,9 @@ def _check_preserved(names: Iterable[str], graph: Any) -> None:
     present = [node.name for node in graph.node]
     for name in set(names).difference(present):
         if any(node.name == name for function in graph.library.function for node in function.node_def):
-            raise GraphError(
-                f"node {name!r} is in a function, and only nodes of the graph itself are preserved",
-                where="--preserve",
-                fix=f"Keep it in float32 with --keep-float32 '^{re.escape(name)}$'",
-            )
+            what = f"node {name!r} is in a function, and only nodes of the graph itself are preserved"
+            fix = f"Keep it in float32 with --keep-float32 '^{re.escape(name)}$'"
+            raise GraphError(what, where="--preserve", fix=fix)
         raise missing_node(name, present, "--preserve")
 
 

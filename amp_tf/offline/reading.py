@@ -314,9 +314,8 @@ class Checkpoint:
                 session.run(save)
             except tf.errors.OpError as error:
                 fix = "See that it can be read, and that there is room for the copy where you may write"
-                raise FileError(
-                    f"cannot be copied to {prefix!r} ({error.message})", where=self._prefix, fix=fix
-                ) from None
+                what = f"cannot be copied to {prefix!r} ({error.message})"
+                raise FileError(what, where=self._prefix, fix=fix) from None
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:

@@ -122,11 +122,8 @@ def rewrite_saved_model(
 
 def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
     if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
-        raise FileError(
-            f"the folder lies in the model that is converted, {str(source)!r}",
-            where=str(target),
-            fix="Name a new folder outside of it; nothing was written",
-        )
+        what = f"the folder lies in the model that is converted, {str(source)!r}"
+        raise FileError(what, where=str(target), fix="Name a new folder outside of it; nothing was written")
     if os.path.isdir(target) and any(target.iterdir()) and not is_replaced:
         fix = "Name a new folder; nothing was written"
         if is_saved_model(target):
@@ -146,11 +143,8 @@ def _check_links(source: Path) -> None:
             by_name = os.path.normpath(os.path.join(os.path.relpath(folder, root), os.readlink(path)))
             leads_out = os.path.isabs(by_name) or by_name.split(os.sep)[0] == os.pardir  # of a copy of the model, too
             if leads_out or os.path.commonpath((root, os.path.realpath(path))) != root:
-                raise FileError(
-                    f"is a link to {os.readlink(path)!r}, outside of the model",
-                    where=path,
-                    fix="Make a copy of the model that holds the files themselves (cp -rL); nothing was written",
-                )
+                fix = "Make a copy of the model that holds the files themselves (cp -rL); nothing was written"
+                raise FileError(f"is a link to {os.readlink(path)!r}, outside of the model", where=path, fix=fix)
 
 
 def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
@@ -197,11 +191,8 @@ def _write(source: Path, target: Path, model: bytes, weights: Weights | None, na
                 item.unlink(missing_ok=True)
         if isinstance(error, shutil.Error):  # lists all files that could not be copied
             file, _, why = error.args[0][0]
-            raise FileError(
-                f"cannot be copied to {str(named)!r} ({why})",
-                where=str(file),
-                fix="See that it can be read and the disk has room; nothing was written",
-            ) from None
+            fix = "See that it can be read and the disk has room; nothing was written"
+            raise FileError(f"cannot be copied to {str(named)!r} ({why})", where=str(file), fix=fix) from None
         if isinstance(error, OSError):
             raise _unwritable(named, error) from None
         raise

@@ -375,10 +375,9 @@ def _apply(graph: Any, bodies: dict[str, Body], changes: dict[Body, list[tuple[C
             function = next((each for each in graph.library.function if each.signature.name == name), None)
             read_function(function, templates) if function else read_graph(graph, templates)
     except GraphError as error:
-        raise RewriteError(
-            f"the graph with 16-bit weights did not pass verification: {error.where}: {error.what}",
-            fix='This is a bug of amp_tf; please report it with the model. Without weights="f16" it is converted',
-        ) from error
+        what = f"the graph with 16-bit weights did not pass verification: {error.where}: {error.what}"
+        fix = 'This is a bug of amp_tf; please report it with the model. Without weights="f16" it is converted'
+        raise RewriteError(what, fix=fix) from error
 
 
 def _function_after(function: Any, body: Body, changes: _Changes) -> Any:

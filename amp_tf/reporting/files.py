@@ -153,11 +153,8 @@ def check_unpacked(path: str | Path) -> None:
 
 def _check_size(path: str | Path, size: int, unpacked: int) -> None:
     if unpacked > _MOST_UNPACKED and unpacked > _MOST_TIMES * size:
-        raise FileError(
-            f"its {size:,} bytes would become {unpacked:,}",
-            where=str(path),
-            fix="If you trust it, write it again without compression (a zip by zip -0)",
-        )
+        fix = "If you trust it, write it again without compression (a zip by zip -0)"
+        raise FileError(f"its {size:,} bytes would become {unpacked:,}", where=str(path), fix=fix)
 
 
 def _size_of_arrays(path: str | Path, file: Any) -> int:
@@ -199,11 +196,8 @@ def read(path: str | Path) -> list[dict[str, Any]]:
             raise FileError("holds no report of amp_tf", where=str(path), fix=fix)
         if document.get("schema_version") != SCHEMA_VERSION:
             version = document.get("schema_version")
-            raise FileError(
-                f"is of version {version!r}, and this amp_tf reads {SCHEMA_VERSION}",
-                where=str(path),
-                fix="Read it with a newer amp_tf",
-            )
+            what = f"is of version {version!r}, and this amp_tf reads {SCHEMA_VERSION}"
+            raise FileError(what, where=str(path), fix="Read it with a newer amp_tf")
     return documents
 
 

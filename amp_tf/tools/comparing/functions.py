@@ -216,11 +216,9 @@ def with_elements(
             rows[key] = [] if is_dataset else taken.setdefault(id(value), [])
             rows[key].extend(itertools.islice(value, limit))
     if not all(rows.values()):
-        raise GraphError(
-            "a dataset that the function gets is empty",
-            where=getattr(function, "__name__", "function"),
-            fix="Look at the data before they are handed over, with next(iter(dataset))",
-        )
+        what = "a dataset that the function gets is empty"
+        fix = "Look at the data before they are handed over, with next(iter(dataset))"
+        raise GraphError(what, where=getattr(function, "__name__", "function"), fix=fix)
 
     def with_streams(*args: Any, **kwargs: Any) -> Any:
         as_given = [stands[key](value) if key in rows else value for key, value in enumerate(args)]

@@ -144,11 +144,8 @@ class Tuning:
             why = (report or {}).get("why_nothing") or outcome.failure or "there is no report"
             if not outcome.failure:
                 self.journal.remove()  # the corrected command may be another one
-            raise ConfigError(
-                f"nothing is converted, so there is nothing to tune ({why})",
-                where="tune",
-                fix="Name a precision, as with --precision bfloat16, or tune where 16 bit pays",
-            )
+            fix = "Name a precision, as with --precision bfloat16, or tune where 16 bit pays"
+            raise ConfigError(f"nothing is converted, so there is nothing to tune ({why})", where="tune", fix=fix)
         return outcome
 
     def _try(self, items: Items) -> Outcome:
