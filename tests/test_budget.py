@@ -10,18 +10,18 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
-    "cli/": (1851, 11, 3),
+    "cli/": (1801, 11, 4),
     "cpu/": (1062, 5, 1),
     "graph/": (3211, 14, 2),
     "hooks/": (4124, 21, 4),
     "loss_scaling/": (2712, 11, 0),
-    "offline/": (1185, 5, 1),
+    "offline/": (1174, 5, 1),
     "oplists/": (1759, 8, 1),
     "painting/": (3327, 16, 2),
-    "reporting/": (2180, 9, 1),
+    "reporting/": (2174, 9, 1),
     "rewriting/": (1834, 10, 2),
-    "tools/": (6203, 26, 2),
-    "*.py": (1479, 8, 4),
+    "tools/": (6181, 26, 2),
+    "*.py": (1470, 8, 4),
     "all": (31124, 145, 23),
     "tests/": (43240, 283, 103),
 }

@@ -7,30 +7,24 @@ import contextlib
 import datetime
 import os
 import statistics
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amp_tf.errors import AmpError
 from amp_tf.oplists import hardware
-from amp_tf.oplists.cost_tables import Pair
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
 from amp_tf.tools import on_terminal
 
 if TYPE_CHECKING:
-    from amp_tf.tools.calibrating.products import Product
+    pass
 
 _LEAST_SECONDS = 20.0
 _BUSY = 0.5  # of the cores, by the load of the last minute
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures, writes and prints; Ctrl-C changes nothing.
-
-    Raises:
-        AmpError: there is nothing to measure on this CPU, the time is too short, or a file cannot be written.
-    """
+    """Measures, writes and prints; Ctrl-C changes nothing."""
     kept = hardware.cache_file()
     if args.forget:
         was_there = kept.exists()
@@ -77,7 +71,13 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
     with files.writing(path):
         files.write(path, measured.table.to_json())
     if args.details:
-        _print_details(by_op(measured.times))
+        for op, cases in by_op(measured.times).items():
+            print(f"{op:52}{'float32 µs':>12}{'bfloat16':>10}{'gain':>7}   operations in a ns")
+            for product, (in_float32, in_f16) in cases.items():
+                rates = f"{product.operations / in_float32:8.0f}{product.operations / in_f16:8.0f}"
+                gain = in_float32 / in_f16
+                print(f"  {product.what:50}{in_float32 / 1e3:12.1f}{in_f16 / 1e3:10.1f}{gain:7.2f}{rates}")
+            print()
     print(f"{'':48}{'':24}the table is off by, %")
     print(f"{'product':48}{'bfloat16 over float32':24}{'float32':>9}{'bfloat16':>10}{'gain':>6}")
     for op, cases in by_op(measured.times).items():
@@ -86,13 +86,3 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
         in_float32, in_f16, gain = (100 * part for part in measured.misfit(op))
         print(f"{op:48}{spread:24}{in_float32:9.0f}{in_f16:10.0f}{gain:6.0f}")
     print(f"{path}: {source}")
-
-
-def _print_details(times: Mapping[str, Mapping[Product, Pair]]) -> None:
-    for op, cases in times.items():
-        print(f"{op:52}{'float32 µs':>12}{'bfloat16':>10}{'gain':>7}   operations in a ns")
-        for product, (in_float32, in_f16) in cases.items():
-            rates = f"{product.operations / in_float32:8.0f}{product.operations / in_f16:8.0f}"
-            gain = in_float32 / in_f16
-            print(f"  {product.what:50}{in_float32 / 1e3:12.1f}{in_f16 / 1e3:10.1f}{gain:7.2f}{rates}")
-        print()

@@ -32,14 +32,7 @@ from amp_tf.values import check_pattern
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the comparison.
-
-    Returns:
-        0 where the model is healthy, 1 where it is not; of a script that was not compared see :func:`compare_script`.
-
-    Raises:
-        AmpError: the model, the inputs or a setting is wrong.
-    """
+    """Prints the comparison; of a script that was not compared see :func:`compare_script`."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     config = read_config(args)
     asked: dict[str, Any] = {"steps": args.steps, "nodes": args.nodes, "float32_only": args.float32_only}

@@ -283,7 +283,18 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
         what = f"another graph optimizer plugin is loaded, and TensorFlow takes only one: {', '.join(facts.plugins)}"
         fix = "Uninstall that plugin, or unset TF_PLUGGABLE_DEVICE_LIBRARY_PATH; XLA functions are converted all the "
         yield Issue("plugin", True, what, f"{fix}same")
-    yield from _issues_of_keras(facts)
+    backend, policy, error = (facts.keras[name] for name in ("backend", "policy", "error"))
+    if error and facts.versions["keras"]:
+        yield Issue("keras", True, f"Keras cannot be imported: {error}", "Check KERAS_BACKEND")
+    elif backend not in ("", "tensorflow"):
+        fix = "Set KERAS_BACKEND=tensorflow, or change backend in ~/.keras/keras.json"
+        yield Issue("keras-backend", True, f"Keras computes with {backend}, which amp_tf does not reach", fix)
+    if policy not in ("", "float32"):
+        what = (
+            f"Keras' dtype policy is {policy} by default: its layers cast by themselves, amp_tf converts what is left"
+        )
+        fix = 'Take one of the two. For amp_tf: "floatx": "float32" in ~/.keras/keras.json, no '
+        yield Issue("policy", False, what, f"{fix}keras.config.set_dtype_policy")
     if facts.auto_clustering:
         what = "XLA clusters operations by itself (TF_XLA_FLAGS or tf.config.optimizer.set_jit), after amp_tf's "
         fix = "If a step is slower than without, unset TF_XLA_FLAGS=--tf_xla_auto_jit, or set AMP_TF_DISABLE=1"
@@ -341,18 +352,3 @@ def _issues_of_settings(environ: Mapping[str, str]) -> Iterator[Issue]:
     if Switches.from_env(others).any and not switches.any:
         what = f"{DISABLE_VAR} is set and wins over {ENABLE_VAR}"
         yield Issue("disabled", False, what, f"Unset {DISABLE_VAR}")
-
-
-def _issues_of_keras(facts: MachineFacts) -> Iterator[Issue]:
-    backend, policy, error = (facts.keras[name] for name in ("backend", "policy", "error"))
-    if error and facts.versions["keras"]:
-        yield Issue("keras", True, f"Keras cannot be imported: {error}", "Check KERAS_BACKEND")
-    elif backend not in ("", "tensorflow"):
-        fix = "Set KERAS_BACKEND=tensorflow, or change backend in ~/.keras/keras.json"
-        yield Issue("keras-backend", True, f"Keras computes with {backend}, which amp_tf does not reach", fix)
-    if policy not in ("", "float32"):
-        what = (
-            f"Keras' dtype policy is {policy} by default: its layers cast by themselves, amp_tf converts what is left"
-        )
-        fix = 'Take one of the two. For amp_tf: "floatx": "float32" in ~/.keras/keras.json, no '
-        yield Issue("policy", False, what, f"{fix}keras.config.set_dtype_policy")

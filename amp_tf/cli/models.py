@@ -44,11 +44,7 @@ _GRAPHS = (".pb", ".pbtxt")
 
 
 def run_rewrite(args: argparse.Namespace) -> int:
-    """Converts and prints what was done, op by op.
-
-    Raises:
-        AmpError: the input, the output or a setting is wrong.
-    """
+    """Converts and prints what was done, op by op."""
     config, hardware = _config(args)
     if not args.dry_run:
         if args.result is None:
@@ -166,11 +162,7 @@ def _tell_idle(patterns: Iterable[str], names: Sequence[str]) -> None:
 
 
 def run_explain(args: argparse.Namespace) -> int:
-    """Prints the explanation.
-
-    Raises:
-        AmpError: there is no such graph, function or node, or a setting is wrong.
-    """
+    """Prints the explanation."""
     if args.all == (args.node is not None):
         raise AmpError("name one NODE, or add --all for all of them", where="explain", fix="amp-tf explain --help")
     config, hardware = _config(args)
@@ -237,11 +229,7 @@ def _names(graph: Any) -> Iterator[str]:
 
 
 def run_report(args: argparse.Namespace) -> int:
-    """Writes the files that were asked for, and prints a line for each report.
-
-    Raises:
-        AmpError: a source holds nothing to report on, or a file cannot be written.
-    """
+    """Writes the files that were asked for, and prints a line for each report."""
     documents = [document for source in args.sources for document in _documents(source, args)]
     try:
         lines = []

@@ -26,11 +26,7 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # the exit statuses of a shell
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replaces this process by the command.
-
-    Returns:
-        2 without a command, 127 if it is not found, 126 if it cannot be executed; else it does not return.
-    """
+    """Replaces this process by the command; the status is a shell's where it cannot be run, 2 without one."""
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         print("amp-tf run: no command. Write: amp-tf run -- python train.py", file=sys.stderr)

@@ -32,14 +32,7 @@ NOT_FOUND = 1
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the result.
-
-    Returns:
-        0 where the lock file is written, 1 where it is not, or not verified.
-
-    Raises:
-        AmpError: an option or the program is wrong.
-    """
+    """Prints the result, and writes the lock file."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     path = Path(args.lock or "amp.lock")
     files.check_writable(path)
