@@ -200,7 +200,7 @@ COMMANDS: Mapping[str, Command] = {
         error_status=2,
     ),
     "calibrate": Command(
-        "calibrate.run",
+        "doctor.run_calibrate",
         "measure how long ops take on this CPU",
         "Times matrix products, convolutions, other ops and casts on this CPU in float32 and bfloat16, and keeps the "
         "figures in your cache folder, for this CPU, number of cores and TensorFlow version. From then on "
