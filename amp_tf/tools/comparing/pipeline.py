@@ -89,7 +89,6 @@ def compare(
 
 
 def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comparison:
-    """Compares a traced step: rewrites it, judges its outputs, then measures nodes and searches for a remedy."""
     if not work.names:
         what = "it returns no floating-point numbers and writes no variables of them, so there is nothing to compare"
         raise GraphError(what, where=name, fix="Return what you want compared: the loss, gradients, predictions")

@@ -107,7 +107,6 @@ def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
 
 
 def _as_call(batch: Any, subject: Any, is_training: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of one call, by position and by name."""
     if is_training:
         if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
             fix = _BATCHES

@@ -137,7 +137,6 @@ class Tuning:
         return tuple(values)
 
     def _measure_mixed(self) -> Outcome:
-        """The run with all that amp_tf converts in 16 bit; keeps its report."""
         outcome = self._try(())
         report = self.journal.read(_MIXED)
         if report is None or not report["converted"]:
@@ -149,7 +148,6 @@ class Tuning:
         return outcome
 
     def _try(self, items: Items) -> Outcome:
-        """A run in which some items stay in float32."""
         lock = Lock(decisions_of(items))
         outcome = self._once(lock.digest, Way.LOCKED, lock, some([item.name for item in items], 2) or "nothing")
         names = tuple(one.name for one in lock.decisions)
