@@ -11,94 +11,63 @@ TYPE_CHECKING = False  # the name that type checkers know: importing typing cost
 if TYPE_CHECKING:
     from typing import Any
 
-    from amp_tf import callbacks
-    from amp_tf.config import AmpConfig
-    from amp_tf.errors import AmpError, CallOrderError, ConfigError, FileError, GraphError, OpListError, RewriteError
-    from amp_tf.hooks.scope import scope
-    from amp_tf.hooks.summary import report
-    from amp_tf.hooks.switch import Handle, disable, enable, is_enabled
-    from amp_tf.loss_scaling import LossScaleOptimizer
-    from amp_tf.loss_scaling.ledger import LossScaleError
-    from amp_tf.loss_scaling.loss_scaler import LossScaler
-    from amp_tf.offline.saved_model import convert_saved_model
-    from amp_tf.oplists.hardware import Hardware
-    from amp_tf.oplists.op_names import register_op
-    from amp_tf.painting.reasons import Rule
-    from amp_tf.precision import Precision
-    from amp_tf.reporting.schema import RewriteReport
-    from amp_tf.rewriting.pipeline import RewriteResult, rewrite
-    from amp_tf.tools.comparing.comparison import Comparison
-    from amp_tf.tools.comparing.pipeline import compare
-    from amp_tf.tools.tuning import tune
-    from amp_tf.tools.tuning.result import Tuned
+    from amp_tf import callbacks as callbacks
+    from amp_tf.config import AmpConfig as AmpConfig
+    from amp_tf.errors import AmpError as AmpError
+    from amp_tf.errors import CallOrderError as CallOrderError
+    from amp_tf.errors import ConfigError as ConfigError
+    from amp_tf.errors import FileError as FileError
+    from amp_tf.errors import GraphError as GraphError
+    from amp_tf.errors import OpListError as OpListError
+    from amp_tf.errors import RewriteError as RewriteError
+    from amp_tf.hooks.scope import scope as scope
+    from amp_tf.hooks.summary import report as report
+    from amp_tf.hooks.switch import Handle as Handle
+    from amp_tf.hooks.switch import disable as disable
+    from amp_tf.hooks.switch import enable as enable
+    from amp_tf.hooks.switch import is_enabled as is_enabled
+    from amp_tf.loss_scaling import LossScaleOptimizer as LossScaleOptimizer
+    from amp_tf.loss_scaling.ledger import LossScaleError as LossScaleError
+    from amp_tf.loss_scaling.loss_scaler import LossScaler as LossScaler
+    from amp_tf.offline.saved_model import convert_saved_model as convert_saved_model
+    from amp_tf.oplists.hardware import Hardware as Hardware
+    from amp_tf.oplists.op_names import register_op as register_op
+    from amp_tf.painting.reasons import Rule as Rule
+    from amp_tf.precision import Precision as Precision
+    from amp_tf.reporting.schema import RewriteReport as RewriteReport
+    from amp_tf.rewriting.pipeline import RewriteResult as RewriteResult
+    from amp_tf.rewriting.pipeline import rewrite as rewrite
+    from amp_tf.tools.comparing.comparison import Comparison as Comparison
+    from amp_tf.tools.comparing.pipeline import compare as compare
+    from amp_tf.tools.tuning import tune as tune
+    from amp_tf.tools.tuning.result import Tuned as Tuned
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "AmpConfig": "amp_tf.config",
-    "AmpError": "amp_tf.errors",
-    "CallOrderError": "amp_tf.errors",
-    "Comparison": "amp_tf.tools.comparing.comparison",
-    "ConfigError": "amp_tf.errors",
-    "FileError": "amp_tf.errors",
-    "GraphError": "amp_tf.errors",
-    "Handle": "amp_tf.hooks.switch",
-    "Hardware": "amp_tf.oplists.hardware",
-    "LossScaleError": "amp_tf.loss_scaling.ledger",
-    "LossScaleOptimizer": "amp_tf.loss_scaling",
-    "LossScaler": "amp_tf.loss_scaling.loss_scaler",
-    "OpListError": "amp_tf.errors",
-    "Precision": "amp_tf.precision",
-    "RewriteError": "amp_tf.errors",
-    "RewriteReport": "amp_tf.reporting.schema",
-    "RewriteResult": "amp_tf.rewriting.pipeline",
-    "Rule": "amp_tf.painting.reasons",
-    "callbacks": "amp_tf.callbacks",  # the module itself
-    "compare": "amp_tf.tools.comparing.pipeline",
-    "convert_saved_model": "amp_tf.offline.saved_model",
-    "disable": "amp_tf.hooks.switch",
-    "enable": "amp_tf.hooks.switch",
-    "is_enabled": "amp_tf.hooks.switch",
-    "register_op": "amp_tf.oplists.op_names",
-    "report": "amp_tf.hooks.summary",
-    "rewrite": "amp_tf.rewriting.pipeline",
-    "scope": "amp_tf.hooks.scope",
-    "tune": "amp_tf.tools.tuning",
-    "Tuned": "amp_tf.tools.tuning.result",
+_NAMES = {  # by the module that has them
+    "callbacks": "callbacks",  # the module itself
+    "config": "AmpConfig",
+    "errors": "AmpError CallOrderError ConfigError FileError GraphError OpListError RewriteError",
+    "hooks.scope": "scope",
+    "hooks.summary": "report",
+    "hooks.switch": "Handle disable enable is_enabled",
+    "loss_scaling": "LossScaleOptimizer",
+    "loss_scaling.ledger": "LossScaleError",
+    "loss_scaling.loss_scaler": "LossScaler",
+    "offline.saved_model": "convert_saved_model",
+    "oplists.hardware": "Hardware",
+    "oplists.op_names": "register_op",
+    "painting.reasons": "Rule",
+    "precision": "Precision",
+    "reporting.schema": "RewriteReport",
+    "rewriting.pipeline": "RewriteResult rewrite",
+    "tools.comparing.comparison": "Comparison",
+    "tools.comparing.pipeline": "compare",
+    "tools.tuning": "tune",
+    "tools.tuning.result": "Tuned",
 }
-
-__all__ = [
-    "AmpConfig",
-    "AmpError",
-    "CallOrderError",
-    "Comparison",
-    "ConfigError",
-    "FileError",
-    "GraphError",
-    "Handle",
-    "Hardware",
-    "LossScaleError",
-    "LossScaleOptimizer",
-    "LossScaler",
-    "OpListError",
-    "Precision",
-    "RewriteError",
-    "RewriteReport",
-    "RewriteResult",
-    "Rule",
-    "Tuned",
-    "callbacks",
-    "compare",
-    "convert_saved_model",
-    "disable",
-    "enable",
-    "is_enabled",
-    "register_op",
-    "report",
-    "rewrite",
-    "scope",
-    "tune",
-]
+_HOMES = {name: f"amp_tf.{home}" for home, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

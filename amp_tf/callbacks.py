@@ -101,7 +101,7 @@ class LossScaleMonitor:
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Called by Keras: remembers where the counters start."""
-        self._now, self._shown = None, _status_of(self.model)
+        self._now, self._shown = None, self.model.optimizer.status() if has_loss_scale(self.model) else None
         self._has_complained = False
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -215,12 +215,18 @@ class Board:
         if step == self._last_step or self._is_off:
             return
         self._last_step = step
+        totals = process.totals()
+        scalars = {"nodes_in_16_bit": totals.converted / totals.total} if totals.total else {}
+        if status is not None:
+            scalars |= {"loss_scale": status.scale, "skipped_steps": float(status.skipped)}
+        if (share := totals.products.share) is not None:
+            scalars["products_in_16_bit"] = share
         metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
         with self._surviving():
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(self._log_dir)
             with self._writer.as_default(), tf.summary.record_if(True):
-                for name, value in self._scalars(status).items():
+                for name, value in scalars.items():
                     tf.summary.write(f"{PREFIX}{name}", tf.constant(value), step, metadata)
 
     def flush(self) -> None:
@@ -243,22 +249,10 @@ class Board:
                 "amp_tf: LossScaleMonitor.log_dir: %s is not written (%s). Training goes on.", self._log_dir, why
             )
 
-    def _scalars(self, status: Status | None) -> dict[str, float]:
-        totals = process.totals()
-        scalars = {"nodes_in_16_bit": totals.converted / totals.total} if totals.total else {}
-        if status is not None:
-            scalars |= {"loss_scale": status.scale, "skipped_steps": float(status.skipped)}
-        share = totals.products.share
-        return scalars if share is None else {**scalars, "products_in_16_bit": share}
-
 
 def has_loss_scale(model: Any) -> bool:
     """Whether a model's optimizer is one of amp_tf's wrappers; other optimizers may also have a ``status``."""
     return _scaler_of(getattr(model, "optimizer", None)) is not None
-
-
-def _status_of(model: Any) -> Status | None:
-    return model.optimizer.status() if has_loss_scale(model) else None
 
 
 def _scaler_of(optimizer: Any) -> Any:

@@ -1,8 +1,8 @@
 """Settings: one frozen dataclass, and the table of environment variables that fills it.
 
 Only this module reads settings from ``os.environ``. Each variable is one row of :data:`ENV_VARS`: its name, the field
-it sets, how its text is read, and the sentence that the table of docs/variables.md shows. Names without the prefix
-``AMP_TF_`` are NGC's and TensorFlow's own and keep their meaning.
+it sets, whose valid values are in :data:`KINDS`, and the sentence that the table of docs/variables.md shows. Names
+without the prefix ``AMP_TF_`` are NGC's and TensorFlow's own and keep their meaning.
 
 Other code that looks at the environment: ``_amp_tf_start`` (too early for this module, and it wraps ``os.environ``),
 ``conflicts`` (TensorFlow's own variable), and what builds the environment of a child (``cli/run``).
@@ -15,27 +15,13 @@ import dataclasses
 import difflib
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 from amp_tf import lock as lock_file
 from amp_tf.errors import ConfigError, OpListError
-from amp_tf.values import (
-    SHORT_NAMES,
-    check_choice,
-    check_names,
-    check_path,
-    check_pattern,
-    dtype_name,
-    invalid,
-    read_bool,
-    read_choice,
-    read_dtype,
-    read_names,
-    read_patterns,
-    read_text,
-)
+from amp_tf.values import NAMES, PATTERNS, YES_OR_NO, Kind, check_path, choice, dtype, path, read_bool
 
 PrecisionName = Literal["auto", "float16", "bfloat16"]
 AllReduceName = Literal["float32", "float16", "bfloat16"]
@@ -52,6 +38,7 @@ TARGETS: tuple[str, ...] = get_args(TargetName)
 GOALS: tuple[str, ...] = get_args(GoalName)
 LEVELS: tuple[str, ...] = get_args(LevelName)
 LIST_NAMES: tuple[str, ...] = get_args(ListName)
+WEIGHTS = ("float32", "f16")  #: in what the variables of a converted SavedModel may be stored
 
 ENABLE_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION"
 GRAPH_REWRITE_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE"
@@ -131,23 +118,9 @@ class AmpConfig:
     report_path: str | None = None
 
     def __post_init__(self) -> None:
-        for field in ("precision", "allreduce", "optimizer_state"):
-            object.__setattr__(self, field, dtype_name(getattr(self, field)))
-        choices = {"precision": PRECISIONS, "level": LEVELS, "target": TARGETS, "goal": GOALS, "allreduce": ALLREDUCE}
-        for field, valid in {**choices, "optimizer_state": OPTIMIZER_STATES}.items():
-            check_choice(getattr(self, field), valid, where=f"AmpConfig.{field}")
-        for field in _BOOL_FIELDS:
-            if not isinstance(value := getattr(self, field), bool):
-                raise invalid(value, f"AmpConfig.{field}", "True, False")
-        for field in _TUPLE_FIELDS:
-            object.__setattr__(self, field, check_names(getattr(self, field), where=f"AmpConfig.{field}"))
-        for field in ("keep_float32", "force_f16"):
-            for pattern in getattr(self, field):
-                check_pattern(pattern, where=f"AmpConfig.{field}")
-        for field in ("lock", "log_path", "report_path"):
-            object.__setattr__(self, field, check_path(getattr(self, field), where=f"AmpConfig.{field}"))
-        if self.lock is not None:  # the program may change its folder later
-            object.__setattr__(self, "lock", os.path.abspath(self.lock))
+        for field, kind in KINDS.items():
+            value = kind.check(getattr(self, field), where=f"AmpConfig.{field}")
+            object.__setattr__(self, field, value)
         self.read_lock()
         _check_lists(self)
 
@@ -333,19 +306,22 @@ class EnvVar:
     Attributes:
         name: its name.
         field: the field of :class:`AmpConfig` that it sets, or ``None`` for the switches.
-        read: turns the text into the field's value; called with the text and the variable's name.
-        values: its valid values, for people.
         meaning: what it does, for people.
     """
 
     name: str
     field: str | None
-    read: Callable[[str, str], Any]
-    values: str
     meaning: str
 
+    @property
+    def kind(self) -> Kind:
+        """Its valid values, and how they are read."""
+        return KINDS[self.field] if self.field else YES_OR_NO
 
-def check_config(config: object, *, where: str, fix: str) -> AmpConfig:
+
+def check_config(
+    config: object, *, where: str, fix: str = 'Write for instance amp_tf.AmpConfig(precision="bfloat16")'
+) -> AmpConfig:
     """Checks that a value is a configuration, and returns it.
 
     Args:
@@ -372,9 +348,8 @@ def with_settings(config: AmpConfig, settings: Mapping[str, Any], *, where: str)
         if name not in fields:
             close = difflib.get_close_matches(name, fields, n=1)
             guess = f"Did you mean {close[0]!r}? " if close else ""
-            raise ConfigError(
-                f"there is no setting {name!r}", where=where, fix=f"{guess}The settings are: {', '.join(fields)}"
-            )
+            fix = f"{guess}The settings are: {', '.join(fields)}"
+            raise ConfigError(f"there is no setting {name!r}", where=where, fix=fix)
     return dataclasses.replace(config, **settings) if settings else config
 
 
@@ -401,11 +376,9 @@ def _check_lists(config: AmpConfig) -> None:
             joins.setdefault(op, []).append(name)
     for op, names in joins.items():
         if len(names) > 1:
-            raise OpListError(
-                f"op {op!r} is to join the {' and the '.join(names)} list",
-                where=" and ".join(setting_name(f"{name}_add") for name in names),
-                fix=f"Name {op!r} in one of them alone: it then leaves the list that it is on",
-            )
+            what = f"op {op!r} is to join the {' and the '.join(names)} list"
+            fix = f"Name {op!r} in one of them alone: it then leaves the list that it is on"
+            raise OpListError(what, where=" and ".join(setting_name(f"{name}_add") for name in names), fix=fix)
 
 
 def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tuple[EnvVar, Any]]:
@@ -415,7 +388,7 @@ def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tup
     for row in rows:
         if text := environ.get(row.name, ""):
             try:
-                found.append((row, row.read(text, row.name)))
+                found.append((row, row.kind.read(text, row.name)))
             except ConfigError as error:
                 wrong.append(error)
     if len(wrong) > 1:
@@ -425,114 +398,92 @@ def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tup
     return found
 
 
-def _of_types(names: Iterable[str]) -> str:
-    """Names of types for messages, each with its short form."""
-    short = {name: alias for alias, name in SHORT_NAMES.items()}
-    return ", ".join(f"{name} ({short[name]})" if name in short else name for name in names)
-
-
 def _switch(environ: Mapping[str, str], name: str) -> bool:
     return read_bool(environ.get(name, ""), name)
 
 
-def _list_rows() -> tuple[EnvVar, ...]:
+def _list_rows() -> Iterator[EnvVar]:
     old_names = {"allow": "WHITELIST", "infer": "GRAYLIST", "deny": "BLACKLIST"}
-    rows = []
     for action, verb in (("add", "join"), ("remove", "leave")):
-        for list_name in LIST_NAMES:
-            for env_name in filter(None, (f"{list_name.upper()}LIST", old_names.get(list_name))):
-                rows.append(
-                    EnvVar(
-                        f"{_PREFIX}{env_name}_{action.upper()}",
-                        f"{list_name}_{action}",
-                        read_names,
-                        "op names, comma-separated",
-                        f"ops that {verb} the {list_name} list"
-                        + (" (old name)" if env_name in old_names.values() else ""),
-                    )
-                )
-    return tuple(rows)
+        for name in LIST_NAMES:
+            field, meaning = f"{name}_{action}", f"ops that {verb} the {name} list"
+            yield EnvVar(f"{_PREFIX}{name.upper()}LIST_{action.upper()}", field, meaning)
+            if name in old_names:
+                yield EnvVar(f"{_PREFIX}{old_names[name]}_{action.upper()}", field, f"{meaning} (old name)")
 
 
-_PATTERNS = "layer: and a layer's path, or regular expressions for names of nodes, comma-separated"
-_BOOL_FIELDS = tuple(field.name for field in dataclasses.fields(AmpConfig) if str(field.type) == "bool")
-_TUPLE_FIELDS = tuple(field.name for field in dataclasses.fields(AmpConfig) if str(field.type) == "Sequence[str]")
+def _absolute(value: object, *, where: str) -> str | None:
+    """A file's path that holds when the program changes its folder."""
+    found = check_path(value, where=where)
+    return None if found is None else os.path.abspath(found)
+
+
+KINDS: Mapping[str, Kind] = {
+    "precision": dtype(PRECISIONS),
+    "level": choice(LEVELS, str.upper),
+    "target": choice(TARGETS),
+    "goal": choice(GOALS, str.lower),
+    **{f"{name}_{action}": NAMES for name in LIST_NAMES for action in ("add", "remove")},
+    **dict.fromkeys(("keep_float32", "force_f16"), PATTERNS),
+    "allreduce": dtype(ALLREDUCE),
+    "optimizer_state": dtype(OPTIMIZER_STATES),
+    **dict.fromkeys(("ignore_performance", "watchdog"), YES_OR_NO),
+    "lock": path("a file", _absolute),
+    **dict.fromkeys(("log_path", "report_path"), path("a folder")),
+}
+"""The valid values of each field of :class:`AmpConfig`."""
 
 ENV_VARS: tuple[EnvVar, ...] = (
-    EnvVar(ENABLE_VAR, None, read_bool, "1, 0", "turns everything on: graph rewrite and loss scaling"),
-    EnvVar(GRAPH_REWRITE_VAR, None, read_bool, "1, 0", "the graph rewrite alone; wins over the variable above"),
-    EnvVar(LOSS_SCALING_VAR, None, read_bool, "1, 0", "automatic loss scaling alone; wins over the first variable"),
-    EnvVar(DISABLE_VAR, None, read_bool, "1, 0", "1 turns everything off, whatever the program says"),
+    EnvVar(ENABLE_VAR, None, "turns everything on: graph rewrite and loss scaling"),
+    EnvVar(GRAPH_REWRITE_VAR, None, "the graph rewrite alone; wins over the variable above"),
+    EnvVar(LOSS_SCALING_VAR, None, "automatic loss scaling alone; wins over the first variable"),
+    EnvVar(DISABLE_VAR, None, "1 turns everything off, whatever the program says"),
     EnvVar(
         "AMP_TF_PRECISION",
         "precision",
-        read_dtype(PRECISIONS),
-        _of_types(PRECISIONS),
         "the 16-bit type; auto: float16 on GPUs (compute capability 7.0+), bfloat16 on CPUs that have it in hardware, "
         "else nothing is converted",
     ),
-    EnvVar(
-        "AMP_TF_FOR",
-        "goal",
-        read_choice(GOALS, str.lower),
-        ", ".join(GOALS),
-        "the goal of rewriting; memory: the largest batch, whatever it costs in time",
-    ),
-    EnvVar("AMP_TF_KEEP_FLOAT32", "keep_float32", read_patterns, _PATTERNS, "these nodes stay in float32"),
-    EnvVar(
-        "AMP_TF_FORCE_F16", "force_f16", read_patterns, _PATTERNS, "these nodes are converted wherever their op can be"
-    ),
+    EnvVar("AMP_TF_FOR", "goal", "the goal of rewriting; memory: the largest batch, whatever it costs in time"),
+    EnvVar("AMP_TF_KEEP_FLOAT32", "keep_float32", "these nodes stay in float32"),
+    EnvVar("AMP_TF_FORCE_F16", "force_f16", "these nodes are converted wherever their op can be"),
     EnvVar(
         ALLREDUCE_VAR,
         "allreduce",
-        read_dtype(ALLREDUCE),
-        _of_types(ALLREDUCE),
         "the type in which gradients are summed over replicas (MirroredStrategy, MultiWorkerMirroredStrategy)",
     ),
     EnvVar(
         OPTIMIZER_STATE_VAR,
         "optimizer_state",
-        read_dtype(OPTIMIZER_STATES),
-        _of_types(OPTIMIZER_STATES),
         "the type in which Keras' and tf_keras' optimizers keep their moments: half the memory, rounded stochastically",
     ),
     EnvVar(
         f"{_PREFIX}LEVEL",
         "level",
-        read_choice(LEVELS, str.upper),
-        ", ".join(LEVELS),
         "how much to convert: the default; all that can be; less (infer list denied); on GPUs only the allow list",
     ),
     *_list_rows(),
     EnvVar(
         f"{_PREFIX}IGNORE_PERFORMANCE",
         "ignore_performance",
-        read_bool,
-        "1, 0",
         "convert also on devices where 16 bit is not fast, and nodes that would not become faster",
     ),
-    EnvVar("AMP_TF_LOCK", "lock", read_text, "a file", "the lock file of amp-tf tune: what it names stays in float32"),
+    EnvVar("AMP_TF_LOCK", "lock", "the lock file of amp-tf tune: what it names stays in float32"),
     EnvVar(
         WATCHDOG_VAR,
         "watchdog",
-        read_bool,
-        "1, 0",
         "fit of Keras and tf_keras repeats a step that fails in 16 bit but not in float32, with the layer at fault in "
         f"float32 from then on; the layer is written to AMP_TF_LOCK's file, or {WATCHDOG_LOCK}",
     ),
     EnvVar(
         f"{_PREFIX}LOG_PATH",
         "log_path",
-        read_text,
-        "a folder",
         "where to write each graph before and after, the op lists, and the reason for every node; index.tsv says which "
         "files are whose",
     ),
     EnvVar(
         "AMP_TF_REPORT",
         "report_path",
-        read_text,
-        "a folder",
         "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it; in "
         "TensorBoard's folder it writes scalars, too",
     ),

@@ -227,5 +227,4 @@ def _text(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value for an error of one line."""
     return ascii(value)[:80]

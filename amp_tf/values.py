@@ -1,10 +1,13 @@
 """The values that settings may have, from Python (``check_…``) and as the text of a variable (``read_…``).
 
-Each function raises a :class:`ConfigError` that names the setting or the variable, the value and the valid ones.
+A :class:`Kind` is both, with the words for people. Each function raises a :class:`ConfigError` that names the setting
+or the variable, the value and the valid ones.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 import os
 import re
@@ -48,6 +51,13 @@ def check_path(value: object, *, where: str) -> str | None:
     raise ConfigError(f"{value!r} is not a path", where=where, fix="Valid values: a folder's path, None")
 
 
+def check_bool(value: object, *, where: str) -> bool:
+    """Checks that a value is one of the two."""
+    if not isinstance(value, bool):
+        raise invalid(value, where, "True, False")
+    return value
+
+
 def check_choice(value: object, valid: tuple[str, ...], *, where: str) -> str:
     """Checks that a value is one of some words."""
     if value not in valid:
@@ -76,11 +86,8 @@ def check_pattern(pattern: str, *, where: str) -> str:
     """Checks that a pattern is a regular expression, or ``layer:`` and a path whose names are some."""
     components = layer_components(pattern) if is_layer_pattern(pattern) else (pattern,)
     if is_layer_pattern(pattern) and "" in components:
-        raise ConfigError(
-            f"{pattern!r} names no layer",
-            where=where,
-            fix=f"Write {LAYER} and a layer's path as Keras has it (layer.path), such as {LAYER}encoder/block_3",
-        )
+        fix = f"Write {LAYER} and a layer's path as Keras has it (layer.path), such as {LAYER}encoder/block_3"
+        raise ConfigError(f"{pattern!r} names no layer", where=where, fix=fix)
     for component in components:
         try:
             re.compile(component)
@@ -92,12 +99,14 @@ def check_pattern(pattern: str, *, where: str) -> str:
                 fix="Valid values: regular expressions of Python's re module",
             ) from None
         if may_hang:
-            raise ConfigError(
-                f"{component!r} repeats what repeats or chooses, so one name could take hours",
-                where=where,
-                fix="Write a+ for (a+)+, or several patterns for (a|b)+",
-            )
+            what = f"{component!r} repeats what repeats or chooses, so one name could take hours"
+            raise ConfigError(what, where=where, fix="Write a+ for (a+)+, or several patterns for (a|b)+")
     return pattern
+
+
+def check_patterns(value: object, *, where: str) -> tuple[str, ...]:
+    """Checks a list of patterns; returns it as a tuple."""
+    return tuple(check_pattern(pattern, where=where) for pattern in check_names(value, where=where))
 
 
 def _may_hang(items: Iterable[tuple[Any, Any]]) -> bool:
@@ -173,29 +182,45 @@ def layer_components(pattern: str) -> tuple[str, ...]:
     return tuple(pattern.removeprefix(LAYER).strip().split("/"))
 
 
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Which values settings of a kind may have.
+
+    Attributes:
+        values: the valid ones, for people.
+        read: turns the text of a variable into a value; called with the text and the variable's name.
+        check: returns the value for what Python gave; called with that, and ``where``.
+    """
+
+    values: str
+    read: Callable[[str, str], Any]
+    check: Callable[..., Any]
+
+
 def read_bool(text: str, name: str) -> bool:
     """Reads yes or no."""
     lowered = text.strip().lower()
-    if lowered in ("1", "true"):
-        return True
-    if lowered in ("0", "false", ""):
-        return False
-    raise invalid(text, name, "1, true, 0, false")
+    if lowered not in ("1", "true", "0", "false", ""):
+        raise invalid(text, name, "1, true, 0, false")
+    return lowered in ("1", "true")
 
 
-def read_dtype(valid: tuple[str, ...]) -> Callable[[str, str], str]:
-    """Reads the name of a type, in its long or short form."""
-    return read_choice(valid, lambda text: SHORT_NAMES.get(text.lower(), text.lower()))
-
-
-def read_choice(valid: tuple[str, ...], normalise: Callable[[str], str]) -> Callable[[str, str], str]:
-    """Reads one of some words, in lower or upper case."""
+def choice(valid: tuple[str, ...], normalize: Callable[[str], str] = str) -> Kind:
+    """One of some words; of a variable as ``normalize`` turns its text into one."""
 
     def read(text: str, name: str) -> str:
-        normalised = normalise(text.strip())
-        return normalised if normalised in valid else check_choice(text, valid, where=name)
+        normalized = normalize(text.strip())
+        return normalized if normalized in valid else check_choice(text, valid, where=name)
 
-    return read
+    return Kind(", ".join(valid), read, functools.partial(check_choice, valid=valid))
+
+
+def dtype(valid: tuple[str, ...]) -> Kind:
+    """The name of a type, in its long or short form; from Python also the type itself."""
+    words = choice(valid, lambda text: SHORT_NAMES.get(text.lower(), text.lower()))
+    short = {name: alias for alias, name in SHORT_NAMES.items()}
+    values = ", ".join(f"{name} ({short[name]})" if name in short else name for name in valid)
+    return Kind(values, words.read, lambda value, where: check_choice(dtype_name(value), valid, where=where))
 
 
 def read_names(text: str, name: str) -> tuple[str, ...]:
@@ -215,9 +240,18 @@ def read_patterns(text: str, name: str) -> tuple[str, ...]:
             items.append(text[start : token.start()])
             start = token.end()
     items.append(text[start:])
-    return tuple(check_pattern(item.strip(), where=name) for item in items if item.strip())
+    return check_patterns([item.strip() for item in items if item.strip()], where=name)
 
 
-def read_text(text: str, name: str) -> str:
-    """Reads any text."""
-    return text
+def path(what: str, check: Callable[..., str | None] = check_path) -> Kind:
+    """The path of something, such as ``"a folder"``."""
+    return Kind(what, lambda text, _: text, check)
+
+
+YES_OR_NO = Kind("1, 0", read_bool, check_bool)
+NAMES = Kind("op names, comma-separated", read_names, check_names)
+PATTERNS = Kind(
+    "layer: and a layer's path, or regular expressions for names of nodes, comma-separated",
+    read_patterns,
+    check_patterns,
+)

@@ -10,20 +10,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
-    "cli/": (1868, 12, 4),
+    "cli/": (1790, 10, 3),
     "cpu/": (1317, 5, 1),
     "graph/": (2928, 14, 2),
     "hooks/": (4124, 21, 4),
     "loss_scaling/": (2712, 11, 0),
-    "offline/": (1208, 5, 1),
-    "oplists/": (1720, 8, 1),
-    "painting/": (3116, 16, 2),
-    "reporting/": (2239, 9, 1),
+    "offline/": (1174, 5, 1),
+    "oplists/": (1722, 8, 1),
+    "painting/": (3126, 16, 2),
+    "reporting/": (2174, 9, 1),
     "rewriting/": (1819, 10, 2),
-    "tools/": (6258, 26, 2),
-    "*.py": (1522, 8, 3),
-    "all": (31124, 145, 23),
-    "tests/": (43240, 283, 103),
+    "tools/": (6173, 26, 2),
+    "*.py": (1469, 8, 4),
+    "all": (30528, 143, 23),
+    "tests/": (42680, 282, 102),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

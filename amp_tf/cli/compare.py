@@ -17,14 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from amp_tf.cli.options import (
-    DEFAULT_SIGNATURE,
-    add_config_options,
-    hardware_for,
-    load_signature,
-    read_config,
-    read_inputs,
-)
+from amp_tf.cli.main import STDOUT
+from amp_tf.cli.models import hardware_for, load_signature, read_config, read_inputs
 from amp_tf.cli.run import bootstrapped
 from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import AmpError, ConfigError
@@ -32,94 +26,26 @@ from amp_tf.offline.reading import is_keras_file
 from amp_tf.reporting import files
 from amp_tf.tools import on_terminal
 from amp_tf.tools.comparing import PYTHON, TENSORFLOW, VARIABLE
-from amp_tf.tools.comparing.comparison import Comparison
-from amp_tf.tools.comparing.pipeline import compare
-from amp_tf.tools.comparing.ranges import Ranges, find_ranges
+from amp_tf.tools.comparing.ranges import compare_or_find_ranges
 from amp_tf.tools.comparing.training import CompareRequest
 from amp_tf.values import check_pattern
 
-_STDOUT = "-"
-
-
-def add_parsers(subparsers: Any) -> None:
-    """Adds the command to the parser of ``amp-tf``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "compare",
-        help="say where a model goes wrong in 16 bit",
-        usage="amp-tf compare [options] -- python train.py [argument ...]\n"
-        "       amp-tf compare [options] MODEL --inputs FILE",
-        description="Runs one step in float32 and in 16 bit, and says where 16 bit goes wrong and which setting fixes "
-        "it. The step is the first training step of a script, which then exits, or a call of a saved model's "
-        "signature. Status 0: healthy; 1: not healthy; 2: nothing was compared (a wrong option, model or file of "
-        "inputs, or a script that trains nothing).",
-    )
-    parser.set_defaults(error_status=NOT_COMPARED)
-    parser.add_argument(
-        "subject",
-        nargs="+",
-        help="the command that trains, after --; or a model: a SavedModel's folder or a Keras file (.keras, .h5)",
-    )
-    parser.add_argument(
-        "--inputs", metavar="FILE", help="a .npz file with an array for each argument of the signature, named like it"
-    )
-    parser.add_argument(
-        "--signature", default=DEFAULT_SIGNATURE, metavar="NAME", help=f"which to run; by default {DEFAULT_SIGNATURE}"
-    )
-    parser.add_argument(
-        "--batch-size", type=int, metavar="N", help="rows of the arrays in each batch; by default all of them"
-    )
-    parser.add_argument("--steps", type=int, default=8, metavar="N", help="compare at most N batches; by default 8")
-    parser.add_argument("--nodes", metavar="REGEX", help="nodes to measure in addition to those in 16 bit")
-    parser.add_argument(
-        "--float32-only", action="store_true", help="run only float32, and say which tensors leave float16's range"
-    )
-    parser.add_argument(
-        "--json", nargs="?", const=_STDOUT, metavar="FILE", help="write everything as JSON; without FILE, print it"
-    )
-    parser.add_argument("--html", metavar="FILE", help="write a page: one file that needs no network")
-    add_config_options(parser)
-    parser.set_defaults(run=run)
-
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the comparison.
-
-    Returns:
-        0 where the model is healthy, 1 where it is not; of a script that was not compared see :func:`compare_script`.
-
-    Raises:
-        AmpError: the model, the inputs or a setting is wrong.
-    """
+    """Prints the comparison; of a script that was not compared see :func:`compare_script`."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     config = read_config(args)
+    asked: dict[str, Any] = {"steps": args.steps, "nodes": args.nodes, "float32_only": args.float32_only}
     if args.inputs is None:
         if os.path.isdir(args.subject[0]) or is_keras_file(args.subject[0]):
             fix = "Name it with --inputs, or write -- in front of a script's command"
             raise AmpError("there is no file of inputs", where=args.subject[0], fix=fix)
-        asked = {"steps": args.steps, "nodes": args.nodes, "float32_only": args.float32_only}
         found = compare_script(args.subject, config, **asked)
         return found if isinstance(found, int) else _write(found["comparison"], found["text"], args)
     if len(args.subject) > 1:
         fix = "Write one model with --inputs, or a command after -- without it"
         raise AmpError("expected one model", where=" ".join(args.subject), fix=fix)
-    compared = _compare_model(args.subject[0], args, config)
-    return _write(compared.to_dict(), compared.for_command(), args)
-
-
-def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int:
-    data = json.dumps(found, indent=1)
-    print(data if args.json == _STDOUT else text)
-    written = {} if args.json in (None, _STDOUT) else {args.json: f"{data}\n"}
-    if args.html is not None:
-        written[args.html] = files.page([{**found, "text": text}])
-    for path, content in written.items():
-        with files.writing(path):
-            files.write(path, content)
-    return 0 if found["is_healthy"] else 1
-
-
-def _compare_model(source: str, args: argparse.Namespace, config: AmpConfig) -> Comparison | Ranges:
-    _model, function = load_signature(source, args.signature)
+    _model, function = load_signature(args.subject[0], args.signature)
     arrays, size = read_inputs(args.inputs, list(function.structured_input_signature[1])), args.batch_size
     batches = [dict(arrays)]
     if size is not None:
@@ -130,13 +56,22 @@ def _compare_model(source: str, args: argparse.Namespace, config: AmpConfig) -> 
             raise AmpError("the arrays have different numbers of rows", where="--batch-size", fix="Leave it out")
         starts = range(0, max(counts), size)
         batches = [{name: array[start : start + size] for name, array in arrays.items()} for start in starts]
-    asked: dict[str, Any] = {"steps": args.steps, "hardware": hardware_for(config), "progress": on_terminal()}
-    found: Comparison | Ranges
-    if args.float32_only:
-        found = find_ranges(function, batches, config, **asked)
-    else:
-        found = compare(function, batches, config, nodes=args.nodes, **asked)
-    return dataclasses.replace(found, name=os.path.basename(os.path.normpath(source)))
+    around: dict[str, Any] = {"hardware": hardware_for(config), "progress": on_terminal()}
+    compared = compare_or_find_ranges(function, batches, config, **asked, **around)
+    compared = dataclasses.replace(compared, name=os.path.basename(os.path.normpath(args.subject[0])))
+    return _write(compared.to_dict(), compared.for_command(), args)
+
+
+def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int:
+    data = json.dumps(found, indent=1)
+    print(data if args.json == STDOUT else text)
+    written = {} if args.json in (None, STDOUT) else {args.json: f"{data}\n"}
+    if args.html is not None:
+        written[args.html] = files.page([{**found, "text": text}])
+    for path, content in written.items():
+        with files.writing(path):
+            files.write(path, content)
+    return 0 if found["is_healthy"] else 1
 
 
 NOT_COMPARED = 2  #: the status where there is no answer

@@ -2,6 +2,8 @@
 
 A conversion that ran counts more than a table. A TensorFlow for GPUs that sees none is a note, not a problem: plain
 ``tensorflow`` is built with CUDA on CPU servers too.
+
+And ``amp-tf calibrate``: measures what ops cost on this machine, so that ``auto`` decides by its own figures.
 """
 
 from __future__ import annotations
@@ -9,41 +11,32 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import datetime
 import importlib.metadata
 import json
 import os
 import platform
 import re
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import amp_tf
 from amp_tf.cli.trial import Trial, run_trials
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, GONE, AmpConfig, Switches, find_unknown_variables, is_disabled
-from amp_tf.errors import ConfigError
+from amp_tf.errors import AmpError, ConfigError
 from amp_tf.hooks.state import uses_tf32
 from amp_tf.hooks.summary import ON_GPU
+from amp_tf.oplists import hardware
 from amp_tf.oplists.hardware import DISTRIBUTIONS, Hardware, cpu_name
 from amp_tf.oplists.targets import resolve_target
+from amp_tf.reporting import files
+from amp_tf.tools import on_terminal
 
 _STDERR = 2  #: its file descriptor; where it is closed, ``sys.stderr`` is None
-
-
-def add_parsers(subparsers: Any) -> None:
-    """Adds the command to the parser of ``amp-tf``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "doctor",
-        help="check what this machine can convert, and what prevents it",
-        description="Checks this machine and this Python, converts and runs small graphs on each device in each "
-        "precision, and says for each problem what to do. Status 0: no problems; 1: problems; 2: no TensorFlow.",
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print everything as one JSON object")
-    form.add_argument("--quiet", action="store_true", help="print nothing; only set the exit status")
-    parser.add_argument("--no-trials", action="store_true", help="skip converting and running graphs")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -298,7 +291,18 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
         what = f"another graph optimizer plugin is loaded, and TensorFlow takes only one: {', '.join(facts.plugins)}"
         fix = "Uninstall that plugin, or unset TF_PLUGGABLE_DEVICE_LIBRARY_PATH; XLA functions are converted all the "
         yield Issue("plugin", True, what, f"{fix}same")
-    yield from _issues_of_keras(facts)
+    backend, policy, error = (facts.keras[name] for name in ("backend", "policy", "error"))
+    if error and facts.versions["keras"]:
+        yield Issue("keras", True, f"Keras cannot be imported: {error}", "Check KERAS_BACKEND")
+    elif backend not in ("", "tensorflow"):
+        fix = "Set KERAS_BACKEND=tensorflow, or change backend in ~/.keras/keras.json"
+        yield Issue("keras-backend", True, f"Keras computes with {backend}, which amp_tf does not reach", fix)
+    if policy not in ("", "float32"):
+        what = (
+            f"Keras' dtype policy is {policy} by default: its layers cast by themselves, amp_tf converts what is left"
+        )
+        fix = 'Take one of the two. For amp_tf: "floatx": "float32" in ~/.keras/keras.json, no '
+        yield Issue("policy", False, what, f"{fix}keras.config.set_dtype_policy")
     if facts.auto_clustering:
         what = "XLA clusters operations by itself (TF_XLA_FLAGS or tf.config.optimizer.set_jit), after amp_tf's "
         fix = "If a step is slower than without, unset TF_XLA_FLAGS=--tf_xla_auto_jit, or set AMP_TF_DISABLE=1"
@@ -358,16 +362,70 @@ def _issues_of_settings(environ: Mapping[str, str]) -> Iterator[Issue]:
         yield Issue("disabled", False, what, f"Unset {DISABLE_VAR}")
 
 
-def _issues_of_keras(facts: MachineFacts) -> Iterator[Issue]:
-    backend, policy, error = (facts.keras[name] for name in ("backend", "policy", "error"))
-    if error and facts.versions["keras"]:
-        yield Issue("keras", True, f"Keras cannot be imported: {error}", "Check KERAS_BACKEND")
-    elif backend not in ("", "tensorflow"):
-        fix = "Set KERAS_BACKEND=tensorflow, or change backend in ~/.keras/keras.json"
-        yield Issue("keras-backend", True, f"Keras computes with {backend}, which amp_tf does not reach", fix)
-    if policy not in ("", "float32"):
-        what = (
-            f"Keras' dtype policy is {policy} by default: its layers cast by themselves, amp_tf converts what is left"
+_LEAST_SECONDS = 20.0
+_BUSY = 0.5  # of the cores, by the load of the last minute
+
+
+def run_calibrate(args: argparse.Namespace) -> int:
+    """Measures, writes and prints; Ctrl-C changes nothing."""
+    kept = hardware.cache_file()
+    if args.forget:
+        was_there = kept.exists()
+        with files.writing(kept):
+            kept.unlink(missing_ok=True)
+        print(f"{kept}: {'removed' if was_there else 'there was none'}; {hardware.shipped_costs().source}")
+        return 0
+    if not args.seconds >= _LEAST_SECONDS:
+        fix = f"Write {_LEAST_SECONDS:.0f} or more"
+        raise AmpError(f"{args.seconds:g} seconds are too few", where="--seconds", fix=fix)
+    if not Hardware.detect_cpu().cpu_has_bf16:
+        what = "this CPU does not multiply bfloat16 in hardware, so that auto leaves everything in float32 here"
+        raise AmpError(what, where=hardware.cpu_name(), fix="There is nothing to calibrate")
+    path = Path(args.output) if args.output else kept
+    with files.writing(path):  # before anything is measured
+        path.parent.mkdir(parents=True, exist_ok=True)
+    _measure(path, args)
+    if not args.output:
+        print("auto uses them from now on; amp-tf calibrate --forget removes them.")
+    return 0
+
+
+def _measure(path: Path, args: argparse.Namespace) -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf
+
+    from amp_tf.tools.calibrating import by_op, measure
+
+    with contextlib.suppress(RuntimeError):  # it has looked for devices before
+        tf.config.set_visible_devices([], "GPU")
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load > _BUSY * cores:
+        busy = f"the machine is busy (load {load:.1f} on {cores} cores)"
+        print(f"note: {busy}: figures may be off; calibrate again later")
+    progress = on_terminal()
+    source = f"measured on {hardware.identity()}, {datetime.date.today()}"
+    shipped = hardware.shipped_costs()
+    try:
+        measured = measure(
+            shipped, source, args.seconds, lambda number, count, name: progress(f"{100 * number // count:3} %  {name}")
         )
-        fix = 'Take one of the two. For amp_tf: "floatx": "float32" in ~/.keras/keras.json, no '
-        yield Issue("policy", False, what, f"{fix}keras.config.set_dtype_policy")
+    finally:
+        progress("")
+    with files.writing(path):
+        files.write(path, measured.table.to_json())
+    if args.details:
+        for op, cases in by_op(measured.times).items():
+            print(f"{op:52}{'float32 µs':>12}{'bfloat16':>10}{'gain':>7}   operations in a ns")
+            for product, (in_float32, in_f16) in cases.items():
+                rates = f"{product.operations / in_float32:8.0f}{product.operations / in_f16:8.0f}"
+                gain = in_float32 / in_f16
+                print(f"  {product.what:50}{in_float32 / 1e3:12.1f}{in_f16 / 1e3:10.1f}{gain:7.2f}{rates}")
+            print()
+    print(f"{'':48}{'':24}the table is off by, %")
+    print(f"{'product':48}{'bfloat16 over float32':24}{'float32':>9}{'bfloat16':>10}{'gain':>6}")
+    for op, cases in by_op(measured.times).items():
+        gains = [in_float32 / in_f16 for in_float32, in_f16 in cases.values()]
+        spread = f"{statistics.geometric_mean(gains):6.2f}   {min(gains):.2f} - {max(gains):.2f}"
+        in_float32, in_f16, gain = (100 * part for part in measured.misfit(op))
+        print(f"{op:48}{spread:24}{in_float32:9.0f}{in_f16:10.0f}{gain:6.0f}")
+    print(f"{path}: {source}")

@@ -1,21 +1,232 @@
-"""The ``amp-tf`` command: its subcommands, and what their errors print."""
+"""The ``amp-tf`` command: the table of its subcommands and their options, and what their errors print.
+
+A subcommand's module is imported when it runs, so that help costs no more than Python's own start.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import importlib
 import os
+import re
 import signal
 import sys
+import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 import amp_tf
-from amp_tf.cli import MODULES
-from amp_tf.config import USE_COMPARE
+from amp_tf.config import GOALS, LEVELS, LIST_NAMES, PRECISIONS, TARGETS, USE_COMPARE, WEIGHTS
 from amp_tf.errors import AmpError, ConfigError
+from amp_tf.values import dtype_name
 
 _KILLED = 128  # what a shell adds to the number of the signal that ended a command
+DEFAULT_SIGNATURE = "serving_default"
+STDOUT = "-"  #: as the name of a file
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A subcommand.
+
+    Attributes:
+        home: its module in this package, and the function that gets its arguments and returns the exit status.
+        help, description: for people.
+        options: one a line: its name and what it takes, then after two blanks its help, which may go on below. A name
+            without dashes is an argument; an option that takes nothing is a flag.
+        more: what ``add_argument`` is given beside that, by name.
+        usage: where argparse's own is not as good.
+        one_of: the options of which one is given at most.
+        is_one_needed: whether one of these must be.
+        has_settings: whether settings of :class:`~amp_tf.config.AmpConfig` are options, too.
+        error_status: the exit status of an error.
+    """
+
+    home: str
+    help: str
+    description: str
+    options: str
+    more: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    usage: str | None = None
+    one_of: tuple[str, ...] = ()
+    is_one_needed: bool = False
+    has_settings: bool = False
+    error_status: int = 1
+
+
+_WHAT = "a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (.pb, .pbtxt)"
+_PRECISION: Mapping[str, Any] = {"type": dtype_name, "choices": PRECISIONS}
+_PATTERNS = "layer:PATH, or regular expressions for node names, comma-separated"
+_SETTINGS = f"""
+    --precision  the 16-bit type; auto, the default, converts nothing on a CPU without bfloat16 arithmetic
+    --target  the device to convert for, where nodes name none; gpu needs no GPU on this machine
+    --goal  convert for speed, or for the largest batch (memory)
+    --level  how much: UNSAFE_FORCE_ALL all, TREAT_INFER_AS_DENY less, TENSOR_CORES_ONLY (GPUs) the allow list alone
+    --lock FILE  a lock file of amp-tf tune: what it names stays in float32
+    --keep-float32 PATTERNS  keep in float32; {_PATTERNS}
+    --force-f16 PATTERNS  convert if possible; {_PATTERNS}
+"""
+_OF_SETTINGS = {
+    "--precision": _PRECISION,
+    "--target": {"choices": TARGETS},
+    "--goal": {"choices": GOALS},
+    "--level": {"choices": LEVELS, "type": str.upper},
+    "--keep-float32": {"action": "append"},
+    "--force-f16": {"action": "append"},
+}
+_SEVERAL: Mapping[str, Any] = {"action": "append", "default": []}
+
+COMMANDS: Mapping[str, Command] = {
+    "run": Command(
+        "run.run",
+        "run a command with amp_tf on in every Python that it starts",
+        "Runs a command with amp_tf on in every Python that it starts, even one that reads no .pth files.",
+        """
+        --precision  set AMP_TF_PRECISION for the command
+        command  the command and its arguments, after --
+        """,
+        {"--precision": _PRECISION, "command": {"nargs": argparse.REMAINDER}},
+        usage="amp-tf run [--precision auto|float16|bfloat16] -- command [argument ...]",
+    ),
+    "rewrite": Command(
+        "models.run_rewrite",
+        "convert a SavedModel or a GraphDef on disk",
+        "Converts a SavedModel or a GraphDef on disk, and says what was converted and what was left in float32. The "
+        "result runs in a TensorFlow without amp_tf.",
+        f"""
+        source IN  {_WHAT}
+        result OUT  the folder or file to write; not with --dry-run
+        --dry-run  write nothing; only say what would be converted
+        --force  replace OUT if it exists, even if it is IN
+        --preserve NODE  a node to leave unchanged (GraphDef files)
+        --weights  f16 stores in 16 bit what the model only reads in 16 bit: half the size, for inference only
+        --check FILE  run model and copy on a .npz file with the arguments of the signature; print how far each output
+            is off
+        --report FILE  write the reason for every node as JSON
+        """,
+        {"result": {"nargs": "?"}, "--preserve": _SEVERAL, "--weights": {"choices": WEIGHTS, "default": WEIGHTS[0]}},
+        has_settings=True,
+    ),
+    "explain": Command(
+        "models.run_explain",
+        "say why a node runs in its precision",
+        "Says why a node of a SavedModel or GraphDef runs in its precision, and what would change that.",
+        f"""
+        graph GRAPH  {_WHAT}
+        node NODE  the node's name; not with --all
+        --all  print a line for each node: precision, op, function, name, reason
+        --op OP  with --all, only nodes of this op
+        --json  with --all, print JSON
+        --function NAME  the library function that contains the node
+        --preserve NODE  a node to leave unchanged
+        """,
+        {"node": {"nargs": "?"}, "--op": _SEVERAL, "--function": {"default": ""}, "--preserve": _SEVERAL},
+        has_settings=True,
+    ),
+    "report": Command(
+        "models.run_report",
+        "make a page of what was converted and what was not",
+        "Makes a page, or JSON, from reports of AMP_TF_REPORT, side by side; from a model or GraphDef, as it would be "
+        "converted; or from a folder of TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH.",
+        """
+        sources FILE  a report (.json) or a folder of them, a model, a graph, a log folder
+        --html OUT  write a page: one file that needs no network
+        --json OUT  write JSON
+        """,
+        {"sources": {"nargs": "+"}},
+        has_settings=True,
+    ),
+    "compare": Command(
+        "compare.run",
+        "say where a model goes wrong in 16 bit",
+        "Runs one step in float32 and in 16 bit, and says where 16 bit goes wrong and which setting fixes it. The step "
+        "is the first training step of a script, which then exits, or a call of a saved model's signature. Status 0: "
+        "healthy; 1: not healthy; 2: nothing was compared (a wrong option, model or file of inputs, or a script that "
+        "trains nothing).",
+        f"""
+        subject  the command that trains, after --; or a model: a SavedModel's folder or a Keras file (.keras, .h5)
+        --inputs FILE  a .npz file with an array for each argument of the signature, named like it
+        --signature NAME  which to run; by default {DEFAULT_SIGNATURE}
+        --batch-size N  rows of the arrays in each batch; by default all of them
+        --steps N  compare at most N batches; by default 8
+        --nodes REGEX  nodes to measure in addition to those in 16 bit
+        --float32-only  run only float32, and say which tensors leave float16's range
+        --json FILE  write everything as JSON; without FILE, print it
+        --html FILE  write a page: one file that needs no network
+        """,
+        {
+            "subject": {"nargs": "+"},
+            "--signature": {"default": DEFAULT_SIGNATURE},
+            "--batch-size": {"type": int},
+            "--steps": {"type": int, "default": 8},
+            "--json": {"nargs": "?", "const": STDOUT},
+        },
+        usage="amp-tf compare [options] -- python train.py [argument ...]\n"
+        "       amp-tf compare [options] MODEL --inputs FILE",
+        has_settings=True,
+        error_status=2,
+    ),
+    "tune": Command(
+        "tune.run",
+        "find the smallest part of a model that has to stay in float32",
+        "Runs the training several times, and writes to a lock file what has to stay in float32 so that a metric is as "
+        "good as in float32. If it is interrupted, the same command continues. Status 0: the lock file is written; 1: "
+        "nothing was found that suffices, or the result failed --verify; 2: an option or the program is wrong.",
+        """
+        command  the command that trains, after --
+        --metric NAME  the metric: a name in the history of fit, such as val_accuracy; module:function, called with the
+            model after each fit, or without arguments when the program ends; or stdout:REGEX, for the last number that
+            the program prints where the group is
+        --max-drop X  how far the metric may fall below that in float32
+        --max-rise X  how far a loss may rise above that in float32
+        --verify NAME  check the result by a metric that the search does not use
+        --max-runs N  train at most N times; by default 40
+        --for AIM  once also for speed
+        """,
+        {
+            "command": {"nargs": "+"},
+            "--metric": {"required": True},
+            "--max-drop": {"type": float},
+            "--max-rise": {"type": float},
+            "--max-runs": {"type": int, "default": 40},
+            "--for": {"dest": "aim", "default": "accuracy", "help": argparse.SUPPRESS},
+        },
+        usage="amp-tf tune --metric NAME (--max-drop X | --max-rise X) [options] -- python train.py [argument ...]",
+        one_of=("--max-drop", "--max-rise"),
+        is_one_needed=True,
+        has_settings=True,
+        error_status=2,
+    ),
+    "calibrate": Command(
+        "doctor.run_calibrate",
+        "measure how long ops take on this CPU",
+        "Times matrix products, convolutions, other ops and casts on this CPU in float32 and bfloat16, and keeps the "
+        "figures in your cache folder, for this CPU, number of cores and TensorFlow version. From then on "
+        "AMP_TF_PRECISION=auto uses them to decide what is faster in 16 bit; amp-tf doctor and reports say so. Run it "
+        "on an otherwise idle machine.",
+        """
+        --seconds SECONDS  time to take; by default 70
+        --details  also print the times of each product
+        --output FILE  only write the figures to this file; auto does not use them
+        --forget  remove the figures; auto uses the included table
+        """,
+        {"--seconds": {"type": float, "default": 70.0}},
+    ),
+    "doctor": Command(
+        "doctor.run",
+        "check what this machine can convert, and what prevents it",
+        "Checks this machine and this Python, converts and runs small graphs on each device in each precision, and "
+        "says for each problem what to do. Status 0: no problems; 1: problems; 2: no TensorFlow.",
+        """
+        --json  print everything as one JSON object
+        --quiet  print nothing; only set the exit status
+        --no-trials  skip converting and running graphs
+        """,
+        one_of=("--json", "--quiet"),
+    ),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,16 +236,20 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: what follows ``amp-tf``; by default that of this process.
 
     Returns:
-        The exit status: that of the subcommand; after an error, printed to stderr, 1, or the subcommand's
-        ``error_status`` where 1 is an answer; 2 for a wrong command line and without TensorFlow; as in a shell, 130
-        where the user interrupted it and 141 where nobody reads its output any more.
+        The exit status: that of the subcommand; after an error, printed to stderr, its ``error_status``; 2 for a wrong
+        command line and without TensorFlow; as in a shell, 130 where the user interrupted it and 141 where nobody reads
+        its output any more.
     """
-    name = "amp-tf"
-    args = argparse.Namespace()
+    name, error_status = "amp-tf", 1
     try:  # from the first import on, which a user may interrupt as well
-        parser().parse_args(arguments, args)
+        args = parser().parse_args(arguments)
         name = f"amp-tf {args.command_name}"
-        status = int(args.run(args))
+        if args.command_name not in COMMANDS:
+            raise ConfigError("this is no longer a command of amp_tf", fix=USE_COMPARE)
+        command = COMMANDS[args.command_name]
+        error_status = command.error_status
+        module, _, function = command.home.partition(".")
+        status = int(getattr(importlib.import_module(f"amp_tf.cli.{module}"), function)(args))
         print(end="", flush=True)  # here, where an error can still be reported
         return status
     except KeyboardInterrupt:
@@ -52,7 +267,7 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):
             return _KILLED + signal.SIGPIPE
         print(f"{name}: {error}", file=sys.stderr)
-        return int(getattr(args, "error_status", 1))
+        return error_status
     finally:
         # No line at exit: in a command of ours it would say that nothing was converted.
         if (switch := sys.modules.get("amp_tf.hooks.switch")) is not None:
@@ -64,16 +279,37 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="amp-tf", description="Automatic mixed precision for TensorFlow.")
     top.add_argument("--version", action="version", version=f"amp-tf {amp_tf.__version__}")
     subparsers: Any = top.add_subparsers(dest="command_name", metavar="command", required=True)
-    for name in MODULES:
-        importlib.import_module(f"amp_tf.cli.{name}").add_parsers(subparsers)
+    for name, command in COMMANDS.items():
+        added = subparsers.add_parser(name, help=command.help, description=command.description, usage=command.usage)
+        choice = added.add_mutually_exclusive_group(required=command.is_one_needed) if command.one_of else added
+        _add(added, command.options, command.more, dict.fromkeys(command.one_of, choice))
+        if command.has_settings:
+            add_settings(added)
     gone = subparsers.add_parser("monitor")  # without help, so that no list has it
     gone.add_argument("rest", nargs=argparse.REMAINDER)
-    gone.set_defaults(run=_refuse_monitor)
     return top
 
 
-def _refuse_monitor(_: argparse.Namespace) -> int:
-    raise ConfigError("this is no longer a command of amp_tf", fix=USE_COMPARE)
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Adds the settings as options; those that are not given leave the environment's unchanged."""
+    _add(parser, _SETTINGS, _OF_SETTINGS, {})
+    lists = parser.add_argument_group("op lists", "Op types, comma-separated. An op is on one list at most.")
+    for name in LIST_NAMES:
+        for action, verb in (("add", "join"), ("remove", "leave")):
+            lists.add_argument(f"--{name}-{action}", metavar="OPS", help=f"ops that {verb} the {name} list")
+
+
+def _add(parser: Any, options: str, more: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Any]) -> None:
+    """Adds the options of a text to a parser, or to the group that is theirs."""
+    for row in re.split(r"\n(?=\S)", textwrap.dedent(options).strip()):
+        what, about = re.split(r" {2,}", row, maxsplit=1)
+        name, _, metavar = what.partition(" ")
+        given: dict[str, Any] = {"help": " ".join(about.split()), **more.get(name, {})}
+        if metavar:
+            given["metavar"] = metavar
+        elif name.startswith("--") and name not in more:
+            given["action"] = "store_true"
+        groups.get(name, parser).add_argument(name, **given)
 
 
 if __name__ == "__main__":

@@ -15,15 +15,8 @@ from typing import Any
 import numpy as np
 
 import amp_tf
-from amp_tf.cli.options import (
-    DEFAULT_SIGNATURE,
-    add_config_options,
-    hardware_for,
-    load_signature,
-    read_config,
-    read_inputs,
-)
-from amp_tf.config import AmpConfig
+from amp_tf.cli.main import DEFAULT_SIGNATURE
+from amp_tf.config import WEIGHTS, AmpConfig
 from amp_tf.errors import AmpError, FileError, GraphError, printable
 from amp_tf.graph.names import closest, matcher, missing_node, tell_unmatched
 from amp_tf.hooks.switch import disable
@@ -33,92 +26,25 @@ from amp_tf.offline.reading import (
     is_saved_model,
     read_graph_file,
     read_graphs,
+    read_saved_model,
+    saved_model_of,
     write_graph_file,
 )
-from amp_tf.offline.saved_model import WEIGHTS, convert_saved_model, rewrite_saved_model
-from amp_tf.oplists.hardware import Hardware
+from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
+from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import files
 from amp_tf.reporting.document_types import ProcessFacts
 from amp_tf.reporting.figures import percent
 from amp_tf.reporting.schema import GraphReport, RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
+from amp_tf.values import read_names, read_patterns
 
 _GRAPHS = (".pb", ".pbtxt")
-_WHAT = "a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (.pb, .pbtxt)"
-
-
-def add_parsers(subparsers: Any) -> None:
-    """Adds the commands to the parser of ``amp-tf``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "rewrite",
-        help="convert a SavedModel or a GraphDef on disk",
-        description="Converts a SavedModel or a GraphDef on disk, and says what was converted and what was left in "
-        "float32. The result runs in a TensorFlow without amp_tf.",
-    )
-    parser.add_argument("source", metavar="IN", help=_WHAT)
-    parser.add_argument("result", metavar="OUT", nargs="?", help="the folder or file to write; not with --dry-run")
-    parser.add_argument("--dry-run", action="store_true", help="write nothing; only say what would be converted")
-    parser.add_argument("--force", action="store_true", help="replace OUT if it exists, even if it is IN")
-    parser.add_argument(
-        "--preserve", action="append", default=[], metavar="NODE", help="a node to leave unchanged (GraphDef files)"
-    )
-    parser.add_argument(
-        "--weights",
-        choices=WEIGHTS,
-        default=WEIGHTS[0],
-        help="f16 stores in 16 bit what the model only reads in 16 bit: half the size, for inference only",
-    )
-    parser.add_argument(
-        "--check",
-        metavar="FILE",
-        help="run model and copy on a .npz file with the arguments of the signature; print how far each output is off",
-    )
-    parser.add_argument("--report", metavar="FILE", help="write the reason for every node as JSON")
-    add_config_options(parser)
-    parser.set_defaults(run=run_rewrite)
-
-    parser = subparsers.add_parser(
-        "explain",
-        help="say why a node runs in its precision",
-        description="Says why a node of a SavedModel or GraphDef runs in its precision, and what would change that.",
-    )
-    parser.add_argument("graph", metavar="GRAPH", help=_WHAT)
-    parser.add_argument("node", metavar="NODE", nargs="?", help="the node's name; not with --all")
-    parser.add_argument(
-        "--all", action="store_true", help="print a line for each node: precision, op, function, name, reason"
-    )
-    parser.add_argument("--op", action="append", default=[], metavar="OP", help="with --all, only nodes of this op")
-    parser.add_argument("--json", action="store_true", help="with --all, print JSON")
-    parser.add_argument("--function", default="", metavar="NAME", help="the library function that contains the node")
-    parser.add_argument("--preserve", action="append", default=[], metavar="NODE", help="a node to leave unchanged")
-    add_config_options(parser)
-    parser.set_defaults(run=run_explain)
-
-    parser = subparsers.add_parser(
-        "report",
-        help="make a page of what was converted and what was not",
-        description="Makes a page, or JSON, from reports of AMP_TF_REPORT, side by side; from a model or GraphDef, as "
-        "it would be converted; or from a folder of TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH.",
-    )
-    parser.add_argument(
-        "sources",
-        metavar="FILE",
-        nargs="+",
-        help="a report (.json) or a folder of them, a model, a graph, a log folder",
-    )
-    parser.add_argument("--html", metavar="OUT", help="write a page: one file that needs no network")
-    parser.add_argument("--json", metavar="OUT", help="write JSON")
-    add_config_options(parser)
-    parser.set_defaults(run=run_report)
 
 
 def run_rewrite(args: argparse.Namespace) -> int:
-    """Converts and prints what was done, op by op.
-
-    Raises:
-        AmpError: the input, the output or a setting is wrong.
-    """
+    """Converts and prints what was done, op by op."""
     config, hardware = _config(args)
     if not args.dry_run:
         if args.result is None:
@@ -217,11 +143,9 @@ def _check_preserved(names: Iterable[str], graph: Any) -> None:
     present = [node.name for node in graph.node]
     for name in set(names).difference(present):
         if any(node.name == name for function in graph.library.function for node in function.node_def):
-            raise GraphError(
-                f"node {name!r} is in a function, and only nodes of the graph itself are preserved",
-                where="--preserve",
-                fix=f"Keep it in float32 with --keep-float32 '^{re.escape(name)}$'",
-            )
+            what = f"node {name!r} is in a function, and only nodes of the graph itself are preserved"
+            fix = f"Keep it in float32 with --keep-float32 '^{re.escape(name)}$'"
+            raise GraphError(what, where="--preserve", fix=fix)
         raise missing_node(name, present, "--preserve")
 
 
@@ -238,11 +162,7 @@ def _tell_idle(patterns: Iterable[str], names: Sequence[str]) -> None:
 
 
 def run_explain(args: argparse.Namespace) -> int:
-    """Prints the explanation.
-
-    Raises:
-        AmpError: there is no such graph, function or node, or a setting is wrong.
-    """
+    """Prints the explanation."""
     if args.all == (args.node is not None):
         raise AmpError("name one NODE, or add --all for all of them", where="explain", fix="amp-tf explain --help")
     config, hardware = _config(args)
@@ -309,11 +229,7 @@ def _names(graph: Any) -> Iterator[str]:
 
 
 def run_report(args: argparse.Namespace) -> int:
-    """Writes the files that were asked for, and prints a line for each report.
-
-    Raises:
-        AmpError: a source holds nothing to report on, or a file cannot be written.
-    """
+    """Writes the files that were asked for, and prints a line for each report."""
     documents = [document for source in args.sources for document in _documents(source, args)]
     try:
         lines = []
@@ -362,3 +278,74 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
         reports = [rewrite(read_graph_file(path), config, hardware=hardware).report for path in graphs]
     facts = ProcessFacts(process={"program": source, "amp_tf": amp_tf.__version__})
     return [RewriteReport(tuple(graph for report in reports for graph in report.graphs), facts=facts).to_dict()]
+
+
+def read_config(args: argparse.Namespace) -> AmpConfig:
+    """The environment's settings, changed by the options: lists are extended, other settings replaced.
+
+    Raises:
+        ConfigError: a setting means nothing.
+    """
+    fields = [field.name for field in dataclasses.fields(AmpConfig)]
+    given = {name: value for name in fields if (value := getattr(args, name, None)) is not None}
+    is_list = {name: isinstance(getattr(AmpConfig(), name), tuple) for name in given}
+    config = AmpConfig.from_env(without=[name for name in given if not is_list[name]])
+    changes: dict[str, object] = {}
+    for name, value in given.items():
+        if is_list[name]:
+            texts, read = ([value], read_names) if isinstance(value, str) else (value, read_patterns)
+            changes[name] = (*getattr(config, name), *(item for text in texts for item in read(text, name)))
+        else:
+            changes[name] = value
+    return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
+
+
+def hardware_for(config: AmpConfig) -> Hardware:
+    """The devices to rewrite for: any current GPU for ``--target gpu``, else this machine's CPU."""
+    return Hardware((MIN_COMPUTE_CAPABILITY,)) if config.target == "gpu" else Hardware.detect_cpu()
+
+
+def load_signature(source: str, name: str) -> tuple[Any, Any]:
+    """A model on disk, and one of its signatures, whose variables live as long as the model does.
+
+    Args:
+        source: a SavedModel's folder or a Keras file.
+        name: of the signature.
+
+    Raises:
+        FileError: there is no model, or a damaged one.
+        GraphError: it has no signature of that name.
+    """
+    with saved_model_of(source) as folder:
+        read_saved_model(folder)  # which says what is wrong with it
+        import tensorflow as tf
+
+        model = tf.saved_model.load(str(folder))
+    if name not in model.signatures:
+        known = ", ".join(model.signatures)
+        fix = f"Choose with --signature: {known}" if known else "Save the model with signatures, as model.export does"
+        raise GraphError(f"the model has no signature {name!r}", where=source, fix=fix)
+    return model, model.signatures[name]
+
+
+def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
+    """The arrays of a ``.npz`` file, one for each argument of a signature.
+
+    Raises:
+        AmpError: the file cannot be read, or has other arrays.
+    """
+    fix = f"Write it with numpy.savez('inputs.npz', {', '.join(f'{name}=…' for name in wanted)})"
+    if Path(path).is_file():
+        files.check_unpacked(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("it holds one array, without a name")
+            arrays = {name: file[name] for name in file.files}
+    except Exception as error:  # empty, cut off, damaged, or of a size that it has not
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise AmpError(f"cannot be read ({why})", where=path, fix=fix) from None
+    if sorted(arrays) != sorted(wanted):
+        what = f"expected the arrays {', '.join(sorted(wanted))}, got {', '.join(sorted(arrays)) or 'none'}"
+        raise AmpError(what, where=path, fix=fix)
+    return arrays

@@ -15,38 +15,18 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import _amp_tf_start
-from amp_tf.cli import COMMANDS
-from amp_tf.config import ENABLE_VAR, PRECISIONS, Switches
+from amp_tf.cli.main import COMMANDS, main
+from amp_tf.config import ENABLE_VAR, Switches
 from amp_tf.errors import ConfigError
-from amp_tf.values import dtype_name
 
 _BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # the exit statuses of a shell
 
 
-def add_parsers(subparsers: Any) -> None:
-    """Adds the command to the parser of ``amp-tf``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "run",
-        help="run a command with amp_tf on in every Python that it starts",
-        description="Runs a command with amp_tf on in every Python that it starts, even one that reads no .pth files.",
-        usage="amp-tf run [--precision auto|float16|bfloat16] -- command [argument ...]",
-    )
-    about = "set AMP_TF_PRECISION for the command"
-    parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help=about)
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments, after --")
-    parser.set_defaults(run=run)
-
-
 def run(args: argparse.Namespace) -> int:
-    """Replaces this process by the command.
-
-    Returns:
-        2 without a command, 127 if it is not found, 126 if it cannot be executed; else it does not return.
-    """
+    """Replaces this process by the command; the status is a shell's where it cannot be run, 2 without one."""
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         print("amp-tf run: no command. Write: amp-tf run -- python train.py", file=sys.stderr)
@@ -111,8 +91,6 @@ def run_script(arguments: list[str]) -> int:
         2 without a script, 1 without such a module.
     """
     if arguments and arguments[0] in COMMANDS and not os.path.exists(arguments[0]):
-        from amp_tf.cli.main import main
-
         return main(arguments)
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.cli.compare import compare_script, started
-from amp_tf.cli.options import add_config_options, hardware_for, read_config
+from amp_tf.cli.models import hardware_for, read_config
 from amp_tf.cli.run import bootstrapped
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, ENV_VARS, SWITCH_VARS, AmpConfig
 from amp_tf.errors import AmpError, ConfigError
@@ -28,49 +28,11 @@ from amp_tf.reporting import files
 from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
 
-NOT_FOUND, WRONG = 1, 2
-
-
-def add_parsers(subparsers: Any) -> None:
-    """Adds the command to the parser of ``amp-tf``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "tune",
-        help="find the smallest part of a model that has to stay in float32",
-        usage="amp-tf tune --metric NAME (--max-drop X | --max-rise X) [options] -- python train.py [argument ...]",
-        description="Runs the training several times, and writes to a lock file what has to stay in float32 so that "
-        "a metric is as good as in float32. If it is interrupted, the same command continues. Status 0: the lock file "
-        "is written; 1: nothing was found that suffices, or the result failed --verify; 2: an option or the program "
-        "is wrong.",
-    )
-    parser.set_defaults(error_status=WRONG)
-    parser.add_argument("command", nargs="+", help="the command that trains, after --")
-    parser.add_argument(
-        "--metric",
-        required=True,
-        metavar="NAME",
-        help="the metric: a name in the history of fit, such as val_accuracy; module:function, called with the "
-        "model after each fit, or without arguments when the program ends; or stdout:REGEX, for the last number that "
-        "the program prints where the group is",
-    )
-    change = parser.add_mutually_exclusive_group(required=True)
-    change.add_argument("--max-drop", type=float, metavar="X", help="how far the metric may fall below that in float32")
-    change.add_argument("--max-rise", type=float, metavar="X", help="how far a loss may rise above that in float32")
-    parser.add_argument("--verify", metavar="NAME", help="check the result by a metric that the search does not use")
-    parser.add_argument("--max-runs", type=int, default=40, metavar="N", help="train at most N times; by default 40")
-    parser.add_argument("--for", dest="aim", default="accuracy", help=argparse.SUPPRESS)
-    add_config_options(parser)
-    parser.set_defaults(run=run)
+NOT_FOUND = 1
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the result.
-
-    Returns:
-        0 where the lock file is written, 1 where it is not, or not verified.
-
-    Raises:
-        AmpError: an option or the program is wrong.
-    """
+    """Prints the result, and writes the lock file."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     path = Path(args.lock or "amp.lock")
     files.check_writable(path)

@@ -24,7 +24,7 @@ from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.op_names import find_registered
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.reasons import Balance, Reason, Rule
+from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.fused_names import find_followers, pattern
@@ -83,8 +83,15 @@ class Explanation:
             return "\n".join([*lines, _NAME_A_TARGET])
         if self.registered:
             lines.append(f"The op was registered for that list because it {self.registered}.")
-        if self.reason.balance is not None:
-            lines.append(_weighing(self.reason.balance))
+        if (balance := self.reason.balance) is not None:
+            pair = balance.in_f16 / 1e3, balance.in_float32 / 1e3
+            digits = next((many for many in (1, 2, 3) if len({f"{figure:.{many}f}" for figure in pair}) == 2), 1)
+            in_f16, in_float32 = (f"{figure:.{digits}f} µs" for figure in pair)
+            lines.append(
+                f"The cost model expects {in_f16} in 16 bit, casts included, {in_float32} in float32, for all "
+                "connected nodes that would be converted together; where nothing is gained, float32 stays, which "
+                "rounds less. With a named precision (--precision, AMP_TF_PRECISION) nothing is weighed."
+            )
         if len(self.trail) > 1:
             lines.append("The decision came along: " + " <- ".join(self.trail))
         return "\n".join([*lines, *([] if is_other else self._proposals())])
@@ -188,17 +195,6 @@ def explain(
         change=first(_candidates(list(ops), list_of, is_f16)),
         registered=row.why if row and list_of.get(op) == row.op_list else "",
         matches=sum(re.search(own_pattern, name) is not None for name in view.names),
-    )
-
-
-def _weighing(balance: Balance) -> str:
-    pair = (balance.in_f16 / 1e3, balance.in_float32 / 1e3)
-    digits = next((digits for digits in range(1, 4) if len({f"{figure:.{digits}f}" for figure in pair}) == 2), 1)
-    in_f16, in_float32 = (f"{figure:.{digits}f} µs" for figure in pair)
-    return (
-        f"The cost model expects {in_f16} in 16 bit, casts included, {in_float32} in float32, for all connected nodes "
-        "that would be converted together; where nothing is gained, float32 stays, which rounds less. With a named "
-        "precision (--precision, AMP_TF_PRECISION) nothing is weighed."
     )
 
 

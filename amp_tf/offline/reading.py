@@ -64,6 +64,7 @@ def read_graph_file(path: str | Path) -> Any:
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
     from tensorflow.core.framework import graph_pb2
+    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
     is_graph_text = data.lstrip()[:4] in (b"node", b"vers", b"libr")
     try:
@@ -71,32 +72,27 @@ def read_graph_file(path: str | Path) -> Any:
             return graph_pb2.GraphDef.FromString(data)
         return text_format.Parse(data.decode(), graph_pb2.GraphDef())
     except (text_format.ParseError, DecodeError, UnicodeDecodeError, RecursionError) as error:
-        what, fix = f"holds no graph ({error})", _other_kind(path, data, is_graph_text) or fix
+        what = f"holds no graph ({error})"
+        if is_graph_text and not path.name.endswith(TEXT_SUFFIXES):
+            fix = "It is text: give it a name that ends in .pbtxt"
+        for kind, field, other in (
+            (saved_model_pb2.SavedModel, "meta_graphs", f"It is a SavedModel's: name its folder, {str(path.parent)!r}"),
+            (
+                meta_graph_pb2.MetaGraphDef,
+                "graph_def",
+                "It holds a MetaGraphDef: write its graph_def to a file of its own",
+            ),
+        ):
+            with contextlib.suppress(DecodeError):
+                fix = other if getattr(kind.FromString(data), field) else fix
+        if data.startswith(_KERAS_FILES):
+            fix = "It looks like a Keras model: write it as a SavedModel with model.export(folder)"
         if isinstance(error, text_format.ParseError):  # which names the last word that could be read
             text = data.decode()
             is_at_the_end = (error.GetLine() or 0) >= len(text.rstrip().splitlines())
             if is_graph_text and is_at_the_end and text.count("{") > text.count("}"):
                 what, fix = f"the text ends too early ({error}): the file is truncated", "Write or copy it again"
         raise FileError(what, where=str(path), fix=fix) from None
-
-
-def _other_kind(path: Path, data: bytes, is_graph_text: bool) -> str:
-    """What to do with a file that holds another kind of TensorFlow's data; empty where it is not recognized."""
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
-
-    if data.startswith(_KERAS_FILES):
-        return "It looks like a Keras model: write it as a SavedModel with model.export(folder)"
-    kinds = (
-        (saved_model_pb2.SavedModel, "meta_graphs", f"It is a SavedModel's: name its folder, {str(path.parent)!r}"),
-        (meta_graph_pb2.MetaGraphDef, "graph_def", "It holds a MetaGraphDef: write its graph_def to a file of its own"),
-    )
-    for kind, field, fix in kinds:
-        with contextlib.suppress(DecodeError):
-            if getattr(kind.FromString(data), field):
-                return fix
-    is_misnamed = is_graph_text and not path.name.endswith(TEXT_SUFFIXES)
-    return "It is text: give it a name that ends in .pbtxt" if is_misnamed else ""
 
 
 def write_graph_file(graph: Any, path: str | Path) -> None:
@@ -136,7 +132,13 @@ def saved_model_of(source: Any) -> Iterator[Path]:
         if is_path:
             files.check_unpacked(source)
         try:
-            model = _load(source) if is_path else source
+            model, library = source, "keras"
+            if is_path and zipfile.is_zipfile(source):
+                with zipfile.ZipFile(source) as archive:
+                    version = json.loads(archive.read("metadata.json")).get("keras_version", "")
+                library = "tf_keras" if version.startswith("2.") else "keras"
+            if is_path:
+                model = importlib.import_module(library).models.load_model(source, compile=False)
             if hasattr(model, "export"):
                 with contextlib.redirect_stdout(io.StringIO()):  # hides Keras' description of a temporary folder
                     model.export(place)
@@ -147,15 +149,6 @@ def saved_model_of(source: Any) -> Iterator[Path]:
             fix = "Call the model on data once before, or export it by hand: model.export(folder)"
             raise GraphError(f"the model cannot be exported ({why})", where=where, fix=fix) from error
         yield Path(place)
-
-
-def _load(path: str | Path) -> Any:
-    library = "keras"
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            is_old = json.loads(archive.read("metadata.json")).get("keras_version", "").startswith("2.")
-        library = "tf_keras" if is_old else "keras"
-    return importlib.import_module(library).models.load_model(path, compile=False)
 
 
 def is_saved_model(folder: str | Path) -> bool:
@@ -321,9 +314,8 @@ class Checkpoint:
                 session.run(save)
             except tf.errors.OpError as error:
                 fix = "See that it can be read, and that there is room for the copy where you may write"
-                raise FileError(
-                    f"cannot be copied to {prefix!r} ({error.message})", where=self._prefix, fix=fix
-                ) from None
+                what = f"cannot be copied to {prefix!r} ({error.message})"
+                raise FileError(what, where=self._prefix, fix=fix) from None
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from amp_tf.config import AmpConfig, check_config
+from amp_tf.config import WEIGHTS, AmpConfig, check_config
 from amp_tf.errors import ConfigError, FileError
 from amp_tf.offline.reading import (
     MODEL_FILE,
@@ -32,7 +32,6 @@ from amp_tf.reporting import files
 from amp_tf.reporting.schema import GraphReport, RewriteReport, Weights
 from amp_tf.rewriting.pipeline import rewrite
 
-WEIGHTS = ("float32", "f16")  #: in what a copy's variables may be stored
 _FINGERPRINT_FILE = "fingerprint.pb"  # contains a hash of the old graph
 _REWRITTEN = frozenset({MODEL_FILE, TEXT_MODEL_FILE, _FINGERPRINT_FILE})  # what is not copied
 
@@ -74,13 +73,10 @@ def convert_saved_model(
         ConfigError: ``config`` is not an AmpConfig, ``dst`` is not a path, or there are no such ``weights``.
     """
     if weights not in WEIGHTS:
-        raise ConfigError(
-            f"{weights!r} is none of {', '.join(WEIGHTS)}", where="convert_saved_model(weights)", fix="Name one of them"
-        )
+        what = f"{weights!r} is none of {', '.join(WEIGHTS)}"
+        raise ConfigError(what, where="convert_saved_model(weights)", fix="Name one of them")
     if config is not None:
-        check_config(
-            config, where="convert_saved_model(config)", fix='Write for instance amp_tf.AmpConfig(target="gpu")'
-        )
+        check_config(config, where="convert_saved_model(config)")
     if not isinstance(dst, (str, os.PathLike)):
         raise ConfigError(f"{dst!r} is not a path", where="convert_saved_model(dst)", fix="Name the folder to write")
     target = Path(dst)
@@ -126,11 +122,8 @@ def rewrite_saved_model(
 
 def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
     if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
-        raise FileError(
-            f"the folder lies in the model that is converted, {str(source)!r}",
-            where=str(target),
-            fix="Name a new folder outside of it; nothing was written",
-        )
+        what = f"the folder lies in the model that is converted, {str(source)!r}"
+        raise FileError(what, where=str(target), fix="Name a new folder outside of it; nothing was written")
     if os.path.isdir(target) and any(target.iterdir()) and not is_replaced:
         fix = "Name a new folder; nothing was written"
         if is_saved_model(target):
@@ -150,11 +143,8 @@ def _check_links(source: Path) -> None:
             by_name = os.path.normpath(os.path.join(os.path.relpath(folder, root), os.readlink(path)))
             leads_out = os.path.isabs(by_name) or by_name.split(os.sep)[0] == os.pardir  # of a copy of the model, too
             if leads_out or os.path.commonpath((root, os.path.realpath(path))) != root:
-                raise FileError(
-                    f"is a link to {os.readlink(path)!r}, outside of the model",
-                    where=path,
-                    fix="Make a copy of the model that holds the files themselves (cp -rL); nothing was written",
-                )
+                fix = "Make a copy of the model that holds the files themselves (cp -rL); nothing was written"
+                raise FileError(f"is a link to {os.readlink(path)!r}, outside of the model", where=path, fix=fix)
 
 
 def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
@@ -194,14 +184,15 @@ def _write(source: Path, target: Path, model: bytes, weights: Weights | None, na
             Checkpoint(source).write(target, {each.key: each.precision.data_type for each in weights.stored})
         files.put(target / MODEL_FILE, model)
     except BaseException as error:  # Ctrl-C, too
-        _clear(target, was_there)
+        for item in ([*target.iterdir()] if was_there else [target]) if target.is_dir() else ():
+            if item.is_dir() and not item.is_symlink():
+                shutil.rmtree(item, ignore_errors=True)
+            else:
+                item.unlink(missing_ok=True)
         if isinstance(error, shutil.Error):  # lists all files that could not be copied
             file, _, why = error.args[0][0]
-            raise FileError(
-                f"cannot be copied to {str(named)!r} ({why})",
-                where=str(file),
-                fix="See that it can be read and the disk has room; nothing was written",
-            ) from None
+            fix = "See that it can be read and the disk has room; nothing was written"
+            raise FileError(f"cannot be copied to {str(named)!r} ({why})", where=str(file), fix=fix) from None
         if isinstance(error, OSError):
             raise _unwritable(named, error) from None
         raise
@@ -213,12 +204,3 @@ def _unwritable(target: Path, error: OSError) -> FileError:
         where=str(target),
         fix="Name a new folder where you may write, on a disk with room for the model",
     )
-
-
-def _clear(target: Path, was_there: bool) -> None:
-    """Removes what was written to a folder that was empty or did not exist."""
-    for item in ([*target.iterdir()] if was_there else [target]) if target.is_dir() else ():
-        if item.is_dir() and not item.is_symlink():
-            shutil.rmtree(item, ignore_errors=True)
-        else:
-            item.unlink(missing_ok=True)

@@ -301,7 +301,9 @@ class _Search:
         if view.ops[node] in table.VARIABLE_VALUES:
             return  # that variable's value is followed to here
         if view.ops[node] in table.CHECKPOINT_READS:
-            names, slices = (_strings(view.protos[source]) for source, _ in view.inputs(node)[1:])
+            constants = [view.protos[source] for source, _ in view.inputs(node)[1:]]
+            values = (each and each.attr.get("value") for each in constants)
+            names, slices = (value.tensor.string_val if value else () for value in values)
             if any(len(view.readers(each)) != 1 for each in way) or len(view.readers(node, port)) != 1:
                 self._keep(handle, Kept.WRITTEN, body, writer)
             elif port >= min(len(names), len(slices)) or slices[port]:
@@ -315,11 +317,6 @@ class _Search:
             self._keep(handle, Kept.WRITTEN, body, writer)
         else:
             self._change(handle, body, "initial", writer)
-
-
-def _strings(constant: Any) -> Sequence[bytes]:
-    value = None if constant is None else constant.attr.get("value")
-    return value.tensor.string_val if value else ()
 
 
 _SUFFIX = "AmpTfWeights"
@@ -378,10 +375,9 @@ def _apply(graph: Any, bodies: dict[str, Body], changes: dict[Body, list[tuple[C
             function = next((each for each in graph.library.function if each.signature.name == name), None)
             read_function(function, templates) if function else read_graph(graph, templates)
     except GraphError as error:
-        raise RewriteError(
-            f"the graph with 16-bit weights did not pass verification: {error.where}: {error.what}",
-            fix='This is a bug of amp_tf; please report it with the model. Without weights="f16" it is converted',
-        ) from error
+        what = f"the graph with 16-bit weights did not pass verification: {error.where}: {error.what}"
+        fix = 'This is a bug of amp_tf; please report it with the model. Without weights="f16" it is converted'
+        raise RewriteError(what, fix=fix) from error
 
 
 def _function_after(function: Any, body: Body, changes: _Changes) -> Any:

@@ -160,7 +160,13 @@ def find_blockers(
                 roots.setdefault(root, {}).setdefault(number, []).append(node)
     named = []
     for root, places in roots.items():
-        if work := _work(root, places, graphs):
+        work = [  # of the computing nodes that name it; for a shape, also of those of unknown size
+            (float(graphs[number].figures.work[node]), number, node)
+            for number, nodes in places.items()
+            for node in nodes
+            if graphs[number].figures.work[node] > 0 or root.kind == SHAPE
+        ]
+        if work:
             _, number, node = max(work)
             name = graphs[number].view.names[node]
             named.append(Blocker(root, len(work), sum(entry[0] for entry in work), name))
@@ -205,16 +211,6 @@ def _gain(graphs: Sequence[GraphFigures], removed: Sequence[tuple[Root, Places]]
             gains.append(graph.gain(change))
     operations, products, nodes = map(sum, zip(*gains, strict=True))
     return operations, products, nodes
-
-
-def _work(root: Root, places: Places, graphs: Sequence[GraphFigures]) -> list[tuple[float, int, int]]:
-    """The computing nodes that name a root, as (operations, graph, node); for a shape, those of unknown size too."""
-    return [
-        (float(graphs[number].figures.work[node]), number, node)
-        for number, nodes in places.items()
-        for node in nodes
-        if graphs[number].figures.work[node] > 0 or root.kind == SHAPE
-    ]
 
 
 def _root_of(graph: GraphFigures, node: int) -> Root | None:

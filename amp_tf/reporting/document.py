@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from amp_tf.graph.names import layer_of, path_of
-from amp_tf.lock import Layer
 from amp_tf.precision import Precision
 from amp_tf.reporting import document_types as types
 from amp_tf.reporting import figures
@@ -68,18 +67,13 @@ def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[s
         "together": together
         and {"roots": [{"kind": r.kind, "what": r.what} for r in together.roots], "gain": together.gain},
         "graphs": rows,
-        **({} if report.weights is None else {"weights": [_weight(each) for each in report.weights.variables]}),
+        **({} if report.weights is None else {"weights": list(map(_weight, report.weights.variables))}),
     }
 
 
-def _weight(variable: StoredVariable) -> types.WeightRow:
-    return {
-        "name": variable.name,
-        "key": variable.key,
-        "shape": list(variable.shape),
-        "precision": variable.precision.value,
-        "why": variable.why,
-    }
+def _weight(one: StoredVariable) -> types.WeightRow:
+    shape, precision = list(one.shape), one.precision.value
+    return {"name": one.name, "key": one.key, "shape": shape, "precision": precision, "why": one.why}
 
 
 def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
@@ -94,12 +88,14 @@ def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
         sums["own"] += float(work[found.is_product & found.is_own].sum())
         sums["products_unknown"] += int(np.isnan(found.operations[found.is_product]).sum())
         if has_costs:
-            before, now = figures.times_before_and_now(graph.basis, found, graph.is_f16)  # of one run, in ns
-            casts = sum(taken for cast in graph.basis.casts if (taken := _cast_time(graph, cast)) is not None)
+            before, after = figures.times_before_and_now(graph.basis, found, graph.is_f16)  # of one run, in ns
+            taken = sum(_cast_time(graph, cast) or 0.0 for cast in graph.basis.casts)
             times["float32"] += float(before.sum())
-            times["now"] += float(now.sum()) + casts
-            times["casts"] += casts
+            times["now"] += float(after.sum()) + taken
+            times["casts"] += taken
     products = sums["products_f16"] + sums["products_float32"]
+    float32, now, casts = (times[name] / _NS_PER_MS for name in ("float32", "now", "casts"))
+    milliseconds: types.Times = {"float32": float32, "now": now, "casts": casts}
     # The peak is that of the graph that takes the most in float32.
     peak_before, peak_now = max((graph.basis.peaks for graph in graphs if graph.basis.peaks), default=(0.0, 0.0))
     return {
@@ -109,13 +105,7 @@ def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
         "operations": {"f16": sums["operations_f16"], "float32": sums["operations_float32"]},
         "products_own": sums["own"],
         "products_unknown": int(sums["products_unknown"]),
-        "estimated_ms": None
-        if not times["float32"]
-        else {
-            "float32": times["float32"] / _NS_PER_MS,
-            "now": times["now"] / _NS_PER_MS,
-            "casts": times["casts"] / _NS_PER_MS,
-        },
+        "estimated_ms": milliseconds if times["float32"] else None,
         "estimated_peak": {"float32": peak_before, "now": peak_now} if peak_before else None,
     }
 
@@ -126,10 +116,12 @@ def _has_costs(graph: GraphFigures) -> bool:
 
 
 def _cast_time(graph: GraphFigures, cast: InsertedCast) -> float | None:
-    elements = figures.cast_elements(graph.basis, cast)
+    elements = figures.elements_of(graph.basis, cast.node, cast.port)
     if elements is None or not _has_costs(graph):
         return None
-    return figures.cast_time(graph.basis, cast, elements) * float(graph.figures.runs[cast.node])
+    table = graph.basis.resolution.costs  # which has the time of one cast, in ns
+    time = table.of_cast_to_f16(elements) if cast.to_f16 else table.of_cast_to_float32(elements)
+    return time * float(graph.figures.runs[cast.node])
 
 
 def _ops(graphs: Iterable[GraphFigures]) -> list[types.OpRow]:
@@ -165,7 +157,7 @@ def _blocker_row(blocker: Blocker) -> types.BlockerRow:
     }
 
 
-def _graph(graph: GraphFigures) -> types.GraphRow:
+def _graph(graph: GraphFigures) -> dict[str, Any]:
     report = graph.report
     return {
         "function": report.function,
@@ -177,20 +169,9 @@ def _graph(graph: GraphFigures) -> types.GraphRow:
         "folded": report.folded,
         "hoisted": report.basis.hoisted if report.basis else None,
         "why_nothing": why_no_node(report.why_nothing) if report.why_nothing else None,
-        "layers": list(map(_layer, report.painting.locked.layers)),
+        "layers": [{**layer.to_row(), "keras": layer.keras} for layer in report.painting.locked.layers],
         "nodes": list(_nodes(graph)),
         "inserted_casts": [_cast(graph, cast) for cast in report.basis.casts] if report.basis else [],
-    }
-
-
-def _layer(layer: Layer) -> types.LayerRow:
-    place = f"{layer.place}/{layer.alike}"
-    return {
-        "layer": layer.path,
-        "keras": layer.keras,
-        "structure": layer.structure,
-        "weights": list(layer.weights),
-        "place": place,
     }
 
 
@@ -229,7 +210,7 @@ def _nodes(graph: GraphFigures) -> Iterator[types.FullNodeRow]:
 
 def _cast(graph: GraphFigures, cast: InsertedCast) -> types.CastRow:
     name, f16 = graph.view.names[cast.node], (graph.report.precision or Precision.FLOAT32).value
-    elements, taken = figures.cast_elements(graph.basis, cast), _cast_time(graph, cast)
+    elements, taken = figures.elements_of(graph.basis, cast.node, cast.port), _cast_time(graph, cast)
     return {
         "node": name,
         "port": cast.port,

@@ -244,26 +244,17 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
     before[[node for node in computed_with_products(basis.view, all_float32) if node not in moved]] = 0.0
     for source, node in basis.view.edges.rows("src_node", "dst_node"):
         if source in basis.folded.scales:
-            in_float32, _ = basis.resolution.costs.of_op(basis.view.ops[source], _result_elements(basis, node))
+            in_float32, _ = basis.resolution.costs.of_op(
+                basis.view.ops[source], float(elements_of(basis, node, 0) or 0)
+            )
             before[source] = in_float32 * figures.runs[source]
     return before, now
 
 
-def cast_elements(basis: Basis, cast: InsertedCast) -> int | None:
-    """How many elements a cast converts; ``None`` if unknown."""
-    shapes = basis.shapes.output_shapes(basis.view.names[cast.node])
-    return element_count(shapes[cast.port]) if cast.port < len(shapes) else None
-
-
-def cast_time(basis: Basis, cast: InsertedCast, elements: int) -> float:
-    """The time of a cast of a number of elements, in ns."""
-    table = basis.resolution.costs
-    return (table.of_cast_to_f16 if cast.to_f16 else table.of_cast_to_float32)(elements)
-
-
-def _result_elements(basis: Basis, node: int) -> float:
+def elements_of(basis: Basis, node: int, port: int) -> int | None:
+    """How many elements a result has; ``None`` if unknown."""
     shapes = basis.shapes.output_shapes(basis.view.names[node])
-    return float((element_count(shapes[0]) if shapes else None) or 0)
+    return element_count(shapes[port]) if port < len(shapes) else None
 
 
 def _is_own(view: GraphView, node: int) -> bool:

@@ -33,11 +33,8 @@ _MOST_UNPACKED, _MOST_TIMES = 256 << 20, 20  # weights hardly compress, and Kera
 _PAGES = (".html", ".htm")
 PREFIX = "amp_tf/"  #: of the names of scalars for TensorBoard
 _EVENTS = "events.out.tfevents."
-_PLACES = (
-    f"{_EVENTS}*",
-    f"*/{_EVENTS}*",
-    f"*/*/{_EVENTS}*",
-)  # Keras writes to train/ and validation/ below its log_dir
+# Keras writes to train/ and validation/ below its log_dir.
+_PLACES = tuple(f"{folders}{_EVENTS}*" for folders in ("", "*/", "*/*/"))
 
 
 def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: bool | None = None) -> None:
@@ -156,11 +153,8 @@ def check_unpacked(path: str | Path) -> None:
 
 def _check_size(path: str | Path, size: int, unpacked: int) -> None:
     if unpacked > _MOST_UNPACKED and unpacked > _MOST_TIMES * size:
-        raise FileError(
-            f"its {size:,} bytes would become {unpacked:,}",
-            where=str(path),
-            fix="If you trust it, write it again without compression (a zip by zip -0)",
-        )
+        fix = "If you trust it, write it again without compression (a zip by zip -0)"
+        raise FileError(f"its {size:,} bytes would become {unpacked:,}", where=str(path), fix=fix)
 
 
 def _size_of_arrays(path: str | Path, file: Any) -> int:
@@ -202,11 +196,8 @@ def read(path: str | Path) -> list[dict[str, Any]]:
             raise FileError("holds no report of amp_tf", where=str(path), fix=fix)
         if document.get("schema_version") != SCHEMA_VERSION:
             version = document.get("schema_version")
-            raise FileError(
-                f"is of version {version!r}, and this amp_tf reads {SCHEMA_VERSION}",
-                where=str(path),
-                fix="Read it with a newer amp_tf",
-            )
+            what = f"is of version {version!r}, and this amp_tf reads {SCHEMA_VERSION}"
+            raise FileError(what, where=str(path), fix="Read it with a newer amp_tf")
     return documents
 
 
@@ -282,10 +273,12 @@ def fragment(document: Document) -> str:
 
     Of a report it shows the top: the main figure, the counts, and what keeps work in float32.
     """
-    if document["schema"] != KIND:
-        return _framed(_page_of("amp_tf comparison", [document]), "amp_tf comparison")
-    graphs = [{**graph, "nodes": [], "inserted_casts": []} for graph in document["graphs"]]
-    return _framed(_page_of("amp_tf report", [{**document, "graphs": graphs}], is_part=True), "amp_tf report")
+    name, is_part = "amp_tf comparison", document["schema"] == KIND
+    if is_part:
+        graphs = [{**graph, "nodes": [], "inserted_casts": []} for graph in document["graphs"]]
+        name, document = "amp_tf report", {**document, "graphs": graphs}
+    whole = html.escape(_page_of(name, [document], is_part=is_part))
+    return f'<iframe srcdoc="{whole}" title="{name}" style="{_FRAME}"></iframe>'
 
 
 def title(document: Document) -> str:
@@ -293,10 +286,6 @@ def title(document: Document) -> str:
     program = str(document["process"].get("program", "")) or "a rewrite"
     first, _, rest = program.partition(" ")
     return f"{os.path.basename(first)} {rest}".strip()
-
-
-def _framed(whole: str, name: str) -> str:
-    return f'<iframe srcdoc="{html.escape(whole)}" title="{name}" style="{_FRAME}"></iframe>'
 
 
 def _page_of(name: str, documents: Sequence[Document], *, is_part: bool = False) -> str:

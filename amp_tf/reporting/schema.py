@@ -89,8 +89,10 @@ class Nodes(list[NodeReport]):
         is_in_layer = None if layer is None else matcher(check_pattern(f"{LAYER}{layer}", where="Nodes.where(layer)"))
         wanted = Precision(precision) if precision is not None else None
         rule = Rule.__members__.get(reason) if isinstance(reason, str) else reason
-        if isinstance(reason, str) and rule is None and not any(reason in words for words in whole._reasons()):
-            raise _unknown("reason", reason, [each.name for each in Rule])
+        if isinstance(reason, str) and rule is None:
+            said = (*(each.words for each in Rule), *(str(node.reason) for node in whole))
+            if not any(reason in words for words in said):
+                raise _unknown("reason", reason, [each.name for each in Rule])
         if is_in_layer is not None and whole and not any(is_in_layer(node.name) for node in whole):
             raise _unknown("layer", str(layer), sorted({node.layer for node in whole} - {""}))
         found = Nodes(
@@ -104,11 +106,6 @@ class Nodes(list[NodeReport]):
         )
         found._whole = whole
         return found
-
-    def _reasons(self) -> Iterator[str]:
-        """All reasons that there are, and those of these nodes."""
-        yield from (rule.words for rule in Rule)
-        yield from (str(node.reason) for node in self)
 
 
 def _unknown(argument: str, asked: str, known: Sequence[str]) -> ConfigError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from amp_tf.graph.names import layer_of
@@ -157,40 +157,28 @@ class Layers(list[LayerReport]):
 
 def report_by_layer(graphs: Iterable[GraphReport]) -> Layers:
     """What became of each layer in some graphs, sorted by path, numbers by size."""
-    tallies: dict[str, _Tally] = {}
+    nodes: dict[str, list[tuple[bool, float | None, Reason]]] = {}
     for report in graphs:
         graph = GraphFigures(report)
-        work = graph.figures.work.tolist() if report.basis is not None else None
-        is_f16 = graph.is_f16.tolist()
-        for node, (name, op) in enumerate(zip(graph.view.names, graph.view.ops, strict=True)):
-            rule = graph.reasons[node].rule
-            if op in _HOLDS or rule is Rule.NO_FLOAT32:
-                continue
-            tally = tallies.setdefault(layer_of(name), _Tally())
-            tally.nodes[is_f16[node]] += 1
-            if work is not None:
-                tally.has_work = True
-                tally.work[is_f16[node]] += work[node]
-            if not is_f16[node]:
-                tally.rules[rule] += 1
-                tally.examples.setdefault(rule, str(graph.reasons[node]))
-    return Layers(tally.report(layer) for layer, tally in sorted(tallies.items(), key=lambda item: _order(item[0])))
+        work = graph.figures.work.tolist() if report.basis is not None else [None] * graph.view.node_count
+        rows = zip(graph.is_f16.tolist(), work, graph.reasons, strict=True)
+        for name, op, row in zip(graph.view.names, graph.view.ops, rows, strict=True):
+            if op not in _HOLDS and row[2].rule is not Rule.NO_FLOAT32:
+                nodes.setdefault(layer_of(name), []).append(row)
+    return Layers(_layer(layer, nodes[layer]) for layer in sorted(nodes, key=_order))
 
 
-class _Tally:
-    """Counts of one layer, by whether nodes are 16 bit."""
-
-    def __init__(self) -> None:
-        self.nodes = [0, 0]
-        self.work = [0.0, 0.0]
-        self.has_work = False
-        self.rules: collections.Counter[Rule] = collections.Counter()
-        self.examples: dict[Rule, str] = {}
-
-    def report(self, layer: str) -> LayerReport:
-        float32, f16 = self.work if self.has_work else (None, None)
-        reasons = tuple(LayerReason(rule, count, self.examples[rule]) for rule, count in self.rules.most_common())
-        return LayerReport(layer, self.nodes[True], self.nodes[False], f16, float32, reasons)
+def _layer(layer: str, nodes: Sequence[tuple[bool, float | None, Reason]]) -> LayerReport:
+    """The report of a layer, of whose nodes each is 16 bit or not, has some work, and a reason."""
+    left = [reason for is_f16, _, reason in nodes if not is_f16]
+    examples = {reason.rule: str(reason) for reason in reversed(left)}
+    rules = collections.Counter(reason.rule for reason in left).most_common()
+    known = [(is_f16, work) for is_f16, work, _ in nodes if work is not None]
+    of_f16, of_float32 = (
+        sum(work for is_f16, work in known if is_f16 is kind) if known else None for kind in (True, False)
+    )
+    reasons = tuple(LayerReason(rule, count, examples[rule]) for rule, count in rules)
+    return LayerReport(layer, len(nodes) - len(left), len(left), of_f16, of_float32, reasons)
 
 
 def _order(layer: str) -> tuple[bool, list[tuple[int, str]]]:
@@ -199,16 +187,9 @@ def _order(layer: str) -> tuple[bool, list[tuple[int, str]]]:
     return not layer, [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
-def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
+def _lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Rows with their columns below each other: the first and the last to the left, the numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            (
-                row[0].ljust(widths[0]),
-                *(text.rjust(width) for text, width in zip(row[1:-1], widths[1:-1], strict=True)),
-                row[-1],
-            )
-        ).rstrip()
-        for row in rows
-    ]
+    for first, *numbers, last in rows:
+        columns = [first.ljust(widths[0]), *map(str.rjust, numbers, widths[1:]), last]
+        yield "  ".join(columns).rstrip()

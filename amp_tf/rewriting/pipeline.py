@@ -371,7 +371,7 @@ def check_arguments(
             fix="A tf.function gives one with get_concrete_function(…); convert_saved_model converts models",
         )
     if config is not None:
-        check_config(config, where="rewrite(config)", fix='Write for instance amp_tf.AmpConfig(precision="bfloat16")')
+        check_config(config, where="rewrite(config)")
     others = (
         ("hardware", hardware, isinstance(hardware, Hardware), "an amp_tf.Hardware", _NO_HARDWARE),
         ("library", library, hasattr(library, "function"), "a FunctionDefLibrary", _NO_LIBRARY),

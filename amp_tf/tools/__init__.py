@@ -7,7 +7,7 @@ The core converts without this package and imports nothing of it. The command li
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 TYPE_CHECKING = False  # importing typing would cost the start of every Python below amp-tf compare
 if TYPE_CHECKING:
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]  #: called with what is being done; with an empty text at the end
 _UP_TO = 79
+
+
+def some(texts: Sequence[str], most: int, mark: str = ", ", kind: str = "") -> str:
+    """The first of some texts, and how many more there are, of which kind."""
+    more = f" and {len(texts) - most} more{kind}" if len(texts) > most else ""
+    return f"{mark.join(texts[:most])}{more}"
 
 
 def silent(_: str) -> None:

@@ -201,7 +201,11 @@ def find_items(report: Mapping[str, Any]) -> list[Item]:
         for item in inside:
             key = place, layer.structure, layer.weights, item.name if holds_others else ""
             alike.setdefault(key, []).append(item)
-    return [_together(items) for items in alike.values()]
+    found = []
+    for items in alike.values():
+        name, work = f"{items[0].name} and {len(items) - 1} like it", sum(item.operations for item in items)
+        found.append(items[0] if len(items) == 1 else Item(name, decisions_of(items), work, tuple(items)))
+    return found
 
 
 def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[Item]:
@@ -217,11 +221,13 @@ def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[It
     items = list(items)
     everything = sum(item.operations for item in items) or 1.0
     findings = [finding["node"] for finding in (comparison or {}).get("findings", ())]
-    errors = {row["name"]: row["local"] for row in (comparison or {}).get("nodes", ()) if row["has_truth"]}
+    rows = (row for row in (comparison or {}).get("nodes", ()) if row["has_truth"])
+    errors = {row["name"]: float(row["local"] or 0.0) for row in rows}  # in which infinity is text
 
     def key(item: Item) -> tuple[int, float]:
         found = next((place for place, node in enumerate(findings) if holds(item, node)), len(findings))
-        local = max((_number(error) for node, error in errors.items() if holds(item, node)), default=0.0)
+        known = (error for node, error in errors.items() if holds(item, node))
+        local = max((math.inf if math.isnan(error) else error for error in known), default=0.0)
         return found, -local / max(item.operations / everything, _LEAST_SHARE)
 
     def in_order(some: Iterable[Item]) -> list[Item]:
@@ -239,16 +245,3 @@ def decisions_of(items: Iterable[Item]) -> tuple[Decision, ...]:
     """The decisions of some items, each once, by name."""
     found = {(one.layer.path, one.node): one for item in items for one in item.decisions}
     return tuple(found[key] for key in sorted(found))
-
-
-def _together(items: Sequence[Item]) -> Item:
-    if len(items) == 1:
-        return items[0]
-    name = f"{items[0].name} and {len(items) - 1} like it"
-    return Item(name, decisions_of(items), sum(item.operations for item in items), tuple(items))
-
-
-def _number(value: Any) -> float:
-    """A number of a document, in which infinity is text; nothing is zero."""
-    found = float(value or 0.0)
-    return math.inf if math.isnan(found) else found

@@ -22,6 +22,24 @@ def graph_file(tmp_path):
     return tmp_path / "in.pb"
 
 
+@pytest.fixture
+def calling(tmp_path):
+    """Writes the graph of a function that calls others."""
+
+    def write(*functions, finish=lambda value: value):
+        inner = list(map(tf.function, functions))
+        outer = tf.function(lambda x: finish(tf.add_n([each(x) for each in inner])))
+        graph = outer.get_concrete_function(tf.TensorSpec((2, 2))).graph.as_graph_def()
+        write_graph_file(graph, tmp_path / "g.pb")
+        return tmp_path / "g.pb", graph
+
+    return write
+
+
+def product(x):
+    return tf.matmul(x, x, name="product")
+
+
 def test_explain_answers_in_words(graph_file, capsys):
     assert main(["explain", str(graph_file), "r", "--precision", "bfloat16"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == (
@@ -30,14 +48,8 @@ def test_explain_answers_in_words(graph_file, capsys):
     )
 
 
-@pytest.fixture
-def without_bfloat16(monkeypatch):
-    """This CPU has no 16-bit arithmetic."""
-    monkeypatch.setattr(Hardware, "detect_cpu", classmethod(lambda cls: cls()))
-
-
-@pytest.mark.usefixtures("without_bfloat16")
-def test_where_nothing_is_converted_the_options_that_would_are_named(graph_file, capsys):
+def test_where_nothing_is_converted_the_options_that_would_are_named(graph_file, capsys, monkeypatch):
+    monkeypatch.setattr(Hardware, "detect_cpu", classmethod(lambda cls: cls()))  # without 16-bit arithmetic
     named = "--precision float16 --target gpu"
     assert main(["explain", str(graph_file), "m"]) == 0
     assert named in capsys.readouterr().out
@@ -47,42 +59,25 @@ def test_where_nothing_is_converted_the_options_that_would_are_named(graph_file,
     assert capsys.readouterr().err == ""
 
 
-def test_explain_finds_a_node_inside_a_function(tmp_path, capsys):
-    @tf.function
-    def inner(x):
-        return tf.matmul(x, x, name="product")
-
-    outer = tf.function(lambda x: inner(x)).get_concrete_function(tf.TensorSpec((2, 2)))
-    write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
-    assert main(["explain", str(tmp_path / "g.pb"), "product", "--precision", "bfloat16"]) == 0
+def test_a_node_inside_a_function_is_found_and_of_several_that_hold_one_which_is_asked(calling, capsys):
+    command = ["explain", str(calling(product)[0]), "product", "--precision", "bfloat16"]
+    assert main(command) == 0
     assert "product (MatMul, on the allow list) computes in bfloat16" in capsys.readouterr().out
+    file, _ = calling(product, lambda x: tf.exp(product(x)))
+    assert main(command) == 1
+    assert f"{file}: 2 functions hold a node 'product'. Choose with --function: " in capsys.readouterr().err
 
 
-def test_a_node_that_does_not_exist_is_answered_with_names_of_functions_too(tmp_path, capsys):
-    inner = tf.function(lambda x: tf.matmul(x, x, name="dense_1_1/MatMul"))
-    outer = tf.function(lambda x: inner(x)).get_concrete_function(tf.TensorSpec((2, 2)))
-    write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
-    assert main(["explain", str(tmp_path / "g.pb"), "dense_1/MatMul"]) == 1
-    assert f"{tmp_path / 'g.pb'}: the graph has no node 'dense_1/MatMul'. The closest names: dense_1_1/MatMul" in (
-        capsys.readouterr().err
-    )
-
-
-def test_a_node_that_several_functions_hold_asks_which(tmp_path, capsys):
-    @tf.function
-    def first(x):
-        return tf.matmul(x, x, name="product")
-
-    @tf.function
-    def second(x):
-        return tf.exp(tf.matmul(x, x, name="product"))
-
-    outer = tf.function(lambda x: first(x) + second(x)).get_concrete_function(tf.TensorSpec((2, 2)))
-    write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
-    assert main(["explain", str(tmp_path / "g.pb"), "product", "--precision", "bfloat16"]) == 1
-    assert (
-        f"{tmp_path / 'g.pb'}: 2 functions hold a node 'product'. Choose with --function: " in capsys.readouterr().err
-    )
+def test_a_node_or_function_that_does_not_exist_is_answered_with_names_of_others(calling, graph_file, capsys):
+    file, graph = calling(lambda x: tf.matmul(x, x, name="dense_1_1/MatMul"))
+    assert main(["explain", str(file), "dense_1/MatMul"]) == 1
+    said = f"{file}: the graph has no node 'dense_1/MatMul'. The closest names: dense_1_1/MatMul"
+    assert said in capsys.readouterr().err
+    name = graph.library.function[0].signature.name
+    asked = name.removeprefix("__")[:-1]
+    for source, fix in ((file, f"The closest names: {name}."), (graph_file, "It has no functions")):
+        assert main(["explain", str(source), "m", "--function", asked]) == 1
+        assert f"{source}: the graph has no function {asked!r}. {fix}" in capsys.readouterr().err
 
 
 def test_a_node_that_a_signature_names_is_explained_as_the_conversion_leaves_it(tmp_path, capsys):
@@ -108,56 +103,44 @@ def test_a_node_of_any_graph_of_a_model_is_found(tmp_path, capsys):
         assert capsys.readouterr().out.startswith(f"{name} (MatMul, on the allow list) computes in bfloat16")
 
 
-def test_a_function_that_does_not_exist_is_answered_with_the_names_of_others(graph_file, tmp_path, capsys):
-    inner = tf.function(lambda x: tf.matmul(x, x, name="product"))
-    outer = tf.function(lambda x: inner(x)).get_concrete_function(tf.TensorSpec((2, 2)))
-    write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
-    name = outer.graph.as_graph_def().library.function[0].signature.name
-    for file, fix in ((tmp_path / "g.pb", f"The closest names: {name}."), (graph_file, "It has no functions")):
-        assert main(["explain", str(file), "product", "--function", "inner"]) == 1
-        assert f"{file}: the graph has no function 'inner'. {fix}" in capsys.readouterr().err
-
-
-def test_a_pattern_that_matches_nothing_is_told_and_one_that_matches_in_a_function_is_not(tmp_path, capsys):
-    inner = tf.function(lambda x: tf.matmul(x, x, name="product"))
-    outer = tf.function(lambda x: tf.exp(inner(x), name="e")).get_concrete_function(tf.TensorSpec((2, 2)))
-    write_graph_file(outer.graph.as_graph_def(), tmp_path / "g.pb")
+def test_a_pattern_that_matches_nothing_is_told_and_one_that_matches_in_a_function_is_not(calling, capsys):
+    file, _ = calling(product, finish=lambda value: tf.exp(value, name="e"))
     patterns = ["--keep-float32", "^prod", "--keep-float32", "nosuch", "--force-f16", "^none$"]
-    assert main(["explain", str(tmp_path / "g.pb"), "e", "--precision", "bfloat16", *patterns]) == 0
+    assert main(["explain", str(file), "e", "--precision", "bfloat16", *patterns]) == 0
     assert capsys.readouterr().err == "No node's name matches: nosuch, ^none$\n"
 
 
-def test_all_nodes_are_listed_with_their_reasons(graph_file, capsys):
+def test_all_nodes_are_listed_with_their_reasons_or_those_of_an_op_as_json(graph_file, capsys):
     assert main(["explain", str(graph_file), "--all", "--precision", "bfloat16"]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert [line[:4] for line in lines] == [
-        ["float32", "Placeholder", "", "x"],
-        ["bfloat16", "Relu", "", "r"],
-        ["bfloat16", "MatMul", "", "m"],
-        ["float32", "Exp", "", "e"],
+    kinds = [
+        ("float32", "Placeholder", "x"),
+        ("bfloat16", "Relu", "r"),
+        ("bfloat16", "MatMul", "m"),
+        ("float32", "Exp", "e"),
     ]
+    assert [line[:4] for line in lines] == [[precision, op, "", name] for precision, op, name in kinds]
     assert lines[3][4] == "its op is on the deny list"
-
-
-def test_the_list_is_cut_down_by_op_and_is_json_on_request(graph_file, capsys):
     assert main(["explain", str(graph_file), "--all", "--op", "MatMul", "--json", "--precision", "bfloat16"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["name"], row["precision"], row["rule"]) == ("m", "bfloat16", "ALLOW_LIST")
+    for arguments in ([], ["m", "--all"]):
+        assert main(["explain", str(graph_file), *arguments]) == 1
+        assert "name one NODE, or add --all for all of them" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["m", "--all"]])
-def test_either_a_node_or_all_are_asked_for(arguments, graph_file, capsys):
-    assert main(["explain", str(graph_file), *arguments]) == 1
-    assert "name one NODE, or add --all for all of them" in capsys.readouterr().err
-
-
-def test_a_keras_file_is_explained_and_compared_as_it_is_rewritten(tmp_path, capsys):
+def test_a_keras_file_is_explained_compared_and_rewritten(tmp_path, capsys):
     keras = pytest.importorskip("keras")
     model = keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dense(4)])
-    model.save(tmp_path / "model.keras")
+    file, inputs = str(tmp_path / "model.keras"), str(tmp_path / "in.npz")
+    model.save(file)
     options = ["--precision", "bfloat16", "--target", "cpu"]
-    assert main(["explain", str(tmp_path / "model.keras"), "--all", "--op", "MatMul", *options]) == 0
+    assert main(["explain", file, "--all", "--op", "MatMul", *options]) == 0
     assert "bfloat16\tMatMul" in capsys.readouterr().out
-    np.savez(tmp_path / "in.npz", x=np.ones((2, 4), np.float32))
-    assert main(["compare", str(tmp_path / "model.keras"), "--inputs", str(tmp_path / "in.npz"), *options]) == 0
+    np.savez(inputs, x=np.ones((2, 4), np.float32))
+    assert main(["compare", file, "--inputs", inputs, *options]) == 0
     assert capsys.readouterr().out.startswith("model.keras: healthy in bfloat16")
+    for result in ("--dry-run", str(tmp_path / "out")):
+        assert main(["rewrite", file, result, *options]) == 0
+        assert " nodes converted to bfloat16 (" in capsys.readouterr().out.splitlines()[0]
+    assert (tmp_path / "out" / "saved_model.pb").exists()

@@ -16,40 +16,36 @@ from typing import Any
 import pytest
 
 import amp_tf
-from amp_tf.cli import COMMANDS
 from amp_tf.cli import main as command
-from amp_tf.cli.options import add_config_options, hardware_for, read_config
+from amp_tf.cli.main import add_settings
+from amp_tf.cli.models import hardware_for, read_config
 from amp_tf.cli.run import run_script
 from amp_tf.config import USE_COMPARE, AmpConfig
 from amp_tf.errors import ConfigError
 from tests import processes
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("argument", "status", "out", "error"),
+    [
+        ("--version", 0, f"amp-tf {amp_tf.__version__}\n", ""),
+        ("bake", 2, "", "'run'"),
+        ("--help", 0, "run a command", ""),
+    ],
+)
+def test_what_argparse_answers(argument: str, status: int, out: str, error: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as ended:
-        command.main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"amp-tf {amp_tf.__version__}\n"
-
-
-def test_a_wrong_command_ends_with_2_and_names_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command.main(["bake"])
-    assert ended.value.code == 2
-    assert "'run'" in capsys.readouterr().err
+        command.main([argument])
+    assert ended.value.code == status
+    said = capsys.readouterr()
+    assert out in said.out
+    assert error in said.err
+    assert "monitor" not in said.out
 
 
 def test_a_command_of_before_is_refused_with_what_to_use_instead(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["monitor", "runs/a", "--tolerance", "0.1"]) == 1
     assert capsys.readouterr().err == f"amp-tf monitor: this is no longer a command of amp_tf. {USE_COMPARE}.\n"
-    assert "monitor" not in command.parser().format_help()
-
-
-def test_every_command_has_a_parser_and_a_help_line_and_there_are_no_others() -> None:
-    text = command.parser().format_help()
-    assert "run a command with amp_tf on" in text
-    found = next(action for action in command.parser()._actions if action.dest == "command_name").choices
-    assert tuple(found) == (*COMMANDS, "monitor")
 
 
 def test_an_error_of_amp_tf_is_told_without_a_traceback(
@@ -58,9 +54,7 @@ def test_an_error_of_amp_tf_is_told_without_a_traceback(
     def run(args: argparse.Namespace) -> int:
         raise ConfigError("'x' is not a valid value", where="--precision", fix="Valid values: a, b")
 
-    fake = types.SimpleNamespace(add_parsers=lambda subparsers: subparsers.add_parser("run").set_defaults(run=run))
-    monkeypatch.setattr(command, "MODULES", ("run",))
-    monkeypatch.setattr(command.importlib, "import_module", lambda name: fake)
+    monkeypatch.setitem(sys.modules, "amp_tf.cli.run", types.SimpleNamespace(run=run))
     assert command.main(["run"]) == 1
     assert capsys.readouterr().err == "amp-tf run: --precision: 'x' is not a valid value. Valid values: a, b.\n"
 
@@ -73,9 +67,8 @@ from amp_tf.cli import main as command
 def run(args):
     {code}
     return 0
-fake = types.SimpleNamespace(add_parsers=lambda subparsers: subparsers.add_parser("fake").set_defaults(run=run))
-command.MODULES = ("fake",)
-command.importlib = types.SimpleNamespace(import_module=lambda name: fake)
+sys.modules["amp_tf.cli.fake"] = types.SimpleNamespace(run=run)
+command.COMMANDS = {{"fake": command.Command("fake.run", "", "", "--flag  none")}}
 sys.exit(command.main(["fake"]))
 """
     options = {"stdout": subprocess.PIPE, **options}
@@ -93,9 +86,19 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word_and_with_the_sta
         os.close(writing)
 
 
-def test_an_interrupted_command_says_so_and_ends_with_the_status_of_a_shell() -> None:
-    ended = run("raise KeyboardInterrupt")
-    assert (ended.returncode, ended.stderr) == (130, "amp-tf fake: interrupted\n")
+@pytest.mark.parametrize(
+    ("code", "out", "status", "error"),
+    [
+        ("raise KeyboardInterrupt", "/dev/null", 130, "amp-tf fake: interrupted\n"),
+        ("print(1)", "/dev/full", 1, "amp-tf fake: [Errno 28] No space left on device\n"),
+        # What Python makes of a descriptor that is closed.
+        ("os.close(1); sys.stdout = None; print(1)", "/dev/null", 0, ""),
+    ],
+)
+def test_a_command_ends_with_the_status_of_a_shell(code: str, out: str, status: int, error: str) -> None:
+    with open(out, "w") as stdout:
+        ended = run(code, stdout=stdout)
+    assert (ended.returncode, ended.stderr) == (status, error)
 
 
 def start(arguments: list[str], folder: Path, fresh: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -109,7 +112,7 @@ def start(arguments: list[str], folder: Path, fresh: str, **options: Any) -> sub
 @pytest.mark.parametrize(
     ("module", "arguments", "said"),
     [
-        ("numpy", ["--help"], "amp-tf: interrupted\n"),
+        ("numpy", ["report", "g.pb"], "amp-tf report: interrupted\n"),
         ("tensorflow", ["explain", "g.pb", "m"], "amp-tf explain: interrupted\n"),
     ],
 )
@@ -157,17 +160,6 @@ def test_without_a_tensorflow_that_works_a_command_says_what_to_install(
     assert all(f'["{requirement}"]' in project for requirement in advised)
 
 
-def test_an_output_that_cannot_be_written_is_one_line_and_status_1() -> None:
-    with open("/dev/full", "w") as full:
-        ended = run("print(1)", stdout=full)
-    assert (ended.returncode, ended.stderr) == (1, "amp-tf fake: [Errno 28] No space left on device\n")
-
-
-def test_a_command_without_an_output_is_well() -> None:
-    ended = run("os.close(1); sys.stdout = None; print(1)")  # what Python makes of a descriptor that is closed
-    assert (ended.returncode, ended.stderr) == (0, "")
-
-
 def test_help_is_printed_where_the_output_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
     with pytest.raises(SystemExit) as ended:
@@ -189,36 +181,18 @@ def test_the_summary_of_a_program_does_not_follow_a_command(tmp_path: Path) -> N
 
 def _config(*arguments):
     parser = argparse.ArgumentParser()
-    add_config_options(parser)
+    add_settings(parser)
     return read_config(parser.parse_args(arguments))
 
 
-def test_without_options_the_environment_counts(monkeypatch):
+def test_options_win_and_lists_add_up_and_without_options_the_environment_counts(monkeypatch):
     monkeypatch.setenv("AMP_TF_PRECISION", "float16")
     monkeypatch.setenv("AMP_TF_KEEP_FLOAT32", "a,b")
     assert _config() == AmpConfig(precision="float16", keep_float32=("a", "b"))
-
-
-def test_options_win_and_lists_add_up(monkeypatch):
-    monkeypatch.setenv("AMP_TF_PRECISION", "float16")
-    monkeypatch.setenv("AMP_TF_KEEP_FLOAT32", "a")
-    config = _config(
-        "--precision", "bfloat16", "--keep-float32", "b{1,2},c", "--deny-add", "Relu, Tanh,", "--target", "gpu"
-    )
-    assert config == AmpConfig(
-        precision="bfloat16", keep_float32=("a", "b{1,2}", "c"), deny_add=("Relu", "Tanh"), target="gpu"
-    )
-
-
-def test_short_names_of_the_types_are_taken():
-    assert _config("--precision", "bf16") == AmpConfig(precision="bfloat16")
-
-
-def test_the_goal_is_an_option_too():
-    assert _config("--goal", "memory").goal == "memory"
-
-
-def test_a_bad_pattern_is_refused():
+    lists = ("--keep-float32", "b{1,2},c", "--deny-add", "Relu, Tanh,")
+    found = _config("--precision", "bf16", *lists, "--target", "gpu", "--goal", "memory")
+    kept = ("a", "b", "b{1,2}", "c")
+    assert found == AmpConfig("bfloat16", target="gpu", goal="memory", keep_float32=kept, deny_add=("Relu", "Tanh"))
     with pytest.raises(ConfigError, match="is not a regular expression"):
         _config("--force-f16", "(")
 

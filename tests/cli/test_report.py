@@ -79,6 +79,10 @@ def test_what_cannot_be_read_or_written_is_told(graph_file, tmp_path, capsys):
     assert "holds no report, model or log files of amp_tf" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "nothere")]) == 1
     assert f"{tmp_path / 'nothere'}: there is no such file or folder. Name a report" in capsys.readouterr().err
+    (tmp_path / "amp_tf_1.json").write_text("[" * 100_000)
+    assert main(["report", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is not JSON" in line
     assert main(["report", str(FIRST), "--html", str(tmp_path / "none" / "page.html")]) == 1
     assert "page.html: cannot be written (No such file or directory)" in capsys.readouterr().err
 
@@ -101,13 +105,6 @@ def test_a_report_that_somebody_broke_is_one_error(change, tmp_path, capsys):
     assert main(["report", str(tmp_path), "--html", str(tmp_path / "page.html")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"amp-tf report: {tmp_path}: a report is broken (")
-
-
-def test_json_that_is_nested_without_end_is_one_error(tmp_path, capsys):
-    (tmp_path / "amp_tf_1.json").write_text("[" * 100_000)
-    assert main(["report", str(tmp_path)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "is not JSON" in line
 
 
 def test_a_terminal_obeys_no_report(tmp_path, capsys):

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.tools import on_terminal, silent
+from amp_tf.tools.comparing.ranges import find_ranges
 from tests.comparing.planted import PLANTED
 
 CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
@@ -27,48 +28,45 @@ def _error(subject=_square, batches=(X,), config=CONFIG, **arguments):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("batches", "words"),
-    [
-        ([], "there are no batches"),
-        (3, "expected batches, got int"),
-        ({"x": X}, "expected batches, got dict"),
-        ([keras.Input((6,))], "has no values that can be fed"),
-        ([np.array([object()])], "has no values that can be fed"),
-        ([X, (X, X)], "batches differ in structure from the first one"),
-        ([(X, X)], "the step cannot be traced with the batches"),
-        ([np.ones((2, 3, 4), np.float32)[0, 0]], "the step cannot be traced with the batches"),
-    ],
-)
-def test_batches(batches, words):
-    assert words in _error(batches=batches)
-
-
-def test_batches_of_a_compiled_model():
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    assert "a batch of a compiled model is (x, y) or (x, y, sample_weight)" in _error(model, [X])
-
-
 def singular(x):
     """What no optimizer of TensorFlow's finds to be zero before it runs."""
     return tf.linalg.inv(tf.matmul(x, x, transpose_b=True) * tf.cast(tf.reduce_max(x) > 1e30, tf.float32))
 
 
 @pytest.mark.parametrize(
-    ("subject", "words"),
+    ("given", "words"),
     [
-        (3, "expected a Keras model or a function, got int"),
-        (lambda x: tf.cast(x, tf.int32), "it returns no floating-point numbers and writes no variables"),
-        (singular, "a batch cannot be run (Input is not invert"),
-        (tf.exp, "nothing would be converted, so there is nothing to compare"),
+        ({"batches": []}, "there are no batches"),
+        ({"batches": 3}, "expected batches, got int"),
+        ({"batches": {"x": X}}, "expected batches, got dict"),
+        ({"batches": [keras.Input((6,))]}, "has no values that can be fed"),
+        ({"batches": [np.array([object()])]}, "has no values that can be fed"),
+        ({"batches": [X, (X, X)]}, "batches differ in structure from the first one"),
+        ({"batches": [(X, X)]}, "the step cannot be traced with the batches"),
+        ({"batches": [X[0, 0]]}, "the step cannot be traced with the batches"),
+        ({"subject": 3}, "expected a Keras model or a function, got int"),
+        (
+            {"subject": lambda x: tf.cast(x, tf.int32)},
+            "it returns no floating-point numbers and writes no variables",
+        ),
+        ({"subject": singular}, "a batch cannot be run (Input is not invert"),
+        ({"subject": tf.exp}, "nothing would be converted, so there is nothing to compare"),
+        ({"steps": 0}, "compare(steps=…): 0 is not a number of batches"),
+        ({"nodes": "("}, "compare(nodes=…)"),
+        ({"config": "bfloat16"}, "compare(config): expected an AmpConfig"),
     ],
 )
-def test_functions(subject, words):
-    assert words in _error(subject)
+def test_what_cannot_be_compared_is_told(given, words):
+    assert words in _error(**given)
+    if given.keys() & {"steps", "config"}:
+        with pytest.raises(amp_tf.ConfigError):
+            find_ranges(_square, [X], **{"config": CONFIG, **given})
 
 
-def test_a_table():
+def test_batches_of_a_compiled_model_and_tables_of_a_function():
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert "a batch of a compiled model is (x, y) or (x, y, sample_weight)" in _error(model, [X])
     table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0)
     assert "neither a variable nor a tensor" in _error(lambda x: _square(x) + table.lookup(tf.constant(1)))
 
@@ -79,18 +77,6 @@ def test_a_step_that_amp_tf_has_rewritten_already():
         words = _error(tf.function(lambda x: inner(x) + 1))
     assert "functions of the step are in 16 bit already" in words
     assert words.endswith("Compare in a process with AMP_TF_DISABLE=1.")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"steps": 0}, "compare(steps=…): 0 is not a number of batches"),
-        ({"nodes": "("}, "compare(nodes=…)"),
-        ({"config": "bfloat16"}, "compare(config): expected an AmpConfig"),
-    ],
-)
-def test_arguments(arguments, words):
-    assert words in _error(**arguments)
 
 
 def test_a_step_that_does_something_else_each_time():
@@ -105,15 +91,6 @@ def test_a_step_that_does_something_else_each_time():
     words = _error(noisy)
     assert "node 'drawn', which calls Python, does something else each time" in words
     assert words.endswith("Draw random numbers with tf.random, or feed them.")
-
-
-def test_settings_of_a_look_at_ranges_are_checked_too():
-    from amp_tf.tools.comparing.ranges import find_ranges
-
-    with pytest.raises(amp_tf.ConfigError, match="is not a number of batches"):
-        find_ranges(_square, [X], CONFIG, steps=0)
-    with pytest.raises(amp_tf.ConfigError):
-        find_ranges(_square, [X], config="float16")
 
 
 IN_FLOAT16 = amp_tf.AmpConfig(precision="float16", target="cpu")
@@ -150,31 +127,25 @@ def test_progress_is_told():
     assert told[-1] == ""
 
 
-def test_interrupted_between_batches_it_judges_those_that_ran():
-    found, _ = _compare("float32 and float16: batch 3")
-    assert (found.is_cut, found.batches, found.is_healthy, found.nodes) == (True, 2, False, ())
+@pytest.mark.parametrize(
+    ("at", "given", "ran"), [("float32 and float16: batch 3", 4, 2), ("float32, disturbed: batch 2", 16, 16)]
+)
+def test_interrupted_it_judges_the_batches_that_ran(at, given, ran):
+    found, told = _compare(at, batches=given)
+    assert (found.is_cut, found.batches, found.is_healthy, found.nodes) == (True, ran, False, ())
     assert str(found).splitlines()[-2:] == [
         "What would fix it was not found.",
         "Note: it was interrupted: not all batches, nodes or remedies were tried",
     ]
-
-
-def test_interrupted_while_it_judges_it_has_the_batches_that_were_judged():
-    found, told = _compare("float32, disturbed: batch 2", batches=16)
-    assert (found.is_cut, found.batches, found.is_healthy, found.nodes) == (True, 16, False, ())
-    assert [text for text in told if text.startswith("products alone in 16 bit: batch")] == [
-        "products alone in 16 bit: batch 1 of 1"
-    ]
+    ideal = [text for text in told if text.startswith("products alone in 16 bit: batch")]
+    assert ideal == ["products alone in 16 bit: batch 1 of 1"]
 
 
 def test_interrupted_in_a_trial_it_has_the_nodes():
     found, _ = _compare("a trial with")
     assert (found.is_cut, found.batches, found.patterns) == (True, 4, ())
     assert found.first_divergence.name == "first"
-
-
-def test_interrupted_before_the_first_batch_it_has_nothing_to_say():
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # before the first batch there is nothing to say
         _compare("tracing the step")
 
 

@@ -116,12 +116,14 @@ def test_what_is_fetched_alone_neither_fills_nor_runs_the_rest_of_the_step(step)
     joint.close()
 
 
-def test_a_form_that_gave_its_memory_back_runs_again_as_before(step):
+@pytest.mark.parametrize("is_disturbed", [False, True])
+def test_a_form_that_gave_its_memory_back_runs_again_as_before_also_part_by_part(step, is_disturbed, monkeypatch):
     form = RunnableStep(*step, step[1].graph)
-    before = form.run(0, 1.0)
+    before = form.run(0, 1.0, is_disturbed=is_disturbed)
     form.close()
     form.close()
-    for first, second in zip(before, form.run(0, 1.0), strict=True):
+    monkeypatch.setattr(joining, "_AT_ONCE", 1)  # of the variables that are set
+    for first, second in zip(before, form.run(0, 1.0, is_disturbed=is_disturbed), strict=True):
         np.testing.assert_array_equal(first, second)
     form.close()
 
@@ -137,15 +139,6 @@ def test_disturbed_numbers_differ_by_a_last_bit_and_whole_ones_not_at_all():
     assert 0.4 < (steps[1:] > 0).mean() < 0.6
     np.testing.assert_array_equal(joining.disturbed(np.array([1, 2])), [1, 2])
     assert joining.disturbed(np.array(0.1, "float32")).shape == ()
-
-
-def test_disturbed_variables_are_set_part_by_part(step, monkeypatch):
-    form = RunnableStep(*step, step[1].graph)
-    whole = form.run(0, 1.0, is_disturbed=True)
-    monkeypatch.setattr(joining, "_AT_ONCE", 1)
-    for first, second in zip(whole, form.run(0, 1.0, is_disturbed=True), strict=True):
-        np.testing.assert_array_equal(first, second)
-    form.close()
 
 
 def test_a_comparison_holds_what_variables_held_as_it_began():

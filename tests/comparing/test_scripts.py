@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -90,60 +91,6 @@ def _script(folder, text):
     return path
 
 
-def test_a_healthy_script_ends_with_status_0_and_the_answer_last(tmp_path):
-    script = _script(
-        tmp_path, FIT.format(more="import atexit; atexit.register(print, 'closed')", loss="'mse'", calls=1)
-    )
-    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu")
-    assert ended.status == 0, ended.err
-    assert "sequential: healthy in bfloat16" in ended.out
-    assert "5 batches" in ended.out
-    assert "trained on" not in ended.out  # it ends where training begins, and what it registered still runs
-    assert ended.out.index("closed") < ended.out.index("healthy")
-    assert "amp-tf compare" not in ended.err
-
-
-WITHOUT_BFLOAT16 = """
-from amp_tf.oplists.hardware import Hardware
-Hardware.detect_cpu = classmethod(lambda cls: cls())
-"""
-
-
-def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(tmp_path):
-    script = _script(tmp_path, FIT.format(more=WITHOUT_BFLOAT16, loss="'mse'", calls=1))
-    ended = compare(script, tmp_path, "--steps", "2")
-    assert ended.status == 0, ended.err
-    assert "sequential: healthy in float16" in ended.out
-    assert "\nNote: compared in float16 for a GPU (precision float16, target gpu), because auto" in ended.out
-    assert "trained on" not in ended.out
-
-
-def test_where_the_comparison_fails_the_program_goes_on_as_it_was(tmp_path):
-    script = _script(tmp_path, FIT.format(more=TABLE, loss="loss", calls=2))
-    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu", "--steps", "3")
-    assert ended.status == 2
-    assert ended.err.count("nothing is compared") == 1
-    assert "neither a variable nor a tensor" in ended.err.splitlines()[-1]
-    assert ended.out.strip() == running.run([str(script)], tmp_path, {}).out.strip()
-    assert ended.out.startswith("trained on")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("print('nothing')", "it ended before it imported TensorFlow"),
-        ("import tensorflow as tf; tf.function(lambda: tf.ones(3))()", "it ended and trained nothing"),
-        ("import tensorflow, sys; sys.exit(3)", "it ended with status 3 and trained nothing"),
-    ],
-)
-def test_a_script_that_never_trains_is_told(text, words, tmp_path):
-    ended = compare(_script(tmp_path, text), tmp_path)
-    assert ended.status == 2
-    last = ended.err.strip().splitlines()[-1]
-    assert last.startswith("amp-tf compare: ")
-    assert words in last
-
-
 def test_a_script_that_is_interrupted_ends_without_a_traceback(tmp_path):
     text = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), 2)"
     ended = compare(_script(tmp_path, text), tmp_path)
@@ -172,17 +119,6 @@ print("done")
 """
 
 
-@pytest.mark.parametrize(("turns", "batches"), [("9", "4 batches"), ("2", "2 batches")])
-def test_a_loop_is_compared_after_some_turns_or_in_the_end(turns, batches, tmp_path):
-    script = _script(tmp_path, LOOP)
-    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu", "--steps", "4", rest=(turns,))
-    assert ended.status == 0, ended.err
-    assert "train_step: healthy in bfloat16" in ended.out
-    assert batches in ended.out
-    assert "as they are after" in ended.out
-    assert ("done" in ended.out) == (turns == "2")
-
-
 def test_float32_only(tmp_path):
     ended = compare(SCRIPTS / "mask.py", tmp_path, "--float32-only", "--target", "cpu", "--steps", "2")
     assert ended.status == 1, ended.err
@@ -202,25 +138,6 @@ with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
 x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
 print("trained on", *model.fit(x, x[:, :1], batch_size=8, verbose=0).history["loss"])
 """
-
-
-def test_of_several_replicas_the_first_is_compared(tmp_path):
-    script = _script(tmp_path, MIRRORED.format(more="", loss="'mse'"))
-    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu", "--steps", "3")
-    assert ended.status == 0, ended.err
-    assert "sequential: healthy in bfloat16" in ended.out
-    assert "3 batches" in ended.out
-    assert "the first replica's part of each batch" in ended.out
-
-
-def test_several_replicas_go_on_where_the_comparison_fails(tmp_path):
-    table = "; ".join(line for line in TABLE.strip().splitlines()[1:2])
-    loss = "lambda y, p: tf.reduce_mean(tf.square(y - p)) + table.lookup(tf.constant(1))"
-    script = _script(tmp_path, MIRRORED.format(more=table, loss=loss))
-    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu", "--steps", "3")
-    assert ended.status == 2
-    assert ended.out == running.run([str(script)], tmp_path, {}).out
-    assert ended.out.startswith("trained on")
 
 
 @pytest.fixture(autouse=True)
@@ -292,40 +209,6 @@ SEVERAL = "iterator = iter(data.repeat())\nprint('loss', *(several(iterator).num
 LOOKUP = "table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0)"
 
 
-def _over_a_dataset(folder, call, size=1.0, table="", more=""):
-    path = folder / "script.py"
-    path.write_text(PROGRAM.format(call=call, size=size, table=table, more=more))
-    return path
-
-
-@pytest.mark.parametrize(("call", "name"), [(EPOCH, "epoch"), (SEVERAL, "several")])
-def test_each_run_gets_one_element(call, name, tmp_path):
-    ended = compare(
-        _over_a_dataset(tmp_path, call), tmp_path, "--precision", "bfloat16", "--target", "cpu", "--steps", "4"
-    )
-    assert ended.status == 0, ended.err
-    assert "batches 10" in ended.out  # what asks for no gradients runs as it is
-    assert f"{name}: healthy in bfloat16" in ended.out
-    assert "4 batches" in ended.out
-    assert "loss" not in ended.out  # it ends before it trains
-
-
-def test_where_it_fails_the_program_gets_all_its_data(tmp_path):
-    script = _over_a_dataset(tmp_path, SEVERAL, table=LOOKUP, more="+ table.lookup(tf.constant(1))")
-    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu", "--steps", "4")
-    assert ended.status == 2
-    assert "neither a variable nor a tensor" in ended.err.splitlines()[-1]
-    assert ended.out == running.run([str(script)], tmp_path, {}).out
-    assert "done" in ended.out
-
-
-def test_an_empty_dataset_is_told(tmp_path):
-    ended = compare(_over_a_dataset(tmp_path, EPOCH.replace("epoch(data", "epoch(data.take(0)")), tmp_path)
-    assert ended.status == 2
-    assert "a dataset that the function gets is empty" in ended.err
-    assert "done" in ended.out
-
-
 GRAPH = """
 import sys
 import numpy as np
@@ -368,15 +251,9 @@ print("done")
 REFERENCES, RESOURCES = "tf.disable_v2_behavior()", "tf.disable_v2_behavior(); tf.enable_resource_variables()"
 
 
-def _written(folder, text):
-    path = folder / "script.py"
-    path.write_text(text)
-    return path
-
-
 @pytest.mark.parametrize("behavior", [REFERENCES, RESOURCES], ids=["reference variables", "resource variables"])
 def test_what_overflows_comes_first(behavior, tmp_path):
-    script = _written(tmp_path, (GRAPH + FED).format(behavior=behavior, mean=11, turns=5))
+    script = _script(tmp_path, (GRAPH + FED).format(behavior=behavior, mean=11, turns=5))
     ended = compare(
         script, tmp_path, "--precision", "float16", "--target", "cpu", "--steps", "3", "--json", "found.json"
     )
@@ -390,36 +267,6 @@ def test_what_overflows_comes_first(behavior, tmp_path):
     assert {"hidden", "price", "hidden/Adam"} <= updates
     assert "turn 1" in ended.out
     assert "done" not in ended.out  # it ends after the runs that are compared
-
-
-def test_what_an_iterator_gives_is_fed_again(tmp_path):
-    """Under the hooks of a monitored session, whose graph is closed to new nodes."""
-    text = GRAPH + MONITORED
-    script = _written(tmp_path, text.format(behavior="tf.disable_eager_execution()", mean=0, turns=9))
-    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu", "--steps", "4")
-    assert ended.status == 0, ended.err
-    assert "train: healthy in bfloat16" in ended.out
-    assert "4 batches" in ended.out
-    assert "turn" in ended.out  # which one is a race of the program's own: it reads the step while it is written
-    assert "done" not in ended.out
-
-
-def test_runs_are_compared_as_their_session_is_closed(tmp_path):
-    script = _written(tmp_path, (GRAPH + FED).format(behavior=REFERENCES, mean=0, turns=2))
-    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu")
-    assert ended.status == 0, ended.err
-    assert "as they are after 2 runs of it" in ended.out
-    assert "turn 1" in ended.out
-
-
-def test_runs_without_gradients_do_not_train(tmp_path):
-    text = GRAPH + "x = tf.placeholder(tf.float32, [None, 8])\nloss = model(x, x[:, :1])\n"
-    text += (
-        "session = tf.Session()\nsession.run(tf.global_variables_initializer())\nsession.run(loss, {{x: incomes}})\n"
-    )
-    ended = compare(_written(tmp_path, text.format(behavior=REFERENCES, mean=0)), tmp_path)
-    assert ended.status == 2
-    assert "no run of a session that needs gradients" in ended.err
 
 
 BRANCHES = """
@@ -439,10 +286,117 @@ print("done")
 """
 
 
-def test_data_in_branches_are_told_and_the_program_goes_on(tmp_path):
-    behavior = f"{REFERENCES}; tf.disable_control_flow_v2()"
-    script = _written(tmp_path, (GRAPH + BRANCHES).format(behavior=behavior, mean=0))
-    ended = compare(script, tmp_path, "--precision", "bfloat16", "--target", "cpu")
+ON_CPU = ("--precision", "bfloat16", "--target", "cpu")
+AT_EXIT = "import atexit; atexit.register(print, 'closed')"  # what a program registered still runs
+DATA = {"size": 1.0, "table": "", "more": ""}
+IN_GRAPHS = {"behavior": "tf.disable_eager_execution()", "mean": 0, "turns": 9}
+#: Programs with further options and arguments, what is printed in this order, and what is not.
+COMPARED = {
+    "fit": (
+        FIT.format(more=AT_EXIT, loss="'mse'", calls=1),
+        ((), ()),
+        ("closed", "sequential: healthy in bfloat16", "5 batches"),
+        "trained on",
+    ),
+    "many turns": (LOOP, (("--steps", "4"), ("9",)), ("train_step: healthy", "4 batches", "as they are after"), "done"),
+    "few turns": (LOOP, (("--steps", "4"), ("2",)), ("done", "train_step: healthy", "2 batches"), "4 batches"),
+    "replicas": (
+        MIRRORED.format(more="", loss="'mse'"),
+        (("--steps", "3"), ()),
+        ("sequential: healthy in bfloat16", "3 batches", "the first replica's part of each batch"),
+        "trained on",
+    ),
+    **{  # what asks for no gradients runs as it is; one element is for each run
+        name: (
+            PROGRAM.format(call=call, **DATA),
+            (("--steps", "4"), ()),
+            ("batches 10", f"{name}: healthy in bfloat16", "4 batches"),
+            "loss",
+        )
+        for name, call in (("epoch", EPOCH), ("several", SEVERAL))
+    },
+    # Which turns are printed is a race of the program's own: it reads the step while it is written.
+    "a monitored session": (
+        (GRAPH + MONITORED).format(**IN_GRAPHS),
+        (("--steps", "4"), ()),
+        ("turn", "train: healthy in bfloat16", "4 batches"),
+        "done",
+    ),
+    "a session that is closed": (
+        (GRAPH + FED).format(behavior=REFERENCES, mean=0, turns=2),
+        ((), ()),
+        ("turn 1", "as they are after 2 runs of it"),
+        "go wrong",
+    ),
+}
+
+
+@pytest.mark.parametrize("program", COMPARED)
+def test_a_healthy_program_ends_where_its_training_begins_with_status_0_and_the_answer_last(program, tmp_path):
+    text, (options, rest), said, unsaid = COMPARED[program]
+    ended = compare(_script(tmp_path, text), tmp_path, *ON_CPU, *options, rest=rest)
+    assert ended.status == 0, ended.err
+    assert re.search(".*".join(map(re.escape, said)), ended.out, re.DOTALL), ended.out
+    assert unsaid not in ended.out
+    assert "amp-tf compare" not in ended.err
+
+
+LOSS = "lambda y, p: tf.reduce_mean(tf.square(y - p)) + table.lookup(tf.constant(1))"
+#: Programs, why they are not compared, and what they then print.
+GOING_ON = {
+    "fit": (FIT.format(more=TABLE, loss="loss", calls=2), "neither a variable nor a tensor", "trained on"),
+    "replicas": (MIRRORED.format(more=LOOKUP, loss=LOSS), "neither a variable nor a tensor", "trained on"),
+    "an iterator": (
+        PROGRAM.format(call=SEVERAL, **DATA | {"table": LOOKUP, "more": "+ table.lookup(tf.constant(1))"}),
+        "neither a variable nor a tensor",
+        "done",
+    ),
+    "no data": (
+        PROGRAM.format(call=EPOCH.replace("epoch(data", "epoch(data.take(0)"), **DATA),
+        "a dataset that the function gets is empty",
+        "done",
+    ),
+    "data in branches": (
+        (GRAPH + BRANCHES).format(behavior=f"{REFERENCES}; tf.disable_control_flow_v2()", mean=0),
+        "in a branch or loop",
+        "done",
+    ),
+}
+
+
+@pytest.mark.parametrize("program", GOING_ON)
+def test_where_the_comparison_fails_the_program_goes_on_as_it_was_with_all_its_data(program, tmp_path):
+    text, why, said = GOING_ON[program]
+    script = _script(tmp_path, text)
+    ended = compare(script, tmp_path, *ON_CPU, "--steps", "3")
     assert ended.status == 2
-    assert "in a branch or loop" in ended.err
-    assert ended.out.endswith("done\n")
+    assert ended.err.count("nothing is compared") == 1
+    assert why in ended.err.splitlines()[-1]
+    assert ended.out == running.run([str(script)], tmp_path, {}).out
+    assert said in ended.out
+
+
+WITHOUT_GRADIENTS = """
+x = tf.placeholder(tf.float32, [None, 8])
+loss = model(x, x[:, :1])
+session = tf.Session()
+session.run(tf.global_variables_initializer())
+session.run(loss, {{x: incomes}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("print('nothing')", "it ended before it imported TensorFlow"),
+        ("import tensorflow as tf; tf.function(lambda: tf.ones(3))()", "it ended and trained nothing"),
+        ("import tensorflow, sys; sys.exit(3)", "it ended with status 3 and trained nothing"),
+        ((GRAPH + WITHOUT_GRADIENTS).format(behavior=REFERENCES, mean=0), "it ended and trained nothing"),
+    ],
+)
+def test_a_script_that_never_trains_is_told(text, words, tmp_path):
+    ended = compare(_script(tmp_path, text), tmp_path)
+    assert ended.status == 2
+    last = ended.err.strip().splitlines()[-1]
+    assert last.startswith("amp-tf compare: ")
+    assert words in last

@@ -27,14 +27,16 @@ BAD_VALUES: dict[str, str | None] = {
 }
 
 
-@pytest.mark.parametrize("row", [row for row in config.ENV_VARS if BAD_VALUES[row.values]], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [row for row in config.ENV_VARS if BAD_VALUES[row.kind.values]], ids=lambda row: row.name
+)
 def test_a_bad_value_is_told_once_with_name_value_and_valid_values(
     row: config.EnvVar,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bad = BAD_VALUES[row.values]
+    bad = BAD_VALUES[row.kind.values]
     assert bad is not None
     monkeypatch.setenv(config.ENABLE_VAR, "1")
     monkeypatch.setenv(row.name, bad)

@@ -36,29 +36,28 @@ def _precision(graph, name, config):
     return next(node.precision for node in report.nodes if node.name == name)
 
 
-def test_the_path_leads_to_the_deny_ancestor(graph):
-    explanation = _explain(graph, "infer1")
-    assert explanation.reason.rule is Rule.AFTER_DENY
-    assert explanation.trail == ("infer1", "clr1", "deny1")
-
-
 @pytest.mark.usefixtures("local_rules")
-def test_the_path_leads_to_the_allow_neighbour(graph):
-    explanation = _explain(graph, "infer2")
-    assert (explanation.reason.rule, explanation.trail) == (Rule.AFTER_ALLOW, ("infer2", "allow1"))
+@pytest.mark.parametrize(
+    ("name", "rule", "trail"),
+    [("infer1", Rule.AFTER_DENY, ("infer1", "clr1", "deny1")), ("infer2", Rule.AFTER_ALLOW, ("infer2", "allow1"))],
+)
+def test_the_path_leads_to_where_the_decision_came_from(graph, name, rule, trail):
+    explanation = _explain(graph, name)
+    assert (explanation.reason.rule, explanation.trail) == (rule, trail)
 
 
 @pytest.mark.usefixtures("local_rules")
 @pytest.mark.parametrize("name", ["deny1", "clr1", "infer1", "allow1", "infer2", "unlisted1"])
-def test_the_named_change_turns_the_node(graph, name):
+def test_the_named_change_and_the_named_pattern_turn_the_node(graph, name):
     explanation = _explain(graph, name)
     before = _precision(graph, name, CONFIG)
     assert explanation.precision is before
     if name == "unlisted1":  # Lgamma has a float16 kernel
         assert explanation.change == {"clear_add": ("Lgamma",)}
-    assert explanation.change
-    after = _precision(graph, name, dataclasses.replace(CONFIG, **explanation.change))
-    assert after.is_f16 != before.is_f16
+    assert list(explanation.own_change) == ["keep_float32" if before.is_f16 else "force_f16"]
+    for change in (explanation.change, explanation.own_change):
+        assert change
+        assert _precision(graph, name, dataclasses.replace(CONFIG, **change)).is_f16 != before.is_f16
 
 
 def test_a_node_that_no_list_turns_says_so(graph):
@@ -86,14 +85,6 @@ def test_where_no_device_is_converted_no_list_is_spoken_of_and_the_options_are_n
         "Nothing is converted here unless it is named. Explain it with --precision float16 --target gpu, as a GPU "
         "would run it, or with --precision bfloat16, as this CPU would.",
     ]
-
-
-@pytest.mark.parametrize("name", ["deny1", "clr1", "infer1", "allow1", "infer2", "unlisted1"])
-def test_the_named_pattern_turns_the_node_alone(graph, name):
-    explanation = _explain(graph, name)
-    changed = dataclasses.replace(CONFIG, **explanation.own_change)
-    assert _precision(graph, name, changed).is_f16 != explanation.precision.is_f16
-    assert list(explanation.own_change) == ["keep_float32" if explanation.precision.is_f16 else "force_f16"]
 
 
 def test_a_pattern_that_decided_is_named_with_what_to_do(graph):

@@ -44,49 +44,41 @@ def in_f16(report) -> float:
     return report.to_dict()["figures"]["operations"]["f16"]
 
 
-def test_planted_blockers_are_ranked_by_what_they_are_worth():
-    found = found_in().to_dict()["blockers"]
+def test_planted_blockers_are_ranked_by_what_they_gain_to_the_flop_and_name_what_takes_them_away():
+    base = found_in()
+    document = base.to_dict()
+    found = document["blockers"]
     assert [(row["kind"], row["what"]) for row in found[:3]] == [
         ("name rule", KEEP),
         ("no kernel", "AvgPool3D"),
         ("deny list", "Exp"),
     ]
     assert found[0]["gain"] > found[1]["gain"] > found[2]["gain"] > 0
-
-
-def test_taking_a_blocker_away_gains_what_was_said_to_the_flop():
-    base = found_in()
-    gain = {row["what"]: row["gain"] for row in base.to_dict()["blockers"]}
-    without_rule = found_in(keep_float32=())
-    with_kernel = reported(planted(tf.tanh), precision="float16", keep_float32=(KEEP,))
-    off_the_list = found_in(infer_add=("Exp",))
-    assert in_f16(without_rule) - in_f16(base) == gain[KEEP]
-    assert in_f16(with_kernel) - in_f16(base) == gain["AvgPool3D"]
-    assert in_f16(off_the_list) - in_f16(base) == gain["Exp"]
+    gain = {row["what"]: row["gain"] for row in found}
+    with_kernel = planted(tf.tanh)
+    assert in_f16(found_in(keep_float32=())) - in_f16(base) == gain[KEEP]
+    kept = {"precision": "float16", "keep_float32": (KEEP,)}
+    assert in_f16(reported(with_kernel, **kept)) - in_f16(base) == gain["AvgPool3D"]
+    assert in_f16(found_in(infer_add=("Exp",))) - in_f16(base) == gain["Exp"]
     # A convolution is 2 × 2·8·8·8·64 × 3·3·3·64 operations; with the rule, nothing else becomes 16 bit.
     assert gain[KEEP] == 2 * (2 * 8 * 8 * 8 * 64) * (3 * 3 * 3 * 64)
-
-
-def test_the_best_together_gain_what_was_said():
-    base = found_in()
-    together = base.to_dict()["together"]
+    together = document["together"]
     assert {root["what"] for root in together["roots"]} == {KEEP, "AvgPool3D", "Exp"}
-    assert (
-        in_f16(reported(planted(tf.tanh), precision="float16", infer_add=("Exp",))) - in_f16(base) == together["gain"]
-    )
-
-
-def test_under_auto_the_gain_counts_what_the_cost_model_then_decides():
-    base = found_in(precision="auto")
-    gain = {row["what"]: row["gain"] for row in base.to_dict()["blockers"]}
-    assert in_f16(found_in(precision="auto", keep_float32=())) - in_f16(base) == gain[KEEP] > 0
-
-
-def test_the_remedy_names_the_variable():
-    remedy = {row["what"]: row["remedy"] for row in found_in().to_dict()["blockers"]}
+    all_of_them = reported(with_kernel, precision="float16", infer_add=("Exp",))
+    assert in_f16(all_of_them) - in_f16(base) == together["gain"]
+    remedy = {row["what"]: row["remedy"] for row in found}
     assert remedy[KEEP] == "drop '^kept/' from AMP_TF_KEEP_FLOAT32"
     assert remedy["Exp"].startswith("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_INFERLIST_ADD=Exp, but it ")
     assert "no 16-bit kernel of AvgPool3D" in remedy["AvgPool3D"]
+
+
+@pytest.mark.parametrize("settings", [{"precision": "auto"}, {"level": "TREAT_INFER_AS_DENY"}])
+def test_the_gain_counts_what_the_cost_model_or_the_level_then_leaves(settings):
+    base = found_in(**settings)
+    gain = {row["what"]: row["gain"] for row in base.to_dict()["blockers"]}
+    assert in_f16(found_in(**settings, keep_float32=())) - in_f16(base) == gain[KEEP] > 0
+    if "level" in settings:
+        assert in_f16(found_in(**settings, infer_add=("Exp",))) - in_f16(base) == gain["Exp"] == 0
 
 
 def test_patterns_that_keep_one_node_are_taken_away_together():
@@ -122,14 +114,6 @@ def test_scopes_are_blockers_by_layer():
     )
     assert (row["what"], row["gain"]) == ("model/attention", 2 * 64**3)
     assert row["remedy"] == 'take model/attention out of amp_tf.scope("float32") in the model'
-
-
-def test_a_list_change_gains_what_the_level_leaves_of_it():
-    level = {"level": "TREAT_INFER_AS_DENY"}
-    base = found_in(**level)
-    gain = {row["what"]: row["gain"] for row in base.to_dict()["blockers"]}
-    assert in_f16(found_in(**level, infer_add=("Exp",))) - in_f16(base) == gain["Exp"] == 0
-    assert in_f16(found_in(**level, keep_float32=())) - in_f16(base) == gain[KEEP] > 0
 
 
 def test_a_product_that_the_user_took_off_its_list_is_put_back_there():

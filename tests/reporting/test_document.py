@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from html import unescape
 from importlib import resources
 from pathlib import Path
@@ -187,15 +188,10 @@ def test_a_notebook_shows_the_one_number(report):
     assert "100 %" in shown(unescape(view))
 
 
-def test_a_data_frame_has_a_row_a_node(report):
+def test_a_data_frame_has_a_row_a_node_and_without_pandas_an_error_names_it(report, monkeypatch):
     frame = report.to_dataframe()
     assert len(frame) == report.total
     assert frame[frame.op == "MatMul"].operations.sum() == 2 * 2 * 64**3
-
-
-def test_without_a_network_or_pandas_there_is_an_error_that_names_it(report, monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pandas"):
         report.to_dataframe()
@@ -255,11 +251,8 @@ def test_the_headline_has_the_share_of_the_work_and_whose_it_is(settings, shapes
     assert report.graphs[0].basis is None
 
 
-def test_where_nothing_is_16_bit_there_is_no_share():
-    assert str(Products((0.0, 0.0, 8.0), (0, 0, 1))) == str(NO_PRODUCTS) == ""
-
-
 def test_shares_of_graphs_add_up_and_one_unknown_size_makes_all_unknown():
+    assert str(Products((0.0, 0.0, 8.0), (0, 0, 1))) == str(NO_PRODUCTS) == ""  # nothing is 16 bit
     known = Products((1e9, 0.0, 4e9), (1, 0, 3))
     assert known.plus(known).share == 0.25
     assert str(known.plus(Products((math.nan,) * 3, (1, 0, 1)))) == "matmuls and convolutions: 2 of 4"

@@ -75,36 +75,29 @@ def test_where_there_is_no_room_nothing_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_bomb", [True, False])
-def test_a_small_file_that_would_take_much_memory_is_not_unpacked(is_bomb: bool, tmp_path: Path) -> None:
-    size = (300 << 20) if is_bomb else (30 << 20)
-    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("zeros", "w") as file:
-        for _ in range(size >> 20):
-            file.write(bytes(1 << 20))
-    if is_bomb:
-        with pytest.raises(GraphError, match=r"a\.zip: its [\d,]+ bytes would become 314,572,800\. If you trust it"):
-            files.check_unpacked(tmp_path / "a.zip")
-    else:
-        files.check_unpacked(tmp_path / "a.zip")
-    (tmp_path / "no.zip").write_text("no zip")
-    files.check_unpacked(tmp_path / "no.zip")
-
-
-@pytest.mark.parametrize("is_bomb", [True, False])
-@pytest.mark.parametrize("name", ["a.h5", "a.weights.h5", "a.keras"])
-def test_hdf5_with_arrays_far_larger_than_the_file_is_not_read(name: str, is_bomb: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a.zip", "a.h5", "a.weights.h5", "a.keras"])
+def test_a_small_file_that_would_take_much_memory_is_not_unpacked(name: str, is_bomb: bool, tmp_path: Path) -> None:
     inner = tmp_path / (name if name.endswith(".h5") else "model.weights.h5")
+    megabytes = 300 if is_bomb else 30
     with h5py.File(inner, "w") as file:  # no chunk is written, so that it has but zeros
         for layer in ("a", "b"):
-            megabytes = 150 if is_bomb else 15
-            file.create_dataset(f"{layer}/vars/0", (megabytes << 18,), "float32", compression="gzip")
+            file.create_dataset(f"{layer}/vars/0", (megabytes << 17,), "float32", compression="gzip")
     if inner.name != name:
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            archive.write(inner, inner.name)
+        with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            if name == "a.keras":
+                archive.write(inner, inner.name)
+            else:
+                archive.writestr("zeros", bytes(megabytes << 20))
     if is_bomb:
         with pytest.raises(GraphError, match=rf"{name}: its [\d,]+ bytes would become 314,572,800\. If you trust it"):
             files.check_unpacked(tmp_path / name)
     else:
         files.check_unpacked(tmp_path / name)
+
+
+def test_what_is_no_zip_is_left_to_who_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "no.zip").write_text("no zip")
+    files.check_unpacked(tmp_path / "no.zip")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x89HDF\r\n\x1a\n" + bytes(100), b"no HDF5"])

@@ -102,20 +102,20 @@ def test_a_graph_of_50_000_nodes_makes_less_than_two_megabytes():
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("call", "values", "shown"),
     [
-        (0.99996, ">99.9 %"),
-        (0.9993, "99.9 %"),
-        (1, "100 %"),
-        (0, "0 %"),
-        (1e-5, "<0.1 %"),
-        (0.53, "53 %"),
-        (None, "unknown"),
+        (  # never rounded to all or nothing
+            "share",
+            [0.99996, 0.9993, 1, 0, 1e-5, 0.53, None],
+            [">99.9 %", "99.9 %", "100 %", "0 %", "<0.1 %", "53 %", "unknown"],
+        ),
+        ("operations", [999.4e6, 999.6e6, 1e18, 0.0], ["999 MFLOP", "1 GFLOP", "1e+03 PFLOP", "0 FLOP"]),
+        ("milliseconds", [0.0123, 12.34, 999.7], ["0.0123 ms", "12.3 ms", "1,000 ms"]),
     ],
 )
-def test_a_share_is_never_rounded_to_all_or_nothing(value, expected, document):
-    assert percent(value) == expected
-    assert evaluated(files.page([document]), f"share({json.dumps(value)})") == expected
+def test_how_figures_are_rounded(call, values, shown, document):
+    assert evaluated(files.page([document]), f"{json.dumps(values)}.map(value => {call}(value))") == shown
+    assert call != "share" or list(map(percent, values)) == shown
 
 
 def test_a_curve_of_one_scale_has_room_above_and_below(document):
@@ -209,18 +209,6 @@ def test_in_a_notebook_the_figures_stand_in_a_frame_of_their_own(page, document,
     shown = page.wait("document.querySelector('iframe').contentDocument.querySelector('.big')?.textContent")
     assert shown == percent(document["figures"]["products_share_f16"])
     assert page.run("return getComputedStyle(document.querySelector('h1')).marginTop") != "0px"
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"), [(999.4e6, "999 MFLOP"), (999.6e6, "1 GFLOP"), (1e18, "1e+03 PFLOP"), (0.0, "0 FLOP")]
-)
-def test_what_is_rounded_to_a_thousand_has_the_next_prefix(value, expected, document):
-    assert evaluated(files.page([document]), f"operations({value})") == expected
-
-
-def test_milliseconds_have_all_digits_of_a_whole_number(document):
-    found = evaluated(files.page([document]), "[0.0123, 12.34, 999.7].map(milliseconds)")
-    assert found == ["0.0123 ms", "12.3 ms", "1,000 ms"]
 
 
 def test_a_function_without_a_name_cannot_break_the_page_of_several_runs(document):

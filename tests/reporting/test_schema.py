@@ -39,13 +39,6 @@ def test_every_node_has_its_precision_and_a_typed_reason():
     ]
 
 
-def test_counts_are_those_of_the_graph():
-    found = report()
-    assert (found.converted, found.total, found.casts) == (2, 5, 2)
-    assert found.precisions == (Precision.BFLOAT16,)
-    assert found.why_nothing is None
-
-
 def test_the_graph_and_its_functions_are_counted_together_and_shown_apart():
     found = report(TEXT, function(FUNCTION))
     assert [(part.function, part.converted, part.total, part.casts) for part in found.graphs] == [
@@ -53,6 +46,7 @@ def test_the_graph_and_its_functions_are_counted_together_and_shown_apart():
         ("f", 1, 3, 2),
     ]
     assert (found.converted, found.total, found.casts) == (3, 8, 4)
+    assert (found.precisions, found.why_nothing) == ((Precision.BFLOAT16,), None)
     assert [node.function for node in found.nodes] == [""] * 5 + ["f"] * 3
 
 

@@ -27,6 +27,7 @@ _LEAST_OPERATION_NS = 1e-9  # a rate must be finite
 _LEAST_ELEMENT_NS = 1e-3  # that counts as prior where the shipped table has none
 _USUAL_SHARE = 0.5  # that computing alone adds to an operation; what is far from it is doubted where no table says so
 TYPES = (tf.float32, tf.bfloat16)
+_CAST, _NOTHING = "Cast to ", "Nothing of "  # begin the names of cases: casts; calls that take tensors out of stacks
 Op = Callable[..., Any]
 Shape = tuple[int, ...]
 
@@ -138,9 +139,9 @@ def _element_cases() -> Iterator[_Case]:
         for name, (op, inputs) in ops.items():
             yield _element_case(name, op, inputs, len(inputs) - 1, shape)
         for stacks in sorted({1, *(len(inputs) - 1 for _, inputs in ops.values())}):
-            yield _element_case(_nothing(stacks), _first, [data], stacks, shape)
+            yield _element_case(f"{_NOTHING}{stacks}", lambda *inputs: inputs[0], [data], stacks, shape)
         for kind in TYPES:
-            yield _element_case(_cast(kind), functools.partial(tf.cast, dtype=kind), [data], 1, shape)
+            yield _element_case(f"{_CAST}{kind.name}", functools.partial(tf.cast, dtype=kind), [data], 1, shape)
 
 
 def _element_case(name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: Shape) -> _Case:
@@ -157,20 +158,6 @@ def _element_case(name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: 
         return [*inputs[:same], *(tf.repeat(tensor[None], runs, 0) for tensor in inputs[same:])]
 
     return _Case((name, shape), name, run_many(op, runs, stacks), taken, runs, size)
-
-
-def _cast(kind: Any) -> str:
-    """The key of casts to a type among the cases."""
-    return f"Cast to {kind.name}"
-
-
-def _nothing(stacks: int) -> str:
-    """The key of a call that only takes tensors out of a number of stacks."""
-    return f"Nothing of {stacks}"
-
-
-def _first(*inputs: Any) -> Any:
-    return inputs[0]
 
 
 def _table(
@@ -194,7 +181,7 @@ def _table(
         """The time of a cast for each element, without its start-up and the overhead of calling the function."""
         times = []
         for shape, count in zip(elements.SHAPES, counts, strict=True):
-            cast, none = (of_ops[name, shape][index] for name in (_cast(kind), _nothing(1)))
+            cast, none = (of_ops[name, shape][index] for name in (f"{_CAST}{kind.name}", f"{_NOTHING}1"))
             times.append(max(cast - none - DISPATCH / count, _LEAST_NS))
         return tuple(times)
 
@@ -216,7 +203,7 @@ def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...
     }
 
     def taken(name: str, shape: Shape) -> Iterator[float]:
-        calls = of_ops[_nothing(stacks[name]), shape]
+        calls = of_ops[f"{_NOTHING}{stacks[name]}", shape]
         forward = elements.MEASURED_WITH.get(name)
         before = [*taken(forward, shape)] if forward else [0.0, 0.0]
         for ns, call, own in zip(of_ops[name, shape], calls, before, strict=True):

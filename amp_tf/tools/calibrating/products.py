@@ -222,7 +222,6 @@ PROJECTIONS = ((8, 128, 256, 4, 64), (16, 64, 128, 4, 32), (8, 256, 512, 8, 64))
 
 
 def _of_attention(count: int, positions: int, heads: int, size: int) -> Iterator[Product]:
-    """The products of attention: scores, and the weighted sum of values."""
     values, weights = (count, positions, heads, size), (count, heads, positions, positions)
     elements = float(2 * math.prod(values) + math.prod(weights))
     operations = 2.0 * math.prod(weights) * size

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from amp_tf.precision import Precision
+from amp_tf.tools import some
 from amp_tf.tools.comparing.findings import (
     CANCELLATION,
     OVERFLOW,
@@ -174,8 +175,7 @@ class Comparison:
         return self._text(keep_call)
 
     def _text(self, written: Callable[[Patterns], str]) -> str:
-        scale = f", loss scale 2^{round(math.log2(self.loss_scale))}" if self.loss_scale != 1 else ""
-        batches = f"{self.batches} batch{'es' * (self.batches > 1)}{scale}"
+        batches = batches_text(self.batches, self.loss_scale)
         bad = sum(not output.is_good for output in self.outputs)
         verdict = f"{bad} of {len(self.outputs)} outputs go wrong" if bad else "healthy"
         of = f"{self.converted} of {self.total} nodes"
@@ -241,6 +241,12 @@ class Comparison:
         return f"fixes all outputs; {price}{all_kept}"
 
 
+def batches_text(count: int, loss_scale: float) -> str:
+    """Such as ``3 batches, loss scale 2^15``."""
+    scale = f", loss scale 2^{round(math.log2(loss_scale))}" if loss_scale != 1 else ""
+    return f"{count} batch{'es' * (count > 1)}{scale}"
+
+
 def why(finding: Finding, precision: Precision) -> str:
     """What goes wrong at the node of a finding, as text."""
     if finding.kind == OVERFLOW:
@@ -254,8 +260,7 @@ def why(finding: Finding, precision: Precision) -> str:
             f"{finding.underflow:.0%} of its result becomes zero; its numbers reach {finding.largest:.1g}, "
             f"{precision.value} begins at {precision.smallest:.1g}. Where it is a gradient, scale the loss (LossScaler)"
         )
-    more = f" and {len(finding.rounded) - 2} more" if len(finding.rounded) > 2 else ""
-    by = f" ({', '.join(finding.rounded[:2])}{more})" if finding.rounded else ""
+    by = f" ({some(finding.rounded, 2)})" if finding.rounded else ""
     inputs = f"inputs up to {finding.largest_input:.3g} are rounded{by}"
     if finding.kind == CANCELLATION:
         return f"{inputs}, and a result of {finding.largest:.3g} is left"

@@ -203,11 +203,8 @@ def flatten_graph(
         node.attr.pop(_COMPILED, None)
     flat = _optimized(graph, ends, kinds(min_graph_nodes=-1, optimizers=["function"]))
     if any(node.name.endswith(CAST_SUFFIX) for node in flat.node):
-        raise GraphError(
-            "functions of the step are in 16 bit already: amp_tf is on, and rewrote them for XLA as they were made",
-            where="compare(model_or_function)",
-            fix="Compare in a process with AMP_TF_DISABLE=1",
-        )
+        what = "functions of the step are in 16 bit already: amp_tf is on, and rewrote them for XLA as they were made"
+        raise GraphError(what, where="compare(model_or_function)", fix="Compare in a process with AMP_TF_DISABLE=1")
     options = context.context().config.graph_options.rewrite_options if options is None else options
     if not (is_compiled or options.disable_meta_optimizer):
         one_round = kinds()
@@ -243,11 +240,9 @@ def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Vari
             value = np.asarray(variable.read_value())
             variables[inner.op.name] = Variable(variable.name.partition(":")[0], value, variable.dtype.as_datatype_enum)
         else:
-            raise GraphError(
-                f"the step captures {inner.op.name!r} ({outer.dtype.name}), which is neither a variable nor a tensor",
-                where="compare(model_or_function)",
-                fix="Pass a function without lookup tables and iterators: look up before, and feed what they give",
-            )
+            what = f"the step captures {inner.op.name!r} ({outer.dtype.name}), which is neither a variable nor a tensor"
+            fix = "Pass a function without lookup tables and iterators: look up before, and feed what they give"
+            raise GraphError(what, where="compare(model_or_function)", fix=fix)
     return captures, variables
 
 

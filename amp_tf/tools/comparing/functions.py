@@ -108,20 +108,13 @@ class _Watched:
 
 
 class _Seen:
-    """What is known of the functions that were called so far.
-
-    Attributes:
-        function: the one that trains; ``None`` as long as there is none.
-        calls: its calls.
-        has_gradients: whether gradients were asked for in a graph since the outermost call began.
-        others: replacements for iterators of which elements were taken, by their ids.
-    """
+    """What is known of the functions that were called so far."""
 
     def __init__(self) -> None:
-        self.function: Any = None
-        self.calls: list[Call] = []
-        self.has_gradients = False
-        self.others: dict[int, Any] = {}
+        self.function: Any = None  # the one that trains, if there is one
+        self.calls: list[Call] = []  # its calls
+        self.has_gradients = False  # whether any were asked for in a graph since the outermost call began
+        self.others: dict[int, Any] = {}  # replacements for iterators of which elements were taken, by their ids
 
     def given(self, args: Any, kwargs: Any) -> Call:
         """The arguments of a call as it may still be made."""
@@ -196,10 +189,6 @@ def _compare(training: Training, function: Any, inner: Callable[..., Any], calls
     training.compare(subject, batches, (f"{name} was compared with {how}",))
 
 
-class _Elements(list[Any]):
-    """Stands for a dataset: what a loop iterates over."""
-
-
 def with_elements(
     function: Callable[..., Any], call: Call, limit: int, taken: dict[int, list[Any]]
 ) -> tuple[Callable[..., Any], list[Call]]:
@@ -218,27 +207,22 @@ def with_elements(
 
     args, kwargs = call
     given: dict[int | str, Any] = dict((*enumerate(args), *kwargs.items()))
-    stands = {key: _Elements if isinstance(value, tf.data.Dataset) else Repeated for key, value in given.items()}
+    stands: dict[int | str, Callable[[Any], Any]] = {}  # what is there in a run instead, by its element
     rows: dict[int | str, list[Any]] = {}
     for key, value in given.items():
         if _is_stream(value):
-            rows[key] = [] if stands[key] is _Elements else taken.setdefault(id(value), [])
+            is_dataset = isinstance(value, tf.data.Dataset)
+            stands[key] = (lambda element: [element]) if is_dataset else Repeated
+            rows[key] = [] if is_dataset else taken.setdefault(id(value), [])
             rows[key].extend(itertools.islice(value, limit))
     if not all(rows.values()):
-        raise GraphError(
-            "a dataset that the function gets is empty",
-            where=getattr(function, "__name__", "function"),
-            fix="Look at the data before they are handed over, with next(iter(dataset))",
-        )
-
-    def stream(key: Any, value: Any) -> Any:
-        if key not in rows:
-            return value
-        return _Elements((value,)) if stands[key] is _Elements else Repeated(value)
+        what = "a dataset that the function gets is empty"
+        fix = "Look at the data before they are handed over, with next(iter(dataset))"
+        raise GraphError(what, where=getattr(function, "__name__", "function"), fix=fix)
 
     def with_streams(*args: Any, **kwargs: Any) -> Any:
-        named = {key: stream(key, value) for key, value in kwargs.items()}
-        return function(*itertools.starmap(stream, enumerate(args)), **named)
+        as_given = [stands[key](value) if key in rows else value for key, value in enumerate(args)]
+        return function(*as_given, **{key: stands[key](kwargs[key]) if key in rows else kwargs[key] for key in kwargs})
 
     def with_element(number: int) -> Call:
         row = {key: rows[key][number] if key in rows else value for key, value in given.items()}

@@ -201,11 +201,9 @@ class JointGraph:
             }
             return self._session.run((wanted, effects), feed)[0]
         except tf.errors.OpError as error:
-            raise GraphError(
-                f"a batch cannot be run ({_why(error.message)})",
-                where="compare(batches)",
-                fix="Call the step with this batch, in float32, to see whether it runs at all",
-            ) from error
+            what = f"a batch cannot be run ({_why(error.message)})"
+            fix = "Call the step with this batch, in float32, to see whether it runs at all"
+            raise GraphError(what, where="compare(batches)", fix=fix) from error
 
     def read(self, wanted: Any) -> Any:
         """Fetches tensors that depend on variables only, such as their values after a batch."""

@@ -110,8 +110,7 @@ def _origin(tensor: Any, before: set[str]) -> str:
 
 
 def _name(name: str) -> str:
-    """The name in the step of a node or tensor of one side."""
-    return name.removeprefix(f"{AMP}/").removeprefix(f"{FLOAT32}/")
+    return name.removeprefix(f"{AMP}/").removeprefix(f"{FLOAT32}/")  # in the step, of one side's
 
 
 def _is_reference(tensor: Any) -> bool:
@@ -122,15 +121,13 @@ def _again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -
     """Runs the op a second time, in the rewritten types, on float32's values."""
     import tensorflow as tf
 
-    if op.op_def.is_stateful or any(tensor.dtype in (tf.resource, tf.variant) for tensor in op.inputs):
-        return None
-    if any(map(_is_reference, op.inputs)) and op.op_def.input_arg[0].is_ref:
+    writes = any(map(_is_reference, op.inputs)) and op.op_def.input_arg[0].is_ref
+    if op.op_def.is_stateful or writes or any(tensor.dtype in (tf.resource, tf.variant) for tensor in op.inputs):
         return None
     with graph.as_default():
-        triples = zip(exact.inputs, op.inputs, sources, strict=True)
         inputs = [
             tf.cast(tf.cast(truth, source.dtype), tensor.dtype) if truth.dtype.is_floating else truth
-            for truth, tensor, source in triples
+            for truth, tensor, source in zip(exact.inputs, op.inputs, sources, strict=True)
         ]
         given = op.node_def.attr  # parsed at each access
         attributes = {key: given[key] for key in given if not key.startswith("_")}

@@ -18,7 +18,7 @@ from amp_tf.reporting import process
 from amp_tf.reporting.schema import NodeReport, RewriteReport
 from amp_tf.rewriting.fused_names import count_products, find_followers
 from amp_tf.rewriting.pipeline import RewriteResult
-from amp_tf.tools import Progress, silent
+from amp_tf.tools import Progress, silent, some
 from amp_tf.tools.comparing.comparison import Comparison, NodeError
 from amp_tf.tools.comparing.findings import Search, SearchResult, Trials
 from amp_tf.tools.comparing.nodes import NodeMeasurement, nodes_run_once
@@ -89,13 +89,9 @@ def compare(
 
 
 def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comparison:
-    """Compares a traced step: rewrites it, judges its outputs, then measures nodes and searches for a remedy."""
     if not work.names:
-        raise GraphError(
-            "it returns no floating-point numbers and writes no variables of them, so there is nothing to compare",
-            where=name,
-            fix="Return what you want compared: the loss, gradients, predictions",
-        )
+        what = "it returns no floating-point numbers and writes no variables of them, so there is nothing to compare"
+        raise GraphError(what, where=name, fix="Return what you want compared: the loss, gradients, predictions")
     result = work.rewritten(config)
     if not result.report.precisions:
         raise ConfigError(
@@ -200,14 +196,9 @@ def _nonfinite_notes(measured: Sequence[NodeMeasurement], graph: Any, precision:
             (begins if is_bad else ends).append(one)
     if begins:
         shares = [f"{one.name} ({one.op}), {100 * one.accumulated.nonfinite:.3g}% of its numbers" for one in begins]
-        hidden = _some([f"{one.name} ({one.op})" for one in ends], "; ")
-        where = f"{_some(shares, '; ')}{f'; hidden again behind {hidden}' if ends else ''}"
+        hidden = some([f"{one.name} ({one.op})" for one in ends], _SHOWN, "; ")
+        where = f"{some(shares, _SHOWN, '; ')}{f'; hidden again behind {hidden}' if ends else ''}"
         yield f"inf or nan that float32 does not have first appears in {precision.value} at {where}"
-
-
-def _some(texts: Sequence[str], mark: str) -> str:
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return f"{mark.join(texts[:_SHOWN])}{more}"
 
 
 def notes_on_run(compared: RewriteReport, graph: Any, run: RewriteReport, precision: Precision) -> Iterator[str]:
@@ -242,7 +233,7 @@ def notes_on_run(compared: RewriteReport, graph: Any, run: RewriteReport, precis
             if found and all(other.precision.is_f16 != node.precision.is_f16 for other in found):
                 others.append(f"{node.name} ({found[0].precision.value} there, {node.precision.value} here)")
     if others:
-        yield f"the run of this process has {len(others)} of {known} products otherwise: {_some(others, ', ')}"
+        yield f"the run of this process has {len(others)} of {known} products otherwise: {some(others, _SHOWN)}"
 
 
 def _last(name: str) -> str:

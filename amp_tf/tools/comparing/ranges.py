@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,11 +14,12 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.tools import Progress, silent
 from amp_tf.tools.comparing import verdicts
-from amp_tf.tools.comparing.comparison import without_infinities
+from amp_tf.tools.comparing.comparison import Comparison, batches_text, without_infinities
 from amp_tf.tools.comparing.findings import scope_of
 from amp_tf.tools.comparing.flattening import OWN_SCOPE
 from amp_tf.tools.comparing.joining import FLOAT32, JointGraph, tensor_name
 from amp_tf.tools.comparing.nodes import nodes_run_once
+from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
 from amp_tf.tools.comparing.work import reference_conditions
 
@@ -110,11 +110,9 @@ class Ranges:
     def __str__(self) -> str:
         """One screen: how many leave the range, and how far."""
         bad = [node for node in self.nodes if node.is_f16]
-        scale = f", loss scale 2^{round(math.log2(self.loss_scale))}" if self.loss_scale != 1 else ""
         outside = f"{len(bad)} of {self.seen} tensors would leave float16's range"
-        batches = f"{self.batches} batch{'es' * (self.batches > 1)}"
         verdict = outside if bad else "float16 reaches far enough"
-        lines = [f"{self.name}: {verdict} (float32 alone; {batches}{scale})"]
+        lines = [f"{self.name}: {verdict} (float32 alone; {batches_text(self.batches, self.loss_scale)})"]
         lines += [f"  {node}" for node in bad[:_SHOWN]]
         if len(bad) > _SHOWN:
             lines.append(f"  and {len(bad) - _SHOWN} more")
@@ -181,3 +179,12 @@ def find_ranges(
         ranges.append(NodeRange(name, nodes[name].op, name in in_float16, *shares, *extremes))
     leaving = sorted((node for node in ranges if node.leaves), key=lambda node: (not node.is_f16, -node.distance))
     return Ranges(name_of(model_or_function), len(found), scale, tuple(leaving), len(names), tuple(notes))
+
+
+def compare_or_find_ranges(
+    subject: Any, batches: Iterable[Any], config: AmpConfig, *, float32_only: bool, nodes: str | None, **asked: Any
+) -> Comparison | Ranges:
+    """What ``amp-tf compare`` finds, of which the arguments are."""
+    if float32_only:
+        return find_ranges(subject, batches, config, **asked)
+    return compare(subject, batches, config, nodes=nodes, **asked)

@@ -92,11 +92,9 @@ class SessionRuns:
         for node in graph.node:
             if node.op in VARIABLE_HANDLES or node.op in REFERENCE_VARIABLES:
                 if node.name not in values:
-                    raise GraphError(
-                        f"the value of variable {node.name!r} is not known",
-                        where="tf.compat.v1.Session.run",
-                        fix="Create variables with tf.compat.v1.get_variable, which makes a node that reads them",
-                    )
+                    what = f"the value of variable {node.name!r} is not known"
+                    fix = "Create variables with tf.compat.v1.get_variable, which makes a node that reads them"
+                    raise GraphError(what, where="tf.compat.v1.Session.run", fix=fix)
                 value, is_reference = values[node.name], node.op in REFERENCE_VARIABLES
                 variables[node.name] = Variable(node.name, value, node.attr["dtype"].type, is_reference)
         wanted = [*results, *(f"{name}:0" for name in feeds.values()), *targets, *variables]
@@ -222,8 +220,7 @@ def _runs_of(session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: 
 def _compare(runs: SessionRuns, training: Training) -> None:
     _kinds.clear()  # frees sessions and batches; nothing is compared after this
     if runs.session.sess_str:
-        raise GraphError(
-            "the session is one of a server", where="tf.compat.v1.Session", fix="Train in one process, without a target"
-        )
+        fix = "Train in one process, without a target"
+        raise GraphError("the session is one of a server", where="tf.compat.v1.Session", fix=fix)
     note = f"{runs.name} was compared with the variables as they are after {len(runs.batches)} runs of it"
     training.compare(runs, runs.batches, (note,))

@@ -36,11 +36,7 @@ def check_settings(config: AmpConfig | None, steps: int, nodes: str | None = Non
         raise ConfigError(f"{steps!r} is not a number of batches", where="compare(steps=…)", fix="Write 1 or more")
     if nodes is not None:
         check_pattern(nodes, where="compare(nodes=…)")
-    if config is None:
-        return AmpConfig.from_env()
-    return check_config(
-        config, where="compare(config)", fix='Write for instance amp_tf.AmpConfig(precision="bfloat16")'
-    )
+    return AmpConfig.from_env() if config is None else check_config(config, where="compare(config)")
 
 
 def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
@@ -103,21 +99,18 @@ def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
     except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
         why = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
         fix = "Call it once with the first batch to see the whole error; each batch is a tuple of its arguments"
-        raise GraphError(
-            f"the step cannot be traced with the batches ({why})", where=name_of(subject), fix=fix
-        ) from error
+        what = f"the step cannot be traced with the batches ({why})"
+        raise GraphError(what, where=name_of(subject), fix=fix) from error
     floats = tuple(number for number, result in enumerate(function.outputs) if result.dtype.is_floating)
     is_compiled = bool(getattr(subject, "_jit_compile", None) or getattr(subject, "jit_compile", None))
     return Step(tuple(results), floats, rows, is_training, is_compiled), function
 
 
 def _as_call(batch: Any, subject: Any, is_training: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of one call, by position and by name."""
     if is_training:
         if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
-            raise ConfigError(
-                "a batch of a compiled model is (x, y) or (x, y, sample_weight)", where=_WHERE, fix=_BATCHES
-            )
+            fix = _BATCHES
+            raise ConfigError("a batch of a compiled model is (x, y) or (x, y, sample_weight)", where=_WHERE, fix=fix)
         return tuple(batch), {}
     if hasattr(subject, "layers") and hasattr(subject, "trainable_variables"):  # a model takes all inputs at once
         return (batch[0] if isinstance(batch, (tuple, list)) else batch,), {}
@@ -133,17 +126,15 @@ def _leaves(call: Any, first: Any) -> tuple[np.ndarray, ...]:
     try:
         tf.nest.assert_same_structure(first, call)
     except (TypeError, ValueError):
-        raise ConfigError(
-            "batches differ in structure from the first one", where=_WHERE, fix="Pass the same arguments in each batch"
-        ) from None
+        fix = "Pass the same arguments in each batch"
+        raise ConfigError("batches differ in structure from the first one", where=_WHERE, fix=fix) from None
     leaves = []
     for leaf in tf.nest.flatten(call):
         is_symbolic = isinstance(leaf, tf.Tensor) and not hasattr(leaf, "numpy")
         array = None if is_symbolic or "KerasTensor" in type(leaf).__name__ else np.asarray(leaf)
         if array is None or (array.dtype == object and not all(isinstance(item, (str, bytes)) for item in array.flat)):
-            raise ConfigError(
-                f"{leaf!r} has no values that can be fed", where=_WHERE, fix="Pass numpy arrays or eager tensors"
-            )
+            what = f"{leaf!r} has no values that can be fed"
+            raise ConfigError(what, where=_WHERE, fix="Pass numpy arrays or eager tensors")
         leaves.append(array.astype(np.float32) if isinstance(leaf, float) else array)
     return tuple(leaves)
 

@@ -112,19 +112,20 @@ class Training:
             SystemExit: it was done.
         """
         from amp_tf.tools import on_terminal
-        from amp_tf.tools.comparing.pipeline import compare
-        from amp_tf.tools.comparing.ranges import find_ranges
+        from amp_tf.tools.comparing.ranges import compare_or_find_ranges
 
         with self._lock:
             is_first, self.is_awaited = self.is_awaited, False
         if not is_first or not self.request.claim():
             return
-        asked: dict[str, Any] = {"steps": self.request.steps, "hardware": state.hardware(), "notes": notes}
-        asked["progress"] = on_terminal()
-        found: Any
-        if self.request.float32_only:
-            found = find_ranges(subject, batches, self.request.config, **asked)
-        else:
-            found = compare(subject, batches, self.request.config, nodes=self.request.nodes, **asked)
+        request = self.request
+        asked: dict[str, Any] = {
+            "steps": request.steps,
+            "nodes": request.nodes,
+            "float32_only": request.float32_only,
+            "notes": notes,
+        }
+        around: dict[str, Any] = {"hardware": state.hardware(), "progress": on_terminal()}
+        found = compare_or_find_ranges(subject, batches, request.config, **asked, **around)
         self.request.answer({"comparison": found.to_dict(), "text": found.for_command()})
         raise SystemExit(0 if found.is_healthy else 1)

@@ -68,8 +68,7 @@ def tune(
     if switch.is_enabled():
         fix = "Call it with amp_tf off: it is turned on for each run"
         raise ConfigError("amp_tf is on", where=_WHERE, fix=fix)
-    fix = 'Write config=amp_tf.AmpConfig(precision="bfloat16")'
-    config = AmpConfig.from_env() if config is None else check_config(config, where=_WHERE, fix=fix)
+    config = AmpConfig.from_env() if config is None else check_config(config, where=_WHERE)
     config = dataclasses.replace(config, lock=None)
     goal = read_goal(METRIC, max_drop=max_drop, max_rise=max_rise, max_runs=max_runs)
     path = Path(lock).absolute()  # the function may change the current folder
@@ -92,13 +91,7 @@ def tune(
 
 @dataclasses.dataclass(frozen=True)
 class _Function:
-    """A function that trains.
-
-    Attributes:
-        train: the function.
-        config: what to convert.
-        folder: for the lock files of the runs.
-    """
+    """A function that trains, what to convert, and a folder for the lock files of the runs."""
 
     train: Callable[[], float]
     config: AmpConfig

@@ -15,6 +15,7 @@ from typing import Any
 from amp_tf.errors import ConfigError
 from amp_tf.lock import Lock
 from amp_tf.reporting import files
+from amp_tf.tools import some
 
 _LEAST_RUNS = 5  # float32 twice, amp_tf with nothing in 16 bit, all in 16 bit, and one more
 
@@ -165,29 +166,23 @@ class Tuned:
         name, values = self.goal.metric, " and ".join(f"{value:.6g}" for value in self.float32)
         head = f"{name}: {values} in float32, good is {self.goal.bound(self.limit)}"
         notes = [f"Note: {note}" for note in self.notes]
-        if self.lock is None:
+        if self.lock is None or self.chosen is None:
             return "\n".join([head, f"No set was found that suffices, in {self.runs} runs.", *notes])
-        lines = [head, self._found(), *(f"  {one.name}" for one in self.lock.decisions)]
+        count, part = len(self.lock.decisions), self.chosen.share
+        what = f"{count} layers or nodes stay" if count > 1 else "1 layer or node stays"
+        what = what if count else "Nothing has to stay"
+        work = "" if part is None else f", {part:.1%} of the products' operations in 16 bit"
+        told, end = f"{self.chosen.metrics[name]:.6g}{work}", f"; {self.proof}):" if count else ")."
+        lines = [head, f"{what} in float32: {told} ({self.runs} runs{end}"]
+        lines += [f"  {one.name}" for one in self.lock.decisions]
         lines += ["The best trades:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
         for trade in self.best_trades:
             value = trade.outcome.metrics.get(name, math.nan)
             share = "?" if trade.outcome.share is None else f"{trade.outcome.share:.1%}"
             step = "?" if trade.outcome.step_ms is None else f"{trade.outcome.step_ms:.1f} ms"
             good = "" if trade.is_good else " (not good)"
-            lines.append(f"  {share:>7} {value:>12.6g} {step:>10}  {listed(trade.kept)}{good}")
+            lines.append(f"  {share:>7} {value:>12.6g} {step:>10}  {some(trade.kept, 2) or 'nothing'}{good}")
         return "\n".join([*lines, *notes])
-
-    def _found(self) -> str:
-        assert self.lock is not None
-        assert self.chosen is not None
-        value = self.chosen.metrics[self.goal.metric]
-        count = len(self.lock.decisions)
-        what = f"{count} layers or nodes stay" if count > 1 else "1 layer or node stays"
-        what = what if count else "Nothing has to stay"
-        share = "" if self.chosen.share is None else f", {self.chosen.share:.1%} of the products' operations in 16 bit"
-        return f"{what} in float32: {value:.6g}{share} ({self.runs} runs{f'; {self.proof}' * (count > 0)})" + (
-            ":" if count else "."
-        )
 
     def write(self, path: Path) -> None:
         """Writes the lock file of a tuning that found one.
@@ -198,9 +193,3 @@ class Tuned:
         assert self.lock is not None
         with files.writing(path):
             files.write(path, self.lock.to_text())
-
-
-def listed(names: Sequence[str]) -> str:
-    """Some names, the first two of many."""
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return f"{', '.join(names[:2])}{more}" if names else "nothing"

@@ -15,16 +15,16 @@ import fcntl
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.lock import NO_LOCK, Decision, Lock
 from amp_tf.reporting import files
-from amp_tf.tools import silent
+from amp_tf.tools import silent, some
 from amp_tf.tools.search import Found, Item, Items, OutOfRunsError, decisions_of, find_items, find_smallest, holds, rank
-from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, listed
+from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned
 
 _MIXED, _COMPARISON = "mixed.json", "comparison.json"
 _MINIMAL = "without any one of them it does not suffice"
@@ -95,9 +95,21 @@ class Tuning:
         mixed = self._measure_mixed()
         if self._is_good(mixed):
             return self._result(Found((), is_minimal=True), float32, "")
-        ranked = self._ranked()
+        comparison = self.journal.read(_COMPARISON)
+        if comparison is None:
+            self.tell("comparing one step in float32 and in 16 bit")
+            comparison = self.program.compare()
+            if comparison is not None:
+                self.journal.write(_COMPARISON, comparison)
+        ranked = rank(find_items(self.journal.read(_MIXED)), comparison)
         known = tuple(item for item in ranked if any(holds(item, one.name) for one in self.before.decisions))
-        first = self._items_before(ranked) if self.before.decisions else ()
+        parts: dict[tuple[Decision, ...], Item] = {}
+        level = list(ranked)
+        while level:
+            parts.update((item.decisions, item) for item in level)
+            level = [part for item in level for part in item.parts]
+        # The decisions of the lock file, each with the parts that this program has.
+        first = tuple(parts.get((one,), Item(one.name, (one,))) for one in self.before.decisions)
         order = [*known, *(item for item in ranked if item not in known)]
         found = find_smallest(order, suffices, first)
         return self._result(found, float32, _MINIMAL if found.is_minimal else _OPEN)
@@ -125,42 +137,19 @@ class Tuning:
         return tuple(values)
 
     def _measure_mixed(self) -> Outcome:
-        """The run with all that amp_tf converts in 16 bit; keeps its report."""
         outcome = self._try(())
         report = self.journal.read(_MIXED)
         if report is None or not report["converted"]:
             why = (report or {}).get("why_nothing") or outcome.failure or "there is no report"
             if not outcome.failure:
                 self.journal.remove()  # the corrected command may be another one
-            raise ConfigError(
-                f"nothing is converted, so there is nothing to tune ({why})",
-                where="tune",
-                fix="Name a precision, as with --precision bfloat16, or tune where 16 bit pays",
-            )
+            fix = "Name a precision, as with --precision bfloat16, or tune where 16 bit pays"
+            raise ConfigError(f"nothing is converted, so there is nothing to tune ({why})", where="tune", fix=fix)
         return outcome
 
-    def _ranked(self) -> list[Item]:
-        comparison = self.journal.read(_COMPARISON)
-        if comparison is None:
-            self.tell("comparing one step in float32 and in 16 bit")
-            comparison = self.program.compare()
-            if comparison is not None:
-                self.journal.write(_COMPARISON, comparison)
-        return rank(find_items(self.journal.read(_MIXED)), comparison)
-
-    def _items_before(self, ranked: Sequence[Item]) -> Items:
-        """The decisions of the lock file as items, each with the parts that this program has."""
-        parts: dict[tuple[Decision, ...], Item] = {}
-        level = list(ranked)
-        while level:
-            parts.update((item.decisions, item) for item in level)
-            level = [part for item in level for part in item.parts]
-        return tuple(parts.get((one,), Item(one.name, (one,))) for one in self.before.decisions)
-
     def _try(self, items: Items) -> Outcome:
-        """A run in which some items stay in float32."""
         lock = Lock(decisions_of(items))
-        outcome = self._once(lock.digest, Way.LOCKED, lock, listed([item.name for item in items]))
+        outcome = self._once(lock.digest, Way.LOCKED, lock, some([item.name for item in items], 2) or "nothing")
         names = tuple(one.name for one in lock.decisions)
         self._trades[lock.digest] = Trade(names, outcome, self._is_good(outcome))
         return outcome

@@ -64,7 +64,6 @@ def uninstall() -> None:
 
 
 def _watch(model: Any, owner: Any, make: Callable[[], Any]) -> Any:
-    """What takes the place of a model's new train function."""
     if _config is None or model.optimizer is None:
         return model.train_function
     from amp_tf.callbacks import has_loss_scale

@@ -26,6 +26,7 @@ from amp_tf.lock import Decision, Layer, Lock
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
 from amp_tf.reporting.text import plural
+from amp_tf.tools import some
 from amp_tf.tools.comparing.comparison import why as why_of
 from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.train_functions import as_step
@@ -126,7 +127,8 @@ def begin(config: AmpConfig) -> None:
         return
     lock_file.held[path] = found = config.read_lock()
     if config.lock is None and found.decisions:
-        what = f"{_named(found.decisions)} in float32 from the beginning"
+        names = some([one.name for one in found.decisions], _NAMED, kind=" layers")
+        what = f"{names} in float32 from the beginning"
         what = f"{path} is read, the lock file of an earlier run: {what}"
         notices.warn_once("watchdog.lock", what, where=WHERE, fix="Delete it to start over")
 
@@ -171,7 +173,8 @@ def tell_revert(number: int, fault: Fault, loss: float | None, truth: float) -> 
     """Prints what was reverted at a batch: the step's loss is none where it went wrong again; truth is float32's."""
     again = "went wrong again" if loss is None else f"was done again, loss {loss:.6g}, in float32 {truth:.6g}"
     where = "it is kept in memory alone" if counts.unwritten else f"it is in {counts.path}"
-    _tell(number, f"{_named(fault.decisions)} in float32 from now on ({fault.why}); the step {again}; {where}")
+    names = some([one.name for one in fault.decisions], _NAMED, kind=" layers")
+    _tell(number, f"{names} in float32 from now on ({fault.why}); the step {again}; {where}")
 
 
 def tell_bad_data(number: int, why: str) -> None:
@@ -212,11 +215,6 @@ def describe() -> str:
     if not counts.watched and not counts.not_watched:
         done.append("nothing was watched, because only fit and train_on_batch of Keras and tf_keras are")
     return f"{WHERE}: {', '.join(done)}" if done else ""
-
-
-def _named(decisions: Sequence[Decision]) -> str:
-    names = ", ".join(one.name for one in decisions[:_NAMED])
-    return f"{names} and {len(decisions) - _NAMED} more layers" if len(decisions) > _NAMED else names
 
 
 def _tell(number: int, what: str) -> None:

@@ -353,7 +353,6 @@ def _find_nonfinite(batch: Any) -> str:
 
 
 def _handles(variables: Iterable[Any]) -> list[Any]:
-    """The handles of variables of TensorFlow, Keras 3 and tf_keras."""
     return [(variable if isinstance(variable, tf.Variable) else variable.value).handle for variable in variables]
 
 
@@ -378,5 +377,4 @@ def _is_finite(observed: StepObservation) -> bool:
 
 
 def _is_fine(observed: StepObservation, limit: float) -> bool:
-    """Whether the step was made."""
     return not observed.is_nonfinite and observed.loss <= limit

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import resource
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from amp_tf.hooks import summary, switch
 from amp_tf.hooks.switch import EVERYTHING
 from amp_tf.lock import Decision, Layer
 from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, Nonfinite
-from amp_tf.reporting import files
 from amp_tf.tools.watchdog import reverts
 from amp_tf.tools.watchdog.watched import LossBand
 from tests.hooks import running
@@ -214,29 +211,6 @@ def test_a_lock_file_in_a_folder_that_is_missing_costs_no_step(
     )
     assert said(caplog)[1].endswith("it is kept in memory alone")
     assert f"watchdog: 1 revert, kept in memory alone, because {path} cannot be written ({why})" in model.line
-
-
-def test_a_disk_without_space_costs_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is written beside its place and renamed; a limit on its size stands for the disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    write = files.write
-
-    def on_a_full_disk(*args: Any) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
-        try:
-            write(*args)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-    monkeypatch.setattr(files, "write", on_a_full_disk)
-    try:
-        model = train(tmp_path / "a.lock")
-    finally:
-        signal.signal(signal.SIGXFSZ, before)
-    assert made(model) == 6
-    assert "1 revert, kept in memory alone, because" in model.line
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_file_that_is_damaged_meanwhile_costs_no_step_and_is_written_anew(tmp_path: Path) -> None:
