@@ -1,9 +1,9 @@
 """``amp-tf tune -- python train.py``: measures the metric inside the program, which stays as it is.
 
 A metric is a name in the history of Keras' ``fit``, of which the last value of the last ``fit`` counts; or
-``module:function``, which is called with the model after each ``fit``, or without arguments as the program ends. The
-module may be the program itself, by whatever name or way it was started: imported once more, it would have weights that
-nobody trained. This module is imported by every Python below the command, so it imports little.
+module:function``, which is called with the model after each ``fit``, or as the program ends if it takes no arguments or
+is defined below. The module may be the program itself, by whatever name or way it was started: imported once more, it
+would have weights that nobody trained. This module is imported by every Python below the command, so it imports little.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOLDER = "_AMP_TF_METRICS"  #: names the folder for the answer; internal, so it 
 NAMES = "_AMP_TF_METRIC_NAMES"  #: the metrics, a line each
 ANSWER = "metrics.json"
 _answer: dict[str, Any] = {"values": {}, "history": [], "failure": ""}
-_functions: dict[str, Callable[..., Any]] = {}
+_model: list[Any] = []  # that of the last fit
 _programs: list[tuple[ModuleType, str, str]] = []  # what ran as __main__, each with its file and its module's name
 _folder = ""  # in which Python was started
 
@@ -38,11 +38,6 @@ def install() -> None:
     for library in ("keras", "tf_keras"):
         imports.after_import(library, _on_import)
     imports.after_import("tensorflow", _on_tensorflow)
-
-
-def names() -> list[str]:
-    """The metrics that are asked for."""
-    return os.environ.get(NAMES, "").splitlines()
 
 
 def _on_import(library: str) -> None:
@@ -73,12 +68,13 @@ def _fit(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
     _note_program()
     history = getattr(result, "history", {})
     _answer["history"] = [*history]
-    for name in names():
+    for name in os.environ[NAMES].splitlines():
         if ":" not in name:
             if history.get(name):
                 _answer["values"][name] = float(history[name][-1])
-        elif _takes_model(function := _function(name)):
+        elif (function := _function(name)) and _takes_model(function):
             _answer["values"][name] = float(function(self))
+    _model[:] = [self]
     _write()
     return result
 
@@ -87,10 +83,12 @@ def _at_exit(process: int) -> None:
     if os.getpid() != process:  # a forked child
         return
     _note_program()
-    for name in names():
+    for name in os.environ[NAMES].splitlines():
         try:
-            if ":" in name and name not in _answer["values"] and not _takes_model(function := _function(name)):
-                _answer["values"][name] = float(function())
+            if ":" in name and name not in _answer["values"]:
+                function = _function(name, at_exit=True)
+                if _model or not _takes_model(function):
+                    _answer["values"][name] = float(function(*_model) if _takes_model(function) else function())
         except Exception as error:
             _answer["failure"] = f"{name}: {type(error).__name__}: {error}"
     _write()
@@ -106,18 +104,18 @@ def _write() -> None:
         files.put(Path(os.environ[FOLDER]) / ANSWER, json.dumps(_answer))
 
 
-def _function(name: str) -> Callable[..., Any]:
-    """The function of ``module:function``, of the program itself where that is the module."""
-    if name not in _functions:
-        import importlib
+def _function(name: str, at_exit: bool = False) -> Any:
+    """The function of ``module:function``, of the program itself where that is the module, or None so far."""
+    import importlib
 
-        home, _, attribute = name.partition(":")
-        if _folder not in sys.path:
-            sys.path.append(_folder)
-        programs = [main for main, *known in _programs if _is_called(home, *known)]
-        module = next((main for main in programs if hasattr(main, attribute)), None) or (*programs, None)[0]
-        _functions[name] = getattr(module or importlib.import_module(home), attribute)
-    return _functions[name]
+    home, _, attribute = name.partition(":")
+    if _folder not in sys.path:
+        sys.path.append(_folder)
+    programs = [main for main, *known in _programs if _is_called(home, *known)]
+    module = next((main for main in programs if hasattr(main, attribute)), None) or (*programs, None)[0]
+    if module and not at_exit:
+        return getattr(module, attribute, None)
+    return getattr(module or importlib.import_module(home), attribute)
 
 
 def _is_called(home: str, file: str, module: str) -> bool:

@@ -129,6 +129,17 @@ def test_a_function_of_the_program_is_asked_for_what_was_trained(here, start, me
 
 
 @pytest.mark.process
+def test_a_function_that_is_defined_below_the_fit_is_asked_at_exit(here):
+    (here / "train.py").write_text(
+        "import keras, numpy\nmodel = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, name='only')])\n"
+        "model.compile('sgd', 'mse')\nmodel.fit(numpy.ones((2, 1)), numpy.ones((2, 1)), verbose=0)\n"
+        "def size(): return 0.25\ndef layers(model): return len(model.layers)\n"
+    )
+    program = TunedScript([sys.executable, "train.py"], AmpConfig(), ("train:size", "train:layers"), here)
+    assert program.run(Way.FLOAT32, NO_LOCK).metrics == {"train:size": 0.25, "train:layers": 1.0}
+
+
+@pytest.mark.process
 def test_a_function_that_fails_is_told(here):
     (here / "train.py").write_text("import tensorflow\ndef weights(): raise ValueError('none')")
     program = TunedScript([sys.executable, "train.py"], AmpConfig(), ("train:weights",), here)
