@@ -23,6 +23,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from subprocess import Popen  # which tests of benchmarks replace by start
 from typing import Any
 
 from tests import zygote
@@ -83,7 +84,7 @@ def start(
     arguments = [os.fspath(argument) for argument in command]
     environ = EVERYWHERE | dict(os.environ if env is None else env)
     if fresh or not _is_forkable(arguments, environ, options):
-        return subprocess.Popen(arguments, env=environ, **options)
+        return Popen(arguments, env=environ, **options)
     return _Forked(arguments, env=environ, **options)
 
 
@@ -146,7 +147,7 @@ class _Zygote:
             libraries = [] if is_bare else filter(importlib.util.find_spec, zygote.HIDDEN)
             command = [sys.executable, *flags, zygote.__file__, str(theirs.fileno()), *libraries]
             environ = {**environ, **zygote.NOT_WATCHED}
-            self._process = subprocess.Popen(
+            self._process = Popen(
                 command, env=environ, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
             )
 
@@ -196,7 +197,7 @@ def _zygote_for(environ: dict[str, str], is_bare: bool) -> _Zygote:
     return _zygotes[key]
 
 
-class _Forked(subprocess.Popen[Any]):
+class _Forked(Popen[Any]):
     """A program that a zygote forked, of which it tells the status."""
 
     _end = -1

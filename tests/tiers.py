@@ -7,6 +7,7 @@ in of each kind, and what judges numbers.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import subprocess
 import types
@@ -45,7 +46,12 @@ def _reaches(function: Any, seen: set[Any]) -> bool:
     if function in seen or not is_ours:
         return False
     seen.add(function)
-    return any(_reaches(called, seen) for called in _named(function.__code__, function.__globals__))
+    return any(_reaches(called, seen) for called in _called(function))
+
+
+@functools.cache
+def _called(function: types.FunctionType) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(_named(function.__code__, function.__globals__)))
 
 
 def _named(code: types.CodeType, names: dict[str, Any]) -> Iterator[Any]:
