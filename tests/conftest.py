@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import collections
 import dataclasses
 import importlib
 import os
@@ -15,7 +14,7 @@ import pytest
 
 from amp_tf.config import ENV_VARS
 from tests import processes
-from tests.tiers import is_quick, starts_process
+from tests.tiers import in_shares, is_quick, starts_process
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {
@@ -87,30 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in items if is_quick(item)]
         config.hook.pytest_deselected(items=[*set(items).difference(kept)])
         items[:] = kept
-    items[:] = _in_shares(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-
-
-def _in_shares(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Tests as xdist hands them out: each worker gets its share in one piece, and begins with whole long files.
-
-    A worker that has done its share takes tests from the end of another's: what is there must be short, or one of them
-    waits for the other.
-    """
-    files = collections.defaultdict(list)
-    for item in items:
-        files[item.path].append(item)
-    marks = {path: {mark.name for item in ours for mark in item.iter_markers()} for path, ours in files.items()}
-    slow = [path for path in files if "slow" in marks[path]]
-    long = [*slow, *(path for path in files if path not in slow and "process" in marks[path])]
-    short = [item for path in files if path not in long for item in files[path]]
-    ordered: list[pytest.Item] = []
-    for worker in range(workers):
-        size = (len(items) - len(ordered)) // (workers - worker)
-        share = [item for path in long[worker::workers] for item in files[path]]
-        room = max(0, size - len(share))
-        ordered += [*share, *short[:room]]
-        short = short[room:]
-    return ordered
+    items[:] = in_shares(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
 def _is_newer(file: Path, other: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import pytest
 
 from tests import processes
 from tests.hooks import running
-from tests.tiers import starts_process
+from tests.tiers import in_shares, starts_process
 
 pytestmark = pytest.mark.skipif(not running.is_installed(), reason="amp_tf is on a path of each test's own here")
 LOOKS_AROUND = """
@@ -186,3 +187,26 @@ def asks_for_a_fixture(started):
 def test_a_fixture_that_starts_one_counts_for_the_tests_that_ask_for_it(request):
     item = pytest.Function.from_parent(request.node.parent, name="asks", callobj=asks_for_a_fixture)
     assert starts_process(item)
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """As much of a test as its order asks for."""
+
+    path: str
+    marks: tuple[str, ...] = ()
+
+    def iter_markers(self):
+        return [getattr(pytest.mark, name).mark for name in self.marks]
+
+
+def test_each_workers_share_begins_with_long_files_and_ends_with_short_tests():
+    short = [Item(f"short {number}") for number in range(12)]
+    starting = [Item(name, marks) for name in ("p", "q") for marks in ((), ("process",))]
+    slow = [Item(name, ("process", "slow")) for name in ("s", "t")]
+    given = [*short, *starting, *slow]
+    ordered = in_shares(given, 2)
+    assert [item.path for item in ordered[:4]] == ["s", "p", "p", "short 0"]
+    assert [item.path for item in ordered[9:13]] == ["t", "q", "q", "short 6"]  # xdist halves what there is
+    assert sorted(map(given.index, ordered)) == sorted(map(given.index, given))
+    assert [item.path for item in in_shares(given, 1)[:6]] == ["s", "t", "p", "p", "q", "q"]
