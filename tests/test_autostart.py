@@ -81,27 +81,25 @@ def test_settings_that_somebody_reads_are_not_told_as_idle(code: str, site_folde
     assert (ended.status, "alone converts nothing" in ended.err) == (0, False)
 
 
-def test_misspelt_names_are_told_where_the_switch_is_one_of_them(site_folder: Path) -> None:
+def test_values_and_names_that_are_wrong_are_told_together_where_the_switch_is_one_of_them(site_folder: Path) -> None:
     misspelt = {"TF_ENABLE_AUTO_MIXED_PRECISON": "1", "AMP_TF_PRECISON": "bf16", "AMP_TF_IMAGE": "1"}
+    wrong = {running.SWITCH: "on", "AMP_TF_PRECISION": "fp8"}
     program = "import sys, tensorflow; print('amp_tf may be trained with', file=sys.stderr)"
-    ended = running.run(["-c", program], site_folder, misspelt)
-    *told, trained = (line for line in ended.err.splitlines() if "amp_tf" in line)
-    assert trained == "amp_tf may be trained with"  # the warnings come before the training
-    assert told == [
+    told = [
         f"WARNING:absl:amp_tf: {name}: this is not a variable of amp_tf. Write {meant}, if that is meant."
         for name, meant in (("AMP_TF_PRECISON", "AMP_TF_PRECISION"), ("TF_ENABLE_AUTO_MIXED_PRECISON", running.SWITCH))
     ]
-
-
-def test_values_and_names_that_are_wrong_are_told_together(site_folder: Path) -> None:
-    wrong = {running.SWITCH: "on", "AMP_TF_PRECISION": "fp8", "AMP_TF_PRECISON": "bf16"}
-    ended = running.run(["-c", "import tensorflow"], site_folder, wrong)
-    name, values, at_exit = [line for line in ended.err.splitlines() if "amp_tf" in line]
-    assert "amp_tf: 0 graphs, 0 of 0 nodes converted, 0 casts: amp_tf is off: " in at_exit
-    assert "'fp8' is not a valid value" in at_exit
-    assert "AMP_TF_PRECISON: this is not a variable" in name
-    assert f"{running.SWITCH}: 'on' is not a valid value" in values
-    assert "AMP_TF_PRECISION: 'fp8' is not a valid value" in values
+    for variables in (misspelt, misspelt | wrong):
+        ended = running.run(["-c", program], site_folder, variables)
+        lines = [line for line in ended.err.splitlines() if "amp_tf" in line]
+        assert lines[:2] == told  # the warnings come before the training
+        *values, trained = lines[2:] if variables == misspelt else lines[2:-1]
+        assert trained == "amp_tf may be trained with"
+        assert len(values) == (variables != misspelt)
+    assert f"{running.SWITCH}: 'on' is not a valid value" in values[0]
+    assert "AMP_TF_PRECISION: 'fp8' is not a valid value" in values[0]
+    assert "amp_tf: 0 graphs, 0 of 0 nodes converted, 0 casts: amp_tf is off: " in lines[-1]
+    assert "'fp8' is not a valid value" in lines[-1]
 
 
 def test_a_bad_value_ends_in_a_message_a_float32_program_and_a_line_at_exit(site_folder: Path) -> None:
