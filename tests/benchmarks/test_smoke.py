@@ -67,7 +67,11 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
         ("compare_cost", "small_mlp --batch 8", rf"\| MLP, 64 wide{FIGURES}"),
         ("false_alarms", "--models 2", r"2 models, \d+ outputs; by one batch \d models are .*\nin the end 0 outputs"),
         ("memory_peak", f"wide_mlp {TINY} --batch 8192 --modes float32", r"\*\*MLP, 2048 wide, fit, batch 8192\*\*"),
-        ("public.__main__", "--only ranking --seeds 1 --modes float32 --rows FILE -- --steps 4 --batch 4", "AUC"),
+        (
+            "public.__main__",
+            "--only ranking --seeds 1 --modes float32 --rows FILE -- --steps 4 --batch 4",
+            r"32 \| AUC",
+        ),
         ("report_cost", "--models small_mlp --seconds 1", r"\| MLP.*\| [\d,]+ \|"),
         ("serving_load", f"--seconds 6 --threads 4 --modes amp_tf {BF16}", "amp_tf: "),
         ("step_time.ablation", f"shared~casts --models bert {TINY} --rounds 0", r"\| shared casts \| BERT encoder"),
