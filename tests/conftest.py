@@ -14,7 +14,7 @@ import pytest
 
 from amp_tf.config import ENV_VARS
 from tests import processes
-from tests.tiers import is_quick, starts_process
+from tests.tiers import in_shares, is_quick, starts_process
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {
@@ -75,11 +75,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks tests that start processes or differ by CPU, leaves out what the quick tier does, puts long files first.
-
-    Workers that have done their share take tests from the end of another's: what is there must be short, or one of them
-    waits for the other.
-    """
+    """Marks tests that start processes or differ by CPU, leaves out what the quick tier does, and orders the rest."""
     tests = Path(__file__).resolve().parent
     for item in items:
         if isinstance(item, pytest.Function) and starts_process(item):
@@ -90,8 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in items if is_quick(item)]
         config.hook.pytest_deselected(items=[*set(items).difference(kept)])
         items[:] = kept
-    long = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in long)
+    items[:] = in_shares(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
 def _is_newer(file: Path, other: Path) -> bool:

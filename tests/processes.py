@@ -3,8 +3,9 @@
 Four fifths of what a test's process takes are TensorFlow's import. So ``start`` and ``run``, which are
 ``subprocess.Popen`` and ``subprocess.run`` for Python programs, ask a zygote (``tests/zygote.py``) for a fork, in which
 arguments, environment, folder, streams, status and signals are those of a fresh process. There is one zygote for each
-environment that decides something while Python starts or TensorFlow is imported. What tests the start itself, needs
-another Python or is about ``fork`` says so by ``fresh``, with its reason, and gets a process of its own.
+environment that decides something while Python starts or TensorFlow is imported; that of programs that begin with
+``-S`` was started with it and has imported nothing. What tests the start itself, needs another Python or is about
+``fork`` says so by ``fresh``, with its reason, and gets a process of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from subprocess import Popen  # which tests of benchmarks replace by start
 from typing import Any
 
 from tests import zygote
@@ -39,6 +41,7 @@ EVERYWHERE = {
     "CUDA_VISIBLE_DEVICES": "",
     "PYTHONFAULTHANDLER": "1",  # a program that crashes says where
 }
+_STREAMS = frozenset({"cwd", "stdin", "stdout", "stderr", "text", "bufsize", "encoding", "universal_newlines"})
 _MOST_ZYGOTES = 4  # each takes 0.4 GB
 
 
@@ -51,10 +54,7 @@ class Counts:
     fresh: int = 0
 
     def __str__(self) -> str:
-        return (
-            f"programs: {self.forks} forked from {self.zygotes} processes that had imported TensorFlow, "
-            f"{self.fresh} in fresh ones"
-        )
+        return f"programs: {self.forks} forked from {self.zygotes} waiting processes, {self.fresh} in fresh ones"
 
 
 counts = Counts()
@@ -84,7 +84,7 @@ def start(
     arguments = [os.fspath(argument) for argument in command]
     environ = EVERYWHERE | dict(os.environ if env is None else env)
     if fresh or not _is_forkable(arguments, environ, options):
-        return subprocess.Popen(arguments, env=environ, **options)
+        return Popen(arguments, env=environ, **options)
     return _Forked(arguments, env=environ, **options)
 
 
@@ -124,11 +124,12 @@ def _is_forkable(arguments: list[str], environ: dict[str, str], options: dict[st
     """Whether a fork can be this process: this Python and its TensorFlow, no options but those of streams."""
     interpreter, *rest = arguments
     path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if interpreter != sys.executable or not rest or not set(options) <= _STREAMS:
+        return False
+    if rest[0] == zygote.BARE:
+        return rest[1] == "-c"
     return (
-        interpreter == sys.executable
-        and set(options) <= {"cwd", "stdin", "stdout", "stderr", "text", "bufsize", "encoding", "universal_newlines"}
-        and bool(rest)
-        and (rest[0] in ("-c", "-m") if rest[0].startswith("-") else Path(options.get("cwd") or ".", rest[0]).is_file())
+        (rest[0] in ("-c", "-m") if rest[0].startswith("-") else Path(options.get("cwd") or ".", rest[0]).is_file())
         and all(map(os.path.isabs, path))
         and not any(Path(entry, top + end).exists() for entry in path for top in zygote.HIDDEN for end in ("", ".py"))
         and environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
@@ -138,14 +139,15 @@ def _is_forkable(arguments: list[str], environ: dict[str, str], options: dict[st
 class _Zygote:
     """A process of ``tests/zygote.py``."""
 
-    def __init__(self, environ: dict[str, str]) -> None:
+    def __init__(self, environ: dict[str, str], is_bare: bool) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
             counts.zygotes += 1
-            libraries = [name for name in ("keras", "tf_keras") if importlib.util.find_spec(name)]
-            command = [sys.executable, zygote.__file__, str(theirs.fileno()), *libraries]
+            flags = [zygote.BARE] if is_bare else []
+            libraries = [] if is_bare else filter(importlib.util.find_spec, zygote.HIDDEN)
+            command = [sys.executable, *flags, zygote.__file__, str(theirs.fileno()), *libraries]
             environ = {**environ, **zygote.NOT_WATCHED}
-            self._process = subprocess.Popen(
+            self._process = Popen(
                 command, env=environ, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
             )
 
@@ -174,28 +176,28 @@ class _Zygote:
         self._process.communicate()
 
 
-_zygotes: collections.OrderedDict[frozenset[tuple[str, str]], _Zygote] = collections.OrderedDict()
+_zygotes: collections.OrderedDict[tuple[bool, frozenset[tuple[str, str]]], _Zygote] = collections.OrderedDict()
 _lock = threading.Lock()  # of their sockets
 
 
-def _zygote_for(environ: dict[str, str]) -> _Zygote:
+def _zygote_for(environ: dict[str, str], is_bare: bool) -> _Zygote:
     path = environ.get("PYTHONPATH", "").split(os.pathsep)
     runs_code = any(Path(entry, "sitecustomize.py").exists() for entry in path if entry)
-    later = _READ_LATER if runs_code else (*_READ_LATER, "PYTHONPATH")
+    later = _READ_LATER if runs_code or is_bare else (*_READ_LATER, "PYTHONPATH")
     at_start = {
         name: value for name, value in environ.items() if name.startswith(_READ_AT_START) and not name.startswith(later)
     }
-    key = frozenset(at_start.items())
+    key = (is_bare, frozenset(at_start.items()))
     if key not in _zygotes:
         if len(_zygotes) == _MOST_ZYGOTES:
             _zygotes.popitem(last=False)[1].stop()
         without = {name: value for name, value in environ.items() if not name.startswith((*later, "AMP_TF"))}
-        _zygotes[key] = _Zygote(without)
+        _zygotes[key] = _Zygote(without, is_bare)
     _zygotes.move_to_end(key)
     return _zygotes[key]
 
 
-class _Forked(subprocess.Popen[Any]):
+class _Forked(Popen[Any]):
     """A program that a zygote forked, of which it tells the status."""
 
     _end = -1
@@ -209,7 +211,7 @@ class _Forked(subprocess.Popen[Any]):
         try:
             program = {"arguments": args[1:], "environ": environ, "folder": folder}
             with _lock:
-                self.pid, self._end = _zygote_for(environ).fork(program, streams)
+                self.pid, self._end = _zygote_for(environ, args[1] == zygote.BARE).fork(program, streams)
             self._child_created = True
             counts.forks += 1
         finally:

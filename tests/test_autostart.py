@@ -19,13 +19,36 @@ from tests.hooks import running
 
 LOADED = "import sys; print(sorted(name for name in sys.modules if name.startswith('amp_tf')))"
 LIGHT = "['amp_tf', 'amp_tf.hooks', 'amp_tf.hooks.imports']"
-START = "what Python loads as it starts"
 SWITCHES = [row.name for row in config.ENV_VARS if row.name.startswith("TF_ENABLE_")]
 
 
-def test_nothing_of_amp_tf_is_loaded_before_tensorflow_is_imported(site_folder: Path) -> None:
-    ended = running.run(["-c", LOADED], site_folder, dict.fromkeys(SWITCHES, "1"), fresh=START)
-    assert (ended.status, ended.out.strip(), ended.err) == (0, "[]", "")
+_HEAVY = ("tensorflow", "keras", "tf_keras", "numpy", "absl", "google.protobuf")
+_STEPS = f"""
+import sys
+heavy = lambda: {{"typing", "dataclasses", "inspect"}} & sys.modules.keys()
+before = heavy()
+{LOADED}
+import _amp_tf_start; _amp_tf_start._start()
+{LOADED}; print(heavy() - before)
+def report(): print([name for name in {_HEAVY!r} if name in sys.modules])
+import amp_tf; report()
+amp_tf.AmpConfig.from_env(); from amp_tf.config import Switches; Switches.from_env(); report()
+import numpy; report()
+for name in set(amp_tf.__all__) - {{"LossScaler"}}: getattr(amp_tf, name)
+amp_tf.callbacks.LossScaleMonitor()  # what the README names is there without another import
+print({{"tensorflow", "keras", "tf_keras"}} & sys.modules.keys())
+"""
+
+
+def test_little_is_loaded_at_the_start_at_the_import_of_amp_tf_and_for_its_public_names(site_folder: Path) -> None:
+    """Nothing before TensorFlow is imported, and then little.
+
+    To import amp_tf and to read its settings imports nothing heavy, and no public name needs TensorFlow but the one
+    that is a ``tf.Module``. That NumPy is seen once it is imported is the test of this test.
+    """
+    ended = running.run(["-c", _STEPS], site_folder, dict.fromkeys(SWITCHES, "1"), fresh="what Python loads")
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.splitlines() == ["[]", LIGHT, "set()", "[]", "[]", "['numpy']", "set()"]
 
 
 @pytest.mark.parametrize(
@@ -58,37 +81,25 @@ def test_settings_that_somebody_reads_are_not_told_as_idle(code: str, site_folde
     assert (ended.status, "alone converts nothing" in ended.err) == (0, False)
 
 
-def test_misspelt_names_are_told_where_the_switch_is_one_of_them(site_folder: Path) -> None:
+def test_values_and_names_that_are_wrong_are_told_together_where_the_switch_is_one_of_them(site_folder: Path) -> None:
     misspelt = {"TF_ENABLE_AUTO_MIXED_PRECISON": "1", "AMP_TF_PRECISON": "bf16", "AMP_TF_IMAGE": "1"}
+    wrong = {running.SWITCH: "on", "AMP_TF_PRECISION": "fp8"}
     program = "import sys, tensorflow; print('amp_tf may be trained with', file=sys.stderr)"
-    ended = running.run(["-c", program], site_folder, misspelt)
-    *told, trained = (line for line in ended.err.splitlines() if "amp_tf" in line)
-    assert trained == "amp_tf may be trained with"  # the warnings come before the training
-    assert told == [
+    told = [
         f"WARNING:absl:amp_tf: {name}: this is not a variable of amp_tf. Write {meant}, if that is meant."
         for name, meant in (("AMP_TF_PRECISON", "AMP_TF_PRECISION"), ("TF_ENABLE_AUTO_MIXED_PRECISON", running.SWITCH))
     ]
-
-
-def test_values_and_names_that_are_wrong_are_told_together(site_folder: Path) -> None:
-    wrong = {running.SWITCH: "on", "AMP_TF_PRECISION": "fp8", "AMP_TF_PRECISON": "bf16"}
-    ended = running.run(["-c", "import tensorflow"], site_folder, wrong)
-    name, values, at_exit = [line for line in ended.err.splitlines() if "amp_tf" in line]
-    assert "amp_tf: 0 graphs, 0 of 0 nodes converted, 0 casts: amp_tf is off: " in at_exit
-    assert "'fp8' is not a valid value" in at_exit
-    assert "AMP_TF_PRECISON: this is not a variable" in name
-    assert f"{running.SWITCH}: 'on' is not a valid value" in values
-    assert "AMP_TF_PRECISION: 'fp8' is not a valid value" in values
-
-
-def test_start_is_light(site_folder: Path) -> None:
-    """What is loaded when the import of TensorFlow is noticed."""
-    heavy = "{'typing', 'dataclasses', 'inspect'} & sys.modules.keys()"
-    code = (
-        f"import sys; before = {heavy}; import _amp_tf_start; _amp_tf_start._start(); {LOADED}; print({heavy} - before)"
-    )
-    ended = running.run(["-c", code], site_folder, {}, fresh=START)
-    assert ended.out.splitlines() == [LIGHT, "set()"]
+    for variables in (misspelt, misspelt | wrong):
+        ended = running.run(["-c", program], site_folder, variables)
+        lines = [line for line in ended.err.splitlines() if "amp_tf" in line]
+        assert lines[:2] == told  # the warnings come before the training
+        *values, trained = lines[2:] if variables == misspelt else lines[2:-1]
+        assert trained == "amp_tf may be trained with"
+        assert len(values) == (variables != misspelt)
+    assert f"{running.SWITCH}: 'on' is not a valid value" in values[0]
+    assert "AMP_TF_PRECISION: 'fp8' is not a valid value" in values[0]
+    assert "amp_tf: 0 graphs, 0 of 0 nodes converted, 0 casts: amp_tf is off: " in lines[-1]
+    assert "'fp8' is not a valid value" in lines[-1]
 
 
 def test_a_bad_value_ends_in_a_message_a_float32_program_and_a_line_at_exit(site_folder: Path) -> None:
@@ -139,7 +150,7 @@ def test_a_start_that_fails_leaves_the_path_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "_amp_tf_start.py").write_text("1 / 0\n")
     code = f"import site, sys; before = list(sys.path); site.addsitedir({str(tmp_path)!r}); print(before, sys.path)"
     command = [sys.executable, "-S", "-c", code]
-    ended = subprocess.run(command, cwd=tmp_path.parent, capture_output=True, text=True, check=True)
+    ended = processes.run(command, cwd=tmp_path.parent, capture_output=True, text=True, check=True)
     before, after = ast.literal_eval(ended.stdout.strip().replace("] [", "], ["))
     assert "ZeroDivisionError" in ended.stderr
     assert after == [*before, str(tmp_path)]
@@ -168,7 +179,7 @@ def read_pth(
     environ |= {SWITCHES[0]: switch}
     begin = f"import site; site.addsitedir({str(tmp_path)!r}); site.addsitedir({str(tmp_path)!r})"
     command = [sys.executable, "-S", "-c", f"{begin}\n{code}"]
-    return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
+    return processes.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
 
 
 @pytest.mark.parametrize(("name", "switch"), [("keras", ""), ("keras", "1"), ("tf_keras", "1")])
@@ -232,10 +243,10 @@ def test_a_pth_without_its_package_says_so_once_it_is_asked_for_and_lets_tensorf
 FOREIGN = "print('foreign', __name__)\n"
 
 
-@pytest.fixture
-def folder_of_others(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder_of_others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A current folder with a package and a module of our names."""
-    folder = tmp_path / "others"
+    folder = tmp_path_factory.mktemp("others")
     (folder / "amp_tf" / "hooks").mkdir(parents=True)
     for name in ("_amp_tf_start.py", "amp_tf/__init__.py", "amp_tf/hooks/__init__.py", "amp_tf/hooks/switch.py"):
         (folder / name).write_text(FOREIGN)
@@ -269,40 +280,18 @@ def test_what_has_our_names_in_the_current_folder_is_not_run(
     code = "import sys, tensorflow; print(tensorflow.value, sys.modules['_amp_tf_start'].__file__)"
     code += "; print(getattr(sys.modules.get('amp_tf'), '__file__', None))"
     command = [sys.executable, "-S", "-c", f"import site; site.addsitedir({str(site_folder)!r})\n{code}"]
-    ended = subprocess.run(command, env=environ, cwd=folder_of_others, capture_output=True, text=True, check=True)
+    ended = processes.run(command, env=environ, cwd=folder_of_others, capture_output=True, text=True, check=True)
     value, start, package = ended.stdout.split()
     assert (value, start) == ("3", str(site_folder / "_amp_tf_start.py")), ended.stderr
     expected = "None" if layout == "gone" else str(running.ROOT / "amp_tf" / "__init__.py")
     assert os.path.realpath(package) == os.path.realpath(expected)
 
 
-_HEAVY = ("tensorflow", "keras", "tf_keras", "numpy", "absl", "google.protobuf")
-_STEPS = f"""
-import sys
-def report(): print([name for name in {_HEAVY!r} if name in sys.modules])
-import amp_tf; report()
-amp_tf.AmpConfig.from_env(); from amp_tf.config import Switches; Switches.from_env(); report()
-import numpy; report()
-for name in set(amp_tf.__all__) - {{"LossScaler"}}: getattr(amp_tf, name)
-amp_tf.callbacks.LossScaleMonitor()  # what the README names is there without another import
-print({{"tensorflow", "keras", "tf_keras"}} & sys.modules.keys())
-"""
-
-
-def _printed(code: str, fresh: str = "") -> list[str]:
-    ended = processes.run([sys.executable, "-c", code], fresh=fresh, capture_output=True, text=True, check=True)
-    return list(ended.stdout.splitlines())
-
-
-def test_importing_amp_tf_and_reading_its_settings_imports_nothing_heavy_and_no_public_name_needs_tensorflow() -> None:
-    """But for the one that is a ``tf.Module``; that NumPy is seen once it is imported is the test of this test."""
-    assert _printed(_STEPS, fresh="what an import brings") == ["[]", "[]", "['numpy']", "set()"]
-
-
 def test_a_tool_is_loaded_only_where_it_is_asked_for() -> None:
     is_loaded = "print(any(name.startswith('amp_tf.tools') for name in sys.modules))"
     code = f"import sys, keras, amp_tf; amp_tf.enable(); {is_loaded}; amp_tf.enable(watchdog=True); {is_loaded}"
-    assert _printed(code) == ["False", "True"]
+    ended = processes.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["False", "True"]
 
 
 def test_every_public_name_is_found_and_listed() -> None:

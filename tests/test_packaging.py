@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # among the first: no worker comes to its end alone with a build
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = {
     "amp_tf/hooks/amp_tf_cpu.so",
@@ -48,40 +49,66 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) -> Path:
-    """A Python of a new virtual environment, with the build requirements, so that they are unpacked only once more."""
+    """A Python of a new virtual environment, with the build requirements, so that they are unpacked only once."""
     folder = tmp_path_factory.mktemp("venv")
-    venv.create(folder, with_pip=True, symlinks=True)
+    venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
-    pip(python, environ, "install", "--quiet", *BUILD_REQUIREMENTS)
+    pip(python, environ, "install", *BUILD_REQUIREMENTS)
     return python
 
 
-def pip(python: Path | str, environ: dict[str, str], *arguments: str) -> None:
-    ended = subprocess.run(
-        [str(python), "-m", "pip", *arguments], env=environ, capture_output=True, text=True, check=False
-    )
+def pip(python: Path, environ: dict[str, str], *arguments: str) -> None:
+    """Runs this environment's pip for another Python."""
+    command = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", *arguments]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def build(python: Path | str, checkout: Path, environ: dict[str, str], folder: Path, *options: str) -> Path:
-    pip(python, environ, "wheel", "--quiet", "--no-deps", *options, "--wheel-dir", str(folder), str(checkout))
+BUILD = """
+import os, shutil, sys
+import setuptools.build_meta as backend
+folder = sys.argv[1]
+for name in ("x86_64", "aarch64", "riscv64"):
+    os.environ["AMP_TF_WHEEL_ARCH"] = name
+    try:
+        backend.build_wheel(f"{folder}/{name}")
+    except SystemExit as error:
+        print(error, file=sys.stderr)
+os.environ["AMP_TF_WHEEL_ARCH"] = "x86_64"
+source = backend.build_sdist(folder).removesuffix(".tar.gz")
+shutil.unpack_archive(f"{folder}/{source}.tar.gz", folder)
+os.rename(f"{folder}/{source}", f"{folder}/source")
+os.chdir(f"{folder}/source")
+backend.build_wheel(f"{folder}/again")
+"""
+
+
+@pytest.fixture(scope="module")
+def built(python: Path, checkout: Path, environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each architecture's wheel, and what one process said; ``scripts/test_wheel`` lets pip build."""
+    folder = tmp_path_factory.mktemp("built")
+    with (folder / "said.txt").open("w") as said:
+        subprocess.run([python, "-c", BUILD, folder], env=environ, cwd=checkout, stderr=said, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    return wheel_in(built / "x86_64")
+
+
+def wheel_in(folder: Path) -> Path:
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
-@pytest.fixture(scope="module")
-def wheel(checkout: Path, environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel as ``pip wheel .`` makes it, with the build requirements that pip itself fetches."""
-    folder = tmp_path_factory.mktemp("wheel")
-    return build(sys.executable, checkout, environ | {"AMP_TF_WHEEL_ARCH": "x86_64"}, folder)
-
-
-@pytest.mark.usefixtures("wheel")
-def test_the_build_leaves_nothing_in_the_checkout(checkout: Path) -> None:
-    left = {path.name for path in checkout.iterdir()}
-    assert "setup.py" in left
-    assert not {"build", "dist"} & left
-    assert [name for name in left if name.endswith(".egg-info")] == []
+def test_builds_leave_nothing_in_the_checkout(built: Path, checkout: Path) -> None:
+    for folder in (checkout, built / "source"):
+        left = {path.name for path in folder.iterdir()}
+        assert "setup.py" in left
+        assert not {"build", "dist"} & left
+        assert [name for name in left if name.endswith(".egg-info")] == []
+        assert not list(folder.rglob("*.so"))
 
 
 def machines(wheel: Path) -> set[int]:
@@ -114,89 +141,57 @@ def test_the_libraries_need_no_newer_glibc_than_manylinux2014(wheel: Path) -> No
             assert max(versions) <= (2, 17)
 
 
-def test_an_architecture_can_be_asked_for(
-    python: Path, checkout: Path, environ: dict[str, str], tmp_path: Path
-) -> None:
-    wheel = build(python, checkout, environ | {"AMP_TF_WHEEL_ARCH": "aarch64"}, tmp_path, "--no-build-isolation")
+def test_an_architecture_can_be_asked_for_and_another_is_refused_with_the_valid_ones(built: Path) -> None:
+    wheel = wheel_in(built / "aarch64")
     assert wheel.name.endswith("-py3-none-manylinux2014_aarch64.whl")
     assert machines(wheel) == {ELF_MACHINE["aarch64"]}
-
-
-def test_another_architecture_is_refused_with_the_valid_ones(
-    python: Path, checkout: Path, environ: dict[str, str]
-) -> None:
-    ended = subprocess.run(
-        [str(python), "setup.py", "build_native", "--inplace"],
-        env=environ | {"AMP_TF_WHEEL_ARCH": "riscv64"},
-        cwd=checkout,
-        capture_output=True,
-        text=True,
-        check=False,
+    assert not list(built.glob("riscv64/*"))
+    assert (
+        "AMP_TF_WHEEL_ARCH: amp_tf is built for Linux on x86_64 and aarch64, not on 'riscv64'"
+        in (built / "said.txt").read_text()
     )
-    assert ended.returncode != 0
-    assert "AMP_TF_WHEEL_ARCH: amp_tf is built for Linux on x86_64 and aarch64, not on 'riscv64'" in ended.stderr
 
 
-def test_the_libraries_are_there_at_every_moment_of_a_build(
-    python: Path, checkout: Path, environ: dict[str, str]
-) -> None:
-    """A program may start, in another environment with the same checkout, while that is installed once more."""
-    command = [str(python), "setup.py", "--quiet", "build_native", "--inplace"]
-    subprocess.run(command, env=environ, cwd=checkout, check=True)
-    before = {checkout / name: (checkout / name).stat().st_ino for name in LIBRARIES}
-    missing = set()
-    with subprocess.Popen(command, env=environ, cwd=checkout) as build:
-        while build.poll() is None:
-            missing.update(library.name for library in before if not library.exists())
-    assert build.returncode == 0
-    assert not missing
-    assert all(library.stat().st_ino != number for library, number in before.items())  # it did build
+def test_the_source_distribution_builds_the_same_wheel(built: Path, wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(wheel_in(built / "again")) as second:
+        assert set(second.namelist()) == set(first.namelist())
+        for library in LIBRARIES:
+            assert second.read(library) == first.read(library)
 
 
-@pytest.mark.parametrize("kind", ["wheel", "editable"])
 def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(
-    kind: str, wheel: Path, checkout: Path, python: Path, environ: dict[str, str], tmp_path: Path
+    wheel: Path, checkout: Path, python: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    """From a folder with an empty package of the same name, which is first on the path."""
+    """From a wheel, and in its place the checkout, editable, which is built once more meanwhile.
+
+    From a folder with an empty package of the same name, which is first on the path. A program may start, in another
+    environment with the same checkout, while that is installed once more, so its libraries are there at every moment.
+    """
     (site_packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
     before = set(os.listdir(site_packages))
-    pip(
-        python,
-        environ,
-        "install",
-        "--quiet",
-        "--no-deps",
-        *([str(wheel)] if kind == "wheel" else ["-e", str(checkout)]),
-    )
-    assert set(os.listdir(site_packages)) >= AT_ROOT
     code = (
         "import sys; print('AmpTfStart' in [type(finder).__name__ for finder in sys.meta_path])\n"
-        "import _amp_tf_start; _amp_tf_start.load_package()\n"
+        "import _amp_tf_start; _amp_tf_start.load_package(); import amp_tf; print(amp_tf.__path__[0])\n"
         "from amp_tf.hooks.native import Shim; print(Shim('CPU').is_registered, Shim('GPU').is_registered)"
     )
     (tmp_path / "amp_tf").mkdir()
     (tmp_path / "amp_tf" / "__init__.py").touch()
-    command = [str(python), "-c", code]
-    for value, started in (("", "True"), ("1", "False")):
-        variables = environ | {"AMP_TF_DISABLE": value, "PYTHONPATH": f"no folder{os.pathsep}"}
-        printed = subprocess.check_output(command, env=variables, cwd=tmp_path, text=True)
-        assert printed.split() == [started, "False", "False"]
-    pip(python, environ, "uninstall", "--quiet", "--yes", "amp-tf")
+    variables = environ | {"PYTHONPATH": f"no folder{os.pathsep}"}
+    for where, what in ((site_packages, [str(wheel)]), (checkout, ["--no-build-isolation", "-e", str(checkout)])):
+        pip(python, environ, "install", "--no-deps", *what)
+        assert set(os.listdir(site_packages)) >= AT_ROOT
+        assert (site_packages / "amp_tf").exists() is (where == site_packages)  # pip uninstalled the wheel
+        printed = subprocess.check_output([python, "-c", code], env=variables, cwd=tmp_path, text=True)
+        assert printed.split() == ["True", str(where / "amp_tf"), "False", "False"]
+    numbers = {checkout / name: (checkout / name).stat().st_ino for name in LIBRARIES}
+    missing = set()
+    command = [python, "setup.py", "--quiet", "build_native", "--inplace"]
+    with subprocess.Popen(command, env=environ, cwd=checkout) as build:
+        while build.poll() is None:
+            missing.update(library.name for library in numbers if not library.exists())
+    assert build.returncode == 0
+    assert not missing
+    assert all(library.stat().st_ino != number for library, number in numbers.items())  # it did build
+    pip(python, environ, "uninstall", "--yes", "amp-tf")
     left = set(os.listdir(site_packages)) - before
     assert not {name for name in left if "amp" in name}
-
-
-def test_the_source_distribution_builds_the_same_wheel(
-    python: Path, checkout: Path, wheel: Path, environ: dict[str, str], tmp_path: Path
-) -> None:
-    code = "import setuptools.build_meta as backend, sys; print(backend.build_sdist(sys.argv[1]))"
-    command = [str(python), "-c", code, str(tmp_path)]
-    name = subprocess.check_output(command, env=environ, cwd=checkout, text=True).split()[-1]
-    shutil.unpack_archive(tmp_path / name, tmp_path)
-    source = tmp_path / name.removesuffix(".tar.gz")
-    assert not list(source.rglob("*.so"))
-    again = build(python, source, environ | {"AMP_TF_WHEEL_ARCH": "x86_64"}, tmp_path, "--no-build-isolation")
-    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
-        assert set(second.namelist()) == set(first.namelist())
-        for library in LIBRARIES:
-            assert second.read(library) == first.read(library)

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests import processes
 from tests.hooks import running
-from tests.tiers import starts_process
+from tests.tiers import in_shares, starts_process
 
 pytestmark = pytest.mark.skipif(not running.is_installed(), reason="amp_tf is on a path of each test's own here")
 LOOKS_AROUND = """
@@ -31,29 +32,34 @@ print([getenv(name) for name in (b"GIVEN", b"TF_ENABLE_AUTO_MIXED_PRECISION", b"
 print([name for name in ("tensorflow", "keras", "tf_keras", "amp_tf") if name in sys.modules])
 print(os.listdir("/proc/self/fd"))
 print([type(finder).__name__ for finder in sys.meta_path if "Amp" in type(finder).__name__])
+import atexit, tensorflow
+atexit.register(print, "at exit")
 """
 TRAINS = """
 import atexit, os, sys, threading
 atexit.register(print, "registered first")
-import {library} as library, numpy as np
+import tf_keras, numpy as np
+import keras
 tensorflow = sys.modules["tensorflow"]
-print("amp_tf" in sys.modules, library.__spec__.name, library.__spec__._initializing, tensorflow.__spec__.origin)
-print(sorted(os.environ.items()))
-model = library.Sequential([library.layers.Dense(32, "relu"), library.layers.Dense(8)])
-model.build((8, 32))
-model.set_weights([np.full(weight.shape, 0.1, "float32") for weight in model.get_weights()])
-model.compile("sgd", "mse")
-print(model.fit(np.ones((8, 32), "f"), np.ones((8, 8), "f"), verbose=0).history)
+for library in (tf_keras, keras):
+    print("amp_tf" in sys.modules, library.__spec__.name, library.__spec__._initializing, tensorflow.__spec__.origin)
+    print(sorted(os.environ.items()))
+    model = library.Sequential([library.layers.Dense(32, "relu"), library.layers.Dense(8)])
+    model.build((8, 32))
+    model.set_weights([np.full(weight.shape, 0.1, "float32") for weight in model.get_weights()])
+    model.compile("sgd", "mse")
+    print(model.fit(np.ones((8, 32), "f"), np.ones((8, 8), "f"), verbose=0).history)
 threading.Timer(0.1, print, ["its thread ends"]).start()
 atexit.register(print, "registered last", file=sys.stderr)
 """
-ENDS = {
-    "by an error": "def fails():\n    raise ValueError('no')\nfails()",
-    "by a message": "sys.exit('said at the end')",
-    "by an interrupt": "raise KeyboardInterrupt",
-    "by a signal": "os.kill(os.getpid(), 9)",
-    "before the first line": "1 +",
-}
+#: Ways to start a program, and how it ends.
+WAYS = (
+    (["-c", "{program}"], "def fails():\n    raise ValueError('no')\nfails()"),
+    (["-m", "program"], "sys.exit('said at the end')"),
+    (["program.py"], "raise KeyboardInterrupt"),
+    (["-S", "-c", "{program}"], "os.kill(os.getpid(), 9)"),
+    (["broken.py"], ""),
+)
 VARIABLES = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "GIVEN": "to C, too"}
 
 
@@ -76,9 +82,8 @@ def said(text: str) -> list[str]:
     return [re.sub(r"^([IWEF])\d{4} [\d:.]+ +\d+ ", r"\1 ", line) for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("library", ["keras", "tf_keras"])
-def test_a_program_trains_and_leaves_the_same_line_and_report(library: str, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(TRAINS.format(library=library))
+def test_a_program_trains_and_leaves_the_same_line_and_report(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(TRAINS)
     variables = {**VARIABLES, "AMP_TF_REPORT": str(tmp_path / "reports")}
     ends = both(["program.py"], tmp_path, variables)
     assert all(ended.converted > 0 for ended in ends)
@@ -88,18 +93,19 @@ def test_a_program_trains_and_leaves_the_same_line_and_report(library: str, tmp_
     assert {name for name, _ in process} <= {"pid", "made", "seconds"}
 
 
-def test_a_program_finds_itself_in_the_same_place(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(LOOKS_AROUND)
-    for arguments in (["-c", LOOKS_AROUND], ["-m", "program"], ["program.py"]):
-        (ended, _) = both([*arguments, "an argument", "-c"], tmp_path, VARIABLES)
-        assert ended.status == 0, ended.err
-
-
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_a_program_ends_in_the_same_way(end: str, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(f"import atexit, os, sys\natexit.register(print, 'at exit')\n{end}\n")
-    (ended, _) = both(["program.py"], tmp_path, {})
+@pytest.mark.parametrize(("arguments", "end"), WAYS, ids=["-c", "-m", "a file", "-S", "a file with an error"])
+def test_a_program_finds_itself_in_the_same_place_and_ends_in_the_same_way(
+    arguments: list[str], end: str, tmp_path: Path
+) -> None:
+    """With a TensorFlow that it brings."""
+    program = LOOKS_AROUND + end
+    (tmp_path / "tensorflow.py").write_text("print('the other one')")
+    (tmp_path / "program.py").write_text(program)
+    (tmp_path / "broken.py").write_text("1 +")
+    words = [word.format(program=program) for word in arguments]
+    (ended, _) = both([*words, "an argument", "-c"], tmp_path, VARIABLES)
     assert ended.status != 0
+    assert ("the other one" in ended.out) is bool(end)
 
 
 def test_streams_limits_and_signals_are_those_of_subprocess(tmp_path: Path) -> None:
@@ -127,7 +133,7 @@ def test_what_a_fork_cannot_be_is_a_fresh_process(tmp_path: Path) -> None:
     assert processes._is_forkable([python, *code], {}, {"cwd": tmp_path, "text": True})
     (tmp_path / "tensorflow.py").touch()
     for command, environ, options in (
-        *(([python, *flags, *code], {}, {}) for flags in (["-I"], ["-S"], ["-W", "ignore"])),
+        *(([python, *flags, *code], {}, {}) for flags in (["-I"], ["-S", "-m"], ["-W", "ignore"])),
         ([python, *code], {"KERAS_BACKEND": "jax"}, {}),
         ([python, *code], {"PYTHONPATH": str(tmp_path)}, {}),
         ([python, *code], {}, {"preexec_fn": os.setsid}),
@@ -138,13 +144,6 @@ def test_what_a_fork_cannot_be_is_a_fresh_process(tmp_path: Path) -> None:
     forks, fresh = processes.counts.forks, processes.counts.fresh
     processes.run([python, "-I", *code])
     assert (processes.counts.forks - forks, processes.counts.fresh - fresh) == (0, 1)
-
-
-def test_a_program_that_brings_a_tensorflow_gets_that_one(tmp_path: Path) -> None:
-    (tmp_path / "tensorflow.py").write_text("print('the other one')")
-    (tmp_path / "program.py").write_text("import tensorflow")
-    (ended, _) = both(["program.py"], tmp_path, {})
-    assert ended.out == "the other one\n"
 
 
 def by_itself():
@@ -188,3 +187,13 @@ def asks_for_a_fixture(started):
 def test_a_fixture_that_starts_one_counts_for_the_tests_that_ask_for_it(request):
     item = pytest.Function.from_parent(request.node.parent, name="asks", callobj=asks_for_a_fixture)
     assert starts_process(item)
+
+
+def test_each_workers_share_begins_with_long_files_and_ends_with_short_tests():
+    def item(path, *marks):
+        return SimpleNamespace(path=path, iter_markers=lambda: [getattr(pytest.mark, name).mark for name in marks])
+
+    given = [item(f"{number}") for number in range(12)]
+    given += [item("p"), item("p", "process"), item("q", "process"), item("q"), item("s", "slow"), item("t", "slow")]
+    assert " ".join(each.path for each in in_shares(given, 1)) == "s t p p q q 0 1 2 3 4 5 6 7 8 9 10 11"
+    assert " ".join(each.path for each in in_shares(given, 2)) == "s p p 0 1 2 3 4 5 t q q 6 7 8 9 10 11"

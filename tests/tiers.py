@@ -1,4 +1,4 @@
-"""Which tests start processes of their own, found by what they call, and which tests the quick tier keeps.
+"""Which tests start processes of their own, found by what they call, which the quick tier keeps, and their order.
 
 A program in a process of its own takes 5 to 60 seconds, most of it TensorFlow's import. ``scripts/test`` leaves such
 tests, and others that are marked ``slow``, to ``scripts/test --all``, but for those that are marked ``quick``: one way
@@ -7,6 +7,8 @@ in of each kind, and what judges numbers.
 
 from __future__ import annotations
 
+import collections
+import functools
 import inspect
 import subprocess
 import types
@@ -35,6 +37,29 @@ def starts_process(item: pytest.Function) -> bool:
     return any(_reaches(inspect.unwrap(function), seen) for function in functions)
 
 
+def in_shares(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Tests as xdist hands them out: each worker gets its share in one piece, and begins with whole long files.
+
+    A worker that has done its share takes tests from the end of another's: what is there must be short, or one of them
+    waits for the other.
+    """
+    files = collections.defaultdict(list)
+    for item in items:
+        files[item.path].append(item)
+    marks = {path: {mark.name for item in ours for mark in item.iter_markers()} for path, ours in files.items()}
+    slow = [path for path in files if "slow" in marks[path]]
+    long = [*slow, *(path for path in files if path not in slow and "process" in marks[path])]
+    short = [item for path in files if path not in long for item in files[path]]
+    ordered: list[pytest.Item] = []
+    for worker in range(workers):
+        size = (len(items) - len(ordered)) // (workers - worker)
+        share = [item for path in long[worker::workers] for item in files[path]]
+        room = max(0, size - len(share))
+        ordered += [*share, *short[:room]]
+        short = short[room:]
+    return ordered
+
+
 def _reaches(function: Any, seen: set[Any]) -> bool:
     if function in STARTERS:
         return True
@@ -45,7 +70,12 @@ def _reaches(function: Any, seen: set[Any]) -> bool:
     if function in seen or not is_ours:
         return False
     seen.add(function)
-    return any(_reaches(called, seen) for called in _named(function.__code__, function.__globals__))
+    return any(_reaches(called, seen) for called in _called(function))
+
+
+@functools.cache
+def _called(function: types.FunctionType) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(_named(function.__code__, function.__globals__)))
 
 
 def _named(code: types.CodeType, names: dict[str, Any]) -> Iterator[Any]:

@@ -32,6 +32,7 @@ from typing import Any
 LENGTH = struct.Struct("!I")
 STATUS = struct.Struct("!i")
 HIDDEN = ("tensorflow", "keras", "tf_keras")
+BARE = "-S"  #: the flag of Python with which programs start that have nothing imported
 #: In a program's environment, for the process that forks: amp_tf must notice neither its import nor the variables.
 NOT_WATCHED = {"AMP_TF_DISABLE": "1"}
 
@@ -49,10 +50,10 @@ class Imported:
         before = dict(os.environ)
         with tempfile.TemporaryFile() as file:
             with _stderr_to(file.fileno()):
-                importlib.import_module("tensorflow")
-                self._brings = [name for name in ("keras", "tf_keras") if name in sys.modules]
-                for name in names:
+                for name in names:  # TensorFlow is the first
                     importlib.import_module(name)
+                    if name == "tensorflow":
+                        self._brings = [name for name in ("keras", "tf_keras") if name in sys.modules]
             file.seek(0)
             self._written = file.read()
         self._variables = dict(os.environ.items() - before.items())
@@ -182,7 +183,7 @@ def become(program: dict[str, Any]) -> None:
 
 def run(arguments: list[str]) -> None:
     """Runs the program as the main module."""
-    first, *rest = arguments
+    first, *rest = arguments[1:] if arguments[0] == BARE else arguments
     main = sys.modules["__main__"] = ModuleType("__main__")
     vars(main).update(__builtins__=sys.modules["builtins"], __annotations__={})
     if first == "-m":

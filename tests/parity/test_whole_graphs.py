@@ -26,7 +26,7 @@ from tests.strategies import random_graphs
 @pytest.mark.slow
 @pytest.mark.quick
 def test_every_type_and_the_number_of_casts_are_the_originals(request: pytest.FixtureRequest) -> None:
-    graphs = 300 if request.config.getoption("quick") else 600
+    graphs = 200 if request.config.getoption("quick") else 400
     compared: collections.Counter[Mode] = collections.Counter()
 
     @settings(
