@@ -89,13 +89,10 @@ def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
 
 
 def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None) -> bool:
-    """Wraps optimizers automatically from now on. Idempotent; call it again after another library was imported.
+    """Wraps optimizers automatically from now on, in the libraries that are imported; returns whether any is patched.
 
     With the precision ``bfloat16`` nothing is ever scaled, and nothing is patched. ``runs_in_float16`` is asked each
     time an optimizer is used; by default it resolves the precision on the devices that TensorFlow sees then.
-
-    Returns:
-        Whether any patch is in place.
     """
     global _asked
     with _lock:
@@ -147,10 +144,7 @@ def describe() -> str:
 
 
 def uninstall() -> None:
-    """Takes every patch back. Optimizers that were wrapped stay wrapped. Idempotent.
-
-    A patch that was wrapped by others stays inside their wrapper, and does nothing any more.
-    """
+    """Takes every patch back; optimizers that were wrapped stay so. Idempotent."""
     global _asked
     with _lock:
         _asked = None
@@ -240,10 +234,7 @@ def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _add_monitor(model: Any, callbacks: Any) -> Any:
-    """The callbacks with a :class:`~amp_tf.callbacks.LossScaleMonitor` in front, if amp_tf scales the model's loss.
-
-    They are the user's argument of ``fit``: ``None``, a callback, a list of them, or a ``CallbackList``.
-    """
+    """The user's argument of ``fit`` with a ``LossScaleMonitor`` in front, if amp_tf scales the model's loss."""
     from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
 
     if not has_loss_scale(model):
@@ -266,8 +257,7 @@ def _watch(name: str, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -
 def _watch_step(optimizer: Any, name: str) -> Any:
     """Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16.
 
-    Returns:
-        A context manager for the step if the optimizer scales its loss: those inside it need not.
+    Where the optimizer scales its loss, returns a context manager for the step: those inside it need not.
     """
     import tensorflow as tf
 

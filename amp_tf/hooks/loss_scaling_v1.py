@@ -4,8 +4,7 @@
 (Horovod's), so these two methods are patched. A class may have an ``apply_gradients`` of its own that never calls the
 base class's (BERT's); such methods are patched when an optimizer of the class is created. A class that also computes
 its gradients itself is left alone: it mostly passes both calls to another optimizer. Old checkpoints restore into new
-graphs. What loss scaling did in a session is read for the line at exit when it closes: it has no callback, and once it
-is closed its variables are gone. A session closed by the garbage collector is not read, because that takes a run.
+graphs. What loss scaling did in a session is read when it closes, because then its variables are gone.
 
 *Loops* are warned where variables are trained by unscaled gradients. Calls alone count, as for wrapped optimizers: a
 trace that takes gradients of variables, in which nothing called a scaler, marks these variables; a trace that then
@@ -17,7 +16,6 @@ noticed. The Python functions of the ops that write are wrapped, because only th
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import weakref
 from collections.abc import Callable, Iterator
@@ -36,7 +34,7 @@ _WRAPPERS = "_amp_tf_wrappers"
 _wrapped_by_hand: weakref.WeakSet[Any] = weakref.WeakSet()
 # the base class's methods as they were; a subclass that overrides one reaches the patched one by super()
 _base_methods: dict[str, Any] = {}
-_WATCHED = "_amp_tf_loss_scales"  # the attribute of a graph that holds its wrappers
+_WATCHED = "_amp_tf_loss_scales"  # of a graph: its wrappers, each with the steps of the session that made the most
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
 
 
@@ -46,15 +44,6 @@ _REF_OPS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
 
 # The handles of variables whose gradients were last taken where no loss was scaled, by id, as long as they live.
 _unscaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-
-
-@dataclasses.dataclass
-class _Watched:
-    """A wrapper whose variables a graph holds."""
-
-    wrapper: Any
-    number: int | None = None  # in the ledger, once a session made a step
-    steps: int = 1  # of the session that made the most
 
 
 def patches() -> list[Patch]:
@@ -84,8 +73,7 @@ def patches() -> list[Patch]:
 def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
     """The wrapper of this optimizer in the current graph, created at the first request; none if it needs none.
 
-    Where the base class's method was not reached, and the class computes its gradients itself, no wrapper is made: such
-    classes mostly hand both calls to another optimizer, which gets its own.
+    Nor has a class one that never reaches the base class's method and computes its gradients itself.
     """
     from amp_tf.loss_scaling import v1
 
@@ -99,13 +87,13 @@ def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
             by_graph[graph] = v1.LossScaleOptimizer(optimizer)
             if graph != "eager":
                 state.watch_collections()
-                setattr(graph, _WATCHED, (*getattr(graph, _WATCHED, ()), _Watched(by_graph[graph])))
+                setattr(graph, _WATCHED, {**getattr(graph, _WATCHED, {}), by_graph[graph]: 1})
             _wrapped_by_hand.discard(optimizer)
     return by_graph.get(graph)
 
 
 def patch_overrides(optimizer: Any) -> None:
-    """Patches the ``apply_gradients`` methods that an optimizer's own classes define, once for each class."""
+    """Patches the ``apply_gradients`` methods that an optimizer's own classes define, once each."""
     if is_loss_scaled(optimizer):
         return
     for cls in type(optimizer).__mro__:
@@ -145,14 +133,10 @@ def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any
         return apply_gradients(inner, pairs, *args[1:], **others)
 
     wrapper.delegate_to({**_base_methods, "apply_gradients": apply})
-    return apply_by(wrapper, list(args[0] if args else kwargs["grads_and_vars"]), where)
-
-
-def apply_by(wrapper: Any, pairs: Any, where: str) -> Any:
-    """Makes a step of an optimizer whose ``apply_gradients`` may not work inside a condition."""
+    pairs = list(args[0] if args else kwargs["grads_and_vars"])
     try:
         return wrapper.apply_gradients(pairs)
-    except Exception as error:
+    except Exception as error:  # it may not work inside a condition
         if tf.executing_eagerly() or tf.distribute.has_strategy():
             raise
         step = wrapper.apply_zeros_for_nonfinite(pairs)  # raises the error if it is the program's own mistake
@@ -190,10 +174,7 @@ def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
 
 
 def restore_without_scale(saver: Any, session: Any, path: Any, missing: list[Any]) -> None:
-    """Restores a checkpoint of a run without loss scaling: all that it holds; the scale starts over.
-
-    Adds nothing to the graph, which a MonitoredSession has finalized.
-    """
+    """Restores what such a checkpoint holds. Adds nothing to the graph, which a MonitoredSession has finalized."""
     reader = tf.train.load_checkpoint(path)
     absent = {variable.op.name for variable in missing}
     for name, variable in _targets(saver, session).items():
@@ -230,14 +211,15 @@ def look_and_close(close: Callable[[Any], None], session: Any) -> None:
     """Replaces a session's ``close``: reads the loss scales first."""
     # A remote server may be gone by now, and nobody would want to wait for it.
     if not session.sess_str and not state.is_collecting():
-        for watched in getattr(session.graph, _WATCHED, ()):
+        watched = getattr(session.graph, _WATCHED, {})
+        for wrapper in list(watched):
             with contextlib.suppress(Exception):  # closed, broken or never initialized: there is nothing to report
-                status = watched.wrapper.status(session)
-                if status.steps >= watched.steps:
-                    if watched.number is None:
-                        watched.number = ledger.enter(watched.wrapper.inner_optimizer.get_name(), _read_closed)
-                    watched.steps = status.steps
-                    ledger.note_look(watched.number, status)
+                status, scaler = wrapper.status(session), wrapper._scaler
+                if status.steps >= watched[wrapper]:
+                    if scaler.number is None:
+                        scaler.number = ledger.enter(wrapper.inner_optimizer.get_name(), _read_closed)
+                    watched[wrapper] = status.steps
+                    ledger.note_look(scaler.number, status)
     close(session)
 
 

@@ -71,7 +71,6 @@ def _entering(value: bytes) -> Iterator[None]:
 
 
 def _marking(value: bytes) -> contextlib.AbstractContextManager[None]:
-    """Marks the ops that are added to the current graph; does nothing where code runs eagerly."""
     from tensorflow.core.framework import attr_value_pb2
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops

@@ -8,12 +8,9 @@ alive, so clones live as long as their caller.
 
 XLA inlines calls, so a control edge from a call does not order what the call is given: whatever waits for the call must
 also wait for a read that was moved in front of it. TensorLists that functions share hold 16 bit where that rounds
-nothing (:mod:`amp_tf.rewriting.sharing`): of the ten accumulators of a Keras LSTM step, the four that products
-read, the weights among them once a time step. In the optimized HLO of a two-layer LSTM in float16 each loop body has as
-many fusions and products as under Keras' policy; extra casts are inside fusions. Tests count element types in XLA's
-dumps before optimization, which every way in has; for seven functions a test shows that StableHLO gives the same
-counts. Under ``auto`` on a CPU XLA is given exactly the programs of float32 (tested), so it cannot be slower there.
-TensorFlow has no way to register a definition with stack traces, so XLA's errors lose the source line.
+nothing (:mod:`amp_tf.rewriting.sharing`). Under ``auto`` on a CPU XLA is given exactly the programs of float32, so it
+cannot be slower there. TensorFlow has no way to register a definition with stack traces, so XLA's errors lose the
+source line.
 
 A SavedModel that is exported while amp_tf is on has the original float32 functions: TensorFlow copies the functions of
 a model out of its runtime, so the meta graph is corrected right after it was built.

@@ -57,14 +57,10 @@ class _Made:
 
 
 class Calls:
-    """Records the calls of one scaler in this process; a copy starts anew.
-
-    Attributes:
-        is_used: whether any loss was scaled.
-    """
+    """Records the calls of one scaler in this process; a copy starts anew."""
 
     def __init__(self) -> None:
-        self.is_used = False
+        self.is_used = False  #: whether any loss was scaled
         self._made: weakref.WeakKeyDictionary[Any, dict[int, _Made]] = weakref.WeakKeyDictionary()
         # Tensors that unscale was given and returned, by id, as long as they live.
         self._given: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -90,7 +86,7 @@ class Calls:
         self._returned.update((id(value), value) for value in _tensors(results))
 
     def note_step(self) -> None:
-        """Records a step of a LossScaler; the next one needs a newly scaled loss, because the scale may move."""
+        """Records a step of a LossScaler; the next one needs a newly scaled loss."""
         here = self._here()
         here.unscaled = max(here.unscaled - 1, 0)
         here.is_open = False
@@ -126,7 +122,7 @@ class Calls:
         return any(self._returned.get(id(value)) is value for value in _tensors(gradients))
 
     def check_alone(self, where: str) -> None:
-        """Raises a CallOrderError for a step inside another scaler's step if both scaled the loss."""
+        """Refuses, by a CallOrderError, a step inside another scaler's if both scaled the loss."""
         if any(made.is_open for place in places() for made in self._in(place)):
             what = "the loss is scaled twice, by this optimizer and by the LossScaler whose step calls it"
             raise CallOrderError(what, where=where, fix=_ONE_OF_THEM)

@@ -111,7 +111,7 @@ def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScal
         return None
     cause = status.last_cause
     names = status.nonfinite_variables
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    shown = ", ".join(names[:5]) + f" and {len(names) - 5} more" * (len(names) > 5)
     what = (
         f"{status.skipped_in_row} steps in a row were skipped, {status.skipped} of {status.steps} in all; the loss "
         f"scale is {format_scale(status.scale)}{' (its floor)' if status.is_at_floor else ''}; {cause.value}"
@@ -174,11 +174,9 @@ class _Entry:
 
 
 def enter(label: str, read: Callable[[], Status]) -> int:
-    """Adds a scaler that scaled its first loss; returns its number.
+    """Adds a scaler that scaled its first loss, named by the optimizer until :func:`note_look` knows the model.
 
-    Args:
-        label: names it: the optimizer, until :func:`note_look` knows the model.
-        read: returns its status; holds only its variables.
+    ``read`` returns its status and holds only its variables. Returns its number.
     """
     global _dropped
     with _lock:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from amp_tf.errors import CallOrderError
-from amp_tf.loss_scaling import check_settings, replicas
+from amp_tf.loss_scaling import check_settings, finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
-from amp_tf.loss_scaling.finite import check_any
 from amp_tf.loss_scaling.scaler import Memory, Scaler, StateMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, ScheduleSettings, build_schedule
 
@@ -98,7 +97,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         """
         if not self.schedule.skips_nonfinite:
             return gradients
-        given = [_as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
+        given = [finite.as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
         if self._scaler.calls.were_returned(given):
             raise _error("unscale() got gradients that it unscaled already: they would be divided twice")
         if not self._scaler.calls.is_any_open():
@@ -130,8 +129,8 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
             with tf.control_dependencies(_operations(apply(gradients, *args, **kwargs)) + self._scaler.note_finite()):
                 return tf.constant(True)
         replicas.check_in_replica("step")
-        flat = [_as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
-        check_any(flat)
+        flat = [finite.as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
+        finite.check_any(flat)
         if not self._scaler.calls.is_any_unscaled():
             raise _error("step() was called, but no gradients were unscaled since the last step")
         if self._scaler.calls.were_given(flat) and not self._scaler.schedule.is_one:
@@ -154,11 +153,6 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
 
 def _error(what: str) -> CallOrderError:
     return CallOrderError(what, where="LossScaler", fix=_THREE_LINES)
-
-
-def _as_tensor(gradient: Any) -> Any:
-    is_whole = gradient is None or isinstance(gradient, tf.IndexedSlices) or tf.is_tensor(gradient)
-    return gradient if is_whole else tf.convert_to_tensor(gradient)
 
 
 def _operations(result: Any) -> list[Any]:

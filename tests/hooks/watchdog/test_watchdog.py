@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import resource
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,8 @@ from amp_tf.config import AmpConfig
 from amp_tf.hooks import summary, switch
 from amp_tf.hooks.switch import EVERYTHING
 from amp_tf.lock import Decision, Layer
-from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, Nonfinite
-from amp_tf.reporting import files
 from amp_tf.tools.watchdog import reverts
-from amp_tf.tools.watchdog.watched import LossBand
+from amp_tf.tools.watchdog.watched import HOLD, NO_LIMIT, Guard, LossBand, StepObservation
 from tests.hooks import running
 
 
@@ -47,13 +43,12 @@ def test_a_guard_skips_nan_and_what_is_above_its_limit_and_says_what_it_saw() ->
     guard = Guard()
 
     def judge(value: float, *, nonfinite: bool = False) -> bool:
-        found = Nonfinite(tf.constant([False, nonfinite]), tf.constant(False), tf.constant(value))
-        return bool(guard.judge(found, tf.constant(8.0)).numpy())
+        return bool(guard(tf.constant(value), tf.constant(nonfinite)).numpy())
 
     assert not judge(3.0)
-    assert Guard.read(guard.seen) == (3.0, False, 8.0)
+    assert StepObservation.of(guard.seen) == (3.0, False)
     assert judge(3.0, nonfinite=True)
-    assert Guard.read(guard.seen).is_nonfinite
+    assert StepObservation.of(guard.seen).is_nonfinite
     assert judge(math.nan)
     assert judge(math.inf)
     guard.limit.assign(2.0)
@@ -214,29 +209,6 @@ def test_a_lock_file_in_a_folder_that_is_missing_costs_no_step(
     )
     assert said(caplog)[1].endswith("it is kept in memory alone")
     assert f"watchdog: 1 revert, kept in memory alone, because {path} cannot be written ({why})" in model.line
-
-
-def test_a_disk_without_space_costs_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is written beside its place and renamed; a limit on its size stands for the disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    write = files.write
-
-    def on_a_full_disk(*args: Any) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
-        try:
-            write(*args)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-    monkeypatch.setattr(files, "write", on_a_full_disk)
-    try:
-        model = train(tmp_path / "a.lock")
-    finally:
-        signal.signal(signal.SIGXFSZ, before)
-    assert made(model) == 6
-    assert "1 revert, kept in memory alone, because" in model.line
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_file_that_is_damaged_meanwhile_costs_no_step_and_is_written_anew(tmp_path: Path) -> None:
