@@ -85,10 +85,12 @@ def as_tensor(gradient: Any, variable: Any = None) -> Any:
 
     Arrays, lists, numbers and variables take the type of what they are for, as in an optimizer's own arithmetic.
     """
-    if gradient is None or isinstance(gradient, tf.IndexedSlices) or tf.is_tensor(gradient):
+    if gradient is None or isinstance(gradient, tf.IndexedSlices):
         return gradient
     tensor = tf.convert_to_tensor(gradient)
-    return tensor if variable is None else tf.cast(tensor, tf.as_dtype(variable.dtype).base_dtype)
+    if variable is None or tf.is_tensor(gradient):
+        return tensor
+    return tf.cast(tensor, tf.as_dtype(variable.dtype).base_dtype)
 
 
 def find_nonfinite(gradients: Sequence[Any], norm_clip: NormClip = NormClip.NONE, headroom: float = 1.0) -> Any:

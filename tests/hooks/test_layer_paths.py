@@ -154,11 +154,7 @@ print(json.dumps({{
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_program_keeps_a_layer_by_its_path(jit: bool, site_folder: Path) -> None:
-    variables = {
-        running.SWITCH: "1",
-        "AMP_TF_PRECISION": "bfloat16",
-        "AMP_TF_KEEP_FLOAT32": "layer:block_1,layer:heed",
-    }
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "AMP_TF_KEEP_FLOAT32": "layer:block_1,layer:heed"}
     ended = running.run(["-c", PROGRAM.format(jit=jit)], site_folder, variables)
     found = json.loads(ended.out.strip().splitlines()[-1])
     assert found["kept"] == ["block_1/one", "block_1/two"]

@@ -1,6 +1,7 @@
 """Cases 31 to 33: saving, loading, settings. A resumed run is the run that was never interrupted."""
 
 import copy
+import dataclasses
 
 import h5py
 import keras
@@ -67,16 +68,12 @@ def test_case_31_a_resumed_run_equals_the_uninterrupted_one(roundtrip, tmp_path)
     train(straight)
     train(resumed)
     assert_same(everything(resumed), everything(straight))
-    after, again = straight.optimizer.status(), resumed.optimizer.status()
+    after, again = (
+        dataclasses.replace(model.optimizer.status(), nonfinite_variables=()) for model in (straight, resumed)
+    )
     assert before.skipped == 1
     assert after.scale > before.scale
-    assert (again.scale, again.good_steps, again.skipped, again.steps, again.last_change) == (
-        after.scale,
-        after.good_steps,
-        after.skipped,
-        after.steps,
-        after.last_change,
-    )
+    assert again == after
 
 
 def test_case_32_and_k09_a_float32_weights_file_loads_whole_into_the_wrapped_optimizer_and_back(tmp_path, recwarn):

@@ -139,9 +139,7 @@ def loop(wrap: Callable[[Any], Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("library", "optimizer"),
-    [(keras, ""), (tf_keras, ""), (tf_keras, "legacy")],
-    ids=["keras", "tf_keras", "legacy"],
+    ("library", "optimizer"), [(keras, ""), (tf_keras, ""), (tf_keras, "legacy")], ids=["keras", "tf_keras", "legacy"]
 )
 def test_a_search_keeps_no_more_of_its_models_than_without_amp_tf(library: Any, optimizer: str) -> None:
     make = functools.partial(fit, library, optimizer)
