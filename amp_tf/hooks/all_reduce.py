@@ -12,11 +12,10 @@ order of additions. Scaled by the power of two that brings this bound below 2^15
 2^-29 of the bound keep all their digits. Exponents are computed on the bits: logarithms may differ between machines by
 a digit, and replicas that scale differently would be silently wrong.
 
-**Settings.** Where they differ, some workers would skip a step that the others apply. Workers of a
-MultiWorkerMirroredStrategy use the key-value store of TensorFlow's coordination service. Each one publishes that amp_tf
-is on as soon as it is connected, and its settings at the first ``strategy.run`` after a change of the settings, which
-all workers make together. Where settings differ, every worker stops there, before anything is trained. A worker without
-amp_tf publishes nothing.
+**Settings.** Where they differ, some workers would skip a step that the others apply. Each worker of a
+MultiWorkerMirroredStrategy publishes that amp_tf is on as soon as it is connected, and its settings at the first
+``strategy.run`` after they changed, which all workers make together, in the key-value store of TensorFlow's
+coordination service. Where settings differ, every worker stops there, before anything is trained.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ own patches are in :mod:`amp_tf.hooks.loss_scaling_v1`. A patch acts only if the
 is asked when an optimizer is used, because devices are not known before. An optimizer that already scales its loss is
 left alone.
 
-Optimizers are wrapped after ``compile``, so that saved configurations name the bare optimizer and load without amp_tf.
-The monitor that ``fit`` adds only logs, and adds nothing to the history; one added by the user raises.
+Optimizers are wrapped after ``compile``, so that files name the bare optimizer and load without amp_tf. The monitor
+that ``fit`` adds only logs, and adds nothing to the history; one added by the user raises.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ _CUSTOM_LOOP = "loss_scaling.custom_loop"
 _MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains hundreds
 _CALLBACKS = 5  #: the position of ``callbacks`` among the arguments of ``fit`` after the model, in both libraries
 
-# The wrappers that no user wrote: files name the optimizers inside them, so that they load without amp_tf.
+# The wrappers that no user wrote.
 _wrapped_here: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-# The state of the hook.
 _lock = threading.RLock()
 _patches: dict[str, Patches] = {}
 _asked: Callable[[], bool] | None = None  # whether graphs run in float16; none once the hook is uninstalled
@@ -154,10 +153,8 @@ def uninstall() -> None:
 
 
 def _patch(library: str) -> None:
-    if library == "tensorflow":
-        rows = importlib.import_module("amp_tf.hooks.loss_scaling_v1").patches()
-    else:
-        rows = _keras_patches(library)
+    is_v1 = library == "tensorflow"
+    rows = importlib.import_module("amp_tf.hooks.loss_scaling_v1").patches() if is_v1 else _keras_patches(library)
     _patches[library] = Patches()
     for owner, attribute, make in rows:
         replace(library, owner, attribute, make)
@@ -202,7 +199,6 @@ def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _wrap_compiled(model: Any) -> None:
-    """Wraps a compiled model's optimizer. What Keras saves names the bare one, so the model loads without amp_tf."""
     if should_scale(getattr(model, "optimizer", None)):
         with model.distribute_strategy.scope():
             model.optimizer = LossScaleOptimizer(model.optimizer)

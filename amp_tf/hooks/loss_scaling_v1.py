@@ -7,10 +7,9 @@ its gradients itself is left alone: it mostly passes both calls to another optim
 graphs. What loss scaling did in a session is read when it closes, because then its variables are gone.
 
 *Loops* are warned where variables are trained by unscaled gradients. Calls alone count, as for wrapped optimizers: a
-trace that takes gradients of variables, in which nothing called a scaler, marks these variables; a trace that then
-writes one of them trains it, and is warned once. Where gradients are taken twice, as in meta-learning, the last time
-counts. A loop that scales its loss by hand is warned, too, and may turn loss scaling off. An eager update is not
-noticed. The Python functions of the ops that write are wrapped, because only there is known what is written.
+trace that takes gradients of variables, in which nothing called a scaler, marks these variables (the last time counts,
+as in meta-learning); a trace that then writes one of them trains it, and is warned once. A loop that scales its loss by
+hand is warned, too. An eager update is not noticed. The Python functions of the ops that write are wrapped.
 """
 
 from __future__ import annotations
@@ -94,9 +93,7 @@ def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
 
 def patch_overrides(optimizer: Any) -> None:
     """Patches the ``apply_gradients`` methods that an optimizer's own classes define, once each."""
-    if is_loss_scaled(optimizer):
-        return
-    for cls in type(optimizer).__mro__:
+    for cls in () if is_loss_scaled(optimizer) else type(optimizer).__mro__:
         if inspect.isfunction(vars(cls).get("apply_gradients")):  # the base class's is patched already
             replace("tensorflow", cls, "apply_gradients", calling(_override))
 
@@ -156,50 +153,34 @@ def _remember_wrapped(init: Any, wrapper: Any, /, opt: Any, *args: Any, **kwargs
 
 
 def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
-    missing = survive("tf.compat.v1.train.Saver.restore", find_missing_scale, saver, sess, save_path)
-    if missing:
-        return restore_without_scale(saver, sess, save_path, missing)
-    return restore(saver, sess, save_path)
-
-
-def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
-    """The variables of loss scaling that a checkpoint lacks; empty where others are missing too, which raises."""
-    targets = _targets(saver, session)
-    scale = {name for name, variable in targets.items() if is_scale(variable)}
-    if not scale:
-        return []
-    stored = {name for name, _ in tf.train.list_variables(path)}
-    absent = targets.keys() - stored
-    return [targets[name] for name in sorted(absent)] if absent and absent <= scale else []
-
-
-def restore_without_scale(saver: Any, session: Any, path: Any, missing: list[Any]) -> None:
-    """Restores what such a checkpoint holds. Adds nothing to the graph, which a MonitoredSession has finalized."""
-    reader = tf.train.load_checkpoint(path)
-    absent = {variable.op.name for variable in missing}
-    for name, variable in _targets(saver, session).items():
-        if variable.op.name in absent:
-            session.run(variable.initializer)
-        else:
-            session.run(variable.initializer, {variable.initializer.inputs[1]: reader.get_tensor(name)})
+    targets = survive("tf.compat.v1.train.Saver.restore", find_targets, saver, sess, save_path)
+    if not targets:
+        return restore(saver, sess, save_path)
+    reader = tf.train.load_checkpoint(save_path)
+    for name, variable in targets.items():  # adds nothing to the graph, which a MonitoredSession has finalized
+        value = {variable.initializer.inputs[1]: reader.get_tensor(name)} if reader.has_tensor(name) else {}
+        sess.run(variable.initializer, value)
     notices.warn_once(
         "loss_scaling.saver",
         "the checkpoint is from a run without loss scaling; all its variables are restored and the loss scale starts "
         "at its initial value",
-        where=f"Saver.restore({str(path)!r})",
+        where=f"Saver.restore({str(save_path)!r})",
         fix="There is nothing to do; the next checkpoint holds the loss scale",
     )
+    return None
 
 
-def _targets(saver: Any, session: Any) -> dict[str, Any]:
-    """The variables that a saver restores, by name in the checkpoint; empty if it restores anything else."""
+def find_targets(saver: Any, session: Any, path: Any) -> dict[str, Any]:
+    """The variables that a saver restores, by name in the checkpoint, if that lacks the loss scale and nothing else."""
     wanted = saver._var_list
     if wanted is None:
-        if session.graph.get_collection("saveable_objects"):
-            return {}
-        wanted = session.graph.get_collection("variables")
+        is_plain = not session.graph.get_collection("saveable_objects")
+        wanted = session.graph.get_collection("variables") if is_plain else []
     named = dict(wanted) if isinstance(wanted, dict) else {getattr(v, "op", v).name: v for v in wanted}
-    return named if all(hasattr(variable, "initializer") for variable in named.values()) else {}
+    if not all(hasattr(v, "initializer") for v in named.values()) or not any(map(is_scale, named.values())):
+        return {}
+    absent = named.keys() - {name for name, _ in tf.train.list_variables(path)}
+    return named if absent and all(is_scale(named[name]) for name in absent) else {}
 
 
 def is_scale(variable: Any) -> bool:

@@ -1,10 +1,8 @@
 """What the hooks know of this process beside its graphs: settings in force, counts, devices, garbage collections.
 
-Inside a garbage collection amp_tf must not take locks or run graphs. A collection may begin anywhere, also while this
-thread holds a lock of ours or of TensorFlow's, and it runs other people's finalizers: that of a session closes it,
-which is patched. Waiting there for a lock, or for a graph that another thread rewrites under one, may take for ever.
-An object also ends when its last reference goes, which is a safe place; only the collector's callbacks tell one from
-the other.
+Inside a garbage collection amp_tf must not take locks or run graphs. It may begin anywhere, also while this thread
+holds a lock, and it runs other people's finalizers: that of a session closes it, which is patched. An object also ends
+when its last reference goes, which is a safe place; only the collector's callbacks tell one from the other.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ def settings() -> AmpConfig:
 
 
 def seconds() -> float:
-    """How long amp_tf has been loaded, in seconds."""
+    """How long amp_tf has been loaded."""
     return time.monotonic() - _began
 
 

@@ -73,10 +73,7 @@ def is_due() -> bool:
 
 
 def log() -> None:
-    """Prints the summary through absl logging, if TensorFlow was imported at all. Never raises.
-
-    After a traceback of the program's own, only if something was converted or failed, which might explain it.
-    """
+    """Prints the summary, if TensorFlow was imported; after a traceback only if it might explain it. Never raises."""
     global _has_ended
     if "tensorflow" not in sys.modules:
         return
@@ -94,11 +91,7 @@ def log() -> None:
 
 
 def line() -> str:
-    """The summary of this process so far.
-
-    For example ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``, or
-    ``0 graphs, 0 of 0 nodes converted, 0 casts: TensorFlow ran no graph …``.
-    """
+    """The summary of this process so far, such as ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``."""
     from amp_tf.graph.names import tell_unmatched
     from amp_tf.reporting import process
     from amp_tf.reporting.text import headline, plural

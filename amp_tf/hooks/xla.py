@@ -12,8 +12,7 @@ nothing (:mod:`amp_tf.rewriting.sharing`). Under ``auto`` on a CPU XLA is given 
 cannot be slower there. TensorFlow has no way to register a definition with stack traces, so XLA's errors lose the
 source line.
 
-A SavedModel that is exported while amp_tf is on has the original float32 functions: TensorFlow copies the functions of
-a model out of its runtime, so the meta graph is corrected right after it was built.
+A SavedModel that is exported while amp_tf is on gets the original float32 functions, once its meta graph is built.
 """
 
 from __future__ import annotations
@@ -146,11 +145,7 @@ def _register(function: Any, original: Any, result: RewrittenFunction) -> None:
 
 
 def _atomic_clone(function: Any, clone: Clone, made: dict[str, Any]) -> Any:
-    """Registers a clone; it stays registered as long as the returned object lives.
-
-    The object has the graph of its original: TensorFlow asks functions for their graph when it saves a model or
-    explains an error, and the original is what the user wrote.
-    """
+    """Registers a clone, as long as the returned object lives, which has the graph that the user wrote."""
     from tensorflow.python.eager.polymorphic_function import atomic_function, function_type_utils
     from tensorflow.python.framework import function_def_to_graph
 

@@ -12,9 +12,8 @@ none                                        takes them as they are, and warns
 
 Calls alone count, made in the graph in which a step is made or in one around it, or eagerly. Gradients may also come
 from another function, by arguments or in variables, so calls in another graph count as long as no step was made there;
-those of a trace that failed do not. Nothing is read from a graph's operations: what a loop multiplies and divides by
-hand, it is left to do. A step that is too large shows at once and comes with a warning, while gradients divided by a
-scale that never multiplied them stop a training in silence.
+those of a trace that failed do not. What a loop multiplies and divides by hand, it is left to do. A step that is too
+large shows at once, while gradients divided by a scale that never multiplied them stop a training in silence.
 
 *Two scalers*, as where a loop has a ``LossScaler`` and its optimizer was wrapped automatically: what is made inside the
 step of one is decided, and the other one takes it as it comes. Where both multiply the loss, it is refused.

@@ -4,13 +4,11 @@ Checks apply to the *unscaled* gradients, in the type in which the optimizer wil
 finite while the unscaled one is not, and the other way round. All functions work eagerly, in a ``tf.function``, under
 XLA and in a TF1 graph, and never move a value to the host.
 
-A cheap test precedes the exact one. A sum of squares is one kernel and one pass; XLA on CPUs adds floats one by one, so
-there a bound on magnitudes is used instead. Only if the cheap test fails does a ``tf.cond`` run the exact one, so the
-result is the same.
+A cheap test precedes the exact one, which a ``tf.cond`` runs only where it fails: a sum of squares, in one kernel and
+one pass, or a bound on magnitudes where XLA would add floats one by one.
 
 What explains a skipped step is computed only where a step is skipped. In a traced step the loss is followed back to the
-graph's inputs, floating-point arguments of the function or elements of an iterator: if these are not finite, or beyond
-float16, no loss scale can help, and the message can say so.
+graph's inputs: if these are not finite, or beyond float16, no loss scale can help, and the message can say so.
 """
 
 from __future__ import annotations

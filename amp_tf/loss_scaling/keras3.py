@@ -22,11 +22,10 @@ from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_S
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
 _KerasWrapper: Any = keras.optimizers.LossScaleOptimizer
 _MULTI_OPTIMIZER = getattr(keras.optimizers, "MultiOptimizer", ())  # Keras has it since 3.13
-# Settings that are the inner optimizer's alone; the wrapper's base class has them too, unused.
-_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
-_AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 _ACCUMULATION = "gradient_accumulation_steps"
-_INNER_SETTINGS = frozenset({*_CLIPPING, *_AVERAGES, _ACCUMULATION, "weight_decay"})
+# Settings that are the inner optimizer's alone; the wrapper's base class has them too, unused.
+_AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
+_INNER_SETTINGS = frozenset({"clipnorm", "clipvalue", "global_clipnorm", *_AVERAGES, _ACCUMULATION, "weight_decay"})
 # Keras' own wrapper writes these before the variables of its inner optimizer, the first two of them unused.
 _KERAS_WRAPPER = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
 
@@ -47,14 +46,11 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         optimizer.apply_gradients(zip(gradients, variables))  # unscales, checks, applies or skips
 
     or, as with tf_keras, ``get_scaled_loss`` and ``get_unscaled_gradients``. Gradients are unscaled first, then checked
-    on all replicas together, then given to the inner optimizer, which clips, accumulates and averages. A skipped step
-    changes nothing but ``loss_scale`` and ``counters``.
+    on all replicas together, then given to the inner optimizer, which clips, accumulates and averages by settings of
+    its own. A skipped step changes nothing but the scale and its counters. With Horovod or another all-reduce of your
+    own, reduce the scaled gradients: a NaN or infinity on one worker then reaches all, and all skip.
 
-    With Horovod or another all-reduce between ``tape.gradient`` and ``apply_gradients``, reduce the scaled gradients: a
-    NaN or infinity on one worker then reaches all, and all skip.
-
-    Arguments and errors are those of :func:`amp_tf.LossScaleOptimizer`; clipping, averages and accumulation are
-    settings of the inner optimizer.
+    Arguments and errors are those of :func:`amp_tf.LossScaleOptimizer`.
     """
 
     built: bool
@@ -209,10 +205,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
             store[key] = array
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads the state of an optimizer that was saved wrapped, bare, or in Keras' own wrapper.
-
-        What has no variable yet waits for ``build``.
-        """
+        """Reads what was saved wrapped, bare or in Keras' own wrapper; what has no variable yet waits for ``build``."""
         arrays = {key: store[key][()] for key in store.keys()}  # noqa: SIM118 - it has keys() but is no mapping
         if not arrays:
             return
@@ -236,11 +229,11 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
             self._counters.assign([int(wrapper["step_counter"]), 0, 0, 0, 0, 0])
 
     def get_weights(self) -> list[Any]:
-        """Copies of all ``variables`` as numpy arrays."""
+        """Copies of all ``variables``, as arrays."""
         return [variable.numpy() for variable in self.variables]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Sets all ``variables``, or those of the inner optimizer alone (what a float32 run's optimizer gives)."""
+        """Sets all ``variables``, or those of the inner optimizer alone."""
         variables = self.variables
         if len(weights) not in (len(variables), len(variables) - len(self._variables)):
             raise ValueError(
@@ -300,8 +293,8 @@ _deciding = threading.Lock()
 def _decided(updates: bool, overwrites: bool) -> Iterator[None]:
     """Tells Keras the answers to the two conditions of its step, for accumulated gradients and for averages.
 
-    Where replicas meet in ``merge_call``, TensorFlow refuses to trace a step with such a condition inside a replica. So
-    both are asked before, in the cross-replica context, and Keras' own step is traced once for each answer.
+    A replica that meets others in ``merge_call`` may not hold such a condition. So both are asked before, in the
+    cross-replica context, and Keras' own step is traced once for each answer.
     """
 
     def cond(predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:

@@ -3,9 +3,8 @@
 Adapters read their variables into a :class:`Status`; the callback and the hooks log and raise what stands here. Imports
 no TensorFlow. Skipped steps are logged as warnings because absl hides INFO.
 
-The ledger keeps a scaler's variables alive: when the line is printed, a program's function with its loop has mostly
-returned, and its optimizer is gone. The variables are a few bytes; of very many scalers the oldest are only counted.
-Variables on a parameter server are not read at exit, because it may be gone.
+The ledger keeps a scaler's variables alive, a few bytes: when the line is printed, the optimizer is mostly gone. Of
+very many scalers the oldest are only counted. A parameter server is not asked at exit: it may be gone.
 """
 
 from __future__ import annotations

@@ -42,13 +42,8 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
 
     It is a ``tf.Module``, so checkpoints hold the scale and its counters.
 
-    Args:
-        initial_scale, dynamic_growth_steps, **settings: as in :func:`amp_tf.loss_scaling.schedule.build_schedule`. With
-            ``enabled=False`` all three methods do what the loop would do without them.
-        name: of the module.
-
-    Raises:
-        ConfigError: a setting is outside its range, or none at all.
+    The settings are those of :func:`amp_tf.loss_scaling.schedule.build_schedule`, and one outside its range, or none at
+    all, is a ConfigError. With ``enabled=False`` all three methods do what the loop would do without them.
     """
 
     def __init__(
@@ -73,27 +68,15 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
     def scale(self, loss: Any) -> Any:
         """The loss times the scale: what the tape or ``tf.gradients`` differentiates.
 
-        Args:
-            loss: a floating-point tensor of any shape, or a nest of them. A 16-bit one is taken to float32 first.
-
-        Returns:
-            The same structure, float32 (float64 where it was).
+        It is a floating-point tensor of any shape, or a nest of them; the result is float32 (float64 where it was).
         """
         return self._scaler.scale(loss)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def unscale(self, gradients: Any) -> Any:
-        """The gradients divided by the scale.
+        """A nest of tensors, ``tf.IndexedSlices`` and ``None`` divided by the scale, in their own types.
 
-        Args:
-            gradients: a nest of tensors, ``tf.IndexedSlices`` and ``None``, of a loss that was scaled since the last
-                step.
-
-        Returns:
-            The same structure, in the gradients' own types.
-
-        Raises:
-            CallOrderError: no loss was scaled since the last step, or the gradients are unscaled already.
+        Raises a CallOrderError where no loss was scaled since the last step, or the gradients are unscaled already.
         """
         if not self.schedule.skips_nonfinite:
             return gradients
@@ -118,12 +101,9 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
             gradients: what :meth:`unscale` returned, clipped or not.
             *args, **kwargs: passed on; each replica's own.
 
-        Returns:
-            Whether the step was made: a boolean scalar tensor, in a TF1 graph the one to run.
-
-        Raises:
-            CallOrderError: no gradients were unscaled since the last step, or these are the scaled ones.
-            ValueError: there are no gradients, or it is called outside a replica.
+        Returns whether the step was made: a boolean scalar tensor, in a TF1 graph the one to run. Raises a
+        CallOrderError where no gradients were unscaled since the last step, or these are the scaled ones, and a
+        ValueError where there are none, or outside a replica.
         """
         if not self.schedule.skips_nonfinite:
             with tf.control_dependencies(_operations(apply(gradients, *args, **kwargs)) + self._scaler.note_finite()):

@@ -39,8 +39,7 @@ def decide_together(
         handed: a nest of this replica's gradients and what else the step needs.
         take: called with the strategy, or ``None`` where each replica decides alone, and with ``handed``; may return
             operations, which a TF1 graph runs with the step.
-        skip: called with the same and with what is nonfinite in any replica.
-        judge: whether to skip, called with what is nonfinite in any replica.
+        skip: called with the same and with what is nonfinite in any replica, as ``judge``: whether to skip.
 
     Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """

@@ -41,11 +41,9 @@ _TWO_LINES = (
 class Memory:
     """The variables that hold a scaler's state; each library creates, names and saves them in its own way.
 
-    Args:
-        scale: a float32 scalar variable.
-        *counters: int64 variables, scalars or vectors, that one after the other hold the rest of a :class:`State`.
-        read: reads a variable as a tensor.
-        explains: whether skipped steps are to be explained by more than the counters; not in TF1 graphs.
+    ``scale`` is a float32 scalar; the counters, int64 scalars or vectors, hold the rest of a :class:`State` one after
+    the other. ``read`` reads a variable as a tensor. Only with ``explains``, which TF1 graphs lack, is it known why a
+    step was skipped, beyond the counters.
     """
 
     def __init__(
@@ -276,10 +274,8 @@ class StateMethods:
     def loss_scale(self) -> Any:
         """The scale now, a float32 variable.
 
-        Assigning a number takes effect at the next step, also in traced ones; in a TF1 graph in the default session.
-
-        Raises:
-            ConfigError: it is set to a number outside the range of scales, 2**-126 to 2**127.
+        Assigning a number takes effect at the next step, also in traced ones; in a TF1 graph in the default session. A
+        number outside the range of scales, 2**-126 to 2**127, is a ConfigError.
         """
         return self._scaler.memory.scale
 
@@ -298,11 +294,7 @@ class StateMethods:
         return isinstance(self.schedule, DynamicScale)
 
     def status(self, session: Any = None) -> Status:
-        """The state as Python numbers. Waits for the device: for callbacks and people, not for traced steps.
-
-        Args:
-            session: the session of a TF1 graph to ask; none is needed with eager execution.
-        """
+        """The state as Python numbers, in a TF1 graph by its session. Waits for the device: not for traced steps."""
         return self._scaler.status(session)
 
 
@@ -317,11 +309,7 @@ class ScalingMethods(StateMethods):
     def scale_loss(self, loss: Any) -> Any:
         """The loss times the scale: what the tape, or ``tf.gradients``, differentiates; the step then unscales.
 
-        Args:
-            loss: a floating-point tensor of any shape, or a nest of them.
-
-        Returns:
-            The same structure, float32 (float64 where it was).
+        It is a floating-point tensor of any shape, or a nest of them; the result is float32 (float64 where it was).
         """
         return self._scaler.scale(loss)
 
@@ -329,9 +317,7 @@ class ScalingMethods(StateMethods):
     def get_scaled_loss(self, loss: Any) -> Any:
         """Scales a loss for loops that call :meth:`get_unscaled_gradients`, as with tf_keras.
 
-        Args:
-            loss: a tensor, a nest of them, or a callable without arguments that returns one; the result is then a
-                callable too.
+        It may be a callable without arguments that returns one; the result is then a callable too.
         """
         if callable(loss):
             return lambda: self._scaler.scale(loss(), divides_in_step=False)
@@ -339,11 +325,7 @@ class ScalingMethods(StateMethods):
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
-        """Divides gradients by the scale; ``apply_gradients`` then takes them unchanged.
-
-        Args:
-            grads: tensors, ``tf.IndexedSlices`` or ``None``.
-        """
+        """Tensors, ``tf.IndexedSlices`` or ``None`` divided by the scale; ``apply_gradients`` takes them unchanged."""
         return self._scaler.unscale_for_loop(grads)
 
 

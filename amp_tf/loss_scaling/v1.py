@@ -42,8 +42,7 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
     def read(self, variable: Any) -> Any:
         """The value of a variable; its initial value in a session that has not initialized it.
 
-        A program may create its initializer before its optimizer, or initialize only what it trains, which without loss
-        scaling is enough for optimizers without slots.
+        A program may create its initializer before its optimizer, or initialize only what it trains.
         """
         if tf.compat.v1.executing_eagerly_outside_functions() or tf.distribute.has_strategy():
             return tf.convert_to_tensor(variable)
@@ -127,17 +126,15 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
     def apply_zeros_for_nonfinite(self, grads_and_vars: Any) -> Any:
         """Applies every step, with zeros for all gradients where one of them is nonfinite.
 
-        For an inner optimizer whose step cannot be built inside a condition, as :meth:`apply_gradients` builds it: what
-        does not depend on gradients (``global_step``, weight decay, decaying moments) happens in each step. Only
-        without a strategy, because each replica checks its own gradients. Returns the operation to run.
+        For an inner optimizer whose step cannot be built inside a condition: what does not depend on gradients
+        (``global_step``, weight decay, decaying moments) happens in each step. Only without a strategy, because each
+        replica checks its own gradients. Returns the operation to run.
         """
         pairs = self._take_pairs(grads_and_vars)
         given = [gradient for gradient, _ in pairs]
         taken = self._scaler.step(given, lambda *_: None, headroom=replicas.count())
         zeroed = functools.partial(finite.map_values, lambda value: tf.where(taken, value, tf.zeros_like(value)))
-        gradients = list(map(zeroed, given))
-        variables = [variable for _, variable in pairs]
-        return tf.group(self._apply(list(zip(gradients, variables, strict=True))), taken)
+        return tf.group(self._apply([(zeroed(gradient), variable) for gradient, variable in pairs]), taken)
 
     def get_slot(self, var: Any, name: str) -> Any:
         return self._optimizer.get_slot(var, name)
@@ -146,10 +143,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         return self._optimizer.get_slot_names()
 
     def delegate_to(self, base_methods: Mapping[str, Any]) -> None:
-        """Makes the wrapper call ``compute_gradients`` and ``apply_gradients`` as given here, of the base class.
-
-        The inner optimizer may override them, and its own have been called already.
-        """
+        """Makes the wrapper call the base class's methods as given: the inner optimizer's own were called already."""
         self._base_methods = base_methods
 
     def _take_pairs(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:
