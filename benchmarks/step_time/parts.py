@@ -152,7 +152,7 @@ PARTS = {
         ),
         *(Part(name, what, _rules(name), _CONTRACT_SHOWN_BY) for name, what in CONTRACT.items()),
         Part(
-            "placement",
+            "cast placement",
             "moves casts to where all ops, products and casts together cost least (a minimum cut)",
             _placement,
             (("bert", "fit"), ("unet", "fit"), ("mobilenetv2", "fit"), ("small_mlp", "fit")),
@@ -182,7 +182,7 @@ PARTS = {
             (("bert", "predict"), ("gpt", "predict"), ("bert", "fit")),
         ),
         Part(
-            "fused followers",
+            "fused biases and activations",
             "counts biases, sums and activations behind a product as free, so that they are fused with it",
             _fused_followers,
             (("resnet50", "predict"), ("mobilenetv2", "predict")),
@@ -206,13 +206,13 @@ PARTS = {
             (("hand_cast_mlp", "fit"),),
         ),
         Part(
-            "loop entries",
+            "casts before loops",
             "casts what a loop of graph nodes never changes once, before the loop",
             _loop_entries,
             (("gnmt", "fit"),),
         ),
         Part(
-            "hoisted reads",
+            "variable reads before loops",
             "reads variables that such a loop only reads once, before the loop, and casts them there",
             _hoisted_reads,
             (("gnmt", "predict"), ("gnmt", "fit")),
