@@ -96,10 +96,11 @@ def test_the_line_on_a_skip_tells_its_cause_also_when_good_steps_came_after_it(l
     assert "skipped 1 step (1 of 10 so far): the input data or the labels hold NaN or infinities" in line
 
 
-def test_k12_nan_in_the_data_ends_training_and_is_told_from_an_overflow(library):
+@pytest.mark.parametrize("data", [(X * np.nan, Y), (X, Y * np.inf)], ids=["x", "y"])
+def test_k12_nan_in_the_data_ends_training_and_is_told_from_an_overflow(library, data):
     model = make_model(library)
     with pytest.raises(LossScaleError) as error:
-        model.fit(X * np.nan, Y, batch_size=8, epochs=20, verbose=0, callbacks=[LossScaleMonitor(max_skips=20)])
+        model.fit(*data, batch_size=8, epochs=20, verbose=0, callbacks=[LossScaleMonitor(max_skips=20)])
     text = str(error.value)
     assert "20 steps in a row were skipped" in text
     assert "the input data or the labels hold NaN or infinities, so no loss scale can help" in text

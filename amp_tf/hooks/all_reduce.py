@@ -2,10 +2,9 @@
 
 **Sums** (``AMP_TF_ALLREDUCE``). Keras 3 and custom loops sum gradients by ``ReplicaContext.all_reduce``, tf_keras and
 TF1 optimizers by ``StrategyExtended.batch_reduce_to`` from the cross-replica context. Both are wrapped: large float32
-tensors are cast to 16 bit, summed, and cast back. The casts are added where the step is traced, alike on all replicas,
-and not by a graph optimizer, because TensorFlow ends the training if replicas disagree about the type of a collective
-operation. A mean is a sum, divided in float32. ``scope("float32")`` never spans a sum, because other replicas are
-traced meanwhile in the same graph.
+tensors are cast to 16 bit, summed, and cast back, where the step is traced: TensorFlow ends the training if replicas
+disagree about the type of a collective operation. A mean is a sum, divided in float32. ``scope("float32")`` never spans
+a sum, because other replicas are traced meanwhile in the same graph.
 
 The loss-scale optimizer unscales before the sum, so float16, which ends at 65504 and loses digits below 2^-14, gets a
 scale of its own. Replica ``w`` holds ``g_w``; the sum over replicas of ``max |g_w|`` bounds every partial sum, in any
@@ -13,11 +12,10 @@ order of additions. Scaled by the power of two that brings this bound below 2^15
 2^-29 of the bound keep all their digits. Exponents are computed on the bits: logarithms may differ between machines by
 a digit, and replicas that scale differently would be silently wrong.
 
-**Settings.** Where they differ, some workers would skip a step that the others apply. Workers of a
-MultiWorkerMirroredStrategy use the key-value store of TensorFlow's coordination service. Each one publishes that amp_tf
-is on as soon as it is connected, and its settings at the first ``strategy.run`` after a change of the settings, which
-all workers make together. Where settings differ, every worker stops there, before anything is trained. A worker without
-amp_tf publishes nothing.
+**Settings.** Where they differ, some workers would skip a step that the others apply. Each worker of a
+MultiWorkerMirroredStrategy publishes that amp_tf is on as soon as it is connected, and its settings at the first
+``strategy.run`` after they changed, which all workers make together, in the key-value store of TensorFlow's
+coordination service. Where settings differ, every worker stops there, before anything is trained.
 """
 
 from __future__ import annotations
@@ -63,10 +61,7 @@ _rounds = itertools.count(1)  # of comparisons, which all workers make in the sa
 
 
 def install(config: AmpConfig) -> None:
-    """Sums gradients in ``config.allreduce`` and compares the settings of workers from now on. Idempotent.
-
-    Steps that were traced before stay as they are.
-    """
+    """Sums gradients in ``config.allreduce`` and compares the settings of workers from now on. Idempotent."""
     from tensorflow.python.distribute import collective_all_reduce_strategy, distribute_lib
 
     global _config
@@ -102,7 +97,6 @@ def is_carried_narrow(tensor: Any) -> bool:
 
 
 def _all_reduce(original: Any, context: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
-    """``ReplicaContext.all_reduce``, called in each replica."""
     import tensorflow as tf
 
     flat = tf.nest.flatten(value)
@@ -167,14 +161,9 @@ def _sum_narrow(sum_up: Callable[[Any], Any], tensors: list[Any], dtype: Any) ->
 
 
 def scales(bounds: Any) -> tuple[Any, Any]:
-    """The powers of two for each tensor of a group.
+    """What to multiply the tensors of a group by before the sum, and after it: finite powers of two, inverse.
 
-    Args:
-        bounds: float32 vector, one entry for each tensor, the same on all replicas; 0, infinity and NaN may occur.
-
-    Returns:
-        Two float32 vectors of the same length: what to multiply by before the sum, and after it. Both are finite powers
-        of two, and their product is 1.
+    ``bounds`` is a float32 vector, one entry for each tensor, the same on all replicas; 0, infinity and NaN may occur.
     """
     import tensorflow as tf
 
@@ -322,7 +311,7 @@ def _read(keys: list[str], seconds: float) -> dict[str, str]:
 
 
 def _server() -> Any:
-    """The ServerDef of this worker, if it is connected; else ``None``."""
+    """The ServerDef of this worker, if it is connected."""
     from tensorflow.python.eager import context
 
     running = context.context_safe()

@@ -1,9 +1,7 @@
 """Runs actions right after a module was imported, without importing it.
 
-Every interpreter start with amp_tf on imports this module, so it imports only ``sys``.
-
-Source of the idea: post-import hooks (PEP 369). The module's own loader does the work. During one import its
-``exec_module`` is shadowed on the loader object, and nothing of amp_tf stays behind on the module.
+Every interpreter start with amp_tf on imports this module, so it imports only ``sys``. The idea is PEP 369's: during
+one import the loader's ``exec_module`` is shadowed on the loader object, and nothing stays behind on the module.
 """
 
 from __future__ import annotations
@@ -20,16 +18,11 @@ if TYPE_CHECKING:
 
 
 class _AfterImport:
-    """A meta path finder that finds nothing itself.
-
-    Attributes:
-        actions: what to do after the import of each module that is waited for.
-        watched: modules whose import is noticed, with or without an action yet.
-    """
+    """A meta path finder that finds nothing itself."""
 
     def __init__(self) -> None:
-        self.actions: dict[str, list[Action]] = {}
-        self.watched: set[str] = set()
+        self.actions: dict[str, list[Action]] = {}  #: what to do after the import of each module that is waited for
+        self.watched: set[str] = set()  #: modules whose import is noticed, with or without an action yet
         self._searching: set[str] = set()
 
     def find_spec(
@@ -39,7 +32,8 @@ class _AfterImport:
             return None
         self._searching.add(name)
         try:
-            spec = _find(name, path, target, skip=self)
+            finders = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+            spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
         finally:
             self._searching.discard(name)
         if spec is not None and spec.loader is not None:
@@ -80,15 +74,6 @@ def _run(action: Action, name: str) -> None:
         print(f"amp_tf: stays off: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def _find(name: str, path: Sequence[str] | None, target: ModuleType | None, *, skip: object) -> ModuleSpec | None:
-    for finder in sys.meta_path:
-        if finder is not skip and hasattr(finder, "find_spec"):
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                return spec
-    return None
-
-
 _finder = _AfterImport()
 
 
@@ -102,14 +87,9 @@ def watch(*names: str) -> None:
 
 
 def after_import(name: str, action: Action) -> None:
-    """Calls ``action(name)`` after every first import of a module, and at once if it is imported already.
+    """Calls ``action(name)`` after every first import of a top-level module, and at once if it is imported already.
 
-    Adding the same action again does nothing. An action that raises is reported in one line on stderr; the import goes
-    on.
-
-    Args:
-        name: a top-level module, such as ``"tensorflow"``.
-        action: what to do.
+    Adding the same action again does nothing. One that raises is reported in one line on stderr; the import goes on.
     """
     actions = _finder.actions.setdefault(name, [])
     if action in actions:

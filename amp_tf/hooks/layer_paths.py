@@ -39,28 +39,20 @@ def of_this_trace() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if _patches else recorded.hidden()
 
 
-def uninstall() -> None:
-    """Stops recording; what was recorded stays, because its graphs do. Idempotent."""
-    _patches.restore()
+uninstall = _patches.restore  #: stops recording; what was recorded stays, because its graphs do
 
 
 def _enter(enter: Any, scope: Any, /) -> Any:
     result = enter(scope)
-    if isinstance(scope.caller, sys.modules["keras"].layers.Layer):  # no optimizer and no loss
-        try:
-            _record_keras3()
-        except Exception:  # the names are private: whatever changed, layers are then found by their scopes alone
-            _patches.restore()
+    try:  # no optimizer and no loss
+        if isinstance(scope.caller, sys.modules["keras"].layers.Layer) and (here := _scope_here()):
+            from keras.src.backend.common import global_state, name_scope
+
+            names = tuple(entry.name for entry in global_state.get_global_attribute("name_scope_stack"))
+            recorded.record(here, KerasLayer(name_scope.current_path(), names))
+    except Exception:  # the names are private: whatever changed, layers are then found by their scopes alone
+        _patches.restore()
     return result
-
-
-def _record_keras3() -> None:
-    """The scope that was just opened, with Keras' own stack of names and its path."""
-    from keras.src.backend.common import global_state, name_scope
-
-    if here := _scope_here():
-        names = tuple(entry.name for entry in global_state.get_global_attribute("name_scope_stack"))
-        recorded.record(here, KerasLayer(name_scope.current_path(), names))
 
 
 def _name_scope(name_scope: Any, layer: Any, /) -> Any:

@@ -5,8 +5,8 @@ own patches are in :mod:`amp_tf.hooks.loss_scaling_v1`. A patch acts only if the
 is asked when an optimizer is used, because devices are not known before. An optimizer that already scales its loss is
 left alone.
 
-Optimizers are wrapped after ``compile``, so that saved configurations name the bare optimizer and load without amp_tf.
-The monitor that ``fit`` adds only logs, and adds nothing to the history; one added by the user raises.
+Optimizers are wrapped after ``compile``, so that files name the bare optimizer and load without amp_tf. The monitor
+that ``fit`` adds only logs, and adds nothing to the history; one added by the user raises.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ _CUSTOM_LOOP = "loss_scaling.custom_loop"
 _MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains hundreds
 _CALLBACKS = 5  #: the position of ``callbacks`` among the arguments of ``fit`` after the model, in both libraries
 
-# The wrappers that no user wrote: files name the optimizers inside them, so that they load without amp_tf.
+# The wrappers that no user wrote.
 _wrapped_here: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-# The state of the hook.
 _lock = threading.RLock()
 _patches: dict[str, Patches] = {}
 _asked: Callable[[], bool] | None = None  # whether graphs run in float16; none once the hook is uninstalled
@@ -89,13 +88,10 @@ def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
 
 
 def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None) -> bool:
-    """Wraps optimizers automatically from now on. Idempotent; call it again after another library was imported.
+    """Wraps optimizers automatically from now on, in the libraries that are imported; returns whether any is patched.
 
     With the precision ``bfloat16`` nothing is ever scaled, and nothing is patched. ``runs_in_float16`` is asked each
     time an optimizer is used; by default it resolves the precision on the devices that TensorFlow sees then.
-
-    Returns:
-        Whether any patch is in place.
     """
     global _asked
     with _lock:
@@ -147,10 +143,7 @@ def describe() -> str:
 
 
 def uninstall() -> None:
-    """Takes every patch back. Optimizers that were wrapped stay wrapped. Idempotent.
-
-    A patch that was wrapped by others stays inside their wrapper, and does nothing any more.
-    """
+    """Takes every patch back; optimizers that were wrapped stay so. Idempotent."""
     global _asked
     with _lock:
         _asked = None
@@ -160,10 +153,8 @@ def uninstall() -> None:
 
 
 def _patch(library: str) -> None:
-    if library == "tensorflow":
-        rows = importlib.import_module("amp_tf.hooks.loss_scaling_v1").patches()
-    else:
-        rows = _keras_patches(library)
+    is_v1 = library == "tensorflow"
+    rows = importlib.import_module("amp_tf.hooks.loss_scaling_v1").patches() if is_v1 else _keras_patches(library)
     _patches[library] = Patches()
     for owner, attribute, make in rows:
         replace(library, owner, attribute, make)
@@ -208,7 +199,6 @@ def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _wrap_compiled(model: Any) -> None:
-    """Wraps a compiled model's optimizer. What Keras saves names the bare one, so the model loads without amp_tf."""
     if should_scale(getattr(model, "optimizer", None)):
         with model.distribute_strategy.scope():
             model.optimizer = LossScaleOptimizer(model.optimizer)
@@ -240,10 +230,7 @@ def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _add_monitor(model: Any, callbacks: Any) -> Any:
-    """The callbacks with a :class:`~amp_tf.callbacks.LossScaleMonitor` in front, if amp_tf scales the model's loss.
-
-    They are the user's argument of ``fit``: ``None``, a callback, a list of them, or a ``CallbackList``.
-    """
+    """The user's argument of ``fit`` with a ``LossScaleMonitor`` in front, if amp_tf scales the model's loss."""
     from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
 
     if not has_loss_scale(model):
@@ -266,8 +253,7 @@ def _watch(name: str, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -
 def _watch_step(optimizer: Any, name: str) -> Any:
     """Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16.
 
-    Returns:
-        A context manager for the step if the optimizer scales its loss: those inside it need not.
+    Where the optimizer scales its loss, returns a context manager for the step: those inside it need not.
     """
     import tensorflow as tf
 

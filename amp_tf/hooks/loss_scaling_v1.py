@@ -4,20 +4,17 @@
 (Horovod's), so these two methods are patched. A class may have an ``apply_gradients`` of its own that never calls the
 base class's (BERT's); such methods are patched when an optimizer of the class is created. A class that also computes
 its gradients itself is left alone: it mostly passes both calls to another optimizer. Old checkpoints restore into new
-graphs. What loss scaling did in a session is read for the line at exit when it closes: it has no callback, and once it
-is closed its variables are gone. A session closed by the garbage collector is not read, because that takes a run.
+graphs. What loss scaling did in a session is read when it closes, because then its variables are gone.
 
 *Loops* are warned where variables are trained by unscaled gradients. Calls alone count, as for wrapped optimizers: a
-trace that takes gradients of variables, in which nothing called a scaler, marks these variables; a trace that then
-writes one of them trains it, and is warned once. Where gradients are taken twice, as in meta-learning, the last time
-counts. A loop that scales its loss by hand is warned, too, and may turn loss scaling off. An eager update is not
-noticed. The Python functions of the ops that write are wrapped, because only there is known what is written.
+trace that takes gradients of variables, in which nothing called a scaler, marks these variables (the last time counts,
+as in meta-learning); a trace that then writes one of them trains it, and is warned once. A loop that scales its loss by
+hand is warned, too. An eager update is not noticed. The Python functions of the ops that write are wrapped.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import weakref
 from collections.abc import Callable, Iterator
@@ -36,7 +33,7 @@ _WRAPPERS = "_amp_tf_wrappers"
 _wrapped_by_hand: weakref.WeakSet[Any] = weakref.WeakSet()
 # the base class's methods as they were; a subclass that overrides one reaches the patched one by super()
 _base_methods: dict[str, Any] = {}
-_WATCHED = "_amp_tf_loss_scales"  # the attribute of a graph that holds its wrappers
+_WATCHED = "_amp_tf_loss_scales"  # of a graph: its wrappers, each with the steps of the session that made the most
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
 
 
@@ -46,15 +43,6 @@ _REF_OPS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
 
 # The handles of variables whose gradients were last taken where no loss was scaled, by id, as long as they live.
 _unscaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-
-
-@dataclasses.dataclass
-class _Watched:
-    """A wrapper whose variables a graph holds."""
-
-    wrapper: Any
-    number: int | None = None  # in the ledger, once a session made a step
-    steps: int = 1  # of the session that made the most
 
 
 def patches() -> list[Patch]:
@@ -84,8 +72,7 @@ def patches() -> list[Patch]:
 def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
     """The wrapper of this optimizer in the current graph, created at the first request; none if it needs none.
 
-    Where the base class's method was not reached, and the class computes its gradients itself, no wrapper is made: such
-    classes mostly hand both calls to another optimizer, which gets its own.
+    Nor has a class one that never reaches the base class's method and computes its gradients itself.
     """
     from amp_tf.loss_scaling import v1
 
@@ -99,16 +86,14 @@ def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
             by_graph[graph] = v1.LossScaleOptimizer(optimizer)
             if graph != "eager":
                 state.watch_collections()
-                setattr(graph, _WATCHED, (*getattr(graph, _WATCHED, ()), _Watched(by_graph[graph])))
+                setattr(graph, _WATCHED, {**getattr(graph, _WATCHED, {}), by_graph[graph]: 1})
             _wrapped_by_hand.discard(optimizer)
     return by_graph.get(graph)
 
 
 def patch_overrides(optimizer: Any) -> None:
-    """Patches the ``apply_gradients`` methods that an optimizer's own classes define, once for each class."""
-    if is_loss_scaled(optimizer):
-        return
-    for cls in type(optimizer).__mro__:
+    """Patches the ``apply_gradients`` methods that an optimizer's own classes define, once each."""
+    for cls in () if is_loss_scaled(optimizer) else type(optimizer).__mro__:
         if inspect.isfunction(vars(cls).get("apply_gradients")):  # the base class's is patched already
             replace("tensorflow", cls, "apply_gradients", calling(_override))
 
@@ -145,14 +130,10 @@ def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any
         return apply_gradients(inner, pairs, *args[1:], **others)
 
     wrapper.delegate_to({**_base_methods, "apply_gradients": apply})
-    return apply_by(wrapper, list(args[0] if args else kwargs["grads_and_vars"]), where)
-
-
-def apply_by(wrapper: Any, pairs: Any, where: str) -> Any:
-    """Makes a step of an optimizer whose ``apply_gradients`` may not work inside a condition."""
+    pairs = list(args[0] if args else kwargs["grads_and_vars"])
     try:
         return wrapper.apply_gradients(pairs)
-    except Exception as error:
+    except Exception as error:  # it may not work inside a condition
         if tf.executing_eagerly() or tf.distribute.has_strategy():
             raise
         step = wrapper.apply_zeros_for_nonfinite(pairs)  # raises the error if it is the program's own mistake
@@ -172,53 +153,34 @@ def _remember_wrapped(init: Any, wrapper: Any, /, opt: Any, *args: Any, **kwargs
 
 
 def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
-    missing = survive("tf.compat.v1.train.Saver.restore", find_missing_scale, saver, sess, save_path)
-    if missing:
-        return restore_without_scale(saver, sess, save_path, missing)
-    return restore(saver, sess, save_path)
-
-
-def find_missing_scale(saver: Any, session: Any, path: Any) -> list[Any]:
-    """The variables of loss scaling that a checkpoint lacks; empty where others are missing too, which raises."""
-    targets = _targets(saver, session)
-    scale = {name for name, variable in targets.items() if is_scale(variable)}
-    if not scale:
-        return []
-    stored = {name for name, _ in tf.train.list_variables(path)}
-    absent = targets.keys() - stored
-    return [targets[name] for name in sorted(absent)] if absent and absent <= scale else []
-
-
-def restore_without_scale(saver: Any, session: Any, path: Any, missing: list[Any]) -> None:
-    """Restores a checkpoint of a run without loss scaling: all that it holds; the scale starts over.
-
-    Adds nothing to the graph, which a MonitoredSession has finalized.
-    """
-    reader = tf.train.load_checkpoint(path)
-    absent = {variable.op.name for variable in missing}
-    for name, variable in _targets(saver, session).items():
-        if variable.op.name in absent:
-            session.run(variable.initializer)
-        else:
-            session.run(variable.initializer, {variable.initializer.inputs[1]: reader.get_tensor(name)})
+    targets = survive("tf.compat.v1.train.Saver.restore", find_targets, saver, sess, save_path)
+    if not targets:
+        return restore(saver, sess, save_path)
+    reader = tf.train.load_checkpoint(save_path)
+    for name, variable in targets.items():  # adds nothing to the graph, which a MonitoredSession has finalized
+        value = {variable.initializer.inputs[1]: reader.get_tensor(name)} if reader.has_tensor(name) else {}
+        sess.run(variable.initializer, value)
     notices.warn_once(
         "loss_scaling.saver",
         "the checkpoint is from a run without loss scaling; all its variables are restored and the loss scale starts "
         "at its initial value",
-        where=f"Saver.restore({str(path)!r})",
+        where=f"Saver.restore({str(save_path)!r})",
         fix="There is nothing to do; the next checkpoint holds the loss scale",
     )
+    return None
 
 
-def _targets(saver: Any, session: Any) -> dict[str, Any]:
-    """The variables that a saver restores, by name in the checkpoint; empty if it restores anything else."""
+def find_targets(saver: Any, session: Any, path: Any) -> dict[str, Any]:
+    """The variables that a saver restores, by name in the checkpoint, if that lacks the loss scale and nothing else."""
     wanted = saver._var_list
     if wanted is None:
-        if session.graph.get_collection("saveable_objects"):
-            return {}
-        wanted = session.graph.get_collection("variables")
+        is_plain = not session.graph.get_collection("saveable_objects")
+        wanted = session.graph.get_collection("variables") if is_plain else []
     named = dict(wanted) if isinstance(wanted, dict) else {getattr(v, "op", v).name: v for v in wanted}
-    return named if all(hasattr(variable, "initializer") for variable in named.values()) else {}
+    if not all(hasattr(v, "initializer") for v in named.values()) or not any(map(is_scale, named.values())):
+        return {}
+    absent = named.keys() - {name for name, _ in tf.train.list_variables(path)}
+    return named if absent and all(is_scale(named[name]) for name in absent) else {}
 
 
 def is_scale(variable: Any) -> bool:
@@ -230,14 +192,15 @@ def look_and_close(close: Callable[[Any], None], session: Any) -> None:
     """Replaces a session's ``close``: reads the loss scales first."""
     # A remote server may be gone by now, and nobody would want to wait for it.
     if not session.sess_str and not state.is_collecting():
-        for watched in getattr(session.graph, _WATCHED, ()):
+        watched = getattr(session.graph, _WATCHED, {})
+        for wrapper in list(watched):
             with contextlib.suppress(Exception):  # closed, broken or never initialized: there is nothing to report
-                status = watched.wrapper.status(session)
-                if status.steps >= watched.steps:
-                    if watched.number is None:
-                        watched.number = ledger.enter(watched.wrapper.inner_optimizer.get_name(), _read_closed)
-                    watched.steps = status.steps
-                    ledger.note_look(watched.number, status)
+                status, scaler = wrapper.status(session), wrapper._scaler
+                if status.steps >= watched[wrapper]:
+                    if scaler.number is None:
+                        scaler.number = ledger.enter(wrapper.inner_optimizer.get_name(), _read_closed)
+                    watched[wrapper] = status.steps
+                    ledger.note_look(scaler.number, status)
     close(session)
 
 

@@ -42,12 +42,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 @functools.cache
 def tensorflow_library() -> ctypes.CDLL:
-    """TensorFlow's C API in this process, with the types of the functions that are called here.
-
-    Raises:
-        OSError: the running TensorFlow has no libtensorflow_cc.so.2 loaded.
-        AttributeError: it lacks one of the functions.
-    """
+    """TensorFlow's C API in this process; an OSError or AttributeError where it lacks what is called here."""
     folder = os.path.dirname(str(sys.modules["tensorflow"].__file__))
     path = os.path.join(folder, "libtensorflow_cc.so.2")
     # RTLD_NOLOAD: a second copy of TensorFlow in the process would be worse than none.
@@ -61,11 +56,8 @@ def tensorflow_library() -> ctypes.CDLL:
 def nodes_to_preserve(item: int) -> frozenset[str]:
     """The names of feeds, fetches, init and keep nodes of the graph that is being optimized.
 
-    Args:
-        item: the address of the ``TF_GrapplerItem`` that the optimizer was called with; valid during the call only.
-
-    Raises:
-        GraphError: TensorFlow does not answer. The graph must then stay as it is: a fetch could change its type.
+    ``item`` is the address of the ``TF_GrapplerItem``, valid during the call only. Raises a GraphError where TensorFlow
+    does not answer: the graph must then stay as it is, for a fetch could change its type.
     """
     library = tensorflow_library()
     status = library.TF_NewStatus()
@@ -106,11 +98,7 @@ class _Buffer(ctypes.Structure):
 
 
 class ItemShapes:
-    """Asks TensorFlow for shapes; they are inferred at the first request.
-
-    Args:
-        item: the address of the ``TF_GrapplerItem`` that the optimizer was called with; valid during the call only.
-    """
+    """Asks TensorFlow for the shapes of a ``TF_GrapplerItem``; they are inferred at the first request."""
 
     def __init__(self, item: int) -> None:
         self._item: int | None = item  # until it is asked
@@ -146,7 +134,6 @@ class ItemShapes:
         self._known.clear()
 
     def _read(self, library: ctypes.CDLL, node: bytes) -> list[bytes]:
-        """The serialized properties of a node's output ports."""
         count = ctypes.c_int()
         library.TF_GetOutputPropertiesListSize(self._properties, node, ctypes.byref(count), self._status)
         if not count.value:
@@ -197,25 +184,17 @@ class _Gil(ctypes.Structure):
 
 
 class Shim:
-    """The library that is registered for one device type.
+    """The library that is registered for one device type; an OSError where it does not load.
 
-    Args:
-        device_type: ``"CPU"`` or ``"GPU"``.
-        wait_ms: how long a graph waits for the interpreter, in milliseconds; 0 for the shim's own 5 seconds.
-
-    Raises:
-        OSError: the library is missing or does not load.
+    ``wait_ms`` is how long a graph waits for the interpreter, 0 for the shim's own 5 seconds.
     """
 
     def __init__(self, device_type: str, wait_ms: int = 0) -> None:
         self.path = FOLDER / f"amp_tf_{device_type.lower()}.so"
         self._library = ctypes.CDLL(str(self.path))
-        self._emit = self._library.amp_tf_emit
-        self._emit.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
-        self._emit.restype = ctypes.c_int
-        self._set_callback = self._library.amp_tf_set_callback
-        self._set_callback.argtypes = [_CALLBACK, ctypes.c_int]
-        self._set_callback.restype = ctypes.c_int
+        self._emit, self._set_callback = self._library.amp_tf_emit, self._library.amp_tf_set_callback
+        self._emit.argtypes = [_POINTER, _TEXT, _SIZE]
+        self._set_callback.argtypes = [_CALLBACK, _INT]
         names = ("PyGILState_Check", "PyGILState_Ensure", "PyGILState_Release")
         addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
         self._library.amp_tf_set_gil.argtypes = [_Gil, ctypes.c_int]
@@ -242,25 +221,10 @@ class Shim:
         return DONE if self._callback is None else self._callback(*visit)
 
     def clear_callback(self, wait_ms: int = 0) -> int:
-        """Makes the optimizer the identity.
-
-        Args:
-            wait_ms: how long to wait for calls that are inside the callback, in milliseconds.
-
-        Returns:
-            How many calls are still inside it.
-        """
+        """Makes the optimizer the identity; returns how many calls are still inside it, after so long a wait."""
         return int(self._set_callback(_NO_CALLBACK, wait_ms))
 
     def emit(self, output: int, graph: bytes) -> None:
-        """Makes a serialized GraphDef the result of the current call.
-
-        Args:
-            output: the callback's ``TF_Buffer``.
-            graph: a serialized GraphDef.
-
-        Raises:
-            MemoryError: there is no memory for the copy; TensorFlow keeps the original graph.
-        """
-        if not self._emit(output, graph, len(graph)):
+        """Makes a serialized GraphDef the result of the current call, whose ``TF_Buffer`` is ``output``."""
+        if not self._emit(output, graph, len(graph)):  # TensorFlow keeps the original graph
             raise MemoryError(f"no memory for a graph of {len(graph)} bytes")

@@ -18,16 +18,9 @@ said: set[str] = set()  #: the keys of the warnings that were printed, or are no
 
 
 def warn_once(key: str, what: str, *, where: str, fix: str) -> bool:
-    """Prints one warning, if none was printed yet under the same key in this process.
+    """Prints one warning, if none was printed yet under the same key in this process; returns whether it was.
 
-    Args:
-        key: names the kind of trouble, such as ``"grappler.failed"``.
-        what: what is wrong, a sentence without its full stop.
-        where: the place.
-        fix: what the user can do, a sentence without its full stop.
-
-    Returns:
-        Whether the warning was printed now.
+    ``what`` is wrong, and what the user can do (``fix``), are sentences without their full stop.
     """
     with _lock:
         if key in said:
@@ -38,7 +31,7 @@ def warn_once(key: str, what: str, *, where: str, fix: str) -> bool:
 
 
 def warn_of_error(key: str, what: str, error: Exception, *, where: str, fix: str) -> bool:
-    """Warns once, as :func:`warn_once`, of an error that the program outlives; what it says stands behind ``what``."""
+    """Warns once of an error that the program outlives; what it says stands behind ``what``."""
     why = str(error).rstrip(".") if isinstance(error, AmpError) else f"{type(error).__name__}: {error}".rstrip(".")
     return warn_once(key, f"{what} ({why})", where=where, fix=fix)
 
@@ -48,10 +41,6 @@ def emit(level: int, text: str) -> None:
 
     absl hides INFO by default, which would hide the one line that says what amp_tf did; so the line keeps its level and
     is held back only where a warning would be.
-
-    Args:
-        level: a level of the :mod:`logging` module.
-        text: the line, without its prefix.
     """
     from absl import logging as absl_logging
 

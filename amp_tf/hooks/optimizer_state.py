@@ -1,21 +1,18 @@
 """Keeps an optimizer's moments in bfloat16, and everything else in float32 (``AMP_TF_OPTIMIZER_STATE``).
 
 Keras 3 and tf_keras create what an optimizer keeps for a weight by ``add_variable_from_reference``, so this is the one
-place where a moment gets another type; the optimizer's arithmetic stays as it is, in float32. A moment is known by its
-name. What weights are made of stays in float32: averages of weights, FTRL's ``linear``, what ScheduleFreeAdamW calls
-its momentum, sums of gradients, and every name that is none of Keras' own. So do the two moments of a centered RMSprop:
-it divides by the root of their difference, which would be negative where the rounding is larger than the variance.
-TF1's optimizers and tf_keras' legacy ones update their slots by kernels that take one type, so these are left alone.
+place where a moment, known by its name, gets another type; the optimizer's arithmetic stays in float32. So does what
+weights are made of (averages, FTRL's ``linear``, what ScheduleFreeAdamW calls its momentum, sums of gradients), every
+name that is none of Keras' own, and the two moments of a centered RMSprop: it divides by the root of their difference.
+TF1's optimizers and tf_keras' legacy ones update their slots by kernels that take one type.
 
-The variable is float32 to whoever reads or writes it. The idea is that of Keras' AutoCastVariable: it wraps what
-TensorFlow or a distribution strategy made, and passes through what has nothing to do with its type. Checkpoints, files
-and SavedModels get what a read gives, float32.
+The variable is float32 to whoever reads, writes or saves it, as Keras' AutoCastVariable: it wraps what TensorFlow or a
+distribution strategy made, and passes through what has nothing to do with its type.
 
-What is written is rounded to bfloat16 at random, up or down with the odds that leave the mean where it is.
-A second moment changes by a thousandth of itself in a step (Adam's ``beta_2``), and half the distance between two
-bfloat16 numbers is two to four thousandths: rounded to nearest it never changes again. Rounded at random it changes now
-and then, by the right amount in the mean (Gupta et al., "Deep Learning with Limited Numerical Precision", 2015). What
-is added are 16 random bits below the 16 that stay, and what is below is then cut off.
+What is written is rounded to bfloat16 at random, up or down with the odds that leave the mean where it is: 16 random
+bits are added below the 16 that stay, and what is below is then cut off. A second moment changes by a thousandth of
+itself in a step (Adam's ``beta_2``), and half the distance between two bfloat16 numbers is two to four thousandths:
+rounded to nearest it never changes again (Gupta et al., "Deep Learning with Limited Numerical Precision", 2015).
 
 The bits of a matrix are those of its row and its column, one XOR the other: each is uniform, any two are independent,
 and few have to be made. They are a hash, because TensorFlow's generator takes as long as ten additions, and XLA would
@@ -80,13 +77,10 @@ def install(config: AmpConfig) -> None:
     summary.add_part(_summary_part)
 
 
-def uninstall() -> None:
-    """Makes moments in float32 from now on; those that are in bfloat16 stay. Idempotent."""
-    _patches.restore()
+uninstall = _patches.restore  #: moments are made in float32 from now on; those that are in bfloat16 stay
 
 
 def _add_variable(original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """``add_variable_from_reference(variable, name, …)``, as both libraries have it."""
     reference = args[0] if args else kwargs.get("reference_variable", kwargs.get("model_variable"))
     name = args[1] if len(args) > 1 else kwargs.get("name", kwargs.get("variable_name"))
     try:
@@ -141,11 +135,7 @@ def _creator(optimizer: Any) -> Any:
 
 
 def _step(original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """A step of an optimizer. While it is traced, a variable is cast to float32 once until it is assigned.
-
-    Optimizers ask for a moment by its variable, several times in one formula. Eagerly nothing is kept, which would be
-    all moments in float32.
-    """
+    """A step of an optimizer. While it is traced, a variable, asked for several times in one formula, is cast once."""
     outer, _here.kept = getattr(_here, "kept", None), {}
     try:
         return original(optimizer, *args, **kwargs)
@@ -170,12 +160,10 @@ def _summary_part() -> str:
 
 
 class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore[misc]
-    """A variable of float32 that is kept in bfloat16 and rounded stochastically.
+    """A variable of float32 that is kept in ``variable``, in bfloat16, and rounded stochastically.
 
-    Args:
-        variable: a bfloat16 variable, perhaps one of several replicas.
-        steps: called as values are assigned, for the number of the step; the same on all replicas.
-        number: of the variable, so that no two are rounded alike.
+    ``steps`` returns the number of the step as values are assigned, the same on all replicas; ``number`` is the
+    variable's, so that no two are rounded alike.
     """
 
     def __init__(self, variable: Any, steps: Callable[[], Any], number: int) -> None:
@@ -285,7 +273,7 @@ tf.register_tensor_conversion_function(NarrowVariable, _to_tensor)
 
 
 def _place(variable: NarrowVariable) -> tuple[dict[Any, Any], Any]:
-    """Where the value of a variable is kept: for one graph and, in an update, one replica."""
+    """Where the value of a variable is kept for one graph and, in an update, one replica."""
     kept = getattr(_here, "kept", None)
     if kept is None or tf.executing_eagerly():
         return {}, None
@@ -294,18 +282,11 @@ def _place(variable: NarrowVariable) -> tuple[dict[Any, Any], Any]:
 
 
 def round_stochastically(value: Any, step: Any, number: int) -> Any:
-    """The value in bfloat16, each element one of its two neighbours there.
+    """A float32 tensor of known shape in bfloat16, each element one of its two neighbours there, the value in the mean.
 
-    Args:
-        value: a float32 tensor whose shape is known.
-        step: a scalar integer of any type, and
-        number: another for what is rounded in the same step: the same for the same bits.
-
-    Returns:
-        A bfloat16 tensor of the same shape, the value in the mean. What is exact in bfloat16 stays, zeros with their
-        sign. Elements that are infinite, NaN or beyond 3e38 are rounded towards zero, which keeps infinities and NaNs
-        (quiet ones, as arithmetic gives them) and makes none; outside of XLA so are all beside them, and all where the
-        sum of squares is beyond float32 (one element of 1e19 is enough).
+    ``step`` and ``number``, integers, choose the random bits. What is exact in bfloat16 stays, zeros with their sign.
+    Elements that are infinite, NaN or beyond 3e38 are rounded towards zero, which keeps infinities and NaNs and makes
+    none; outside of XLA so are all beside them, and all where the sum of squares is beyond float32.
     """
     shape = value.shape.as_list()
     cuts = range(len(shape) + 1)  # into the dimensions of rows and of columns, so that their sum is least

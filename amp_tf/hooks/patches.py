@@ -15,29 +15,15 @@ Patch = tuple[Any, str, Callable[[Any], Any]]  #: owner, attribute, and what mak
 
 
 class _Installed(NamedTuple):
-    """One attribute.
-
-    Attributes:
-        owner, name: where it is.
-        original: what stood there.
-        is_own: whether the owner had it itself, not from a base class.
-        replacement: the current value.
-    """
-
     owner: Any
     name: str
     original: Any
-    is_own: bool
+    is_own: bool  #: whether the owner had it itself, not from a base class
     replacement: Any
 
 
 def calling(ours: Callable[..., Any], *first: Any) -> Callable[[Any], Any]:
-    """Makes a replacement that calls our function with the original as an additional argument.
-
-    Args:
-        ours: the function.
-        *first: its arguments before the original.
-    """
+    """Makes a replacement that calls our function with the original, and what is given here before it."""
 
     def make(original: Any) -> Any:
         def replacement(*args: Any, **kwargs: Any) -> Any:
@@ -60,29 +46,21 @@ class Patches:
         return bool(self._patches)
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> bool:
-        """Replaces an attribute until :meth:`restore`; does nothing if ours is in place, perhaps wrapped by others.
+        """Replaces an attribute of a class or module, or of its base class, until :meth:`restore`.
 
-        Args:
-            owner: a class or a module.
-            name: of the attribute, which the owner may also have from a base class.
-            make: what makes the replacement, a function, from the original.
-
-        Returns:
-            Whether it was replaced now.
+        Does nothing if ours is in place, perhaps wrapped by others; returns whether it was replaced now.
         """
         with self._lock:
             is_own = name in vars(owner)
             original = vars(owner)[name] if is_own else getattr(owner, name)
             known = [patch for patch in (*self._patches, *self._buried) if patch.owner is owner and patch.name == name]
             if known and original is not known[0].original:  # else somebody put that back
-                was_buried = known[0] in self._buried
-                if was_buried:
+                if was_buried := known[0] in self._buried:
                     self._buried.remove(known[0])
                     self._patches.append(known[0])
                 return was_buried
-            self._patches, self._buried = (
-                [p for p in patches if p not in known] for patches in (self._patches, self._buried)
-            )
+            for patches in (self._patches, self._buried):
+                patches[:] = [patch for patch in patches if patch not in known]
             replacement = functools.wraps(original)(make(original))
             setattr(owner, name, replacement)
             self._patches.append(_Installed(owner, name, original, is_own, replacement))

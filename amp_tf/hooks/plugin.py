@@ -11,34 +11,28 @@ registration. Both device types are always registered, because which GPUs exist 
 imported. A child forked before the first graph takes the callback over: no visit in its parent can have left a lock
 taken. After the first graph, TensorFlow's own threads are missing in a child too.
 
-TensorFlow's layout optimizer is off while the plugin is registered. It runs once, before any plugin, and moves float32
+*TensorFlow's layout optimizer* is off while the plugin is registered. It runs before any plugin and moves float32
 convolutions on GPUs to NCHW; those that then become 16 bit would stay there, between Transposes, although tensor cores
-want NHWC. (TensorFlow's own pass runs before it, which no plugin can.) Convolutions that stay in float32 pay for this
-on GPUs before Ampere, or without TF32, where each kernel transposes; from Ampere on, kernels compute float32 in NHWC
-too (``ComputeInNhwcEnabled`` in tensorflow/core/kernels). The toggle is read at registration, when the GPUs are not
-known yet, and :func:`uninstall` does not undo it. With ``AMP_TF_DISABLE`` nothing is registered.
+want NHWC. Convolutions that stay in float32 pay for this on GPUs before Ampere, or without TF32. The toggle is read at
+registration, when the GPUs are not known yet, and :func:`uninstall` does not undo it.
 
-Each visit of a graph runs on a thread of the shim's own. TensorFlow's thread waits up to 5 seconds until it has
-Python's lock, and half a second where the process computes nothing meanwhile: some calls, TFLite's converter among
-them, hold the lock while they wait for graphs that TensorFlow optimizes on its own threads, and would otherwise wait
-for ever. CPython does not say who holds the lock and waits for what. Also, Python runs signal handlers on the main
-thread only: an exception of theirs would end in a rewrite that ran there, and not in the program.
+*Threads.* Each visit of a graph runs on a thread of the shim's own. TensorFlow's thread waits up to 5 seconds until it
+has Python's lock, and half a second where the process computes nothing meanwhile: some calls, TFLite's converter among
+them, hold the lock while they wait for graphs that TensorFlow optimizes on its own threads. Also, Python runs signal
+handlers on the main thread only: an exception of theirs would end in a rewrite that ran there, and not in the program.
 
-TensorFlow runs its optimizers over each graph twice, one visit right after the other on the same thread, and does not
-say which visit it is. In between, its other optimizers change the graph a little, but never the nodes to preserve. No
-model of the suite changed at the second visit, which took half of a first step's extra time. So a graph that was just
-rewritten is recognized, once, by the name of one of our casts and the same nodes to preserve. Graphs in which nothing
-changed are painted twice: nothing distinguishes such a graph from a retrace with other shapes.
+*Second visits.* TensorFlow runs its optimizers over each graph twice, one visit right after the other on the same
+thread, and does not say which it is. No model of the suite changed at the second one, which took half of a first step's
+extra time. So a graph that was just rewritten is recognized, once, by the name of one of our casts and the same nodes
+to preserve. Graphs in which nothing changed are painted twice: they may be a retrace with other shapes.
 
-TensorFlow aborts the process when two plugins register for the same device type (``RegisterPluginOptimizerOrDie`` in
-custom_graph_optimizer_registry.cc), and does not say which device types are taken. So amp_tf looks where TensorFlow
-itself looks for plugins, and does not register if it finds one with a graph optimizer.
+*Other plugins.* TensorFlow aborts when two register for the same device type (``RegisterPluginOptimizerOrDie``), and
+does not say which are taken. So amp_tf looks where TensorFlow looks for plugins, and stays away if there is one.
 
-*Input pipelines* stay in float32: mixed precision is meant for a model, and rounding would change the images and labels
-beside it. TensorFlow passes the graph of a function of tf.data to graph optimizers like any other and does not say what
-it is for, so the function's own ops get a mark as they are traced. Functions that it calls need none, because
-TensorFlow inlines them. ``reduce``, ``scan`` and ``take_while`` are not marked: AutoGraph makes them of ``for batch in
-dataset`` inside a tf.function, where they hold the training step.
+*Input pipelines* stay in float32: rounding would change the images and labels beside them. TensorFlow does not say what
+a graph is for, so the ops of a function of tf.data get a mark as they are traced. Functions that it calls are inlined.
+``reduce``, ``scan`` and ``take_while`` are not marked: AutoGraph makes them of ``for batch in dataset`` inside a
+tf.function, where they hold the training step.
 """
 
 from __future__ import annotations
@@ -89,17 +83,11 @@ _patches = Patches()
 
 
 class _Here(threading.local):
-    """Of a thread.
-
-    Attributes:
-        waiting: the ``threading.get_native_id()`` of TensorFlow's thread that waits for it; its own where none does.
-            The kernel uses a number again only when all were used, Python's own ``get_ident()`` at once.
-        traces_pipeline: whether the next graph made here is that of an input pipeline's function.
-    """
-
     def __init__(self) -> None:
+        # Of TensorFlow's thread that waits for this one, or its own. The kernel uses a number again only when all were
+        # used, Python's own get_ident() at once.
         self.waiting = threading.get_native_id()
-        self.traces_pipeline = False
+        self.traces_pipeline = False  # whether the next graph made here is that of an input pipeline's function
 
 
 _here = _Here()
@@ -120,11 +108,7 @@ class Visits:
         self._firsts: dict[int, _First] = {}
 
     def is_rewritten(self, serialized: bytes, preserve: frozenset[str]) -> bool:
-        """Whether this is the graph that this thread rewrote last, so that nothing is left to do.
-
-        The names of the casts show it: a graph that has one of them and the same nodes to preserve went through the
-        same rewrite.
-        """
+        """Whether this thread rewrote this graph last: it has one of its casts and the same nodes to preserve."""
         return self._follows(preserve, lambda first: any(cast in serialized for cast in first.casts))
 
     def is_second(self, preserve: frozenset[str], nodes: int) -> bool:
@@ -139,13 +123,7 @@ class Visits:
         return True
 
     def note_first(self, preserve: frozenset[str], nodes: int, rewritten: bytes | None) -> None:
-        """Remembers a first visit.
-
-        Args:
-            preserve: the nodes to preserve.
-            nodes: how many nodes the graph had.
-            rewritten: the serialized result, ``None`` where nothing changed.
-        """
+        """Remembers a first visit of a graph with so many nodes, and its serialized result if anything changed."""
         self._firsts.pop(_here.waiting, None)  # so that the last one stands at the end
         while len(self._firsts) >= _THREADS:  # threads that ended never come again
             self._firsts.pop(next(iter(self._firsts)), None)
@@ -162,11 +140,7 @@ _visits = Visits()
 def install(config: AmpConfig) -> None:
     """Rewrites every graph that TensorFlow optimizes from now on. Idempotent; a later config replaces the earlier.
 
-    To be called after TensorFlow was imported. It creates no device and does not look for any.
     If the plugin cannot work, one warning says why, and TensorFlow runs without it.
-
-    Args:
-        config: what to convert.
     """
     from tensorflow.python.data.ops import structured_function
     from tensorflow.python.framework import func_graph
@@ -179,13 +153,9 @@ def install(config: AmpConfig) -> None:
 def set_conversion(convert: Convert) -> bool:
     """Registers the plugin, if it is not registered yet, and passes each graph to a function.
 
-    Args:
-        convert: gets a serialized GraphDef, the names of the nodes to preserve and the static shapes of its tensors;
-            returns the new serialized GraphDef or ``None``. It may raise: the graph then stays as it is, and the first
-            failure leads to one warning.
-
-    Returns:
-        Whether the plugin is at work.
+    ``convert`` gets a serialized GraphDef, the names of the nodes to preserve and the static shapes of its tensors, and
+    returns the new serialized GraphDef or ``None``. It may raise: the graph then stays as it is, and the first failure
+    leads to one warning. Returns whether the plugin is at work.
     """
     if not _shims and not _register():
         return False
@@ -203,11 +173,7 @@ def uninstall() -> None:
 
 
 def stop(wait_ms: int = 0) -> None:
-    """Does so without a lock, which a forked child may have inherited in locked state.
-
-    Args:
-        wait_ms: how long to wait for rewrites that are under way, in milliseconds.
-    """
+    """Does so without a lock, which a forked child may have inherited in locked state; waits for running rewrites."""
     for shim in _shims.values():
         shim.clear_callback(wait_ms)
 
@@ -302,22 +268,10 @@ def other_graph_plugins() -> list[str]:
 
 
 def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config: AmpConfig) -> bytes | None:
-    """Rewrites one graph that TensorFlow is about to run.
+    """The serialized GraphDef of a graph that TensorFlow is about to run, rewritten; ``None`` if nothing changed.
 
-    Library functions stay as they are: TensorFlow passes the body of each one that it runs separately.
-
-    Args:
-        serialized: a serialized GraphDef.
-        preserve: names of nodes that stay as they are.
-        shapes: the static shapes of its tensors.
-        config: what to convert.
-
-    Returns:
-        The new serialized GraphDef, or ``None`` if nothing changed; so for the functions of input pipelines.
-
-    Raises:
-        GraphError: the bytes are not a GraphDef, or the graph is broken.
-        RewriteError: the rewrite made a graph that its own verification refuses.
+    Library functions stay as they are: TensorFlow passes the body of each one that it runs separately. So do those of
+    input pipelines. Raises a GraphError or RewriteError.
     """
     if MARK.encode() in serialized or _visits.is_rewritten(serialized, preserve):
         return None

@@ -7,16 +7,14 @@ no handler of its own the report is written first, wherever the program is at th
 be written after a crash of the interpreter or a SIGKILL.
 
 For SIGTERM the obvious ways do not work. A Python handler runs on the main thread between two bytecodes, and
-``Server.join()`` never returns to them. There is only one wakeup descriptor in a process: event loops need it, and
-Twisted gives up where it finds another. A signal blocked for ``sigwait`` stays blocked in the processes that the
-program starts. So the handler is that of :mod:`faulthandler`, which is C: it writes the stack into a pipe, and a thread
-waits at the other end. ``signal.getsignal`` still says that SIGTERM has its default, and a handler that the program
-sets at any time replaces this one.
+``Server.join()`` never returns to them. Event loops need a process' only wakeup descriptor. A signal blocked for
+``sigwait`` stays blocked in the processes that the program starts. So the handler is that of :mod:`faulthandler`, which
+is C: it writes the stack into a pipe, and a thread waits at the other end. ``signal.getsignal`` still says that SIGTERM
+has its default, and a handler that the program sets at any time replaces this one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import functools
 import gc
@@ -27,7 +25,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from amp_tf.config import AmpConfig
@@ -56,48 +53,36 @@ def install(config: AmpConfig) -> None:
 
 
 def write(most_seconds: float = float("inf")) -> None:
-    """Writes the report once, if a folder was named; an error is printed in one line. Never raises.
-
-    Args:
-        most_seconds: for the figures of the report that are tried.
-    """
+    """Writes the report once, if a folder was named, with at most so many seconds for its figures. Never raises."""
     global _is_written
     with _lock:
         folder = process_state.settings().report_path
         if _is_written or not folder:
             return
         _is_written = True
+        was_on = gc.isenabled()
+        gc.disable()  # one pass over TensorFlow's objects takes longer than the report
         try:
-            with _no_garbage_collection():
-                import json
+            import json
 
-                from amp_tf.hooks import summary
-                from amp_tf.reporting import files
-                from amp_tf.reporting.document import make_document
+            from amp_tf.hooks import summary
+            from amp_tf.reporting import files
+            from amp_tf.reporting.document import make_document
 
-                seconds = min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds()))
-                document = make_document(summary.report(), seconds=seconds)
-                name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
-                Path(folder).mkdir(parents=True, exist_ok=True)
-                files.put(Path(folder) / f"{name}.json", json.dumps(document))
-                if files.holds_logs(Path(folder)):
-                    files.write_scalars(document, Path(folder) / name)
+            seconds = min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds()))
+            document = make_document(summary.report(), seconds=seconds)
+            name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            files.put(Path(folder) / f"{name}.json", json.dumps(document))
+            if files.holds_logs(Path(folder)):
+                files.write_scalars(document, Path(folder) / name)
         except OSError as error:
             _tell(folder, error)
         except Exception as error:  # must not disturb the end of the user's program
             print(f"amp_tf: no report: {type(error).__name__}: {error}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Turns garbage collection off in the block: one pass over TensorFlow's objects takes longer than the report."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+        finally:
+            if was_on:
+                gc.enable()
 
 
 def _tell(folder: str, error: OSError) -> None:

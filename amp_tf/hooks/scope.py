@@ -5,11 +5,8 @@ TensorFlow gives it to every op of the graph that is being built (``Graph._attr_
 and each is one small patch, put in place when a scope is first used:
 
 - functions traced inside the block (loop bodies, branches, nested tf.functions) start with the attribute;
-- ``GradientTape`` remembers it with each op that it records, and sets it again while it builds that op's gradient;
-- ``tf.gradients``, which TensorFlow uses for functions, loops and v1 graphs, sets it again in the same way.
-
-The tape carries the attribute with each recorded op (as an extra attribute of the record) because the op's own outputs
-may be dropped before its gradient is built.
+- ``GradientTape`` remembers it with the record of each op, whose outputs may be dropped before its gradient is built;
+- ``tf.gradients``, which TensorFlow uses for functions, loops and v1 graphs, sets it again for an op's gradient.
 """
 
 from __future__ import annotations
@@ -71,7 +68,6 @@ def _entering(value: bytes) -> Iterator[None]:
 
 
 def _marking(value: bytes) -> contextlib.AbstractContextManager[None]:
-    """Marks the ops that are added to the current graph; does nothing where code runs eagerly."""
     from tensorflow.core.framework import attr_value_pb2
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops

@@ -1,10 +1,8 @@
 """What the hooks know of this process beside its graphs: settings in force, counts, devices, garbage collections.
 
-Inside a garbage collection amp_tf must not take locks or run graphs. A collection may begin anywhere, also while this
-thread holds a lock of ours or of TensorFlow's, and it runs other people's finalizers: that of a session closes it,
-which is patched. Waiting there for a lock, or for a graph that another thread rewrites under one, may take for ever.
-An object also ends when its last reference goes, which is a safe place; only the collector's callbacks tell one from
-the other.
+Inside a garbage collection amp_tf must not take locks or run graphs. It may begin anywhere, also while this thread
+holds a lock, and it runs other people's finalizers: that of a session closes it, which is patched. An object also ends
+when its last reference goes, which is a safe place; only the collector's callbacks tell one from the other.
 """
 
 from __future__ import annotations
@@ -26,31 +24,18 @@ _lock = threading.RLock()
 
 @dataclasses.dataclass(frozen=True)
 class ProcessState:
-    """What is known of this process now; counts begin with the process.
+    """What is known of this process now; counts begin with the process."""
 
-    Attributes:
-        config: the settings in force; ``None`` if nothing was ever turned on.
-        xla_graphs: graphs that TensorFlow passed to the plugin and that only call XLA-compiled functions.
-        failures: rewrites that failed, so that the graph stayed as it was; TensorFlow asks twice for each graph.
-        first_failure: the error of the first of them.
-        off: why amp_tf, or its graph rewrite, is off; empty if it is on, ``None`` if nothing was ever turned on or off.
-        idle: why the plugin is not at work although amp_tf is on; empty if it is.
-        traced: the functions that TensorFlow had traced when amp_tf was turned on; it optimizes each only once.
-        policy: Keras' own 16-bit policy that the program uses; empty for none.
-        not_installed: the hooks that failed to install: module to error.
-        ended: how the process ended, where not by itself; else empty.
-    """
-
-    config: AmpConfig | None = None
-    xla_graphs: int = 0
-    failures: int = 0
-    first_failure: str = ""
-    off: str | None = None
-    idle: str = ""
-    traced: Sequence[str] = ()
-    policy: str = ""
-    not_installed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    ended: str = ""
+    config: AmpConfig | None = None  #: the settings in force; ``None`` if nothing was ever turned on
+    xla_graphs: int = 0  #: graphs that TensorFlow passed to the plugin and that only call XLA-compiled functions
+    failures: int = 0  #: rewrites that failed; TensorFlow asks twice for each graph
+    first_failure: str = ""  #: the error of the first of them
+    off: str | None = None  #: why amp_tf, or its graph rewrite, is off; empty if on, ``None`` if never turned on or off
+    idle: str = ""  #: why the plugin is not at work although amp_tf is on; empty if it is
+    traced: Sequence[str] = ()  #: what TensorFlow had traced when amp_tf was turned on; it optimizes each only once
+    policy: str = ""  #: Keras' own 16-bit policy that the program uses; empty for none
+    not_installed: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: failed hooks: module to error
+    ended: str = ""  #: how the process ended, where not by itself; else empty
 
 
 _state = ProcessState()
@@ -67,12 +52,12 @@ def settings() -> AmpConfig:
 
 
 def seconds() -> float:
-    """How long amp_tf has been loaded, in seconds."""
+    """How long amp_tf has been loaded."""
     return time.monotonic() - _began
 
 
 def note(**found: Any) -> None:
-    """Sets fields of the state: ``config``, ``off``, ``idle``, ``traced``, ``policy`` or ``ended``. Thread-safe."""
+    """Sets fields of the state. Thread-safe."""
     global _state
     with _lock:
         _state = dataclasses.replace(_state, **found)
@@ -107,10 +92,12 @@ def hardware() -> Hardware:
 
     Must be called when TensorFlow runs a graph, not before: asking for the GPUs fixes which ones are visible, and a
     script may not have chosen them yet.
-
-    Source of the compute capabilities: ``tf.config.experimental.get_device_details``.
     """
-    return dataclasses.replace(Hardware.detect_cpu(), gpu_capabilities=_gpu_capabilities())
+    import tensorflow as tf
+
+    details = map(tf.config.experimental.get_device_details, tf.config.get_visible_devices("GPU"))
+    found = tuple(tuple(known["compute_capability"]) for known in details if known.get("compute_capability"))
+    return dataclasses.replace(Hardware.detect_cpu(), gpu_capabilities=found)
 
 
 def uses_tf32(capability: tuple[int, ...]) -> bool | None:
@@ -118,13 +105,6 @@ def uses_tf32(capability: tuple[int, ...]) -> bool | None:
     import tensorflow as tf
 
     return tf.config.experimental.tensor_float_32_execution_enabled() if capability >= _HAS_TF32 else None
-
-
-def _gpu_capabilities() -> tuple[tuple[int, int], ...]:
-    import tensorflow as tf
-
-    details = (tf.config.experimental.get_device_details(gpu) for gpu in tf.config.get_visible_devices("GPU"))
-    return tuple(tuple(known["compute_capability"]) for known in details if known.get("compute_capability"))
 
 
 _here = threading.local()

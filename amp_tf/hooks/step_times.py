@@ -34,18 +34,11 @@ _lock = threading.Lock()
 
 
 class _Steps:
-    """The times of one kind of steps. Not thread-safe.
-
-    Attributes:
-        count: how many there were.
-        total: seconds that they took together.
-        first: seconds of the first, which traces.
-        later: of the last ones.
-    """
+    """The times of one kind of steps, in seconds. Not thread-safe."""
 
     def __init__(self) -> None:
         self.count, self.total = 0, 0.0
-        self.first: float | None = None
+        self.first: float | None = None  #: which traces
         self.later: collections.deque[float] = collections.deque(maxlen=_KEPT)
 
     def add(self, seconds: float, count: int) -> None:
@@ -92,9 +85,7 @@ def install(config: AmpConfig) -> None:
         _patches.put(session.BaseSession, "run", calling(_call, SESSION, _name_of_fetches))
 
 
-def uninstall() -> None:
-    """Stops measuring; the times stay for the report. Idempotent."""
-    _patches.restore()
+uninstall = _patches.restore  #: stops measuring; the times stay for the report
 
 
 def rows() -> list[dict[str, Any]]:

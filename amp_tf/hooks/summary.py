@@ -61,7 +61,7 @@ def add_part(part: Callable[[], str]) -> None:
 
 
 def load(*, with_report: bool) -> None:
-    """Imports what the line at exit needs, and the report if there will be one. Idempotent."""
+    """Imports what the line at exit needs, and the report if there will be one."""
     for name in (*_AT_EXIT, *(_FOR_REPORTS if with_report else ())):
         importlib.import_module(name)
 
@@ -73,10 +73,7 @@ def is_due() -> bool:
 
 
 def log() -> None:
-    """Prints the summary through absl logging, if TensorFlow was imported at all. Never raises.
-
-    After a traceback of the program's own, only if something was converted or failed, which might explain it.
-    """
+    """Prints the summary, if TensorFlow was imported; after a traceback only if it might explain it. Never raises."""
     global _has_ended
     if "tensorflow" not in sys.modules:
         return
@@ -94,11 +91,7 @@ def log() -> None:
 
 
 def line() -> str:
-    """The summary of this process so far.
-
-    For example ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``, or
-    ``0 graphs, 0 of 0 nodes converted, 0 casts: TensorFlow ran no graph …``.
-    """
+    """The summary of this process so far, such as ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``."""
     from amp_tf.graph.names import tell_unmatched
     from amp_tf.reporting import process
     from amp_tf.reporting.text import headline, plural
@@ -154,7 +147,8 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
         example = re.sub(r"_\d+$", "", state.traced[0].removeprefix(_TRACED))  # its name in Python
         return TRACED_BEFORE.format(count=len(state.traced), example=example)
     by_grappler = totals.graphs.get("grappler", 0)
-    if not totals.graphs.get("xla") and by_grappler == state.xla_graphs and (by_grappler or _has_xla_functions()):
+    are_all_calls = not totals.graphs.get("xla") and by_grappler == state.xla_graphs
+    if are_all_calls and (by_grappler or any(read().attr["_XlaMustCompile"].b for read in _functions().values())):
         return ONLY_XLA
     if not totals.graphs:
         if state.failures:
@@ -213,22 +207,16 @@ def _why_never_on() -> str:
 def traced_functions() -> list[str]:
     """The live functions that TensorFlow has traced, without those of input pipelines."""
     return sorted(
-        name for name in _function_names() if name.startswith(_TRACED) and not name.startswith(f"{_TRACED}Dataset_")
+        name for name in _functions() if name.startswith(_TRACED) and not name.startswith(f"{_TRACED}Dataset_")
     )
 
 
-def _has_xla_functions() -> bool:
-    return any(_running().get_function_def(name).attr["_XlaMustCompile"].b for name in _function_names())
-
-
-def _function_names() -> list[str]:
-    return list(running.list_function_names()) if (running := _running()) else []
-
-
-def _running() -> Any:
-    """TensorFlow's eager context once it has begun; ``None`` before, and where it is not wholly imported."""
-    found = getattr(sys.modules.get("tensorflow.python.eager.context"), "context_safe", lambda: None)()
-    return found if found is not None and found._initialized else None
+def _functions() -> dict[str, Any]:
+    """What gives the FunctionDef of each function that TensorFlow has, by name; none before it has begun."""
+    running = getattr(sys.modules.get("tensorflow.python.eager.context"), "context_safe", lambda: None)()
+    if running is None or not running._initialized:
+        return {}
+    return {name: functools.partial(running.get_function_def, name) for name in running.list_function_names()}
 
 
 def process_facts() -> ProcessFacts:
@@ -295,15 +283,12 @@ _MOST_FUNCTIONS, _MOST_NODES, _MOST_SECONDS = 8, 5000, 2.0  # limits, because th
 def _find_failure() -> str:
     """The error of TensorFlow's own optimizers on a function of this program; empty where they fail on none.
 
-    Where one of them fails, TensorFlow runs the function unchanged and asks no plugin, so it never reaches amp_tf; only
-    TensorFlow's own log says so. So if amp_tf has seen no products, functions that hold some are given to the same
-    optimizers once more, without plugins.
+    Where one fails, TensorFlow runs the function unchanged and asks no plugin; only its own log says so. So if amp_tf
+    has seen no products, functions that hold some are given to the same optimizers once more, without plugins.
     """
     from amp_tf.oplists.table import PRODUCTS
 
-    if (running := _running()) is None:
-        return ""
-    known = {name: running.get_function_def(name) for name in running.list_function_names()}
+    known = {name: read() for name, read in _functions().items()}
     small = [d for d in known.values() if len(d.node_def) <= _MOST_NODES]
     with_products = [d for d in small if any(node.op in PRODUCTS for node in d.node_def)]
     until = time.monotonic() + _MOST_SECONDS

@@ -6,12 +6,9 @@ the stack. The reason for amp_tf being off is recorded where it is turned off (`
 exit and ``report()``.
 
 NVIDIA's TensorFlow read ``TF_ENABLE_AUTO_MIXED_PRECISION`` each time it optimized a graph, so most scripts of that time
-set it themselves, by ``os.environ[…] = "1"`` at the top or where they read an ``--amp`` flag; notebooks have no other
-way. A value set before TensorFlow is imported is found in the environment; later changes are reported by
-``_amp_tf_start``, which wraps the methods of ``os.environ`` that change it. A change by ``os.putenv`` alone is not
-seen. For the same reason the finder of ``_amp_tf_start`` is installed even without the switch; if the package behind it
-is gone (an editable install whose checkout moved), TensorFlow is imported without amp_tf. With ``AMP_TF_DISABLE=1`` at
-the start nothing is installed.
+set it themselves, at the top or where they read an ``--amp`` flag; notebooks have no other way. A value set before
+TensorFlow is imported is found in the environment; later changes are reported by ``_amp_tf_start``, which wraps the
+methods of ``os.environ`` that change it. A change by ``os.putenv`` alone is not seen.
 
 :data:`HOOKS` lists the hooks into TensorFlow and Keras: modules with ``install(config)`` and ``uninstall()``, both
 idempotent. ``install`` is called after the import of each of its triggers, so it patches what is there and leaves the
@@ -61,18 +58,13 @@ if TYPE_CHECKING:
 class Hook:
     """One row of the table.
 
-    Attributes:
-        part: the field of :class:`amp_tf.config.Switches` that turns it on.
-        home: the module that holds it.
-        triggers: modules after whose import it is installed.
-        setting: the field of :class:`amp_tf.config.AmpConfig` that asks for it by another value than its default, and
-            without which it is not even imported; empty for none. So the watchdog, a tool above this package, is loaded
-            by its name alone.
+    ``setting`` is the field of :class:`amp_tf.config.AmpConfig` that asks for it by another value than its default, and
+    without which it is not even imported: so the watchdog, a tool above this package, is loaded by its name alone.
     """
 
-    part: str
-    home: str
-    triggers: tuple[str, ...]
+    part: str  #: the field of :class:`amp_tf.config.Switches` that turns it on
+    home: str  #: the module that holds it
+    triggers: tuple[str, ...]  #: modules after whose import it is installed
     setting: str = ""
 
 
@@ -83,9 +75,8 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.optimizer_state", _ALL, setting="optimizer_state"),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.tflite", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, setting="report_path"),
-    Hook("graph_rewrite", "amp_tf.hooks.keras_policy", ("keras", "tf_keras")),
+    Hook("graph_rewrite", "amp_tf.hooks.conflicts", _ALL),
     Hook("graph_rewrite", "amp_tf.hooks.layer_paths", ("keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.tools.watchdog", ("keras", "tf_keras"), setting="watchdog"),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling", _ALL),
@@ -112,7 +103,6 @@ class Handle:
         self._active = active
 
     def __repr__(self) -> str:
-        """What was turned on and whether it is, such as ``<amp_tf.Handle(precision='bfloat16'), on>``."""
         fields = ((field, getattr(self.config, field.name)) for field in dataclasses.fields(AmpConfig))
         settings = ", ".join(f"{field.name}={value!r}" for field, value in fields if value != field.default)
         return f"<amp_tf.Handle({settings}), {_switch.state_of(self._active)}>"
@@ -123,11 +113,7 @@ class Handle:
         return self._active.config
 
     def uninstall(self) -> None:
-        """Takes these settings back: what was on before is on again, and amp_tf is off if nothing was.
-
-        What a later ``enable`` turned on stays on, and does not come back to these settings afterwards. Calling it
-        again does nothing.
-        """
+        """Takes these settings back: what was on before is on again, and what a later ``enable`` turned on stays on."""
         _switch.take_back(self._active)
 
     def __enter__(self) -> Handle:
@@ -140,23 +126,15 @@ class Handle:
 
 
 class _Switch:
-    """The stack of settings of this process.
-
-    Attributes:
-        active: the settings that are on; ``None`` if amp_tf is off.
-        below: what was on before, and is on again when what came later is taken back; the last one last.
-        refused: the error in the environment, if that is why amp_tf is off; else empty.
-        is_off_by_program: whether the user turned amp_tf on and the program turned it off, both by a variable.
-        exit_pid: the process that prints the line at exit; a forked child does not.
-    """
+    """The stack of settings of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self.active: _Active | None = None
-        self.below: list[_Active] = []
-        self.refused = ""
-        self.is_off_by_program = False
-        self.exit_pid: int | None = None
+        self.active: _Active | None = None  #: the settings that are on
+        self.below: list[_Active] = []  #: what was on before, and is on again when what came later is taken back
+        self.refused = ""  #: the error in the environment, if that is why amp_tf is off
+        self.is_off_by_program = False  #: whether the user turned amp_tf on and the program off, both by a variable
+        self.exit_pid: int | None = None  #: of the process that prints the line at exit; a forked child does not
 
     def enable(self, wanted: _Active) -> Handle:
         with self._lock:
@@ -187,7 +165,6 @@ class _Switch:
                 self._follow_environment(is_asked_first=changed is None)
 
     def turn_off(self, reason: str) -> None:
-        """Turns everything off; the line at exit gives the reason."""
         with self._lock:
             self.active, self.refused, self.is_off_by_program = None, "", False
             self.below.clear()
@@ -196,7 +173,6 @@ class _Switch:
             _uninstall_hooks()
 
     def state_of(self, settings: _Active) -> str:
-        """Whether settings are on, for people."""
         if self.active is settings:
             return "on"
         return "under later settings" if any(active is settings for active in self.below) else "off"
@@ -261,10 +237,7 @@ _switch = _Switch()
 
 
 def install_hooks(trigger: str, config: AmpConfig, switches: Switches) -> None:
-    """Installs the wanted hooks of one trigger.
-
-    A hook that fails leads to a warning and is named in the line at exit; the others are installed all the same.
-    """
+    """Installs the wanted hooks of one trigger; one that fails is warned about and named in the line at exit."""
     for hook in HOOKS:
         if hook.setting and getattr(config, hook.setting) == getattr(AmpConfig, hook.setting):
             _uninstall_hooks(hook)  # which earlier settings asked for
@@ -284,7 +257,6 @@ def install_hooks(trigger: str, config: AmpConfig, switches: Switches) -> None:
 
 
 def _uninstall_hooks(*hooks: Hook) -> None:
-    """Uninstalls those of some hooks, or of all, that were installed. Idempotent."""
     for hook in hooks or HOOKS:
         if module := sys.modules.get(hook.home):
             module.uninstall()
@@ -324,12 +296,9 @@ def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Han
 def obey_environment(changed: str | None = None) -> None:
     """Applies what the environment says. A bad value leads to one message, and amp_tf stays off.
 
-    What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is off, perhaps by
-    :func:`disable`, only a change of a switch turns it on, or a change that corrects the bad value for which amp_tf is
-    off.
-
-    Args:
-        changed: the variable that the program has just set or deleted; ``None`` if none was.
+    What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is off, only a change of
+    a switch turns it on, or one that corrects the bad value for which it is off. ``changed`` is the variable that the
+    program has just set or deleted.
     """
     _switch.obey_environment(changed)
 
@@ -365,11 +334,7 @@ def _is_forbidden() -> bool:
 
 
 def _asked_by_environment() -> tuple[_Active | None, str]:
-    """What the environment asks for; where it asks for nothing, why amp_tf is off.
-
-    It asked when the program began, or amp_tf would not have been loaded: many of NVIDIA's own scripts set the
-        variable.
-    """
+    """What the environment asks for; where nothing, why amp_tf is off: it asked when the program began."""
     try:
         switches = Switches.from_env()
         if switches.any:
@@ -391,18 +356,14 @@ _NAMES = frozenset(row.name for row in ENV_VARS)
 
 
 def follow() -> None:
-    """Applies what the environment says, now and whenever the program changes it. Idempotent.
-
-    What :func:`amp_tf.enable` turned on is left alone.
-    """
+    """Applies what the environment says, now and whenever the program changes it. Idempotent."""
     obey_environment()
     _amp_tf_start.follow(_on_change)
 
 
 def _on_change(name: str) -> None:
-    """Applies a change of one variable. Never raises, because the variable is set in any case."""
     if name in _NAMES:
         try:
             obey_environment(name)
-        except Exception as error:
+        except Exception as error:  # the variable is set in any case
             print(f"amp_tf: {name} was not followed: {type(error).__name__}: {error}", file=sys.stderr)

@@ -8,15 +8,11 @@ alive, so clones live as long as their caller.
 
 XLA inlines calls, so a control edge from a call does not order what the call is given: whatever waits for the call must
 also wait for a read that was moved in front of it. TensorLists that functions share hold 16 bit where that rounds
-nothing (:mod:`amp_tf.rewriting.sharing`): of the ten accumulators of a Keras LSTM step, the four that products
-read, the weights among them once a time step. In the optimized HLO of a two-layer LSTM in float16 each loop body has as
-many fusions and products as under Keras' policy; extra casts are inside fusions. Tests count element types in XLA's
-dumps before optimization, which every way in has; for seven functions a test shows that StableHLO gives the same
-counts. Under ``auto`` on a CPU XLA is given exactly the programs of float32 (tested), so it cannot be slower there.
-TensorFlow has no way to register a definition with stack traces, so XLA's errors lose the source line.
+nothing (:mod:`amp_tf.rewriting.sharing`). Under ``auto`` on a CPU XLA is given exactly the programs of float32, so it
+cannot be slower there. TensorFlow has no way to register a definition with stack traces, so XLA's errors lose the
+source line.
 
-A SavedModel that is exported while amp_tf is on has the original float32 functions: TensorFlow copies the functions of
-a model out of its runtime, so the meta graph is corrected right after it was built.
+A SavedModel that is exported while amp_tf is on gets the original float32 functions, once its meta graph is built.
 """
 
 from __future__ import annotations
@@ -149,11 +145,7 @@ def _register(function: Any, original: Any, result: RewrittenFunction) -> None:
 
 
 def _atomic_clone(function: Any, clone: Clone, made: dict[str, Any]) -> Any:
-    """Registers a clone; it stays registered as long as the returned object lives.
-
-    The object has the graph of its original: TensorFlow asks functions for their graph when it saves a model or
-    explains an error, and the original is what the user wrote.
-    """
+    """Registers a clone, as long as the returned object lives, which has the graph that the user wrote."""
     from tensorflow.python.eager.polymorphic_function import atomic_function, function_type_utils
     from tensorflow.python.framework import function_def_to_graph
 

@@ -59,9 +59,7 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
 ) -> Any:
     """Wraps an optimizer so that it scales the loss, unscales the gradients and skips nonfinite steps.
 
-    The wrapper is of the kind that the optimizer's own library accepts: a ``LossScaleOptimizer`` of
-    ``keras.optimizers`` or ``tf_keras.mixed_precision``, or a ``MixedPrecisionLossScaleOptimizer`` of
-    ``tf.compat.v1.mixed_precision``.
+    The wrapper is of the kind that the optimizer's own library accepts.
 
     Args:
         inner_optimizer: a Keras 3, tf_keras (new or legacy) or ``tf.compat.v1.train`` optimizer, not yet wrapped.
@@ -75,6 +73,15 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
         ConfigError: it is wrapped already, or a setting is outside its range or none at all.
     """
     check_settings("LossScaleOptimizer", settings)
+    if (factor := getattr(inner_optimizer, "loss_scale_factor", None)) is not None:
+        raise ConfigError(
+            f"the optimizer scales its loss already, by loss_scale_factor={factor}",
+            where="LossScaleOptimizer",
+            fix="Leave out loss_scale_factor, or use LossScaleOptimizer(…, initial_scale=…, dynamic=False)",
+        )
+    if is_loss_scaled(inner_optimizer):
+        what = "the optimizer is a LossScaleOptimizer already"
+        raise ConfigError(what, where="LossScaleOptimizer", fix="Wrap it once")
     for module_name, path, adapter in _ADAPTERS:
         cls: Any = sys.modules.get(module_name)
         for part in path:

@@ -12,9 +12,8 @@ none                                        takes them as they are, and warns
 
 Calls alone count, made in the graph in which a step is made or in one around it, or eagerly. Gradients may also come
 from another function, by arguments or in variables, so calls in another graph count as long as no step was made there;
-those of a trace that failed do not. Nothing is read from a graph's operations: what a loop multiplies and divides by
-hand, it is left to do. A step that is too large shows at once and comes with a warning, while gradients divided by a
-scale that never multiplied them stop a training in silence.
+those of a trace that failed do not. What a loop multiplies and divides by hand, it is left to do. A step that is too
+large shows at once, while gradients divided by a scale that never multiplied them stop a training in silence.
 
 *Two scalers*, as where a loop has a ``LossScaler`` and its optimizer was wrapped automatically: what is made inside the
 step of one is decided, and the other one takes it as it comes. Where both multiply the loss, it is refused.
@@ -57,14 +56,10 @@ class _Made:
 
 
 class Calls:
-    """Records the calls of one scaler in this process; a copy starts anew.
-
-    Attributes:
-        is_used: whether any loss was scaled.
-    """
+    """Records the calls of one scaler in this process; a copy starts anew."""
 
     def __init__(self) -> None:
-        self.is_used = False
+        self.is_used = False  #: whether any loss was scaled
         self._made: weakref.WeakKeyDictionary[Any, dict[int, _Made]] = weakref.WeakKeyDictionary()
         # Tensors that unscale was given and returned, by id, as long as they live.
         self._given: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -90,7 +85,7 @@ class Calls:
         self._returned.update((id(value), value) for value in _tensors(results))
 
     def note_step(self) -> None:
-        """Records a step of a LossScaler; the next one needs a newly scaled loss, because the scale may move."""
+        """Records a step of a LossScaler; the next one needs a newly scaled loss."""
         here = self._here()
         here.unscaled = max(here.unscaled - 1, 0)
         here.is_open = False
@@ -126,7 +121,7 @@ class Calls:
         return any(self._returned.get(id(value)) is value for value in _tensors(gradients))
 
     def check_alone(self, where: str) -> None:
-        """Raises a CallOrderError for a step inside another scaler's step if both scaled the loss."""
+        """Refuses, by a CallOrderError, a step inside another scaler's if both scaled the loss."""
         if any(made.is_open for place in places() for made in self._in(place)):
             what = "the loss is scaled twice, by this optimizer and by the LossScaler whose step calls it"
             raise CallOrderError(what, where=where, fix=_ONE_OF_THEM)

@@ -4,13 +4,11 @@ Checks apply to the *unscaled* gradients, in the type in which the optimizer wil
 finite while the unscaled one is not, and the other way round. All functions work eagerly, in a ``tf.function``, under
 XLA and in a TF1 graph, and never move a value to the host.
 
-A cheap test precedes the exact one. A sum of squares is one kernel and one pass; XLA on CPUs adds floats one by one, so
-there a bound on magnitudes is used instead. Only if the cheap test fails does a ``tf.cond`` run the exact one, so the
-result is the same.
+A cheap test precedes the exact one, which a ``tf.cond`` runs only where it fails: a sum of squares, in one kernel and
+one pass, or a bound on magnitudes where XLA would add floats one by one.
 
 What explains a skipped step is computed only where a step is skipped. In a traced step the loss is followed back to the
-graph's inputs, floating-point arguments of the function or elements of an iterator: if these are not finite, or beyond
-float16, no loss scale can help, and the message can say so.
+graph's inputs: if these are not finite, or beyond float16, no loss scale can help, and the message can say so.
 """
 
 from __future__ import annotations
@@ -48,9 +46,8 @@ def scale_loss(loss: Any, scale: Any) -> Any:
 
     def scale_one(value: Any) -> Any:
         value = tf.convert_to_tensor(value)
-        if value.dtype != tf.float64:
-            value = tf.cast(value, tf.float32)
-        return value * tf.cast(scale, value.dtype)
+        wide = tf.float64 if value.dtype == tf.float64 else tf.float32
+        return tf.cast(value, wide) * tf.cast(scale, wide)
 
     return tf.nest.map_structure(scale_one, loss)
 
@@ -81,28 +78,24 @@ def values_of(gradient: Any) -> Any:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def as_tensor(gradient: Any, variable: Any) -> Any:
+def as_tensor(gradient: Any, variable: Any = None) -> Any:
     """A gradient as a tensor; ``tf.IndexedSlices`` and ``None`` stay.
 
-    Arrays, lists, numbers and variables take their variable's type, as in an optimizer's own arithmetic.
+    Arrays, lists, numbers and variables take the type of what they are for, as in an optimizer's own arithmetic.
     """
     if gradient is None or isinstance(gradient, tf.IndexedSlices):
         return gradient
     tensor = tf.convert_to_tensor(gradient)
-    return tensor if tf.is_tensor(gradient) else tf.cast(tensor, tf.as_dtype(variable.dtype).base_dtype)
+    if variable is None or tf.is_tensor(gradient):
+        return tensor
+    return tf.cast(tensor, tf.as_dtype(variable.dtype).base_dtype)
 
 
 def find_nonfinite(gradients: Sequence[Any], norm_clip: NormClip = NormClip.NONE, headroom: float = 1.0) -> Any:
-    """For each gradient, whether it would spoil the step.
+    """For each unscaled tensor or ``tf.IndexedSlices``, whether it would spoil the step: a boolean vector.
 
-    Args:
-        gradients: tensors or ``tf.IndexedSlices``, unscaled, none of them ``None``.
-        norm_clip: which norm the optimizer will compute; it must be finite too, a global one for all of them.
-        headroom: how many gradients of this size the optimizer will add up, over replicas and accumulated steps; that
-            sum must be finite too.
-
-    Returns:
-        A boolean vector with an entry for each.
+    The norm that the optimizer will compute must be finite too, and the sum of as many gradients of this size as it
+    will add up, over replicas and accumulated steps (``headroom``).
     """
     gradients = [map_values(_in_real_parts, gradient) for gradient in gradients]
     surely_finite = _are_surely_finite(gradients, norm_clip)
@@ -141,15 +134,13 @@ def _in_real_parts(value: Any) -> Any:
 
 def _find_nonfinite_exactly(gradients: Sequence[Any], norm_clip: NormClip, headroom: float) -> Any:
     if norm_clip is NormClip.NONE:
-        are_finite = tf.stack([_is_summable(gradient, headroom) for gradient in gradients])
-    else:
-        squares = [_squared_norm(gradient) for gradient in gradients]
-        are_finite = tf.stack([tf.math.is_finite(square) for square in squares])
-        if norm_clip is NormClip.GLOBAL:
-            widest = tf.float64 if any(square.dtype == tf.float64 for square in squares) else tf.float32
-            total = tf.add_n([tf.cast(square, widest) for square in squares])
-            are_finite = tf.logical_and(are_finite, tf.math.is_finite(total))
-    return tf.logical_not(are_finite)
+        return ~tf.stack([_is_summable(gradient, headroom) for gradient in gradients])
+    squares = [_squared_norm(gradient) for gradient in gradients]
+    are_finite = tf.stack([tf.math.is_finite(square) for square in squares])
+    if norm_clip is NormClip.GLOBAL:
+        widest = tf.float64 if any(square.dtype == tf.float64 for square in squares) else tf.float32
+        are_finite &= tf.math.is_finite(tf.add_n([tf.cast(square, widest) for square in squares]))
+    return ~are_finite
 
 
 def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
@@ -170,11 +161,8 @@ def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
 
 
 def _is_summable(gradient: Any, headroom: float) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.reduce_all(tf.math.is_finite(_column_sums(gradient) * tf.cast(headroom, gradient.dtype)))
-    if headroom != 1.0:
-        gradient = gradient * tf.cast(headroom, gradient.dtype)
-    return tf.reduce_all(tf.math.is_finite(gradient))
+    sizes = _column_sums(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+    return tf.reduce_all(tf.math.is_finite(sizes if headroom == 1.0 else sizes * tf.cast(headroom, sizes.dtype)))
 
 
 def _column_sums(slices: Any) -> Any:
@@ -195,7 +183,7 @@ def _squared_norm(gradient: Any) -> Any:
 
 
 def check_any(gradients: Iterable[Any]) -> None:
-    """Raises a ValueError for a step without gradients."""
+    """Refuses, by a ValueError, a step without gradients."""
     if all(gradient is None for gradient in gradients):
         raise ValueError("No gradients provided for any variable.")
 
@@ -210,10 +198,8 @@ class NonfiniteVariables:
     def watch(self, variables: Sequence[Any]) -> None:
         """Begins to watch all variables that are trained; not in a TF1 graph."""
         if self.flags is None and tf.compat.v1.executing_eagerly_outside_functions():
-            # All replicas create it together; it is set once each of them has been here.
-            with tf.init_scope():
-                zeros = tf.zeros(len(variables), tf.int32)
-                flags = tf.Variable(zeros, trainable=False, name="nonfinite_gradients")
+            with tf.init_scope():  # all replicas create it together; it is set once each of them has been here
+                flags = tf.Variable(tf.zeros(len(variables), tf.int32), trainable=False, name="nonfinite_gradients")
             self._variables, self.flags = list(variables), flags
 
     def note(self, is_nonfinite: Any, variables: Sequence[Any]) -> list[Any]:

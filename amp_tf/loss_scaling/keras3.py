@@ -16,17 +16,16 @@ from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import replicas
 from amp_tf.loss_scaling.calls import scaled_step
 from amp_tf.loss_scaling.finite import NormClip, check_any
-from amp_tf.loss_scaling.scaler import InnerSettings, Memory, SavedScale, Scaler, ScalingMethods, check_not_scaled
+from amp_tf.loss_scaling.scaler import InnerSettings, Memory, SavedScale, Scaler, ScalingMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, build_schedule, usable_scale
 
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
 _KerasWrapper: Any = keras.optimizers.LossScaleOptimizer
 _MULTI_OPTIMIZER = getattr(keras.optimizers, "MultiOptimizer", ())  # Keras has it since 3.13
-# Settings that are the inner optimizer's alone; the wrapper's base class has them too, unused.
-_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
-_AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 _ACCUMULATION = "gradient_accumulation_steps"
-_INNER_SETTINGS = frozenset({*_CLIPPING, *_AVERAGES, _ACCUMULATION, "weight_decay"})
+# Settings that are the inner optimizer's alone; the wrapper's base class has them too, unused.
+_AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
+_INNER_SETTINGS = frozenset({"clipnorm", "clipvalue", "global_clipnorm", *_AVERAGES, _ACCUMULATION, "weight_decay"})
 # Keras' own wrapper writes these before the variables of its inner optimizer, the first two of them unused.
 _KERAS_WRAPPER = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
 
@@ -39,28 +38,19 @@ class _ScaleState(SavedScale, keras.losses.Loss):  # type: ignore[misc]
 class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _KerasWrapper):  # type: ignore[misc]
     """A Keras 3 optimizer that scales the loss and skips steps with nonfinite gradients.
 
-    Keras takes it for its own ``LossScaleOptimizer``, so ``compile`` does not wrap it again, and a model's default
-    ``train_step`` scales the loss with it. A custom loop adds two lines::
+    Keras takes it for its own, so ``compile`` does not wrap it again, and a model's default ``train_step`` scales the
+    loss with it. A custom loop adds two lines::
 
         scaled_loss = optimizer.scale_loss(loss)              # inside the GradientTape
         gradients = tape.gradient(scaled_loss, variables)
         optimizer.apply_gradients(zip(gradients, variables))  # unscales, checks, applies or skips
 
     or, as with tf_keras, ``get_scaled_loss`` and ``get_unscaled_gradients``. Gradients are unscaled first, then checked
-    on all replicas together, then given to the inner optimizer, which clips, accumulates and averages. A skipped step
-    changes nothing but ``loss_scale`` and ``counters``.
+    on all replicas together, then given to the inner optimizer, which clips, accumulates and averages by settings of
+    its own. A skipped step changes nothing but the scale and its counters. With Horovod or another all-reduce of your
+    own, reduce the scaled gradients: a NaN or infinity on one worker then reaches all, and all skip.
 
-    With Horovod or another all-reduce between ``tape.gradient`` and ``apply_gradients``, reduce the scaled gradients: a
-    NaN or infinity on one worker then reaches all, and all skip.
-
-    Args:
-        inner_optimizer: a ``keras.optimizers.Optimizer``. Clipping, averages and accumulation are its settings.
-        initial_scale, dynamic_growth_steps, **settings: see :func:`amp_tf.loss_scaling.schedule.build_schedule`.
-        name: of the optimizer.
-
-    Raises:
-        TypeError: ``inner_optimizer`` is not a Keras 3 optimizer.
-        ConfigError: it scales its loss already, or a setting is outside its range.
+    Arguments and errors are those of :func:`amp_tf.LossScaleOptimizer`.
     """
 
     built: bool
@@ -77,7 +67,6 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
     ) -> None:
         if not isinstance(inner_optimizer, keras.optimizers.Optimizer):
             raise TypeError(f"inner_optimizer: expected a keras.optimizers.Optimizer, got {inner_optimizer!r}.")
-        check_not_scaled(inner_optimizer)
         if keras.backend.backend() != "tensorflow":
             fix = "Set KERAS_BACKEND=tensorflow before importing"
             raise ConfigError(f"Keras runs on {keras.backend.backend()}", where="LossScaleOptimizer", fix=fix)
@@ -109,23 +98,14 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
-        """Applies one step of pairs of gradient and variable, or skips it, as :meth:`apply`.
-
-        Returns:
-            The inner optimizer's iteration counter, which skipped steps do not advance.
-        """
+        """As :meth:`apply`, by pairs; returns the inner optimizer's counter, which skipped steps do not advance."""
         pairs = list(grads_and_vars)
         self._step("apply_gradients", [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
         return _counter_of(self.inner_optimizer)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Applies one step, or skips it.
-
-        Args:
-            grads: one gradient for each variable: a tensor, a ``tf.IndexedSlices`` or ``None``.
-            trainable_variables: the variables; those that the optimizer was built with, if left out.
-        """
+        """Applies one step, or skips it: a gradient or ``None`` for each variable that it was built with, or given."""
         self._step("apply", grads, trainable_variables)
 
     def _step(self, method: str, grads: Sequence[Any], trainable_variables: Sequence[Any] | None) -> None:
@@ -211,16 +191,10 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         return [*self.inner_optimizer.variables, *self._variables]
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """Calls the wrapped optimizer's method."""
         self.inner_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
-        """Refused with TensorFlow by a ValueError, as by every Keras optimizer."""
         return self.inner_optimizer.stateless_apply(optimizer_variables, grads, trainable_variables)
-
-    def __dir__(self) -> Iterable[str]:
-        # Keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
-        return sorted(set(super().__dir__()) - {"inner_optimizer", "_trackable"})
 
     def save_own_variables(self, store: Any) -> None:
         """Writes what the inner optimizer alone would write; the scale goes to its own group."""
@@ -231,10 +205,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
             store[key] = array
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads the state of an optimizer that was saved wrapped, bare, or in Keras' own wrapper.
-
-        What has no variable yet waits for ``build``.
-        """
+        """Reads what was saved wrapped, bare or in Keras' own wrapper; what has no variable yet waits for ``build``."""
         arrays = {key: store[key][()] for key in store.keys()}  # noqa: SIM118 - it has keys() but is no mapping
         if not arrays:
             return
@@ -258,11 +229,11 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
             self._counters.assign([int(wrapper["step_counter"]), 0, 0, 0, 0, 0])
 
     def get_weights(self) -> list[Any]:
-        """Copies of all ``variables`` as numpy arrays."""
+        """Copies of all ``variables``, as arrays."""
         return [variable.numpy() for variable in self.variables]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Sets all ``variables``, or those of the inner optimizer alone (what a float32 run's optimizer gives)."""
+        """Sets all ``variables``, or those of the inner optimizer alone."""
         variables = self.variables
         if len(weights) not in (len(variables), len(variables) - len(self._variables)):
             raise ValueError(
@@ -284,10 +255,7 @@ wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimiz
 
 
 def _apply(strategy: Any, optimizer: Any, method: str, gradients: Any, variables: Sequence[Any] | None) -> None:
-    """Makes the wrapped optimizer's step by the method that the loop called: a user's optimizer may override either.
-
-    With a strategy, its replicas make the step, each with its gradients, and the context is the cross-replica one.
-    """
+    """Makes the wrapped optimizer's step, on each replica, by the method that the loop called: it may be the user's."""
 
     def step(grads: Any) -> None:
         if method == "apply_gradients" and variables is not None:
@@ -325,8 +293,8 @@ _deciding = threading.Lock()
 def _decided(updates: bool, overwrites: bool) -> Iterator[None]:
     """Tells Keras the answers to the two conditions of its step, for accumulated gradients and for averages.
 
-    Where replicas meet in ``merge_call``, TensorFlow refuses to trace a step with such a condition inside a replica. So
-    both are asked before, in the cross-replica context, and Keras' own step is traced once for each answer.
+    A replica that meets others in ``merge_call`` may not hold such a condition. So both are asked before, in the
+    cross-replica context, and Keras' own step is traced once for each answer.
     """
 
     def cond(predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:

@@ -3,9 +3,8 @@
 Adapters read their variables into a :class:`Status`; the callback and the hooks log and raise what stands here. Imports
 no TensorFlow. Skipped steps are logged as warnings because absl hides INFO.
 
-The ledger keeps a scaler's variables alive: when the line is printed, a program's function with its loop has mostly
-returned, and its optimizer is gone. The variables are a few bytes; of very many scalers the oldest are only counted.
-Variables on a parameter server are not read at exit, because it may be gone.
+The ledger keeps a scaler's variables alive, a few bytes: when the line is printed, the optimizer is mostly gone. Of
+very many scalers the oldest are only counted. A parameter server is not asked at exit: it may be gone.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScal
         return None
     cause = status.last_cause
     names = status.nonfinite_variables
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    shown = ", ".join(names[:5]) + f" and {len(names) - 5} more" * (len(names) > 5)
     what = (
         f"{status.skipped_in_row} steps in a row were skipped, {status.skipped} of {status.steps} in all; the loss "
         f"scale is {format_scale(status.scale)}{' (its floor)' if status.is_at_floor else ''}; {cause.value}"
@@ -174,11 +173,9 @@ class _Entry:
 
 
 def enter(label: str, read: Callable[[], Status]) -> int:
-    """Adds a scaler that scaled its first loss; returns its number.
+    """Adds a scaler that scaled its first loss, named by the optimizer until :func:`note_look` knows the model.
 
-    Args:
-        label: names it: the optimizer, until :func:`note_look` knows the model.
-        read: returns its status; holds only its variables.
+    ``read`` returns its status and holds only its variables. Returns its number.
     """
     global _dropped
     with _lock:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from amp_tf.errors import CallOrderError
-from amp_tf.loss_scaling import check_settings, replicas
+from amp_tf.loss_scaling import check_settings, finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
-from amp_tf.loss_scaling.finite import check_any
 from amp_tf.loss_scaling.scaler import Memory, Scaler, StateMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, ScheduleSettings, build_schedule
 
@@ -43,13 +42,8 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
 
     It is a ``tf.Module``, so checkpoints hold the scale and its counters.
 
-    Args:
-        initial_scale, dynamic_growth_steps, **settings: as in :func:`amp_tf.loss_scaling.schedule.build_schedule`. With
-            ``enabled=False`` all three methods do what the loop would do without them.
-        name: of the module.
-
-    Raises:
-        ConfigError: a setting is outside its range, or none at all.
+    The settings are those of :func:`amp_tf.loss_scaling.schedule.build_schedule`, and one outside its range, or none at
+    all, is a ConfigError. With ``enabled=False`` all three methods do what the loop would do without them.
     """
 
     def __init__(
@@ -74,31 +68,19 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
     def scale(self, loss: Any) -> Any:
         """The loss times the scale: what the tape or ``tf.gradients`` differentiates.
 
-        Args:
-            loss: a floating-point tensor of any shape, or a nest of them. A 16-bit one is taken to float32 first.
-
-        Returns:
-            The same structure, float32 (float64 where it was).
+        It is a floating-point tensor of any shape, or a nest of them; the result is float32 (float64 where it was).
         """
         return self._scaler.scale(loss)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def unscale(self, gradients: Any) -> Any:
-        """The gradients divided by the scale.
+        """A nest of tensors, ``tf.IndexedSlices`` and ``None`` divided by the scale, in their own types.
 
-        Args:
-            gradients: a nest of tensors, ``tf.IndexedSlices`` and ``None``, of a loss that was scaled since the last
-                step.
-
-        Returns:
-            The same structure, in the gradients' own types.
-
-        Raises:
-            CallOrderError: no loss was scaled since the last step, or the gradients are unscaled already.
+        Raises a CallOrderError where no loss was scaled since the last step, or the gradients are unscaled already.
         """
         if not self.schedule.skips_nonfinite:
             return gradients
-        given = [_as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
+        given = [finite.as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
         if self._scaler.calls.were_returned(given):
             raise _error("unscale() got gradients that it unscaled already: they would be divided twice")
         if not self._scaler.calls.is_any_open():
@@ -119,19 +101,16 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
             gradients: what :meth:`unscale` returned, clipped or not.
             *args, **kwargs: passed on; each replica's own.
 
-        Returns:
-            Whether the step was made: a boolean scalar tensor, in a TF1 graph the one to run.
-
-        Raises:
-            CallOrderError: no gradients were unscaled since the last step, or these are the scaled ones.
-            ValueError: there are no gradients, or it is called outside a replica.
+        Returns whether the step was made: a boolean scalar tensor, in a TF1 graph the one to run. Raises a
+        CallOrderError where no gradients were unscaled since the last step, or these are the scaled ones, and a
+        ValueError where there are none, or outside a replica.
         """
         if not self.schedule.skips_nonfinite:
             with tf.control_dependencies(_operations(apply(gradients, *args, **kwargs)) + self._scaler.note_finite()):
                 return tf.constant(True)
         replicas.check_in_replica("step")
-        flat = [_as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
-        check_any(flat)
+        flat = [finite.as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
+        finite.check_any(flat)
         if not self._scaler.calls.is_any_unscaled():
             raise _error("step() was called, but no gradients were unscaled since the last step")
         if self._scaler.calls.were_given(flat) and not self._scaler.schedule.is_one:
@@ -154,11 +133,6 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
 
 def _error(what: str) -> CallOrderError:
     return CallOrderError(what, where="LossScaler", fix=_THREE_LINES)
-
-
-def _as_tensor(gradient: Any) -> Any:
-    is_whole = gradient is None or isinstance(gradient, tf.IndexedSlices) or tf.is_tensor(gradient)
-    return gradient if is_whole else tf.convert_to_tensor(gradient)
 
 
 def _operations(result: Any) -> list[Any]:

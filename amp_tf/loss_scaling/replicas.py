@@ -15,9 +15,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-NO_LIMIT = float(tf.float32.max)  #: every finite loss is below it
-HOLD = float("-inf")  #: no loss is below it: whatever the step computes, variables stay as they are
-
 
 class Nonfinite(NamedTuple):
     """What is nonfinite in a step."""
@@ -25,45 +22,6 @@ class Nonfinite(NamedTuple):
     gradients: Any  #: a boolean vector, an entry for each gradient. Any of them skips the step
     loss: Any  #: a boolean scalar; it only explains
     value: Any = 0.0  #: the loss itself, a float32 scalar, where a guard asks for it
-
-
-class StepObservation(NamedTuple):
-    """What a guard saw of a step."""
-
-    loss: float  #: summed over replicas as the strategy scales it; 0 where the step scales none
-    is_nonfinite: bool  #: any gradient, or any sum or norm of them that the optimizer needs
-    scale: float  #: the loss scale with which it was made
-
-
-class Guard:
-    """Lets somebody outside hold a training's steps back: two variables beside a scaler's state, in no checkpoint.
-
-    A scaler with a guard skips what it would skip without one, and besides a step whose loss is above a limit. It
-    writes down what it saw, so that the host may look at the batch before the next step, with all trained variables as
-    they were. To be made in the scope of the strategy that trains, before the step is traced.
-
-    Attributes:
-        limit: the loss above which a step is skipped; a float32 scalar variable.
-        seen: loss, whether gradients are not finite, and the loss scale; a float32 vector variable.
-    """
-
-    def __init__(self) -> None:
-        with tf.init_scope():
-            self.limit = tf.Variable(NO_LIMIT, trainable=False, dtype=tf.float32, name="loss_limit")
-            self.seen = tf.Variable([0.0, 0.0, 0.0], trainable=False, name="step_seen")
-
-    def judge(self, found: Nonfinite, scale: Any) -> Any:
-        """Whether to skip a step, of which all replicas agree what is nonfinite; writes down what is known of it."""
-        is_nonfinite = tf.reduce_any(found.gradients)
-        facts = tf.stack([found.value, tf.cast(is_nonfinite, tf.float32), scale])
-        self.seen.assign(facts, read_value=False)
-        return tf.logical_or(is_nonfinite, tf.logical_not(found.value <= self.limit))  # nan is not below
-
-    @staticmethod
-    def read(seen: Any) -> StepObservation:
-        """What a value of ``seen`` says. Waits for the device."""
-        loss, is_nonfinite, scale = seen.numpy().tolist()
-        return StepObservation(loss, bool(is_nonfinite), scale)
 
 
 def decide_together(
@@ -77,15 +35,13 @@ def decide_together(
     """Takes the step unless something is nonfinite in any replica, else skips it, on all replicas alike.
 
     Args:
-        found: the nonfinite gradients of this replica.
+        found: what is nonfinite in this replica.
         handed: a nest of this replica's gradients and what else the step needs.
-        take: called with ``handed`` and with the strategy, or ``None`` where each replica decides alone; may return
+        take: called with the strategy, or ``None`` where each replica decides alone, and with ``handed``; may return
             operations, which a TF1 graph runs with the step.
-        skip: called with the same and with the nonfinite gradients of any replica.
-        judge: whether to skip, called with the nonfinite gradients of any replica.
+        skip: called with the same and with what is nonfinite in any replica, as ``judge``: whether to skip.
 
-    Returns:
-        Whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
+    Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """
     if not tf.__internal__.distribute.strategy_supports_no_merge_call():
         arguments = (_as_numbers(found), handed, take, skip, judge)
@@ -97,11 +53,7 @@ def decide_together(
 
 
 def check_in_replica(method: str) -> None:
-    """Refuses a step that is made for all replicas at once.
-
-    Raises:
-        ValueError: it is called in the cross-replica context.
-    """
+    """Refuses, by a ValueError, a step that is made for all replicas at once."""
     if tf.distribute.in_cross_replica_context():
         raise ValueError(f"{method}() must be called in a replica context: from a function given to strategy.run().")
 

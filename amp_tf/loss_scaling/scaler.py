@@ -17,8 +17,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling import finite, is_loss_scaled, ledger, replicas
+from amp_tf.loss_scaling import finite, ledger, replicas
 from amp_tf.loss_scaling.calls import Calls, Gradients, is_inner_call, note_place, note_scaled, places, scaled_step
 from amp_tf.loss_scaling.ledger import SkipFacts, Status
 from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, State, check_scale
@@ -42,11 +41,9 @@ _TWO_LINES = (
 class Memory:
     """The variables that hold a scaler's state; each library creates, names and saves them in its own way.
 
-    Args:
-        scale: a float32 scalar variable.
-        *counters: int64 variables, scalars or vectors, that one after the other hold the rest of a :class:`State`.
-        read: reads a variable as a tensor.
-        explains: whether skipped steps are to be explained by more than the counters; not in TF1 graphs.
+    ``scale`` is a float32 scalar; the counters, int64 scalars or vectors, hold the rest of a :class:`State` one after
+    the other. ``read`` reads a variable as a tensor. Only with ``explains``, which TF1 graphs lack, is it known why a
+    step was skipped, beyond the counters.
     """
 
     def __init__(
@@ -85,11 +82,7 @@ class Memory:
         return written
 
     def status(self, schedule: Schedule, names: Iterable[str] = (), session: Any = None) -> Status:
-        """The state as Python numbers, with the names of variables whose gradients were nonfinite.
-
-        Args:
-            session: a TF1 session to ask; none is needed with eager execution.
-        """
+        """The state as Python numbers, asked from a TF1 session or from eager variables."""
         # Fetches the variables themselves, because reads cannot be added to a finalized graph.
         variables = [self.scale, *self.counters]
         scale, *counters = [v.numpy() for v in variables] if session is None else session.run(variables)
@@ -109,10 +102,7 @@ class Memory:
 class Scaler:
     """Multiplies a loss, divides gradients, and makes or skips a step, on all replicas alike.
 
-    Args:
-        schedule: how the scale moves.
-        memory: where the state is kept.
-        label: names it in the line at exit, unless it is that of a TF1 graph; empty for none.
+    ``label`` names it in the line at exit, unless it is that of a TF1 graph; empty for none.
     """
 
     def __init__(self, schedule: Schedule, memory: Memory, label: str = "") -> None:
@@ -120,7 +110,8 @@ class Scaler:
         self.calls = Calls()
         self.nonfinite_variables = finite.NonfiniteVariables()
         self.number: int | None = None  #: of its entry in the ledger, once it has scaled a loss
-        self.guard: replicas.Guard | None = None  #: what else may hold a step back
+        #: Whether to skip a step besides, asked for its total loss and whether it is nonfinite; a watchdog's.
+        self.guard: Callable[[Any, Any], Any] | None = None
         self._loss = threading.local()
         self._has_warned = False
 
@@ -145,10 +136,7 @@ class Scaler:
         return scaled
 
     def decides(self, where: str) -> bool:
-        """Whether a step is checked and perhaps skipped here: not where nothing is scaled, or another scaler decides.
-
-        Raises a CallOrderError if another scaler decides, and the optimizer that is named has scaled the loss, too.
-        """
+        """Whether a step is checked here: not where nothing is scaled, or another scaler decides."""
         if is_inner_call():
             self.calls.check_alone(where)
             return False
@@ -162,7 +150,7 @@ class Scaler:
         return [finite.unscale(g, scale) if is_scaled(place) else g for place, g in enumerate(gradients)]
 
     def unscale_for_loop(self, gradients: Iterable[Any]) -> list[Any]:
-        """Divides gradients for a loop that unscales them itself; the step then takes them unchanged."""
+        """Divides gradients; the step then takes them unchanged."""
         given = list(gradients)
         if not self.schedule.skips_nonfinite:
             return given
@@ -212,14 +200,13 @@ class Scaler:
 
         Args:
             gradients: unscaled; those that are ``None`` stay so.
-            take: makes the step, as in :func:`amp_tf.loss_scaling.replicas.decide_together`; called with the gradients,
-                or (gradients, arguments) where there are further ones, each replica's own.
+            take: as in :func:`amp_tf.loss_scaling.replicas.decide_together`; called with the gradients, or (gradients,
+                arguments) where there are further ones, each replica's own.
             norm_clip, headroom: as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`.
             variables: what the gradients are for, so that a skipped step can name them.
             arguments: a nest of further arguments.
 
-        Returns:
-            Whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
+        Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
         """
         places = [place for place, gradient in enumerate(gradients) if gradient is not None]
         present = [gradients[place] for place in places]
@@ -240,9 +227,8 @@ class Scaler:
             return [*self.memory.store(state), *noted]
 
         def judged(found: replicas.Nonfinite) -> Any:
-            if self.guard is None:
-                return tf.reduce_any(found.gradients)
-            return self.guard.judge(found, self.memory.read_scale())
+            is_nonfinite = tf.reduce_any(found.gradients)
+            return is_nonfinite if self.guard is None else self.guard(found.value, is_nonfinite)
 
         flag, data, parts = self._take_loss()
         value = finite.total(parts) if self.guard is not None else 0.0
@@ -256,7 +242,7 @@ class Scaler:
         return self.memory.status(self.schedule, self.nonfinite_variables.names(), session=session)
 
     def note_finite(self) -> list[Any]:
-        """Counts a step that was applied; returns operations."""
+        """Counts a step that was applied."""
         return self.memory.store(self.schedule.after_finite(self.memory.load(), finite.TENSORS))
 
     def _note_loss(self, loss: Any) -> None:
@@ -288,10 +274,8 @@ class StateMethods:
     def loss_scale(self) -> Any:
         """The scale now, a float32 variable.
 
-        Assigning a number takes effect at the next step, also in traced ones; in a TF1 graph in the default session.
-
-        Raises:
-            ConfigError: it is set to a number outside the range of scales, 2**-126 to 2**127.
+        Assigning a number takes effect at the next step, also in traced ones; in a TF1 graph in the default session. A
+        number outside the range of scales, 2**-126 to 2**127, is a ConfigError.
         """
         return self._scaler.memory.scale
 
@@ -310,26 +294,22 @@ class StateMethods:
         return isinstance(self.schedule, DynamicScale)
 
     def status(self, session: Any = None) -> Status:
-        """The state as Python numbers. Waits for the device: for callbacks and people, not for traced steps.
-
-        Args:
-            session: the session of a TF1 graph to ask; none is needed with eager execution.
-        """
+        """The state as Python numbers, in a TF1 graph by its session. Waits for the device: not for traced steps."""
         return self._scaler.status(session)
 
 
 class ScalingMethods(StateMethods):
     """Methods that scale and unscale; mixed in front of the library's class, whose methods they replace."""
 
+    def __dir__(self) -> Iterable[str]:
+        # Keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
+        return sorted(set(super().__dir__()) - {"inner_optimizer", "_optimizer", "_trackable"})
+
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def scale_loss(self, loss: Any) -> Any:
         """The loss times the scale: what the tape, or ``tf.gradients``, differentiates; the step then unscales.
 
-        Args:
-            loss: a floating-point tensor of any shape, or a nest of them.
-
-        Returns:
-            The same structure, float32 (float64 where it was).
+        It is a floating-point tensor of any shape, or a nest of them; the result is float32 (float64 where it was).
         """
         return self._scaler.scale(loss)
 
@@ -337,9 +317,7 @@ class ScalingMethods(StateMethods):
     def get_scaled_loss(self, loss: Any) -> Any:
         """Scales a loss for loops that call :meth:`get_unscaled_gradients`, as with tf_keras.
 
-        Args:
-            loss: a tensor, a nest of them, or a callable without arguments that returns one; the result is then a
-                callable too.
+        It may be a callable without arguments that returns one; the result is then a callable too.
         """
         if callable(loss):
             return lambda: self._scaler.scale(loss(), divides_in_step=False)
@@ -347,27 +325,8 @@ class ScalingMethods(StateMethods):
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
-        """Divides gradients by the scale; ``apply_gradients`` then takes them unchanged.
-
-        Args:
-            grads: tensors, ``tf.IndexedSlices`` or ``None``.
-        """
+        """Tensors, ``tf.IndexedSlices`` or ``None`` divided by the scale; ``apply_gradients`` takes them unchanged."""
         return self._scaler.unscale_for_loop(grads)
-
-
-def check_not_scaled(optimizer: Any) -> None:
-    """Refuses, by a ConfigError, to wrap an optimizer that already scales its loss."""
-    factor = getattr(optimizer, "loss_scale_factor", None)
-    if factor is not None:
-        raise ConfigError(
-            f"the optimizer scales its loss already, by loss_scale_factor={factor}",
-            where="LossScaleOptimizer",
-            fix="Leave out loss_scale_factor, or use LossScaleOptimizer(…, initial_scale=…, dynamic=False)",
-        )
-    if is_loss_scaled(optimizer):
-        raise ConfigError(
-            "the optimizer is a LossScaleOptimizer already", where="LossScaleOptimizer", fix="Wrap it once"
-        )
 
 
 def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
@@ -399,14 +358,10 @@ class InnerSettings:
 
 
 class SavedScale:
-    """The part of a ``.keras`` or ``.weights.h5`` file that holds the scale and its counters.
+    """The part of a ``.keras`` or ``.weights.h5`` file that holds the scale and its counters, by their names there.
 
-    Mixed in front of the library's ``losses.Loss``, because Keras saves children of only four known kinds.
-    It is a separate child, so that the optimizer's group is the same as without loss scaling, and a float32 run can
-    load it.
-
-    Args:
-        variables: returns the variables by their names in the file.
+    Mixed in front of the library's ``losses.Loss``, because Keras saves children of only four known kinds. It is a
+    child of its own, so that a float32 run can load the optimizer's group.
     """
 
     def __init__(self, variables: Callable[[], Mapping[str, Any]]) -> None:

@@ -237,16 +237,9 @@ def build_schedule(
 ) -> Schedule:
     """The schedule that the keyword arguments of ``amp_tf.LossScaleOptimizer`` describe.
 
-    Args:
-        initial_scale: the first scale, or the only one where ``dynamic`` is false.
-        dynamic_growth_steps: ``DynamicScale.growth_steps``, under Keras' name.
-        dynamic: false for :class:`FixedScale`.
-        enabled: false for :class:`NoScale`.
-        **settings: ``growth_factor``, ``backoff_factor``, ``hysteresis``, ``min_scale`` and ``max_scale``, as in
-            :class:`DynamicScale`.
-
-    Raises:
-        ConfigError: a value is outside its range; the message names the setting, the value and the valid ones.
+    Without ``enabled`` it is :class:`NoScale`, without ``dynamic`` a :class:`FixedScale`, else a :class:`DynamicScale`
+    with the other settings; ``dynamic_growth_steps`` is Keras' name for its ``growth_steps``. A value outside its range
+    is a ConfigError that names the setting, the value and the valid ones.
     """
     if not enabled:
         return NoScale()

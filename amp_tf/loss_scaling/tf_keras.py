@@ -11,15 +11,7 @@ from tf_keras.src.mixed_precision import loss_scale_optimizer as keras_wrappers
 from tf_keras.src.optimizers import utils as optimizer_utils
 
 from amp_tf.loss_scaling import finite, replicas
-from amp_tf.loss_scaling.scaler import (
-    InnerSettings,
-    Memory,
-    SavedScale,
-    Scaler,
-    ScalingMethods,
-    accepted,
-    check_not_scaled,
-)
+from amp_tf.loss_scaling.scaler import InnerSettings, Memory, SavedScale, Scaler, ScalingMethods, accepted
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, Schedule, build_schedule
 
 
@@ -49,7 +41,6 @@ class _Scaling(ScalingMethods):
         initial_scale = DEFAULT_INITIAL_SCALE if initial_scale is None else initial_scale
         dynamic_growth_steps = DEFAULT_GROWTH_STEPS if dynamic_growth_steps is None else dynamic_growth_steps
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
-        check_not_scaled(inner_optimizer)
         # A model that is compiled twice with one optimizer wraps it twice, which only matters if both are used.
         inner_optimizer._is_wrapped_by_loss_scale_optimizer = False
         super().__init__(inner_optimizer)  # type: ignore[call-arg]
@@ -73,10 +64,6 @@ class _Scaling(ScalingMethods):
     def get_config(self) -> dict[str, Any]:
         """The settings, from which ``from_config`` makes the same optimizer."""
         return {"inner_optimizer": tf_keras.optimizers.serialize(self._optimizer), **self._settings}
-
-    def __dir__(self) -> Iterable[str]:
-        # tf_keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
-        return sorted(set(super().__dir__()) - {"inner_optimizer", "_optimizer", "_trackable"})
 
     @property
     def _place(self) -> str:
@@ -125,14 +112,7 @@ class LossScaleOptimizer(_Scaling, InnerSettings, keras_wrappers.LossScaleOptimi
 
     ``minimize`` and ``Model.fit`` need nothing else. A custom loop calls ``get_scaled_loss``, then
     ``get_unscaled_gradients``, then ``apply_gradients``, as with tf_keras' own wrapper. A skipped step changes nothing
-    but the scale and its counters: not ``iterations`` either.
-
-    Args:
-        inner_optimizer: a ``tf_keras.optimizers.Optimizer``.
-        initial_scale, dynamic_growth_steps, **settings: see :func:`amp_tf.loss_scaling.schedule.build_schedule`.
-
-    Raises:
-        ConfigError: the optimizer is wrapped already, or a setting is outside its range.
+    but the scale and its counters: not ``iterations`` either. Arguments: :func:`amp_tf.LossScaleOptimizer`.
     """
 
     _inner = "_optimizer"
@@ -156,16 +136,9 @@ class LossScaleOptimizer(_Scaling, InnerSettings, keras_wrappers.LossScaleOptimi
         skip_gradients_aggregation: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Applies one step, or skips it.
+        """Applies one step, or skips it; with the arguments of the bare optimizer, whose counter is returned.
 
-        Args:
-            grads_and_vars: pairs of gradient and variable.
-            name: of the operation; second, as on the bare optimizer, whose place the wrapper takes by itself.
-            skip_gradients_aggregation: whether the gradients are summed over replicas already.
-            **kwargs: ``experimental_aggregate_gradients``, the older opposite of it.
-
-        Returns:
-            The inner optimizer's iteration counter.
+        ``experimental_aggregate_gradients`` is the older opposite of ``skip_gradients_aggregation``.
         """
         pairs = list(grads_and_vars)
         if not pairs:
@@ -197,13 +170,7 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
     ) -> Any:
-        """Applies one step, or skips it; in a TF1 graph returns the operation to run.
-
-        Args:
-            grads_and_vars: pairs of gradient and variable.
-            name: of the operation.
-            experimental_aggregate_gradients: whether to sum the gradients over replicas.
-        """
+        """Applies one step, or skips it; in a TF1 graph returns the operation to run."""
         inner = self._optimizer
         if not self._scaler.decides(self._place):
             how = {"name": name, "experimental_aggregate_gradients": experimental_aggregate_gradients}

@@ -12,7 +12,7 @@ import tensorflow as tf
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
-from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, accepted, check_not_scaled
+from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, accepted
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, Schedule, build_schedule
 
 _v1: Any = tf.compat.v1
@@ -42,8 +42,7 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
     def read(self, variable: Any) -> Any:
         """The value of a variable; its initial value in a session that has not initialized it.
 
-        A program may create its initializer before its optimizer, or initialize only what it trains, which without loss
-        scaling is enough for optimizers without slots.
+        A program may create its initializer before its optimizer, or initialize only what it trains.
         """
         if tf.compat.v1.executing_eagerly_outside_functions() or tf.distribute.has_strategy():
             return tf.convert_to_tensor(variable)
@@ -51,16 +50,13 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         first = 0 if variable is self.good_steps else first
         return tf.cond(variable.is_initialized(), variable.read_value, lambda: tf.constant(first, variable.dtype))
 
-    def update(self, grads: Any) -> Any:
-        """Refused with a ConfigError: TensorFlow's own wrapper calls it, so this scale was passed to that one."""
+    def update(self, grads: Any) -> Any:  # which TensorFlow's own wrapper calls: this scale was passed to that one
+        what = "this loss scale works only inside amp_tf's own wrapper"
         raise ConfigError(
-            "this loss scale works only inside amp_tf's own wrapper",
-            where="tf.compat.v1 loss scale",
-            fix="Wrap the optimizer with amp_tf.LossScaleOptimizer",
+            what, where="tf.compat.v1 loss scale", fix="Wrap the optimizer with amp_tf.LossScaleOptimizer"
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The initial state, for TensorFlow's interface."""
         return {"initial_loss_scale": self.schedule.initial_state().scale}
 
 
@@ -72,16 +68,10 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
     stays. A graph that calls ``tf.gradients`` itself scales the loss with :meth:`scale_loss`, and ``apply_gradients``
     then unscales.
 
-    Args:
-        opt: a ``tf.compat.v1.train.Optimizer``.
-        initial_scale, **settings: see :func:`amp_tf.loss_scaling.schedule.build_schedule`.
-
-    Raises:
-        ConfigError: the optimizer is wrapped already, or a setting is outside its range.
+    Arguments and errors are those of :func:`amp_tf.LossScaleOptimizer`.
     """
 
     def __init__(self, opt: Any, initial_scale: float = DEFAULT_INITIAL_SCALE, **settings: Any) -> None:
-        check_not_scaled(opt)
         schedule = build_schedule(initial_scale, **settings)
         self._base_methods: Mapping[str, Any] = {}
         variables = _ScaleVariables(schedule)
@@ -96,12 +86,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        """Scales the loss, and returns the gradients unscaled.
-
-        Args:
-            loss: a scalar tensor, or a callable that returns one.
-            *args, **kwargs: of ``tf.compat.v1.train.Optimizer.compute_gradients``.
-        """
+        """Scales the loss, a tensor or a callable that returns one, and returns the gradients unscaled."""
         scaled = self.get_scaled_loss(loss)
         with inner_call():
             pairs = self._inner_method("compute_gradients")(scaled, *args, **kwargs)
@@ -110,16 +95,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
-        """Applies one step of pairs of gradient and variable, or skips it.
-
-        Args:
-            grads_and_vars: from ``compute_gradients``.
-            global_step: a variable to increment when the step is taken.
-            name: of the operation.
-
-        Returns:
-            The operation to run; with eager execution, whether the step was taken.
-        """
+        """Applies one step, or skips it; returns the operation to run, eagerly whether the step was taken."""
         replicas.check_in_replica("apply_gradients")
         if not self._scaler.decides(self._optimizer.get_name()):
             return self._apply(grads_and_vars, global_step=global_step, name=name)
@@ -150,31 +126,24 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
     def apply_zeros_for_nonfinite(self, grads_and_vars: Any) -> Any:
         """Applies every step, with zeros for all gradients where one of them is nonfinite.
 
-        For an inner optimizer whose step cannot be built inside a condition, as :meth:`apply_gradients` builds it: what
-        does not depend on gradients (``global_step``, weight decay, decaying moments) happens in each step. Only
-        without a strategy, because each replica checks its own gradients. Returns the operation to run.
+        For an inner optimizer whose step cannot be built inside a condition: what does not depend on gradients
+        (``global_step``, weight decay, decaying moments) happens in each step. Only without a strategy, because each
+        replica checks its own gradients. Returns the operation to run.
         """
         pairs = self._take_pairs(grads_and_vars)
         given = [gradient for gradient, _ in pairs]
         taken = self._scaler.step(given, lambda *_: None, headroom=replicas.count())
         zeroed = functools.partial(finite.map_values, lambda value: tf.where(taken, value, tf.zeros_like(value)))
-        gradients = list(map(zeroed, given))
-        variables = [variable for _, variable in pairs]
-        return tf.group(self._apply(list(zip(gradients, variables, strict=True))), taken)
+        return tf.group(self._apply([(zeroed(gradient), variable) for gradient, variable in pairs]), taken)
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """The wrapped optimizer's slot."""
         return self._optimizer.get_slot(var, name)
 
-    def get_slot_names(self) -> list[str]:
-        """The names of the wrapped optimizer's slots."""
-        return self._optimizer.get_slot_names()  # type: ignore[no-any-return]
+    def get_slot_names(self) -> Any:
+        return self._optimizer.get_slot_names()
 
     def delegate_to(self, base_methods: Mapping[str, Any]) -> None:
-        """Makes the wrapper call ``compute_gradients`` and ``apply_gradients`` as given here, of the base class.
-
-        The inner optimizer may override them, and its own have been called already.
-        """
+        """Makes the wrapper call the base class's methods as given: the inner optimizer's own were called already."""
         self._base_methods = base_methods
 
     def _take_pairs(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:

@@ -144,12 +144,7 @@ def test_constants_are_cast_once_and_pairs_of_casts_do_not_run(tmp_path: Path) -
     ended = running.run(["-c", OF_CASTS], tmp_path, running.switched_on())
     found = ended.result
     # TensorFlow folds the cast of a constant: what is left are the casts of x and of the result.
-    assert found["constant"] == {
-        "products in bfloat16": 1,
-        "casts of constants": 0,
-        "casts of casts": 0,
-        "casts": 2,
-    }
+    assert found["constant"] == {"products in bfloat16": 1, "casts of constants": 0, "casts of casts": 0, "casts": 2}
     assert found["pair"] == {"products in bfloat16": 2, "casts of constants": 0, "casts of casts": 0, "casts": 2}
     assert found["down"] == {"products in bfloat16": 1, "casts of constants": 0, "casts of casts": 0, "casts": 1}
 

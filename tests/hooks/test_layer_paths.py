@@ -124,21 +124,8 @@ def test_what_runs_eagerly_or_for_shapes_alone_is_not_recorded() -> None:
     assert recorded.paths() == []
 
 
-def test_uninstall_restores_both_libraries() -> None:
-    from keras.src.backend.tensorflow import core
-    from tf_keras.src.engine import base_layer
-
-    layer_paths.uninstall()
-    before = vars(core.name_scope)["__enter__"], vars(base_layer.Layer)["_name_scope"]
-    layer_paths.install(amp_tf.AmpConfig())
-    layer_paths.install(amp_tf.AmpConfig())
-    assert (vars(core.name_scope)["__enter__"], vars(base_layer.Layer)["_name_scope"]) != before
-    layer_paths.uninstall()
-    assert (vars(core.name_scope)["__enter__"], vars(base_layer.Layer)["_name_scope"]) == before
-
-
 def test_what_goes_wrong_in_the_record_does_not_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_paths, "_record_keras3", lambda: 1 / 0)
+    monkeypatch.setattr(layer_paths, "_scope_here", lambda: 1 / 0)
     step_of(keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]), (3, 4))
     assert not layer_paths._patches
 
@@ -167,11 +154,7 @@ print(json.dumps({{
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_program_keeps_a_layer_by_its_path(jit: bool, site_folder: Path) -> None:
-    variables = {
-        running.SWITCH: "1",
-        "AMP_TF_PRECISION": "bfloat16",
-        "AMP_TF_KEEP_FLOAT32": "layer:block_1,layer:heed",
-    }
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "AMP_TF_KEEP_FLOAT32": "layer:block_1,layer:heed"}
     ended = running.run(["-c", PROGRAM.format(jit=jit)], site_folder, variables)
     found = json.loads(ended.out.strip().splitlines()[-1])
     assert found["kept"] == ["block_1/one", "block_1/two"]

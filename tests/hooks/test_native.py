@@ -92,18 +92,21 @@ class Registered:
 
 
 @pytest.fixture
-def shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shim]:
-    """A copy of its own, so that nothing of another test is in it."""
+def shim(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shim]:
+    """A copy of its own, so that nothing of another test is in it; the parameter is how long it waits."""
     shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path)
     monkeypatch.setattr(native, "FOLDER", tmp_path)
-    shim = Shim("CPU")
+    shim = Shim("CPU", wait_ms=getattr(request, "param", 0))
     yield shim
     shim.clear_callback()
 
 
-def emits_new(shim: Shim) -> native.GraphCallback:
+def emits(shim: Shim, *graphs: bytes) -> native.GraphCallback:
+    """A callback that makes each of some graphs the result, in turn."""
+
     def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
-        shim.emit(output, b"new")
+        for graph in graphs or (b"new",):
+            shim.emit(output, graph)
         return native.DONE
 
     return callback
@@ -135,55 +138,41 @@ def test_an_interface_of_another_version_is_refused(change: dict[str, Any], shim
     assert not shim.is_registered
 
 
-def test_shim_knows_that_it_is_registered(shim: Shim) -> None:
-    assert not shim.is_registered
-    Registered(shim.path)
-    assert shim.is_registered
-
-
 def test_callback_gets_the_graph_and_gives_the_new_one(shim: Shim) -> None:
-    seen = []
-
     def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
-        seen.append(ctypes.string_at(data, length))
-        shim.emit(output, b"new " + seen[-1])
+        shim.emit(output, b"new " + ctypes.string_at(data, length))
         return native.DONE
 
+    assert not shim.is_registered
     registered = Registered(shim.path)
+    assert shim.is_registered
     shim.set_callback(callback)
     assert registered.optimize(b"gra\0ph") == b"new gra\0ph"
-    assert seen == [b"gra\0ph"]
 
 
 def test_graph_is_unchanged_when_the_callback_gives_nothing_or_is_removed(shim: Shim) -> None:
     registered = Registered(shim.path)
     shim.set_callback(lambda *_: native.DONE)
     assert registered.optimize(b"graph") == b"graph"
-    shim.set_callback(emits_new(shim))
+    shim.set_callback(emits(shim))
     shim.clear_callback()
     assert registered.optimize(b"graph") == b"graph"
 
 
 def test_a_callback_that_was_replaced_is_let_go(shim: Shim) -> None:
-    first = emits_new(shim)
+    first = emits(shim)
     gone = weakref.ref(first)
     shim.set_callback(first)
     del first
     shim.clear_callback()
-    shim.set_callback(emits_new(shim))
+    shim.set_callback(emits(shim))
     assert gone() is None
     assert Registered(shim.path).optimize(b"graph") == b"new"
 
 
 def test_last_graph_that_is_emitted_counts(shim: Shim) -> None:
-    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
-        shim.emit(output, b"first")
-        shim.emit(output, b"second")
-        return native.DONE
-
-    registered = Registered(shim.path)
-    shim.set_callback(callback)
-    assert registered.optimize(b"graph") == b"second"
+    shim.set_callback(emits(shim, b"first", b"second"))
+    assert Registered(shim.path).optimize(b"graph") == b"second"
 
 
 def optimized_in_a_child(registered: Registered, shim: Shim) -> bytes:
@@ -201,7 +190,7 @@ def optimized_in_a_child(registered: Registered, shim: Shim) -> bytes:
 
 def test_a_child_forked_before_the_first_graph_has_its_own_changed(shim: Shim) -> None:
     registered = Registered(shim.path)
-    shim.set_callback(emits_new(shim))
+    shim.set_callback(emits(shim))
     assert optimized_in_a_child(registered, shim) == b"new"
     assert registered.optimize(b"graph") == b"new"
 
@@ -210,9 +199,9 @@ def test_a_child_forked_before_the_first_graph_has_its_own_changed(shim: Shim) -
 def test_graph_is_unchanged_in_a_child_forked_after_the_first_graph(was_on: bool, shim: Shim) -> None:
     registered = Registered(shim.path)
     if was_on:
-        shim.set_callback(emits_new(shim))
+        shim.set_callback(emits(shim))
     registered.optimize(b"graph")
-    shim.set_callback(emits_new(shim))
+    shim.set_callback(emits(shim))
     assert optimized_in_a_child(registered, shim) == b"graph"
     assert registered.optimize(b"graph") == b"new"
 
@@ -225,34 +214,25 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, old)
 
 
-@pytest.mark.parametrize("with_lock", [True, False])
-def test_the_callback_runs_whether_the_caller_has_the_lock_or_not(with_lock: bool, shim: Shim) -> None:
+def test_the_callback_runs_whether_the_caller_has_the_lock_or_not(shim: Shim) -> None:
     registered = Registered(shim.path)
-    shim.set_callback(emits_new(shim))
-    assert registered.optimize(b"graph", with_lock=with_lock) == b"new"
+    shim.set_callback(emits(shim))
+    assert [registered.optimize(b"graph", with_lock=with_lock) for with_lock in (True, False)] == [b"new"] * 2
     assert shim.skipped == 0
 
 
 def test_the_callback_is_told_which_thread_waits_for_it(shim: Shim) -> None:
-    seen = []
-
-    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
-        seen.append((thread, threading.get_native_id()))
-        return native.DONE
-
-    registered = Registered(shim.path)
-    shim.set_callback(callback)
-    registered.optimize(b"graph")
+    seen: list[tuple[int, int]] = []
+    shim.set_callback(lambda *visit: seen.append((visit[-1], threading.get_native_id())) or native.DONE)
+    Registered(shim.path).optimize(b"graph")
     ((waits, runs),) = seen
     assert waits == threading.get_native_id() != runs
 
 
-def test_a_graph_does_not_wait_for_a_lock_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path)
-    monkeypatch.setattr(native, "FOLDER", tmp_path)
-    shim = Shim("CPU", wait_ms=50)
+@pytest.mark.parametrize("shim", [50], indirect=True)
+def test_a_graph_does_not_wait_for_a_lock_that_is_kept(shim: Shim) -> None:
     registered = Registered(shim.path)
-    shim.set_callback(emits_new(shim))
+    shim.set_callback(emits(shim))
     got: list[bytes] = []
     deadline = time.monotonic() + 60
 
@@ -271,18 +251,12 @@ def test_a_graph_does_not_wait_for_a_lock_that_is_kept(tmp_path: Path, monkeypat
     while registered.optimize(b"graph") != b"new":  # soon after the lock is free again
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    shim.clear_callback()
 
 
 @pytest.mark.parametrize("works", [False, True])
-def test_a_graph_waits_longer_for_a_lock_while_the_process_works(
-    works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path)
-    monkeypatch.setattr(native, "FOLDER", tmp_path)
-    shim = Shim("CPU")
+def test_a_graph_waits_longer_for_a_lock_while_the_process_works(works: bool, shim: Shim) -> None:
     registered = Registered(shim.path)
-    shim.set_callback(emits_new(shim))
+    shim.set_callback(emits(shim))
     visits: list[float] = []
     ends = threading.Event()
 
@@ -307,7 +281,6 @@ def test_a_graph_waits_longer_for_a_lock_while_the_process_works(
     ends.set()
     for thread in threads:
         thread.join()
-    shim.clear_callback()
     if works and shim.skipped and os.getloadavg()[0] > (os.cpu_count() or 1):
         pytest.skip("other programs take the processor, so this one cannot be seen to work")
     assert (shim.skipped == 0) is works
@@ -316,14 +289,9 @@ def test_a_graph_waits_longer_for_a_lock_while_the_process_works(
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_is_raised_again_after_the_callback(shim: Shim) -> None:
-    log = []
-
-    def callback(data: int, length: int, item: int, output: int, thread: int) -> int:
-        log.append("callback ended")
-        return native.INTERRUPTED
-
+    log: list[str] = []
     registered = Registered(shim.path)
-    shim.set_callback(callback)
+    shim.set_callback(lambda *_: log.append("callback ended") or native.INTERRUPTED)
     with pytest.raises(KeyboardInterrupt):
         registered.optimize(b"graph", with_lock=True)
     assert registered.optimize(b"graph") == b"graph"  # the next visit of the same graph must not catch the signal

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.hooks import tflite
+from amp_tf.hooks import conflicts
 from amp_tf.offline.explain import explain
 from amp_tf.oplists.hardware import Hardware
 from tests import as_cpu
@@ -125,7 +125,7 @@ def test_of_a_model_that_amp_tf_converted_the_original_is_asked_for(precision: s
             Exception, match=r"^TFLite's converter: amp_tf converted this model to 16 bit, .* the original"
         ):
             converters[precision].convert()
-    assert not tflite._patches
+    assert not conflicts._patches
 
 
 FORCED = """

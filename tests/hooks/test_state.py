@@ -48,10 +48,7 @@ if thread.is_alive():
 
 @pytest.mark.parametrize(
     ("module", "lock"),
-    [
-        ("amp_tf.hooks.step_times", "module._lock"),
-        ("amp_tf.reporting.process", "module._ledger._lock"),
-    ],
+    [("amp_tf.hooks.step_times", "module._lock"), ("amp_tf.reporting.process", "module._ledger._lock")],
 )
 def test_a_session_that_is_collected_waits_for_no_lock_of_ours(
     module: str, lock: str, site_folder: Path, tmp_path: Path
@@ -88,7 +85,8 @@ def test_a_thread_knows_its_own_collections_alone() -> None:
 def test_everything_that_is_known_of_the_cpu_is_known_in_the_hooks(monkeypatch):
     cpu = Hardware(cpu_has_bf16=True, cpu_has_avx512=True)
     monkeypatch.setattr(Hardware, "detect_cpu", lambda: cpu)
-    monkeypatch.setattr(state, "_gpu_capabilities", lambda: ((8, 0),))
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [kind])
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: {"compute_capability": (8, 0)})
     assert state.hardware.__wrapped__() == Hardware(((8, 0),), cpu_has_bf16=True, cpu_has_avx512=True)
 
 

@@ -128,10 +128,7 @@ def test_runs_of_a_session_are_named_by_what_they_fetch(measured):
         for _ in range(3):
             session.run([y, z], {x: 1.0})
         session.run({"only": z}, {x: 1.0})
-    assert {key: row["steps"] for key, row in measured().items()} == {
-        ("session", "y:0, z:0"): 3,
-        ("session", "z:0"): 1,
-    }
+    assert {key: row["steps"] for key, row in measured().items()} == {("session", "y:0, z:0"): 3, ("session", "z:0"): 1}
 
 
 def test_the_page_tells_what_was_measured_of_one_run_and_of_several_side_by_side():

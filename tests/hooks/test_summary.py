@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -110,7 +111,7 @@ def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
     use_own_ledger(monkeypatch)
     monkeypatch.setattr(summary, "_parts", [])
-    monkeypatch.setattr(summary, "_has_xla_functions", lambda: False)  # those of other tests may be alive
+    monkeypatch.setattr(summary, "_functions", dict)  # those of other tests may be alive
 
 
 @pytest.mark.usefixtures("nothing_seen")
@@ -180,31 +181,27 @@ def test_after_a_traceback_of_the_program_the_line_comes_only_if_something_was_d
     assert ("amp_tf: " in ended.err) is is_told
 
 
+TRACED = ("__inference_step_12",)
+
+
 @pytest.mark.usefixtures("nothing_seen")
 @pytest.mark.parametrize(
     ("graphs", "seen", "reason"),
     [
-        ({}, process_state.ProcessState(off="amp_tf is off"), "amp_tf is off"),
-        ({"grappler": 3}, process_state.ProcessState(idle="another plugin is loaded"), "another plugin is loaded"),
-        ({"grappler": 2}, process_state.ProcessState(xla_graphs=2), summary.ONLY_XLA),
-        ({}, process_state.ProcessState(failures=2), summary.ALL_FAILED),
-        ({}, process_state.ProcessState(), summary.EAGER),
-        (
-            {},
-            process_state.ProcessState(traced=("__inference_step_12",)),
-            summary.TRACED_BEFORE.format(count=1, example="step"),
-        ),
-        (
-            {"grappler": 1},
-            process_state.ProcessState(traced=("__inference_step_12",)),
-            "no node of any graph is one that 16 bit is for",
-        ),
-        ({}, process_state.ProcessState(not_installed={PLUGIN: "OSError: no"}), summary.NO_PLUGIN),
-        ({}, process_state.ProcessState(not_installed={XLA: "OSError: no"}), summary.EAGER),
+        ({}, {"off": "amp_tf is off"}, "amp_tf is off"),
+        ({"grappler": 3}, {"idle": "another plugin is loaded"}, "another plugin is loaded"),
+        ({"grappler": 2}, {"xla_graphs": 2}, summary.ONLY_XLA),
+        ({}, {"failures": 2}, summary.ALL_FAILED),
+        ({}, {}, summary.EAGER),
+        ({}, {"traced": TRACED}, summary.TRACED_BEFORE.format(count=1, example="step")),
+        ({"grappler": 1}, {"traced": TRACED}, "no node of any graph is one that 16 bit is for"),
+        ({}, {"not_installed": {PLUGIN: "OSError: no"}}, summary.NO_PLUGIN),
+        ({}, {"not_installed": {XLA: "OSError: no"}}, summary.EAGER),
     ],
 )
-def test_the_state_tells_why(graphs: dict[str, int], seen: process_state.ProcessState, reason: str) -> None:
-    assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), seen) == reason
+def test_the_state_tells_why(graphs: dict[str, int], seen: dict[str, Any], reason: str) -> None:
+    state = process_state.ProcessState(**seen)
+    assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), state) == reason
 
 
 @pytest.mark.parametrize(("home", "reason"), [(PLUGIN, f": {summary.NO_PLUGIN}"), (XLA, "")])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from amp_tf import config
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks import switch
+from amp_tf.hooks.patches import Patches
 from tests.hooks import running
 
 # A good value and a bad one for each kind of variable; op names and folders take any text.
@@ -61,6 +63,45 @@ def test_enable_raises_on_a_bad_value(monkeypatch: pytest.MonkeyPatch) -> None:
 def off_afterwards() -> Iterator[None]:
     yield
     switch.disable()
+
+
+OF_HOOKS: dict[str, Any] = {"optimizer_state": "bfloat16", "allreduce": "float16", "watchdog": True}
+STAYING = {"_build_meta_graph"}  # what was rewritten is saved in its original form even once amp_tf is off
+
+
+@pytest.mark.parametrize("home", [hook.home for hook in switch.HOOKS if not hook.home.endswith("report_files")])
+def test_a_hook_patches_once_and_puts_everything_back(
+    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all libraries; test_patches.py says what happens where others patch the same."""
+    for library in ("tensorflow", "keras", "tf_keras"):
+        importlib.import_module(library)
+    put, before = Patches.put, {}
+
+    def recording(self: Patches, owner: Any, name: str, make: Any) -> bool:
+        was = vars(owner).get(name)
+        is_new = put(self, owner, name, make)
+        if is_new and name not in STAYING:
+            before[owner, name] = was
+        return is_new
+
+    def now() -> dict[Any, Any]:
+        return {(owner, name): vars(owner).get(name) for owner, name in before}
+
+    monkeypatch.setattr(Patches, "put", recording)
+    settings = config.AmpConfig(precision="float16", lock=str(tmp_path / "a.lock"), **OF_HOOKS)
+    hook = importlib.import_module(home)
+    hook.install(settings)
+    try:
+        first = now()
+        assert first
+        assert all(first[key] is not was for key, was in before.items())
+        hook.install(settings)
+        assert now() == first
+    finally:
+        hook.uninstall()
+        hook.uninstall()
+    assert now() == before
 
 
 @pytest.mark.usefixtures("off_afterwards")

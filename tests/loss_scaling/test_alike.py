@@ -130,13 +130,30 @@ def test_case_27_an_optimizer_with_its_own_factor_is_refused_and_told_how():
         amp_tf.LossScaleOptimizer(keras.optimizers.SGD(loss_scale_factor=8.0))
 
 
-def test_case_27_keras_takes_the_wrapper_for_its_own_and_does_not_wrap_it():
-    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD())
-    assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
-    model.dtype_policy = keras.DTypePolicy("mixed_float16")
+@pytest.mark.parametrize("kind", ["keras", "tf_keras", "legacy"])
+def test_case_27_keras_takes_the_wrapper_for_its_own_and_does_not_wrap_it(kind: str) -> None:
+    library = keras if kind == "keras" else tf_keras
+    optimizer = make(kind)
+    assert isinstance(optimizer, THEIRS[kind])
+    model = library.Sequential([library.layers.Input((2,)), library.layers.Dense(1)])
+    if library is keras:
+        model.dtype_policy = keras.DTypePolicy("mixed_float16")
     model.compile(optimizer, "mse")
     assert model.optimizer is optimizer
+
+
+@pytest.mark.parametrize("kind", ["keras", "tf_keras", "legacy"])
+def test_case_33_settings_of_the_inner_optimizer_are_read_and_set_through_the_wrapper(kind: str) -> None:
+    library = {"keras": keras.optimizers, "tf_keras": tf_keras.optimizers, "legacy": tf_keras.optimizers.legacy}[kind]
+    inner = library.Adam(0.5, beta_1=0.8, clipnorm=2.0)
+    optimizer = amp_tf.LossScaleOptimizer(inner)
+    assert (float(optimizer.beta_1), optimizer.clipnorm) == (pytest.approx(0.8), 2.0)
+    assert float(np.asarray(optimizer.learning_rate)) == 0.5
+    optimizer.clipnorm, optimizer.learning_rate, optimizer.beta_1 = 3.0, 0.25, 0.5
+    assert (inner.clipnorm, float(np.asarray(inner.learning_rate)), float(inner.beta_1)) == (3.0, 0.25, 0.5)
+    assert float(optimizer.beta_1) == 0.5
+    with pytest.raises(AttributeError):
+        _ = optimizer.no_such_thing
 
 
 def test_the_name_is_a_setting_of_keras_3_alone():

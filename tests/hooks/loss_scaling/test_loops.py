@@ -260,12 +260,7 @@ def test_nothing_is_said_of_a_gradient_penalty_with_the_two_lines(library, repli
 
 @pytest.mark.parametrize(
     "make",
-    [
-        scaled_by_us,
-        scaled_in_keras_own_wrapper,
-        statistics,
-        scaled_around_an_inner_step,
-    ],
+    [scaled_by_us, scaled_in_keras_own_wrapper, statistics, scaled_around_an_inner_step],
     ids=lambda make: make.__name__,
 )
 def test_nothing_is_said_where_a_loss_is_scaled_or_no_gradient_is_written(make, weight, log):

@@ -56,17 +56,6 @@ BATCHES = [np.random.RandomState(i).randn(4, 3).astype("float32") for i in range
 NANS = np.full((4, 3), np.nan, "float32")
 
 
-@pytest.mark.parametrize("how", ["minimize", "clip"])
-def test_tf1_optimizers_scale_by_themselves(how):
-    with installed():
-        session = Session(how)
-        weight, steps = session.train([*BATCHES[:2], NANS, *BATCHES[2:]])
-    assert len(session.scales) == 2  # the scale and its counters
-    expected, count = Session(how).train(BATCHES)
-    np.testing.assert_array_equal(weight, expected)
-    assert steps == count == 5
-
-
 def test_case_27_a_tf1_optimizer_that_is_wrapped_is_left_alone():
     def make():
         return v1.mixed_precision.MixedPrecisionLossScaleOptimizer(v1.train.AdamOptimizer(0.1), "dynamic")
@@ -90,15 +79,6 @@ class Delegating(v1.train.Optimizer):
 
     def apply_gradients(self, *args, **kwargs):
         return self._inner.apply_gradients(*args, **kwargs)
-
-
-def test_an_optimizer_that_delegates_to_another_is_scaled_once():
-    with installed():
-        session = Session(make=Delegating)
-        weight, steps = session.train([NANS, *BATCHES])
-    assert len(session.scales) == 2
-    np.testing.assert_array_equal(weight, Session(make=Delegating).train(BATCHES)[0])
-    assert steps == 5
 
 
 def test_case_32_and_k09_a_float32_saver_checkpoint_restores_into_the_scaled_graph(tmp_path, log):
@@ -201,16 +181,6 @@ class Overriding(v1.train.GradientDescentOptimizer):
         return super().apply_gradients([(g * 3.0, v) for g, v in grads_and_vars], *args, **kwargs)
 
 
-@pytest.mark.parametrize("how", ["minimize", "clip"])
-def test_what_an_optimizer_overrides_is_done_once(how):
-    with installed():
-        session = Session(how, make=lambda: Overriding(0.01))
-        weight, steps = session.train([NANS, *BATCHES])
-    assert len(session.scales) == 2
-    np.testing.assert_array_equal(weight, Session(how, make=lambda: Overriding(0.01)).train(BATCHES)[0])
-    assert steps == 5
-
-
 class Replacing(v1.train.Optimizer):
     """As BERT's optimizers do: an ``apply_gradients`` that makes variables and never calls the base class's."""
 
@@ -236,15 +206,27 @@ class Around(Delegating):
         self._inner = Replacing()
 
 
-@pytest.mark.parametrize("make", [Replacing, Around])
+OPTIMIZERS = {
+    "of TensorFlow": lambda: v1.train.AdamOptimizer(0.1),
+    "delegating to another": Delegating,
+    "overriding": lambda: Overriding(0.01),
+    "replacing the base class's step": Replacing,
+    "around one that does": Around,
+}
+
+
+@pytest.mark.parametrize("kind", [*OPTIMIZERS, "from before the switch"])
 @pytest.mark.parametrize("how", ["minimize", "clip"])
-def test_a_step_that_replaces_the_base_classs_is_skipped_too(how, make):
+def test_an_optimizer_is_scaled_by_itself_once_and_its_nonfinite_steps_are_skipped(how, kind):
+    make = OPTIMIZERS.get(kind, Replacing)
+    before = make()
     with installed():
-        session = Session(how, make=make)
-        weight, steps = session.train([NANS, *BATCHES, NANS])
-    assert len(session.scales) == 2
-    np.testing.assert_array_equal(weight, Session(how, make=make).train(BATCHES)[0])
-    assert steps == 5
+        session = Session(how, make=make if kind in OPTIMIZERS else lambda: before)
+        weight, steps = session.train([*BATCHES[:2], NANS, *BATCHES[2:], NANS])
+    assert len(session.scales) == 2  # the scale and its counters
+    expected, count = Session(how, make=make).train(BATCHES)
+    np.testing.assert_array_equal(weight, expected)
+    assert steps == count == 5
 
 
 def test_the_scale_falls_where_a_step_replaces_the_base_classs():
@@ -323,14 +305,6 @@ def test_a_class_gets_its_own_step_back():
         Replacing()
         assert vars(Replacing)["apply_gradients"] is not original
     assert vars(Replacing)["apply_gradients"] is original
-
-
-def test_an_optimizer_from_before_the_switch_is_scaled_too():
-    optimizer = Replacing()
-    with installed():
-        session = Session(make=lambda: optimizer)
-        weight, _ = session.train([NANS, *BATCHES])
-    np.testing.assert_array_equal(weight, Session(make=Replacing).train(BATCHES)[0])
 
 
 @pytest.mark.parametrize("first", ["initializer", "optimizer"])

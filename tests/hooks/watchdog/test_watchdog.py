@@ -19,9 +19,8 @@ from amp_tf.config import AmpConfig
 from amp_tf.hooks import summary, switch
 from amp_tf.hooks.switch import EVERYTHING
 from amp_tf.lock import Decision, Layer
-from amp_tf.loss_scaling.replicas import HOLD, NO_LIMIT, Guard, Nonfinite
 from amp_tf.tools.watchdog import reverts
-from amp_tf.tools.watchdog.watched import LossBand
+from amp_tf.tools.watchdog.watched import HOLD, NO_LIMIT, Guard, LossBand, StepObservation
 from tests.hooks import running
 
 
@@ -44,13 +43,12 @@ def test_a_guard_skips_nan_and_what_is_above_its_limit_and_says_what_it_saw() ->
     guard = Guard()
 
     def judge(value: float, *, nonfinite: bool = False) -> bool:
-        found = Nonfinite(tf.constant([False, nonfinite]), tf.constant(False), tf.constant(value))
-        return bool(guard.judge(found, tf.constant(8.0)).numpy())
+        return bool(guard(tf.constant(value), tf.constant(nonfinite)).numpy())
 
     assert not judge(3.0)
-    assert Guard.read(guard.seen) == (3.0, False, 8.0)
+    assert StepObservation.of(guard.seen) == (3.0, False)
     assert judge(3.0, nonfinite=True)
-    assert Guard.read(guard.seen).is_nonfinite
+    assert StepObservation.of(guard.seen).is_nonfinite
     assert judge(math.nan)
     assert judge(math.inf)
     guard.limit.assign(2.0)

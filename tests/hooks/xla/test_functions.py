@@ -19,16 +19,7 @@ from amp_tf.hooks import xla
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import process
-from tests.hooks.xla.small_functions import (
-    BF16,
-    BFLOAT16,
-    W,
-    X,
-    clones,
-    definition,
-    jitted,
-    products,
-)
+from tests.hooks.xla.small_functions import BF16, BFLOAT16, W, X, clones, definition, jitted, products
 
 pytestmark = pytest.mark.usefixtures("xla_hook_off_afterwards")
 

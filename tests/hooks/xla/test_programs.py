@@ -116,15 +116,7 @@ def test_auto_on_a_cpu_gives_xla_the_very_programs_of_float32(tf_keras_jit, tmp_
     assert int(ended.summary[3].replace(",", "")) > 0
 
 
-FUNCTION_WAYS = (
-    "tape_inside",
-    "tape_outside",
-    "second_order",
-    "custom_gradient",
-    "retraced",
-    "in_session",
-    "served",
-)
+FUNCTION_WAYS = ("tape_inside", "tape_outside", "second_order", "custom_gradient", "retraced", "in_session", "served")
 
 
 @pytest.mark.parametrize("way", FUNCTION_WAYS)
