@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
     "cli/": (1790, 10, 3),
-    "cpu/": (1317, 5, 1),
+    "cpu/": (1319, 5, 1),
     "graph/": (2928, 14, 2),
     "hooks/": (3756, 20, 4),
     "loss_scaling/": (2475, 11, 0),
@@ -22,8 +22,8 @@ BUDGET = {
     "rewriting/": (1819, 10, 2),
     "tools/": (6176, 26, 2),
     "*.py": (1469, 8, 4),
-    "all": (29926, 142, 23),
-    "tests/": (42505, 282, 102),
+    "all": (29928, 142, 23),
+    "tests/": (42512, 282, 102),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

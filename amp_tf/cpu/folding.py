@@ -54,6 +54,7 @@ from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import CostTable
 from amp_tf.oplists.fusions import FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS
+from amp_tf.oplists.table import BIASES, SCALABLE
 from amp_tf.painting.eligibility import Folded
 from amp_tf.painting.kernels import find_gelus
 
@@ -66,7 +67,7 @@ SUFFIX = "AmpTfFold"  #: ends the names of new nodes
 def fold(form: Form) -> Form:
     """Folds all batch normalization for which it is right and pays."""
     view = form.view
-    readers = view.edges.dst_node[view.mask_with(table.SCALABLE)[view.edges.src_node]]
+    readers = view.edges.dst_node[view.mask_with(SCALABLE)[view.edges.src_node]]
     if not view.mask_with(("Mul",))[readers].any():
         return form
     search = _Search(form)
@@ -108,7 +109,7 @@ class _Search:
     def run(self) -> None:
         """Finds all moves: of scales, then of biases, then what follows these."""
         for product, op in enumerate(self._view.ops):
-            if op in table.SCALABLE:
+            if op in SCALABLE:
                 self._fold_scale(product)
         for product in self._scales:
             self._fold_bias(product)
@@ -130,7 +131,7 @@ class _Search:
             return
         if scale in self._scales.values():
             return  # it multiplies the results of two convolutions, and scales the other one's filter
-        is_depthwise = table.SCALABLE[self._view.ops[product]]
+        is_depthwise = SCALABLE[self._view.ops[product]]
         if is_depthwise and self._has_two_sums_behind(scale):
             return
         kernel = self._view.inputs(product)[1]
@@ -145,7 +146,7 @@ class _Search:
             return
         if not _pays(result, filter_shape, self._form.job.resolution.costs):
             return
-        if any(self._view.ops[source] in table.SCALABLE for source, _ in self._view.inputs(vector[0])):
+        if any(self._view.ops[source] in SCALABLE for source, _ in self._view.inputs(vector[0])):
             return  # perhaps a scaled result too, which moves away
         if is_depthwise:
             vector = self._reshaped(vector, filter_shape[2:], scale)
@@ -274,7 +275,7 @@ def _pays(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
 def lift(form: Form) -> Form:
     """Lifts all biases for which it is right."""
     view, edges = form.view, form.view.edges
-    is_product, is_reshaping, is_bias = map(view.mask_with, (table.MATRIX_PRODUCT, table.RESHAPING, table.BIASES))
+    is_product, is_reshaping, is_bias = map(view.mask_with, (table.MATRIX_PRODUCT, table.RESHAPING, BIASES))
     first = edges.dst_position == 0
     behind = edges.at(first & is_product[edges.src_node] & is_reshaping[edges.dst_node])
     product_of = {reshaping: product for product, reshaping in behind.rows("src_node", "dst_node")}

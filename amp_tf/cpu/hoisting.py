@@ -54,6 +54,7 @@ from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
 from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
+from amp_tf.oplists.table import READ_OPS
 
 if TYPE_CHECKING:
     from amp_tf.rewriting.form import Form
@@ -256,7 +257,7 @@ def _reads_behind_enters(view: GraphView) -> set[Node]:
         return set()
     return {
         node
-        for node in view.nodes_with(table.READ_OPS)
+        for node in view.nodes_with(READ_OPS)
         if view.dtypes[view.base[node] + view.signatures[node].outputs[0]] == datatypes.FLOAT
         and view.ops[_handle_path(view, node)[-1]] == "Enter"
     }

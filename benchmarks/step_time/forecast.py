@@ -64,7 +64,7 @@ def saved_ms(report: Any) -> Saved:
     A step may run several graphs, as those of a recurrent layer of tf_keras; one that was traced or rewritten several
     times counts once.
     """
-    from amp_tf.reporting.figures import GraphFigures, cast_elements, cast_time, times_before_and_now
+    from amp_tf.reporting.figures import GraphFigures, elements_of, times_before_and_now
 
     saved: dict[tuple[int, int], tuple[float, float, float]] = {}
     for graph in report.graphs:
@@ -75,8 +75,10 @@ def saved_ms(report: Any) -> Saved:
         is_product = found.figures.is_product
         casts = 0.0
         for cast in found.basis.casts:
-            elements = cast_elements(found.basis, cast) or 0
-            casts += cast_time(found.basis, cast, elements) * float(found.figures.runs[cast.node])
+            costs = found.basis.resolution.costs
+            time = costs.of_cast_to_f16 if cast.to_f16 else costs.of_cast_to_float32
+            elements = elements_of(found.basis, cast.node, cast.port) or 0
+            casts += time(elements) * float(found.figures.runs[cast.node])
         parts = float((before - now)[is_product].sum()), float((before - now)[~is_product].sum()), casts
         saved[found.view.node_count, int(found.is_f16.sum())] = parts
     products, others, casts = (sum(parts) / 1e6 for parts in zip(*saved.values(), strict=True)) if saved else (0.0,) * 3

@@ -152,8 +152,8 @@ def test_a_process_tells_its_rewrites_apart() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("forked")
 def test_exports_are_float32_and_answer_as_the_model_does(tmp_path: Path) -> None:
+    """In processes of their own: what TFLite's converter writes in a fork has no signatures."""
     formats = ("keras", "h5", "weights", "export", "module", "tflite", "tflite16")
     environ = running.environment(tmp_path, ON | {"AMP_TF_PRECISION": "bfloat16"})
     written = run_exports(Path(sys.executable), environ, str(tmp_path), "--formats", *formats)

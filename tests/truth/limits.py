@@ -123,6 +123,13 @@ LIMITS: tuple[Limit, ...] = (
         tensors="loss",
     ),
     Limit(
+        "keras.optimizers/Lamb",
+        ("bfloat16", "auto"),
+        7.0,
+        "its first steps are as long as the weights are, so a rounding in one is seen at full size in the next",
+        tensors="(move|state).*",
+    ),
+    Limit(
         "keras.optimizers/Lion",
         ("bfloat16", "auto"),
         30.0,
@@ -200,7 +207,7 @@ LIMITS: tuple[Limit, ...] = (
         "the quantile of 0.5 + x is that of x, and 0.5 + x is rounded, once",
     ),
     Limit(
-        r"tf\.math/(erfinv|mod|scalar_mul|softplus|squared_difference|subtract)",
+        r"tf\.math/(erfinv|mod|scalar_mul|softplus|squared_difference|subtract)|practice/state space",
         ALL,
         9.0,
         "a loss that is off by at most six roundings of one value; those of the ideal program happen to cancel",
