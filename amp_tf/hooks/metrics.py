@@ -1,9 +1,9 @@
 """``amp-tf tune -- python train.py``: measures the metric inside the program, which stays as it is.
 
 A metric is a name in the history of Keras' ``fit``, of which the last value of the last ``fit`` counts; or
-module:function``, which is called with the model after each ``fit``, or as the program ends if it takes no arguments or
-is defined below. The module may be the program itself, by whatever name or way it was started: imported once more, it
-would have weights that nobody trained. This module is imported by every Python below the command, so it imports little.
+``module:function``, which is called with the model after each ``fit``, or as the program ends if it takes no arguments
+or is defined below. The module may be the program itself, by whatever name or way it was started: imported once more,
+it would have weights that nobody trained. Every Python below the command imports this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _fit(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
     _note_program()
     history = getattr(result, "history", {})
     _answer["history"] = [*history]
-    for name in os.environ[NAMES].splitlines():
+    for name in os.environ.get(NAMES, "").splitlines():
         if ":" not in name:
             if history.get(name):
                 _answer["values"][name] = float(history[name][-1])
@@ -83,7 +83,7 @@ def _at_exit(process: int) -> None:
     if os.getpid() != process:  # a forked child
         return
     _note_program()
-    for name in os.environ[NAMES].splitlines():
+    for name in os.environ.get(NAMES, "").splitlines():
         try:
             if ":" in name and name not in _answer["values"]:
                 function = _function(name, at_exit=True)
