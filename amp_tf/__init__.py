@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from amp_tf.rewriting.pipeline import rewrite as rewrite
     from amp_tf.tools.comparing.comparison import Comparison as Comparison
     from amp_tf.tools.comparing.pipeline import compare as compare
-    from amp_tf.tools.tuning import tune as tune
     from amp_tf.tools.tuning.result import Tuned as Tuned
+    from amp_tf.tools.tuning.tuning import tune as tune
 
 __version__ = "0.1.0"
 
@@ -63,8 +63,8 @@ _NAMES = {  # by the module that has them
     "rewriting.pipeline": "RewriteResult rewrite",
     "tools.comparing.comparison": "Comparison",
     "tools.comparing.pipeline": "compare",
-    "tools.tuning": "tune",
     "tools.tuning.result": "Tuned",
+    "tools.tuning.tuning": "tune",
 }
 _HOMES = {name: f"amp_tf.{home}" for home, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_HOMES)

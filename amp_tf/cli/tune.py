@@ -21,10 +21,10 @@ from amp_tf.cli.models import hardware_for, read_config
 from amp_tf.cli.run import bootstrapped
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, ENV_VARS, SWITCH_VARS, AmpConfig
 from amp_tf.errors import AmpError, ConfigError
-from amp_tf.hooks import metrics
 from amp_tf.lock import Lock, read
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
+from amp_tf.tools.tuning import ANSWER, FOLDER, NAMES
 from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
 
@@ -143,8 +143,8 @@ class TunedScript:
                 program.wait()
             text, status = output.read_text(errors="replace"), program.returncode
             answer: dict[str, Any] = {"values": {}, "history": (), "failure": ""}
-            with contextlib.suppress(FileNotFoundError):  # what amp_tf.hooks.metrics measured in the program
-                answer = dict(json.loads((place / metrics.ANSWER).read_text()))
+            with contextlib.suppress(FileNotFoundError):  # what was measured in the program
+                answer = dict(json.loads((place / ANSWER).read_text()))
             found = dict(answer["values"])
             for asked in self.metrics:
                 if asked.startswith(PRINTED):  # the last such number
@@ -178,7 +178,7 @@ class TunedScript:
         others = {name: text for name, text in os.environ.items() if name not in (*SWITCH_VARS[:2], "AMP_TF_LOCK")}
         environ = {**bootstrapped(others), **variables_of(self.config)}
         asked = [name for name in self.metrics if not name.startswith(PRINTED)]
-        environ |= {metrics.FOLDER: str(place), metrics.NAMES: "\n".join(asked)}
+        environ |= {FOLDER: str(place), NAMES: "\n".join(asked)}
         if way is Way.FLOAT32:
             return {**environ, DISABLE_VAR: "1"}
         environ |= {ENABLE_VAR: "1", "AMP_TF_REPORT": str(place), "AMP_TF_LOCK": str(place / "amp.lock")}

@@ -28,9 +28,9 @@ if "_amp_tf_start" in sys.modules or _home is not None:  # a Python of another e
         comparing.install()
     if "_AMP_TF_METRICS" in os.environ:  # amp-tf tune -- python …
         _amp_tf_start.load_package()
-        from amp_tf.hooks import metrics
+        from amp_tf.tools import tuning
 
-        metrics.install()
+        tuning.install()
 
 _users = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
 if _users is not None and _users.loader is not None:

@@ -1,138 +1,133 @@
 """Finds the smallest part of a model that has to stay in float32, by training it, and writes it to a lock file.
 
-``amp_tf.tune`` trains by calling a function in this process; the command, by running a program.
+``amp-tf tune -- python train.py`` measures the metric inside the program, which stays as it is, by what stands here.
+
+A metric is a name in the history of Keras' ``fit``, of which the last value of the last ``fit`` counts; or
+``module:function``, which is called with the model after each ``fit``, or as the program ends if it takes no arguments
+or is defined below. The module may be the program itself, by whatever name or way it was started: imported once more,
+it would have weights that nobody trained. Every Python below the command imports this package, so it imports little.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import os
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
-from amp_tf.config import AmpConfig, check_config
-from amp_tf.errors import ConfigError
-from amp_tf.hooks import state as process_state
-from amp_tf.hooks import step_times, switch
-from amp_tf.lock import Lock, read
-from amp_tf.oplists.targets import resolve_target
-from amp_tf.reporting import files, process
-from amp_tf.reporting.document import make_document
-from amp_tf.tools.comparing import LIBRARIES, functions
-from amp_tf.tools.comparing.training import CompareRequest, Training
-from amp_tf.tools.tuning.result import Outcome, Tuned, read_goal
-from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
+from amp_tf.hooks import imports
 
-METRIC = "metric"
-_WHERE = "amp_tf.tune"
+TYPE_CHECKING = False  # the name that type checkers know; importing typing costs every start
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+FOLDER = "_AMP_TF_METRICS"  #: names the folder for the answer; internal, so it is in no table of variables
+NAMES = "_AMP_TF_METRIC_NAMES"  #: the metrics, a line each
+ANSWER = "metrics.json"
+_answer: dict[str, Any] = {"values": {}, "history": [], "failure": ""}
+_model: list[Any] = []  # that of the last fit
+_programs: list[tuple[ModuleType, str, str]] = []  # what ran as __main__, each with its file and its module's name
+_folder = ""  # in which Python was started
 
 
-def tune(
-    train: Callable[[], float],
-    *,
-    max_drop: float | None = None,
-    max_rise: float | None = None,
-    max_runs: int = 40,
-    lock: str = "amp.lock",
-    config: AmpConfig | None = None,
-    tell: Callable[[str], None] = print,
-) -> Tuned:
-    """Finds the smallest part of a model that has to stay in float32, and writes it to a lock file.
+def install() -> None:
+    """Waits for the import of Keras, and for the end of the program, if the command's variables ask for it."""
+    if not os.path.isdir(os.environ.get(FOLDER, "")):
+        return
+    global _folder
+    _folder = os.getcwd()
+    imports.watch("keras", "tf_keras")  # Keras imports TensorFlow, so its own import has begun by then
+    for library in ("keras", "tf_keras"):
+        imports.after_import(library, _on_import)
+    imports.after_import("tensorflow", _on_tensorflow)
 
-    The function is called again and again: in float32 twice, with all in 16 bit that amp_tf converts, and with ever
-    fewer layers in float32. Its first training step is compared once, to know where to begin. The method is that of
-    :mod:`amp_tf.tools.search`.
 
-    Args:
-        train: builds the model anew, trains it and returns the metric, a number. What it built in an earlier call must
-            not be used again: TensorFlow would run the graphs of that call.
-        max_drop: by how much the metric may be smaller than in float32; or
-        max_rise: by how much it may be larger, of a loss.
-        max_runs: how often it is called at most.
-        lock: the file to write; what one that is there keeps in float32 is tried before anything else.
-        config: what to convert; the environment's settings by default.
-        tell: called with a line for each run.
+def _on_import(library: str) -> None:
+    from amp_tf.hooks.patches import Patches, calling
 
-    Returns:
-        What was found; its ``lock`` is ``None`` where nothing suffices, and then no file is written.
+    model = sys.modules[library].Model
+    owner = next(base for base in model.__mro__ if "fit" in vars(base))
+    Patches().put(owner, "fit", calling(_fit))  # as long as the process lives
 
-    Raises:
-        ConfigError: an argument is not valid, amp_tf is on already, or nothing would be converted.
-        FileError: the lock file cannot be written.
-        AmpError: in float32 the function gives no number, or amp_tf changes it although nothing is in 16 bit.
-    """
-    if (max_drop is None) == (max_rise is None):
-        raise ConfigError("expected max_drop or max_rise", where=_WHERE, fix="Write max_drop=0.01 for an accuracy")
-    if switch.is_enabled():
-        fix = "Call it with amp_tf off: it is turned on for each run"
-        raise ConfigError("amp_tf is on", where=_WHERE, fix=fix)
-    config = AmpConfig.from_env() if config is None else check_config(config, where=_WHERE)
-    config = dataclasses.replace(config, lock=None)
-    goal = read_goal(METRIC, max_drop=max_drop, max_rise=max_rise, max_runs=max_runs)
-    path = Path(lock).absolute()  # the function may change the current folder
-    files.check_writable(path)
-    before = read(str(path), may_be_missing=True)
-    with tempfile.TemporaryDirectory(prefix="amp_tf_tune_") as folder:
-        program = _Function(train, config, Path(folder))
-        journal = Journal(Path(folder) / "runs", {"function": getattr(train, "__name__", "train")})
-        made = resolve_target(config, process_state.hardware()).facts()
-        tuning = Tuning(program, goal, journal, most_runs=max_runs, tell=tell, before=before, made=made)
-        state = process_state.current().config
+
+def _on_tensorflow(name: str) -> None:
+    import atexit
+
+    _note_program()
+    atexit.register(_at_exit, os.getpid())
+
+
+def _note_program() -> None:
+    """Records what runs as ``__main__``: as the program ends, Python has taken the file from it, or runpy it."""
+    main = sys.modules["__main__"]
+    if all(main is not known for known, _, _ in _programs):
+        file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+        _programs.append((main, os.path.realpath(file) if file else "", spec.name if spec else ""))
+
+
+def _fit(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    result = original(self, *args, **kwargs)
+    _note_program()
+    history = getattr(result, "history", {})
+    _answer["history"] = [*history]
+    for name in os.environ.get(NAMES, "").splitlines():
+        if ":" not in name:
+            if history.get(name):
+                _answer["values"][name] = float(history[name][-1])
+        elif (function := _function(name)) and _takes_model(function):
+            _answer["values"][name] = float(function(self))
+    _model[:] = [self]
+    _write()
+    return result
+
+
+def _at_exit(process: int) -> None:
+    if os.getpid() != process:  # a forked child
+        return
+    _note_program()
+    for name in os.environ.get(NAMES, "").splitlines():
         try:
-            tuned = tuning.for_accuracy()
-        finally:
-            process_state.note(config=state)
-    if tuned.lock is not None:
-        tuned.write(path)
-    return tuned
-
-
-@dataclasses.dataclass(frozen=True)
-class _Function:
-    """A function that trains, what to convert, and a folder for the lock files of the runs."""
-
-    train: Callable[[], float]
-    config: AmpConfig
-    folder: Path
-
-    def run(self, way: Way, lock: Lock) -> Outcome:
-        """Calls the function once."""
-        if way is Way.FLOAT32:
-            return self._call()
-        path = self.folder / "amp.lock"
-        path.write_text(lock.to_text())
-        changes: dict[str, Any] = {"lock": str(path), "report_path": str(self.folder)}
-        if way is Way.NOTHING:
-            changes["keep_float32"] = (".",)
-        process.reset()
-        step_times.reset()
-        with switch.enable(dataclasses.replace(self.config, **changes)):
-            outcome = self._call()
-        report = {**make_document(process.report(), seconds=0), "steps": step_times.rows()}
-        return Outcome.of(outcome.metrics, report, outcome.failure)
-
-    def compare(self) -> Mapping[str, Any] | None:
-        """Calls the function until its first training step, which is compared; ``None`` where that fails."""
-        folder = self.folder / "comparison"
-        folder.mkdir()
-        training = Training(CompareRequest(folder, self.config, steps=8))
-        try:
-            for library in LIBRARIES:
-                if library in sys.modules:
-                    functions.install(training, library)
-            self.train()
-        except SystemExit:  # how a comparison ends a program
-            pass
-        finally:
-            training.patches.restore()
-        found = training.request.read_answer() or {}
-        comparison: Mapping[str, Any] | None = found.get("comparison")
-        return comparison
-
-    def _call(self) -> Outcome:
-        try:
-            return Outcome({METRIC: float(self.train())})
+            if ":" in name and name not in _answer["values"]:
+                function = _function(name, at_exit=True)
+                if _model or not _takes_model(function):
+                    _answer["values"][name] = float(function(*_model) if _takes_model(function) else function())
         except Exception as error:
-            return Outcome(failure=f"{type(error).__name__}: {error}")
+            _answer["failure"] = f"{name}: {type(error).__name__}: {error}"
+    _write()
+
+
+def _write() -> None:
+    import json
+    from pathlib import Path
+
+    from amp_tf.reporting import files
+
+    if any(_answer.values()):  # of a Python that trains nothing there is none
+        files.put(Path(os.environ[FOLDER]) / ANSWER, json.dumps(_answer))
+
+
+def _function(name: str, at_exit: bool = False) -> Any:
+    """The function of ``module:function``, of the program itself where that is the module, or None so far."""
+    import importlib
+
+    home, _, attribute = name.partition(":")
+    if _folder not in sys.path:
+        sys.path.append(_folder)
+    programs = [main for main, *known in _programs if _is_called(home, *known)]
+    module = next((main for main in programs if hasattr(main, attribute)), None) or (*programs, None)[0]
+    if module and not at_exit:
+        return getattr(module, attribute, None)
+    return getattr(module or importlib.import_module(home), attribute)
+
+
+def _is_called(home: str, file: str, module: str) -> bool:
+    """Whether a module's name is that of a program, or that of its file. Asking Python would import its packages."""
+    stem = os.path.splitext(file)[0].removesuffix(f"{os.sep}__init__")
+    return home in ("__main__", module) or f"{os.sep}{stem}".endswith(os.sep + home.replace(".", os.sep))
+
+
+def _takes_model(function: Callable[..., Any]) -> bool:
+    import inspect
+
+    parameters = inspect.signature(function).parameters.values()
+    return any(one.default is one.empty and one.kind is not one.VAR_KEYWORD for one in parameters)
