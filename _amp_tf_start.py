@@ -160,7 +160,8 @@ def _start_if_asked_for(name: str) -> None:
 def _on_tensorflow(name: str) -> None:
     from amp_tf.hooks import switch
 
-    switch.follow()
+    switch.obey_environment()
+    follow(switch.on_change)
 
 
 def _tell_unknown() -> None:

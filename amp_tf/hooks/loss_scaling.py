@@ -1,9 +1,8 @@
-"""Automatic loss scaling: what ``TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING`` does to Keras, tf_keras and TF1.
+"""Automatic loss scaling: what ``TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING`` does to Keras and tf_keras.
 
-:func:`install` patches each library that is imported so far and may be called again after another import; TensorFlow's
-own patches are in :mod:`amp_tf.hooks.loss_scaling_v1`. A patch acts only if the process' graphs run in float16, which
-is asked when an optimizer is used, because devices are not known before. An optimizer that already scales its loss is
-left alone.
+What it does to TensorFlow itself is in :mod:`amp_tf.hooks.loss_scaling_v1`. A patch acts only if the process' graphs
+run in float16, which is asked when an optimizer is used, because devices are not known before. An optimizer that
+already scales its loss is left alone.
 
 Optimizers are wrapped after ``compile``, so that files name the bare optimizer and load without amp_tf. The monitor
 that ``fit`` adds only logs, and adds nothing to the history; one added by the user raises.
@@ -12,11 +11,9 @@ that ``fit`` adds only logs, and adds nothing to the history; one added by the u
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import itertools
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -24,53 +21,34 @@ from typing import Any
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, summary
 from amp_tf.hooks import state as process_state
-from amp_tf.hooks.patches import Patch, Patches, calling
+from amp_tf.hooks.patches import Patches, calling
 from amp_tf.loss_scaling import LossScaleOptimizer, is_loss_scaled, ledger
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 
-# library -> what its patches use, which exists once its import is done
-_NEEDED = {"keras": ("Model", "optimizers"), "tf_keras": ("Model", "optimizers"), "tensorflow": ("compat",)}
-_CUSTOM_LOOP = "loss_scaling.custom_loop"
+CUSTOM_LOOP = "loss_scaling.custom_loop"  #: the key of the warning that a loop does not scale its loss
 _MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains hundreds
 _CALLBACKS = 5  #: the position of ``callbacks`` among the arguments of ``fit`` after the model, in both libraries
 
 # The wrappers that no user wrote.
 _wrapped_here: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
-
-_lock = threading.RLock()
-_patches: dict[str, Patches] = {}
-_asked: Callable[[], bool] | None = None  # whether graphs run in float16; none once the hook is uninstalled
+_patches = Patches()
+_config: AmpConfig | None = None  # none where nothing is scaled
 
 
 def runs_in_float16() -> bool:
-    """Whether losses are scaled automatically in this process. Asks for the GPUs."""
-    asked = _asked
-    return asked is not None and asked()
+    """Whether losses are scaled automatically in this process: its graphs run in float16.
+
+    Asks for the GPUs, so not before a script may choose them.
+    """
+    target = resolve_target(_config, process_state.hardware()).target if _config is not None else None
+    return target is not None and target.precision is Precision.FLOAT16
 
 
 def should_scale(optimizer: Any) -> bool:
     """Whether this optimizer needs a loss scale and does not have one."""
     return optimizer is not None and not is_loss_scaled(optimizer) and runs_in_float16()
-
-
-def is_told() -> bool:
-    """Whether this process was warned already that a loop does not scale its loss."""
-    return _CUSTOM_LOOP in notices.said
-
-
-def warn_bare_loop(where: str) -> None:
-    """Warns once that a float16 loop without an optimizer does not scale its loss, and says what to write."""
-    notices.warn_once(
-        _CUSTOM_LOOP,
-        "variables are written by gradients of a loss that is not scaled, in float16, so small gradients are lost",
-        where=where,
-        fix="Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, loss = "
-        "scaler.scale(loss) inside the GradientTape, gradients = scaler.unscale(gradients), and "
-        "scaler.step(apply, gradients), where apply(gradients) writes the variables. For no scaling at all, or "
-        "where the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
-    )
 
 
 def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
@@ -87,38 +65,21 @@ def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
         return None
 
 
-def install(config: AmpConfig, runs_in_float16: Callable[[], bool] | None = None) -> bool:
-    """Wraps optimizers automatically from now on, in the libraries that are imported; returns whether any is patched.
+def install(config: AmpConfig) -> None:
+    """Wraps optimizers from now on, in the libraries that are imported. Idempotent.
 
-    With the precision ``bfloat16`` nothing is ever scaled, and nothing is patched. ``runs_in_float16`` is asked each
-    time an optimizer is used; by default it resolves the precision on the devices that TensorFlow sees then.
+    With the precision ``bfloat16`` nothing is ever scaled, and nothing is patched.
     """
-    global _asked
-    with _lock:
-        if config.precision == "bfloat16":
-            uninstall()
-            return False
-        _asked = runs_in_float16 or functools.partial(resolves_to_float16, config)
-        for library, needed in _NEEDED.items():
-            # import keras imports tensorflow while keras is half done
-            module = vars(sys.modules.get(library, object))
-            if library not in _patches and all(name in module for name in needed):
-                survive(f"amp_tf.hooks ({library})", _patch, library)
-        summary.add_part(describe)
-        return bool(_patches)
-
-
-def resolves_to_float16(config: AmpConfig) -> bool:
-    """Whether the graphs of this process run in float16. Asks for the GPUs, so not before a script may choose them."""
-    target = resolve_target(config, process_state.hardware()).target
-    return target is not None and target.precision is Precision.FLOAT16
-
-
-def replace(library: str, owner: Any, attribute: str, make: Callable[[Any], Any]) -> None:
-    """Adds a patch to those of a library, which :func:`uninstall` takes back; does nothing once they are taken back."""
-    with _lock:
-        if library in _patches:
-            _patches[library].put(owner, attribute, make)
+    global _config
+    if config.precision == "bfloat16":
+        uninstall()
+        return
+    _config = config
+    for library in ("keras", "tf_keras"):
+        # import keras imports tensorflow while keras is half done
+        if {"Model", "optimizers"} <= vars(sys.modules.get(library, object)).keys():
+            _patch(library)
+    summary.add_part(describe)
 
 
 def describe() -> str:
@@ -144,24 +105,13 @@ def describe() -> str:
 
 def uninstall() -> None:
     """Takes every patch back; optimizers that were wrapped stay so. Idempotent."""
-    global _asked
-    with _lock:
-        _asked = None
-        for patches in _patches.values():
-            patches.restore()
-        _patches.clear()
+    global _config
+    _config = None
+    _patches.restore()
 
 
 def _patch(library: str) -> None:
-    is_v1 = library == "tensorflow"
-    rows = importlib.import_module("amp_tf.hooks.loss_scaling_v1").patches() if is_v1 else _keras_patches(library)
-    _patches[library] = Patches()
-    for owner, attribute, make in rows:
-        replace(library, owner, attribute, make)
-
-
-def _keras_patches(library: str) -> list[Patch]:
-    """The patches of models, of optimizers, and of the metadata in .h5 files."""
+    """Patches models, optimizers, and the metadata in .h5 files."""
     home = sys.modules[library]
     optimizers = home.optimizers
     rows = [(home.Model, "compile", calling(_compile)), (home.Model, "fit", calling(_fit))]
@@ -177,11 +127,11 @@ def _keras_patches(library: str) -> list[Patch]:
         model_v1 = importlib.import_module("tf_keras.src.engine.training_v1").Model
         rows.append((model_v1, "compile", calling(_compile)))
     rows += [(cls, name, calling(_watch, name)) for cls, name in steps]
-    found = [(next(base for base in cls.__mro__ if name in vars(base)), name, make) for cls, name, make in rows]
+    for cls, name, make in rows:
+        _patches.put(next(base for base in cls.__mro__ if name in vars(base)), name, make)
     with contextlib.suppress(ImportError):  # the module is private: a version may lack it
         make = calling(_model_metadata, home.saving.get_registered_name)
-        found.append((importlib.import_module(metadata), "model_metadata", make))
-    return found
+        _patches.put(importlib.import_module(metadata), "model_metadata", make)
 
 
 def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -264,7 +214,7 @@ def _watch_step(optimizer: Any, name: str) -> Any:
     is_inner = is_scaled_step() or getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)  # by tf_keras
     if not is_inner and not tf.executing_eagerly() and should_scale(optimizer):
         notices.warn_once(
-            _CUSTOM_LOOP,
+            CUSTOM_LOOP,
             "a custom training loop runs in float16 without loss scaling, so small gradients are lost",
             where=f"{type(optimizer).__name__}.{name}",
             fix="Write optimizer = amp_tf.LossScaleOptimizer(optimizer) before the loop and, inside the GradientTape, "

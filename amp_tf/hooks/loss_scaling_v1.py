@@ -22,9 +22,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, state
-from amp_tf.hooks.loss_scaling import is_told, replace, runs_in_float16, should_scale, survive, warn_bare_loop
-from amp_tf.hooks.patches import Patch, calling
+from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale, survive
+from amp_tf.hooks.patches import Patches, calling
 from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
 
 # The attribute of an optimizer that holds its wrappers by graph (or "eager"): the variables belong to one graph.
@@ -45,18 +46,21 @@ _REF_OPS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
 _unscaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-def patches() -> list[Patch]:
-    """The patches of sessions, optimizers and savers, and of what computes gradients and writes variables."""
+_patches = Patches()
+uninstall = _patches.restore
+
+
+def install(config: AmpConfig) -> None:
+    """Patches sessions, optimizers and savers, and what computes gradients and writes variables. Idempotent."""
     from tensorflow.python.client import session
     from tensorflow.python.eager import backprop
     from tensorflow.python.ops import gen_resource_variable_ops, gen_state_ops, gradients_util
 
+    if config.precision == "bfloat16":
+        uninstall()
+        return
     v1 = tf.compat.v1
-    writers = [
-        *((gen_resource_variable_ops, name) for name in (*_VARIABLE_OPS, *_SCATTER_OPS)),
-        *((gen_state_ops, name) for name in _REF_OPS),
-    ]
-    return [
+    for owner, name, make in (
         (session.BaseSession, "close", calling(look_and_close)),
         (v1.train.Optimizer, "__init__", calling(_init)),
         (v1.train.Optimizer, "compute_gradients", lambda original: _method(original, "compute_gradients")),
@@ -65,8 +69,10 @@ def patches() -> list[Patch]:
         (v1.train.Saver, "restore", calling(_restore)),
         (backprop.GradientTape, "gradient", calling(_gradient, 2)),
         (gradients_util, "_GradientsHelper", calling(_gradient, 1)),
-        *((owner, name, calling(_write)) for owner, name in writers),
-    ]
+        *((gen_resource_variable_ops, name, calling(_write)) for name in (*_VARIABLE_OPS, *_SCATTER_OPS)),
+        *((gen_state_ops, name, calling(_write)) for name in _REF_OPS),
+    ):
+        _patches.put(owner, name, make)
 
 
 def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
@@ -93,9 +99,9 @@ def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
 
 def patch_overrides(optimizer: Any) -> None:
     """Patches the ``apply_gradients`` methods that an optimizer's own classes define, once each."""
-    for cls in () if is_loss_scaled(optimizer) else type(optimizer).__mro__:
+    for cls in () if is_loss_scaled(optimizer) or not _patches else type(optimizer).__mro__:
         if inspect.isfunction(vars(cls).get("apply_gradients")):  # the base class's is patched already
-            replace("tensorflow", cls, "apply_gradients", calling(_override))
+            _patches.put(cls, "apply_gradients", calling(_override))
 
 
 def _init(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -209,7 +215,7 @@ def _read_closed() -> ledger.Status:
 
 
 def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
-    if not tf.executing_eagerly() and not is_told():
+    if not tf.executing_eagerly() and CUSTOM_LOOP not in notices.said:
         sources = args[place] if len(args) > place else kwargs.get("sources", kwargs.get("xs"))
         survive("GradientTape.gradient", note_gradients, sources)
     return gradient(*args, **kwargs)
@@ -225,7 +231,7 @@ def note_gradients(sources: Any) -> None:
 
 
 def _write(write: Any, /, *args: Any, **kwargs: Any) -> Any:
-    if _unscaled and not is_told() and not tf.executing_eagerly():
+    if _unscaled and CUSTOM_LOOP not in notices.said and not tf.executing_eagerly():
         written = args[0] if args else kwargs.get("resource", kwargs.get("ref"))
         survive("Variable.assign", look_at_write, written)
     return write(*args, **kwargs)
@@ -238,7 +244,15 @@ def look_at_write(written: Any) -> None:
     if calls.is_scaled_place() or calls.is_scaled_step() or calls.is_inner_call() or not runs_in_float16():
         return
     functions = [graph.name for graph in calls.places() if hasattr(graph, "name")]  # the graph around all has none
-    warn_bare_loop(where=f"function {functions[-1]!r}" if functions else "a TF1 graph")
+    notices.warn_once(
+        CUSTOM_LOOP,
+        "variables are written by gradients of a loss that is not scaled, in float16, so small gradients are lost",
+        where=f"function {functions[-1]!r}" if functions else "a TF1 graph",
+        fix="Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, loss = "
+        "scaler.scale(loss) inside the GradientTape, gradients = scaler.unscale(gradients), and "
+        "scaler.step(apply, gradients), where apply(gradients) writes the variables. For no scaling at all, or "
+        "where the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
+    )
 
 
 def _handles(source: Any) -> Iterator[Any]:

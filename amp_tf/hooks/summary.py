@@ -21,9 +21,9 @@ from amp_tf.hooks import state as process_state
 from amp_tf.oplists.hardware import Hardware
 
 if TYPE_CHECKING:
+    from amp_tf.reporting.document import RewriteReport
     from amp_tf.reporting.document_types import ProcessFacts
     from amp_tf.reporting.process import Totals
-    from amp_tf.reporting.schema import RewriteReport
 
 EAGER = (
     "TensorFlow ran no graph of four nodes or more (it runs eagerly what is not in a tf.function, in Keras' fit, "

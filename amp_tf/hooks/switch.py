@@ -27,7 +27,6 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import _amp_tf_start
 from amp_tf.config import (
     DISABLE_VAR,
     ENV_VARS,
@@ -80,6 +79,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.layer_paths", ("keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.tools.watchdog", ("keras", "tf_keras"), setting="watchdog"),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling", _ALL),
+    Hook("loss_scaling", "amp_tf.hooks.loss_scaling_v1", ("tensorflow",)),
 )
 
 EVERYTHING = Switches(graph_rewrite=True, loss_scaling=True)
@@ -355,13 +355,8 @@ def _asked_by_environment() -> tuple[_Active | None, str]:
 _NAMES = frozenset(row.name for row in ENV_VARS)
 
 
-def follow() -> None:
-    """Applies what the environment says, now and whenever the program changes it. Idempotent."""
-    obey_environment()
-    _amp_tf_start.follow(_on_change)
-
-
-def _on_change(name: str) -> None:
+def on_change(name: str) -> None:
+    """Applies what the environment says after the program set or deleted a variable. Never raises."""
     if name in _NAMES:
         try:
             obey_environment(name)

@@ -46,9 +46,9 @@ def test_a_script_that_turns_the_switch_off_is_not_converted_but_told_what_conve
 STEPS = """
 import os
 import _amp_tf_start
+_amp_tf_start._on_tensorflow("tensorflow")
+_amp_tf_start._on_tensorflow("tensorflow")
 from amp_tf.hooks import switch
-switch.follow()
-switch.follow()
 environ, SWITCH, PRECISION = os.environ, "TF_ENABLE_AUTO_MIXED_PRECISION", "AMP_TF_PRECISION"
 def say(): print(switch._switch.active and switch._switch.active.config.precision)
 """
@@ -164,7 +164,7 @@ for change in (lambda: environ.pop(PRECISION), lambda: environ.update({PRECISION
     "a dict in the place of the environment disturbs nothing": (
         """
 os.environ = dict(environ)
-switch.follow()
+_amp_tf_start._on_tensorflow("tensorflow")
 os.environ[SWITCH] = "1"; say()
 os.environ = environ
 os.environ[SWITCH] = "1"; say()

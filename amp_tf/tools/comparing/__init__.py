@@ -8,7 +8,7 @@ one graph, in which reductions compare them (``nodes``).
 ``amp-tf compare -- python train.py`` starts the program with amp_tf off and calls :func:`install` in every Python below
 it. The first training step (``fit`` and ``train_on_batch`` of Keras and tf_keras, a ``tf.function`` that computes
 gradients, a run of a TF1 session) is compared in that process, on the program's own batches, so model, data, seeds and
-variables are the program's own and the same in both precisions (``functions``, ``sessions``). The result is written to
+variables are the program's own and the same in both precisions (``functions``). The result is written to
 a folder of the command's (``training``), which prints it.
 
 Then the program ends, as by ``sys.exit``: nobody who asks where it goes wrong wants hours of training after the answer,

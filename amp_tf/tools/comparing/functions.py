@@ -1,4 +1,4 @@
-"""The patches of Keras, tf_keras and ``tf.function`` that take the first training step of a program to be compared.
+"""The patches of Keras, tf_keras, ``tf.function`` and TF1 sessions that take a program's first training step.
 
 Keras: the first call of a model's train function is compared instead of run. ``fit`` and ``train_on_batch`` create that
 function and call it with an iterator, so the model is built, and the batches are those of the training: shuffled,
@@ -11,19 +11,29 @@ variables' values of that moment: its results, and its updates of variables.
 A function that takes a dataset or an iterator is compared before its first call, which may be the whole training, on
 one element of it for each run: one that loops over a dataset then runs one iteration; one that asks an iterator for
 several elements gets the same element each time. So one step is compared, not a loop of thousands.
+
+TF1 sessions: runs that need gradients train, and what they are fed are batches. The runs themselves go on as usual,
+except that they also fetch what their data sources produce. After the wanted number of runs with the same fetches, or
+when the session closes or the program ends, they are compared.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from amp_tf.errors import GraphError
+from amp_tf.hooks import state
 from amp_tf.hooks.patches import calling
+from amp_tf.oplists.table import DATA_SOURCES
 from amp_tf.tools import train_functions
-from amp_tf.tools.comparing import sessions
+from amp_tf.tools.comparing.flattening import reached
+from amp_tf.tools.comparing.steps import SessionRuns
 from amp_tf.tools.comparing.training import Training
 from amp_tf.tools.train_functions import Call, Repeated, as_function, as_step, generated, iterate, kept, steps_a_call
 
@@ -38,15 +48,18 @@ def install(training: Training, library: str) -> None:
         library: ``"tensorflow"``, ``"keras"`` or ``"tf_keras"``.
     """
     if library == "tensorflow":
+        from tensorflow.python.client import session
         from tensorflow.python.eager import backprop
         from tensorflow.python.eager.polymorphic_function import polymorphic_function
         from tensorflow.python.ops import gradients_util
 
+        state.watch_collections()
         patches = [
             (polymorphic_function.Function, "__call__", calling(_call, training)),
             (backprop.GradientTape, "gradient", calling(_gradient, training)),
             (gradients_util, "_GradientsHelper", calling(_gradient, training)),
-            *sessions.patches(training),
+            (session.BaseSession, "_do_run", calling(_run_session, training)),
+            (session.BaseSession, "close", calling(_close_session, training)),
         ]
     else:
 
@@ -64,7 +77,7 @@ def compare_at_exit(training: Training) -> None:
     if training.is_awaited:
         with training.surviving(), contextlib.suppress(SystemExit):
             _compare_what_is_there(training)
-            sessions.compare_what_is_there(training)
+            _compare_sessions(training)
 
 
 class _Watched:
@@ -157,7 +170,7 @@ def _gradient(training: Training, original: Any, /, *args: Any, **kwargs: Any) -
     result = original(*args, **kwargs)
     if training.is_awaited:
         with training.surviving():
-            sessions.note_gradients(result)
+            _note_gradients(result)
     return result
 
 
@@ -241,3 +254,87 @@ def _is_stream(value: Any) -> bool:
     import tensorflow as tf
 
     return isinstance(value, (tf.data.Dataset, tf.data.Iterator))
+
+
+# By session, then by fetches and feeds; None for runs that do not train.
+_kinds: weakref.WeakKeyDictionary[Any, dict[Any, SessionRuns | None]] = weakref.WeakKeyDictionary()
+_gradients: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # names of operations, by graph
+
+
+def _note_gradients(result: Any) -> None:
+    """Remembers gradients that were built outside of functions: a nest of tensors, of slices, and of ``None``."""
+    import tensorflow as tf
+
+    for gradient in tf.nest.flatten(result):
+        tensor = getattr(gradient, "values", gradient)
+        if tf.is_symbolic_tensor(tensor) and not tensor.graph.building_function:
+            _gradients.setdefault(tensor.graph, set()).add(tensor.op.name)
+
+
+def _compare_sessions(training: Training, session: Any = None) -> None:
+    """Compares the most frequent kind of training runs made so far, if there were any; of one session or of all."""
+    known = list(_kinds.values()) if session is None else [_kinds.get(session, {})]
+    found = [runs for kinds in known for runs in kinds.values() if runs and runs.batches]
+    if found:
+        _compare_runs(max(found, key=lambda runs: len(runs.batches)), training)
+
+
+def _run_session(
+    training: Training, original: Any, session: Any, handle: Any, targets: Any, fetches: Any, feeds: Any, *rest: Any
+) -> Any:
+    runs = None
+    if training.is_awaited and handle is None and not state.is_collecting() and _gradients.get(session.graph):
+        with training.surviving():
+            runs = _runs_of(session, targets, fetches, [ref.deref() for ref in feeds])
+    if runs is None:
+        return original(session, handle, targets, fetches, feeds, *rest)
+    results = original(session, handle, targets, [*fetches, *runs.given], feeds, *rest)
+    with training.surviving():
+        fed = [np.array(feeds[tensor.ref()]) for tensor in runs.fed]
+        runs.batches.append((*fed, *results[len(fetches) :]))
+        if len(runs.batches) >= training.request.steps:
+            _compare_runs(runs, training)
+    return results[: len(fetches)]
+
+
+def _close_session(training: Training, original: Any, session: Any) -> None:
+    if training.is_awaited and not state.is_collecting():
+        with training.surviving():
+            _compare_sessions(training, session)
+    original(session)
+
+
+def _runs_of(session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: Sequence[Any]) -> SessionRuns | None:
+    """The runs like this one; ``None`` where these do not train."""
+    kinds = _kinds.setdefault(session, {})
+    key = tuple(frozenset(each.name for each in wanted) for wanted in (targets, fetches, fed))
+    if key not in kinds:
+        names = {tensor.name for tensor in fed}
+
+        def sources(operation: Any) -> list[Any]:
+            return [*(given.op for given in operation.inputs if given.name not in names), *operation.control_inputs]
+
+        needed = list(reached([*targets, *(tensor.op for tensor in fetches)], sources))
+        trains = not _gradients[session.graph].isdisjoint(operation.name for operation in needed)
+        given = [tensor for operation in needed if operation.type in DATA_SOURCES for tensor in operation.outputs]
+        if trains:
+            for tensor in given:  # they are fetched beside the program's own fetches, and fed
+                if tensor.op._get_control_flow_context() is not None or tensor.dtype.name in ("variant", "resource"):
+                    raise GraphError(
+                        f"its data come from {tensor.op.name!r}, in a branch or loop or as no arrays "
+                        f"({tensor.dtype.name})",
+                        where="Session.run",
+                        fix="Take the data outside of tf.cond and tf.while_loop, as dense tensors",
+                    )
+        runs = SessionRuns(session, list(fetches), list(targets), list(fed), given, needed)
+        kinds[key] = runs if trains else None
+    return kinds[key]
+
+
+def _compare_runs(runs: SessionRuns, training: Training) -> None:
+    _kinds.clear()  # frees sessions and batches; nothing is compared after this
+    if runs.session.sess_str:
+        fix = "Train in one process, without a target"
+        raise GraphError("the session is one of a server", where="tf.compat.v1.Session", fix=fix)
+    note = f"{runs.name} was compared with the variables as they are after {len(runs.batches)} runs of it"
+    training.compare(runs, runs.batches, (note,))

@@ -1,7 +1,12 @@
-"""Traces what a user wants to compare as one step with named results, and reads the batches to feed."""
+"""The step to compare, with named results, and its batches: traced from a model or function, or cut out of a TF1 graph.
+
+Runs of a session become a step with the variables' values of that moment. It is fed what they were fed, and what their
+data sources produced, so that each version gets the same batches.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,6 +15,7 @@ import numpy as np
 
 from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError, GraphError
+from amp_tf.oplists.table import READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
 from amp_tf.tools.comparing.flattening import (
     GRADIENT,
     LOSS,
@@ -17,9 +23,11 @@ from amp_tf.tools.comparing.flattening import (
     RESULT,
     FlatStep,
     Step,
+    Variable,
     flatten,
+    flatten_graph,
+    reached,
 )
-from amp_tf.tools.comparing.sessions import SessionRuns
 from amp_tf.values import check_pattern
 
 _WHERE = "compare(batches)"
@@ -188,6 +196,112 @@ def name_of(subject: Any) -> str:
     """The name of a model or function, for messages."""
     name = getattr(subject, "name", None) or getattr(subject, "__name__", None) or type(subject).__name__
     return name.decode() if isinstance(name, bytes) else str(name)
+
+
+@dataclasses.dataclass
+class SessionRuns:
+    """Runs of one session that have the same fetches and are fed the same tensors.
+
+    Attributes:
+        session: which ran them.
+        fetches, targets: the tensors fetched and the operations run.
+        fed: the tensors that the program fed.
+        given: the outputs of data sources.
+        needed: the operations that they need.
+        batches: for each run the values of ``fed`` and ``given``.
+    """
+
+    session: Any
+    fetches: Sequence[Any]
+    targets: Sequence[Any]
+    fed: Sequence[Any]
+    given: Sequence[Any]
+    needed: Sequence[Any]
+    batches: list[tuple[np.ndarray, ...]] = dataclasses.field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The name of the runs."""
+        return str(self.targets[0].name if self.targets else self.fetches[0].op.name)
+
+    def flat_step(self, batches: Iterable[Sequence[np.ndarray]]) -> tuple[Step, FlatStep]:
+        """The step and its flat graph, with the variables' present values.
+
+        Args:
+            batches: for each run the values of ``fed`` and ``given``.
+
+        Raises:
+            GraphError: a variable has no value.
+        """
+        import tensorflow as tf
+
+        whole = self.session.graph.as_graph_def(add_shapes=True)
+        feeds: dict[str, str] = {}  # a placeholder for each tensor: in place of its node, if that has no other results
+        replaced: dict[str, Any] = {}
+        for tensor in (*self.fed, *self.given):
+            name, _, port = tensor.name.partition(":")
+            feeds[tensor.name] = name if len(tensor.op.outputs) == 1 else f"{name}/amp_tf_fed_{port}"
+            replaced[feeds[tensor.name]] = node = tf.compat.v1.NodeDef(name=feeds[tensor.name], op="Placeholder")
+            node.attr["dtype"].type = tensor.dtype.base_dtype.as_datatype_enum
+            node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+            node.attr["_output_shapes"].list.shape.add().CopyFrom(tensor.shape.as_proto())
+        nodes = dict(replaced)
+        for node in whole.node:
+            if node.name not in replaced:
+                nodes[node.name] = node
+                node.device = ""  # it names the program's cluster, and the comparison runs here
+                node.input[:] = [feeds.get(text if ":" in text else f"{text}:0", text) for text in node.input]
+        results = [f"{feeds[tensor.name]}:0" if tensor.name in feeds else tensor.name for tensor in self.fetches]
+        targets = [operation.name for operation in self.targets]
+        ends = {*(name.partition(":")[0] for name in results), *targets, *feeds.values()}
+        sources = {
+            name: [text.removeprefix("^").partition(":")[0] for text in node.input] for name, node in nodes.items()
+        }
+        found = reached(ends, sources.__getitem__)
+        needed = [node for name, node in nodes.items() if name in found]
+        graph = tf.compat.v1.GraphDef(node=needed, versions=whole.versions, library=whole.library)
+        values = self._values()
+        variables = {}
+        for node in graph.node:
+            if node.op in VARIABLE_HANDLES or node.op in REFERENCE_VARIABLES:
+                if node.name not in values:
+                    what = f"the value of variable {node.name!r} is not known"
+                    fix = "Create variables with tf.compat.v1.get_variable, which makes a node that reads them"
+                    raise GraphError(what, where="tf.compat.v1.Session.run", fix=fix)
+                value, is_reference = values[node.name], node.op in REFERENCE_VARIABLES
+                variables[node.name] = Variable(node.name, value, node.attr["dtype"].type, is_reference)
+        wanted = [*results, *(f"{name}:0" for name in feeds.values()), *targets, *variables]
+        options = self.session._config.graph_options.rewrite_options
+        flat, shapes, is_compiled = flatten_graph(graph, wanted, options)
+        floats = [number for number, tensor in enumerate(self.fetches) if tensor.dtype.base_dtype.is_floating]
+        step = Step(
+            results=tuple((RESULT, tensor.name) for tensor in self.fetches),
+            floats=tuple(floats),
+            batches=tuple(map(tuple, batches)),
+        )
+        return step, FlatStep(
+            graph=flat,
+            feeds=tuple(feeds.values()),
+            captures={},
+            variables=variables,
+            results=tuple(results),
+            effects=tuple(targets),
+            is_compiled=is_compiled,
+            shapes=shapes,
+        )
+
+    def _values(self) -> dict[str, np.ndarray]:
+        """The values of the variables, read by nodes that exist already, because the graph may be finalized."""
+        reads = {}
+        for operation in self.needed:
+            if operation.type in REFERENCE_VARIABLES:
+                reads[operation.name] = operation.outputs[0]
+            elif operation.type in VARIABLE_HANDLES:
+                readers = operation.outputs[0].consumers()
+                free = [reader for reader in readers if reader.type in READ_OPS and not reader.control_inputs]
+                reads.update((operation.name, reader.outputs[0]) for reader in free[:1])
+        values: dict[str, np.ndarray] = self.session.run(reads)
+        return values
 
 
 def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, FlatStep]:

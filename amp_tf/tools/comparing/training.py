@@ -18,6 +18,8 @@ from amp_tf.errors import AmpError
 from amp_tf.hooks import notices, state
 from amp_tf.hooks.patches import Patches
 from amp_tf.reporting import files
+from amp_tf.tools import on_terminal
+from amp_tf.tools.comparing.ranges import compare_or_find_ranges
 
 _CLAIM, _ORDER, _ANSWER = "claim", "order.json", "answer.json"
 
@@ -111,9 +113,6 @@ class Training:
         Raises:
             SystemExit: it was done.
         """
-        from amp_tf.tools import on_terminal
-        from amp_tf.tools.comparing.ranges import compare_or_find_ranges
-
         with self._lock:
             is_first, self.is_awaited = self.is_awaited, False
         if not is_first or not self.request.claim():

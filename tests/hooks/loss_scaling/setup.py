@@ -6,21 +6,25 @@ import keras
 import numpy as np
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import loss_scaling
+from amp_tf.hooks import loss_scaling, loss_scaling_v1
 from amp_tf.loss_scaling import keras3
 from amp_tf.loss_scaling import tf_keras as wrappers
+
+OTHER = AmpConfig(target="cpu")  #: graphs are not float16
 
 X = np.random.RandomState(0).randn(32, 4).astype("float32")
 Y = X.sum(1, keepdims=True)
 
 
 @contextlib.contextmanager
-def installed(in_float16=True, config=None):
-    assert loss_scaling.install(config or AmpConfig(precision="float16"), lambda: in_float16)
+def installed(config=AmpConfig(precision="float16")):  # noqa: B008 - it is frozen
+    for hook in (loss_scaling, loss_scaling_v1):
+        hook.install(config)
     try:
         yield
     finally:
-        loss_scaling.uninstall()
+        for hook in (loss_scaling, loss_scaling_v1):
+            hook.uninstall()
 
 
 def make_model(library, cls=None):

@@ -17,7 +17,6 @@ from tensorflow.python.framework.func_graph import FuncGraph
 import amp_tf
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import loss_scaling
-from amp_tf.hooks import loss_scaling as automatic
 from amp_tf.loss_scaling import is_loss_scaled, ledger
 from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 
@@ -26,7 +25,7 @@ v1 = tf.compat.v1
 
 def test_case_30_with_bfloat16_nothing_is_even_patched(library):
     before = library.Model.compile
-    assert not loss_scaling.install(AmpConfig(precision="bfloat16"), lambda: True)
+    loss_scaling.install(AmpConfig(precision="bfloat16"))
     assert library.Model.compile is before
 
 
@@ -51,11 +50,12 @@ def test_what_somebody_else_put_around_a_patch_stays_and_wraps_nothing_when_it_i
         owner.compile = before
 
 
-def test_a_failure_in_the_hook_leaves_the_program_alone_and_says_so_once(log):
+def test_a_failure_in_the_hook_leaves_the_program_alone_and_says_so_once(log, monkeypatch):
     def broken():
         raise OSError("no devices")
 
-    loss_scaling.install(AmpConfig(precision="float16"), broken)
+    monkeypatch.setattr(loss_scaling.process_state, "hardware", broken)
+    loss_scaling.install(AmpConfig(precision="float16"))
     try:
         for _ in range(2):
             model = make_model(keras)
@@ -69,10 +69,12 @@ def test_a_failure_in_the_hook_leaves_the_program_alone_and_says_so_once(log):
     assert "Wrap the optimizer in amp_tf.LossScaleOptimizer by hand" in warnings[0]
 
 
-def test_the_default_predicate_asks_the_devices_of_this_process():
+def test_whether_losses_are_scaled_follows_from_the_devices_of_this_process():
     on_cpu = not tf.config.list_physical_devices("GPU")
-    assert loss_scaling.resolves_to_float16(AmpConfig(precision="float16"))
-    assert loss_scaling.resolves_to_float16(AmpConfig()) is not on_cpu
+    for config, is_scaled in ((AmpConfig(precision="float16"), True), (AmpConfig(), not on_cpu)):
+        with installed(config):
+            assert loss_scaling.runs_in_float16() is is_scaled
+    assert not loss_scaling.runs_in_float16()
 
 
 def test_the_line_at_exit_tells_the_scale_and_the_skipped_steps():
@@ -144,11 +146,8 @@ def loop(wrap: Callable[[Any], Any]) -> None:
 def test_a_search_keeps_no_more_of_its_models_than_without_amp_tf(library: Any, optimizer: str) -> None:
     make = functools.partial(fit, library, optimizer)
     without = nodes_that_stay(make, 3)
-    automatic.install(amp_tf.AmpConfig(precision="float16"), runs_in_float16=lambda: True)
-    try:
+    with installed():
         assert nodes_that_stay(make, 4) <= MOST * without
-    finally:
-        automatic.uninstall()
 
 
 def test_a_loop_with_a_wrapper_keeps_no_more_than_with_that_of_keras() -> None:

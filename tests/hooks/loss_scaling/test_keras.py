@@ -11,11 +11,11 @@ import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
 from amp_tf.loss_scaling import is_loss_scaled, keras3
 from tests import processes
-from tests.hooks.loss_scaling.setup import X, Y, installed, is_ours, make_model
+from tests.hooks.loss_scaling.setup import OTHER, X, Y, installed, is_ours, make_model
 
 
 def test_case_30_nothing_is_wrapped_where_graphs_do_not_run_in_float16(library):
-    with installed(in_float16=False):
+    with installed(OTHER):
         model = make_model(library)
         model.compile("adam", "mse")
         assert not is_loss_scaled(model.optimizer)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import amp_tf
 from tests.hooks import running
-from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
+from tests.hooks.loss_scaling.setup import OTHER, X, Y, installed, make_model
 
 
 class ForgetsToScale(keras.Model):
@@ -79,7 +79,7 @@ def test_each_method_of_keras_3_that_makes_a_step_is_named_in_the_warning(step, 
 def test_a_custom_loop_that_scales_or_does_not_run_in_float16_is_not_warned(library, log):
     with installed():
         custom_loop(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5)), variable())
-    with installed(in_float16=False):
+    with installed(OTHER):
         custom_loop(library.optimizers.SGD(0.5), variable())
     assert not log("custom training loop")
 
@@ -166,7 +166,7 @@ def test_a_session_is_told_too(log):
 
 
 def test_case_30_nothing_is_said_where_graphs_do_not_run_in_float16(weight, log):
-    with installed(in_float16=False):
+    with installed(OTHER):
         tf.function(by_tape)(weight)
     assert not log("amp_tf")
 

@@ -112,7 +112,7 @@ def k05(wrap):
     """A custom train_step that does not scale its loss, wrapped by compile."""
     keras.config.set_dtype_policy("mixed_float16" if wrap is WRAPPERS["keras"] else "float32")
     if wrap is not WRAPPERS["keras"]:
-        loss_scaling.install(AmpConfig(precision="float16"), lambda: True)
+        loss_scaling.install(AmpConfig(precision="float16"))
     try:
         x = keras.layers.Input((2,))
         model = ForgetsToScale(x, keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")(x))
