@@ -214,16 +214,12 @@ def sources(config: AmpConfig, environ: Mapping[str, str] | None = None) -> list
 
 @dataclasses.dataclass(frozen=True)
 class Switches:
-    """Which parts the environment turns on, with NGC's precedence.
+    """Which parts the environment turns on, with NGC's precedence."""
 
-    Attributes:
-        graph_rewrite: rewrite graphs. ``…_GRAPH_REWRITE`` decides if it is set and not empty, else
-            ``TF_ENABLE_AUTO_MIXED_PRECISION``.
-        loss_scaling: scale the loss automatically where graphs run in float16. ``…_LOSS_SCALING`` decides if it is set,
-            and then only ``1`` (or ``true``) means yes; else ``TF_ENABLE_AUTO_MIXED_PRECISION``.
-    """
-
+    #: rewrite graphs. ``…_GRAPH_REWRITE`` decides if it is set and not empty, else ``TF_ENABLE_AUTO_MIXED_PRECISION``
     graph_rewrite: bool = False
+    #: scale the loss automatically where graphs run in float16. ``…_LOSS_SCALING`` decides if it is set, and then only
+    #: ``1`` (or ``true``) means yes; else ``TF_ENABLE_AUTO_MIXED_PRECISION``
     loss_scaling: bool = False
 
     @property
@@ -301,17 +297,11 @@ def cache_folder() -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class EnvVar:
-    """One environment variable.
+    """One environment variable."""
 
-    Attributes:
-        name: its name.
-        field: the field of :class:`AmpConfig` that it sets, or ``None`` for the switches.
-        meaning: what it does, for people.
-    """
-
-    name: str
-    field: str | None
-    meaning: str
+    name: str  #: its name
+    field: str | None  #: the field of :class:`AmpConfig` that it sets, or ``None`` for the switches
+    meaning: str  #: what it does, for people
 
     @property
     def kind(self) -> Kind:

@@ -26,23 +26,15 @@ _MAKE = "Write it with amp-tf tune --lock FILE -- python train.py, or name none"
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """How a layer is made, as far as a graph shows it.
+    """How a layer is made, as far as a graph shows it."""
 
-    Attributes:
-        path: the name scopes around its nodes, such as ``"functional/dense"``.
-        structure: what its forward nodes compute, an op and how often each, such as ``"MatMul*2 Tanh sum"``.
-        weights: the shapes of its products' weights, such as ``"32x64"``; empty where they are not known.
-        place: which of the layers with the same structure and weights it is in its graph, from 1.
-        alike: how many of these there are.
-        keras: its path in Keras; empty where none was recorded.
-    """
-
-    path: str
-    structure: str = ""
+    path: str  #: the name scopes around its nodes, such as ``"functional/dense"``
+    structure: str = ""  #: what its forward nodes compute, an op and how often each, such as ``"MatMul*2 Tanh sum"``
+    #: the shapes of its products' weights, such as ``"32x64"``; empty where they are not known
     weights: tuple[str, ...] = ()
-    place: int = 1
-    alike: int = 1
-    keras: str = ""
+    place: int = 1  #: which of the layers with the same structure and weights it is in its graph, from 1
+    alike: int = 1  #: how many of these there are
+    keras: str = ""  #: its path in Keras; empty where none was recorded
 
     def to_row(self) -> dict[str, Any]:
         """The layer as plain data."""
@@ -82,17 +74,11 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What stays in float32: a layer with its gradients, or one node of it.
+    """What stays in float32: a layer with its gradients, or one node of it."""
 
-    Attributes:
-        layer: the layer.
-        node: the node's name; empty for the whole layer.
-        why: the reason, for people.
-    """
-
-    layer: Layer
-    node: str = ""
-    why: str = ""
+    layer: Layer  #: the layer
+    node: str = ""  #: the node's name; empty for the whole layer
+    why: str = ""  #: the reason, for people
 
     @property
     def name(self) -> str:
@@ -117,16 +103,12 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class Lock:
-    """What a lock file says.
+    """What a lock file says."""
 
-    Attributes:
-        decisions: what stays in float32.
-        made: of what it was made: ``"precision"``, ``"device"``, ``"tensorflow"`` and ``"op_lists"``.
-        found: what was measured, for people: metric, float32's values, that of mixed precision and that with this lock.
-    """
-
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[Decision, ...] = ()  #: what stays in float32
+    #: of what it was made: ``"precision"``, ``"device"``, ``"tensorflow"`` and ``"op_lists"``
     made: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: what was measured, for people: metric, float32's values, that of mixed precision and that with this lock
     found: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_text(self) -> str:

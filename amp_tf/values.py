@@ -184,17 +184,12 @@ def layer_components(pattern: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Which values settings of a kind may have.
+    """Which values settings of a kind may have."""
 
-    Attributes:
-        values: the valid ones, for people.
-        read: turns the text of a variable into a value; called with the text and the variable's name.
-        check: returns the value for what Python gave; called with that, and ``where``.
-    """
-
-    values: str
+    values: str  #: the valid ones, for people
+    #: turns the text of a variable into a value; called with the text and the variable's name
     read: Callable[[str, str], Any]
-    check: Callable[..., Any]
+    check: Callable[..., Any]  #: returns the value for what Python gave; called with that, and ``where``
 
 
 def read_bool(text: str, name: str) -> bool:

@@ -111,49 +111,30 @@ MATH_MODE_VARS = ("TF_SET_ONEDNN_FPMATH_MODE", "ONEDNN_DEFAULT_FPMATH_MODE", "DN
 
 @dataclasses.dataclass(frozen=True)
 class Issue:
-    """A problem, or a note, that the user should know of.
+    """A problem, or a note, that the user should know of."""
 
-    Attributes:
-        name: a word for programs.
-        is_problem: whether amp_tf does not work as it should; else it is a note.
-        what: what was found.
-        fix: what to do.
-    """
-
-    name: str
-    is_problem: bool
-    what: str
-    fix: str
+    name: str  #: a word for programs
+    is_problem: bool  #: whether amp_tf does not work as it should; else it is a note
+    what: str  #: what was found
+    fix: str  #: what to do
 
 
 @dataclasses.dataclass(frozen=True)
 class MachineFacts:
-    """The machine and its software, without any judgement.
+    """The machine and its software, without any judgement."""
 
-    Attributes:
-        environ: the environment.
-        versions: name to version of Python, amp_tf and the libraries; ``""`` where it is not installed.
-        devices: what TensorFlow can compute on: name, description, 16-bit types in hardware; of a GPU whether float32
-            products are computed in TF32, ``None`` where it has none.
-        hardware: the same for the rewrite.
-        keras: Keras' backend, dtype policy and, where it cannot be imported, the error.
-        auto_clustering: whether XLA clusters operations automatically in this process.
-        autostart: whether a new Python with the variable set turns amp_tf on.
-        plugins: other graph optimizer plugins.
-        trials: what ran.
-        is_without_gpu: whether this TensorFlow is built for NVIDIA GPUs and sees none.
-    """
-
-    environ: Mapping[str, str]
-    versions: dict[str, str]
+    environ: Mapping[str, str]  #: the environment
+    versions: dict[str, str]  #: name to version of Python, amp_tf and the libraries; ``""`` where it is not installed
+    #: what TensorFlow can compute on: name, description, 16-bit types in hardware; of a GPU whether float32 products
+    #: are computed in TF32, ``None`` where it has none
     devices: list[dict[str, Any]]
-    hardware: Hardware
-    keras: dict[str, str]
-    auto_clustering: bool
-    autostart: bool
-    plugins: list[str]
-    trials: list[Trial]
-    is_without_gpu: bool = False
+    hardware: Hardware  #: the same for the rewrite
+    keras: dict[str, str]  #: Keras' backend, dtype policy and, where it cannot be imported, the error
+    auto_clustering: bool  #: whether XLA clusters operations automatically in this process
+    autostart: bool  #: whether a new Python with the variable set turns amp_tf on
+    plugins: list[str]  #: other graph optimizer plugins
+    trials: list[Trial]  #: what ran
+    is_without_gpu: bool = False  #: whether this TensorFlow is built for NVIDIA GPUs and sees none
 
     @property
     def ways(self) -> dict[str, str]:

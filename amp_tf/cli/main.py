@@ -29,31 +29,21 @@ STDOUT = "-"  #: as the name of a file
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A subcommand.
+    """A subcommand."""
 
-    Attributes:
-        home: its module in this package, and the function that gets its arguments and returns the exit status.
-        help, description: for people.
-        options: one a line: its name and what it takes, then after two blanks its help, which may go on below. A name
-            without dashes is an argument; an option that takes nothing is a flag.
-        more: what ``add_argument`` is given beside that, by name.
-        usage: where argparse's own is not as good.
-        one_of: the options of which one is given at most.
-        is_one_needed: whether one of these must be.
-        has_settings: whether settings of :class:`~amp_tf.config.AmpConfig` are options, too.
-        error_status: the exit status of an error.
-    """
-
-    home: str
-    help: str
+    home: str  #: its module in this package, and the function that gets its arguments and returns the exit status
+    help: str  #: for people
     description: str
+    #: one a line: its name and what it takes, then after two blanks its help, which may go on below. A name without
+    #: dashes is an argument; an option that takes nothing is a flag
     options: str
+    #: what ``add_argument`` is given beside that, by name
     more: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    usage: str | None = None
-    one_of: tuple[str, ...] = ()
-    is_one_needed: bool = False
-    has_settings: bool = False
-    error_status: int = 1
+    usage: str | None = None  #: where argparse's own is not as good
+    one_of: tuple[str, ...] = ()  #: the options of which one is given at most
+    is_one_needed: bool = False  #: whether one of these must be
+    has_settings: bool = False  #: whether settings of :class:`~amp_tf.config.AmpConfig` are options, too
+    error_status: int = 1  #: the exit status of an error
 
 
 _WHAT = "a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (.pb, .pbtxt)"

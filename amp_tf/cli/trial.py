@@ -22,27 +22,16 @@ _ROUNDS = 9
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """Two matrix products on one device, the way TensorFlow runs them for a user.
+    """Two matrix products on one device, the way TensorFlow runs them for a user."""
 
-    Attributes:
-        device: such as ``"CPU:0"``.
-        way: ``"grappler"`` (tf.function) or ``"xla"`` (``jit_compile=True``).
-        precision: what was asked for; ``"float32"`` is the run without amp_tf.
-        converted: nodes converted.
-        milliseconds: median time of a run.
-        speedup: float32's time over this one's, the median over rounds in which each runs once.
-        error: largest difference from float32, relative to float32's largest magnitude.
-        failure: what went wrong, or ``""``.
-    """
-
-    device: str
-    way: str
-    precision: str
-    converted: int = 0
-    milliseconds: float = 0.0
-    speedup: float = 0.0
-    error: float = 0.0
-    failure: str = ""
+    device: str  #: such as ``"CPU:0"``
+    way: str  #: ``"grappler"`` (tf.function) or ``"xla"`` (``jit_compile=True``)
+    precision: str  #: what was asked for; ``"float32"`` is the run without amp_tf
+    converted: int = 0  #: nodes converted
+    milliseconds: float = 0.0  #: median time of a run
+    speedup: float = 0.0  #: float32's time over this one's, the median over rounds in which each runs once
+    error: float = 0.0  #: largest difference from float32, relative to float32's largest magnitude
+    failure: str = ""  #: what went wrong, or ``""``
 
 
 def run_trials(devices: list[str]) -> list[Trial]:

@@ -111,19 +111,13 @@ _LAST_WORDS = 200  # characters of the output of a run that failed
 
 @dataclasses.dataclass(frozen=True)
 class TunedScript:
-    """A command that trains.
+    """A command that trains."""
 
-    Attributes:
-        command: the program and its arguments.
-        config: what to convert.
-        metrics: what is measured, each a name in ``fit``'s history, ``module:function`` or ``stdout:regex``.
-        folder: for the outputs of the runs.
-    """
-
-    command: Sequence[str]
-    config: AmpConfig
+    command: Sequence[str]  #: the program and its arguments
+    config: AmpConfig  #: what to convert
+    #: what is measured, each a name in ``fit``'s history, ``module:function`` or ``stdout:regex``
     metrics: tuple[str, ...]
-    folder: Path
+    folder: Path  #: for the outputs of the runs
 
     def run(self, way: Way, lock: Lock) -> Outcome:
         """Runs the command once.

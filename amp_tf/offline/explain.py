@@ -41,34 +41,24 @@ _SCOPES = (Rule.KEPT_BY_SCOPE, Rule.FORCED_BY_SCOPE)
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What is known of one node.
+    """What is known of one node."""
 
-    Attributes:
-        name, op: the node.
-        new_op: the op that folding normalization turned it into; else ``op``.
-        op_list: the list that its op is on, empty for none.
-        precision: what its result is computed in.
-        reason: why.
-        trail: names of the nodes along which the decision came, the node first; one name where the node decided alone.
-        patterns: the patterns of the configuration that decided, because its name matches them.
-        own_change: a pattern for this node, under all names that it may run under, that would change the decision,
-            field of AmpConfig to patterns; empty where that does not change it.
-        change: the list change that would change the decision, field of AmpConfig to ops; empty where none was found.
-        matches: how many nodes the pattern for this one finds.
-        registered: why its library registered the op for the list; empty where none did, or a setting moved the op.
-    """
-
-    name: str
+    name: str  #: the node
     op: str
-    new_op: str
-    op_list: str
-    precision: Precision
-    reason: Reason
+    new_op: str  #: the op that folding normalization turned it into; else ``op``
+    op_list: str  #: the list that its op is on, empty for none
+    precision: Precision  #: what its result is computed in
+    reason: Reason  #: why
+    #: names of the nodes along which the decision came, the node first; one name where the node decided alone
     trail: tuple[str, ...]
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...]  #: the patterns of the configuration that decided, because its name matches them
+    #: a pattern for this node, under all names that it may run under, that would change the decision, field of
+    #: AmpConfig to patterns; empty where that does not change it
     own_change: dict[str, tuple[str, ...]]
+    #: the list change that would change the decision, field of AmpConfig to ops; empty where none was found
     change: dict[str, tuple[str, ...]]
-    matches: int = 1
+    matches: int = 1  #: how many nodes the pattern for this one finds
+    #: why its library registered the op for the list; empty where none did, or a setting moved the op
     registered: str = ""
 
     def __str__(self) -> str:

@@ -41,21 +41,13 @@ _F16 = {datatypes.BFLOAT16: Precision.BFLOAT16, datatypes.HALF: Precision.FLOAT1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Body:
-    """A graph or a function of a model.
+    """A graph or a function of a model."""
 
-    Attributes:
-        meta: the number of its MetaGraph.
-        view: what it is.
-        preserved: the nodes whose results somebody fetches.
-        is_loop_body: it is the body of a loop, and nothing else.
-        is_called_once: a single node calls it, and no object does.
-    """
-
-    meta: int
-    view: GraphView
-    preserved: Container[str] = ()
-    is_loop_body: bool = False
-    is_called_once: bool = False
+    meta: int  #: the number of its MetaGraph
+    view: GraphView  #: what it is
+    preserved: Container[str] = ()  #: the nodes whose results somebody fetches
+    is_loop_body: bool = False  #: it is the body of a loop, and nothing else
+    is_called_once: bool = False  #: a single node calls it, and no object does
 
     def where(self, node: int) -> str:
         """The name of a node, with that of its function."""
@@ -77,32 +69,23 @@ class Body:
 
 
 class Change(NamedTuple):
-    """What changes in a body if a variable becomes 16 bit.
+    """What changes in a body if a variable becomes 16 bit."""
 
-    Attributes:
-        body: where.
-        kind: ``unit``, ``argument`` or ``result``, which becomes 16 bit; ``cast``, a cast to 16 bit, which goes;
-            ``initial``, a node that assigns a value which stays float32, and has to be cast.
-        number: of the unit, argument, result or node.
-    """
-
-    body: Body
+    body: Body  #: where
+    #: ``unit``, ``argument`` or ``result``, which becomes 16 bit; ``cast``, a cast to 16 bit, which goes; ``initial``,
+    #: a node that assigns a value which stays float32, and has to be cast
     kind: str
-    number: int
+    number: int  #: of the unit, argument, result or node
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is stored in 16 bit.
+    """What is stored in 16 bit."""
 
-    Attributes:
-        variables: all float32 tensors of the checkpoint.
-        changes: of the graphs, each with its ``DataType``.
-        objects: the SavedVariables that get another type, each with it.
-    """
-
-    variables: list[StoredVariable] = dataclasses.field(default_factory=list)
+    variables: list[StoredVariable] = dataclasses.field(default_factory=list)  #: all float32 tensors of the checkpoint
+    #: of the graphs, each with its ``DataType``
     changes: list[tuple[Change, int]] = dataclasses.field(default_factory=list)
+    #: the SavedVariables that get another type, each with it
     objects: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
 
 

@@ -25,19 +25,12 @@ _Item = TypeVar("_Item")
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """Something that may stay in float32.
+    """Something that may stay in float32."""
 
-    Attributes:
-        name: for people.
-        decisions: what a lock file says of it.
-        operations: floating-point operations of one run of its 16-bit products.
-        parts: smaller items of which it consists; none where it is not to be divided.
-    """
-
-    name: str
-    decisions: tuple[Decision, ...]
-    operations: float = 0.0
-    parts: tuple[Item, ...] = ()
+    name: str  #: for people
+    decisions: tuple[Decision, ...]  #: what a lock file says of it
+    operations: float = 0.0  #: floating-point operations of one run of its 16-bit products
+    parts: tuple[Item, ...] = ()  #: smaller items of which it consists; none where it is not to be divided
 
 
 def reduce(
@@ -80,15 +73,10 @@ class OutOfRunsError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a search found.
+    """What a search found."""
 
-    Attributes:
-        items: a set that suffices; ``None`` where no smaller one than all items was found to.
-        is_minimal: whether it is known that no item of it can be left out.
-    """
-
-    items: Items | None
-    is_minimal: bool
+    items: Items | None  #: a set that suffices; ``None`` where no smaller one than all items was found to
+    is_minimal: bool  #: whether it is known that no item of it can be left out
 
 
 def find_smallest(ranked: Sequence[Item], suffices: Callable[[Items], bool], first: Items = ()) -> Found:

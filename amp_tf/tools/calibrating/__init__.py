@@ -34,15 +34,10 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The times that were measured.
+    """The times that were measured."""
 
-    Attributes:
-        table: the figures.
-        times: for each product, its times in float32 and in bfloat16, in ns.
-    """
-
-    table: CostTable
-    times: Mapping[products.Product, Pair]
+    table: CostTable  #: the figures
+    times: Mapping[products.Product, Pair]  #: for each product, its times in float32 and in bfloat16, in ns
 
     def misfit(self, op: str) -> tuple[float, ...]:
         """The error of a row of the table: root mean squares of logarithms, in which 0.1 is 10 %.

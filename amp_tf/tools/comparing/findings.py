@@ -179,20 +179,15 @@ class Trials:
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-    """The result of the search for what goes wrong.
+    """The result of the search for what goes wrong."""
 
-    Attributes:
-        findings: what the patterns are there for, the most helpful first; where no patterns help, the suspects that
-            make outputs better, or the first one.
-        patterns: those with which all outputs are good on all batches, as was tried; none where there are none.
-        trials: how often the step was run with patterns.
-        is_cut: whether the user interrupted the search.
-    """
-
+    #: what the patterns are there for, the most helpful first; where no patterns help, the suspects that make outputs
+    #: better, or the first one
     findings: tuple[Finding, ...] = ()
+    #: those with which all outputs are good on all batches, as was tried; none where there are none
     patterns: Patterns = ()
-    trials: int = 0
-    is_cut: bool = False
+    trials: int = 0  #: how often the step was run with patterns
+    is_cut: bool = False  #: whether the user interrupted the search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,21 +214,13 @@ class _Tried:
 
 @dataclasses.dataclass
 class Search:
-    """A search for what goes wrong.
+    """A search for what goes wrong."""
 
-    Attributes:
-        outputs: the verdicts, of which one is bad at least.
-        precision: the 16-bit type.
-        forced: ``AmpConfig.force_f16``.
-        followers: what may be fused with each product.
-        trials: run the step with further patterns in ``keep_float32``.
-    """
-
-    outputs: Sequence[Output]
-    precision: Precision
-    forced: Patterns
-    followers: Followers
-    trials: Trials
+    outputs: Sequence[Output]  #: the verdicts, of which one is bad at least
+    precision: Precision  #: the 16-bit type
+    forced: Patterns  #: ``AmpConfig.force_f16``
+    followers: Followers  #: what may be fused with each product
+    trials: Trials  #: run the step with further patterns in ``keep_float32``
 
     def find(self, nodes: Sequence[NodeMeasurement]) -> SearchResult:
         """Tries the suspects one by one, and searches for patterns that make all outputs good.

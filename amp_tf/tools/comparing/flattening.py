@@ -43,21 +43,14 @@ OWN_SCOPE = "amp_tf_compare"  #: the name scope of the nodes that are added to t
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step of training or inference.
+    """One step of training or inference."""
 
-    Attributes:
-        results: of each of its results the kind and the name.
-        floats: which of them are floating-point numbers.
-        batches: what to feed for its arguments, a row a batch; the loss scale is not among them.
-        is_scaled: whether gradients are computed from the loss times a scale, and unscaled.
-        is_compiled: whether XLA compiles it where the program runs it.
-    """
-
-    results: tuple[tuple[str, str], ...]
-    floats: tuple[int, ...]
+    results: tuple[tuple[str, str], ...]  #: of each of its results the kind and the name
+    floats: tuple[int, ...]  #: which of them are floating-point numbers
+    #: what to feed for its arguments, a row a batch; the loss scale is not among them
     batches: tuple[tuple[np.ndarray, ...], ...]
-    is_scaled: bool = False
-    is_compiled: bool = False
+    is_scaled: bool = False  #: whether gradients are computed from the loss times a scale, and unscaled
+    is_compiled: bool = False  #: whether XLA compiles it where the program runs it
 
 
 _COMPILED = "_XlaMustCompile"
@@ -72,45 +65,27 @@ _INT32 = 3  # DT_INT32
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """A variable that the step reads or writes.
+    """A variable that the step reads or writes."""
 
-    Attributes:
-        name: as its owner calls it.
-        value: its current value.
-        data_type: its ``DataType`` number.
-        is_reference: whether it is a reference variable of TF1's, not a resource.
-    """
-
-    name: str
-    value: np.ndarray
-    data_type: int
-    is_reference: bool = False
+    name: str  #: as its owner calls it
+    value: np.ndarray  #: its current value
+    data_type: int  #: its ``DataType`` number
+    is_reference: bool = False  #: whether it is a reference variable of TF1's, not a resource
 
 
 @dataclasses.dataclass(frozen=True)
 class FlatStep:
-    """A step as a flat graph.
+    """A step as a flat graph."""
 
-    Attributes:
-        graph: the GraphDef.
-        feeds: the placeholders of the arguments, in order.
-        captures: placeholders of captured tensors, and their values.
-        variables: placeholders of variables' handles, or the variables' nodes.
-        results: names of the tensors that the step returns.
-        effects: names of the nodes that must run too, such as updates of variables.
-        is_compiled: whether it, or parts of it, are for XLA; then it is not optimized by TensorFlow before.
-        shapes: the static shapes of its tensors.
-        returns: the ``DataType`` numbers of its results, if it is a function of the program's; else empty.
-    """
-
-    graph: Any
-    feeds: tuple[str, ...]
-    captures: Mapping[str, np.ndarray]
-    variables: Mapping[str, Variable]
-    results: tuple[str, ...]
-    effects: tuple[str, ...]
-    is_compiled: bool
-    shapes: Shapes = NO_SHAPES
+    graph: Any  #: the GraphDef
+    feeds: tuple[str, ...]  #: the placeholders of the arguments, in order
+    captures: Mapping[str, np.ndarray]  #: placeholders of captured tensors, and their values
+    variables: Mapping[str, Variable]  #: placeholders of variables' handles, or the variables' nodes
+    results: tuple[str, ...]  #: names of the tensors that the step returns
+    effects: tuple[str, ...]  #: names of the nodes that must run too, such as updates of variables
+    is_compiled: bool  #: whether it, or parts of it, are for XLA; then it is not optimized by TensorFlow before
+    shapes: Shapes = NO_SHAPES  #: the static shapes of its tensors
+    #: the ``DataType`` numbers of its results, if it is a function of the program's; else empty
     returns: tuple[int, ...] = ()
 
     @property

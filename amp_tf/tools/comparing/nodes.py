@@ -31,25 +31,16 @@ _AT_ONCE = 150  # nodes per run: with all in one run, tensors waiting for their 
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """A node to measure.
+    """A node to measure."""
 
-    Attributes:
-        name, op: the node.
-        is_f16: whether its result is 16 bit.
-        rounded: the sources of its 16-bit inputs.
-        truth, value: its result in float32 and under amp_tf.
-        local: its result in 16 bit on exact inputs; ``None`` where its op cannot be run a second time.
-        inputs: its inputs in float32.
-    """
-
-    name: str
+    name: str  #: the node
     op: str
-    is_f16: bool
-    rounded: tuple[str, ...]
-    truth: Any
+    is_f16: bool  #: whether its result is 16 bit
+    rounded: tuple[str, ...]  #: the sources of its 16-bit inputs
+    truth: Any  #: its result in float32 and under amp_tf
     value: Any
-    local: Any
-    inputs: tuple[Any, ...]
+    local: Any  #: its result in 16 bit on exact inputs; ``None`` where its op cannot be run a second time
+    inputs: tuple[Any, ...]  #: its inputs in float32
 
 
 def probe(step: FlatStep, rewritten: Any, graph: Any, wanted: str | None) -> list[Probe]:
@@ -137,22 +128,15 @@ def _again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -
 
 @dataclasses.dataclass(frozen=True)
 class NodeMeasurement:
-    """The measurements at one node.
+    """The measurements at one node."""
 
-    Attributes:
-        name, op, is_f16, rounded: as those of its probe.
-        accumulated: its result in the run against float32's.
-        local: its result in 16 bit on exact inputs against float32's; ``None`` where it has none.
-        largest_input: the largest size of a number of its inputs in float32.
-    """
-
-    name: str
+    name: str  #: as those of its probe
     op: str
     is_f16: bool
     rounded: tuple[str, ...]
-    accumulated: Statistics
-    local: Statistics | None
-    largest_input: float
+    accumulated: Statistics  #: its result in the run against float32's
+    local: Statistics | None  #: its result in 16 bit on exact inputs against float32's; ``None`` where it has none
+    largest_input: float  #: the largest size of a number of its inputs in float32
 
 
 def measure_nodes(

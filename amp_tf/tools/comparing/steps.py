@@ -200,23 +200,15 @@ def name_of(subject: Any) -> str:
 
 @dataclasses.dataclass
 class SessionRuns:
-    """Runs of one session that have the same fetches and are fed the same tensors.
+    """Runs of one session that have the same fetches and are fed the same tensors."""
 
-    Attributes:
-        session: which ran them.
-        fetches, targets: the tensors fetched and the operations run.
-        fed: the tensors that the program fed.
-        given: the outputs of data sources.
-        needed: the operations that they need.
-        batches: for each run the values of ``fed`` and ``given``.
-    """
-
-    session: Any
-    fetches: Sequence[Any]
+    session: Any  #: which ran them
+    fetches: Sequence[Any]  #: the tensors fetched and the operations run
     targets: Sequence[Any]
-    fed: Sequence[Any]
-    given: Sequence[Any]
-    needed: Sequence[Any]
+    fed: Sequence[Any]  #: the tensors that the program fed
+    given: Sequence[Any]  #: the outputs of data sources
+    needed: Sequence[Any]  #: the operations that they need
+    #: for each run the values of ``fed`` and ``given``
     batches: list[tuple[np.ndarray, ...]] = dataclasses.field(default_factory=list)
 
     @property

@@ -26,21 +26,13 @@ _CLAIM, _ORDER, _ANSWER = "claim", "order.json", "answer.json"
 
 @dataclasses.dataclass(frozen=True)
 class CompareRequest:
-    """What is to be compared, and how.
+    """What is to be compared, and how."""
 
-    Attributes:
-        folder: where the files lie.
-        config: what to convert.
-        steps: how many batches at most.
-        nodes: a regular expression for further nodes to measure.
-        float32_only: whether only tensors outside of float16's range are searched.
-    """
-
-    folder: Path
-    config: AmpConfig
-    steps: int
-    nodes: str | None = None
-    float32_only: bool = False
+    folder: Path  #: where the files lie
+    config: AmpConfig  #: what to convert
+    steps: int  #: how many batches at most
+    nodes: str | None = None  #: a regular expression for further nodes to measure
+    float32_only: bool = False  #: whether only tensors outside of float16's range are searched
 
     def send(self) -> None:
         """Writes the request into its folder, from where :meth:`receive` reads it."""

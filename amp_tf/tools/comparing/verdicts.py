@@ -128,26 +128,16 @@ LARGEST = 6  #: a column of a row, in the order of Statistics.of
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """How a value differs from its truth, over all batches.
+    """How a value differs from its truth, over all batches."""
 
-    Attributes:
-        size: numbers compared.
-        error: relative L2 error of the numbers that are finite in both; infinite where the truth is zero and the value
-            is not.
-        nonfinite: share of the numbers that are inf or nan and finite in the truth.
-        underflow: share of the numbers that are zero and, in the truth, not zero but too small for 16 bit.
-        nonfinite_truth: share that is inf or nan in the truth.
-        largest: the largest size of a number of the truth.
-        smallest: the smallest one that is not zero.
-    """
-
-    size: int
+    size: int  #: numbers compared
+    #: relative L2 error of the numbers that are finite in both; infinite where the truth is zero and the value is not
     error: float
-    nonfinite: float
-    underflow: float
-    nonfinite_truth: float
-    largest: float
-    smallest: float
+    nonfinite: float  #: share of the numbers that are inf or nan and finite in the truth
+    underflow: float  #: share of the numbers that are zero and, in the truth, not zero but too small for 16 bit
+    nonfinite_truth: float  #: share that is inf or nan in the truth
+    largest: float  #: the largest size of a number of the truth
+    smallest: float  #: the smallest one that is not zero
 
     @classmethod
     def of(cls, rows: Iterable[np.ndarray]) -> Statistics:

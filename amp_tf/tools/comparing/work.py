@@ -51,15 +51,10 @@ def reference_conditions() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class OutputMeasurement:
-    """How the outputs of a version differ from float32's.
+    """How the outputs of a version differ from float32's."""
 
-    Attributes:
-        rows: for each batch that ran its number, and a row for each output.
-        is_cut: whether the user interrupted it, and batches are missing.
-    """
-
-    rows: Mapping[int, np.ndarray]
-    is_cut: bool = False
+    rows: Mapping[int, np.ndarray]  #: for each batch that ran its number, and a row for each output
+    is_cut: bool = False  #: whether the user interrupted it, and batches are missing
 
     def pooled(self, numbers: Sequence[int] | None = None) -> list[Statistics]:
         """The statistics of each output, over some batches or all."""
@@ -82,20 +77,13 @@ def pooled(batches: Sequence[np.ndarray]) -> list[Statistics]:
 
 @dataclasses.dataclass(frozen=True)
 class Yardstick:
-    """How much the outputs of some batches may differ.
+    """How much the outputs of some batches may differ."""
 
-    Attributes:
-        numbers: of the batches: those that are furthest off.
-        ideal: how far off the ideal mixed program is, for each output.
-        noise: how far float32 is with inputs that differ in their last bit.
-        is_cut: whether the user interrupted it, and batches are missing.
-        has_all: whether ``ideal`` is of all batches; then outputs of a few numbers are judged by all of them together.
-    """
-
-    numbers: Sequence[int]
-    ideal: Sequence[Statistics]
-    noise: Sequence[Statistics]
-    is_cut: bool = False
+    numbers: Sequence[int]  #: of the batches: those that are furthest off
+    ideal: Sequence[Statistics]  #: how far off the ideal mixed program is, for each output
+    noise: Sequence[Statistics]  #: how far float32 is with inputs that differ in their last bit
+    is_cut: bool = False  #: whether the user interrupted it, and batches are missing
+    #: whether ``ideal`` is of all batches; then outputs of a few numbers are judged by all of them together
     has_all: bool = False
 
 

@@ -22,17 +22,11 @@ _LEAST_RUNS = 5  # float32 twice, amp_tf with nothing in 16 bit, all in 16 bit, 
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """How much worse than in float32 a metric may be.
+    """How much worse than in float32 a metric may be."""
 
-    Attributes:
-        metric: its name.
-        most: by how much it may be worse, in its own unit.
-        is_loss: whether a larger value is worse.
-    """
-
-    metric: str
-    most: float
-    is_loss: bool
+    metric: str  #: its name
+    most: float  #: by how much it may be worse, in its own unit
+    is_loss: bool  #: whether a larger value is worse
 
     def limit(self, float32: Sequence[float]) -> float:
         """The worst value that is good.
@@ -80,21 +74,13 @@ def read_goal(metric: str, *, max_drop: Any, max_rise: Any, max_runs: Any, name:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a run gave.
+    """What a run gave."""
 
-    Attributes:
-        metrics: the values of the metrics, by name.
-        share: of the operations of products that were in 16 bit; ``None`` where it is not known.
-        step_ms: the median time of a step; ``None`` where it is not known.
-        failure: why there is no metric; empty where there is one.
-        report: the report of the process; ``None`` where it is not needed any more.
-    """
-
-    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    share: float | None = None
-    step_ms: float | None = None
-    failure: str = ""
-    report: Mapping[str, Any] | None = None
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)  #: the values of the metrics, by name
+    share: float | None = None  #: of the operations of products that were in 16 bit; ``None`` where it is not known
+    step_ms: float | None = None  #: the median time of a step; ``None`` where it is not known
+    failure: str = ""  #: why there is no metric; empty where there is one
+    report: Mapping[str, Any] | None = None  #: the report of the process; ``None`` where it is not needed any more
 
     @classmethod
     def of(cls, metrics: Mapping[str, float], report: Mapping[str, Any] | None, failure: str = "") -> Outcome:
@@ -105,17 +91,11 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Trade:
-    """One of the sets that were tried.
+    """One of the sets that were tried."""
 
-    Attributes:
-        kept: the names of what stays in float32.
-        outcome: of its run.
-        is_good: whether its metric is good.
-    """
-
-    kept: tuple[str, ...]
-    outcome: Outcome
-    is_good: bool
+    kept: tuple[str, ...]  #: the names of what stays in float32
+    outcome: Outcome  #: of its run
+    is_good: bool  #: whether its metric is good
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,27 +62,16 @@ class Program(Protocol):
 
 @dataclasses.dataclass
 class Tuning:
-    """One tuning.
+    """One tuning."""
 
-    Attributes:
-        program: what is tuned.
-        goal: what a good run is.
-        journal: the runs so far.
-        most_runs: how many runs may be made, those of earlier calls included.
-        tell: called with a line for each run.
-        held_out: a metric that no choice is made by, and the result is verified with; empty for none.
-        before: the lock file as it was; its decisions are tried first.
-        made: what the lock is made for.
-    """
-
-    program: Program
-    goal: Goal
-    journal: Journal
-    most_runs: int = 40
-    tell: Callable[[str], None] = silent
-    held_out: str = ""
-    before: Lock = NO_LOCK
-    made: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    program: Program  #: what is tuned
+    goal: Goal  #: what a good run is
+    journal: Journal  #: the runs so far
+    most_runs: int = 40  #: how many runs may be made, those of earlier calls included
+    tell: Callable[[str], None] = silent  #: called with a line for each run
+    held_out: str = ""  #: a metric that no choice is made by, and the result is verified with; empty for none
+    before: Lock = NO_LOCK  #: the lock file as it was; its decisions are tried first
+    made: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: what the lock is made for
 
     def __post_init__(self) -> None:
         self._trades: dict[str, Trade] = {}

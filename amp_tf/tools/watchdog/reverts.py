@@ -92,24 +92,15 @@ def _layer_of(node: str, layers: Sequence[Layer]) -> Layer | None:
 
 @dataclasses.dataclass
 class Counts:
-    """What happened so far.
+    """What happened so far."""
 
-    Attributes:
-        watched: steps that were watched.
-        reverts: how often layers were reverted, and a step was done again.
-        bad_batches: that were not finite in float32 either.
-        lost: steps that were skipped although float32 would have made them.
-        path: the lock file.
-        unwritten: why it was not written; empty if it was.
-        not_watched: the models that are not watched, with the reason.
-    """
-
-    watched: int = 0
-    reverts: int = 0
-    bad_batches: int = 0
-    lost: int = 0
-    path: str = ""
-    unwritten: str = ""
+    watched: int = 0  #: steps that were watched
+    reverts: int = 0  #: how often layers were reverted, and a step was done again
+    bad_batches: int = 0  #: that were not finite in float32 either
+    lost: int = 0  #: steps that were skipped although float32 would have made them
+    path: str = ""  #: the lock file
+    unwritten: str = ""  #: why it was not written; empty if it was
+    #: the models that are not watched, with the reason
     not_watched: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def reset(self) -> None:
