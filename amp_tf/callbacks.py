@@ -188,9 +188,6 @@ class Board:
     """Writes TensorBoard's event files, the first with the first scalar. What cannot be written is warned about once.
 
     By ``tf.summary.write``: ``tf.summary.scalar`` is TensorBoard's, which need not be installed here.
-
-    Args:
-        log_dir: TensorBoard's folder.
     """
 
     def __init__(self, log_dir: str) -> None:
@@ -200,14 +197,10 @@ class Board:
         self._last_step = -1
 
     def write(self, step: int, status: Status | None) -> None:
-        """Writes the current values, once for each step.
+        """Writes the current values, once for each step; no status where there is no loss scale.
 
         ``amp_tf/products_in_16_bit`` is there where the sizes of products are known; ``amp_tf/nodes_in_16_bit`` always
         is.
-
-        Args:
-            step: the x axis.
-            status: of the loss scale; ``None`` where there is none.
         """
         import tensorflow as tf
         from tensorflow.core.framework.summary_pb2 import SummaryMetadata

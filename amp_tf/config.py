@@ -130,10 +130,8 @@ class AmpConfig:
         return self.lock or (_watchdogs_lock() if self.watchdog else None)
 
     def read_lock(self) -> lock_file.Lock:
-        """What the lock file says now; of one that a watchdog has yet to write, nothing.
-
-        Raises:
-            ConfigError: it cannot be read.
+        """What the lock file says now; of one that a watchdog has yet to write, nothing. A ConfigError if it cannot be
+        read.
         """
         return lock_file.read(self.lock_path, may_be_missing=self.watchdog)
 
@@ -185,12 +183,7 @@ class Settings(TypedDict, total=False):
 
 
 def sources(config: AmpConfig, environ: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """Each setting in force, and where it came from: its default, a variable's name, or the program itself.
-
-    Args:
-        config: the settings.
-        environ: a mapping such as ``os.environ``, which is the default.
-    """
+    """Each setting in force, and where it came from: its default, a variable's name, or the program itself."""
     environ = os.environ if environ is None else environ
     named: dict[str, list[str]] = {}
     for row in ENV_VARS:
@@ -228,11 +221,7 @@ class Switches:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Switches:
-        """The switches that the environment sets.
-
-        Raises:
-            ConfigError: a variable is neither true nor false; the message names it, its value and the valid ones.
-        """
+        """The switches that the environment sets; a ConfigError names a variable that is neither true nor false."""
         environ = os.environ if environ is None else environ
         if is_disabled(environ):
             return cls()
@@ -249,11 +238,7 @@ def deciding_switch() -> tuple[str, str]:
 
 
 def check_environment(environ: Mapping[str, str] | None = None) -> None:
-    """Checks the values of all variables, switches and settings.
-
-    Raises:
-        ConfigError: some are invalid; the message names each, its value and all valid ones.
-    """
+    """Checks the values of all variables; a ConfigError names each that is wrong, its value and all valid ones."""
     _read(environ, ENV_VARS)
 
 
@@ -272,10 +257,8 @@ def _closest(name: str) -> str:
 
 
 def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether ``AMP_TF_DISABLE`` turns amp_tf off, whoever turns it on.
-
-    Raises:
-        ConfigError: its value is neither true nor false.
+    """Whether ``AMP_TF_DISABLE`` turns amp_tf off, whoever turns it on; a ConfigError where it is neither true nor
+    false.
     """
     return _switch(os.environ if environ is None else environ, DISABLE_VAR)
 
@@ -286,11 +269,7 @@ def onednn_setting() -> str:
 
 
 def cache_folder() -> Path:
-    """Where the user's cache files are, amp_tf's among them.
-
-    Raises:
-        RuntimeError: there is no home.
-    """
+    """Where the user's cache files are, amp_tf's among them; a RuntimeError where there is no home."""
     folder = os.environ.get("XDG_CACHE_HOME")
     return (Path(folder) if folder else Path.home() / ".cache") / "amp_tf"
 
@@ -312,27 +291,14 @@ class EnvVar:
 def check_config(
     config: object, *, where: str, fix: str = 'Write for instance amp_tf.AmpConfig(precision="bfloat16")'
 ) -> AmpConfig:
-    """Checks that a value is a configuration, and returns it.
-
-    Args:
-        config: what the user passed.
-        where: to which function.
-        fix: what to write instead.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """Returns what a user passed to ``where`` if it is a configuration, else raises a ConfigError."""
     if isinstance(config, AmpConfig):
         return config
     raise ConfigError(f"expected an AmpConfig, got {config!r}", where=where, fix=fix)
 
 
 def with_settings(config: AmpConfig, settings: Mapping[str, Any], *, where: str) -> AmpConfig:
-    """A configuration with other values for some fields.
-
-    Raises:
-        ConfigError: there is no such field, or its value is not valid.
-    """
+    """A configuration with other values for some fields; a ConfigError where there is no such field, or value."""
     fields = [field.name for field in dataclasses.fields(AmpConfig)]
     for name in settings:
         if name not in fields:

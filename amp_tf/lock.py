@@ -44,11 +44,7 @@ class Layer:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Layer:
-        """The layer that plain data describes.
-
-        Raises:
-            KeyError, TypeError, ValueError: it describes none.
-        """
+        """The layer that plain data describes; a KeyError, TypeError or ValueError where it describes none."""
         place, alike = map(int, _text(row.get("place", "1/1")).split("/"))
         if not 1 <= place <= alike:
             raise ValueError(f"{place} is not a place among {alike}")
@@ -93,11 +89,7 @@ class Decision:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Decision:
-        """The decision that plain data describes.
-
-        Raises:
-            KeyError, TypeError, ValueError: it describes none.
-        """
+        """The decision that plain data describes; a KeyError, TypeError or ValueError where it describes none."""
         return cls(Layer.of_row(row), _text(row.get(NODE, "")), _text(row.get("why", "")))
 
 
@@ -125,10 +117,8 @@ class Lock:
         return hashlib.sha256(dataclasses.replace(self, made={}, found={}).to_text().encode()).hexdigest()[:8]
 
     def differences(self, made: Mapping[str, str]) -> str:
-        """What it was made for that is something else here, for people; empty for nothing.
-
-        Args:
-            made: what is the case here; keys that are missing are not compared.
+        """What it was made for that is something else here, for people; empty for nothing. Keys that are missing are
+        ignored.
         """
         other = [(name, self.made[name], made[name]) for name in made if self.made.get(name, made[name]) != made[name]]
         return ", ".join(f"made for {name.replace('_', ' ')} {was}, not {now}" for name, was, now in other)
@@ -139,14 +129,10 @@ held: dict[str, Lock] = {}  #: by path, locks that are in memory: the watchdog's
 
 
 def read(path: str | None, *, may_be_missing: bool = False) -> Lock:
-    """Reads a lock file; a file that has not changed is read once.
+    """Reads a lock file, which is read once as long as it does not change; without a path there are no decisions.
 
-    Args:
-        path: the file's; ``None`` for a lock without decisions.
-        may_be_missing: whether a file that does not exist is one without decisions, too.
-
-    Raises:
-        ConfigError: the file cannot be read, is a link to nothing, or is not a lock file.
+    Nor are there in a file that does not exist, where it may be missing. Raises a ConfigError where it cannot be read,
+    is a link to nothing, or is not a lock file.
     """
     if path is None:
         return NO_LOCK

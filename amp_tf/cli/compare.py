@@ -82,21 +82,12 @@ _GLANCE_S = 0.2
 def compare_script(
     command: Sequence[str], config: AmpConfig, *, log: IO[bytes] | None = None, **asked: Any
 ) -> dict[str, Any] | int:
-    """Runs a command until the first training step in it is compared.
+    """Runs a command until the first training step in it is compared; ``log`` is where its output goes, if not with
+    this one's.
 
-    Args:
-        command: the program and its arguments.
-        config: what to convert.
-        log: where the program's output goes; by default where that of this process goes.
-        **asked: the other fields of an :class:`CompareRequest`.
-
-    Returns:
-        The comparison's data as ``comparison`` and its text as ``text``. Where nothing was compared, that was printed
-        to stderr, and it is the exit status: 2; as in a shell 126 or 127 where the command cannot be started, and 128
-        and the signal's number where a signal ended it.
-
-    Raises:
-        ConfigError: ``steps`` or ``nodes`` mean nothing.
+    Returns the comparison's data as ``comparison`` and its text as ``text``. Where nothing was compared, that was
+    printed to stderr, and it is the exit status: 2; as in a shell 126 or 127 where the command cannot be started, and
+    128 and the signal's number where a signal ended it. Raises a ConfigError where ``steps`` or ``nodes`` mean nothing.
     """
     if asked["steps"] < 1:
         raise ConfigError(f"{asked['steps']} is not a number of batches", where="--steps", fix="Write 1 or more")
@@ -133,16 +124,11 @@ def compare_script(
 def started(
     command: Sequence[str], environ: Mapping[str, str], log: IO[bytes] | None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a command that ends with this process, and at the latest with the block.
+    """Starts a command that ends with this process, and at the latest with the block; an OSError where it cannot be
+    started.
 
-    Args:
-        command: the program and its arguments.
-        environ: its environment.
-        log: where its output goes; with one, it runs in the background, and all that it started ends with it. ``None``
-            for where the output of this process goes; then Ctrl-C of the terminal is left to the program.
-
-    Raises:
-        OSError: it cannot be started.
+    With a ``log``, where its output goes, it runs in the background, and all that it started ends with it. Without, its
+    output goes where that of this process goes, and Ctrl-C of the terminal is left to the program.
     """
 
     def end(number: int, _: Any) -> None:

@@ -181,15 +181,7 @@ class DoctorReport:
 
 
 def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
-    """Collects the facts. Imports TensorFlow and runs small graphs.
-
-    Args:
-        environ: the environment, usually ``os.environ``.
-        with_trials: whether to convert and run graphs.
-
-    Raises:
-        ImportError: TensorFlow cannot be imported.
-    """
+    """Collects the facts; raises an ImportError without TensorFlow. ``with_trials`` converts and runs small graphs."""
     try:
         import tensorflow as tf
         from tensorflow.python.client import pywrap_tf_session

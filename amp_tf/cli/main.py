@@ -220,15 +220,11 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command line.
+    """Runs the command line; what follows ``amp-tf`` is by default that of this process.
 
-    Args:
-        arguments: what follows ``amp-tf``; by default that of this process.
-
-    Returns:
-        The exit status: that of the subcommand; after an error, printed to stderr, its ``error_status``; 2 for a wrong
-        command line and without TensorFlow; as in a shell, 130 where the user interrupted it and 141 where nobody reads
-        its output any more.
+    Returns the exit status: that of the subcommand; after an error, printed to stderr, its ``error_status``; 2 for a
+    wrong command line and without TensorFlow; as in a shell, 130 where the user interrupted it and 141 where nobody
+    reads its output any more.
     """
     name, error_status = "amp-tf", 1
     try:  # from the first import on, which a user may interrupt as well

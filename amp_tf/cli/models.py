@@ -282,11 +282,7 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def read_config(args: argparse.Namespace) -> AmpConfig:
-    """The environment's settings, changed by the options: lists are extended, other settings replaced.
-
-    Raises:
-        ConfigError: a setting means nothing.
-    """
+    """The environment's settings, changed by the options: lists are extended, other settings replaced."""
     fields = [field.name for field in dataclasses.fields(AmpConfig)]
     given = {name: value for name in fields if (value := getattr(args, name, None)) is not None}
     is_list = {name: isinstance(getattr(AmpConfig(), name), tuple) for name in given}
@@ -309,13 +305,7 @@ def hardware_for(config: AmpConfig) -> Hardware:
 def load_signature(source: str, name: str) -> tuple[Any, Any]:
     """A model on disk, and one of its signatures, whose variables live as long as the model does.
 
-    Args:
-        source: a SavedModel's folder or a Keras file.
-        name: of the signature.
-
-    Raises:
-        FileError: there is no model, or a damaged one.
-        GraphError: it has no signature of that name.
+    Raises a FileError where there is no model, or a damaged one, and a GraphError where it has no such signature.
     """
     with saved_model_of(source) as folder:
         read_saved_model(folder)  # which says what is wrong with it
@@ -330,10 +320,8 @@ def load_signature(source: str, name: str) -> tuple[Any, Any]:
 
 
 def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
-    """The arrays of a ``.npz`` file, one for each argument of a signature.
-
-    Raises:
-        AmpError: the file cannot be read, or has other arrays.
+    """The arrays of a ``.npz`` file, one for each argument of a signature; an AmpError where it has not these, or is
+    damaged.
     """
     fix = f"Write it with numpy.savez('inputs.npz', {', '.join(f'{name}=…' for name in wanted)})"
     if Path(path).is_file():

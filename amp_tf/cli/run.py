@@ -79,16 +79,11 @@ USAGE = (
 
 
 def run_script(arguments: list[str]) -> int:
-    """Runs ``script.py args…`` or ``-m module args…`` in this process, as ``__main__``.
+    """Runs ``script.py args…`` or ``-m module args…`` in this process, as ``__main__``; returns 0.
 
-    The switch is set in this process' environment, so that its children have it too.
-
-    Args:
-        arguments: what follows ``python -m amp_tf``.
-
-    Returns:
-        0; a script's own exit status arrives as its ``SystemExit``. Where there is nothing to run, Python's own status:
-        2 without a script, 1 without such a module.
+    The switch is set in this process' environment, so that its children have it too. A script's own exit status arrives
+    as its ``SystemExit``. Where there is nothing to run, it is Python's own: 2 without a script, 1 without such a
+    module.
     """
     if arguments and arguments[0] in COMMANDS and not os.path.exists(arguments[0]):
         return main(arguments)

@@ -35,11 +35,7 @@ class Trial:
 
 
 def run_trials(devices: list[str]) -> list[Trial]:
-    """Runs every way in every precision on every device; amp_tf is off again afterwards.
-
-    Args:
-        devices: names such as ``"CPU:0"``.
-    """
+    """Runs every way in every precision on devices such as ``"CPU:0"``; amp_tf is off again afterwards."""
     from amp_tf.reporting import process
 
     trials = [trial for device in devices for way in WAYS for trial in _run_way(device, way)]

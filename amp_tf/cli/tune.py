@@ -120,15 +120,7 @@ class TunedScript:
     folder: Path  #: for the outputs of the runs
 
     def run(self, way: Way, lock: Lock) -> Outcome:
-        """Runs the command once.
-
-        Args:
-            way: how.
-            lock: what stays in float32.
-
-        Raises:
-            OSError: the command cannot be started.
-        """
+        """Runs the command once, by a lock; an OSError where it cannot be started."""
         with tempfile.TemporaryDirectory(prefix="run-", dir=self.folder, ignore_cleanup_errors=True) as name:
             place = Path(name)
             (place / "amp.lock").write_text(lock.to_text())

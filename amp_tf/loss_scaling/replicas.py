@@ -34,12 +34,9 @@ def decide_together(
 ) -> Any:
     """Takes the step unless something is nonfinite in any replica, else skips it, on all replicas alike.
 
-    Args:
-        found: what is nonfinite in this replica.
-        handed: a nest of this replica's gradients and what else the step needs.
-        take: called with the strategy, or ``None`` where each replica decides alone, and with ``handed``; may return
-            operations, which a TF1 graph runs with the step.
-        skip: called with the same and with what is nonfinite in any replica, as ``judge``: whether to skip.
+    ``take`` is called with the strategy, or ``None`` where each replica decides alone, and with ``handed``, a nest of
+    this replica's gradients and what else the step needs; it may return operations, which a TF1 graph runs with the
+    step. ``skip`` is called with the same and with what is nonfinite in any replica, as is ``judge``: whether to skip.
 
     Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """

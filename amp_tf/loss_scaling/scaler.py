@@ -196,15 +196,12 @@ class Scaler:
         variables: Sequence[Any] = (),
         arguments: Any = (),
     ) -> Any:
-        """Takes a step if the gradients of all replicas are finite, else skips it; moves the scale either way.
+        """Takes a step if the unscaled gradients of all replicas are finite, else skips it; moves the scale either way.
 
-        Args:
-            gradients: unscaled; those that are ``None`` stay so.
-            take: as in :func:`amp_tf.loss_scaling.replicas.decide_together`; called with the gradients, or (gradients,
-                arguments) where there are further ones, each replica's own.
-            norm_clip, headroom: as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`.
-            variables: what the gradients are for, so that a skipped step can name them.
-            arguments: a nest of further arguments.
+        ``take`` is as in :func:`amp_tf.loss_scaling.replicas.decide_together`; it is called with the gradients, of
+        which those that are ``None`` stay so, or (gradients, arguments) where there is a nest of further ones, each
+        replica's own. ``norm_clip`` and ``headroom`` are as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`;
+        ``variables`` are what the gradients are for, so that a skipped step can name them.
 
         Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
         """

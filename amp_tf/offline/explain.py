@@ -118,20 +118,14 @@ def explain(
     library: Any = None,
     where: str = "",
 ) -> Explanation:
-    """Explains a node of a graph.
+    """Explains a node of a ``GraphDef`` or ``FunctionDef``, on the devices of ``hardware``, this machine's CPU by
+    default.
 
-    Args:
-        graph: a ``GraphDef`` or ``FunctionDef``. Normalization is folded where the nodes carry their shapes.
-        node_name: the node.
-        config: the configuration to explain it under.
-        preserve: names of nodes that stay as they are.
-        hardware: the devices; this machine's CPU by default.
-        library: for a FunctionDef, the functions that it calls.
-        where: where the graph comes from, such as a file, for the error.
+    Normalization is folded where the nodes carry their shapes. For a FunctionDef, ``library`` has the functions that it
+    calls. ``where`` is where the graph comes from, such as a file, for the error.
 
-    Raises:
-        GraphError: the graph has no node of that name; the message names the closest ones.
-        OpListError: a change of the lists names an op that TensorFlow does not know.
+    Raises a GraphError where the graph has no node of that name, which names the closest ones, and an OpListError where
+    a change of the lists names an op that TensorFlow does not know.
     """
     machine = Hardware.detect_cpu() if hardware is None else hardware
     names = check_arguments(graph, config, preserve, hardware, library, None)

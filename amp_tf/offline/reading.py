@@ -33,12 +33,8 @@ _VALUE = "VARIABLE_VALUE"
 def read_graphs(path: str | Path) -> list[tuple[Any, set[str]]]:
     """The GraphDef of a file, or those of a SavedModel or a Keras file, one for each MetaGraph.
 
-    Returns:
-        Each GraphDef, and the names of the nodes that stay as they are when it is converted, because a SavedModel's
-        signatures name them; none for a file.
-
-    Raises:
-        FileError: there is no such file or model, or it holds no graph.
+    With each are the names of the nodes that stay as they are when it is converted, because a SavedModel's signatures
+    name them. Raises a FileError where there is no such file or model, or it holds no graph.
     """
     if os.path.isdir(path) or is_keras_file(path):
         with saved_model_of(path) as folder:
@@ -48,11 +44,7 @@ def read_graphs(path: str | Path) -> list[tuple[Any, set[str]]]:
 
 
 def read_graph_file(path: str | Path) -> Any:
-    """A GraphDef from a ``.pb`` or ``.pbtxt`` file.
-
-    Raises:
-        FileError: there is no such file, or it holds no graph.
-    """
+    """A GraphDef from a ``.pb`` or ``.pbtxt`` file; a FileError where there is none."""
     path = Path(path)
     fix = "Name a SavedModel's folder, a Keras file, or a file that holds a GraphDef: .pb (binary) or .pbtxt (text)"
     try:
@@ -98,8 +90,7 @@ def read_graph_file(path: str | Path) -> Any:
 def write_graph_file(graph: Any, path: str | Path) -> None:
     """Writes a GraphDef, as text where the name ends in ``.pbtxt`` or ``.txt``.
 
-    Raises:
-        FileError: the file cannot be written; its old content, which may be the input, is still there.
+    A FileError where it cannot be written; its old content, which may be the input, is still there.
     """
     with files.writing(path):
         files.write(path, str(graph) if str(path).endswith(TEXT_SUFFIXES) else graph.SerializeToString())
@@ -117,11 +108,8 @@ def is_keras_file(source: Any) -> bool:
 def saved_model_of(source: Any) -> Iterator[Path]:
     """The folder of a SavedModel: the given one, or a temporary one that exists during the block.
 
-    Args:
-        source: a SavedModel's folder, a ``.keras`` or ``.h5`` file, a Keras model, or a ``tf.Module``.
-
-    Raises:
-        GraphError: the model cannot be loaded or exported.
+    It may be a ``.keras`` or ``.h5`` file, a Keras model, or a ``tf.Module``, too; a GraphError where that cannot be
+    loaded or exported.
     """
     is_path = isinstance(source, (str, os.PathLike))
     if is_path and not is_keras_file(source):
@@ -157,10 +145,8 @@ def is_saved_model(folder: str | Path) -> bool:
 
 
 def read_saved_model(folder: Path) -> Any:
-    """Reads the ``SavedModel`` proto of a folder; it has at least one MetaGraph.
-
-    Raises:
-        FileError: the folder has no SavedModel, or a damaged one.
+    """The ``SavedModel`` proto of a folder, with at least one MetaGraph; a FileError where there is none, or a damaged
+    one.
     """
     if not is_saved_model(folder):  # before TensorFlow is imported, which takes seconds
         raise no_model(folder)
@@ -220,16 +206,9 @@ def _tensor_names(infos: Iterable[Any]) -> list[str]:
 
 
 class Checkpoint:
-    """The checkpoint of a SavedModel.
+    """The checkpoint of a SavedModel's folder; a FileError where it is damaged.
 
-    Args:
-        folder: of the SavedModel.
-
-    Attributes:
-        shapes: of its float32 tensors, by key; empty for a model without variables.
-
-    Raises:
-        FileError: it is damaged.
+    ``shapes`` are those of its float32 tensors, by key; there are none for a model without variables.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -247,13 +226,10 @@ class Checkpoint:
         self.shapes = {key: tuple(shapes[key]) for key, dtype in self._types.items() if dtype == tf.float32}
 
     def keys_of(self, objects: Any) -> Iterator[tuple[int, str]]:
-        """The variables of a SavedModel's object graph that are saved here: (number of the object, key).
+        """The variables of a SavedObjectGraph that are saved here: (number of the object, key).
 
         A checkpoint has an object graph of its own; objects are the same where the same names lead from the root to
         them, as when TensorFlow restores them.
-
-        Args:
-            objects: a SavedObjectGraph.
         """
         from tensorflow.core.protobuf import trackable_object_graph_pb2
 
@@ -275,10 +251,8 @@ class Checkpoint:
                     waiting.append(pair)
 
     def fits(self, key: str, data_type: int) -> bool:
-        """Whether all finite values of a float32 tensor are finite in a 16-bit type, too.
-
-        Raises:
-            FileError: they cannot be read.
+        """Whether all finite values of a float32 tensor are finite in a 16-bit type, too; a FileError if they cannot be
+        read.
         """
         import numpy as np
         import tensorflow as tf
@@ -292,12 +266,8 @@ class Checkpoint:
     def write(self, folder: Path, types: Mapping[str, int]) -> None:
         """Writes a copy in which some tensors have another type, rounded to nearest as a cast does.
 
-        Args:
-            folder: of the SavedModel that the copy belongs to.
-            types: the ``DataType`` numbers of those tensors, by key.
-
-        Raises:
-            FileError: it cannot be read or the copy cannot be written.
+        ``folder`` is that of the SavedModel that the copy belongs to, and ``types`` has their ``DataType`` numbers, by
+        key. Raises a FileError where it cannot be read or the copy cannot be written.
         """
         import tensorflow as tf
 

@@ -104,11 +104,7 @@ def _bodies(number: int, meta: Any, preserved: Container[str]) -> list[Body]:
 
 
 class _Search:
-    """Finds variables, and what reads and writes them.
-
-    Args:
-        bodies: all graphs and functions, by the number of their MetaGraph and name.
-    """
+    """Finds variables, and what reads and writes them, in bodies by the number of their MetaGraph and name."""
 
     def __init__(self, bodies: Mapping[tuple[int, str], Body]) -> None:
         self._bodies = bodies
@@ -164,11 +160,7 @@ class _Search:
                     self._link(places[number], self._node(body, argument))
 
     def judge(self, checkpoint: Checkpoint) -> Plan:
-        """Decides for each float32 tensor of the checkpoint.
-
-        Raises:
-            FileError: its values cannot be read.
-        """
+        """Decides for each float32 tensor of the checkpoint; a FileError where its values cannot be read."""
         shapes = checkpoint.shapes
         plan, unseen = Plan(), dict(shapes)
         for group in connected(self._places.values(), self._links):
@@ -313,16 +305,14 @@ _Changes = Sequence[tuple[Change, int]]
 
 
 def store_weights(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozenset[str]]) -> Weights:
-    """Gives variables of a model 16-bit types where its graphs read them in 16 bit.
+    """Gives variables of a ``SavedModel`` proto, which is converted and is changed, 16-bit types where its graphs read
+    them so.
 
-    Args:
-        model: a ``SavedModel`` proto of which the graphs are converted; it is changed.
-        checkpoint: its variables; the copy needs those that are ``stored`` of the result in 16 bit.
-        preserved: of each MetaGraph, the nodes of its graph whose results somebody fetches.
+    The copy needs those variables of its checkpoint in 16 bit that are ``stored`` of the result. ``preserved`` are, of
+    each MetaGraph, the nodes of its graph whose results somebody fetches.
 
-    Raises:
-        GraphError: a graph is broken.
-        RewriteError: the result did not pass verification; this is a bug of amp_tf.
+    Raises a GraphError where a graph is broken, and a RewriteError where the result did not pass verification; this is
+    a bug of amp_tf.
     """
     found = [body for number, each in enumerate(preserved) for body in _bodies(number, model.meta_graphs[number], each)]
     search = _Search({(body.meta, body.view.function): body for body in found})

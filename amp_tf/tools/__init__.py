@@ -28,11 +28,7 @@ def silent(_: str) -> None:
 
 
 def on_terminal(stream: TextIO | None = None) -> Progress:
-    """Shows one line, which replaces the one before; nothing where the stream is not a terminal.
-
-    Args:
-        stream: where to; stderr by default.
-    """
+    """Shows one line, which replaces the one before, on stderr or a stream; nothing where that is not a terminal."""
     out = sys.stderr if stream is None else stream
     if not out.isatty():
         return silent

@@ -36,13 +36,10 @@ class Item:
 def reduce(
     items: tuple[_Item, ...], suffices: Callable[[tuple[_Item, ...]], bool], most: int | None
 ) -> tuple[_Item, ...]:
-    """Leaves out ever smaller runs of items, the last ones first, as long as the others suffice.
+    """Leaves out ever smaller runs of items, the last and least helpful first, as long as the others suffice.
 
-    Args:
-        items: which suffice together, the most helpful first.
-        suffices: whether a set of them does.
-        most: how often it may be called; with fewer calls, more items are left than needed. ``None`` for any number,
-            which makes the set 1-minimal.
+    ``suffices`` is called at most so often, and then more items are left than needed; without a limit the set becomes
+    1-minimal.
     """
     count = 2
     while len(items) > 1:
@@ -80,12 +77,9 @@ class Found:
 
 
 def find_smallest(ranked: Sequence[Item], suffices: Callable[[Items], bool], first: Items = ()) -> Found:
-    """A small set of items that suffices.
+    """A small set of ranked items, together sufficient, of which those that are needed most probably come first.
 
-    Args:
-        ranked: all items, together sufficient; those that are needed most probably come first.
-        suffices: whether a set does; it raises :class:`OutOfRunsError` where it may not be asked any more.
-        first: a set to begin with, of an earlier search.
+    ``suffices`` raises :class:`OutOfRunsError` where it may not be asked any more. ``first`` is a set to begin with.
     """
     found: Items | None = None
 
@@ -122,10 +116,7 @@ def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
 def _divided(items: Items, suffices: Callable[[Items], bool], least: float) -> Items:
     """Replaces items by parts of them, as long as fewer than all parts suffice; the most costly first.
 
-    Args:
-        items: a set that suffices.
-        suffices: whether a set does.
-        least: the operations from which on it is worth runs to divide an item.
+    It is worth runs to divide an item that has ``least`` operations or more.
     """
     whole: list[Item] = []
     left = list(items)
@@ -157,9 +148,6 @@ def find_items(report: Mapping[str, Any]) -> list[Item]:
 
     Layers that are made alike, and whose names differ in numbers alone, are one item. The nodes of a model itself, or
     of another scope with layers in it, are items of their own.
-
-    Args:
-        report: the document, whose graphs have their layers (:class:`amp_tf.reporting.document_types.LayerRow`).
     """
     layers: dict[str, Layer] = {}
     nodes: dict[str, float] = {}
@@ -199,12 +187,9 @@ def find_items(report: Mapping[str, Any]) -> list[Item]:
 def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[Item]:
     """The items and their parts, those first that have to stay in float32 most probably, or cost least.
 
-    First come those at which the comparison finds what goes wrong, in its order, which is that of their effect on the
-    outputs; then those with most local error for each operation that float32 would cost.
-
-    Args:
-        items: what may stay in float32.
-        comparison: the document of a comparison of one step; ``None`` where there is none.
+    First come those at which the document of a comparison of one step, if there is one, finds what goes wrong, in its
+    order, which is that of their effect on the outputs; then those with most local error for each operation that
+    float32 would cost.
     """
     items = list(items)
     everything = sum(item.operations for item in items) or 1.0

@@ -18,12 +18,10 @@ _OWN_STEP = "the model's own train_step was run; its loss is multiplied by no lo
 
 
 def patch(library: str, wrap: Callable[[Any, Any, Callable[[], Any]], Any]) -> Patch:
-    """The patch that wraps the train functions which models make from now on.
+    """The patch that wraps the train functions which models of ``"keras"`` or ``"tf_keras"`` make from now on.
 
-    Args:
-        library: ``"keras"`` or ``"tf_keras"``.
-        wrap: called with a model that has a new train function, the class that has the library's own ``train_step``,
-            and what makes the function once more; returns what takes the function's place.
+    ``wrap`` is called with a model that has a new train function, the class that has the library's own ``train_step``,
+    and what makes the function once more; it returns what takes the function's place.
     """
     owner = owner_of(importlib.import_module(library).Model)
 
@@ -83,14 +81,10 @@ def as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequence
 def as_function(
     name: str, function: Callable[..., Any], calls: Sequence[Call], *, jit_compile: Any = None
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """A function that takes tensors only, and the tensors of each call.
+    """A function that takes tensors only, under a name, and the tensors of each call.
 
-    Args:
-        name: the name for the function.
-        function: what was called.
-        calls: positional and named arguments, nests of tensors and other values, such as ``training=True``. Those
-            that differ from the first one in something else than tensors are left out.
-        jit_compile: whether XLA compiles it in the program.
+    Calls have positional and named arguments, nests of tensors and other values, such as ``training=True``. Those that
+    differ from the first one in something else than tensors are left out. ``jit_compile`` is the program's.
     """
     import tensorflow as tf
 
@@ -134,11 +128,7 @@ def _copy(leaf: Any) -> np.ndarray:
 
 
 class Repeated:
-    """Stands for an iterator, also in a trace: returns the same element at each request; a loop over it has one round.
-
-    Args:
-        element: the element to return.
-    """
+    """Stands for an iterator, also in a trace: returns one element at each request; a loop over it has one round."""
 
     def __init__(self, element: Any) -> None:
         self._element = element

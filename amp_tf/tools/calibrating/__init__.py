@@ -40,13 +40,9 @@ class Measured:
     times: Mapping[products.Product, Pair]  #: for each product, its times in float32 and in bfloat16, in ns
 
     def misfit(self, op: str) -> tuple[float, ...]:
-        """The error of a row of the table: root mean squares of logarithms, in which 0.1 is 10 %.
+        """The errors of a row of the table: in float32, in 16 bit, and of how many times faster 16 bit is.
 
-        Args:
-            op: the row's product, with its variant.
-
-        Returns:
-            That of the times in float32, of those in 16 bit, and of how many times faster 16 bit is.
+        They are root mean squares of logarithms, in which 0.1 is 10 %.
         """
         off = []
         for product, measured in by_op(self.times)[op].items():
@@ -88,13 +84,8 @@ def measure(
     """Times products, other ops and casts in float32 and bfloat16.
 
     Every case gets its share of the time that is left and runs at least three times in each type, so that on a slow
-    machine it may take longer. TensorFlow's graph optimizers are off meanwhile.
-
-    Args:
-        shipped: the table whose figures count where the times do not decide.
-        source: of the new table, for people.
-        seconds: how long it may take.
-        progress: called before each case with its number, their count and its name.
+    machine it may take longer. TensorFlow's graph optimizers are off meanwhile. The ``shipped`` table's figures count
+    where the times do not decide; ``progress`` is called before each case with its number, their count and its name.
     """
     begin = time.monotonic()
     found: dict[Any, Pair] = {}
@@ -221,15 +212,11 @@ def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...
 
 
 def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
-    """Runs an op many times in a row, each writing to new memory.
+    """Runs an op on tensors many times in a row, each writing to new memory.
 
-    It is so in training, where activations are kept for the gradients; in a chain TensorFlow would write in place.
-
-    Args:
-        op: takes tensors.
-        runs: how many times.
-        stacks: how many of its inputs, counted from the last, are taken out of stacks of as many tensors, so that each
-            run reads others. A part of a stack is the stack's memory, and no copy.
+    It is so in training, where activations are kept for the gradients; in a chain TensorFlow would write in place. As
+    many of its last inputs as ``stacks`` are taken out of stacks of as many tensors, so that each run reads others. A
+    part of a stack is the stack's memory, and no copy.
     """
 
     def run(*inputs: Any) -> Any:
@@ -246,14 +233,10 @@ def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
 def take_times(
     run: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """The times of one run of an op in float32 and in bfloat16, in seconds, a figure for each call.
+    """The times of one run of an op in float32 and in bfloat16, in seconds, a figure for each call of ``run``.
 
-    Args:
-        run: takes tensors and runs the op some times; it is traced once for each type.
-        inputs: float32 tensors.
-        runs: of the op in each call.
-        until: the value of ``time.monotonic()`` at which no more calls begin.
-        repeats: calls of each type that are made in any case.
+    It runs the op ``runs`` times, is traced once for each type, and is called ``repeats`` times in any case, and then
+    until ``time.monotonic()`` says so.
     """
     calls = []
     for dtype in TYPES:
@@ -271,15 +254,11 @@ def take_times(
 
 
 def fit(work: Sequence[tuple[float, float]], times: Sequence[float], shipped: ProductCost) -> ProductCost:
-    """The nonnegative figures with the least relative error of the times.
+    """The nonnegative figures with the least relative error of the times, in ns, by operations and elements of each
+    product.
 
     Four figures can fit some twenty noisy times in many ways: where the times do not decide, the shipped table's
     figures count, all scaled by one factor.
-
-    Args:
-        work: of each product, its operations and its elements.
-        times: what each took, in ns.
-        shipped: the figures of the shipped table.
     """
     rows = np.array([(operations, elements, 1.0, min(operations, FEW_OPERATIONS)) for operations, elements in work])
     expected = [shipped.of(operations, elements) for operations, elements in work]

@@ -108,18 +108,10 @@ _GRADIENT_OP = re.compile(r"(\w+?)Grad(V\d)?(_\d+)?")
 
 
 class Trials:
-    """Runs of a step with more nodes in float32; each is made only once.
+    """Runs of a step with more nodes in float32; each is made only once, and ``count`` is how many were made.
 
-    Most run only the watched batches: the judged one, and each batch on which a set of patterns failed that did well on
-    those watched before. So a set that must hold on all batches is found at the price of a few.
-
-    Args:
-        work: the step.
-        config: the settings without further patterns.
-        yardstick: by which outputs are judged, with the batches that are watched first.
-
-    Attributes:
-        count: how many trials were made.
+    Most run only the watched batches: at first those of the yardstick, later also each batch on which a set of patterns
+    failed that did well on those watched before. So a set that must hold on all batches is found at the price of a few.
     """
 
     def __init__(self, work: Work, config: AmpConfig, yardstick: Yardstick) -> None:
@@ -223,11 +215,7 @@ class Search:
     trials: Trials  #: run the step with further patterns in ``keep_float32``
 
     def find(self, nodes: Sequence[NodeMeasurement]) -> SearchResult:
-        """Tries the suspects one by one, and searches for patterns that make all outputs good.
-
-        Args:
-            nodes: what was measured, sources before their readers.
-        """
+        """Tries the suspects one by one, and searches for patterns that make all outputs good."""
         tried: list[_Tried] = []
         explained: list[_Tried] = []
         patterns: Patterns = ()

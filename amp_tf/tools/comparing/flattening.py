@@ -122,8 +122,7 @@ class FlatStep:
 def flatten(step: Step, function: Any) -> FlatStep:
     """Inlines the functions that a step calls, whose concrete function is given.
 
-    Raises:
-        GraphError: it captures something else than variables and tensors, such as a table, or was rewritten before.
+    A GraphError where it captures something else than variables and tensors, such as a table, or was rewritten before.
     """
     captures, variables = _read_captures(function)
     effects = tuple(operation.name for operation in function.graph.control_outputs)
@@ -151,19 +150,11 @@ def flatten(step: Step, function: Any) -> FlatStep:
 def flatten_graph(
     graph: Any, ends: list[str], options: Any = None, *, is_compiled: bool = False
 ) -> tuple[Any, Shapes, bool]:
-    """Inlines the functions that a graph calls, optimizes it, and gives its random ops seeds.
+    """Inlines the functions that a GraphDef calls, optimizes it, and gives its random ops seeds; it is changed.
 
-    Args:
-        graph: a GraphDef, which is changed.
-        ends: the nodes and tensors that are wanted.
-        options: the RewriterConfig in force; by default that of TensorFlow 2's functions.
-        is_compiled: whether XLA compiles the graph as a whole.
-
-    Returns:
-        The graph, the static shapes of its tensors, and whether XLA would have compiled parts of it.
-
-    Raises:
-        GraphError: it was rewritten before.
+    ``ends`` are the nodes and tensors that are wanted, ``options`` the RewriterConfig in force, by default that of
+    TensorFlow 2's functions. Returns the graph, the static shapes of its tensors, and whether XLA would have compiled
+    parts of it; with ``is_compiled`` it compiles all. Raises a GraphError where the graph was rewritten before.
     """
     from tensorflow.core.protobuf import rewriter_config_pb2
     from tensorflow.python.eager import context
@@ -240,9 +231,8 @@ def _wanting(graph: Any, ends: list[str]) -> Any:
 
 
 def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
-    """Replaces a function's placeholders by ops whose shapes Grappler believes; placeholders it takes as fed.
-
-    Returns the placeholders, by name.
+    """Replaces a function's placeholders, which Grappler takes as fed, by ops whose shapes it believes; returns them by
+    name.
     """
     from tensorflow.python.ops.handle_data_util import get_resource_handle_data
 
@@ -299,12 +289,7 @@ def by_python(graph: Any) -> list[str]:
 
 
 def reached(starts: Iterable[_Thing], sources: Callable[[_Thing], Iterable[_Thing]]) -> dict[_Thing, None]:
-    """All that some things depend on, these included.
-
-    Args:
-        starts: the things.
-        sources: what one depends on by itself.
-    """
+    """All that some things depend on, these included; ``sources`` gives what one depends on by itself."""
     found = dict.fromkeys(starts)
     waiting = list(found)
     while waiting:

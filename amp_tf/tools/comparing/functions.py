@@ -41,12 +41,7 @@ _ONE_REPLICA = "the first replica's part of each batch was run, on one device"
 
 
 def install(training: Training, library: str) -> None:
-    """Patches a library that was imported.
-
-    Args:
-        training: the state shared by the patches.
-        library: ``"tensorflow"``, ``"keras"`` or ``"tf_keras"``.
-    """
+    """Patches ``"tensorflow"``, ``"keras"`` or ``"tf_keras"``, which was imported."""
     if library == "tensorflow":
         from tensorflow.python.client import session
         from tensorflow.python.eager import backprop
@@ -205,16 +200,10 @@ def _compare(training: Training, function: Any, inner: Callable[..., Any], calls
 def with_elements(
     function: Callable[..., Any], call: Call, limit: int, taken: dict[int, list[Any]]
 ) -> tuple[Callable[..., Any], list[Call]]:
-    """A function of elements, and its calls.
+    """A function of elements in place of one of datasets or iterators, and its calls, at most ``limit``.
 
-    Args:
-        function: takes datasets or iterators.
-        call: the arguments that it was called with.
-        limit: how many elements are used.
-        taken: gets what was taken of each iterator, by its ``id``, also where an error is raised.
-
-    Raises:
-        GraphError: a dataset is empty.
+    ``taken`` gets what was taken of each iterator, by its ``id``, also where an error is raised. Raises a GraphError
+    where a dataset is empty.
     """
     import tensorflow as tf
 

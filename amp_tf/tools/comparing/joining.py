@@ -101,10 +101,7 @@ _AT_ONCE = 2**25  #: bytes of disturbed variables that are set at once
 class JointGraph:
     """Several versions of a step in one graph, with a session that feeds them and sets their variables.
 
-    Args:
-        step, flat: the step, and its graph.
-        sides: as for :func:`join`.
-        compiled: the tensors that are wanted, where XLA is to compile the only side; then no other ones are there.
+    Where XLA is to compile the only side, ``compiled`` are the tensors that are wanted; then no other ones are there.
     """
 
     def __init__(self, step: Step, flat: FlatStep, sides: dict[str, Any], compiled: Sequence[str] = ()) -> None:
@@ -153,17 +150,11 @@ class JointGraph:
     def fetch(
         self, wanted: Any, number: int, scale: float, *, is_disturbed: bool = False, is_alone: bool = False
     ) -> Any:
-        """Runs a batch from the variables' initial values.
+        """Runs a batch, with a loss scale if the step has one, from the variables' initial values, and fetches tensors.
 
-        Args:
-            wanted: what to fetch.
-            number, scale: of the batch, and of the loss, where the step is scaled.
-            is_disturbed: whether inputs and variables differ in their last bit.
-            is_alone: whether only the fetched tensors are computed: then variables that they do not depend on, such as
-                an optimizer's, are not even set.
-
-        Raises:
-            GraphError: TensorFlow cannot run the step with this batch.
+        Where it ``is_disturbed``, inputs and variables differ in their last bit. Where it ``is_alone``, only the
+        fetched tensors are computed: variables that they do not depend on, such as an optimizer's, are not even set.
+        Raises a GraphError where TensorFlow cannot run the step with this batch.
         """
         import tensorflow as tf
 
@@ -326,20 +317,12 @@ def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
 
 
 def import_compiled(graph: Any, inputs: Sequence[str], results: Sequence[str], effects: Sequence[str]) -> list[Any]:
-    """Imports a GraphDef into the present graph; all but its inputs becomes one call, which XLA compiles.
+    """Imports a GraphDef into the present graph; all but its inputs becomes one call, which XLA compiles as it runs.
 
     XLA computes other numbers than TensorFlow's kernels: it leaves out a rounding to 16 bit where what follows is
     float32 again, and on CPUs computes 16-bit sums in float32. What it gives in 16 bit is compared with what it gives
-    in float32.
-
-    Args:
-        graph: the GraphDef.
-        inputs: its placeholders and variables' handles, as names of tensors; they keep their names.
-        results: names of the tensors that are wanted.
-        effects: names of further nodes that must run.
-
-    Returns:
-        The tensors that are wanted. XLA compiles the call as it runs; what it cannot compile is an error then.
+    in float32. ``inputs`` are the names of its placeholders and variables' handles, which they keep; ``effects`` are
+    nodes that must run, too. Returns the tensors that are wanted.
     """
     import tensorflow as tf
 

@@ -149,16 +149,7 @@ def measure_nodes(
     wanted: str | None,
     progress: Progress,
 ) -> list[NodeMeasurement]:
-    """Measures each node in one batch; sources come before readers.
-
-    Args:
-        step, flat: the step.
-        rewritten: the GraphDef as amp_tf rewrites it.
-        precision: the 16-bit type.
-        number, scale: of the batch, and of the loss.
-        wanted: a regular expression for further nodes to measure.
-        progress: called with what is being done.
-    """
+    """Measures each node in one batch, and further ones whose names match ``wanted``; sources come before readers."""
     import tensorflow as tf
 
     progress("looking at each node: building the graph")

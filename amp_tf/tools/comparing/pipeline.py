@@ -206,13 +206,8 @@ def notes_on_run(compared: RewriteReport, graph: Any, run: RewriteReport, precis
     """A sentence if there are products that every graph of this process' own run has in another precision.
 
     TensorFlow may hand over another graph in a run than the one that is compared: of another batch size, fused, or of a
-    function that calls the step. What is judged is then not quite what runs.
-
-    Args:
-        compared: the step as it is compared.
-        graph: the step's GraphDef.
-        run: what this process rewrote so far.
-        precision: the 16-bit type; graphs that were rewritten for another one are left out.
+    function that calls the step. What is judged is then not quite what runs. Graphs of the run that were rewritten for
+    another 16-bit type are left out.
     """
     in_run: dict[str, list[NodeReport]] = {}
     for rewritten in run.graphs:

@@ -132,16 +132,11 @@ def find_ranges(
     progress: Progress = silent,
     notes: Sequence[str] = (),
 ) -> Ranges:
-    """Finds the tensors that would leave float16's range, and how far.
+    """Finds the tensors that would leave float16's range, and how far; arguments and errors are those of
+    ``amp_tf.compare``.
 
     The step runs in float32 only. The loss of a compiled model is multiplied by 2^15, where dynamic loss scaling
     begins.
-
-    Args:
-        model_or_function, batches, config, steps, hardware, progress, notes: as for :func:`amp_tf.compare`.
-
-    Raises:
-        ConfigError, GraphError: as there.
     """
     config = dataclasses.replace(check_settings(config, steps), precision="float16")
     try:

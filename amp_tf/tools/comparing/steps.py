@@ -35,11 +35,7 @@ _BATCHES = "Pass rows such as [(x, y), …], or a tf.data.Dataset"
 
 
 def check_settings(config: AmpConfig | None, steps: int, nodes: str | None = None) -> AmpConfig:
-    """Checks the arguments; returns the configuration, by default the environment's.
-
-    Raises:
-        ConfigError: an argument is not valid.
-    """
+    """Checks the arguments, by a ConfigError; returns the configuration, by default the environment's."""
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ConfigError(f"{steps!r} is not a number of batches", where="compare(steps=…)", fix="Write 1 or more")
     if nodes is not None:
@@ -48,21 +44,13 @@ def check_settings(config: AmpConfig | None, steps: int, nodes: str | None = Non
 
 
 def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
-    """Traces a Keras model's step, or a function.
+    """Traces a Keras model's step, or a function: the step, and the concrete function, which takes flat arguments.
 
-    Args:
-        subject: a Keras model (compiled: loss and gradients; else its results), a ``tf.function``, a concrete
-            function, a signature of a SavedModel, or any callable.
-        batches: what to call it with: for a compiled model ``(x, y)`` or ``(x, y, sample_weight)``; for others a tuple
-            of arguments, a mapping of named ones, or the only argument.
-        limit: how many batches are used.
-
-    Returns:
-        The step, and the concrete function; it takes flat arguments, and the loss scale last where it is scaled.
-
-    Raises:
-        ConfigError: there are no batches, or they cannot be fed.
-        GraphError: the step cannot be traced with them.
+    A compiled Keras model gives loss and gradients, and takes the loss scale last; another one its results. Else it is
+    a ``tf.function``, a concrete function, a signature of a SavedModel, or any callable. Of the batches (for a compiled
+    model ``(x, y)`` or ``(x, y, sample_weight)``, for others a tuple of arguments, a mapping of named ones, or the only
+    argument) at most ``limit`` are used. Raises a ConfigError where there are none, or they cannot be fed, and a
+    GraphError where the step cannot be traced with them.
     """
     import tensorflow as tf
 
@@ -217,13 +205,9 @@ class SessionRuns:
         return str(self.targets[0].name if self.targets else self.fetches[0].op.name)
 
     def flat_step(self, batches: Iterable[Sequence[np.ndarray]]) -> tuple[Step, FlatStep]:
-        """The step and its flat graph, with the variables' present values.
+        """The step and its flat graph, with the variables' present values; a GraphError where one has none.
 
-        Args:
-            batches: for each run the values of ``fed`` and ``given``.
-
-        Raises:
-            GraphError: a variable has no value.
+        Batches have the values of ``fed`` and ``given``.
         """
         import tensorflow as tf
 

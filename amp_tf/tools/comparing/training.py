@@ -53,11 +53,7 @@ class CompareRequest:
         return True
 
     def answer(self, found: Mapping[str, Any]) -> None:
-        """Writes the answer, whole or not at all.
-
-        Args:
-            found: the comparison's data as ``comparison`` and its text as ``text``; or ``error``, why there is none.
-        """
+        """Writes the answer, whole or not at all: ``comparison`` and its ``text``; or ``error``, why there is none."""
         files.put(self.folder / _ANSWER, json.dumps(dict(found)))
 
     def read_answer(self) -> dict[str, Any] | None:
@@ -69,13 +65,7 @@ class CompareRequest:
 
 
 class Training:
-    """The state that the patches of a comparison share.
-
-    Attributes:
-        request: the command's request.
-        is_awaited: whether nothing was compared yet.
-        patches: those that wait for the training.
-    """
+    """The state that the patches of a comparison share, and these; it ``is_awaited`` as long as nothing was compared."""
 
     def __init__(self, request: CompareRequest) -> None:
         self.request, self.is_awaited, self.patches = request, True, Patches()
@@ -96,15 +86,7 @@ class Training:
             notices.warn_once("comparison.failed", f"nothing is compared ({why.rstrip('.')})", where=where, fix=fix)
 
     def compare(self, subject: Any, batches: Sequence[Any], notes: Sequence[str] = ()) -> None:
-        """Compares a step, writes the answer and ends the program; does nothing the second time.
-
-        Args:
-            subject, batches: as for :func:`amp_tf.compare`.
-            notes: further notes for the result.
-
-        Raises:
-            SystemExit: it was done.
-        """
+        """Compares a step, writes the answer and ends the program by a SystemExit; does nothing the second time."""
         with self._lock:
             is_first, self.is_awaited = self.is_awaited, False
         if not is_first or not self.request.claim():

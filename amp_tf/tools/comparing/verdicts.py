@@ -63,15 +63,10 @@ def judge(
     everywhere: Sequence[Statistics],
     precision: Precision,
 ) -> list[Output]:
-    """The verdict on each output.
+    """The verdict on each output, of which the kind and name are given.
 
-    Args:
-        names: kind and name of each.
-        found: as amp_tf computes them, in the batches that are furthest off.
-        ideal: as the ideal mixed program does in these.
-        noise: as float32 does with inputs that differ in their last bit, in these.
-        everywhere: as amp_tf computes them, in all batches.
-        precision: the 16-bit type.
+    ``found``, ``ideal`` and ``noise`` are what amp_tf, the ideal mixed program, and float32 with inputs that differ in
+    their last bit give in the batches that are furthest off; ``everywhere`` is what amp_tf gives in all batches.
     """
     outputs = []
     for (kind, name), one, ideally, noisy, every in zip(names, found, ideal, noise, everywhere, strict=True):
@@ -164,12 +159,10 @@ class Statistics:
 
 
 def difference_row(value: Any, truth: Any, smallest: float) -> Any:
-    """A tensor of one row that says how a value differs from its truth, in the columns of :meth:`Statistics.of`.
+    """A tensor of one row that says how a value differs from its float32 truth, in the columns of
+    :meth:`Statistics.of`.
 
-    Args:
-        value: a floating-point tensor.
-        truth: a float32 tensor of the same shape.
-        smallest: the smallest positive number of the 16-bit type; half of it is rounded to zero.
+    ``smallest`` is the smallest positive number of the 16-bit type; half of it is rounded to zero.
     """
     import tensorflow as tf
 
@@ -190,11 +183,8 @@ def measure_outputs(
 ) -> np.ndarray:
     """A row for each output, shape (outputs, columns).
 
-    Args:
-        found, truth: the outputs.
-        kinds: of the outputs. Of updates each number that is zero and not in the truth counts as underflown: optimizers
-            make large numbers of small ones.
-        smallest: the smallest positive number of the 16-bit type.
+    Of updates each number that is zero and not in the truth counts as underflown: optimizers make large numbers of
+    small ones.
     """
     from tensorflow.python.eager import context
 
@@ -223,10 +213,7 @@ def range_row(value: Any, _: Any, smallest: float) -> Any:
 class Calls:
     """Rows as functions of a graph: each use is one node, so that graphs of thousands of rows are made in seconds.
 
-    Args:
-        graph: the ``tf.Graph``.
-        row_of: :func:`difference_row` or :func:`range_row`.
-        smallest: as for these.
+    ``row_of`` is :func:`difference_row` or :func:`range_row`, ``smallest`` as for these.
     """
 
     def __init__(self, graph: Any, row_of: Callable[[Any, Any, float], Any], smallest: float) -> None:

@@ -90,16 +90,8 @@ class Yardstick:
 class Work:
     """A step together with its float32 version.
 
-    Args:
-        step: the step.
-        flat: its graph.
-        hardware: the devices to rewrite for.
-        progress: called with what is being done.
-
-    Attributes:
-        names: kind and name of each output.
-        is_compiled: whether versions are run by XLA, as the program runs the step or a part of it.
-        why_not_compiled: what XLA says where it cannot.
+    Versions are run by XLA where it ``is_compiled``, as the program runs the step or a part of it; ``why_not_compiled``
+    is what XLA says where it cannot. ``names`` are kind and name of each output.
     """
 
     _float32: RunnableStep | None = None
@@ -138,12 +130,8 @@ class Work:
     def measure(self, graph: Any, what: str, numbers: Sequence[int] | None = None) -> tuple[OutputMeasurement, float]:
         """Runs a version with the first loss scale at which no gradient overflows; returns errors and scale.
 
-        If gradients overflow at every scale, none is used.
-
-        Args:
-            graph: the version's GraphDef.
-            what: it is called, for people.
-            numbers: of the batches; all by default.
+        If gradients overflow at every scale, none is used. ``what`` names the version for people; ``numbers`` are those
+        of the batches, all by default.
         """
         gradients = [number for number, (kind, _) in enumerate(self.names) if kind == GRADIENT]
 
@@ -158,11 +146,7 @@ class Work:
             return self._compare_with_float32(version, what, numbers, _UNSCALED), _UNSCALED
 
     def yardstick(self, measured: OutputMeasurement, config: AmpConfig, scale: float) -> Yardstick:
-        """How much the batches with the largest errors may differ.
-
-        Raises:
-            GraphError: float32 itself gives different numbers each time.
-        """
+        """How much the batches with the largest errors may differ; a GraphError where float32 itself differs each time."""
         numbers = measured.furthest(max(1, len(measured.rows) // _JUDGED))
         noise: list[np.ndarray] = []
         try:
@@ -230,7 +214,7 @@ class Work:
         return judge(self.names, found, yardstick.ideal, yardstick.noise, everywhere, self.precision)
 
     def measure_nodes(self, rewritten: Any, number: int, scale: float, nodes: str | None) -> list[NodeMeasurement]:
-        """Measures each node in one batch; arguments as for :func:`nodes.measure_nodes`."""
+        """Measures each node in one batch."""
         self.close()  # frees its variables, which are as large as the model: both sides have their own
         return measure_nodes(self.step, self.flat, rewritten, self.precision, number, scale, nodes, self._progress)
 

@@ -29,11 +29,8 @@ class Goal:
     is_loss: bool  #: whether a larger value is worse
 
     def limit(self, float32: Sequence[float]) -> float:
-        """The worst value that is good.
-
-        Args:
-            float32: the values of the runs in float32, of which the worst counts: they differ by chance. Without any,
-                every number is good.
+        """The worst value that is good. Runs in float32 differ by chance, and the worst counts; without any, all values
+        are good.
         """
         if self.is_loss:
             return max(float32, default=math.inf) + self.most
@@ -51,16 +48,8 @@ class Goal:
 
 
 def read_goal(metric: str, *, max_drop: Any, max_rise: Any, max_runs: Any, name: Callable[[str], str] = str) -> Goal:
-    """The goal that a user asks for.
-
-    Args:
-        metric: the metric's name.
-        max_drop, max_rise: by how much it may be smaller or larger; one of them is ``None``.
-        max_runs: how many runs may be made.
-        name: how the user writes one of these arguments.
-
-    Raises:
-        ConfigError: one of them means nothing.
+    """The goal that a user asks for; a ConfigError where an argument means nothing, of which ``name`` gives the user's
+    name.
     """
     is_loss = max_rise is not None
     most, where = (max_rise, "max_rise") if is_loss else (max_drop, "max_drop")

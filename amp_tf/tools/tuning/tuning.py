@@ -80,9 +80,8 @@ class Tuning:
     def for_accuracy(self) -> Tuned:
         """Finds a small part of the model that suffices in float32.
 
-        Raises:
-            AmpError: float32 gives no metric, or amp_tf changes it although nothing is in 16 bit.
-            ConfigError: nothing would be converted.
+        Raises an AmpError where float32 gives no metric, or amp_tf changes it although nothing is in 16 bit, and a
+        ConfigError where nothing would be converted.
         """
 
         def suffices(items: Items) -> bool:
@@ -223,15 +222,10 @@ _HEAD, _RUNS = "tuning.json", "runs.jsonl"
 
 
 class Journal:
-    """The runs so far.
+    """The runs so far, kept in a folder; ``head`` says what is tuned, and how.
 
-    Args:
-        folder: where they are kept.
-        head: what is tuned, and how; a tuning of something else must not go on with these runs.
-
-    Raises:
-        ConfigError: the folder holds the runs of something else, or another process tunes there.
-        FileError: it cannot be written.
+    Raises a ConfigError where the folder holds the runs of something else, or another process tunes there, and a
+    FileError where it cannot be written.
     """
 
     def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:

@@ -48,19 +48,12 @@ class Fault:
 def find_fault(
     model: Any, batch: Any, owner: Any, config: AmpConfig, layers: Sequence[Layer], *, is_finite: bool
 ) -> Fault:
-    """The layers at fault; all of them where none is found that is not in the lock.
+    """The layers at fault in a batch; all of the step's where none is found that is not in the lock.
 
     The patterns of a comparison make all outputs good, and nonfinite values are only a part of these: there it is the
     layer of the finding that helps most. Where another one is at fault as well, the step goes wrong again, and is
-    compared again.
-
-    Args:
-        model: of Keras or tf_keras, whose variables are those from which the step went wrong.
-        batch: with which it did.
-        owner: the class that has the library's own ``train_step``.
-        config: the settings in force; what their lock keeps in float32 is not at fault.
-        layers: those of the step; nodes outside of these and of Keras' layers are not at fault.
-        is_finite: whether all that is wrong is the loss.
+    compared again. ``is_finite`` says that all that is wrong is the loss. What the lock keeps in float32 is not at
+    fault, nor are nodes outside of ``layers`` and of Keras' layers.
     """
     why, decisions = "", dict[str, Decision]()
     try:
