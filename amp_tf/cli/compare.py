@@ -20,13 +20,11 @@ from typing import IO, Any
 from amp_tf.cli.main import STDOUT
 from amp_tf.cli.models import hardware_for, load_signature, read_config, read_inputs
 from amp_tf.cli.run import bootstrapped
-from amp_tf.config import DISABLE_VAR, AmpConfig
+from amp_tf.config import DISABLE_VAR
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.offline.reading import is_keras_file
 from amp_tf.reporting import files
-from amp_tf.tools import on_terminal
 from amp_tf.tools.comparing import PYTHON, TENSORFLOW, VARIABLE
-from amp_tf.tools.comparing.ranges import compare_or_find_ranges
 from amp_tf.tools.comparing.training import CompareRequest
 from amp_tf.values import check_pattern
 
@@ -34,13 +32,12 @@ from amp_tf.values import check_pattern
 def run(args: argparse.Namespace) -> int:
     """Prints the comparison; of a script that was not compared see :func:`compare_script`."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
-    config = read_config(args)
-    asked: dict[str, Any] = {"steps": args.steps, "nodes": args.nodes, "float32_only": args.float32_only}
+    request = CompareRequest(Path(), read_config(args), args.steps, args.nodes, args.float32_only)
     if args.inputs is None:
         if os.path.isdir(args.subject[0]) or is_keras_file(args.subject[0]):
             fix = "Name it with --inputs, or write -- in front of a script's command"
             raise AmpError("there is no file of inputs", where=args.subject[0], fix=fix)
-        found = compare_script(args.subject, config, **asked)
+        found = compare_script(args.subject, request)
         return found if isinstance(found, int) else _write(found["comparison"], found["text"], args)
     if len(args.subject) > 1:
         fix = "Write one model with --inputs, or a command after -- without it"
@@ -56,8 +53,7 @@ def run(args: argparse.Namespace) -> int:
             raise AmpError("the arrays have different numbers of rows", where="--batch-size", fix="Leave it out")
         starts = range(0, max(counts), size)
         batches = [{name: array[start : start + size] for name, array in arrays.items()} for start in starts]
-    around: dict[str, Any] = {"hardware": hardware_for(config), "progress": on_terminal()}
-    compared = compare_or_find_ranges(function, batches, config, **asked, **around)
+    compared = request.compare(function, batches, hardware_for(request.config))
     compared = dataclasses.replace(compared, name=os.path.basename(os.path.normpath(args.subject[0])))
     return _write(compared.to_dict(), compared.for_command(), args)
 
@@ -80,21 +76,20 @@ _GLANCE_S = 0.2
 
 
 def compare_script(
-    command: Sequence[str], config: AmpConfig, *, log: IO[bytes] | None = None, **asked: Any
+    command: Sequence[str], request: CompareRequest, log: IO[bytes] | None = None
 ) -> dict[str, Any] | int:
-    """Runs a command until the first training step in it is compared; ``log`` is where its output goes, if not with
-    this one's.
+    """Runs a command until the first training step in it is compared; ``log`` is where its output goes, if elsewhere.
 
     Returns the comparison's data as ``comparison`` and its text as ``text``. Where nothing was compared, that was
     printed to stderr, and it is the exit status: 2; as in a shell 126 or 127 where the command cannot be started, and
     128 and the signal's number where a signal ended it. Raises a ConfigError where ``steps`` or ``nodes`` mean nothing.
     """
-    if asked["steps"] < 1:
-        raise ConfigError(f"{asked['steps']} is not a number of batches", where="--steps", fix="Write 1 or more")
-    if asked["nodes"] is not None:
-        check_pattern(asked["nodes"], where="--nodes")
+    if request.steps < 1:
+        raise ConfigError(f"{request.steps} is not a number of batches", where="--steps", fix="Write 1 or more")
+    if request.nodes is not None:
+        check_pattern(request.nodes, where="--nodes")
     with tempfile.TemporaryDirectory(prefix="amp_tf_compare_") as folder:
-        request = CompareRequest(Path(folder), config, **asked)
+        request = dataclasses.replace(request, folder=Path(folder))
         request.send()
         # Without amp_tf, whatever the script turns on: functions for XLA would be in 16 bit before they are compared.
         environ = {**bootstrapped(os.environ), VARIABLE: folder, DISABLE_VAR: "1"}

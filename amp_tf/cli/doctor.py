@@ -20,7 +20,7 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,23 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         print(f"amp-tf doctor: {no_tensorflow(error)}", file=sys.stderr)
         return 2
-    report = DoctorReport(facts, tuple(find_issues(facts)))
+    issues = list(find_issues(facts))
+    is_well = not any(issue.is_problem for issue in issues)  # notes do not count
     if args.json:
-        print(json.dumps(report.to_dict(), indent=2))
+        found = {
+            "schema_version": SCHEMA_VERSION,
+            "is_well": is_well,
+            "versions": facts.versions,
+            "devices": facts.devices,
+            "costs": facts.hardware.costs.source,
+            "ways": facts.ways,
+            "trials": [dataclasses.asdict(trial) for trial in facts.trials],
+            "findings": [dataclasses.asdict(issue) for issue in issues],
+        }
+        print(json.dumps(found, indent=2))
     elif not args.quiet:
-        print(render(report))
-    return 0 if report.is_well else 1
+        print(render(facts, issues))
+    return 0 if is_well else 1
 
 
 def no_tensorflow(error: ImportError) -> str:
@@ -66,9 +77,8 @@ def no_tensorflow(error: ImportError) -> str:
     )
 
 
-def render(report: DoctorReport) -> str:
+def render(facts: MachineFacts, issues: Sequence[Issue]) -> str:
     """The report as text."""
-    facts = report.facts
     lines = ["Versions", *_pairs(facts.versions)]
     lines += ["", "Devices"]
     for device in facts.devices:
@@ -83,12 +93,10 @@ def render(report: DoctorReport) -> str:
             numbers = f"{trial.converted:>9}{trial.milliseconds:>9.2f}{trial.speedup:>9.2f}x{trial.error:>10.1e}"
             lines.append(f"  {trial.device:8}{trial.way:10}{trial.precision:11}{numbers}  {trial.failure}".rstrip())
     for title, is_problem in (("Problems", True), ("Notes", False)):
-        found = [finding for finding in report.findings if finding.is_problem is is_problem]
-        if found:
+        if found := [issue for issue in issues if issue.is_problem is is_problem]:
             lines += ["", title]
-            lines += [text for finding in found for text in (f"  - {finding.what}.", f"    {finding.fix}.")]
-    if report.is_well:
-        lines += ["", "No problems."]
+            lines += [text for issue in found for text in (f"  - {issue.what}.", f"    {issue.fix}.")]
+    lines += [] if any(issue.is_problem for issue in issues) else ["", "No problems."]
     return "\n".join(lines)
 
 
@@ -96,7 +104,7 @@ def _pairs(values: dict[str, str]) -> list[str]:
     return [f"  {name:16}{value or 'not installed'}" for name, value in values.items()]
 
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  #: of the JSON object's form
 SUPPORTED = ((2, 16), (2, 21))
 """The oldest and the newest TensorFlow, both included."""
 
@@ -151,32 +159,6 @@ class MachineFacts:
             "grappler plugin": states.get("grappler", "not tried"),
             "xla hook": states.get("xla", "not tried"),
             "loss scaling": "on for float16" if switches.loss_scaling else "off",
-        }
-
-
-@dataclasses.dataclass(frozen=True)
-class DoctorReport:
-    """The facts, and the issues that follow from them."""
-
-    facts: MachineFacts
-    findings: tuple[Issue, ...]
-
-    @property
-    def is_well(self) -> bool:
-        """Whether there are no problems; notes do not count."""
-        return not any(finding.is_problem for finding in self.findings)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain data, for JSON; ``schema_version`` is that of its form."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "is_well": self.is_well,
-            "versions": self.facts.versions,
-            "devices": self.facts.devices,
-            "costs": self.facts.hardware.costs.source,
-            "ways": self.facts.ways,
-            "trials": [dataclasses.asdict(trial) for trial in self.facts.trials],
-            "findings": [dataclasses.asdict(finding) for finding in self.findings],
         }
 
 

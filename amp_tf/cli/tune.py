@@ -24,6 +24,7 @@ from amp_tf.errors import AmpError, ConfigError
 from amp_tf.lock import Lock, read
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
+from amp_tf.tools.comparing.training import CompareRequest
 from amp_tf.tools.tuning import ANSWER, FOLDER, NAMES
 from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
@@ -157,7 +158,7 @@ class TunedScript:
     def compare(self) -> Mapping[str, Any] | None:
         """Compares the first step; ``None`` where that fails, and stderr says why."""
         with (self.folder / "compared.txt").open("wb") as log:
-            found = compare_script(self.command, self.config, log=log, steps=8, nodes=None, float32_only=False)
+            found = compare_script(self.command, CompareRequest(self.folder, self.config, 8), log)
         return None if isinstance(found, int) else found["comparison"]
 
     def _environ(self, way: Way, place: Path) -> dict[str, str]:

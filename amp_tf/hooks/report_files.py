@@ -18,6 +18,7 @@ from __future__ import annotations
 import faulthandler
 import functools
 import gc
+import json
 import os
 import signal
 import socket
@@ -28,8 +29,10 @@ import time
 from pathlib import Path
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import notices
+from amp_tf.hooks import notices, summary
 from amp_tf.hooks import state as process_state
+from amp_tf.reporting import files
+from amp_tf.reporting.document import make_document
 
 VARIABLE = "AMP_TF_REPORT"
 _SIGTERM_WAIT, _SIGTERM_FIGURES = 8.0, 3.0  # seconds, of the ten that containers are given to end in
@@ -63,12 +66,6 @@ def write(most_seconds: float = float("inf")) -> None:
         was_on = gc.isenabled()
         gc.disable()  # one pass over TensorFlow's objects takes longer than the report
         try:
-            import json
-
-            from amp_tf.hooks import summary
-            from amp_tf.reporting import files
-            from amp_tf.reporting.document import make_document
-
             seconds = min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds()))
             document = make_document(summary.report(), seconds=seconds)
             name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"

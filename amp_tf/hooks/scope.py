@@ -58,24 +58,18 @@ def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _entering(value: bytes) -> Iterator[None]:
-    outer = getattr(_active, "value", None)
-    _active.value = value
-    try:
-        with _marking(value):
-            yield
-    finally:
-        _active.value = outer
-
-
-def _marking(value: bytes) -> contextlib.AbstractContextManager[None]:
     from tensorflow.core.framework import attr_value_pb2
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 
-    if context.executing_eagerly():
-        return contextlib.nullcontext()
+    outer, _active.value = getattr(_active, "value", None), value
     marks = {SCOPE_ATTR: attr_value_pb2.AttrValue(s=value)}
-    return ops.get_default_graph()._attr_scope(marks)  # type: ignore[no-any-return]
+    is_eager = context.executing_eagerly()
+    try:
+        with contextlib.nullcontext() if is_eager else ops.get_default_graph()._attr_scope(marks):
+            yield
+    finally:
+        _active.value = outer
 
 
 def _install() -> None:

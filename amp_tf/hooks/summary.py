@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import logging
 import os
 import re
@@ -12,18 +11,25 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import amp_tf
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled, sources
 from amp_tf.errors import ConfigError
+from amp_tf.graph.names import tell_unmatched
 from amp_tf.hooks import notices
 from amp_tf.hooks import state as process_state
+from amp_tf.hooks.xla import called_by
 from amp_tf.oplists.hardware import Hardware
-
-if TYPE_CHECKING:
-    from amp_tf.reporting.document import RewriteReport
-    from amp_tf.reporting.document_types import ProcessFacts
-    from amp_tf.reporting.process import Totals
+from amp_tf.oplists.op_names import registered_rows
+from amp_tf.oplists.table import PRODUCTS
+from amp_tf.oplists.targets import resolve_target
+from amp_tf.painting.locked import describe
+from amp_tf.reporting import process
+from amp_tf.reporting.document import RewriteReport
+from amp_tf.reporting.document_types import ProcessFacts
+from amp_tf.reporting.process import Totals
+from amp_tf.reporting.text import headline, plural, why_no_node
 
 EAGER = (
     "TensorFlow ran no graph of four nodes or more (it runs eagerly what is not in a tf.function, in Keras' fit, "
@@ -43,13 +49,6 @@ FUSED = "TensorFlow fused them with what follows, and the fused kernels have no 
 _TRACED = "__inference_"  # begins TensorFlow's names of traced functions
 _PLUGIN = "amp_tf.hooks.plugin"  # without it only functions compiled by XLA are seen
 
-# What runs at exit imports these here and there: by then the package may have been upgraded or uninstalled.
-_AT_EXIT = (
-    *("amp_tf.graph.names", "amp_tf.graph.templates", "amp_tf.oplists.table", "amp_tf.oplists.targets"),
-    *("amp_tf.hooks.xla", "amp_tf.painting.locked", "amp_tf.reporting.process", "amp_tf.reporting.text"),
-)
-_FOR_REPORTS = ("amp_tf.oplists.op_names", "amp_tf.reporting.document", "amp_tf.reporting.files")
-
 _parts: list[Callable[[], str]] = []
 _has_ended = False  # whether the program has ended, and only the line is left
 
@@ -60,16 +59,9 @@ def add_part(part: Callable[[], str]) -> None:
         _parts.append(part)
 
 
-def load(*, with_report: bool) -> None:
-    """Imports what the line at exit needs, and the report if there will be one."""
-    for name in (*_AT_EXIT, *(_FOR_REPORTS if with_report else ())):
-        importlib.import_module(name)
-
-
 def is_due() -> bool:
     """Whether any graph of this process was seen: then the line is printed even if amp_tf is off by now."""
-    process = sys.modules.get("amp_tf.reporting.process")
-    return process is not None and bool(process.totals().graphs)
+    return bool(process.totals().graphs)
 
 
 def log() -> None:
@@ -79,8 +71,6 @@ def log() -> None:
         return
     _has_ended = True
     try:
-        from amp_tf.reporting import process
-
         state = process_state.current()
         has_acted = process.totals().converted or state.failures or state.not_installed
         is_ended_by_error = hasattr(sys, "last_type") and not hasattr(sys, "ps1")  # at a prompt it only ends a line
@@ -92,10 +82,6 @@ def log() -> None:
 
 def line() -> str:
     """The summary of this process so far, such as ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``."""
-    from amp_tf.graph.names import tell_unmatched
-    from amp_tf.reporting import process
-    from amp_tf.reporting.text import headline, plural
-
     report, totals, state = process.report(), process.totals(), process_state.current()
     if state.off is None and not totals.graphs:
         state = dataclasses.replace(state, off=_why_never_on())
@@ -130,15 +116,33 @@ def report() -> RewriteReport:
     ``print(amp_tf.report())`` begins with the line that the process prints at exit. Of programs with very many graphs,
     the report has the last ones: about 250,000 nodes of graphs in which something was converted, and 50,000 of others.
     """
-    from amp_tf.reporting import process
-
-    return dataclasses.replace(process.report(), summary=line(), facts=process_facts())
+    state, totals = process_state.current(), process.totals()
+    whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered_rows()}  # each op once
+    times, ledger = (sys.modules.get(f"amp_tf.{name}") for name in ("hooks.step_times", "loss_scaling.ledger"))
+    facts = ProcessFacts(
+        process=_process(),
+        totals={"graphs": totals.graphs, "nodes": totals.total, "converted": totals.converted, "casts": totals.casts},
+        settings=[
+            *sources(process_state.settings()),
+            *({"field": f"op {op}", "value": why, "from": "amp_tf.register_op"} for op, why in whys.items()),
+        ],
+        devices=_devices(bool(totals.graphs)),
+        hooks={
+            "off": state.off,
+            "idle": state.idle,
+            "policy": state.policy,
+            "failures": state.failures,
+            "first_failure": state.first_failure,
+            "not_installed": dict(state.not_installed),
+        },
+        loss_scales=ledger.curves() if ledger is not None else [],
+        steps=times.rows() if times is not None else [],
+    )
+    return dataclasses.replace(process.report(), summary=line(), facts=facts)
 
 
 def why_nothing(report: RewriteReport, totals: Totals, state: process_state.ProcessState) -> str:
     """Why no node of this process was converted."""
-    from amp_tf.reporting.text import why_no_node
-
     if state.off and not totals.graphs:
         return state.off
     if state.idle:
@@ -165,9 +169,6 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
 
 def _lock_changes(totals: Totals) -> str:
     """What the lock file was made for, where that differs, and its entries that no longer match."""
-    from amp_tf.oplists.targets import resolve_target
-    from amp_tf.painting.locked import describe
-
     config = process_state.settings()
     if config.lock_path is None:
         return ""
@@ -219,39 +220,7 @@ def _functions() -> dict[str, Any]:
     return {name: functools.partial(running.get_function_def, name) for name in running.list_function_names()}
 
 
-def process_facts() -> ProcessFacts:
-    """Program, settings, devices, loss scales and times of this process, as a report shows them."""
-    from amp_tf.oplists.op_names import registered_rows
-    from amp_tf.reporting import process
-    from amp_tf.reporting.document_types import ProcessFacts
-
-    state, totals = process_state.current(), process.totals()
-    whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered_rows()}  # each op once
-    times, ledger = (sys.modules.get(f"amp_tf.{name}") for name in ("hooks.step_times", "loss_scaling.ledger"))
-    return ProcessFacts(
-        process=_process(),
-        totals={"graphs": totals.graphs, "nodes": totals.total, "converted": totals.converted, "casts": totals.casts},
-        settings=[
-            *sources(process_state.settings()),
-            *({"field": f"op {op}", "value": why, "from": "amp_tf.register_op"} for op, why in whys.items()),
-        ],
-        devices=_devices(bool(totals.graphs)),
-        hooks={
-            "off": state.off,
-            "idle": state.idle,
-            "policy": state.policy,
-            "failures": state.failures,
-            "first_failure": state.first_failure,
-            "not_installed": dict(state.not_installed),
-        },
-        loss_scales=ledger.curves() if ledger is not None else [],
-        steps=times.rows() if times is not None else [],
-    )
-
-
 def _process() -> dict[str, Any]:
-    import amp_tf
-
     error = getattr(sys, "last_type", None)
     tensorflow, keras = sys.modules.get("tensorflow"), sys.modules.get("keras")
     return {
@@ -286,8 +255,6 @@ def _find_failure() -> str:
     Where one fails, TensorFlow runs the function unchanged and asks no plugin; only its own log says so. So if amp_tf
     has seen no products, functions that hold some are given to the same optimizers once more, without plugins.
     """
-    from amp_tf.oplists.table import PRODUCTS
-
     known = {name: read() for name, read in _functions().items()}
     small = [d for d in known.values() if len(d.node_def) <= _MOST_NODES]
     with_products = [d for d in small if any(node.op in PRODUCTS for node in d.node_def)]
@@ -302,8 +269,6 @@ def _failure(definition: Any, known: dict[str, Any]) -> str:
     from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
     from tensorflow.python.framework import errors_impl, function_def_to_graph
     from tensorflow.python.grappler import tf_optimizer
-
-    from amp_tf.hooks.xla import called_by
 
     meta_graph = meta_graph_pb2.MetaGraphDef()
     try:

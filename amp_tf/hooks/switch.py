@@ -156,7 +156,13 @@ class _Switch:
             else:
                 self._turn_on(before)
 
-    def obey_environment(self, changed: str | None) -> None:
+    def obey_environment(self, changed: str | None = None) -> None:
+        """Applies what the environment says. A bad value leads to one message, and amp_tf stays off.
+
+        What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is off, only a change
+        of a switch turns it on, or one that corrects the bad value for which it is off. ``changed`` is the variable
+        that the program has just set or deleted.
+        """
         with self._lock:
             is_off = self.active is None
             if is_off and not self.refused and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
@@ -193,7 +199,6 @@ class _Switch:
         with self._lock:
             if self.active is not None:
                 install_hooks(trigger, self.active.config, self.active.switches)
-                summary.load(with_report=bool(self.active.config.report_path))
 
     def _follow_environment(self, *, is_asked_first: bool = False) -> None:
         was_asked = is_asked_first or self.active is not None or bool(self.refused)
@@ -293,14 +298,7 @@ def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Han
     return _switch.enable(wanted)
 
 
-def obey_environment(changed: str | None = None) -> None:
-    """Applies what the environment says. A bad value leads to one message, and amp_tf stays off.
-
-    What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is off, only a change of
-    a switch turns it on, or one that corrects the bad value for which it is off. ``changed`` is the variable that the
-    program has just set or deleted.
-    """
-    _switch.obey_environment(changed)
+obey_environment = _switch.obey_environment
 
 
 def disable() -> None:

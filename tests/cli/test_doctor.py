@@ -15,7 +15,7 @@ import pytest
 
 import amp_tf
 from amp_tf.cli import doctor, trial
-from amp_tf.cli.doctor import DoctorReport, MachineFacts
+from amp_tf.cli.doctor import MachineFacts
 from amp_tf.oplists.hardware import Hardware
 from tests import processes
 
@@ -220,10 +220,10 @@ def test_judges_a_trial(precision: str, converted: int, error: float, words: str
 
 def test_text_for_people_has_every_finding_with_its_fix(facts: MachineFacts) -> None:
     problem, note = (doctor.Issue(what, what == "wrong", f"something is {what}", "Do it") for what in ("wrong", "odd"))
-    text = doctor.render(DoctorReport(facts, (problem, note)))
+    text = doctor.render(facts, (problem, note))
     assert text.index("Problems\n  - something is wrong.\n    Do it.") < text.index("Notes\n  - something is odd.")
     assert "No problems." not in text
-    assert "No problems." in doctor.render(DoctorReport(facts, (note,)))
+    assert "No problems." in doctor.render(facts, (note,))
 
 
 def test_a_run_that_fails_later_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,7 +263,7 @@ def test_no_sum_is_put_into_a_temporary_variable():
         kernel.assign_sub(0.1 * of_kernel)
         return loss
 
-    _, flat = flat_step(step, [(np.arange(1024),)], 1)
+    flat = flat_step(step, [(np.arange(1024),)], 1)
     ops = {node.op for node in flat.graph.node}
     assert "AddN" in ops
     assert "TemporaryVariable" not in ops

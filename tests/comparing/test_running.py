@@ -18,7 +18,7 @@ from amp_tf.rewriting.fused_names import find_followers, pattern
 from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.tools import silent
 from amp_tf.tools.comparing import joining, nodes
-from amp_tf.tools.comparing.flattening import FlatStep, flatten
+from amp_tf.tools.comparing.flattening import FlatStep, Step, flatten
 from amp_tf.tools.comparing.functions import again, with_elements
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph, RunnableStep, join
 from amp_tf.tools.comparing.nodes import nodes_run_once, probe
@@ -39,12 +39,12 @@ def test_nodes_in_parts_are_nodes_all_at_once(monkeypatch):
             x = tf.tanh(x @ weight)
         return tf.reduce_sum(x)
 
-    step, flat = flat_step(layers, [np.random.default_rng(2).normal(size=(4, 8)).astype("float32")], 1)
+    flat = flat_step(layers, [np.random.default_rng(2).normal(size=(4, 8)).astype("float32")], 1)
     config = AmpConfig(precision="bfloat16", target="cpu")
     converted = rewrite(flat.graph, config, preserve=flat.ends, hardware=Hardware(cpu_has_bf16=True)).graph
 
     def looked():
-        found = nodes.measure_nodes(step, flat, converted, Precision.BFLOAT16, 0, 1.0, None, silent)
+        found = nodes.measure_nodes(flat, converted, Precision.BFLOAT16, 0, 1.0, None, silent)
         return [(each.name, each.accumulated, each.local, each.largest_input) for each in found]
 
     whole = looked()
@@ -104,8 +104,8 @@ def variables(joint, flat):
 
 
 def test_what_is_fetched_alone_neither_fills_nor_runs_the_rest_of_the_step(step):
-    joint = JointGraph(*step, {FLOAT32: step[1].graph})
-    read = variables(joint, step[1])
+    joint = JointGraph(step, {FLOAT32: step.graph})
+    read = variables(joint, step)
     (product,) = (op.outputs[0] for op in joint.graph.get_operations() if op.type == "MatMul")
     np.testing.assert_array_equal(joint.fetch(product, 0, 1.0, is_alone=True), X @ np.ones((3, 3)))
     assert joint.read(read[9]).sum() == 9
@@ -118,7 +118,7 @@ def test_what_is_fetched_alone_neither_fills_nor_runs_the_rest_of_the_step(step)
 
 @pytest.mark.parametrize("is_disturbed", [False, True])
 def test_a_form_that_gave_its_memory_back_runs_again_as_before_also_part_by_part(step, is_disturbed, monkeypatch):
-    form = RunnableStep(*step, step[1].graph)
+    form = RunnableStep(step, step.graph)
     before = form.run(0, 1.0, is_disturbed=is_disturbed)
     form.close()
     form.close()
@@ -147,8 +147,8 @@ def test_a_comparison_holds_what_variables_held_as_it_began():
     def add(x):
         return total.assign_add(x) + x
 
-    step, flat = flat_step(add, [np.ones((100, 100), "float32")], 1)
-    form = RunnableStep(step, flat, flat.graph)
+    flat = flat_step(add, [np.ones((100, 100), "float32")], 1)
+    form = RunnableStep(flat, flat.graph)
     first, second = form.run(0, 1.0), form.run(0, 1.0)
     np.testing.assert_array_equal(first[0], second[0])
     total.assign_add(tf.ones((100, 100)))  # the variable has other memory from now on
@@ -165,7 +165,7 @@ BEHIND = """
 def _probes(proto, rewritten):
     """The names of the nodes that are looked at."""
     feeds = tuple(node.name for node in proto.node if node.op == "Placeholder")
-    step = FlatStep(proto, feeds, {}, {}, ("fetch:0",), (), is_compiled=False)
+    step = FlatStep(Step((), (), ()), proto, feeds, {}, {}, ("fetch:0",), (), is_compiled=False)
     with tf.Graph().as_default() as joint:
         tf.import_graph_def(join(step, {FLOAT32: proto, AMP: rewritten}), name="")
     return {found.name for found in probe(step, rewritten, joint, wanted=".")}

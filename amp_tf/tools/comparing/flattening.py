@@ -77,6 +77,7 @@ class Variable:
 class FlatStep:
     """A step as a flat graph."""
 
+    step: Step
     graph: Any  #: the GraphDef
     feeds: tuple[str, ...]  #: the placeholders of the arguments, in order
     captures: Mapping[str, np.ndarray]  #: placeholders of captured tensors, and their values
@@ -135,6 +136,7 @@ def flatten(step: Step, function: Any) -> FlatStep:
             node.CopyFrom(given[node.name])
     count = len(step.batches[0]) + step.is_scaled
     return FlatStep(
+        step=step,
         graph=flat,
         feeds=tuple(tensor.op.name for tensor in function.inputs[:count]),
         captures=captures,

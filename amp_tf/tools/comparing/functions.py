@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -115,45 +114,33 @@ class _Watched:
             self._training.compare(subject, batches, notes if is_one else (*notes, _ONE_REPLICA))
 
 
-class _Seen:
-    """What is known of the functions that were called so far."""
-
-    def __init__(self) -> None:
-        self.function: Any = None  # the one that trains, if there is one
-        self.calls: list[Call] = []  # its calls
-        self.has_gradients = False  # whether any were asked for in a graph since the outermost call began
-        self.others: dict[int, Any] = {}  # replacements for iterators of which elements were taken, by their ids
-
-    def given(self, args: Any, kwargs: Any) -> Call:
-        """The arguments of a call as it may still be made."""
-        if not self.others:
-            return args, kwargs
-        given = {key: self.others.get(id(value), value) for key, value in kwargs.items()}
-        return tuple(self.others.get(id(value), value) for value in args), given
-
-
-_seen = _Seen()
+def _given(training: Training, args: Any, kwargs: Any) -> Call:
+    """The arguments of a call as it may still be made."""
+    if not training.others:
+        return args, kwargs
+    given = {key: training.others.get(id(value), value) for key, value in kwargs.items()}
+    return tuple(training.others.get(id(value), value) for value in args), given
 
 
 def _call(training: Training, original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
     import tensorflow as tf
 
-    args, kwargs = _seen.given(args, kwargs)
+    args, kwargs = _given(training, args, kwargs)
     if not training.is_awaited or not tf.executing_eagerly():
         return original(self, *args, **kwargs)
-    _seen.has_gradients = False
+    training.has_gradients = False
     if any(map(_is_stream, (*args, *kwargs.values()))):
         with training.surviving():
             _compare_with_elements(self, (args, kwargs), training)
-        args, kwargs = _seen.given(args, kwargs)
+        args, kwargs = _given(training, args, kwargs)
         return original(self, *args, **kwargs)
     result = original(self, *args, **kwargs)
     with training.surviving():
-        if _seen.function is None and _seen.has_gradients:
-            _seen.function = self
-        if self is _seen.function:
-            _seen.calls.append(kept((args, kwargs)))
-            if len(_seen.calls) >= training.request.steps:
+        if training.function is None and training.has_gradients:
+            training.function = self
+        if self is training.function:
+            training.calls.append(kept((args, kwargs)))
+            if len(training.calls) >= training.request.steps:
                 _compare_what_is_there(training)
     return result
 
@@ -161,33 +148,33 @@ def _call(training: Training, original: Any, self: Any, /, *args: Any, **kwargs:
 def _gradient(training: Training, original: Any, /, *args: Any, **kwargs: Any) -> Any:
     import tensorflow as tf
 
-    _seen.has_gradients |= not tf.executing_eagerly()
+    training.has_gradients |= not tf.executing_eagerly()
     result = original(*args, **kwargs)
     if training.is_awaited:
         with training.surviving():
-            _note_gradients(result)
+            _note_gradients(training, result)
     return result
 
 
 def _compare_what_is_there(training: Training) -> None:
     """Compares the function that trains on the calls made so far, if there were any."""
-    calls, _seen.calls = _seen.calls, []
+    calls, training.calls = training.calls, []
     if calls:
         after = f"the variables as they are after {len(calls)} calls of it"
-        _compare(training, _seen.function, _seen.function.python_function, calls, after)
+        _compare(training, training.function, training.function.python_function, calls, after)
 
 
 def _compare_with_elements(function: Any, call: Call, training: Training) -> None:
     """Compares a function on the first elements of its data before its first call, which may be an epoch."""
     function.get_concrete_function(*call[0], **call[1])
-    if not _seen.has_gradients:
+    if not training.has_gradients:
         return
     given = {id(value): value for value in (*call[0], *call[1].values())}
     taken: dict[int, list[Any]] = {}
     try:
         inner, calls = with_elements(function.python_function, call, training.request.steps, taken)
     finally:  # the program gets the elements back in any case
-        _seen.others = {number: again(rows, given[number]) for number, rows in taken.items()}
+        training.others = {number: again(rows, given[number]) for number, rows in taken.items()}
     _compare(training, function, inner, calls, "one element of its data a run")
 
 
@@ -245,24 +232,19 @@ def _is_stream(value: Any) -> bool:
     return isinstance(value, (tf.data.Dataset, tf.data.Iterator))
 
 
-# By session, then by fetches and feeds; None for runs that do not train.
-_kinds: weakref.WeakKeyDictionary[Any, dict[Any, SessionRuns | None]] = weakref.WeakKeyDictionary()
-_gradients: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # names of operations, by graph
-
-
-def _note_gradients(result: Any) -> None:
+def _note_gradients(training: Training, result: Any) -> None:
     """Remembers gradients that were built outside of functions: a nest of tensors, of slices, and of ``None``."""
     import tensorflow as tf
 
     for gradient in tf.nest.flatten(result):
         tensor = getattr(gradient, "values", gradient)
         if tf.is_symbolic_tensor(tensor) and not tensor.graph.building_function:
-            _gradients.setdefault(tensor.graph, set()).add(tensor.op.name)
+            training.gradients.setdefault(tensor.graph, set()).add(tensor.op.name)
 
 
 def _compare_sessions(training: Training, session: Any = None) -> None:
     """Compares the most frequent kind of training runs made so far, if there were any; of one session or of all."""
-    known = list(_kinds.values()) if session is None else [_kinds.get(session, {})]
+    known = list(training.kinds.values()) if session is None else [training.kinds.get(session, {})]
     found = [runs for kinds in known for runs in kinds.values() if runs and runs.batches]
     if found:
         _compare_runs(max(found, key=lambda runs: len(runs.batches)), training)
@@ -272,9 +254,9 @@ def _run_session(
     training: Training, original: Any, session: Any, handle: Any, targets: Any, fetches: Any, feeds: Any, *rest: Any
 ) -> Any:
     runs = None
-    if training.is_awaited and handle is None and not state.is_collecting() and _gradients.get(session.graph):
+    if training.is_awaited and handle is None and not state.is_collecting() and training.gradients.get(session.graph):
         with training.surviving():
-            runs = _runs_of(session, targets, fetches, [ref.deref() for ref in feeds])
+            runs = _runs_of(training, session, targets, fetches, [ref.deref() for ref in feeds])
     if runs is None:
         return original(session, handle, targets, fetches, feeds, *rest)
     results = original(session, handle, targets, [*fetches, *runs.given], feeds, *rest)
@@ -293,9 +275,11 @@ def _close_session(training: Training, original: Any, session: Any) -> None:
     original(session)
 
 
-def _runs_of(session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: Sequence[Any]) -> SessionRuns | None:
+def _runs_of(
+    training: Training, session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: Sequence[Any]
+) -> SessionRuns | None:
     """The runs like this one; ``None`` where these do not train."""
-    kinds = _kinds.setdefault(session, {})
+    kinds = training.kinds.setdefault(session, {})
     key = tuple(frozenset(each.name for each in wanted) for wanted in (targets, fetches, fed))
     if key not in kinds:
         names = {tensor.name for tensor in fed}
@@ -304,7 +288,7 @@ def _runs_of(session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: 
             return [*(given.op for given in operation.inputs if given.name not in names), *operation.control_inputs]
 
         needed = list(reached([*targets, *(tensor.op for tensor in fetches)], sources))
-        trains = not _gradients[session.graph].isdisjoint(operation.name for operation in needed)
+        trains = not training.gradients[session.graph].isdisjoint(operation.name for operation in needed)
         given = [tensor for operation in needed if operation.type in DATA_SOURCES for tensor in operation.outputs]
         if trains:
             for tensor in given:  # they are fetched beside the program's own fetches, and fed
@@ -321,7 +305,7 @@ def _runs_of(session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: 
 
 
 def _compare_runs(runs: SessionRuns, training: Training) -> None:
-    _kinds.clear()  # frees sessions and batches; nothing is compared after this
+    training.kinds.clear()  # frees sessions and batches; nothing is compared after this
     if runs.session.sess_str:
         fix = "Train in one process, without a target"
         raise GraphError("the session is one of a server", where="tf.compat.v1.Session", fix=fix)

@@ -19,7 +19,6 @@ from amp_tf.oplists.table import BEGINNINGS, UPDATED_BY, VARIABLE_READERS, WHOLE
 from amp_tf.tools.comparing.flattening import (
     UPDATE,
     FlatStep,
-    Step,
     keeping_state,
     make_stateless,
     reached,
@@ -104,10 +103,10 @@ class JointGraph:
     Where XLA is to compile the only side, ``compiled`` are the tensors that are wanted; then no other ones are there.
     """
 
-    def __init__(self, step: Step, flat: FlatStep, sides: dict[str, Any], compiled: Sequence[str] = ()) -> None:
+    def __init__(self, flat: FlatStep, sides: dict[str, Any], compiled: Sequence[str] = ()) -> None:
         import tensorflow as tf
 
-        self._step, self._flat, self._sides = step, flat, list(sides)
+        self._flat, self._sides = flat, list(sides)
         self.graph = tf.Graph()
         with self.graph.as_default():
             joint = join(flat, sides)
@@ -184,7 +183,7 @@ class JointGraph:
                     self._session.run(resets, start)
                 self._held = is_disturbed if not is_alone else None
             effects = [] if is_alone else self._effects
-            values = [*self._step.batches[number], *([np.float32(scale)] if self._step.is_scaled else [])]
+            values = [*self._flat.step.batches[number], *([np.float32(scale)] if self._flat.step.is_scaled else [])]
             given = {**dict(zip(self._flat.feeds, values, strict=True)), **self._flat.captures}
             feed = {
                 tensor_name(FLOAT32, node, self._flat): change(value) if value.ndim else value
@@ -244,20 +243,20 @@ def disturbed(value: np.ndarray) -> np.ndarray:
     return found
 
 
-def output_names(step: Step, flat: FlatStep) -> list[tuple[str, str]]:
+def output_names(flat: FlatStep) -> list[tuple[str, str]]:
     """Kind and name of each floating-point result, and of each floating-point variable that the step writes."""
-    results = [step.results[number] for number in step.floats]
+    results = [flat.step.results[number] for number in flat.step.floats]
     return [*results, *((UPDATE, flat.variables[node].name) for node in written(flat))]
 
 
 class RunnableStep(JointGraph):
     """One version of a step, in a graph and a session of its own; XLA may compile it."""
 
-    def __init__(self, step: Step, flat: FlatStep, graph: Any, *, is_compiled: bool = False) -> None:
+    def __init__(self, flat: FlatStep, graph: Any, *, is_compiled: bool = False) -> None:
         import tensorflow as tf
 
-        results = [flat.results[number] for number in step.floats]
-        super().__init__(step, flat, {FLOAT32: graph}, results if is_compiled else ())
+        results = [flat.results[number] for number in flat.step.floats]
+        super().__init__(flat, {FLOAT32: graph}, results if is_compiled else ())
         self._results = [self.tensor(FLOAT32, name) for name in results]
         self._written, changes = written(flat), {} if is_compiled else _changes(flat)
         self._changes, self._after = {}, {}  # tensors that change variables, and of the others those that read them

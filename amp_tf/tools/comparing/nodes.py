@@ -22,7 +22,7 @@ from amp_tf.oplists.table import RESHAPING, WAYS_OUT
 from amp_tf.precision import Precision
 from amp_tf.tools import Progress
 from amp_tf.tools.comparing import verdicts
-from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep, Step
+from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph
 from amp_tf.tools.comparing.verdicts import Statistics
 
@@ -140,7 +140,6 @@ class NodeMeasurement:
 
 
 def measure_nodes(
-    step: Step,
     flat: FlatStep,
     rewritten: Any,
     precision: Precision,
@@ -153,7 +152,7 @@ def measure_nodes(
     import tensorflow as tf
 
     progress("looking at each node: building the graph")
-    joint = JointGraph(step, flat, {FLOAT32: flat.graph, AMP: rewritten})
+    joint = JointGraph(flat, {FLOAT32: flat.graph, AMP: rewritten})
     found: list[np.ndarray] = []
     sizes: dict[str, float] = {}
     with joint.graph.as_default():

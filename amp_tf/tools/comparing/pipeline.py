@@ -82,7 +82,7 @@ def compare(
     try:
         progress("tracing the step")
         name, flat = name_of(model_or_function), flat_step(model_or_function, batches, steps)
-        with contextlib.closing(Work(*flat, hardware, progress)) as work:
+        with contextlib.closing(Work(flat, hardware, progress)) as work:
             found = _answer(name, work, config, nodes)
             return dataclasses.replace(found, notes=(*default, *notes, *found.notes))
     finally:

@@ -14,12 +14,11 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.tools import Progress, silent
 from amp_tf.tools.comparing import verdicts
-from amp_tf.tools.comparing.comparison import Comparison, batches_text, without_infinities
+from amp_tf.tools.comparing.comparison import batches_text, without_infinities
 from amp_tf.tools.comparing.findings import scope_of
 from amp_tf.tools.comparing.flattening import OWN_SCOPE
 from amp_tf.tools.comparing.joining import FLOAT32, JointGraph, tensor_name
 from amp_tf.tools.comparing.nodes import nodes_run_once
-from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
 from amp_tf.tools.comparing.work import reference_conditions
 
@@ -141,12 +140,12 @@ def find_ranges(
     config = dataclasses.replace(check_settings(config, steps), precision="float16")
     try:
         progress("tracing the step")
-        step, flat = flat_step(model_or_function, batches, steps)
+        flat = flat_step(model_or_function, batches, steps)
         report = flat.rewritten(config, hardware).report
         converted = {node.name for node in report.nodes if node.precision.is_f16}
-        scale = _SCALE if step.is_scaled else 1.0
+        scale = _SCALE if flat.step.is_scaled else 1.0
         progress("building the graph")
-        joint = JointGraph(step, flat, {FLOAT32: flat.graph})
+        joint = JointGraph(flat, {FLOAT32: flat.graph})
         names = []
         for name in nodes_run_once(flat.graph):
             if not name.startswith(f"{OWN_SCOPE}/") and name not in flat.variables:
@@ -156,8 +155,8 @@ def find_ranges(
         calls = verdicts.Calls(joint.graph, verdicts.range_row, _F16.smallest)
         rows = [calls.measure([tensor], tensor) for tensor in (joint.tensor(FLOAT32, name) for name in names)]
         found = []
-        for number in range(len(step.batches)):
-            progress(f"float32: batch {number + 1} of {len(step.batches)}")
+        for number in range(len(flat.step.batches)):
+            progress(f"float32: batch {number + 1} of {len(flat.step.batches)}")
             found.append(np.concatenate(joint.fetch(rows, number, scale)))
         joint.close()
     finally:
@@ -174,12 +173,3 @@ def find_ranges(
         ranges.append(NodeRange(name, nodes[name].op, name in in_float16, *shares, *extremes))
     leaving = sorted((node for node in ranges if node.leaves), key=lambda node: (not node.is_f16, -node.distance))
     return Ranges(name_of(model_or_function), len(found), scale, tuple(leaving), len(names), tuple(notes))
-
-
-def compare_or_find_ranges(
-    subject: Any, batches: Iterable[Any], config: AmpConfig, *, float32_only: bool, nodes: str | None, **asked: Any
-) -> Comparison | Ranges:
-    """What ``amp-tf compare`` finds, of which the arguments are."""
-    if float32_only:
-        return find_ranges(subject, batches, config, **asked)
-    return compare(subject, batches, config, nodes=nodes, **asked)

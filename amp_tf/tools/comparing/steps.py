@@ -204,8 +204,8 @@ class SessionRuns:
         """The name of the runs."""
         return str(self.targets[0].name if self.targets else self.fetches[0].op.name)
 
-    def flat_step(self, batches: Iterable[Sequence[np.ndarray]]) -> tuple[Step, FlatStep]:
-        """The step and its flat graph, with the variables' present values; a GraphError where one has none.
+    def flat_step(self, batches: Iterable[Sequence[np.ndarray]]) -> FlatStep:
+        """The step as a flat graph, with the variables' present values; a GraphError where one has none.
 
         Batches have the values of ``fed`` and ``given``.
         """
@@ -255,7 +255,8 @@ class SessionRuns:
             floats=tuple(floats),
             batches=tuple(map(tuple, batches)),
         )
-        return step, FlatStep(
+        return FlatStep(
+            step=step,
             graph=flat,
             feeds=tuple(feeds.values()),
             captures={},
@@ -280,9 +281,8 @@ class SessionRuns:
         return values
 
 
-def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, FlatStep]:
+def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> FlatStep:
     """The step of a :class:`SessionRuns` or of what :func:`trace` takes, and its flat graph."""
     if isinstance(subject, SessionRuns):
         return subject.flat_step(itertools.islice(batches, limit))
-    step, function = trace(subject, batches, limit)
-    return step, flatten(step, function)
+    return flatten(*trace(subject, batches, limit))

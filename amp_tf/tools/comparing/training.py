@@ -9,7 +9,8 @@ import contextlib
 import dataclasses
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,14 @@ from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.hooks import notices, state
 from amp_tf.hooks.patches import Patches
+from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
 from amp_tf.tools import on_terminal
-from amp_tf.tools.comparing.ranges import compare_or_find_ranges
+from amp_tf.tools.comparing.comparison import Comparison
+from amp_tf.tools.comparing.pipeline import compare
+from amp_tf.tools.comparing.ranges import Ranges, find_ranges
+from amp_tf.tools.comparing.steps import SessionRuns
+from amp_tf.tools.train_functions import Call
 
 _CLAIM, _ORDER, _ANSWER = "claim", "order.json", "answer.json"
 
@@ -33,6 +39,15 @@ class CompareRequest:
     steps: int  #: how many batches at most
     nodes: str | None = None  #: a regular expression for further nodes to measure
     float32_only: bool = False  #: whether only tensors outside of float16's range are searched
+
+    def compare(
+        self, subject: Any, batches: Iterable[Any], hardware: Hardware, notes: Sequence[str] = ()
+    ) -> Comparison | Ranges:
+        """What is found for a step and its batches, as :func:`amp_tf.compare` takes them."""
+        around: dict[str, Any] = {"hardware": hardware, "progress": on_terminal(), "notes": notes}
+        if self.float32_only:
+            return find_ranges(subject, batches, self.config, steps=self.steps, **around)
+        return compare(subject, batches, self.config, steps=self.steps, nodes=self.nodes, **around)
 
     def send(self) -> None:
         """Writes the request into its folder, from where :meth:`receive` reads it."""
@@ -65,11 +80,19 @@ class CompareRequest:
 
 
 class Training:
-    """The state that the patches of a comparison share, and these; it ``is_awaited`` as long as nothing was compared."""
+    """The state that the patches of a comparison share, and these; nothing was compared while it ``is_awaited``."""
 
     def __init__(self, request: CompareRequest) -> None:
         self.request, self.is_awaited, self.patches = request, True, Patches()
         self._lock = threading.Lock()
+        self.function: Any = None  #: the tf.function that trains, if there is one
+        self.calls: list[Call] = []  #: its calls
+        self.has_gradients = False  #: whether any were asked for in a graph since the outermost call began
+        self.others: dict[int, Any] = {}  #: replacements for iterators of which elements were taken, by their ids
+        #: by session, then by fetches and feeds; None for runs that do not train
+        self.kinds: weakref.WeakKeyDictionary[Any, dict[Any, SessionRuns | None]] = weakref.WeakKeyDictionary()
+        #: names of operations, by graph
+        self.gradients: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
     @contextlib.contextmanager
     def surviving(self) -> Iterator[None]:
@@ -91,14 +114,6 @@ class Training:
             is_first, self.is_awaited = self.is_awaited, False
         if not is_first or not self.request.claim():
             return
-        request = self.request
-        asked: dict[str, Any] = {
-            "steps": request.steps,
-            "nodes": request.nodes,
-            "float32_only": request.float32_only,
-            "notes": notes,
-        }
-        around: dict[str, Any] = {"hardware": state.hardware(), "progress": on_terminal()}
-        found = compare_or_find_ranges(subject, batches, request.config, **asked, **around)
+        found = self.request.compare(subject, batches, state.hardware(), notes)
         self.request.answer({"comparison": found.to_dict(), "text": found.for_command()})
         raise SystemExit(0 if found.is_healthy else 1)

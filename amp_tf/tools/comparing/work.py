@@ -18,7 +18,7 @@ from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools import Progress
 from amp_tf.tools.comparing import verdicts
-from amp_tf.tools.comparing.flattening import GRADIENT, FlatStep, Step, by_python
+from amp_tf.tools.comparing.flattening import GRADIENT, FlatStep, by_python
 from amp_tf.tools.comparing.joining import RunnableStep, output_names
 from amp_tf.tools.comparing.nodes import NodeMeasurement, measure_nodes
 from amp_tf.tools.comparing.verdicts import NO_TRUTH, Output, Statistics, judge
@@ -96,8 +96,8 @@ class Work:
 
     _float32: RunnableStep | None = None
 
-    def __init__(self, step: Step, flat: FlatStep, hardware: Hardware | None, progress: Progress) -> None:
-        self.step, self.flat, self.names = step, flat, output_names(step, flat)
+    def __init__(self, flat: FlatStep, hardware: Hardware | None, progress: Progress) -> None:
+        self.step, self.flat, self.names = flat.step, flat, output_names(flat)
         self._hardware, self._progress = hardware, progress
         self.is_compiled, self.why_not_compiled = flat.is_compiled, ""
 
@@ -146,7 +146,7 @@ class Work:
             return self._compare_with_float32(version, what, numbers, _UNSCALED), _UNSCALED
 
     def yardstick(self, measured: OutputMeasurement, config: AmpConfig, scale: float) -> Yardstick:
-        """How much the batches with the largest errors may differ; a GraphError where float32 itself differs each time."""
+        """How much the batches with the largest errors may differ; a GraphError if float32 itself differs each time."""
         numbers = measured.furthest(max(1, len(measured.rows) // _JUDGED))
         noise: list[np.ndarray] = []
         try:
@@ -216,11 +216,11 @@ class Work:
     def measure_nodes(self, rewritten: Any, number: int, scale: float, nodes: str | None) -> list[NodeMeasurement]:
         """Measures each node in one batch."""
         self.close()  # frees its variables, which are as large as the model: both sides have their own
-        return measure_nodes(self.step, self.flat, rewritten, self.precision, number, scale, nodes, self._progress)
+        return measure_nodes(self.flat, rewritten, self.precision, number, scale, nodes, self._progress)
 
     def _version(self, graph: Any, what: str) -> RunnableStep:
         self._progress(f"{what}: building the graph")
-        return RunnableStep(self.step, self.flat, graph, is_compiled=self.is_compiled)
+        return RunnableStep(self.flat, graph, is_compiled=self.is_compiled)
 
     def _right(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
         assert self._float32 is not None
