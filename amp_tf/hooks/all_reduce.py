@@ -134,12 +134,11 @@ def _batch_reduce_to(
 
 def _choose(strategy: Any, tensors: list[Any]) -> tuple[list[int], Any]:
     """Which tensors are summed in 16 bit, and in which type: the same on all replicas, which run the same program."""
-    try:
+    chosen, dtype = list[int](), None
+    fix = "Please report this"
+    with notices.surviving("all_reduce.failed", "gradients stay in float32", where=ALLREDUCE_VAR, fix=fix):
         chosen = [number for number, tensor in enumerate(tensors) if is_carried_narrow(tensor)]
         dtype = _narrow_type(strategy) if chosen else None
-    except Exception as error:
-        _warn("failed", f"gradients stay in float32 ({type(error).__name__}: {error})", "Please report this")
-        return [], None
     return (chosen, dtype) if dtype is not None else ([], None)
 
 

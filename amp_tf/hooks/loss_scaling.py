@@ -15,7 +15,6 @@ import importlib
 import itertools
 import sys
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from amp_tf.config import AmpConfig
@@ -51,18 +50,10 @@ def should_scale(optimizer: Any) -> bool:
     return optimizer is not None and not is_loss_scaled(optimizer) and runs_in_float16()
 
 
-def survive(where: str, action: Callable[..., Any], *args: Any) -> Any:
-    """Calls a part of a hook; if it fails, warns once and returns ``None``, and the program goes on."""
-    try:
-        return action(*args)
-    except Exception as error:
-        notices.warn_once(
-            f"loss_scaling.{where}",
-            f"automatic loss scaling failed ({type(error).__name__}: {error}); the program goes on without it",
-            where=where,
-            fix="Wrap the optimizer in amp_tf.LossScaleOptimizer by hand, and please report this",
-        )
-        return None
+def surviving(where: str) -> contextlib.AbstractContextManager[None]:
+    """A block of a hook: if it fails, that is warned about once, and the program goes on."""
+    fix = "Wrap the optimizer in amp_tf.LossScaleOptimizer by hand, and please report this; training goes on"
+    return notices.surviving(f"loss_scaling.{where}", "automatic loss scaling failed", where=where, fix=fix)
 
 
 def install(config: AmpConfig) -> None:
@@ -144,15 +135,12 @@ def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
         with model.distribute_strategy.scope():
             model.optimizer = given
     elif kwargs.get("auto_scale_loss", True):
-        survive("Model.compile", _wrap_compiled, model)
+        with surviving("Model.compile"):
+            if should_scale(getattr(model, "optimizer", None)):
+                with model.distribute_strategy.scope():
+                    model.optimizer = LossScaleOptimizer(model.optimizer)
+                _wrapped_here[id(model.optimizer)] = model.optimizer
     return result
-
-
-def _wrap_compiled(model: Any) -> None:
-    if should_scale(getattr(model, "optimizer", None)):
-        with model.distribute_strategy.scope():
-            model.optimizer = LossScaleOptimizer(model.optimizer)
-        _wrapped_here[id(model.optimizer)] = model.optimizer
 
 
 def _is_wrapped_here(optimizer: Any) -> bool:
@@ -171,54 +159,58 @@ def _model_metadata(registered_name: Any, model_metadata: Any, model: Any, /, *a
 
 def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     given = args[_CALLBACKS] if len(args) > _CALLBACKS else kwargs.get("callbacks")
-    monitored = survive("Model.fit", _add_monitor, model, given)
-    if monitored is not None and len(args) > _CALLBACKS:
+    monitored = given
+    with surviving("Model.fit"):
+        monitored = _monitored(model, given)
+    if len(args) > _CALLBACKS:
         args = (*args[:_CALLBACKS], monitored, *args[_CALLBACKS + 1 :])
     elif monitored is not None:
         kwargs["callbacks"] = monitored
     return fit(model, *args, **kwargs)
 
 
-def _add_monitor(model: Any, callbacks: Any) -> Any:
+def _monitored(model: Any, callbacks: Any) -> Any:
     """The user's argument of ``fit`` with a ``LossScaleMonitor`` in front, if amp_tf scales the model's loss."""
     from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
 
     if not has_loss_scale(model):
         return callbacks
-    monitor = LossScaleMonitor(action="log", in_logs=False)
-    if hasattr(callbacks, "set_model") and hasattr(callbacks, "callbacks"):  # a CallbackList
-        if not any(isinstance(callback, LossScaleMonitor) for callback in callbacks.callbacks):
-            monitor.set_model(model)
-            callbacks.callbacks.insert(0, monitor)
+    is_list = hasattr(callbacks, "set_model") and hasattr(callbacks, "callbacks")  # a CallbackList
+    given = callbacks.callbacks if is_list else callbacks
+    given = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
+    if any(isinstance(callback, LossScaleMonitor) for callback in given):
         return callbacks
-    given = [] if callbacks is None else list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
-    return given if any(isinstance(callback, LossScaleMonitor) for callback in given) else [monitor, *given]
+    monitor = LossScaleMonitor(action="log", in_logs=False)
+    if not is_list:
+        return [monitor, *given]
+    monitor.set_model(model)
+    callbacks.callbacks.insert(0, monitor)
+    return callbacks
 
 
 def _watch(name: str, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
-    with survive(f"Optimizer.{name}", _watch_step, optimizer, name) or contextlib.nullcontext():
-        return step(optimizer, *args, **kwargs)
+    """A step of an optimizer. Where it scales its loss, those inside its step need not.
 
-
-def _watch_step(optimizer: Any, name: str) -> Any:
-    """Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16.
-
-    Where the optimizer scales its loss, returns a context manager for the step: those inside it need not.
+    Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16.
     """
     import tensorflow as tf
 
     from amp_tf.loss_scaling.calls import is_scaled_step, scaled_step
 
-    if is_loss_scaled(optimizer):
-        return scaled_step()
-    is_inner = is_scaled_step() or getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)  # by tf_keras
-    if not is_inner and not tf.executing_eagerly() and should_scale(optimizer):
-        notices.warn_once(
-            CUSTOM_LOOP,
-            "a custom training loop runs in float16 without loss scaling, so small gradients are lost",
-            where=f"{type(optimizer).__name__}.{name}",
-            fix="Write optimizer = amp_tf.LossScaleOptimizer(optimizer) before the loop and, inside the GradientTape, "
-            "scaled_loss = optimizer.scale_loss(loss), and take the gradients of that; apply_gradients unscales them. "
-            "For no scaling at all set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
-        )
-    return None
+    around: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    with surviving(f"Optimizer.{name}"):
+        is_inner = is_scaled_step() or getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)  # by tf_keras
+        if is_loss_scaled(optimizer):
+            around = scaled_step()
+        elif not is_inner and not tf.executing_eagerly() and should_scale(optimizer):
+            notices.warn_once(
+                CUSTOM_LOOP,
+                "a custom training loop runs in float16 without loss scaling, so small gradients are lost",
+                where=f"{type(optimizer).__name__}.{name}",
+                fix="Write optimizer = amp_tf.LossScaleOptimizer(optimizer) before the loop and, inside the "
+                "GradientTape, scaled_loss = optimizer.scale_loss(loss), and take the gradients of that; "
+                "apply_gradients unscales them. For no scaling at all set "
+                "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
+            )
+    with around:
+        return step(optimizer, *args, **kwargs)

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, state
-from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale, survive
+from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale, surviving
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
 
@@ -106,7 +106,8 @@ def patch_overrides(optimizer: Any) -> None:
 
 def _init(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
     init(optimizer, *args, **kwargs)
-    survive("tf.compat.v1.train.Optimizer", patch_overrides, optimizer)
+    with surviving("tf.compat.v1.train.Optimizer"):
+        patch_overrides(optimizer)
 
 
 def _method(original: Any, name: str) -> Any:
@@ -114,8 +115,10 @@ def _method(original: Any, name: str) -> Any:
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         where = f"tf.compat.v1.train.Optimizer.{name}"
-        survive(where, patch_overrides, self)  # it may have been created before this was installed
-        wrapper = survive(where, wrapper_of, self)
+        wrapper = None
+        with surviving(where):
+            patch_overrides(self)  # it may have been created before this was installed
+            wrapper = wrapper_of(self)
         if wrapper is None:
             return original(self, *args, **kwargs)
         wrapper.delegate_to(_base_methods)
@@ -127,7 +130,9 @@ def _method(original: Any, name: str) -> Any:
 def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Replaces an ``apply_gradients`` that hides the base class's."""
     where = f"{type(optimizer).__name__}.apply_gradients"
-    wrapper = survive(where, lambda: wrapper_of(optimizer, reaches_base=False))
+    wrapper = None
+    with surviving(where):
+        wrapper = wrapper_of(optimizer, reaches_base=False)
     if wrapper is None or not (args or "grads_and_vars" in kwargs):
         return apply_gradients(optimizer, *args, **kwargs)
     others = {name: value for name, value in kwargs.items() if name != "grads_and_vars"}
@@ -155,11 +160,22 @@ def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any
 
 def _remember_wrapped(init: Any, wrapper: Any, /, opt: Any, *args: Any, **kwargs: Any) -> None:
     init(wrapper, opt, *args, **kwargs)
-    survive("MixedPrecisionLossScaleOptimizer", _wrapped_by_hand.add, opt)
+    with surviving("MixedPrecisionLossScaleOptimizer"):
+        _wrapped_by_hand.add(opt)
 
 
 def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
-    targets = survive("tf.compat.v1.train.Saver.restore", find_targets, saver, sess, save_path)
+    """Restores, of a checkpoint that lacks the loss scale and nothing else, all other variables."""
+    targets: dict[str, Any] = {}
+    with surviving("tf.compat.v1.train.Saver.restore"):
+        wanted = saver._var_list
+        if wanted is None:
+            is_plain = not sess.graph.get_collection("saveable_objects")
+            wanted = sess.graph.get_collection("variables") if is_plain else []
+        named = dict(wanted) if isinstance(wanted, dict) else {getattr(v, "op", v).name: v for v in wanted}
+        if all(hasattr(v, "initializer") for v in named.values()) and any(map(is_scale, named.values())):
+            absent = named.keys() - {name for name, _ in tf.train.list_variables(save_path)}
+            targets = named if absent and all(is_scale(named[name]) for name in absent) else {}
     if not targets:
         return restore(saver, sess, save_path)
     reader = tf.train.load_checkpoint(save_path)
@@ -174,19 +190,6 @@ def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
         fix="There is nothing to do; the next checkpoint holds the loss scale",
     )
     return None
-
-
-def find_targets(saver: Any, session: Any, path: Any) -> dict[str, Any]:
-    """The variables that a saver restores, by name in the checkpoint, if that lacks the loss scale and nothing else."""
-    wanted = saver._var_list
-    if wanted is None:
-        is_plain = not session.graph.get_collection("saveable_objects")
-        wanted = session.graph.get_collection("variables") if is_plain else []
-    named = dict(wanted) if isinstance(wanted, dict) else {getattr(v, "op", v).name: v for v in wanted}
-    if not all(hasattr(v, "initializer") for v in named.values()) or not any(map(is_scale, named.values())):
-        return {}
-    absent = named.keys() - {name for name, _ in tf.train.list_variables(path)}
-    return named if absent and all(is_scale(named[name]) for name in absent) else {}
 
 
 def is_scale(variable: Any) -> bool:
@@ -215,44 +218,39 @@ def _read_closed() -> ledger.Status:
 
 
 def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Records the variables whose gradients are taken in the graph that is being traced."""
     if not tf.executing_eagerly() and CUSTOM_LOOP not in notices.said:
-        sources = args[place] if len(args) > place else kwargs.get("sources", kwargs.get("xs"))
-        survive("GradientTape.gradient", note_gradients, sources)
+        with surviving("GradientTape.gradient"):
+            sources = args[place] if len(args) > place else kwargs.get("sources", kwargs.get("xs"))
+            is_scaled = calls.is_scaled_place()
+            for handle in (handle for source in tf.nest.flatten(sources) for handle in _handles(source)):
+                _unscaled.pop(id(handle), None)
+                if not is_scaled:
+                    _unscaled[id(handle)] = handle
     return gradient(*args, **kwargs)
 
 
-def note_gradients(sources: Any) -> None:
-    """Records that gradients of a nest of tensors or variables are taken in the graph that is being traced."""
-    is_scaled = calls.is_scaled_place()
-    for handle in (handle for source in tf.nest.flatten(sources) for handle in _handles(source)):
-        _unscaled.pop(id(handle), None)
-        if not is_scaled:
-            _unscaled[id(handle)] = handle
-
-
 def _write(write: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Warns once if a variable that gradients train is written where no loss is scaled."""
     if _unscaled and CUSTOM_LOOP not in notices.said and not tf.executing_eagerly():
-        written = args[0] if args else kwargs.get("resource", kwargs.get("ref"))
-        survive("Variable.assign", look_at_write, written)
+        with surviving("Variable.assign"):
+            written = args[0] if args else kwargs.get("resource", kwargs.get("ref"))
+            is_trained = any(_unscaled.get(id(handle)) is handle for handle in _handles(written))
+            is_scaled = calls.is_scaled_place() or calls.is_scaled_step() or calls.is_inner_call()
+            if is_trained and not is_scaled and runs_in_float16():
+                # the graph around all has no name
+                functions = [graph.name for graph in calls.places() if hasattr(graph, "name")]
+                notices.warn_once(
+                    CUSTOM_LOOP,
+                    "variables are written by gradients of a loss that is not scaled, in float16, so small gradients "
+                    "are lost",
+                    where=f"function {functions[-1]!r}" if functions else "a TF1 graph",
+                    fix="Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, loss = "
+                    "scaler.scale(loss) inside the GradientTape, gradients = scaler.unscale(gradients), and "
+                    "scaler.step(apply, gradients), where apply(gradients) writes the variables. For no scaling at "
+                    "all, or if the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
+                )
     return write(*args, **kwargs)
-
-
-def look_at_write(written: Any) -> None:
-    """Warns once if a variable that gradients train (or its handle) is written where no loss is scaled."""
-    if not any(_unscaled.get(id(handle)) is handle for handle in _handles(written)):
-        return
-    if calls.is_scaled_place() or calls.is_scaled_step() or calls.is_inner_call() or not runs_in_float16():
-        return
-    functions = [graph.name for graph in calls.places() if hasattr(graph, "name")]  # the graph around all has none
-    notices.warn_once(
-        CUSTOM_LOOP,
-        "variables are written by gradients of a loss that is not scaled, in float16, so small gradients are lost",
-        where=f"function {functions[-1]!r}" if functions else "a TF1 graph",
-        fix="Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, loss = "
-        "scaler.scale(loss) inside the GradientTape, gradients = scaler.unscale(gradients), and "
-        "scaler.step(apply, gradients), where apply(gradients) writes the variables. For no scaling at all, or "
-        "where the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
-    )
 
 
 def _handles(source: Any) -> Iterator[Any]:

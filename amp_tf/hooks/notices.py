@@ -6,8 +6,10 @@ do, like an :class:`amp_tf.errors.AmpError`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
@@ -34,6 +36,15 @@ def warn_of_error(key: str, what: str, error: Exception, *, where: str, fix: str
     """Warns once of an error that the program outlives; what it says stands behind ``what``."""
     why = str(error).rstrip(".") if isinstance(error, AmpError) else f"{type(error).__name__}: {error}".rstrip(".")
     return warn_once(key, f"{what} ({why})", where=where, fix=fix)
+
+
+@contextlib.contextmanager
+def surviving(key: str, what: str, *, where: str, fix: str) -> Iterator[None]:
+    """Warns once of an error in the block, and goes on behind it."""
+    try:
+        yield
+    except Exception as error:
+        warn_of_error(key, what, error, where=where, fix=fix)
 
 
 def emit(level: int, text: str) -> None:

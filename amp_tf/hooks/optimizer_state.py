@@ -44,6 +44,7 @@ _HANDED_ON = (
     *("_constraint", "_shared_name", "aggregation", "constraint", "device", "graph", "initializer", "name", "op"),
     *("shape", "synchronization", "trainable"),
 )  # what tf.Variable itself defines; the rest finds its way through __getattr__
+_FIX = "There is nothing to do; docs/memory.md says what is kept in bfloat16"
 _VALUE = "VARIABLE_VALUE"  # the name in a checkpoint
 _STEP, _NUMBER, _MIX = 0x85EBCA6B, 0xC2B2AE35, 0x2C1B3C6D  # odd, and far from each other's small multiples
 _SAFE = 3e38  # far enough below the largest bfloat16
@@ -83,11 +84,9 @@ uninstall = _patches.restore  #: moments are made in float32 from now on; those 
 def _add_variable(original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
     reference = args[0] if args else kwargs.get("reference_variable", kwargs.get("model_variable"))
     name = args[1] if len(args) > 1 else kwargs.get("name", kwargs.get("variable_name"))
-    try:
-        is_narrow = _is_narrow(optimizer, reference, name)
-    except Exception as error:  # a class that is unlike Keras' own
-        is_narrow = False
-        _warn("failed", f"a state stays in float32 ({type(error).__name__}: {error})")
+    is_narrow, key = False, "optimizer_state.failed"
+    with notices.surviving(key, "a state stays in float32", where=OPTIMIZER_STATE_VAR, fix=_FIX):
+        is_narrow = _is_narrow(optimizer, reference, name)  # which fails for a class that is unlike Keras' own
     if not is_narrow:
         return original(optimizer, *args, **kwargs)
     with tf.variable_creator_scope(_creator(optimizer)):
@@ -150,8 +149,7 @@ def _left(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
 
 
 def _warn(key: str, what: str) -> None:
-    fix = "There is nothing to do; docs/memory.md says what is kept in bfloat16"
-    notices.warn_once(f"optimizer_state.{key}", what, where=OPTIMIZER_STATE_VAR, fix=fix)
+    notices.warn_once(f"optimizer_state.{key}", what, where=OPTIMIZER_STATE_VAR, fix=_FIX)
 
 
 def _summary_part() -> str:
@@ -263,13 +261,11 @@ class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore
             object_map[self] = tf.Variable(self.value(), trainable=False)
 
 
-def _to_tensor(variable: NarrowVariable, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:
-    return variable.__tf_tensor__(dtype, name)
-
-
 for _name in _HANDED_ON:
     setattr(NarrowVariable, _name, property(operator.attrgetter(f"kept_in.{_name}")))
-tf.register_tensor_conversion_function(NarrowVariable, _to_tensor)
+tf.register_tensor_conversion_function(
+    NarrowVariable, lambda variable, dtype=None, name=None, as_ref=False: variable.__tf_tensor__(dtype, name)
+)
 
 
 def _place(variable: NarrowVariable) -> tuple[dict[Any, Any], Any]:
@@ -292,8 +288,13 @@ def round_stochastically(value: Any, step: Any, number: int) -> Any:
     cuts = range(len(shape) + 1)  # into the dimensions of rows and of columns, so that their sum is least
     split = min(cuts, key=lambda cut: math.prod(shape[:cut]) + math.prod(shape[cut:]))
     rows, columns = math.prod(shape[:split]), math.prod(shape[split:])
-    words = _words(rows + columns, step, number)
-    row, column, none = words[:rows, tf.newaxis], words[rows:], _uint32(0)
+    # As many integers of 16 bits: a hash of their position, which TensorFlow folds, the step and the number.
+    golden, by_step, mix, none = (tf.constant(each, tf.uint32) for each in (_GOLDEN, _STEP, _MIX, 0))
+    start = tf.cast(step, tf.uint32) * by_step + tf.constant(number * _NUMBER % 2**32, tf.uint32)
+    words = tf.cast(tf.range(rows + columns), tf.uint32) * golden + start
+    words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, tf.constant(15, tf.uint32))) * mix
+    words = tf.bitwise.right_shift(words, tf.constant(16, tf.uint32))
+    row, column = words[:rows, tf.newaxis], words[rows:]
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         # costs nothing in XLA's loop, which a sum would end
         is_safe = tf.reshape(tf.abs(value) < _SAFE, (rows, columns))
@@ -304,15 +305,3 @@ def round_stochastically(value: Any, step: Any, number: int) -> Any:
     bits = tf.bitcast(tf.reshape(value, (rows, columns)), tf.uint32)
     high = tf.bitcast(bits + noise, tf.uint16)[..., 1]  # the last dimension is the low half and the high one
     return tf.reshape(tf.bitcast(high, tf.bfloat16), shape)
-
-
-def _uint32(number: int) -> Any:
-    return tf.constant(number, tf.uint32)
-
-
-def _words(count: int, step: Any, number: int) -> Any:
-    """As many integers of 16 bits: a hash of their position, which TensorFlow folds, the step and the number."""
-    start = tf.cast(step, tf.uint32) * _uint32(_STEP) + _uint32(number * _NUMBER % 2**32)
-    words = tf.cast(tf.range(count), tf.uint32) * _uint32(_GOLDEN) + start
-    words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, _uint32(15))) * _uint32(_MIX)
-    return tf.bitwise.right_shift(words, _uint32(16))

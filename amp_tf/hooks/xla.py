@@ -71,12 +71,9 @@ def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any
             _convert(function, config)
         except Exception as error:  # the program goes on with the original function
             process_state.count_failure(error)
-            notices.warn_once(
-                "xla.failed",
-                f"stays in float32, {type(error).__name__}: {error}",
-                where=f"function {function.name.decode()!r} for XLA",
-                fix="Please report this; AMP_TF_DISABLE=1 turns amp_tf off",
-            )
+            where = f"function {function.name.decode()!r} for XLA"
+            fix = "Please report this; AMP_TF_DISABLE=1 turns amp_tf off"
+            notices.warn_of_error("xla.failed", "stays in float32", error, where=where, fix=fix)
     return function
 
 
@@ -166,15 +163,10 @@ def _atomic_clone(function: Any, clone: Clone, made: dict[str, Any]) -> Any:
 
 def _build_and_restore(build: Any, /, *args: Any, **kwargs: Any) -> Any:
     built = build(*args, **kwargs)
-    try:
+    what = "functions for XLA are saved as they were rewritten, in 16 bit"
+    fix = "Save in a process with AMP_TF_DISABLE=1, and please report this"
+    with notices.surviving("saving", what, where="tf.saved_model.save", fix=fix):
         restore(built[0].graph_def.library)
-    except Exception as error:
-        notices.warn_once(
-            "saving",
-            f"functions for XLA are saved as they were rewritten, in 16 bit ({type(error).__name__}: {error})",
-            where="tf.saved_model.save",
-            fix="Save in a process with AMP_TF_DISABLE=1, and please report this",
-        )
     return built
 
 

@@ -152,7 +152,10 @@ def _gradient(training: Training, original: Any, /, *args: Any, **kwargs: Any) -
     result = original(*args, **kwargs)
     if training.is_awaited:
         with training.surviving():
-            _note_gradients(training, result)
+            for gradient in tf.nest.flatten(result):
+                tensor = getattr(gradient, "values", gradient)
+                if tf.is_symbolic_tensor(tensor) and not tensor.graph.building_function:
+                    training.gradients.setdefault(tensor.graph, set()).add(tensor.op.name)
     return result
 
 
@@ -230,16 +233,6 @@ def _is_stream(value: Any) -> bool:
     import tensorflow as tf
 
     return isinstance(value, (tf.data.Dataset, tf.data.Iterator))
-
-
-def _note_gradients(training: Training, result: Any) -> None:
-    """Remembers gradients that were built outside of functions: a nest of tensors, of slices, and of ``None``."""
-    import tensorflow as tf
-
-    for gradient in tf.nest.flatten(result):
-        tensor = getattr(gradient, "values", gradient)
-        if tf.is_symbolic_tensor(tensor) and not tensor.graph.building_function:
-            training.gradients.setdefault(tensor.graph, set()).add(tensor.op.name)
 
 
 def _compare_sessions(training: Training, session: Any = None) -> None:
