@@ -6,11 +6,10 @@ both libraries ask for, so one class serves both.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from absl import logging
@@ -121,8 +120,6 @@ class LossScaleMonitor:
         """Called by Keras: logs what the rate limit held back."""
         self._next_line = 0.0
         self.look()
-        if self._board is not None:
-            self._board.flush()
 
     def look(self, optimizer: Any = None) -> Status | None:
         """Reads the state, logs it, and raises if training is stuck. Custom loops call this every few steps.
@@ -215,32 +212,18 @@ class Board:
         if (share := totals.products.share) is not None:
             scalars["products_in_16_bit"] = share
         metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
-        with self._surviving():
+        try:
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(self._log_dir)
             with self._writer.as_default(), tf.summary.record_if(True):
                 for name, value in scalars.items():
                     tf.summary.write(f"{PREFIX}{name}", tf.constant(value), step, metadata)
-
-    def flush(self) -> None:
-        """Flushes the event files."""
-        if self._writer is not None and not self._is_off:
-            with self._surviving():
-                self._writer.flush()
-
-    @contextlib.contextmanager
-    def _surviving(self) -> Iterator[None]:
-        """Turns an error of the file system into one warning, after which nothing is written any more."""
-        import tensorflow as tf
-
-        try:
-            yield
+            self._writer.flush()
         except tf.errors.OpError as error:
             self._is_off = True
             why = _FRAME.sub("", error.message).strip().rstrip(".")
-            logging.warning(
-                "amp_tf: LossScaleMonitor.log_dir: %s is not written (%s). Training goes on.", self._log_dir, why
-            )
+            what = f"{self._log_dir} is not written ({why})"
+            logging.warning("amp_tf: LossScaleMonitor.log_dir: %s. Training goes on.", what)
 
 
 def has_loss_scale(model: Any) -> bool:

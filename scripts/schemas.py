@@ -126,13 +126,20 @@ class _Schema:
 
 
 def _attributes(kind: type) -> dict[str, str]:
-    """What a class' docstring says of each attribute."""
+    """What a class says of each field: in its docstring, or by comments that begin with a colon."""
     _, _, listed = (inspect.getdoc(kind) or "").partition("Attributes:\n")
     found: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \w)", listed.partition("\n\n")[0]):
         names, _, words = " ".join(entry.split()).partition(": ")
         found.update(dict.fromkeys(names.split(", "), words.rstrip(".").replace("``", "")))
-    return found
+    above: list[str] = []
+    for code, _, words in (line.partition("#: ") for line in inspect.getsource(kind).splitlines()):
+        above.append(words)
+        if name := re.match(r"    (\w+): ", code):
+            found[name[1]] = " ".join(above).strip().replace("``", "") or found.get(name[1], "")
+        if code.strip():
+            above.clear()
+    return {name: words for name, words in found.items() if words}
 
 
 SCHEMAS: dict[str, Callable[[], str]] = {

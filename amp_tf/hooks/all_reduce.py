@@ -241,12 +241,10 @@ def _run(original: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def _try(action: Callable[[], str]) -> str:
     """The result of an action; where it fails, an empty string and one warning, and the program goes on."""
-    try:
+    what, where = "the settings of the workers are not compared", "MultiWorkerMirroredStrategy"
+    with notices.surviving("workers", what, where=where, fix="Set the same ones for each worker"):
         return action()
-    except Exception as error:
-        what = f"the settings of the workers are not compared ({type(error).__name__}: {error})"
-        notices.warn_once("workers", what, where="MultiWorkerMirroredStrategy", fix="Set the same ones for each worker")
-        return ""
+    return ""
 
 
 def _announce() -> str:

@@ -105,7 +105,8 @@ class Handle:
     def __repr__(self) -> str:
         fields = ((field, getattr(self.config, field.name)) for field in dataclasses.fields(AmpConfig))
         settings = ", ".join(f"{field.name}={value!r}" for field, value in fields if value != field.default)
-        return f"<amp_tf.Handle({settings}), {_switch.state_of(self._active)}>"
+        state = "under later settings" if any(active is self._active for active in _switch.below) else "off"
+        return f"<amp_tf.Handle({settings}), {'on' if _switch.active is self._active else state}>"
 
     @property
     def config(self) -> AmpConfig:
@@ -177,11 +178,6 @@ class _Switch:
             process_state.note(off=reason)
             imports.forget(self._on_import)
             _uninstall_hooks()
-
-    def state_of(self, settings: _Active) -> str:
-        if self.active is settings:
-            return "on"
-        return "under later settings" if any(active is settings for active in self.below) else "off"
 
     def _turn_on(self, wanted: _Active) -> None:
         if self.active is not None and self.active.switches != wanted.switches:

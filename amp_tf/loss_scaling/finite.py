@@ -134,7 +134,9 @@ def _in_real_parts(value: Any) -> Any:
 
 def _find_nonfinite_exactly(gradients: Sequence[Any], norm_clip: NormClip, headroom: float) -> Any:
     if norm_clip is NormClip.NONE:
-        return ~tf.stack([_is_summable(gradient, headroom) for gradient in gradients])
+        slices = [_column_sums(each) if isinstance(each, tf.IndexedSlices) else each for each in gradients]
+        sums = [each if headroom == 1.0 else each * tf.cast(headroom, each.dtype) for each in slices]
+        return ~tf.stack([tf.reduce_all(tf.math.is_finite(each)) for each in sums])
     squares = [_squared_norm(gradient) for gradient in gradients]
     are_finite = tf.stack([tf.math.is_finite(square) for square in squares])
     if norm_clip is NormClip.GLOBAL:
@@ -158,11 +160,6 @@ def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
         return None
     bound = (tf.float32.max / (8.0 * max(sum(counts), 1))) ** 0.5  # half of the maximum of a sum of so many squares
     return tf.reduce_all(tf.stack([tf.reduce_all(tf.abs(value) <= bound) for value in values]))
-
-
-def _is_summable(gradient: Any, headroom: float) -> Any:
-    sizes = _column_sums(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
-    return tf.reduce_all(tf.math.is_finite(sizes if headroom == 1.0 else sizes * tf.cast(headroom, sizes.dtype)))
 
 
 def _column_sums(slices: Any) -> Any:
@@ -238,21 +235,19 @@ def data_of(loss: Any) -> list[Any]:
 
 def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:
     """The :class:`SkipFacts` of one replica's unscaled gradients and its :func:`data_of`: an int32 vector."""
-    values = [values_of(gradient) for gradient in gradients]
+    sizes = map(tf.abs, data)
+    large = [tf.reduce_any(tf.math.is_finite(n) & (n > tf.cast(tf.float16.max, n.dtype))) for n in sizes]
     facts = SkipFacts(
         knows_gradients=True,
-        has_nonfinite_gradient=tf.logical_not(tf.reduce_all([_is_finite(value) for value in values])),
+        has_nonfinite_gradient=tf.logical_not(
+            tf.reduce_all([_is_finite(values_of(gradient)) for gradient in gradients])
+        ),
         knows_data=bool(data),
         has_nonfinite_data=tf.logical_not(tf.reduce_all([True, *map(_is_finite, data)])),
-        has_large_data=tf.reduce_any([False, *map(_is_large, data)]),
+        has_large_data=tf.reduce_any([False, *large]),
     )
     return tf.cast(tf.stack(list(facts)), tf.int32)
 
 
 def _is_finite(value: Any) -> Any:
     return tf.reduce_all(tf.math.is_finite(_in_real_parts(value)))
-
-
-def _is_large(value: Any) -> Any:
-    sizes = tf.abs(value)
-    return tf.reduce_any(tf.math.is_finite(sizes) & (sizes > tf.cast(tf.float16.max, sizes.dtype)))

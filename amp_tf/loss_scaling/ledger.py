@@ -221,11 +221,3 @@ def _looks() -> list[tuple[_Entry, Status]]:
         if status.steps:
             found.append((entry, status))
     return found
-
-
-def forget() -> None:
-    """Empties the ledger. Tests need it."""
-    global _dropped
-    with _lock:
-        _entries.clear()
-        _dropped = 0

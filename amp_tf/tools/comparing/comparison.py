@@ -28,28 +28,19 @@ _SHOWN = 5
 
 @dataclasses.dataclass(frozen=True)
 class NodeError:
-    """The error of one node.
+    """The error of one node."""
 
-    Attributes:
-        name, op: the node.
-        is_f16: whether its result is 16 bit.
-        accumulated: relative L2 error of its result in the run; infinite where it is not finite and float32 is.
-        local: that of its op in 16 bit on exact inputs; ``None`` where the op reads no 16 bit and is not 16 bit, or
-            cannot be run a second time.
-        has_truth: whether float32 itself keeps two digits of its result; what cancels to nothing is all rounding.
-        underflow: share of its result in the run that is zero, and in float32 too small for 16 bit.
-        largest, smallest: the largest number of its result in float32, and the smallest that is not zero, by size.
-    """
-
-    name: str
-    op: str
-    is_f16: bool
-    accumulated: float
+    name: str  #: the node's
+    op: str  #: the node's
+    is_f16: bool  #: whether its result is 16 bit
+    accumulated: float  #: relative L2 error of its result in the run; infinite where it is not finite and float32 is
+    #: that of its op in 16 bit on exact inputs; ``None`` where the op reads no 16 bit and is not 16 bit, or cannot be
+    #: run a second time
     local: float | None
-    has_truth: bool
-    underflow: float
-    largest: float
-    smallest: float
+    has_truth: bool  #: whether float32 itself keeps two digits of its result; what cancels to nothing is all rounding
+    underflow: float  #: share of its result in the run that is zero, and in float32 too small for 16 bit
+    largest: float  #: the largest size of a number of its result in float32
+    smallest: float  #: the smallest one that is not zero
 
     @classmethod
     def of(cls, measured: NodeMeasurement, precision: Precision) -> NodeError:

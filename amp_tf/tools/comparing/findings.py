@@ -41,40 +41,25 @@ _UNDERFLOWN = 0.1  # of the numbers
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One place where the model goes wrong in 16 bit.
+    """One place where the model goes wrong in 16 bit."""
 
-    Attributes:
-        node, op: where.
-        layer: the path of its layer in Keras where it was recorded, else its name scope; also of a gradient.
-        kind: ``"overflow"``, ``"underflow"``, ``"cancellation"`` (one rounding of its inputs, which is large beside
-            its result) or ``"rounding"``.
-        local_error: relative L2 error that it adds on exact inputs.
-        accumulated_error: that of its result in the run.
-        nonfinite: share of its result that is inf or nan on exact inputs, and finite in float32.
-        underflow: share that is zero on exact inputs, and not in float32.
-        largest, largest_input: the largest size of a number of its result, and of its inputs, in float32.
-        rounded: the nodes whose 16-bit results it reads.
-        patterns: for ``AmpConfig.keep_float32``: what was kept in float32 to try it.
-        ratio: the worst ratio of an output then.
-        mends: whether all outputs are good then, in the batches that were judged.
-        forced_by: the pattern of ``AmpConfig.force_f16`` that made it 16 bit; empty if none did.
-    """
-
-    node: str
-    op: str
-    layer: str
+    node: str  #: where
+    op: str  #: of the node
+    layer: str  #: the path of its layer in Keras where it was recorded, else its name scope; also of a gradient
+    #: ``"overflow"``, ``"underflow"``, ``"cancellation"`` (one rounding of its inputs, which is large beside its
+    #: result) or ``"rounding"``
     kind: Annotated[str, (OVERFLOW, UNDERFLOW, CANCELLATION, ROUNDING)]
-    local_error: float
-    accumulated_error: float
-    nonfinite: float
-    underflow: float
-    largest: float
-    largest_input: float
-    rounded: tuple[str, ...]
-    patterns: Patterns
-    ratio: float
-    mends: bool
-    forced_by: str = ""
+    local_error: float  #: relative L2 error that it adds on exact inputs
+    accumulated_error: float  #: that of its result in the run
+    nonfinite: float  #: share of its result that is inf or nan on exact inputs, and finite in float32
+    underflow: float  #: share that is zero on exact inputs, and not in float32
+    largest: float  #: the largest size of a number of its result in float32
+    largest_input: float  #: that of its inputs
+    rounded: tuple[str, ...]  #: the nodes whose 16-bit results it reads
+    patterns: Patterns  #: for ``AmpConfig.keep_float32``: what was kept in float32 to try it
+    ratio: float  #: the worst ratio of an output then
+    mends: bool  #: whether all outputs are good then, in the batches that were judged
+    forced_by: str = ""  #: the pattern of ``AmpConfig.force_f16`` that made it 16 bit; empty if none did
 
     @property
     def line(self) -> str:

@@ -30,24 +30,15 @@ _F16 = Precision.FLOAT16
 
 @dataclasses.dataclass(frozen=True)
 class NodeRange:
-    """The magnitudes of a node's numbers in float32.
+    """The magnitudes of a node's numbers in float32."""
 
-    Attributes:
-        name, op: the node.
-        is_f16: whether its result would be float16: amp_tf would convert it, or what reads it.
-        over: share of its numbers that are above 65,504, inf or nan.
-        under: share of its numbers that are not zero, and would be in float16: below 2^-25.
-        largest: the largest finite size.
-        smallest: the smallest size that is not zero.
-    """
-
-    name: str
-    op: str
-    is_f16: bool
-    over: float
-    under: float
-    largest: float
-    smallest: float
+    name: str  #: the node's
+    op: str  #: the node's
+    is_f16: bool  #: whether its result would be float16: amp_tf would convert it, or what reads it
+    over: float  #: share of its numbers that are above 65,504, inf or nan
+    under: float  #: share of its numbers that are not zero, and would be in float16: below 2^-25
+    largest: float  #: the largest finite size
+    smallest: float  #: the smallest size that is not zero
 
     @property
     def leaves(self) -> bool:
@@ -73,23 +64,15 @@ class NodeRange:
 
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """The tensors that would leave float16's range.
+    """The tensors that would leave float16's range."""
 
-    Attributes:
-        name: of the model or function.
-        batches: how many were run.
-        loss_scale: by which the loss was multiplied.
-        nodes: those that leave it, the furthest first; those that amp_tf would keep in float32 last.
-        seen: how many nodes were measured.
-        notes: further notes.
-    """
-
-    name: str
-    batches: int
-    loss_scale: float
+    name: str  #: of the model or function
+    batches: int  #: how many were run
+    loss_scale: float  #: by which the loss was multiplied
+    #: those that leave it, the furthest first; those that amp_tf would keep in float32 last
     nodes: tuple[NodeRange, ...]
-    seen: int
-    notes: tuple[str, ...] = ()
+    seen: int  #: how many nodes were measured
+    notes: tuple[str, ...] = ()  #: further notes
 
     @property
     def is_healthy(self) -> bool:

@@ -33,26 +33,18 @@ NO_TRUTH = 0.01  #: if float32's own error is larger, there is nothing to compar
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """One output of the step.
+    """One output of the step."""
 
-    Attributes:
-        kind: ``"loss"``, ``"gradient"``, ``"result"``, or ``"update"`` (of a variable).
-        name: its name; for a gradient or an update, the variable's.
-        error: relative L2 error against float32, over the batches with the largest errors, one of eight; infinite where
-            it is not finite and float32 is.
-        ideal: that of the ideal mixed program.
-        noise: that of float32 with inputs that differ in their last bit.
-        ratio: ``error`` over the error that is allowed; 0 where float32 itself has less than two correct digits.
-        is_good: whether it is as right as 16 bit can be, and right enough to train with.
-    """
-
+    #: ``"loss"``, ``"gradient"``, ``"result"``, or ``"update"`` (of a variable)
     kind: Annotated[str, (LOSS, GRADIENT, RESULT, UPDATE)]
-    name: str
+    name: str  #: its name; for a gradient or an update, the variable's
+    #: relative L2 error against float32, over the batches with the largest errors, one of eight; infinite where it is
+    #: not finite and float32 is
     error: float
-    ideal: float
-    noise: float
-    ratio: float
-    is_good: bool
+    ideal: float  #: that of the ideal mixed program
+    noise: float  #: that of float32 with inputs that differ in their last bit
+    ratio: float  #: ``error`` over the error that is allowed; 0 where float32 itself has less than two correct digits
+    is_good: bool  #: whether it is as right as 16 bit can be, and right enough to train with
 
 
 def judge(

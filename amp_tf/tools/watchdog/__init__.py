@@ -71,7 +71,8 @@ def _watch(model: Any, owner: Any, make: Callable[[], Any]) -> Any:
     from amp_tf.tools.watchdog import reverts
     from amp_tf.tools.watchdog.watched import Watched
 
-    try:
+    what, fix = f"model {model.name!r} is not watched", "It trains as without the watchdog; please report this"
+    with notices.surviving("watchdog.not_watched", what, where="watchdog", fix=fix):
         if why := why_not(model, owner, _config):
             reverts.tell_not_watched(model.name, why)
             return model.train_function
@@ -82,12 +83,7 @@ def _watch(model: Any, owner: Any, make: Callable[[], Any]) -> Any:
             if hasattr(model.optimizer, "_delete_tracking"):
                 model.optimizer._delete_tracking("loss_scale")  # nor a place in checkpoints
         return Watched(make, model, optimizer, owner, lambda: _config)
-    except Exception as error:
-        fix = "It trains as without the watchdog; please report this"
-        notices.warn_of_error(
-            "watchdog.not_watched", f"model {model.name!r} is not watched", error, where="watchdog", fix=fix
-        )
-        return model.train_function
+    return model.train_function
 
 
 def why_not(model: Any, owner: Any, config: AmpConfig) -> str:
