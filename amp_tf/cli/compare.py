@@ -110,7 +110,18 @@ def compare_script(
         if found is None and status in (-signal.SIGINT, 128 + signal.SIGINT):
             print("amp-tf compare: interrupted", file=sys.stderr)
             return 128 + signal.SIGINT
-        why = found["error"] if found else _why_nothing(request, status)
+        how = f"it ended with status {status}" if status else "it ended"
+        if found:
+            why = found["error"]
+        elif not (request.folder / PYTHON).exists():
+            why = f"{how}, and started no Python in which amp_tf is installed. Install amp_tf in that environment."
+        elif not (request.folder / TENSORFLOW).exists():
+            why = f"{how} before it imported TensorFlow. Write the command that trains after --."
+        else:
+            why = (
+                f"{how} and trained nothing that amp_tf would convert: it called no fit, no tf.function that asks for "
+                "gradients, and no run of a session that needs gradients. A loop without tf.function runs in float32."
+            )
         print(f"amp-tf compare: {' '.join(command)}: {why}", file=sys.stderr)
         return NOT_COMPARED
 
@@ -147,15 +158,3 @@ def started(
             program.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _why_nothing(request: CompareRequest, status: int) -> str:
-    how = f"it ended with status {status}" if status else "it ended"
-    if not (request.folder / PYTHON).exists():
-        return f"{how}, and started no Python in which amp_tf is installed. Install amp_tf in that environment."
-    if not (request.folder / TENSORFLOW).exists():
-        return f"{how} before it imported TensorFlow. Write the command that trains after --."
-    return (
-        f"{how} and trained nothing that amp_tf would convert: it called no fit, no tf.function that asks for "
-        "gradients, and no run of a session that needs gradients. A loop without tf.function runs in float32."
-    )

@@ -18,6 +18,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 TOLERANCES = {"float32": 0.0, "bfloat16": 2**-5, "float16": 2**-8}
 _WIDTHS = {"CPU": 512, "GPU": 4096}
 _ROUNDS = 9
+_Made = tuple[Callable[[], Any], Any, int]  # a traced function, its first result, and how many nodes were converted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,47 +44,36 @@ def run_trials(devices: list[str]) -> list[Trial]:
     return trials
 
 
-@dataclasses.dataclass
-class _Made:
-    """A traced function with its first result, the number of nodes converted for it, and its times in milliseconds."""
-
-    run: Callable[[], Any]
-    result: Any
-    converted: int
-    times: list[float] = dataclasses.field(default_factory=list)
-
-    def time(self) -> None:
-        begin = time.perf_counter()
-        self.run()
-        self.times.append(1e3 * (time.perf_counter() - begin))
-
-
 def _run_way(device: str, way: str) -> list[Trial]:
     trials = {precision: Trial(device, way, precision) for precision in PRECISIONS}
     made: dict[str, _Made] = {}
+    times: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}  # in milliseconds
     # Alternately, so that other load affects all alike: first each is made, then each runs once a round.
     for precision in PRECISIONS * (1 + _ROUNDS):
         if trials[precision].failure:
             continue
         try:
-            if precision in made:
-                made[precision].time()
-            else:
+            if precision not in made:
                 made[precision] = _make(device, way, precision)
+                continue
+            begin = time.perf_counter()
+            made[precision][0]()
+            times[precision].append(1e3 * (time.perf_counter() - begin))
         except Exception as problem:  # whatever TensorFlow or a driver raises is a finding, not the end of the doctor
             failure = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:200]}"
             trials[precision] = dataclasses.replace(trials[precision], failure=failure)
             made.pop(precision, None)
-    for precision, one in made.items():
-        baseline = next(iter(made.values()))
-        error = float(abs(one.result - baseline.result).max() / abs(baseline.result).max())
+    for precision, (_, result, converted) in made.items():
+        first = next(iter(made))
+        baseline = made[first][1]
+        error = float(abs(result - baseline).max() / abs(baseline).max())
         trials[precision] = dataclasses.replace(
             trials[precision],
-            converted=one.converted,
-            milliseconds=statistics.median(one.times),
-            speedup=statistics.median(ours / own for ours, own in zip(baseline.times, one.times, strict=True)),
+            converted=converted,
+            milliseconds=statistics.median(times[precision]),
+            speedup=statistics.median(ours / own for ours, own in zip(times[first], times[precision], strict=True)),
             error=error,
-            failure=_judge(precision, one.converted, error),
+            failure=_judge(precision, converted, error),
         )
     return list(trials.values())
 
@@ -119,7 +109,7 @@ def _make(device: str, way: str, precision: str) -> _Made:
                 return products(x).numpy()
 
         result = run()  # traced and converted here, which lasts
-        return _Made(run, result, process.report().converted - before)
+        return run, result, process.report().converted - before
 
 
 def _judge(precision: str, converted: int, error: float) -> str:

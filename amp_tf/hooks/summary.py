@@ -119,6 +119,9 @@ def report() -> RewriteReport:
     state, totals = process_state.current(), process.totals()
     whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered_rows()}  # each op once
     times, ledger = (sys.modules.get(f"amp_tf.{name}") for name in ("hooks.step_times", "loss_scaling.ledger"))
+    found = process_state.hardware() if totals.graphs else Hardware.detect_cpu()  # else it may not look for GPUs yet
+    cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512, "costs": found.costs.source}
+    gpus = [{"compute_capability": [*pair], "tf32": process_state.uses_tf32(pair)} for pair in found.gpu_capabilities]
     facts = ProcessFacts(
         process=_process(),
         totals={"graphs": totals.graphs, "nodes": totals.total, "converted": totals.converted, "casts": totals.casts},
@@ -126,7 +129,7 @@ def report() -> RewriteReport:
             *sources(process_state.settings()),
             *({"field": f"op {op}", "value": why, "from": "amp_tf.register_op"} for op, why in whys.items()),
         ],
-        devices=_devices(bool(totals.graphs)),
+        devices=[cpu, *({"type": "GPU", **gpu} for gpu in gpus)],
         hooks={
             "off": state.off,
             "idle": state.idle,
@@ -235,14 +238,6 @@ def _process() -> dict[str, Any]:
         "tensorflow": getattr(tensorflow, "__version__", None),
         "keras": getattr(keras, "__version__", None),
     }
-
-
-def _devices(has_graphs: bool) -> list[dict[str, Any]]:
-    """The devices of this process; a process without graphs is not made to look for GPUs."""
-    found = process_state.hardware() if has_graphs else Hardware.detect_cpu()
-    cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512, "costs": found.costs.source}
-    gpus = [{"compute_capability": [*pair], "tf32": process_state.uses_tf32(pair)} for pair in found.gpu_capabilities]
-    return [cpu, *({"type": "GPU", **gpu} for gpu in gpus)]
 
 
 _MOST_FUNCTIONS, _MOST_NODES, _MOST_SECONDS = 8, 5000, 2.0  # limits, because the user's program is about to end

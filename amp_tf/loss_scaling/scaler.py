@@ -92,12 +92,6 @@ class Memory:
         good, skipped, in_row, steps, change, losses = counts
         return Status(float(scale), good, skipped, in_row, steps, change, losses, floor, tuple(names), facts)
 
-    def status_at_exit(self, schedule: Schedule) -> Status:
-        """The state as Python numbers, once the program is over; a LookupError where it is on a parameter server."""
-        if "/job:ps" in str(getattr(self.scale, "device", "")):
-            raise LookupError("the variables are on a parameter server, which may be gone")
-        return self.status(schedule)
-
 
 class Scaler:
     """Multiplies a loss, divides gradients, and makes or skips a step, on all replicas alike.
@@ -259,7 +253,13 @@ class Scaler:
     def _enter(self) -> None:
         if self.number is None and self.label and self.memory.last_skip is not None:
             memory, schedule = self.memory, self.schedule
-            self.number = ledger.enter(self.label, lambda: memory.status_at_exit(schedule))
+
+            def read() -> Status:
+                if "/job:ps" in str(getattr(memory.scale, "device", "")):
+                    raise LookupError("the variables are on a parameter server, which may be gone")
+                return memory.status(schedule)
+
+            self.number = ledger.enter(self.label, read)
 
 
 class StateMethods:

@@ -236,7 +236,7 @@ def test_a_run_that_fails_later_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
             if precision == "bfloat16" and runs.count(precision) == 2:
                 raise MemoryError("no memory is left")
 
-        return trial._Made(run, np.ones(2), converted=0 if precision == "float32" else 4)
+        return run, np.ones(2), 0 if precision == "float32" else 4
 
     monkeypatch.setattr(trial, "_make", make)
     plain, failed, well = trial._run_way("CPU:0", "grappler")

@@ -19,7 +19,7 @@ from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.tools import silent
 from amp_tf.tools.comparing import joining, nodes
 from amp_tf.tools.comparing.flattening import FlatStep, Step, flatten
-from amp_tf.tools.comparing.functions import again, with_elements
+from amp_tf.tools.comparing.training import again, with_elements
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph, RunnableStep, join
 from amp_tf.tools.comparing.nodes import nodes_run_once, probe
 from amp_tf.tools.comparing.ranges import find_ranges

@@ -8,8 +8,8 @@ one graph, in which reductions compare them (``nodes``).
 ``amp-tf compare -- python train.py`` starts the program with amp_tf off and calls :func:`install` in every Python below
 it. The first training step (``fit`` and ``train_on_batch`` of Keras and tf_keras, a ``tf.function`` that computes
 gradients, a run of a TF1 session) is compared in that process, on the program's own batches, so model, data, seeds and
-variables are the program's own and the same in both precisions (``functions``). The result is written to
-a folder of the command's (``training``), which prints it.
+variables are the program's own and the same in both precisions (``training``). The result is written to a folder of the
+command's, which prints it.
 
 Then the program ends, as by ``sys.exit``: nobody who asks where it goes wrong wants hours of training after the answer,
 or checkpoints and logs that overwrite earlier ones. If the comparison fails, nothing has changed: the program gets back
@@ -62,14 +62,13 @@ def _on_import(library: str) -> None:
     from pathlib import Path
 
     from amp_tf.hooks import layer_paths
-    from amp_tf.tools.comparing import functions
-    from amp_tf.tools.comparing.training import CompareRequest, Training
+    from amp_tf.tools.comparing import training
 
     if _training is None:
-        _training = Training(CompareRequest.receive(Path(os.environ[VARIABLE])))
-        atexit.register(functions.compare_at_exit, _training)
+        _training = training.Training(training.CompareRequest.receive(Path(os.environ[VARIABLE])))
+        atexit.register(training.compare_at_exit, _training)
     if library == TENSORFLOW:
         (_training.request.folder / TENSORFLOW).touch()
     with _training.surviving():
         layer_paths.install(_training.request.config)  # for patterns that are for layers
-        functions.install(_training, library)
+        training.install(_training, library)

@@ -1,32 +1,54 @@
-"""Waits for the first training of a process, has it compared, and ends the process.
+"""Waits for the first training step of a program, has it compared, and ends the program.
 
 What ``amp-tf compare`` asks of the program that it starts, and the answer, are files in one folder.
+
+Keras: the first call of a model's train function is compared instead of run. ``fit`` and ``train_on_batch`` create that
+function and call it with an iterator, so the model is built, and the batches are those of the training: shuffled,
+weighted and prepared.
+
+``tf.function``: a function in whose trace gradients are computed trains, and its calls are batches. The calls
+themselves run as usual. After the wanted number of calls, or when the program ends, the function is compared with the
+variables' values of that moment: its results, and its updates of variables.
+
+A function that takes a dataset or an iterator is compared before its first call, which may be the whole training, on
+one element of it for each run: one that loops over a dataset then runs one iteration; one that asks an iterator for
+several elements gets the same element each time. So one step is compared, not a loop of thousands.
+
+TF1 sessions: runs that need gradients train, and what they are fed are batches. The runs themselves go on as usual,
+except that they also fetch what their data sources produce. After the wanted number of runs with the same fetches, or
+when the session closes or the program ends, they are compared.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from amp_tf.config import AmpConfig
-from amp_tf.errors import AmpError
+from amp_tf.errors import AmpError, GraphError
 from amp_tf.hooks import notices, state
-from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.patches import Patches, calling
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.table import DATA_SOURCES
 from amp_tf.reporting import files
-from amp_tf.tools import on_terminal
+from amp_tf.tools import on_terminal, train_functions
 from amp_tf.tools.comparing.comparison import Comparison
+from amp_tf.tools.comparing.flattening import reached
 from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.comparing.ranges import Ranges, find_ranges
 from amp_tf.tools.comparing.steps import SessionRuns
-from amp_tf.tools.train_functions import Call
+from amp_tf.tools.train_functions import Call, Repeated, as_function, as_step, generated, iterate, kept, steps_a_call
 
+_ONE_REPLICA = "the first replica's part of each batch was run, on one device"
 _CLAIM, _ORDER, _ANSWER = "claim", "order.json", "answer.json"
 
 
@@ -117,3 +139,270 @@ class Training:
         found = self.request.compare(subject, batches, state.hardware(), notes)
         self.request.answer({"comparison": found.to_dict(), "text": found.for_command()})
         raise SystemExit(0 if found.is_healthy else 1)
+
+
+def install(training: Training, library: str) -> None:
+    """Patches ``"tensorflow"``, ``"keras"`` or ``"tf_keras"``, which was imported."""
+    if library == "tensorflow":
+        from tensorflow.python.client import session
+        from tensorflow.python.eager import backprop
+        from tensorflow.python.eager.polymorphic_function import polymorphic_function
+        from tensorflow.python.ops import gradients_util
+
+        state.watch_collections()
+        patches = [
+            (polymorphic_function.Function, "__call__", calling(_call, training)),
+            (backprop.GradientTape, "gradient", calling(_gradient, training)),
+            (gradients_util, "_GradientsHelper", calling(_gradient, training)),
+            (session.BaseSession, "_do_run", calling(_run_session, training)),
+            (session.BaseSession, "close", calling(_close_session, training)),
+        ]
+    else:
+
+        def watch(model: Any, owner: Any, _: Callable[[], Any]) -> Any:
+            function = model.train_function
+            return _Watched(function, model, training, owner) if training.is_awaited else function
+
+        patches = [train_functions.patch(library, watch)]
+    for patch in patches:
+        training.patches.put(*patch)
+
+
+def compare_at_exit(training: Training) -> None:
+    """Compares a function or session that was called fewer times than wanted, as the program ends."""
+    if training.is_awaited:
+        with training.surviving(), contextlib.suppress(SystemExit):
+            _compare_what_is_there(training)
+            _compare_sessions(training)
+
+
+class _Watched:
+    """A model's train function whose first call is compared; if the comparison fails, it trains as it would have."""
+
+    def __init__(self, function: Any, model: Any, training: Training, owner: Any) -> None:
+        self._function, self._model, self._training, self._owner = function, model, training, owner
+        self._taken: list[Any] = []
+        self._again: Any = None  # returns the batches that were taken, once more
+
+    def __call__(self, iterator: Any) -> Any:
+        if self._training.is_awaited:
+            with self._training.surviving():
+                self._compare(iterator)
+            self._again = iterate(self._taken) if self._taken else None
+        if not self._taken:
+            self._again = None
+            return self._function(iterator)
+        del self._taken[: steps_a_call(self._model)]
+        return self._function(self._again)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+    def _compare(self, iterator: Any) -> None:
+        import tensorflow as tf
+
+        def of_one_replica(value: Any) -> Any:
+            return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
+
+        a_call = steps_a_call(self._model)
+        wanted = -(-self._training.request.steps // a_call) * a_call  # whole calls, so that whole calls are left
+        self._taken.extend(itertools.islice(iterator, wanted))
+        own = [tf.nest.map_structure(of_one_replica, batch) for batch in self._taken]
+        subject, batches, notes = as_step(self._model, own, self._owner)
+        strategy = self._model.distribute_strategy
+        is_one = strategy.num_replicas_in_sync == 1
+        # The program may be in the strategy's scope, but in no replica.
+        with contextlib.nullcontext() if is_one else tf.distribute.ReplicaContext(strategy, 0):
+            self._training.compare(subject, batches, notes if is_one else (*notes, _ONE_REPLICA))
+
+
+def _given(training: Training, args: Any, kwargs: Any) -> Call:
+    """The arguments of a call as it may still be made."""
+    if not training.others:
+        return args, kwargs
+    given = {key: training.others.get(id(value), value) for key, value in kwargs.items()}
+    return tuple(training.others.get(id(value), value) for value in args), given
+
+
+def _call(training: Training, original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    import tensorflow as tf
+
+    args, kwargs = _given(training, args, kwargs)
+    if not training.is_awaited or not tf.executing_eagerly():
+        return original(self, *args, **kwargs)
+    training.has_gradients = False
+    if any(map(_is_stream, (*args, *kwargs.values()))):
+        with training.surviving():
+            _compare_with_elements(self, (args, kwargs), training)
+        args, kwargs = _given(training, args, kwargs)
+        return original(self, *args, **kwargs)
+    result = original(self, *args, **kwargs)
+    with training.surviving():
+        if training.function is None and training.has_gradients:
+            training.function = self
+        if self is training.function:
+            training.calls.append(kept((args, kwargs)))
+            if len(training.calls) >= training.request.steps:
+                _compare_what_is_there(training)
+    return result
+
+
+def _gradient(training: Training, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+    import tensorflow as tf
+
+    training.has_gradients |= not tf.executing_eagerly()
+    result = original(*args, **kwargs)
+    if training.is_awaited:
+        with training.surviving():
+            for gradient in tf.nest.flatten(result):
+                tensor = getattr(gradient, "values", gradient)
+                if tf.is_symbolic_tensor(tensor) and not tensor.graph.building_function:
+                    training.gradients.setdefault(tensor.graph, set()).add(tensor.op.name)
+    return result
+
+
+def _compare_what_is_there(training: Training) -> None:
+    """Compares the function that trains on the calls made so far, if there were any."""
+    calls, training.calls = training.calls, []
+    if calls:
+        after = f"the variables as they are after {len(calls)} calls of it"
+        _compare(training, training.function, training.function.python_function, calls, after)
+
+
+def _compare_with_elements(function: Any, call: Call, training: Training) -> None:
+    """Compares a function on the first elements of its data before its first call, which may be an epoch."""
+    function.get_concrete_function(*call[0], **call[1])
+    if not training.has_gradients:
+        return
+    given = {id(value): value for value in (*call[0], *call[1].values())}
+    taken: dict[int, list[Any]] = {}
+    try:
+        inner, calls = with_elements(function.python_function, call, training.request.steps, taken)
+    finally:  # the program gets the elements back in any case
+        training.others = {number: again(rows, given[number]) for number, rows in taken.items()}
+    _compare(training, function, inner, calls, "one element of its data a run")
+
+
+def _compare(training: Training, function: Any, inner: Callable[..., Any], calls: Sequence[Call], how: str) -> None:
+    name = str(getattr(function.python_function, "__name__", "function"))
+    subject, batches = as_function(name, inner, calls, jit_compile=function._jit_compile)
+    training.compare(subject, batches, (f"{name} was compared with {how}",))
+
+
+def with_elements(
+    function: Callable[..., Any], call: Call, limit: int, taken: dict[int, list[Any]]
+) -> tuple[Callable[..., Any], list[Call]]:
+    """A function of elements in place of one of datasets or iterators, and its calls, at most ``limit``.
+
+    ``taken`` gets what was taken of each iterator, by its ``id``, also where an error is raised. Raises a GraphError
+    where a dataset is empty.
+    """
+    import tensorflow as tf
+
+    args, kwargs = call
+    given: dict[int | str, Any] = dict((*enumerate(args), *kwargs.items()))
+    stands: dict[int | str, Callable[[Any], Any]] = {}  # what is there in a run instead, by its element
+    rows: dict[int | str, list[Any]] = {}
+    for key, value in given.items():
+        if _is_stream(value):
+            is_dataset = isinstance(value, tf.data.Dataset)
+            stands[key] = (lambda element: [element]) if is_dataset else Repeated
+            rows[key] = [] if is_dataset else taken.setdefault(id(value), [])
+            rows[key].extend(itertools.islice(value, limit))
+    if not all(rows.values()):
+        what = "a dataset that the function gets is empty"
+        fix = "Look at the data before they are handed over, with next(iter(dataset))"
+        raise GraphError(what, where=getattr(function, "__name__", "function"), fix=fix)
+
+    def with_streams(*args: Any, **kwargs: Any) -> Any:
+        as_given = [stands[key](value) if key in rows else value for key, value in enumerate(args)]
+        return function(*as_given, **{key: stands[key](kwargs[key]) if key in rows else kwargs[key] for key in kwargs})
+
+    def with_element(number: int) -> Call:
+        row = {key: rows[key][number] if key in rows else value for key, value in given.items()}
+        return tuple(row[place] for place in range(len(args))), {key: row[key] for key in kwargs}
+
+    return with_streams, [with_element(number) for number in range(min(map(len, rows.values())))]
+
+
+def again(taken: Sequence[Any], iterator: Any) -> Any:
+    """An iterator that first returns the elements that were taken from another, and then the rest of that one."""
+    whole = itertools.chain(taken, iterator)
+    return iter(generated(lambda: whole, iterator.element_spec))
+
+
+def _is_stream(value: Any) -> bool:
+    import tensorflow as tf
+
+    return isinstance(value, (tf.data.Dataset, tf.data.Iterator))
+
+
+def _compare_sessions(training: Training, session: Any = None) -> None:
+    """Compares the most frequent kind of training runs made so far, if there were any; of one session or of all."""
+    known = list(training.kinds.values()) if session is None else [training.kinds.get(session, {})]
+    found = [runs for kinds in known for runs in kinds.values() if runs and runs.batches]
+    if found:
+        _compare_runs(max(found, key=lambda runs: len(runs.batches)), training)
+
+
+def _run_session(
+    training: Training, original: Any, session: Any, handle: Any, targets: Any, fetches: Any, feeds: Any, *rest: Any
+) -> Any:
+    runs = None
+    if training.is_awaited and handle is None and not state.is_collecting() and training.gradients.get(session.graph):
+        with training.surviving():
+            runs = _runs_of(training, session, targets, fetches, [ref.deref() for ref in feeds])
+    if runs is None:
+        return original(session, handle, targets, fetches, feeds, *rest)
+    results = original(session, handle, targets, [*fetches, *runs.given], feeds, *rest)
+    with training.surviving():
+        fed = [np.array(feeds[tensor.ref()]) for tensor in runs.fed]
+        runs.batches.append((*fed, *results[len(fetches) :]))
+        if len(runs.batches) >= training.request.steps:
+            _compare_runs(runs, training)
+    return results[: len(fetches)]
+
+
+def _close_session(training: Training, original: Any, session: Any) -> None:
+    if training.is_awaited and not state.is_collecting():
+        with training.surviving():
+            _compare_sessions(training, session)
+    original(session)
+
+
+def _runs_of(
+    training: Training, session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: Sequence[Any]
+) -> SessionRuns | None:
+    """The runs like this one; ``None`` where these do not train."""
+    kinds = training.kinds.setdefault(session, {})
+    key = tuple(frozenset(each.name for each in wanted) for wanted in (targets, fetches, fed))
+    if key not in kinds:
+        names = {tensor.name for tensor in fed}
+
+        def sources(operation: Any) -> list[Any]:
+            return [*(given.op for given in operation.inputs if given.name not in names), *operation.control_inputs]
+
+        needed = list(reached([*targets, *(tensor.op for tensor in fetches)], sources))
+        trains = not training.gradients[session.graph].isdisjoint(operation.name for operation in needed)
+        given = [tensor for operation in needed if operation.type in DATA_SOURCES for tensor in operation.outputs]
+        if trains:
+            for tensor in given:  # they are fetched beside the program's own fetches, and fed
+                if tensor.op._get_control_flow_context() is not None or tensor.dtype.name in ("variant", "resource"):
+                    raise GraphError(
+                        f"its data come from {tensor.op.name!r}, in a branch or loop or as no arrays "
+                        f"({tensor.dtype.name})",
+                        where="Session.run",
+                        fix="Take the data outside of tf.cond and tf.while_loop, as dense tensors",
+                    )
+        runs = SessionRuns(session, list(fetches), list(targets), list(fed), given, needed)
+        kinds[key] = runs if trains else None
+    return kinds[key]
+
+
+def _compare_runs(runs: SessionRuns, training: Training) -> None:
+    training.kinds.clear()  # frees sessions and batches; nothing is compared after this
+    if runs.session.sess_str:
+        fix = "Train in one process, without a target"
+        raise GraphError("the session is one of a server", where="tf.compat.v1.Session", fix=fix)
+    note = f"{runs.name} was compared with the variables as they are after {len(runs.batches)} runs of it"
+    training.compare(runs, runs.batches, (note,))

@@ -30,8 +30,8 @@ from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files, process
 from amp_tf.reporting.document import make_document
 from amp_tf.tools import silent, some
-from amp_tf.tools.comparing import LIBRARIES, functions
-from amp_tf.tools.comparing.training import CompareRequest, Training
+from amp_tf.tools.comparing import LIBRARIES
+from amp_tf.tools.comparing.training import CompareRequest, Training, install
 from amp_tf.tools.search import Found, Item, Items, OutOfRunsError, decisions_of, find_items, find_smallest, holds, rank
 from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, read_goal
 
@@ -381,7 +381,7 @@ class _Function:
         try:
             for library in LIBRARIES:
                 if library in sys.modules:
-                    functions.install(training, library)
+                    install(training, library)
             self.train()
         except SystemExit:  # how a comparison ends a program
             pass
