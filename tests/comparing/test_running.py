@@ -19,11 +19,11 @@ from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.tools import silent
 from amp_tf.tools.comparing import joining, nodes
 from amp_tf.tools.comparing.flattening import FlatStep, Step, flatten
-from amp_tf.tools.comparing.training import again, with_elements
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph, RunnableStep, join
 from amp_tf.tools.comparing.nodes import nodes_run_once, probe
 from amp_tf.tools.comparing.ranges import find_ranges
 from amp_tf.tools.comparing.steps import flat_step, trace
+from amp_tf.tools.comparing.training import again, with_elements
 from amp_tf.tools.train_functions import as_function, generated, kept
 from tests.cpu.test_folding import BLOCK
 from tests.cpu.test_lifting import DENSE
