@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -57,11 +58,6 @@ def add_part(part: Callable[[], str]) -> None:
     """Adds a function whose result, such as the loss scale, is appended to the line; ``""`` for nothing."""
     if part not in _parts:
         _parts.append(part)
-
-
-def is_due() -> bool:
-    """Whether any graph of this process was seen: then the line is printed even if amp_tf is off by now."""
-    return bool(process.totals().graphs)
 
 
 def log() -> None:
@@ -160,10 +156,10 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
     if not totals.graphs:
         if state.failures:
             return ALL_FAILED
-        return NO_PLUGIN if _PLUGIN in state.not_installed else _failed_before() or EAGER
+        return NO_PLUGIN if _PLUGIN in state.not_installed else (_has_ended and _failed_before()) or EAGER
     reason = report.why_nothing
     if reason is None or reason.rule.name == "NOTHING_TO_CONVERT":
-        if failed := _failed_before():
+        if _has_ended and (failed := _failed_before()):
             return failed
         if state.policy:
             return f"Keras' own policy {state.policy!r} has its layers compute in 16 bit, and left nothing to convert"
@@ -181,15 +177,6 @@ def _lock_changes(totals: Totals) -> str:
         return str(error).rstrip(".")
     other = lock.differences(resolve_target(config, process_state.hardware()).facts())
     return "; ".join(filter(None, (other, describe(totals.locked))))
-
-
-def _failed_before() -> str:
-    """The error of TensorFlow's own optimizers; asked only at the end, because it takes a second session."""
-    try:
-        failure = _find_failure() if _has_ended else ""
-    except Exception:  # functions may come and go meanwhile; the line is printed all the same
-        return ""
-    return f"TensorFlow's own graph optimizers fail before amp_tf is asked ({failure})" if failure else ""
 
 
 def _why_never_on() -> str:
@@ -244,20 +231,22 @@ _MOST_FUNCTIONS, _MOST_NODES, _MOST_SECONDS = 8, 5000, 2.0  # limits, because th
 
 
 @functools.cache
-def _find_failure() -> str:
-    """The error of TensorFlow's own optimizers on a function of this program; empty where they fail on none.
+def _failed_before() -> str:
+    """That TensorFlow's own optimizers fail on a function of this program, and how; empty where they fail on none.
 
     Where one fails, TensorFlow runs the function unchanged and asks no plugin; only its own log says so. So if amp_tf
-    has seen no products, functions that hold some are given to the same optimizers once more, without plugins.
+    has seen no products, functions that hold some are given to the same optimizers once more, without plugins: only at
+    the end, because that takes a second session.
     """
-    known = {name: read() for name, read in _functions().items()}
-    small = [d for d in known.values() if len(d.node_def) <= _MOST_NODES]
-    with_products = [d for d in small if any(node.op in PRODUCTS for node in d.node_def)]
-    until = time.monotonic() + _MOST_SECONDS
-    for definition in sorted(with_products, key=lambda d: len(d.node_def), reverse=True)[:_MOST_FUNCTIONS]:
-        if (failure := _failure(definition, known)) or time.monotonic() > until:
-            return failure
-    return ""
+    failure, until = "", time.monotonic() + _MOST_SECONDS
+    with contextlib.suppress(Exception):  # functions may come and go meanwhile; the line is printed all the same
+        known = {name: read() for name, read in _functions().items()}
+        small = [d for d in known.values() if len(d.node_def) <= _MOST_NODES]
+        with_products = [d for d in small if any(node.op in PRODUCTS for node in d.node_def)]
+        for definition in sorted(with_products, key=lambda d: len(d.node_def), reverse=True)[:_MOST_FUNCTIONS]:
+            if (failure := _failure(definition, known)) or time.monotonic() > until:
+                break
+    return f"TensorFlow's own graph optimizers fail before amp_tf is asked ({failure})" if failure else ""
 
 
 def _failure(definition: Any, known: dict[str, Any]) -> str:

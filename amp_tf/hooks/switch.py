@@ -46,6 +46,7 @@ from amp_tf.config import (
 from amp_tf.errors import ConfigError
 from amp_tf.hooks import imports, notices, report_files, summary
 from amp_tf.hooks import state as process_state
+from amp_tf.reporting import process
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it even where it is not installed
@@ -225,7 +226,7 @@ class _Switch:
     def _at_exit(self) -> None:
         """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
         is_child = os.getpid() != self.exit_pid  # a forked child converts too, but its parent prints the line
-        is_due = self.active is not None or self.is_off_by_program or bool(self.refused) or summary.is_due()
+        is_due = bool(self.active or self.is_off_by_program or self.refused or process.totals().graphs)
         if plugin := sys.modules.get("amp_tf.hooks.plugin"):
             plugin.stop(_EXIT_WAIT_MS)
         if not is_child and is_due:

@@ -157,9 +157,9 @@ def measure_nodes(
     sizes: dict[str, float] = {}
     with joint.graph.as_default():
         probes = probe(flat, rewritten, joint.graph, wanted)
-        calls = verdicts.Calls(joint.graph, verdicts.difference_row, precision.smallest)
+        measure = verdicts.rows_in(joint.graph, verdicts.difference_row, precision.smallest)
         results = [[each.value, *([] if each.local is None else [each.local])] for each in probes]
-        rows = [calls.measure(values, each.truth) for each, values in zip(probes, results, strict=True)]
+        rows = [measure(values, each.truth) for each, values in zip(probes, results, strict=True)]
         known = {each.truth.name for each in probes}  # whose own rows have their largest sizes
         others = {tensor.name: tf.cast(tensor, tf.float32) for each in probes for tensor in each.inputs}
         inputs = {

@@ -135,8 +135,8 @@ def find_ranges(
                 operation = joint.graph.get_operation_by_name(tensor_name(FLOAT32, name, flat).removesuffix(":0"))
                 results = [] if operation.type == "Const" else [tensor.dtype.name for tensor in operation.outputs]
                 names += [name] if results[:1] == ["float32"] else []
-        calls = verdicts.Calls(joint.graph, verdicts.range_row, _F16.smallest)
-        rows = [calls.measure([tensor], tensor) for tensor in (joint.tensor(FLOAT32, name) for name in names)]
+        measure = verdicts.rows_in(joint.graph, verdicts.range_row, _F16.smallest)
+        rows = [measure([tensor], tensor) for tensor in (joint.tensor(FLOAT32, name) for name in names)]
         found = []
         for number in range(len(flat.step.batches)):
             progress(f"float32: batch {number + 1} of {len(flat.step.batches)}")

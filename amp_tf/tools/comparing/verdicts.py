@@ -202,34 +202,33 @@ def range_row(value: Any, _: Any, smallest: float) -> Any:
     return tf.stack([tf.cast(tf.size(value), tf.float32), over, under, *_extremes(sizes)])
 
 
-class Calls:
-    """Rows as functions of a graph: each use is one node, so that graphs of thousands of rows are made in seconds.
+def rows_in(
+    graph: Any, row_of: Callable[[Any, Any, float], Any], smallest: float
+) -> Callable[[Sequence[Any], Any], Any]:
+    """What makes a tensor of a row for each of some values, of which the truth is given, shape (values, columns).
 
-    ``row_of`` is :func:`difference_row` or :func:`range_row`, ``smallest`` as for these.
+    ``row_of`` is :func:`difference_row` or :func:`range_row`, ``smallest`` as for these. Rows are functions of a graph:
+    each use is one node, so that graphs of thousands of rows are made in seconds.
     """
+    import tensorflow as tf
 
-    def __init__(self, graph: Any, row_of: Callable[[Any, Any, float], Any], smallest: float) -> None:
-        self._graph, self._row_of, self._smallest = graph, row_of, smallest
-        self._names: dict[tuple[Any, ...], str] = {}
+    names: dict[tuple[Any, ...], str] = {}
 
-    def measure(self, values: Sequence[Any], truth: Any) -> Any:
-        """A tensor of a row for each value, shape (values, columns)."""
-        import tensorflow as tf
+    def of(truth: Any, *values: Any) -> Any:
+        return tf.stack([row_of(value, truth, smallest) for value in values])
 
+    def measure(values: Sequence[Any], truth: Any) -> Any:
         types = tuple(value.dtype for value in values)
-        if types not in self._names:
-
-            def of(truth: Any, *values: Any) -> Any:
-                return tf.stack([self._row_of(value, truth, self._smallest) for value in values])
-
+        if types not in names:
             specs = [tf.TensorSpec(None, dtype) for dtype in (tf.float32, *types)]
             function = tf.function(of, autograph=False).get_concrete_function(*specs)
-            with self._graph.as_default():
-                function.add_to_graph(self._graph)
-            self._names[types] = str(function.function_def.signature.name)
+            with graph.as_default():
+                function.add_to_graph(graph)
+            names[types] = str(function.function_def.signature.name)
         # A node whose op is the function itself, which costs least to make and to prepare.
-        made = self._graph.create_op(self._names[types], [truth, *values], [tf.float32], name="instrument")
-        return made.outputs[0]
+        return graph.create_op(names[types], [truth, *values], [tf.float32], name="instrument").outputs[0]
+
+    return measure
 
 
 def _extremes(sizes: Any) -> tuple[Any, Any]:
