@@ -253,9 +253,7 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
         fix = "Set KERAS_BACKEND=tensorflow, or change backend in ~/.keras/keras.json"
         yield Issue("keras-backend", True, f"Keras computes with {backend}, which amp_tf does not reach", fix)
     if policy not in ("", "float32"):
-        what = (
-            f"Keras' dtype policy is {policy} by default: its layers cast by themselves, amp_tf converts what is left"
-        )
+        what = f"Keras' dtype policy is {policy} by default: layers cast by themselves, amp_tf converts what is left"
         fix = 'Take one of the two. For amp_tf: "floatx": "float32" in ~/.keras/keras.json, no '
         yield Issue("policy", False, what, f"{fix}keras.config.set_dtype_policy")
     if facts.auto_clustering:
@@ -263,10 +261,8 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
         fix = "If a step is slower than without, unset TF_XLA_FLAGS=--tf_xla_auto_jit, or set AMP_TF_DISABLE=1"
         yield Issue("auto-clustering", False, f"{what}conversion", fix)
     if why := resolve_target(AmpConfig(), facts.hardware).why_none:
-        fix = (
-            "AMP_TF_PRECISION=bfloat16 converts all the same, for instance to look at accuracy, but it is slower; how "
-        )
-        fix += f"a training would fare on a GPU: {ON_GPU}"
+        fix = "AMP_TF_PRECISION=bfloat16 converts all the same, for instance to look at accuracy, but it is slower; "
+        fix += f"how a training would fare on a GPU: {ON_GPU}"
         yield Issue("hardware", False, f"precision auto converts nothing here: {why}", fix)
     if facts.is_without_gpu:
         what = "this TensorFlow is built for NVIDIA GPUs and sees none: it computes on the CPU"
@@ -278,12 +274,9 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
         fix = "Where they must be exact, write tf.config.experimental.enable_tensor_float_32_execution(False); "
         yield Issue("tf32", False, f"{', '.join(rounding)}: {what}", f"{fix}amp-tf compare does so meanwhile")
     if modes := [name for name in MATH_MODE_VARS if facts.environ.get(name, "STRICT").upper() != "STRICT"]:
-        what = (
-            f"{' and '.join(modes)}: where the CPU has AMX (or Arm's bf16), oneDNN rounds the operands of all float32 "
-        )
-        what += (
-            "products to 16 bit, also of those that amp_tf keeps in float32: TensorFlow sets this for a whole process"
-        )
+        what = f"{' and '.join(modes)}: where the CPU has AMX (or Arm's bf16), oneDNN rounds the operands of all "
+        what += "float32 products to 16 bit, also of those that amp_tf keeps in float32: TensorFlow sets this for a "
+        what += "whole process"
         fix = "Unset it while amp_tf is on, or the report says float32 of what is rounded"
         yield Issue("math-mode", False, what, fix)
     if failed := [trial for trial in facts.trials if trial.failure]:

@@ -122,7 +122,11 @@ class Scaler:
             return loss
         self._enter()
         self.calls.note_scale(divides_in_step)
-        self._note_loss(loss)
+        flag = finite.is_nonfinite(loss)
+        before, data, parts = self._take_loss()
+        flag = flag if before is None else tf.logical_or(flag, before)
+        data = [*data, *(finite.data_of(loss) if self.memory.last_skip is not None else [])]
+        self._loss.noted = (places()[0], flag, data, [*parts, *tf.nest.flatten(loss)])
         if self.schedule.is_one:
             return loss
         scaled = finite.scale_loss(loss, self.memory.read_scale())
@@ -235,14 +239,6 @@ class Scaler:
     def note_finite(self) -> list[Any]:
         """Counts a step that was applied."""
         return self.memory.store(self.schedule.after_finite(self.memory.load(), finite.TENSORS))
-
-    def _note_loss(self, loss: Any) -> None:
-        """Remembers of this graph's losses whether any was nonfinite, and the data that they are computed from."""
-        flag = finite.is_nonfinite(loss)
-        before, data, parts = self._take_loss()
-        flag = flag if before is None else tf.logical_or(flag, before)
-        data = [*data, *(finite.data_of(loss) if self.memory.last_skip is not None else [])]
-        self._loss.noted = (places()[0], flag, data, [*parts, *tf.nest.flatten(loss)])
 
     def _take_loss(self) -> tuple[Any, list[Any], list[Any]]:
         """What is remembered of the losses scaled in this graph, which is then forgotten."""
