@@ -82,7 +82,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
     from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
 
     from amp_tf.reporting import process
-    from amp_tf.reporting.document import RewriteReport
+    from amp_tf.reporting.schema import RewriteReport
     from amp_tf.rewriting.pipeline import rewrite_program
 
     context = function._bound_context

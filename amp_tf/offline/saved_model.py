@@ -29,8 +29,7 @@ from amp_tf.offline.reading import (
 from amp_tf.offline.weights import store_weights
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
-from amp_tf.reporting.document import RewriteReport
-from amp_tf.reporting.schema import GraphReport, Weights
+from amp_tf.reporting.schema import GraphReport, RewriteReport, Weights
 from amp_tf.rewriting.pipeline import rewrite
 
 _FINGERPRINT_FILE = "fingerprint.pb"  # contains a hash of the old graph

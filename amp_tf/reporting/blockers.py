@@ -20,7 +20,7 @@ from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.painting.paint import NO_CHANGE, RULES, Change
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.document_types import KINDS
-from amp_tf.reporting.schema import GraphFigures
+from amp_tf.reporting.figures import GraphFigures
 
 MOST = 12  #: roots that are tried
 TOGETHER = 3  #: how many of the best are tried together

@@ -1,172 +1,34 @@
-"""The report of a rewrite, and the document, which is the report as plain data.
+"""The document: a report as plain data. ``report-1.schema.json`` beside this file describes it.
 
-``report-1.schema.json`` beside this file describes it. Page, notebook and command line are made of it. Unknown values
-are ``null``; a node's unremarkable figures are absent. Operations and times are those of one run of each graph, in
-which loops of unknown length count as ten iterations.
+Page, notebook and command line are made of it. Unknown values are ``null``; a node's unremarkable figures are absent.
+Operations and times are those of one run of each graph, loops of unknown length counted as ten iterations.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
-import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from amp_tf.graph.names import layer_of, path_of
-from amp_tf.painting.locked import describe, surest
-from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting import document_types as types
-from amp_tf.reporting import figures, files
+from amp_tf.reporting import figures
 from amp_tf.reporting.blockers import Blocker, find_blockers
 from amp_tf.reporting.document_types import ProcessFacts
-from amp_tf.reporting.figures import NO_PRODUCTS, InsertedCast, Products
-from amp_tf.reporting.schema import GraphFigures, GraphReport, Nodes, StoredVariable, Weights
-from amp_tf.reporting.text import Layers, headline, render, report_by_layer, why_no_node
+from amp_tf.reporting.figures import GraphFigures, InsertedCast
+from amp_tf.reporting.text import why_no_node
+
+if TYPE_CHECKING:
+    from amp_tf.reporting.schema import RewriteReport, StoredVariable
 
 _NS_PER_MS = 1e6
 _UNREMARKABLE: dict[Literal["operations", "bytes", "runs"], float] = {"operations": 0.0, "bytes": 0.0, "runs": 1.0}
-
-
-@dataclasses.dataclass(frozen=True)
-class RewriteReport:
-    """Everything that one rewrite, or one process, converted and left alone.
-
-    Attributes:
-        graphs: the graphs and function bodies, in the order in which they were rewritten.
-        summary: of a process, the line that it prints at exit; else empty. It also says what no graph shows: rewrites
-            that failed, and why amp_tf is off.
-        facts: of a process, what a report says beside its graphs.
-        weights: of a SavedModel that was converted with 16-bit weights, which variables those are.
-    """
-
-    graphs: tuple[GraphReport, ...] = ()
-    summary: str = dataclasses.field(default="", compare=False)
-    facts: ProcessFacts | None = dataclasses.field(default=None, repr=False, compare=False)
-    weights: Weights | None = dataclasses.field(default=None, repr=False)
-
-    @property
-    def nodes(self) -> Nodes:
-        """Every node of every graph, with its precision and the reason for it."""
-        return Nodes(node for graph in self.graphs for node in graph.nodes)
-
-    @property
-    def total(self) -> int:
-        """Nodes seen."""
-        return sum(graph.total for graph in self.graphs)
-
-    @property
-    def converted(self) -> int:
-        """Nodes converted."""
-        return sum(graph.converted for graph in self.graphs)
-
-    @property
-    def casts(self) -> int:
-        """Casts inserted."""
-        return sum(graph.casts for graph in self.graphs)
-
-    @property
-    def folded(self) -> int:
-        """Normalizations multiplied into filters."""
-        return sum(graph.folded for graph in self.graphs)
-
-    @property
-    def precisions(self) -> tuple[Precision, ...]:
-        """The 16-bit types in use, each once."""
-        used = (graph.precision for graph in self.graphs if graph.converted and graph.precision)
-        return tuple(dict.fromkeys(used))
-
-    @property
-    def unmatched(self) -> tuple[str, ...]:
-        """Name rules, and patterns of scopes, that matched no node of any graph."""
-        sets = [set(graph.unmatched) for graph in self.graphs]
-        scopes = [pair for graph in self.graphs for pair in graph.of_scopes.items()]
-        idle = {pattern for pattern, _ in scopes} - {pattern for pattern, is_matched in scopes if is_matched}
-        return tuple(sorted(idle.union(set.intersection(*sets) if sets else ())))
-
-    @property
-    def lock_changes(self) -> str:
-        """The entries of the lock file that no longer match, in words; empty for none."""
-        return describe(surest(match for graph in self.graphs for match in graph.painting.locked.matches).values())
-
-    @property
-    def why_nothing(self) -> Reason | None:
-        """Where nothing was converted, the commonest reason among the graphs; ``None`` if something was."""
-        if self.converted or not self.graphs:
-            return None
-        reasons = [graph.why_nothing for graph in self.graphs if graph.why_nothing is not None]
-        informative = [reason for reason in reasons if reason.rule is not Rule.NOTHING_TO_CONVERT]
-        counted = collections.Counter(informative or reasons)
-        return counted.most_common(1)[0][0] if counted else None
-
-    def counts_by_op(self) -> dict[str, tuple[int, int]]:
-        """For each op: (nodes converted, nodes seen)."""
-        counts: dict[str, list[int]] = {}
-        for node in self.nodes:
-            entry = counts.setdefault(node.op, [0, 0])
-            entry[0] += node.precision.is_f16
-            entry[1] += 1
-        return {op: (converted, total) for op, (converted, total) in sorted(counts.items())}
-
-    def by_layer(self) -> Layers:
-        """What became of each layer: a list of :class:`~amp_tf.reporting.text.LayerReport` that prints as a table.
-
-        Layers have their paths in Keras where graphs were traced while amp_tf was on. A product that TensorFlow fused
-        with a sum of the layer around it counts there.
-        """
-        return report_by_layer(self.graphs)
-
-    def __str__(self) -> str:
-        """What was converted, by op, and what was left in float32, by reason."""
-        products = functools.reduce(Products.plus, (graph.products for graph in self.graphs), NO_PRODUCTS)
-        summary = headline(len(self.graphs), self.converted, self.total, self.precisions, self.casts, products)
-        summary += f": {why_no_node(self.why_nothing)}" if self.why_nothing else ""
-        text = render(self.summary or summary, self.nodes)
-        return text if self.weights is None else f"{text}\n{self.weights}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain data, for JSON; ``schema_version`` is that of its form."""
-        return make_document(self)
-
-    def to_json(self) -> str:
-        """The report as JSON; ``amp_tf/reporting/report-1.schema.json`` describes it."""
-        return json.dumps(self.to_dict())
-
-    def save(self, path: str | Path) -> None:
-        """Writes the report: a page for people where the name ends in ``.html``, JSON where it ends in ``.json``.
-
-        Raises:
-            FileError: it ends in neither.
-            OSError: the file cannot be written.
-        """
-        files.save([self.to_dict()], path)
-
-    def to_dataframe(self) -> Any:
-        """A pandas ``DataFrame`` with a row for each node.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        try:
-            import pandas  # type: ignore[import-untyped,unused-ignore]
-        except ImportError as error:
-            raise ImportError("RewriteReport.to_dataframe needs pandas: pip install pandas") from error
-        graphs = make_document(self, seconds=0)["graphs"]  # no blockers are tried for it
-        rows = [
-            {"function": graph["function"], "way": graph["way"], **node} for graph in graphs for node in graph["nodes"]
-        ]
-        return pandas.DataFrame(rows)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the figures on top of the page, and what keeps work in float32."""
-        return files.fragment(self.to_dict())
 
 
 def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[str, Any]:

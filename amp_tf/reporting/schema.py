@@ -1,4 +1,8 @@
-"""What a report has of a graph, of its nodes, with a typed reason for every one, and of a model's stored weights."""
+"""The report of a rewrite: counts at once, and a typed reason for every node on request.
+
+As plain data it is the document of :mod:`amp_tf.reporting.document`; text, page, notebook view and data frame are made
+of that.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,25 @@ import dataclasses
 import difflib
 import enum
 import functools
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from amp_tf.errors import ConfigError
-from amp_tf.graph.datatypes import Unit
-from amp_tf.graph.names import layer_of, matcher
+from amp_tf.graph.names import matcher
+from amp_tf.painting.locked import describe, surest
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
-from amp_tf.reporting.figures import NO_PRODUCTS, Basis, Figures, Products, converted_mask
+from amp_tf.reporting.figures import NO_PRODUCTS, Products
 from amp_tf.values import LAYER, check_pattern
+
+if TYPE_CHECKING:
+    from amp_tf.reporting.document_types import ProcessFacts
+    from amp_tf.reporting.figures import Basis
+    from amp_tf.reporting.text import Layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +52,8 @@ class NodeReport:
     @property
     def layer(self) -> str:
         """The path of its layer in Keras where it was recorded, else the outermost scopes of its name."""
+        from amp_tf.graph.names import layer_of
+
         return layer_of(self.name)
 
 
@@ -149,56 +161,151 @@ class GraphReport:
             yield NodeReport(name, op, self.function, precision, self.painting.reason(node))
 
 
-class GraphFigures:
-    """The report of one graph, and its figures where a basis was kept.
+@dataclasses.dataclass(frozen=True)
+class RewriteReport:
+    """Everything that one rewrite, or one process, converted and left alone.
 
-    Args:
-        report: of the graph.
+    Attributes:
+        graphs: the graphs and function bodies, in the order in which they were rewritten.
+        summary: of a process, the line that it prints at exit; else empty. It also says what no graph shows: rewrites
+            that failed, and why amp_tf is off.
+        facts: of a process, what a report says beside its graphs.
+        weights: of a SavedModel that was converted with 16-bit weights, which variables those are.
     """
 
-    def __init__(self, report: GraphReport) -> None:
-        self.report = report
-        self.view = report.painting.view
-        self.origins: dict[Unit, Unit] = {}  #: cache of where decisions came from
-
-    @functools.cached_property
-    def reasons(self) -> list[Reason]:
-        """The reason of each node."""
-        return [self.report.painting.reason(node) for node in range(self.view.node_count)]
-
-    @functools.cached_property
-    def is_f16(self) -> Any:
-        """For each node, whether amp_tf has it compute in 16 bit."""
-        return converted_mask(self.report.painting)
-
-    @functools.cached_property
-    def is_narrow(self) -> Any:
-        """For each node, whether it computes in 16 bit, or the program itself has its result in 16 bit."""
-        return self.is_f16 | self.figures.is_own
+    graphs: tuple[GraphReport, ...] = ()
+    summary: str = dataclasses.field(default="", compare=False)
+    facts: ProcessFacts | None = dataclasses.field(default=None, repr=False, compare=False)
+    weights: Weights | None = dataclasses.field(default=None, repr=False)
 
     @property
-    def basis(self) -> Basis:
-        """What the figures are computed from; only for graphs that have one."""
-        assert self.report.basis is not None
-        return self.report.basis
+    def nodes(self) -> Nodes:
+        """Every node of every graph, with its precision and the reason for it."""
+        return Nodes(node for graph in self.graphs for node in graph.nodes)
 
     @property
-    def list_of(self) -> Mapping[str, str]:
-        """The list of each op that is on a list."""
-        target = self.basis.resolution.target
-        return target.lists.list_of if target else {}
+    def total(self) -> int:
+        """Nodes seen."""
+        return sum(graph.total for graph in self.graphs)
 
-    @functools.cached_property
-    def figures(self) -> Figures:
-        """Operations, elements and runs of each node."""
-        return Figures.of(self.basis.view, self.basis.shapes)
+    @property
+    def converted(self) -> int:
+        """Nodes converted."""
+        return sum(graph.converted for graph in self.graphs)
 
-    def gain(self, change: Change) -> tuple[float, float, int]:
-        """What becomes 16 bit under a change: operations of all nodes, those of products, and the number of nodes."""
-        after = converted_mask(self.basis.paint(change))
-        figures = Figures.of(self.basis.view, self.basis.shapes.filled()) if change.shapes else self.figures
-        gained = figures.work * (after.astype(float) - self.is_f16)
-        return float(gained.sum()), float(gained[figures.is_product].sum()), int(after.sum() - self.is_f16.sum())
+    @property
+    def casts(self) -> int:
+        """Casts inserted."""
+        return sum(graph.casts for graph in self.graphs)
+
+    @property
+    def folded(self) -> int:
+        """Normalizations multiplied into filters."""
+        return sum(graph.folded for graph in self.graphs)
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """The 16-bit types in use, each once."""
+        used = (graph.precision for graph in self.graphs if graph.converted and graph.precision)
+        return tuple(dict.fromkeys(used))
+
+    @property
+    def unmatched(self) -> tuple[str, ...]:
+        """Name rules, and patterns of scopes, that matched no node of any graph."""
+        sets = [set(graph.unmatched) for graph in self.graphs]
+        scopes = [pair for graph in self.graphs for pair in graph.of_scopes.items()]
+        idle = {pattern for pattern, _ in scopes} - {pattern for pattern, is_matched in scopes if is_matched}
+        return tuple(sorted(idle.union(set.intersection(*sets) if sets else ())))
+
+    @property
+    def lock_changes(self) -> str:
+        """The entries of the lock file that no longer match, in words; empty for none."""
+        return describe(surest(match for graph in self.graphs for match in graph.painting.locked.matches).values())
+
+    @property
+    def why_nothing(self) -> Reason | None:
+        """Where nothing was converted, the commonest reason among the graphs; ``None`` if something was."""
+        if self.converted or not self.graphs:
+            return None
+        reasons = [graph.why_nothing for graph in self.graphs if graph.why_nothing is not None]
+        informative = [reason for reason in reasons if reason.rule is not Rule.NOTHING_TO_CONVERT]
+        counted = collections.Counter(informative or reasons)
+        return counted.most_common(1)[0][0] if counted else None
+
+    def counts_by_op(self) -> dict[str, tuple[int, int]]:
+        """For each op: (nodes converted, nodes seen)."""
+        counts: dict[str, list[int]] = {}
+        for node in self.nodes:
+            entry = counts.setdefault(node.op, [0, 0])
+            entry[0] += node.precision.is_f16
+            entry[1] += 1
+        return {op: (converted, total) for op, (converted, total) in sorted(counts.items())}
+
+    def by_layer(self) -> Layers:
+        """What became of each layer: a list of :class:`~amp_tf.reporting.text.LayerReport` that prints as a table.
+
+        Layers have their paths in Keras where graphs were traced while amp_tf was on. A product that TensorFlow fused
+        with a sum of the layer around it counts there.
+        """
+        from amp_tf.reporting.text import report_by_layer
+
+        return report_by_layer(self.graphs)
+
+    def __str__(self) -> str:
+        """What was converted, by op, and what was left in float32, by reason."""
+        from amp_tf.reporting.text import headline, render, why_no_node
+
+        products = functools.reduce(Products.plus, (graph.products for graph in self.graphs), NO_PRODUCTS)
+        summary = headline(len(self.graphs), self.converted, self.total, self.precisions, self.casts, products)
+        summary += f": {why_no_node(self.why_nothing)}" if self.why_nothing else ""
+        text = render(self.summary or summary, self.nodes)
+        return text if self.weights is None else f"{text}\n{self.weights}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data, for JSON; ``schema_version`` is that of its form."""
+        from amp_tf.reporting.document import make_document
+
+        return make_document(self)
+
+    def to_json(self) -> str:
+        """The report as JSON; ``amp_tf/reporting/report-1.schema.json`` describes it."""
+        return json.dumps(self.to_dict())
+
+    def save(self, path: str | Path) -> None:
+        """Writes the report: a page for people where the name ends in ``.html``, JSON where it ends in ``.json``.
+
+        Raises:
+            FileError: it ends in neither.
+            OSError: the file cannot be written.
+        """
+        from amp_tf.reporting import files
+
+        files.save([self.to_dict()], path)
+
+    def to_dataframe(self) -> Any:
+        """A pandas ``DataFrame`` with a row for each node.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas  # type: ignore[import-untyped,unused-ignore]
+        except ImportError as error:
+            raise ImportError("RewriteReport.to_dataframe needs pandas: pip install pandas") from error
+
+        from amp_tf.reporting.document import make_document
+
+        graphs = make_document(self, seconds=0)["graphs"]  # no blockers are tried for it
+        rows = [
+            {"function": graph["function"], "way": graph["way"], **node} for graph in graphs for node in graph["nodes"]
+        ]
+        return pandas.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the figures on top of the page, and what keeps work in float32."""
+        from amp_tf.reporting import files
+
+        return files.fragment(self.to_dict())
 
 
 _MEGABYTE = 1e6

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from amp_tf.oplists.table import PRODUCTS
-from amp_tf.reporting.document import RewriteReport
+from amp_tf.reporting.schema import RewriteReport
 
 _LONGEST = 3  # bias, normalization, activation
 

@@ -27,7 +27,7 @@ from amp_tf.errors import AmpError
 from amp_tf.graph.names import scopes
 from amp_tf.graph.wire import parse_graph
 from amp_tf.oplists.targets import Resolution
-from amp_tf.reporting.document import RewriteReport
+from amp_tf.reporting.schema import RewriteReport
 
 INDEX = "index.tsv"
 _COLUMNS = ("files", "way", "function", "scopes", "nodes", "converted", "casts")

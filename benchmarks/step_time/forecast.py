@@ -64,8 +64,7 @@ def saved_ms(report: Any) -> Saved:
     A step may run several graphs, as those of a recurrent layer of tf_keras; one that was traced or rewritten several
     times counts once.
     """
-    from amp_tf.reporting.figures import elements_of, times_before_and_now
-    from amp_tf.reporting.schema import GraphFigures
+    from amp_tf.reporting.figures import GraphFigures, elements_of, times_before_and_now
 
     saved: dict[tuple[int, int], tuple[float, float, float]] = {}
     for graph in report.graphs:

@@ -15,7 +15,7 @@ from amp_tf.hooks import layer_paths
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import process
-from amp_tf.reporting.document import RewriteReport
+from amp_tf.reporting.schema import RewriteReport
 from amp_tf.tools.comparing.findings import scope_of
 from amp_tf.tools.comparing.pipeline import notes_on_run
 from amp_tf.tools.search import reduce

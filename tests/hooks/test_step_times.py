@@ -14,8 +14,8 @@ import amp_tf
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import step_times
 from amp_tf.reporting import files
-from amp_tf.reporting.document import RewriteReport, make_document
 from amp_tf.reporting.document_types import ProcessFacts
+from amp_tf.reporting.schema import RewriteReport, make_document
 from tests.reporting.rendering import shown
 
 PAUSE = 0.02  # seconds

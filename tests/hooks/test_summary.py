@@ -15,8 +15,8 @@ from amp_tf.hooks import summary
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import process
-from amp_tf.reporting.document import RewriteReport
 from amp_tf.reporting.process import Totals
+from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 from tests.hooks import running
 from tests.reporting.reported_graphs import traced, use_own_ledger

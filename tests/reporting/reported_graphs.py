@@ -8,7 +8,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import process
-from amp_tf.reporting.document import RewriteReport
+from amp_tf.reporting.schema import RewriteReport
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
 

@@ -193,7 +193,7 @@ def test_an_unknown_shape_is_a_blocker_and_gains_what_a_known_one_converts():
 
 def test_what_is_not_tried_has_no_gain():
     from amp_tf.reporting.blockers import find_blockers
-    from amp_tf.reporting.schema import GraphFigures
+    from amp_tf.reporting.figures import GraphFigures
 
     report = found_in()
     blockers, together = find_blockers([GraphFigures(graph) for graph in report.graphs], seconds=-1)

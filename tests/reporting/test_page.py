@@ -11,8 +11,9 @@ import pytest
 from tensorflow.core.framework import graph_pb2
 
 from amp_tf.reporting import files
-from amp_tf.reporting.document import RewriteReport, make_document
+from amp_tf.reporting.document import make_document
 from amp_tf.reporting.figures import percent
+from amp_tf.reporting.schema import RewriteReport
 from tests.reporting import browser
 from tests.reporting.rendering import evaluated, shown
 from tests.reporting.reported_graphs import reported

@@ -9,8 +9,8 @@ import amp_tf
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import process
-from amp_tf.reporting.document import RewriteReport
 from amp_tf.reporting.process import GRAPH_WEIGHT, MAX_CONVERTED, MAX_UNTOUCHED, Ledger, Totals
+from amp_tf.reporting.schema import RewriteReport
 from tests.reporting.reported_graphs import use_own_ledger
 from tests.small_graphs import graph
 
