@@ -108,11 +108,12 @@ def _no_new_cycle(case: Case) -> str:
     if not case.edits and not _inputs_kept(case) and not _casts_wait(case):
         return ""
     have_waits = case.edits.waits or _casts_wait(case)
-    after, before = (
-        find_ring(view.ops, [*data_links(view), *(control_links(view) if have_waits else ())], view.node_count)
-        for view in (case.after, case.original)
-    )
-    return f"{case.after.names[after]!r} is on a cycle" if after is not None and before is None else ""
+
+    def ring(view: GraphView) -> int | None:
+        return find_ring(view.ops, [*data_links(view), *(control_links(view) if have_waits else ())], view.node_count)
+
+    node = ring(case.after)
+    return f"{case.after.names[node]!r} is on a cycle" if node is not None and ring(case.original) is None else ""
 
 
 def _casts_wait(case: Case) -> bool:

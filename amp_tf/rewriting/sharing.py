@@ -72,12 +72,12 @@ def share_reads(form: Form) -> Form:
     """
     view, computing = form.view, form.job.products | table.BIASES
     reads = view.nodes_with(table.READ_OPS)
-    waiting = {node for _, node in control_links(view)} if len(reads) > 1 else set()
     alike: dict[tuple[Node, int, str], list[Node]] = {}
     for node in reads:
         source, port = view.inputs(node)[0]
         is_given = view.ops[source] == ARG_OP or view.ops[source] in table.VARIABLE_HANDLES
-        if is_given and node not in waiting and any(view.ops[reader] in computing for reader, _ in view.readers(node)):
+        waits = len(view.protos[node].input) > 1
+        if is_given and not waits and any(view.ops[reader] in computing for reader, _ in view.readers(node)):
             alike.setdefault((source, port, view.devices[node]), []).append(node)
     return form.then(
         Edits(
