@@ -237,11 +237,6 @@ def control_links(view: GraphView) -> list[tuple[int, int]]:
     ]
 
 
-def data_links(view: GraphView) -> list[tuple[int, int]]:
-    """The data edges of a graph, without their ports."""
-    return list(view.edges.rows("src_node", "dst_node"))
-
-
 def readers_of(node_count: int, links: Iterable[tuple[int, int]]) -> list[list[int]]:
     """For each node the nodes at the other end of its links."""
     readers: list[list[int]] = [[] for _ in range(node_count)]
