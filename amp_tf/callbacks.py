@@ -177,8 +177,7 @@ class LossScaleMonitor:
     def _implements_test_batch_hooks(self) -> bool:
         return False
 
-    def _implements_predict_batch_hooks(self) -> bool:
-        return False
+    _implements_predict_batch_hooks = _implements_test_batch_hooks
 
 
 class Board:

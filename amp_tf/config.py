@@ -122,7 +122,15 @@ class AmpConfig:
             value = kind.check(getattr(self, field), where=f"AmpConfig.{field}")
             object.__setattr__(self, field, value)
         self.read_lock()
-        _check_lists(self)
+        joins: dict[str, list[str]] = {}
+        for name in LIST_NAMES:
+            for op in sorted({*getattr(self, f"{name}_add")} - {*getattr(self, f"{name}_remove")}):
+                joins.setdefault(op, []).append(name)
+        for op, names in joins.items():
+            if len(names) > 1:
+                what = f"op {op!r} is to join the {' and the '.join(names)} list"
+                fix = f"Name {op!r} in one of them alone: it then leaves the list that it is on"
+                raise OpListError(what, where=" and ".join(setting_name(f"{name}_add") for name in names), fix=fix)
 
     @property
     def lock_path(self) -> str | None:
@@ -323,18 +331,6 @@ def variable_of(field: str) -> str:
 def _watchdogs_lock() -> str:
     """The watchdog's own lock file, in the folder in which the program was when it was first asked for."""
     return os.path.abspath(WATCHDOG_LOCK)
-
-
-def _check_lists(config: AmpConfig) -> None:
-    joins: dict[str, list[str]] = {}
-    for name in LIST_NAMES:
-        for op in sorted({*getattr(config, f"{name}_add")} - {*getattr(config, f"{name}_remove")}):
-            joins.setdefault(op, []).append(name)
-    for op, names in joins.items():
-        if len(names) > 1:
-            what = f"op {op!r} is to join the {' and the '.join(names)} list"
-            fix = f"Name {op!r} in one of them alone: it then leaves the list that it is on"
-            raise OpListError(what, where=" and ".join(setting_name(f"{name}_add") for name in names), fix=fix)
 
 
 def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tuple[EnvVar, Any]]:

@@ -142,10 +142,8 @@ def read(path: str | None, *, may_be_missing: bool = False) -> Lock:
         facts = os.stat(path)
     except OSError as error:
         if os.path.islink(path) and isinstance(error, FileNotFoundError):
-            what, fix = (
-                f"it is a link to {os.readlink(path)}, which does not exist",
-                "Delete the link, or write that file",
-            )
+            what = f"it is a link to {os.readlink(path)}, which does not exist"
+            fix = "Delete the link, or write that file"
             raise ConfigError(what, where=path, fix=fix) from None
         if may_be_missing and isinstance(error, FileNotFoundError):
             return NO_LOCK
@@ -170,9 +168,8 @@ def _parse(plain: Any) -> Lock:
     if plain.get("schema") != SCHEMA:
         raise ValueError(f"its schema is {_shown(plain.get('schema'))}, not {SCHEMA!r}")
     if plain.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(
-            f"its version is {_shown(plain.get('schema_version'))}, and this amp_tf reads {SCHEMA_VERSION}"
-        )
+        version = _shown(plain.get("schema_version"))
+        raise ValueError(f"its version is {version}, and this amp_tf reads {SCHEMA_VERSION}")
     rows: Sequence[Mapping[str, Any]] = plain["float32"]
     made = {_text(key): _text(value) for key, value in plain.get("made", {}).items()}
     return Lock(tuple(map(Decision.of_row, rows)), made, dict(plain.get("found", {})))

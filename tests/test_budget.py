@@ -10,20 +10,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
-    "cli/": (1657, 10, 3),
+    "cli/": (1647, 10, 3),
     "cpu/": (1319, 5, 1),
     "graph/": (2928, 14, 2),
-    "hooks/": (3508, 19, 4),
-    "loss_scaling/": (2456, 11, 0),
-    "offline/": (1102, 5, 1),
+    "hooks/": (3498, 19, 4),
+    "loss_scaling/": (2452, 11, 0),
+    "offline/": (1101, 5, 1),
     "oplists/": (1722, 8, 1),
     "painting/": (3126, 16, 2),
     "reporting/": (2174, 9, 1),
     "rewriting/": (1819, 10, 2),
-    "tools/": (5827, 24, 2),
+    "tools/": (5825, 24, 2),
     "*.py": (1364, 8, 4),
     "all": (29928, 142, 23),
-    "tests/": (42514, 282, 102),
+    "tests/": (42512, 282, 102),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

@@ -22,6 +22,7 @@ integers are unsigned, because TensorFlow keeps int32 in the CPU's memory.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import sys
@@ -213,22 +214,19 @@ class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore
     def assign_sub(self, delta: Any, use_locking: Any = None, name: Any = None, read_value: bool = True) -> Any:
         return self.assign(self.value() - delta)
 
-    def scatter_add(self, sparse_delta: Any, use_locking: Any = False, name: Any = None) -> Any:
-        """Adds to some rows. All are written again; where nothing is added, they are exact and stay as they are."""
-        return self._scatter(tf.tensor_scatter_nd_add, sparse_delta)
-
-    def scatter_sub(self, sparse_delta: Any, use_locking: Any = False, name: Any = None) -> Any:
-        return self._scatter(tf.tensor_scatter_nd_sub, sparse_delta)
-
-    def scatter_update(self, sparse_delta: Any, use_locking: Any = False, name: Any = None) -> Any:
-        return self._scatter(tf.tensor_scatter_nd_update, sparse_delta)
-
     def sparse_read(self, indices: Any, name: Any = None) -> Any:
         return tf.cast(self._variable.sparse_read(indices, name=name), tf.float32)
 
-    def _scatter(self, combine: Callable[..., Any], slices: Any) -> Any:
-        values = tf.cast(slices.values, tf.float32)
-        return self.assign(combine(self.value(), slices.indices[:, tf.newaxis], values))
+    def _scatter(
+        self, combine: Callable[..., Any], sparse_delta: Any, use_locking: Any = False, name: Any = None
+    ) -> Any:
+        """Changes some rows. All are written again; where nothing changes, they are exact and stay as they are."""
+        values = tf.cast(sparse_delta.values, tf.float32)
+        return self.assign(combine(self.value(), sparse_delta.indices[:, tf.newaxis], values))
+
+    scatter_add = functools.partialmethod(_scatter, tf.tensor_scatter_nd_add)
+    scatter_sub = functools.partialmethod(_scatter, tf.tensor_scatter_nd_sub)
+    scatter_update = functools.partialmethod(_scatter, tf.tensor_scatter_nd_update)
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
         return tf.convert_to_tensor(self.value(), dtype=dtype, name=name)

@@ -67,13 +67,11 @@ def read_graph_file(path: str | Path) -> Any:
         what = f"holds no graph ({error})"
         if is_graph_text and not path.name.endswith(TEXT_SUFFIXES):
             fix = "It is text: give it a name that ends in .pbtxt"
+        of_model = f"It is a SavedModel's: name its folder, {str(path.parent)!r}"
+        of_meta = "It holds a MetaGraphDef: write its graph_def to a file of its own"
         for kind, field, other in (
-            (saved_model_pb2.SavedModel, "meta_graphs", f"It is a SavedModel's: name its folder, {str(path.parent)!r}"),
-            (
-                meta_graph_pb2.MetaGraphDef,
-                "graph_def",
-                "It holds a MetaGraphDef: write its graph_def to a file of its own",
-            ),
+            (saved_model_pb2.SavedModel, "meta_graphs", of_model),
+            (meta_graph_pb2.MetaGraphDef, "graph_def", of_meta),
         ):
             with contextlib.suppress(DecodeError):
                 fix = other if getattr(kind.FromString(data), field) else fix

@@ -81,14 +81,6 @@ class CompareRequest:
         plain = json.loads((folder / _ORDER).read_text())
         return cls(**{**plain, "folder": folder, "config": AmpConfig(**plain["config"])})
 
-    def claim(self) -> bool:
-        """Whether this process is the first one that trains; the others then leave the comparison to it."""
-        try:
-            (self.folder / _CLAIM).touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
-
     def answer(self, found: Mapping[str, Any]) -> None:
         """Writes the answer, whole or not at all: ``comparison`` and its ``text``; or ``error``, why there is none."""
         files.put(self.folder / _ANSWER, json.dumps(dict(found)))
@@ -134,7 +126,11 @@ class Training:
         """Compares a step, writes the answer and ends the program by a SystemExit; does nothing the second time."""
         with self._lock:
             is_first, self.is_awaited = self.is_awaited, False
-        if not is_first or not self.request.claim():
+        if not is_first:
+            return
+        try:
+            (self.request.folder / _CLAIM).touch(exist_ok=False)
+        except FileExistsError:  # another process was the first one that trains
             return
         found = self.request.compare(subject, batches, state.hardware(), notes)
         self.request.answer({"comparison": found.to_dict(), "text": found.for_command()})
