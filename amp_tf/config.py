@@ -370,7 +370,7 @@ def _absolute(value: object, *, where: str) -> str | None:
     return None if found is None else os.path.abspath(found)
 
 
-KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, Kind] = {  #: the valid values of each field of :class:`AmpConfig`
     "precision": dtype(PRECISIONS),
     "level": choice(LEVELS, str.upper),
     "target": choice(TARGETS),
@@ -383,7 +383,6 @@ KINDS: Mapping[str, Kind] = {
     "lock": path("a file", _absolute),
     **dict.fromkeys(("log_path", "report_path"), path("a folder")),
 }
-"""The valid values of each field of :class:`AmpConfig`."""
 
 ENV_VARS: tuple[EnvVar, ...] = (
     EnvVar(ENABLE_VAR, None, "turns everything on: graph rewrite and loss scaling"),

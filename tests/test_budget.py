@@ -10,18 +10,18 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
-    "cli/": (1647, 10, 3),
+    "cli/": (1646, 10, 3),
     "cpu/": (1319, 5, 1),
     "graph/": (2928, 14, 2),
-    "hooks/": (3498, 19, 4),
+    "hooks/": (3477, 19, 4),
     "loss_scaling/": (2452, 11, 0),
-    "offline/": (1101, 5, 1),
+    "offline/": (1096, 5, 1),
     "oplists/": (1722, 8, 1),
     "painting/": (3126, 16, 2),
     "reporting/": (2174, 9, 1),
     "rewriting/": (1819, 10, 2),
-    "tools/": (5825, 24, 2),
-    "*.py": (1364, 8, 4),
+    "tools/": (5813, 24, 2),
+    "*.py": (1355, 8, 4),
     "all": (29928, 142, 23),
     "tests/": (42512, 282, 102),
 }

@@ -105,8 +105,7 @@ def _pairs(values: dict[str, str]) -> list[str]:
 
 
 SCHEMA_VERSION = 1  #: of the JSON object's form
-SUPPORTED = ((2, 16), (2, 21))
-"""The oldest and the newest TensorFlow, both included."""
+SUPPORTED = ((2, 16), (2, 21))  #: the oldest and the newest TensorFlow, both included
 
 # The finder that amp_tf.pth adds, or what amp-tf run loads.
 _ASK_AUTOSTART = (

@@ -92,12 +92,16 @@ def line() -> str:
     if totals.idle_patterns:
         names = (node.name for node in report.nodes)
         text += f"; patterns that matched no node: {tell_unmatched(totals.idle_patterns, names)}"
-    if changes := _lock_changes(totals):
-        text += f"; lock file: {changes}"
+    if (config := process_state.settings()).lock_path is not None:
+        try:
+            other = config.read_lock().differences(resolve_target(config, process_state.hardware()).facts())
+            changes = "; ".join(filter(None, (other, describe(totals.locked))))
+        except ConfigError as error:  # it was damaged meanwhile
+            changes = str(error).rstrip(".")
+        text += f"; lock file: {changes}" if changes else ""
     if state.failures:
-        text += (
-            f"; {plural(state.failures, 'rewrite')} failed, and the graphs stayed in float32 ({state.first_failure})"
-        )
+        text += f"; {plural(state.failures, 'rewrite')} failed, and the graphs stayed in float32"
+        text += f" ({state.first_failure})"
     if state.not_installed:
         text += f"; not installed: {', '.join(f'{home} ({why})' for home, why in state.not_installed.items())}"
     parts = [text, *filter(None, (part() for part in _parts))]
@@ -113,13 +117,26 @@ def report() -> RewriteReport:
     the report has the last ones: about 250,000 nodes of graphs in which something was converted, and 50,000 of others.
     """
     state, totals = process_state.current(), process.totals()
+    error = getattr(sys, "last_type", None)
+    tensorflow, keras = sys.modules.get("tensorflow"), sys.modules.get("keras")
     whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered_rows()}  # each op once
     times, ledger = (sys.modules.get(f"amp_tf.{name}") for name in ("hooks.step_times", "loss_scaling.ledger"))
     found = process_state.hardware() if totals.graphs else Hardware.detect_cpu()  # else it may not look for GPUs yet
     cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512, "costs": found.costs.source}
     gpus = [{"compute_capability": [*pair], "tf32": process_state.uses_tf32(pair)} for pair in found.gpu_capabilities]
     facts = ProcessFacts(
-        process=_process(),
+        process={
+            "program": " ".join(sys.argv) or sys.executable,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "seconds": round(process_state.seconds(), 3),
+            "ended": state.ended or (f"by {error.__name__}" if error is not None else ""),
+            "amp_tf": amp_tf.__version__,
+            "python": sys.version.split()[0],
+            "tensorflow": getattr(tensorflow, "__version__", None),
+            "keras": getattr(keras, "__version__", None),
+        },
         totals={"graphs": totals.graphs, "nodes": totals.total, "converted": totals.converted, "casts": totals.casts},
         settings=[
             *sources(process_state.settings()),
@@ -166,19 +183,6 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
     return why_no_node(reason) if reason else "no node of any graph is one that 16 bit is for"
 
 
-def _lock_changes(totals: Totals) -> str:
-    """What the lock file was made for, where that differs, and its entries that no longer match."""
-    config = process_state.settings()
-    if config.lock_path is None:
-        return ""
-    try:
-        lock = config.read_lock()
-    except ConfigError as error:  # it was damaged meanwhile
-        return str(error).rstrip(".")
-    other = lock.differences(resolve_target(config, process_state.hardware()).facts())
-    return "; ".join(filter(None, (other, describe(totals.locked))))
-
-
 def _why_never_on() -> str:
     try:
         if is_disabled():
@@ -208,23 +212,6 @@ def _functions() -> dict[str, Any]:
     if running is None or not running._initialized:
         return {}
     return {name: functools.partial(running.get_function_def, name) for name in running.list_function_names()}
-
-
-def _process() -> dict[str, Any]:
-    error = getattr(sys, "last_type", None)
-    tensorflow, keras = sys.modules.get("tensorflow"), sys.modules.get("keras")
-    return {
-        "program": " ".join(sys.argv) or sys.executable,
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "seconds": round(process_state.seconds(), 3),
-        "ended": process_state.current().ended or (f"by {error.__name__}" if error is not None else ""),
-        "amp_tf": amp_tf.__version__,
-        "python": sys.version.split()[0],
-        "tensorflow": getattr(tensorflow, "__version__", None),
-        "keras": getattr(keras, "__version__", None),
-    }
 
 
 _MOST_FUNCTIONS, _MOST_NODES, _MOST_SECONDS = 8, 5000, 2.0  # limits, because the user's program is about to end

@@ -120,7 +120,7 @@ class _Search:
         for node in view.nodes_with(table.VARIABLE_HANDLES):
             named = view.protos[node].attr.get("shared_name")
             shared = (named.s if named else b"") or view.names[node].encode()
-            self._link(self._node(body, node), self._place(body.meta, "shared", shared))
+            self._links.append((self._node(body, node), self._place(body.meta, "shared", shared)))
             unit = view.base[node] + (view.signatures[node].slot_of("dtype") or 0)
             self._change(self._node(body, node), body, "unit", unit)
         for source, port, node, position in view.edges.rows("src_node", "src_port", "dst_node", "dst_position"):
@@ -138,7 +138,7 @@ class _Search:
                 self._follow_back(handle, body, node)
             elif callees := self._callees(body, node, position):
                 for callee, argument in callees:
-                    self._link(handle, self._node(callee, argument))
+                    self._links.append((handle, self._node(callee, argument)))
             elif op not in table.VARIABLE_QUESTIONS | table.UNCHANGED and not self._stays(body, source, node):
                 self._keep(handle, Kept.WRITTEN if op in table.STORING else Kept.HANDED_ON, body, node)
 
@@ -151,13 +151,13 @@ class _Search:
                 if node.variable.experimental_distributed_variable_components:
                     self._kept[place] = Kept.DISTRIBUTED, ""
         for number, key in checkpoint.keys_of(objects):
-            self._link(places[number], self._key(key))
+            self._links.append((places[number], self._key(key)))
         for name, function in objects.concrete_functions.items():
             if body := self._bodies.get((meta, name)):
                 arguments = body.view.nodes_with((ARG_OP,))
                 captured = arguments[len(arguments) - len(function.bound_inputs) :]
                 for number, argument in zip(function.bound_inputs, captured, strict=True):
-                    self._link(places[number], self._node(body, argument))
+                    self._links.append((places[number], self._node(body, argument)))
 
     def judge(self, checkpoint: Checkpoint) -> Plan:
         """Decides for each float32 tensor of the checkpoint; a FileError where its values cannot be read."""
@@ -198,9 +198,6 @@ class _Search:
         place = self._place("key", key)
         self._keys[place] = key
         return place
-
-    def _link(self, place: int, other: int) -> None:
-        self._links.append((place, other))
 
     def _change(self, place: int, body: Body, kind: str, number: int) -> None:
         self._changes[place].append(Change(body, kind, number))
@@ -250,7 +247,7 @@ class _Search:
             if is_saved or op in table.SHAPE_QUESTIONS:
                 self._change(handle, body, "unit", unit)
             elif op in table.VARIABLE_WRITES and (written := self._handle(body, *view.inputs(reader)[0])) is not None:
-                self._link(handle, written)
+                self._links.append((handle, written))
             elif body.passes(reader, position) and unit == body.output_unit(reader, 0):
                 self._change(handle, body, "unit", unit)
                 self._follow_value(handle, body, reader)
@@ -284,7 +281,7 @@ class _Search:
             elif port >= min(len(names), len(slices)) or slices[port]:
                 self._keep(handle, Kept.PARTITIONED, body, writer)
             else:
-                self._link(handle, self._key(names[port].decode()))
+                self._links.append((handle, self._key(names[port].decode())))
                 for each in way:
                     self._change(handle, body, "unit", body.input_unit(each, 0))
                 self._change(handle, body, "unit", body.output_unit(node, port))

@@ -9,10 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-TYPE_CHECKING = False  # importing typing would cost the start of every Python below amp-tf compare
-if TYPE_CHECKING:
-    from typing import TextIO
-
 Progress = Callable[[str], None]  #: called with what is being done; with an empty text at the end
 _UP_TO = 79
 
@@ -27,9 +23,8 @@ def silent(_: str) -> None:
     """Shows nothing."""
 
 
-def on_terminal(stream: TextIO | None = None) -> Progress:
-    """Shows one line, which replaces the one before, on stderr or a stream; nothing where that is not a terminal."""
-    out = sys.stderr if stream is None else stream
-    if not out.isatty():
+def on_terminal() -> Progress:
+    """Shows one line on stderr, which replaces the one before; nothing where that is not a terminal."""
+    if not sys.stderr.isatty():
         return silent
-    return lambda text: print(f"\r\033[K{text[:_UP_TO]}", end="", file=out, flush=True)
+    return lambda text: print(f"\r\033[K{text[:_UP_TO]}", end="", file=sys.stderr, flush=True)

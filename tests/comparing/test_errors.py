@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import sys
 
 import keras
 import numpy as np
@@ -149,12 +150,13 @@ def test_interrupted_in_a_trial_it_has_the_nodes():
         _compare("tracing the step")
 
 
-def test_progress_is_shown_on_terminals_only():
+def test_progress_is_shown_on_terminals_only(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
-    terminal = Terminal()
-    on_terminal(terminal)("batch 1 of 8")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    on_terminal()("batch 1 of 8")
     assert terminal.getvalue() == "\r\033[Kbatch 1 of 8"
-    assert on_terminal(io.StringIO()) is silent
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert on_terminal() is silent

@@ -85,10 +85,6 @@ class Ranges:
         plain: dict[str, Any] = without_infinities({**head, **dataclasses.asdict(self)})
         return plain
 
-    def for_command(self) -> str:
-        """The text for who typed a command, which is the same."""
-        return str(self)
-
     def __str__(self) -> str:
         """One screen: how many leave the range, and how far."""
         bad = [node for node in self.nodes if node.is_f16]
@@ -102,6 +98,8 @@ class Ranges:
             lines.append(f"{kept} more leave{'s' * (kept == 1)} it, which amp_tf keeps in float32.")
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
+    for_command = __str__  #: the text for who typed a command
+
 
 @reference_conditions()
 def find_ranges(
@@ -114,8 +112,7 @@ def find_ranges(
     progress: Progress = silent,
     notes: Sequence[str] = (),
 ) -> Ranges:
-    """Finds the tensors that would leave float16's range, and how far; arguments and errors are those of
-    ``amp_tf.compare``.
+    """Finds the tensors that would leave float16's range, and how far, by the arguments of :func:`amp_tf.compare`.
 
     The step runs in float32 only. The loss of a compiled model is multiplied by 2^15, where dynamic loss scaling
     begins.
