@@ -248,7 +248,8 @@ def _write(write: Any, /, *args: Any, **kwargs: Any) -> Any:
                     fix="Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, loss = "
                     "scaler.scale(loss) inside the GradientTape, gradients = scaler.unscale(gradients), and "
                     "scaler.step(apply, gradients), where apply(gradients) writes the variables. For no scaling at "
-                    "all, or if the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
+                    "all, or where the program scales its loss itself, set "
+                    "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
                 )
     return write(*args, **kwargs)
 
