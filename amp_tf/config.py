@@ -327,6 +327,18 @@ def variable_of(field: str) -> str:
     return next(row.name for row in ENV_VARS if row.field == field)
 
 
+def variables_of(config: AmpConfig) -> dict[str, str]:
+    """The environment variables that mean a configuration; those of fields that have their default are left out."""
+    names: dict[str, str] = {}
+    for row in ENV_VARS:
+        if row.field:
+            names.setdefault(row.field, row.name)
+    default = AmpConfig()
+    changed = {field: value for field in names if (value := getattr(config, field)) != getattr(default, field)}
+    texts = {field: int(value) if isinstance(value, bool) else value for field, value in changed.items()}
+    return {names[field]: ",".join(value) if isinstance(value, tuple) else str(value) for field, value in texts.items()}
+
+
 @functools.cache
 def _watchdogs_lock() -> str:
     """The watchdog's own lock file, in the folder in which the program was when it was first asked for."""

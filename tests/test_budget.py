@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
-    "cli/": (1646, 10, 3),
+    "cli/": (1493, 9, 3),
     "cpu/": (1319, 5, 1),
     "graph/": (2928, 14, 2),
     "hooks/": (3478, 19, 4),
@@ -20,8 +20,8 @@ BUDGET = {
     "painting/": (3126, 16, 2),
     "reporting/": (2174, 9, 1),
     "rewriting/": (1819, 10, 2),
-    "tools/": (5813, 24, 2),
-    "*.py": (1355, 8, 4),
+    "tools/": (5954, 25, 2),
+    "*.py": (1367, 8, 4),
     "all": (29928, 142, 23),
     "tests/": (42512, 282, 102),
 }

@@ -15,6 +15,8 @@ import tf_keras
 import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
 from amp_tf.errors import ConfigError
+from amp_tf.hooks import loss_scaling
+from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.ledger import LossScaleError
 from amp_tf.reporting import process
 from tests.reporting.reported_graphs import reported, traced, use_own_ledger
@@ -176,14 +178,10 @@ def test_an_optimizer_of_somebody_else_that_has_a_status_is_left_alone(library):
 @pytest.fixture
 def nothing_scaled_yet():
     """Other tests of this process trained models and ran sessions; the line at exit tells of all of them."""
-    from amp_tf.loss_scaling import ledger
-
     vars(ledger).update(_entries={}, _dropped=0)
 
 
 def test_the_line_at_exit_tells_of_the_last_models_only_and_names_them(nothing_scaled_yet):
-    from amp_tf.hooks import loss_scaling
-
     scalers = [amp_tf.LossScaler(2.0**n, name=f"loop_{n}") for n in range(7)]
     for scaler in scalers:
         scaler.scale(1.0)
@@ -209,8 +207,6 @@ class ScalesNothing(keras.Model):
 
 
 def test_where_no_loss_is_scaled_no_figures_of_a_scale_are_shown(nothing_scaled_yet):
-    from amp_tf.hooks import loss_scaling
-
     x = keras.layers.Input((4,))
     model = ScalesNothing(x, keras.layers.Dense(1)(x))
     model.compile(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.01)))
@@ -222,8 +218,6 @@ def test_where_no_loss_is_scaled_no_figures_of_a_scale_are_shown(nothing_scaled_
 def test_the_models_of_one_program_are_told_apart_also_where_one_got_the_place_of_another_in_memory(
     library, nothing_scaled_yet
 ):
-    from amp_tf.hooks import loss_scaling
-
     for name, steps in (("first", 5), ("second", 10)):
         x = library.layers.Input((4,))
         model = library.Model(x, library.layers.Dense(1)(x), name=name)

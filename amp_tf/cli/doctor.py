@@ -17,7 +17,6 @@ import json
 import os
 import platform
 import re
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import amp_tf
-from amp_tf.cli.trial import Trial, run_trials
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, GONE, AmpConfig, Switches, find_unknown_variables, is_disabled
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.hooks.state import uses_tf32
@@ -35,6 +33,7 @@ from amp_tf.oplists.hardware import DISTRIBUTIONS, Hardware, cpu_name
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
 from amp_tf.tools import on_terminal
+from amp_tf.tools.trials import Trial, run_trials
 
 _STDERR = 2  #: its file descriptor; where it is closed, ``sys.stderr`` is None
 
@@ -331,17 +330,10 @@ def run_calibrate(args: argparse.Namespace) -> int:
     path = Path(args.output) if args.output else kept
     with files.writing(path):  # before anything is measured
         path.parent.mkdir(parents=True, exist_ok=True)
-    _measure(path, args)
-    if not args.output:
-        print("auto uses them from now on; amp-tf calibrate --forget removes them.")
-    return 0
-
-
-def _measure(path: Path, args: argparse.Namespace) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
-    from amp_tf.tools.calibrating import by_op, measure
+    from amp_tf.tools.calibrating import measure
 
     with contextlib.suppress(RuntimeError):  # it has looked for devices before
         tf.config.set_visible_devices([], "GPU")
@@ -360,19 +352,8 @@ def _measure(path: Path, args: argparse.Namespace) -> None:
         progress("")
     with files.writing(path):
         files.write(path, measured.table.to_json())
-    if args.details:
-        for op, cases in by_op(measured.times).items():
-            print(f"{op:52}{'float32 µs':>12}{'bfloat16':>10}{'gain':>7}   operations in a ns")
-            for product, (in_float32, in_f16) in cases.items():
-                rates = f"{product.operations / in_float32:8.0f}{product.operations / in_f16:8.0f}"
-                gain = in_float32 / in_f16
-                print(f"  {product.what:50}{in_float32 / 1e3:12.1f}{in_f16 / 1e3:10.1f}{gain:7.2f}{rates}")
-            print()
-    print(f"{'':48}{'':24}the table is off by, %")
-    print(f"{'product':48}{'bfloat16 over float32':24}{'float32':>9}{'bfloat16':>10}{'gain':>6}")
-    for op, cases in by_op(measured.times).items():
-        gains = [in_float32 / in_f16 for in_float32, in_f16 in cases.values()]
-        spread = f"{statistics.geometric_mean(gains):6.2f}   {min(gains):.2f} - {max(gains):.2f}"
-        in_float32, in_f16, gain = (100 * part for part in measured.misfit(op))
-        print(f"{op:48}{spread:24}{in_float32:9.0f}{in_f16:10.0f}{gain:6.0f}")
+    print(measured.text(with_details=args.details))
     print(f"{path}: {source}")
+    if not args.output:
+        print("auto uses them from now on; amp-tf calibrate --forget removes them.")
+    return 0

@@ -19,7 +19,7 @@ from typing import Any
 from amp_tf.cli.compare import compare_script, started
 from amp_tf.cli.models import hardware_for, read_config
 from amp_tf.cli.run import bootstrapped
-from amp_tf.config import DISABLE_VAR, ENABLE_VAR, ENV_VARS, SWITCH_VARS, AmpConfig
+from amp_tf.config import DISABLE_VAR, ENABLE_VAR, SWITCH_VARS, AmpConfig, variables_of
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.lock import Lock, read
 from amp_tf.oplists.targets import resolve_target
@@ -170,15 +170,3 @@ class TunedScript:
         if way is Way.NOTHING:
             environ["AMP_TF_KEEP_FLOAT32"] = _EVERYTHING
         return environ
-
-
-def variables_of(config: AmpConfig) -> dict[str, str]:
-    """The environment variables that mean a configuration; those of fields that have their default are left out."""
-    names: dict[str, str] = {}
-    for row in ENV_VARS:
-        if row.field:
-            names.setdefault(row.field, row.name)
-    default = AmpConfig()
-    changed = {field: value for field in names if (value := getattr(config, field)) != getattr(default, field)}
-    texts = {field: int(value) if isinstance(value, bool) else value for field, value in changed.items()}
-    return {names[field]: ",".join(value) if isinstance(value, tuple) else str(value) for field, value in texts.items()}

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import amp_tf
-from amp_tf.cli import doctor, trial
+from amp_tf.cli import doctor
 from amp_tf.cli.doctor import MachineFacts
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.tools import trials
 from tests import processes
 
 PACKAGE = pathlib.Path(amp_tf.__file__).parent
@@ -50,7 +51,7 @@ def test_this_machine_is_well_and_every_trial_converts() -> None:
     assert found["ways"]["amp_tf.pth"] == "read"
     assert found["ways"]["grappler plugin"] == found["ways"]["xla hook"] == "works"
     kinds = {(item["way"], item["precision"]) for item in found["trials"]}
-    assert kinds == {(way, precision) for way in trial.WAYS for precision in trial.PRECISIONS}
+    assert kinds == {(way, precision) for way in trials.WAYS for precision in trials.PRECISIONS}
     quiet = run_doctor("--quiet", "--no-trials")
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
     for item in found["trials"]:
@@ -60,7 +61,7 @@ def test_this_machine_is_well_and_every_trial_converts() -> None:
         assert item["milliseconds"] > 0
         # A result that is float32's own bit for bit was not computed in 16 bit.
         assert (item["error"] == 0) is is_float32
-        assert item["error"] <= trial.TOLERANCES[item["precision"]]
+        assert item["error"] <= trials.TOLERANCES[item["precision"]]
 
 
 def test_names_a_bad_setting_a_double_installation_a_mixed_policy_and_auto_clustering(tmp_path: pathlib.Path) -> None:
@@ -213,7 +214,7 @@ def test_a_finding_says_what_is_wrong_and_what_to_do(name: str, seen: dict, told
     ],
 )
 def test_judges_a_trial(precision: str, converted: int, error: float, words: str) -> None:
-    failure = trial._judge(precision, converted, error)
+    failure = trials._judge(precision, converted, error)
     assert words in failure
     assert bool(failure) is bool(words)
 
@@ -230,7 +231,7 @@ def test_a_run_that_fails_later_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
     """Such as memory that runs out in the second run: the other precisions are timed all the same."""
     runs = []
 
-    def make(device: str, way: str, precision: str) -> trial._Made:
+    def make(device: str, way: str, precision: str) -> trials._Made:
         def run() -> None:
             runs.append(precision)
             if precision == "bfloat16" and runs.count(precision) == 2:
@@ -238,8 +239,8 @@ def test_a_run_that_fails_later_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
 
         return run, np.ones(2), 0 if precision == "float32" else 4
 
-    monkeypatch.setattr(trial, "_make", make)
-    plain, failed, well = trial._run_way("CPU:0", "grappler")
+    monkeypatch.setattr(trials, "_make", make)
+    plain, failed, well = trials._run_way("CPU:0", "grappler")
     assert (plain.failure, failed.failure, well.failure) == ("", "MemoryError: no memory is left", "")
     assert runs[:6] == ["float32", "bfloat16", "float16"] * 2
     assert runs.count("float16") == runs.count("float32") > 2

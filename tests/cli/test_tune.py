@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from amp_tf.cli.main import main
-from amp_tf.cli.tune import TunedScript, variables_of
-from amp_tf.config import AmpConfig
+from amp_tf.cli.tune import TunedScript
+from amp_tf.config import AmpConfig, variables_of
 from amp_tf.lock import NO_LOCK, read
 from amp_tf.tools.tuning.tuning import Journal, Way
 from tests import processes

@@ -51,6 +51,25 @@ class Measured:
             off.append((in_float32, in_f16, in_float32 - in_f16))
         return tuple(math.sqrt(statistics.fmean(each * each for each in part)) for part in zip(*off, strict=True))
 
+    def text(self, *, with_details: bool) -> str:
+        """How much faster products are in bfloat16, and by how much the table is off; the times of each, if asked."""
+        lines = []
+        for op, cases in by_op(self.times).items() if with_details else ():
+            lines.append(f"{op:52}{'float32 µs':>12}{'bfloat16':>10}{'gain':>7}   operations in a ns")
+            for product, (in_float32, in_f16) in cases.items():
+                rates = f"{product.operations / in_float32:8.0f}{product.operations / in_f16:8.0f}"
+                gain = in_float32 / in_f16
+                lines.append(f"  {product.what:50}{in_float32 / 1e3:12.1f}{in_f16 / 1e3:10.1f}{gain:7.2f}{rates}")
+            lines.append("")
+        lines.append(f"{'':48}{'':24}the table is off by, %")
+        lines.append(f"{'product':48}{'bfloat16 over float32':24}{'float32':>9}{'bfloat16':>10}{'gain':>6}")
+        for op, cases in by_op(self.times).items():
+            gains = [in_float32 / in_f16 for in_float32, in_f16 in cases.values()]
+            spread = f"{statistics.geometric_mean(gains):6.2f}   {min(gains):.2f} - {max(gains):.2f}"
+            in_float32, in_f16, gain = (100 * part for part in self.misfit(op))
+            lines.append(f"{op:48}{spread:24}{in_float32:9.0f}{in_f16:10.0f}{gain:6.0f}")
+        return "\n".join(lines)
+
 
 def by_op(times: Mapping[products.Product, Pair]) -> Mapping[str, Mapping[products.Product, Pair]]:
     """The times of products, grouped by their row of the table."""
