@@ -128,7 +128,7 @@ STANDING = {
     "tools/comparing/nodes.py": {"Cast", "Enter", "Exit", "Merge", "NextIteration", "Switch"},
     "tools/comparing/pipeline.py": {"Enter"},
     "tools/comparing/ranges.py": {"Const"},
-    "tools/comparing/sessions.py": {"Placeholder"},
+    "tools/comparing/steps.py": {"Placeholder"},
 }
 
 
