@@ -110,10 +110,7 @@ def _all_reduce(original: Any, context: Any, reduce_op: Any, value: Any, options
         sums = [total / context.num_replicas_in_sync for total in sums]
     others = original(context, reduce_op, [flat[number] for number in rest], options) if rest else []
     results = dict(zip([*chosen, *rest], [*sums, *others], strict=True))
-    with _lock:
-        for number, tensor in enumerate(flat):
-            size = tensor.shape.num_elements() if tf.is_tensor(tensor) else 0
-            _elements["narrow" if number in chosen else "wide"] += size or 0
+    _count(flat, chosen)
     return tf.nest.pack_sequence_as(value, [results[number] for number in range(len(flat))])
 
 
@@ -201,6 +198,15 @@ def _narrow_type(strategy: Any) -> Any:
 
 def _warn(strategy: str, what: str, fix: str) -> None:
     notices.warn_once(f"all_reduce.{strategy}", what, where=ALLREDUCE_VAR, fix=fix)
+
+
+def _count(flat: list[Any], chosen: list[int]) -> None:
+    import tensorflow as tf
+
+    with _lock:
+        for number, tensor in enumerate(flat):
+            size = tensor.shape.num_elements() if tf.is_tensor(tensor) else 0
+            _elements["narrow" if number in chosen else "wide"] += size or 0
 
 
 def _summary_part() -> str:

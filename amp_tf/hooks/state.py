@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -105,6 +106,22 @@ def uses_tf32(capability: tuple[int, ...]) -> bool | None:
     import tensorflow as tf
 
     return tf.config.experimental.tensor_float_32_execution_enabled() if capability >= _HAS_TF32 else None
+
+
+TRACED = "__inference_"  #: begins TensorFlow's names of traced functions
+
+
+def traced_functions() -> list[str]:
+    """The live functions that TensorFlow has traced, without those of input pipelines."""
+    return sorted(name for name in functions() if name.startswith(TRACED) and not name.startswith(f"{TRACED}Dataset_"))
+
+
+def functions() -> dict[str, Any]:
+    """What gives the FunctionDef of each function that TensorFlow has, by name; none before it has begun."""
+    running = getattr(sys.modules.get("tensorflow.python.eager.context"), "context_safe", lambda: None)()
+    if running is None or not running._initialized:
+        return {}
+    return {name: functools.partial(running.get_function_def, name) for name in running.list_function_names()}
 
 
 _here = threading.local()

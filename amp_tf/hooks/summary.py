@@ -47,7 +47,6 @@ ONLY_XLA = (
 )
 ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: shows a GPU's accuracy without one
 FUSED = "TensorFlow fused them with what follows, and the fused kernels have no 16-bit form here"
-_TRACED = "__inference_"  # begins TensorFlow's names of traced functions
 _PLUGIN = "amp_tf.hooks.plugin"  # without it only functions compiled by XLA are seen
 
 _parts: list[Callable[[], str]] = []
@@ -61,10 +60,8 @@ def add_part(part: Callable[[], str]) -> None:
 
 
 def log() -> None:
-    """Prints the summary, if TensorFlow was imported; after a traceback only if it might explain it. Never raises."""
+    """Prints the summary; after a traceback only if it might explain it. Never raises."""
     global _has_ended
-    if "tensorflow" not in sys.modules:
-        return
     _has_ended = True
     try:
         state = process_state.current()
@@ -164,11 +161,12 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
     if state.idle:
         return state.idle
     if state.traced and not totals.graphs and not state.failures:
-        example = re.sub(r"_\d+$", "", state.traced[0].removeprefix(_TRACED))  # its name in Python
+        example = re.sub(r"_\d+$", "", state.traced[0].removeprefix(process_state.TRACED))  # its name in Python
         return TRACED_BEFORE.format(count=len(state.traced), example=example)
     by_grappler = totals.graphs.get("grappler", 0)
     are_all_calls = not totals.graphs.get("xla") and by_grappler == state.xla_graphs
-    if are_all_calls and (by_grappler or any(read().attr["_XlaMustCompile"].b for read in _functions().values())):
+    are_for_xla = (read().attr["_XlaMustCompile"].b for read in process_state.functions().values())
+    if are_all_calls and (by_grappler or any(are_for_xla)):
         return ONLY_XLA
     if not totals.graphs:
         if state.failures:
@@ -199,21 +197,6 @@ def _why_never_on() -> str:
     )
 
 
-def traced_functions() -> list[str]:
-    """The live functions that TensorFlow has traced, without those of input pipelines."""
-    return sorted(
-        name for name in _functions() if name.startswith(_TRACED) and not name.startswith(f"{_TRACED}Dataset_")
-    )
-
-
-def _functions() -> dict[str, Any]:
-    """What gives the FunctionDef of each function that TensorFlow has, by name; none before it has begun."""
-    running = getattr(sys.modules.get("tensorflow.python.eager.context"), "context_safe", lambda: None)()
-    if running is None or not running._initialized:
-        return {}
-    return {name: functools.partial(running.get_function_def, name) for name in running.list_function_names()}
-
-
 _MOST_FUNCTIONS, _MOST_NODES, _MOST_SECONDS = 8, 5000, 2.0  # limits, because the user's program is about to end
 
 
@@ -227,7 +210,7 @@ def _failed_before() -> str:
     """
     failure, until = "", time.monotonic() + _MOST_SECONDS
     with contextlib.suppress(Exception):  # functions may come and go meanwhile; the line is printed all the same
-        known = {name: read() for name, read in _functions().items()}
+        known = {name: read() for name, read in process_state.functions().items()}
         small = [d for d in known.values() if len(d.node_def) <= _MOST_NODES]
         with_products = [d for d in small if any(node.op in PRODUCTS for node in d.node_def)]
         for definition in sorted(with_products, key=lambda d: len(d.node_def), reverse=True)[:_MOST_FUNCTIONS]:

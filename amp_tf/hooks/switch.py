@@ -18,6 +18,7 @@ rest for the next call.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import importlib.util
 import logging
@@ -44,9 +45,8 @@ from amp_tf.config import (
     with_settings,
 )
 from amp_tf.errors import ConfigError
-from amp_tf.hooks import imports, notices, report_files, summary
+from amp_tf.hooks import imports, notices
 from amp_tf.hooks import state as process_state
-from amp_tf.reporting import process
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it even where it is not installed
@@ -186,7 +186,8 @@ class _Switch:
         self.active, self.refused, self.is_off_by_program = wanted, "", False
         name, value = deciding_switch()
         only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
-        process_state.note(off="" if wanted.switches.graph_rewrite else only_scaling, traced=summary.traced_functions())
+        off, traced = "" if wanted.switches.graph_rewrite else only_scaling, process_state.traced_functions()
+        process_state.note(off=off, traced=traced)
         imports.forget(self._on_import)
         self._speak_at_exit()
         for trigger in _ALL:
@@ -226,13 +227,19 @@ class _Switch:
     def _at_exit(self) -> None:
         """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
         is_child = os.getpid() != self.exit_pid  # a forked child converts too, but its parent prints the line
-        is_due = bool(self.active or self.is_off_by_program or self.refused or process.totals().graphs)
+        process = sys.modules.get("amp_tf.reporting.process")
+        has_seen = process is not None and process.totals().graphs
+        is_due = self.active or self.is_off_by_program or self.refused or has_seen
         if plugin := sys.modules.get("amp_tf.hooks.plugin"):
             plugin.stop(_EXIT_WAIT_MS)
-        if not is_child and is_due:
-            summary.log()
-            report_files.write()
-        report_files.uninstall()  # from now on a signal ends the process at once
+        if not is_child and is_due and "tensorflow" in sys.modules:
+            with contextlib.suppress(ImportError):  # by now the package may be gone; hooks that are in place import it
+                from amp_tf.hooks import report_files, summary
+
+                summary.log()
+                report_files.write()
+        if (files := sys.modules.get("amp_tf.hooks.report_files")) is not None:
+            files.uninstall()  # from now on a signal ends the process at once
 
 
 _switch = _Switch()
