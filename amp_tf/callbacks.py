@@ -82,8 +82,9 @@ class LossScaleMonitor:
         self.in_logs = in_logs
         self._min_seconds = min_seconds
         self._clock = clock
-        folder = check_path(log_dir, where="LossScaleMonitor.log_dir")
-        self._board = Board(folder) if folder else None
+        self._log_dir = check_path(log_dir, where="LossScaleMonitor.log_dir")  # none once it cannot be written
+        self._writer: Any = None  # made with the first scalar
+        self._written = -1  # the last step of which there are scalars
         self._batches = 0
         self._shown: Status | None = None  # what the last log line was about
         self._now: Status | None = None
@@ -152,8 +153,36 @@ class LossScaleMonitor:
         return now
 
     def _write(self, now: Status | None) -> None:
-        if self._board is not None:
-            self._board.write(self._batches or (now.steps if now else 0), now)
+        """Writes TensorBoard's scalars, once for each step; what cannot be written is warned about once.
+
+        By ``tf.summary.write``: ``tf.summary.scalar`` is TensorBoard's, which need not be installed here.
+        """
+        import tensorflow as tf
+        from tensorflow.core.framework.summary_pb2 import SummaryMetadata
+
+        step = self._batches or (now.steps if now else 0)
+        if not self._log_dir or step == self._written:
+            return
+        self._written = step
+        totals = process.totals()
+        scalars = {"nodes_in_16_bit": totals.converted / totals.total} if totals.total else {}
+        if now is not None:
+            scalars |= {"loss_scale": now.scale, "skipped_steps": float(now.skipped)}
+        if (share := totals.products.share) is not None:  # the sizes of products are known
+            scalars["products_in_16_bit"] = share
+        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
+        try:
+            if self._writer is None:
+                self._writer = tf.summary.create_file_writer(self._log_dir)
+            with self._writer.as_default(), tf.summary.record_if(True):
+                for name, value in scalars.items():
+                    tf.summary.write(f"{PREFIX}{name}", tf.constant(value), step, metadata)
+            self._writer.flush()
+        except tf.errors.OpError as error:
+            why = _FRAME.sub("", error.message).strip().rstrip(".")
+            what = f"{self._log_dir} is not written ({why})"
+            logging.warning("amp_tf: LossScaleMonitor.log_dir: %s. Training goes on.", what)
+            self._log_dir = None
 
     def _judge(self, now: Status) -> None:
         trouble = ledger.find_trouble(now, self.max_skips)
@@ -178,51 +207,6 @@ class LossScaleMonitor:
         return False
 
     _implements_predict_batch_hooks = _implements_test_batch_hooks
-
-
-class Board:
-    """Writes TensorBoard's event files, the first with the first scalar. What cannot be written is warned about once.
-
-    By ``tf.summary.write``: ``tf.summary.scalar`` is TensorBoard's, which need not be installed here.
-    """
-
-    def __init__(self, log_dir: str) -> None:
-        self._log_dir = log_dir
-        self._writer: Any = None
-        self._is_off = False
-        self._last_step = -1
-
-    def write(self, step: int, status: Status | None) -> None:
-        """Writes the current values, once for each step; no status where there is no loss scale.
-
-        ``amp_tf/products_in_16_bit`` is there where the sizes of products are known; ``amp_tf/nodes_in_16_bit`` always
-        is.
-        """
-        import tensorflow as tf
-        from tensorflow.core.framework.summary_pb2 import SummaryMetadata
-
-        if step == self._last_step or self._is_off:
-            return
-        self._last_step = step
-        totals = process.totals()
-        scalars = {"nodes_in_16_bit": totals.converted / totals.total} if totals.total else {}
-        if status is not None:
-            scalars |= {"loss_scale": status.scale, "skipped_steps": float(status.skipped)}
-        if (share := totals.products.share) is not None:
-            scalars["products_in_16_bit"] = share
-        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
-        try:
-            if self._writer is None:
-                self._writer = tf.summary.create_file_writer(self._log_dir)
-            with self._writer.as_default(), tf.summary.record_if(True):
-                for name, value in scalars.items():
-                    tf.summary.write(f"{PREFIX}{name}", tf.constant(value), step, metadata)
-            self._writer.flush()
-        except tf.errors.OpError as error:
-            self._is_off = True
-            why = _FRAME.sub("", error.message).strip().rstrip(".")
-            what = f"{self._log_dir} is not written ({why})"
-            logging.warning("amp_tf: LossScaleMonitor.log_dir: %s. Training goes on.", what)
 
 
 def has_loss_scale(model: Any) -> bool:
