@@ -111,7 +111,7 @@ def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
     use_own_ledger(monkeypatch)
     monkeypatch.setattr(summary, "_parts", [])
-    monkeypatch.setattr(summary, "_functions", dict)  # those of other tests may be alive
+    monkeypatch.setattr(process_state, "functions", dict)  # those of other tests may be alive
 
 
 @pytest.mark.usefixtures("nothing_seen")
