@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Unit
+from amp_tf.graph.names import layer_of
 from amp_tf.graph.sizes import KnownShapes, Shapes, element_count
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import CASTS, CLEAR, CPU, DENY, INFER, PRODUCTS, ROWS
@@ -28,9 +29,7 @@ from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
 from amp_tf.painting.work import count_runs, operations_of
-
-if TYPE_CHECKING:
-    from amp_tf.reporting.schema import GraphReport
+from amp_tf.precision import Precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,6 +299,76 @@ def _count_elements(view: GraphView, shapes: Shapes) -> tuple[Any, Any]:
         if is_float32[unit]:
             add(node, counts[source], port)
     return total, largest
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeReport:
+    """The precision of one node, and why.
+
+    Attributes:
+        name, op: the node.
+        function: the function that holds it, empty for the graph itself.
+        precision: what its result is computed in.
+        reason: why.
+    """
+
+    name: str
+    op: str
+    function: str
+    precision: Precision
+    reason: Reason
+
+    @property
+    def layer(self) -> str:
+        """The path of its layer in Keras where it was recorded, else the outermost scopes of its name."""
+        return layer_of(self.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphReport:
+    """One graph or function body.
+
+    Attributes:
+        function: the function's name, empty for a graph.
+        way: how it came: ``"offline"``, ``"grappler"`` or ``"xla"``.
+        precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
+        total: nodes seen.
+        converted: nodes converted.
+        casts: casts inserted.
+        why_nothing: where nothing was converted, why; else ``None``.
+        unmatched: name rules that matched no node.
+        of_scopes: the patterns of the scopes in this graph, each with whether it matched a node.
+        is_revisit: the graph had been rewritten before (TensorFlow runs its optimizers twice).
+        painting: what was decided, for :attr:`nodes`.
+        folded: normalizations that were multiplied into the filter of the convolution before them.
+        products: how much of the work of matrix products and convolutions is 16 bit.
+        basis: what its figures are found from; ``None`` where no report was asked for before it was rewritten.
+    """
+
+    function: str
+    way: str
+    precision: Precision | None
+    total: int
+    converted: int
+    casts: int
+    why_nothing: Reason | None
+    unmatched: tuple[str, ...]
+    is_revisit: bool
+    painting: Painting = dataclasses.field(repr=False, compare=False)
+    folded: int = 0
+    products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
+    basis: Basis | None = dataclasses.field(default=None, repr=False, compare=False)
+    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
+
+    @property
+    def nodes(self) -> Iterator[NodeReport]:
+        """Every node, in the order of the graph."""
+        converted = set(self.painting.converted_nodes())
+        view = self.painting.view
+        for node, (name, op) in enumerate(zip(view.names, view.ops, strict=True)):
+            is_converted = node in converted and self.precision is not None
+            precision = self.precision if is_converted and self.precision else Precision.FLOAT32
+            yield NodeReport(name, op, self.function, precision, self.painting.reason(node))
 
 
 class GraphFigures:

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from amp_tf.painting.locked import Match, surest
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
-from amp_tf.reporting.figures import NO_PRODUCTS, Products
-from amp_tf.reporting.schema import GraphReport, RewriteReport
+from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, Products
+from amp_tf.reporting.schema import RewriteReport
 
 MAX_CONVERTED = 250_000  # nodes of the graphs in which something was converted; a node takes about 200 bytes
 MAX_UNTOUCHED = 50_000  # nodes of the others

@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from amp_tf.graph.names import layer_of
 from amp_tf.oplists.fusions import SPLIT_PRODUCTS
@@ -14,10 +13,7 @@ from amp_tf.oplists.op_names import find_registered
 from amp_tf.oplists.table import CONSTANTS, READ_OPS, WITHOUT_WAITING
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
-from amp_tf.reporting.figures import GraphFigures
-
-if TYPE_CHECKING:
-    from amp_tf.reporting.schema import GraphReport, NodeReport
+from amp_tf.reporting.figures import GraphFigures, GraphReport, NodeReport
 
 # Reasons of nodes that nobody would convert, which are in every graph.
 _SILENT = (Rule.NO_FLOAT32, Rule.NOT_LISTED)

@@ -23,7 +23,8 @@ from amp_tf.graph.wire import SerializedGraph, parse_graph, read_table
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import Resolution, resolve_target
-from amp_tf.reporting.schema import GraphReport, RewriteReport
+from amp_tf.reporting.figures import GraphReport
+from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.form import Form, Job, Pass, plan_edits
 from amp_tf.rewriting.holding import delay, make_late
 from amp_tf.rewriting.log_files import Log

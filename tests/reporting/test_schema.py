@@ -12,7 +12,7 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting import text
-from amp_tf.reporting.document_types import SCHEMA_VERSION
+from amp_tf.reporting.files import SCHEMA_VERSION
 from amp_tf.reporting.schema import RewriteReport
 from tests.small_graphs import function, graph
 

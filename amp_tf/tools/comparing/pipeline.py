@@ -15,7 +15,8 @@ from amp_tf.oplists.table import PRODUCTS
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 from amp_tf.reporting import process
-from amp_tf.reporting.schema import NodeReport, RewriteReport
+from amp_tf.reporting.figures import NodeReport
+from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.fused_names import count_products, find_followers
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools import Progress, silent, some
