@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,6 @@ from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.templates import Signature, Templates
 from amp_tf.graph.wire import Nodes
-
-if TYPE_CHECKING:
-    from amp_tf.graph.view import GraphView
 
 ARG_OP = "_Arg"
 #: Holds the name of an argument that callers give. What a trace captured has none there, or a number, or, if it is a
@@ -111,18 +108,6 @@ def floats(constant: Any) -> npt.NDArray[np.float32]:
     if content:
         return np.frombuffer(content, "<f4", count=len(content) // 4)
     return np.asarray(value.tensor.float_val, np.float32)
-
-
-def of_constants(
-    view: GraphView, figure: Callable[[npt.NDArray[np.float32]], Any], dtype: npt.DTypeLike
-) -> npt.NDArray[Any]:
-    """A figure of the values of each Const node, found once a kind: one entry a node, zero for all other nodes."""
-    found = np.zeros(view.node_count, dtype)
-    constants = np.asarray(view.nodes_with(("Const",)), np.int32)
-    _, first, kinds = np.unique(view.kinds[constants], return_index=True, return_inverse=True)
-    of_kind = [figure(floats(view.protos[node])) for node in constants[first]]
-    found[constants] = np.asarray(of_kind, dtype)[kinds]
-    return found
 
 
 def whole_number(constant: Any) -> int | None:

@@ -199,8 +199,7 @@ def _retype_in_place(nodes: NodeTable, edits: Edits) -> tuple[NodeTable, Edits]:
     for retype in edits.retypes:
         places = retype.places.nodes
         is_done = (places < len(nodes)) & ~np.isin(places, reoped)
-        layout, is_done[is_done] = nodes.layout.with_types(retype.where(is_done).places, retype.data_type)
-        nodes = NodeTable(layout)
+        nodes, is_done[is_done] = nodes.with_types(retype.where(is_done).places, retype.data_type)
         left.append(retype.where(~is_done))
     return nodes, dataclasses.replace(edits, retypes=tuple(left))
 

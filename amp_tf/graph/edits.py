@@ -15,16 +15,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from amp_tf.graph.datatypes import Mask, Node, Port, Unit
+from amp_tf.graph.datatypes import Mask, Node, Port
 from amp_tf.graph.wire import TypePlaces
-
-if TYPE_CHECKING:
-    from amp_tf.graph.view import GraphView
 
 Tensor = tuple[int, int]  #: a node and one of its output ports
 
@@ -39,16 +34,6 @@ class Retype(NamedTuple):
 
     places: TypePlaces
     data_type: int
-
-    @classmethod
-    def of_units(cls, view: GraphView, units: Sequence[Unit], data_type: int) -> Retype:
-        """The edit by which some units of a graph become a type."""
-        slots = [slot for signature in view.of_kind for slot in signature.slots]
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(slot.attr for slot in slots))}
-        attributes = view.of_slots(np.array([numbers[slot.attr] for slot in slots], np.int32))
-        indices = view.of_slots(np.array([slot.index for slot in slots], np.int32))
-        nodes = view.spread(np.arange(view.node_count, dtype=np.int32))
-        return cls(TypePlaces(nodes[units], attributes[units], indices[units], list(numbers)), data_type)
 
     def where(self, is_wanted: Mask) -> Retype:
         """Some of the changes."""
@@ -114,13 +99,6 @@ class NewNode(NamedTuple):
     def cast(cls, name: str, source: Tensor, device: str, *, of: int, to: int) -> NewNode:
         """Casts a tensor from one ``DataType`` to another."""
         return cls(name, "Cast", device, (source,), (), _cast_attributes(of, to))
-
-    @classmethod
-    def like(
-        cls, name: str, view: GraphView, model: int, inputs: tuple[Tensor, ...], after: tuple[int, ...]
-    ) -> NewNode:
-        """Does what another node does, on its device, with these inputs and waiting for these nodes."""
-        return cls(name, view.ops[model], view.devices[model], inputs, after, having(**view.protos[model].attr))
 
 
 @dataclasses.dataclass(frozen=True)

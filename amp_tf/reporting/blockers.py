@@ -219,7 +219,7 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
     rule = graph.reasons[node].rule
     if rule in _NO_ROOT:
         return None
-    origin = graph.report.painting.origin(node, graph.origins) if graph.reasons[node].cause else node
+    origin = int(graph.report.painting.origins[node]) if graph.reasons[node].cause else node
     rule = graph.reasons[origin].rule
     if rows := tuple(row.name for row in RULES if rule in row.reasons):
         return Root(ACCURACY, rows[0], rows, rule.words.partition(", by {cause}")[0])

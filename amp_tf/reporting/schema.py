@@ -160,15 +160,18 @@ class RewriteReport:
     @property
     def unmatched(self) -> tuple[str, ...]:
         """Name rules, and patterns of scopes, that matched no node of any graph."""
-        sets = [set(graph.unmatched) for graph in self.graphs]
-        scopes = [pair for graph in self.graphs for pair in graph.of_scopes.items()]
+        obstacles = [graph.painting.obstacles for graph in self.graphs]
+        sets = [set(found.unmatched) for found in obstacles]
+        scopes = [pair for found in obstacles for pair in found.of_scopes.items()]
         idle = {pattern for pattern, _ in scopes} - {pattern for pattern, is_matched in scopes if is_matched}
         return tuple(sorted(idle.union(set.intersection(*sets) if sets else ())))
 
     @property
     def lock_changes(self) -> str:
         """The entries of the lock file that no longer match, in words; empty for none."""
-        return describe(surest(match for graph in self.graphs for match in graph.painting.locked.matches).values())
+        return describe(
+            surest(match for graph in self.graphs for match in graph.painting.obstacles.locked.matches).values()
+        )
 
     @property
     def why_nothing(self) -> Reason | None:

@@ -83,7 +83,7 @@ def _with_copies(form: Form) -> Form:
         if awaited is not None and lifetimes.times[awaited] >= times[late - 1]:
             rewires += [Rewire(reader, position, view.node_count + len(new), 0) for reader, position in readers[late:]]
             copy = fresh.make(view.names[node])
-            new.append(NewNode.like(copy, view, node, tuple(view.inputs(node)), (awaited,)))
+            new.append(view.copied(node, copy, view.inputs(node), (awaited,)))
             shapes[copy] = form.shapes.output_shapes(view.names[node])
     return form.then(Edits(rewires=tuple(rewires), new=tuple(new)), shapes)
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import itertools
 import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from amp_tf.graph.datatypes import Unit
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.reader import read_function, read_graph, read_nodes
 from amp_tf.graph.sizes import Shapes
+from amp_tf.graph.templates import referenced
 from amp_tf.graph.view import GraphView
 from amp_tf.graph.wire import SerializedGraph, parse_graph, read_table
 from amp_tf.oplists import op_names
@@ -68,6 +70,7 @@ CORRECTIONS = (
 )
 
 
+_clones = itertools.count()  # their numbers, so that no other function has their names
 _pausing = threading.Lock()
 _paused = [0, False]  # how many rewrites go on, and whether the collector was on before the first
 
@@ -198,6 +201,36 @@ def rewrite_program(
         work = functools.partial(_rewrite_function, function, dataclasses.replace(job, narrow=narrow.get(name, ())))
         results.append(_logged(function, work, Log(config, resolution, "xla")))
     return results
+
+
+def name_clones(given: Sequence[Any], results: Sequence[RewriteResult]) -> dict[str, Any]:
+    """The FunctionDefs of a program that change, by the names that they had: callees are clones under new names.
+
+    A callee (a nested call, a branch of an If or Case, the condition or body of a While, a gradient function) may have
+    other callers, so it is never changed: its callers here are pointed at the clone.
+
+    Args:
+        given: the functions, each after those that it calls; the last is the program, which keeps its name.
+        results: theirs.
+    """
+    names: dict[str, str] = {}
+    changed: dict[str, Any] = {}
+    for original, result in zip(given, results, strict=True):
+        body, name = result.graph, original.signature.name
+        if not result.changed:
+            if names.keys().isdisjoint(called for node in body.node_def for called in referenced(node)):
+                continue
+            body = type(original)()
+            body.CopyFrom(original)
+        for node in body.node_def:
+            node.op = names.get(node.op, node.op)
+            for value in node.attr.values():
+                for function in [value.func] if value.HasField("func") else value.list.func:
+                    function.name = names.get(function.name, function.name)
+        if original is not given[-1]:
+            body.signature.name = names[name] = f"{name}_amp_tf_{next(_clones)}"
+        changed[name] = body
+    return changed
 
 
 @pause_garbage_collector()

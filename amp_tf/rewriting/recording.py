@@ -48,8 +48,6 @@ def report_of(form: Form, casts: Edits, function: Any = None, given: Form | None
         casts=len(casts.new),
         folded=len(form.folded.scales),
         why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
-        unmatched=painting.unmatched,
-        of_scopes=painting.of_scopes,
         is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*form.view.names, ""]),
         painting=painting.detached(),
         products=Products.of(painting, shapes),

@@ -114,7 +114,7 @@ def _with_own_makers(form: Form, readers: Sequence[_Reader]) -> Form:
     for reader, position in readers:
         maker, _ = view.inputs(reader)[position]
         after = tuple(source for source, node in waits if node == maker)
-        new.append(NewNode.like(name.make(view.names[maker]), view, maker, tuple(view.inputs(maker)), after))
+        new.append(view.copied(maker, name.make(view.names[maker]), view.inputs(maker), after))
     rewires = (Rewire(*reader, maker, 0) for maker, reader in enumerate(readers, view.node_count))
     return form.then(Edits(rewires=tuple(rewires), new=tuple(new)))
 

@@ -156,19 +156,7 @@ def test_a_weight_is_read_and_cast_before_the_loop(monkeypatch):
     check_same(proto, result, monkeypatch)
 
 
-def test_it_moves_out_of_loops_in_loops(monkeypatch):
-    proto = graph(NESTED)
-    result = rewrite(proto)
-    after = nodes(result.graph)
-    assert moved(result.graph) == [f"v_in-0-{SUFFIX}", ENTER, EARLY]
-    assert list(after[EARLY].input) == ["w"]
-    # What decided whether the handle enters the inner loop decides it for the value.
-    assert list(after[f"v_in-0-{SUFFIX}"].input) == [ENTER, "^j_pivot"]
-    assert casts(result.graph) == ["x", EARLY]
-    check_same(proto, result, monkeypatch)
-
-
-def test_it_moves_no_further_than_out_of_the_loops_that_only_read(monkeypatch):
+def test_of_loops_in_loops_it_leaves_the_innermost_alone(monkeypatch):
     written = """
     two_w = Const() value=float32[4, 4]*0.25 ^y_out
     written = AssignVariableOp(handed, two_w) dtype=float32"""

@@ -90,7 +90,7 @@ def test_an_empty_report_has_no_reason():
 
 def test_a_name_rule_is_unmatched_only_if_it_matches_in_no_graph():
     found = report(TEXT, function(FUNCTION), keep_float32=("^m$", "^nobody$"))
-    assert found.graphs[0].unmatched == ("^m$", "^nobody$")
+    assert found.graphs[0].painting.obstacles.unmatched == ("^m$", "^nobody$")
     assert found.unmatched == ("^nobody$",)
 
 
