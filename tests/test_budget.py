@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
     "cli/": (1790, 10, 3),
-    "cpu/": (1277, 5, 1),
+    "cpu/": (579, 3, 1),
     "graph/": (2883, 14, 2),
     "hooks/": (3756, 20, 4),
     "loss_scaling/": (2475, 11, 0),
@@ -19,7 +19,7 @@ BUDGET = {
     "oplists/": (1722, 8, 1),
     "painting/": (3105, 16, 2),
     "reporting/": (1848, 8, 1),
-    "rewriting/": (1739, 9, 2),
+    "rewriting/": (2418, 11, 2),
     "tools/": (6176, 26, 2),
     "*.py": (1469, 8, 4),
     "all": (29928, 142, 23),

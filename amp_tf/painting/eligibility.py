@@ -64,7 +64,7 @@ NO_OBSTACLES = Obstacles()
 
 @dataclasses.dataclass(frozen=True)
 class Folded:
-    """Nodes that have another meaning or place since :mod:`amp_tf.cpu.folding` prepared the graph for the painting.
+    """Nodes that have another meaning or place since :mod:`amp_tf.rewriting.folding` prepared the graph.
 
     Attributes:
         scales: multiplications that now scale a filter; they stay in float32, so that the filter is rounded once.

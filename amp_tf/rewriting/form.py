@@ -118,9 +118,9 @@ class Job:
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
         shapes = AttributeShapes(view.protos) if shapes is None else shapes
         if self.chooses:
-            from amp_tf import cpu
+            from amp_tf.cpu.list_shapes import ListShapes
 
-            shapes = cpu.ListShapes(view, shapes)
+            shapes = ListShapes(view, shapes)
         return Form(self, view, shapes)
 
     @functools.cached_property
@@ -203,9 +203,9 @@ class Form:
         job = self.job
         cost_model: Callable[[Canvas], None] | None = None
         if job.chooses:
-            from amp_tf import cpu
+            from amp_tf.cpu.economy import drop_unprofitable
 
-            cost_model = cpu.drop_unprofitable
+            cost_model = drop_unprofitable
         painting = paint(
             self.view,
             job.resolution,

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import importlib
 import itertools
 import operator
 import threading
@@ -39,16 +40,10 @@ _NO_LIBRARY = "Of a GraphDef that is graph_def.library; leave it out where no fu
 _NO_SHAPES = "Leave it out: the nodes of as_graph_def(add_shapes=True) carry theirs"
 
 
-def _of_cpu(name: str) -> Callable[[Form], Form]:
-    """A pass of :mod:`amp_tf.cpu`, which is imported where one runs."""
-
-    def run(form: Form) -> Form:
-        from amp_tf import cpu
-
-        found: Form = getattr(cpu, name)(form)
-        return found
-
-    return run
+def _run_late(module: str, name: str, form: Form) -> Form:
+    """Runs a pass of a module that is imported where it is needed."""
+    found: Form = getattr(importlib.import_module(f"amp_tf.rewriting.{module}"), name)(form)
+    return found
 
 
 _converts, _chooses, _saves_memory = map(operator.attrgetter, ("converts", "chooses", "saves_memory"))
@@ -59,13 +54,13 @@ PREPARATIONS = (
     Pass("split", _converts, split),
     Pass("part lists", _converts, part_lists),
     Pass("share reads", _converts, share_reads),
-    Pass("fold", _chooses, _of_cpu("fold")),
-    Pass("lift", _chooses, _of_cpu("lift")),
+    Pass("fold", _chooses, functools.partial(_run_late, "folding", "fold")),
+    Pass("lift", _chooses, functools.partial(_run_late, "folding", "lift")),
     Pass("delay", _saves_memory, delay),
 )
 #: What changes it by what becomes 16 bit.
 CORRECTIONS = (
-    Pass("hoist", _chooses, _of_cpu("hoist")),
+    Pass("hoist", _chooses, functools.partial(_run_late, "hoisting", "hoist")),
     Pass("split in float32", _converts, split_in_float32),
 )
 

@@ -91,7 +91,7 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
         peaks=peaks,
     )
     if has_costs(basis):  # for its figures, which may be asked for at exit: by then the package may be another one
-        importlib.import_module("amp_tf.cpu")
+        importlib.import_module("amp_tf.cpu.economy")
     return basis
 
 

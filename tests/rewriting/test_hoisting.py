@@ -10,7 +10,6 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
-from amp_tf.cpu.hoisting import OUTSIDE, find_frames
 from amp_tf.graph.algorithms import control_links, data_links
 from amp_tf.graph.names import HOIST_SUFFIX as SUFFIX
 from amp_tf.graph.reader import read_graph
@@ -19,6 +18,7 @@ from amp_tf.graph.verify import find_ring
 from amp_tf.graph.wire import SerializedGraph
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.rewriting.hoisting import OUTSIDE, find_frames
 from tests.small_graphs import function, graph
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
@@ -128,7 +128,7 @@ def run(proto, times=1):
 
 def check_same(proto, result, monkeypatch):
     """As without the move: the same values are cast in the same way, so no bit differs."""
-    monkeypatch.setattr("amp_tf.cpu.hoisting._reads_behind_enters", lambda view: set())
+    monkeypatch.setattr("amp_tf.rewriting.hoisting._reads_behind_enters", lambda view: set())
     kept = rewrite(proto)
     assert not moved(kept.graph)
     np.testing.assert_array_equal(run(result.graph, times=3), run(kept.graph, times=3))
@@ -374,7 +374,7 @@ def test_casts_before_a_loop_count_once_and_those_in_it_in_each_turn(monkeypatch
     saved = in_float32 - in_f16
     assert SHIPPED.of_cast_to_f16(size * size) / 3 < saved < SHIPPED.of_cast_to_f16(size * size)
     assert moved(rewrite(proto).graph)
-    monkeypatch.setattr("amp_tf.cpu.hoisting._reads_behind_enters", lambda view: set())
+    monkeypatch.setattr("amp_tf.rewriting.hoisting._reads_behind_enters", lambda view: set())
     assert not rewrite(proto).changed
 
 

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 
@@ -57,9 +57,7 @@ from amp_tf.oplists.fusions import FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS
 from amp_tf.oplists.table import BIASES, SCALABLE
 from amp_tf.painting.eligibility import Folded
 from amp_tf.painting.kernels import find_gelus
-
-if TYPE_CHECKING:
-    from amp_tf.rewriting.form import Form
+from amp_tf.rewriting.form import Form
 
 SUFFIX = "AmpTfFold"  #: ends the names of new nodes
 

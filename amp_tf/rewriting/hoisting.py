@@ -42,7 +42,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,9 +55,7 @@ from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.table import READ_OPS
-
-if TYPE_CHECKING:
-    from amp_tf.rewriting.form import Form
+from amp_tf.rewriting.form import Form
 
 Reader = tuple[Node, int]  #: a node and the number of its data input
 OUTSIDE = 0  #: the number of what is in no loop
