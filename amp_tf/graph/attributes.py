@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
+from amp_tf.graph.edits import attribute
 from amp_tf.graph.templates import Signature, Templates
 from amp_tf.graph.wire import Nodes
 
@@ -90,10 +91,14 @@ _get_attr = attrgetter("attr")
 _get_reads = attrgetter("reads")
 
 
+def value_of(node: Any, name: str) -> Any:
+    """The ``AttrValue`` of a node's attribute; an empty one where the node lacks it, which indexing would add."""
+    return node.attr[name] if name in node.attr else attribute()
+
+
 def is_channels_last(node: Any) -> bool:
     """Whether a node that has a layout counts channels along the last dimension."""
-    layout = node.attr.get("data_format")  # indexing would add it
-    return layout is None or layout.s in (b"", b"NHWC")
+    return value_of(node, "data_format").s in (b"", b"NHWC")
 
 
 _BYTES = {datatypes.INT32: 4, datatypes.INT64: 8}
@@ -101,21 +106,20 @@ _BYTES = {datatypes.INT32: 4, datatypes.INT64: 8}
 
 def floats(constant: Any) -> npt.NDArray[np.float32]:
     """The float32 values of a Const node, a repeated one once; none of any other node."""
-    value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
-    if value is None or value.tensor.dtype != datatypes.FLOAT:
+    tensor = value_of(constant, "value").tensor
+    if tensor.dtype != datatypes.FLOAT:
         return np.zeros(0, np.float32)
-    content = value.tensor.tensor_content
+    content = tensor.tensor_content
     if content:
         return np.frombuffer(content, "<f4", count=len(content) // 4)
-    return np.asarray(value.tensor.float_val, np.float32)
+    return np.asarray(tensor.float_val, np.float32)
 
 
 def whole_number(constant: Any) -> int | None:
     """The value of a Const node that is one whole number, ``None`` for any other."""
-    value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
-    if value is None or value.tensor.dtype not in _BYTES:
+    tensor = value_of(constant, "value").tensor
+    if tensor.dtype not in _BYTES:
         return None
-    tensor = value.tensor
     if tensor.tensor_shape.unknown_rank or any(dim.size != 1 for dim in tensor.tensor_shape.dim):
         return None
     content = tensor.tensor_content

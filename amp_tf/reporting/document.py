@@ -17,7 +17,7 @@ import numpy as np
 from amp_tf.graph.names import layer_of, path_of
 from amp_tf.precision import Precision
 from amp_tf.reporting import figures
-from amp_tf.reporting.blockers import Blocker, find_blockers
+from amp_tf.reporting.blockers import find_blockers
 from amp_tf.reporting.figures import GraphFigures, GraphReport, InsertedCast
 from amp_tf.reporting.text import why_no_node
 
@@ -41,7 +41,20 @@ def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> dic
     return {
         "figures": figures_found,
         "ops": ops,
-        "blockers": [_blocker_row(blocker) for blocker in blockers],
+        "blockers": [
+            {
+                "kind": blocker.root.kind,
+                "what": blocker.root.what,
+                "nodes": blocker.nodes,
+                "operations": blocker.operations,
+                "example": blocker.example,
+                "gain": blocker.gain,
+                "gain_products": blocker.products,
+                "gain_nodes": blocker.converted,
+                "remedy": blocker.root.remedy,
+            }
+            for blocker in blockers
+        ],
         "together": together
         and {"roots": [{"kind": r.kind, "what": r.what} for r in together.roots], "gain": together.gain},
         "graphs": rows,
@@ -109,20 +122,6 @@ def _ops(graphs: Iterable[GraphFigures]) -> list[dict[str, Any]]:
             work_of_op[kind] += operations
     rows = ({"op": op, "nodes": nodes, "operations": work} for op, (nodes, work) in counts.items())
     return sorted(rows, key=lambda row: (-sum(row["operations"].values()), -sum(row["nodes"].values())))
-
-
-def _blocker_row(blocker: Blocker) -> dict[str, Any]:
-    return {
-        "kind": blocker.root.kind,
-        "what": blocker.root.what,
-        "nodes": blocker.nodes,
-        "operations": blocker.operations,
-        "example": blocker.example,
-        "gain": blocker.gain,
-        "gain_products": blocker.products,
-        "gain_nodes": blocker.converted,
-        "remedy": blocker.root.remedy,
-    }
 
 
 def _graph(graph: GraphFigures) -> dict[str, Any]:

@@ -68,9 +68,7 @@ def fold(form: Form) -> Form:
     readers = view.edges.dst_node[view.mask_with(SCALABLE)[view.edges.src_node]]
     if not view.mask_with(("Mul",))[readers].any():
         return form
-    search = _Search(form)
-    search.run()
-    return search.folded()
+    return _Search(form).folded()
 
 
 def _kept(form: Form) -> set[Node]:
@@ -104,8 +102,8 @@ class _Search:
         self._biases: list[Node] = []  # the sums that add them, of those behind which the kernel may go on
         self._scales: dict[Node, Node] = {}  # product to the node that scales its filter
 
-    def run(self) -> None:
-        """Finds all moves: of scales, then of biases, then what follows these."""
+    def folded(self) -> Form:
+        """The form with all moves: of scales, then of biases, then of what follows these."""
         for product, op in enumerate(self._view.ops):
             if op in SCALABLE:
                 self._fold_scale(product)
@@ -113,11 +111,9 @@ class _Search:
             self._fold_bias(product)
         for node in self._biases:  # once it is known which sums are biases
             self._follow(node)
-
-    def folded(self) -> Form:
-        """The form with what was found. A scale has the shape of the filter afterwards."""
         rewires = tuple(Rewire(*place, *source) for place, source in sorted(self._inputs.items()))
         biases = (Reop(node, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None}) for node in self._biased)
+        # A scale has the shape of the filter afterwards.
         filters = {scale: self._view.inputs(product)[1][0] for product, scale in self._scales.items()}
         folded = Folded(frozenset(filters), frozenset(self._fused))
         return _then(self._form, Edits(tuple(biases), rewires=rewires, new=tuple(self._new)), filters, folded)

@@ -48,6 +48,7 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import Links, control_links, data_links, readers_of
+from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait, attribute, having
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
@@ -338,11 +339,9 @@ class _Search:
     def _lets_pass(self, enter: Node, read: Node) -> bool:
         """Whether a read may move out of the loop that an Enter leads into."""
         view = self._view
-        is_constant = view.protos[enter].attr.get("is_constant")  # indexing would add it
         is_written = self._frames.entered[enter] in self._written
-        return bool(
-            not is_written and view.devices[enter] == view.devices[read] and is_constant is not None and is_constant.b
-        )
+        is_constant: bool = value_of(view.protos[enter], "is_constant").b
+        return not is_written and view.devices[enter] == view.devices[read] and is_constant
 
     def _lets_through(self, node: Node, missing: dict[int, int]) -> bool:
         """Whether a node runs in proper iterations alone if one more of its inputs does; a Merge needs that of all."""

@@ -38,7 +38,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from amp_tf.graph.algorithms import connected
-from amp_tf.graph.datatypes import SIZES, Indices, Mask, Node
+from amp_tf.graph.datatypes import SIZES, Indices, Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait
 from amp_tf.graph.lifetimes import LONG, Lifetimes
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames
@@ -60,7 +60,13 @@ def delay(form: Form) -> Form:
     )
     bound |= view.mask_with(WITHOUT_WAITING) | lifetimes.is_bound
     bound[[node for node, name in enumerate(view.names) if name in form.job.preserve]] = True
-    times = _latest(lifetimes, bound)
+    # When each node runs if it runs as late as it can without any reader running later, and that is much later.
+    times: list[int] = lifetimes.times.tolist()
+    for node in np.argsort(-lifetimes.times, kind="stable").tolist():
+        readers = lifetimes.order.fanouts(node)
+        if readers and not bound[node]:
+            time = min(map(times.__getitem__, readers)) - 1
+            times[node] = time if time - times[node] >= LONG else times[node]
     late = [node for node, time in enumerate(times) if time > lifetimes.times[node]]
     groups = connected(late, ((node, reader) for node in late for reader in lifetimes.order.fanouts(node)))
     held = _bytes_held(view, lifetimes, groups, times)
@@ -86,17 +92,6 @@ def _with_copies(form: Form) -> Form:
             new.append(view.copied(node, copy, view.inputs(node), (awaited,)))
             shapes[copy] = form.shapes.output_shapes(view.names[node])
     return form.then(Edits(rewires=tuple(rewires), new=tuple(new)), shapes)
-
-
-def _latest(lifetimes: Lifetimes, bound: Mask) -> list[int]:
-    """When each node runs if it runs as late as it can without any reader running later, and that is much later."""
-    latest: list[int] = lifetimes.times.tolist()
-    for node in np.argsort(-lifetimes.times, kind="stable").tolist():
-        readers = lifetimes.order.fanouts(node)
-        if readers and not bound[node]:
-            time = min(map(latest.__getitem__, readers)) - 1
-            latest[node] = time if time - latest[node] >= LONG else latest[node]
-    return latest
 
 
 def _bytes_held(

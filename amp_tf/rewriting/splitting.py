@@ -41,6 +41,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute, having
 from amp_tf.graph.names import SPLIT_SUFFIX, FreshNames
@@ -148,8 +149,7 @@ def _parts(form: Form, node: Node) -> list[_Part]:
     types = {view.dtypes[unit] for unit in view.units(node) if not view.slot(node, unit).is_fixed}
     if types != {datatypes.FLOAT} or not _runs_alone(proto, product):
         return []
-    fused = proto.attr.get("fused_ops")
-    names = [name.decode() for name in fused.list.s] if fused else []
+    names = [name.decode() for name in value_of(proto, "fused_ops").list.s]
     if not names or any(name not in SPLIT_STEPS for name in names):
         return []
     steps = [product, *map(SPLIT_STEPS.__getitem__, names)]
@@ -164,17 +164,13 @@ def _parts(form: Form, node: Node) -> list[_Part]:
 
 def _runs_alone(proto: Any, product: Step) -> bool:
     """Whether a fused product holds nothing but what its steps say, and has a product that runs without oneDNN."""
-
-    def value(name: str) -> Any:
-        return proto.attr.get(name) or attribute()  # indexing would add it
-
-    if _KERNEL_LABEL in proto.attr or value("data_format").s in CHANNELS_FIRST_LAYOUTS:
+    if _KERNEL_LABEL in proto.attr or value_of(proto, "data_format").s in CHANNELS_FIRST_LAYOUTS:
         return False
-    if value("filter_format").s not in (b"", FILTER_LAYOUT):
+    if value_of(proto, "filter_format").s not in (b"", FILTER_LAYOUT):
         return False
-    if any(size != 1 for name in product.all_ones for size in value(name).list.i):
+    if any(size != 1 for name in product.all_ones for size in value_of(proto, name).list.i):
         return False
-    return not any(value(name).i or value(name).list.i for name in HOLDING_MORE)
+    return not any((more := value_of(proto, name)).i or more.list.i for name in HOLDING_MORE)
 
 
 def _is_wide_bias(form: Form, part: _Part) -> bool:
@@ -185,9 +181,8 @@ def _is_wide_bias(form: Form, part: _Part) -> bool:
     if part.step.op not in BIASES:
         return False
     node, port = part.inputs[0]
-    value = form.view.protos[node].attr.get("value") if form.view.ops[node] in CONSTANTS else None
-    if value:
-        return len(value.tensor.tensor_shape.dim) != 1
+    if form.view.ops[node] in CONSTANTS:
+        return len(value_of(form.view.protos[node], "value").tensor.tensor_shape.dim) != 1
     shape = shape_of(form.shapes, form.view.names[node], port)
     return shape is None or len(shape) != 1
 
