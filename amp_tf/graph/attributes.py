@@ -13,7 +13,7 @@ from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.edits import attribute
 from amp_tf.graph.templates import Signature, Templates
-from amp_tf.graph.wire import Nodes
+from amp_tf.graph.wire import mentioning
 
 ARG_OP = "_Arg"
 #: Holds the name of an argument that callers give. What a trace captured has none there, or a number, or, if it is a
@@ -42,9 +42,7 @@ def read_signatures(protos: Iterable[Any], templates: Templates, place: Place) -
 
 def nodes_with(protos: Sequence[Any], attr: str) -> Iterator[tuple[int, Any]]:
     """The nodes that have an attribute: their numbers and protos. ``None`` among the protos is skipped."""
-    numbers = protos.mentioning(attr) if isinstance(protos, Nodes) else range(len(protos))
-    for number in numbers:
-        proto = protos[number]
+    for number, proto in mentioning(protos, attr):
         if proto is not None and attr in proto.attr:
             yield number, proto
 

@@ -47,7 +47,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import Links, control_links, data_links, readers_of
+from amp_tf.graph.algorithms import Links, control_links, readers_of
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait, attribute, having
@@ -157,7 +157,7 @@ def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     if not any(view.ops[reader] in form.job.products for reader in behind.tolist()):
         return ()
     controls = control_links(view)
-    links = [*data_links(view), *controls]
+    links = [*view.edges.rows("src_node", "dst_node"), *controls]
     frames = find_frames(view, links)
     if frames is None:
         return ()
