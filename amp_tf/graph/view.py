@@ -22,7 +22,7 @@ from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.editor import EditedNodes
 from amp_tf.graph.edits import Edits, NewNode, Retype, Tensor, having
 from amp_tf.graph.templates import Signature, Slot, Templates
-from amp_tf.graph.wire import Nodes, TypePlaces
+from amp_tf.graph.wire import Nodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,7 +305,7 @@ class GraphView:
         attributes = self.of_slots(np.array([numbers[slot.attr] for slot in slots], np.int32))
         indices = self.of_slots(np.array([slot.index for slot in slots], np.int32))
         nodes = self.spread(np.arange(self.node_count, dtype=np.int32))
-        return Retype(TypePlaces(nodes[units], attributes[units], indices[units], list(numbers)), data_type)
+        return Retype(nodes[units], attributes[units], indices[units], list(numbers), data_type)
 
     def copied(self, model: Node, name: str, inputs: Iterable[Tensor], after: tuple[Node, ...]) -> NewNode:
         """A node that does what another does, on its device, with these inputs and waiting for these nodes."""

@@ -36,12 +36,13 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from amp_tf.errors import AmpError, GraphError
 from amp_tf.graph.datatypes import Indices, Mask, Node
+from amp_tf.graph.edits import Retype
 
 CONTROL = -1  #: among the sources of inputs: a control input
 UNKNOWN = -2  #: among them, not a tensor of the graph; smaller numbers: a control input that names no node
@@ -103,22 +104,6 @@ class WireNodes:
     input_counts: Indices
     sources: Indices
     ports: Indices
-
-
-class TypePlaces(NamedTuple):
-    """Types of nodes, as parallel arrays of 32-bit integers.
-
-    Attributes:
-        nodes: the node of each.
-        attributes: the number of its attribute's name.
-        indices: its place in the attribute's list, -1 for a single type.
-        names: of attributes.
-    """
-
-    nodes: Indices
-    attributes: Indices
-    indices: Indices
-    names: Sequence[str]
 
 
 def find_nodes(data: bytes) -> array[int] | None:
@@ -247,27 +232,26 @@ class NodeTable(Nodes):
         """The end of the last node."""
         return self._ends[-1] if self._ends else 0
 
-    def with_types(self, types: TypePlaces, data_type: int) -> tuple[NodeTable, Mask]:
+    def with_types(self, retype: Retype) -> tuple[NodeTable, Mask]:
         """The same nodes with other types, where a type is one byte that can be changed in its place.
 
         Args:
-            types: which.
-            data_type: their new ``DataType`` number, less than 128.
+            retype: to a type whose number is less than 128.
 
         Returns:
             The new table, and whether each of the types was changed.
         """
-        places = np.empty(len(types.nodes), np.uint64)
-        names = [name.encode() for name in types.names]
+        places = np.empty(len(retype.nodes), np.uint64)
+        names = [name.encode() for name in retype.names]
         ends = np.cumsum([len(name) for name in names], dtype=np.uint64)
-        nodes, attributes, indices = (np.ascontiguousarray(each, np.int32) for each in types[:3])
+        nodes, attributes, indices = (np.ascontiguousarray(each, np.int32) for each in retype[:3])
         columns = (nodes, attributes, indices, np.frombuffer(b"".join(names), np.uint8), ends, places)
         addresses = [column.ctypes.data for column in columns]
         _library().amp_tf_find_types(ctypes.byref(self._graph), len(places), *addresses)
         is_found = places > 0
         changed = io.BytesIO(self.data)  # copies once, when it is written to, and then hands out its own memory
         with changed.getbuffer() as buffer:
-            np.asarray(buffer)[places[is_found]] = data_type
+            np.asarray(buffer)[places[is_found]] = retype.data_type
         return NodeTable(changed.getvalue(), self._ends, is_tail_opaque=self._graph.is_tail_opaque), is_found
 
     def find_change(self, after: NodeTable, first: int = 0) -> int:
