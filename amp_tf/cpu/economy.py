@@ -5,14 +5,11 @@ and a cast is paid wherever the types of neighbours differ; the cheapest choice 
 cut (:class:`amp_tf.graph.algorithms.Network`). *Does each island pay?* An island is a set of connected 16-bit nodes; if
 what it saves is less than the casts at its border, all of it stays in float32. So does an island without a product:
 what is left to win there is not worth the rounding. What runs in a loop is weighed as often as the loop is expected to
-iterate, so that a cast before a loop costs little beside what it saves in there.
+iterate. What TensorFlow computes in one kernel has one type: a bias gradient and the filter gradient that reads the
+same tensor, a bias and its activation and the product before them.
 
 Both need static shapes. What is not known is taken to be as large as the median of what is; where nothing is known,
 only the first question is asked.
-
-It runs only where amp_tf chooses the precision: naming one means all that the lists convert. The exact cut of
-ResNet-50's training graph takes 70 ms in plain Python. A bias gradient goes with the filter gradient that reads the
-same tensor, and a bias and its activation with the product before them, because TensorFlow computes them in one kernel.
 """
 
 from __future__ import annotations

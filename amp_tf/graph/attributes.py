@@ -16,6 +16,7 @@ from amp_tf.graph.templates import Signature, Templates
 from amp_tf.graph.wire import mentioning
 
 ARG_OP = "_Arg"
+CONST_OP = "Const"
 #: Holds the name of an argument that callers give. What a trace captured has none there, or a number, or, if it is a
 #: variable, :data:`CAPTURED`.
 USER_NAME = "_user_specified_name"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.attributes import ARG_OP, CAPTURED, USER_NAME, floats, read_signatures, read_types
+from amp_tf.graph.attributes import ARG_OP, CAPTURED, CONST_OP, USER_NAME, floats, read_signatures, read_types
 from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.editor import EditedNodes
 from amp_tf.graph.edits import Edits, NewNode, Retype, Tensor, having
@@ -224,7 +224,7 @@ class GraphView:
     def of_constants(self, figure: Callable[[npt.NDArray[np.float32]], Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """A figure of the values of each Const node, found once a kind: one entry a node, zero for all other nodes."""
         found = np.zeros(self.node_count, dtype)
-        constants = np.asarray(self.nodes_with(("Const",)), np.int32)
+        constants = np.asarray(self.nodes_with((CONST_OP,)), np.int32)
         _, first, kinds = np.unique(self.kinds[constants], return_index=True, return_inverse=True)
         found[constants] = np.asarray([figure(floats(self.protos[node])) for node in constants[first]], dtype)[kinds]
         return found

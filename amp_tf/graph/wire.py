@@ -1,28 +1,19 @@
 """Graphs as bytes: the Python side of ``wire.c``, which reads the nodes of a serialized GraphDef into arrays.
 
 A serialized GraphDef is a sequence of fields, one for each node, and after them the rest (function library, versions).
-As Python's protobuf objects the same graph takes about five times the memory. So nodes are parsed when they are looked
-at, 1,024 at a time (Python's protobuf keeps a table of live wrappers that only grows), and the fields of nodes that
-nobody edits are copied from the old bytes into the new ones. Where ``a`` becomes 16 bit, its field alone is parsed,
-edited and written; or, if nothing but types of it change, these bytes are changed in their places::
+As Python's protobuf objects the same graph takes about five times the memory, and to make them half of a rewrite's
+time. So C (no allocation, no state) reads what every node says (name, inputs, device), and numbers the *kinds* of
+nodes: one op, the same attributes but for those whose names begin with an underscore, unless they give a type, a number
+or a list of types. Python looks into one node of each kind, 132 of an LSTM's 1,573. Nodes are parsed when they are
+looked at, 1,024 at a time, and the fields of nodes that nobody edits are copied from the old bytes into the new ones; a
+type is one byte, which is changed in its place::
 
     before   x = Placeholder() | a = MatMul(x, x) T=float32  | library, versions
     after    x = Placeholder() | a = MatMul(c, c) T=bfloat16 | c = Cast(x) | library, versions
 
-Source of the format: the encoding of protocol buffers (https://protobuf.dev/programming-guides/encoding).
-
-Python's protobuf made an object for each attribute of each node, twice a rewrite, which was half of its time: a
-two-layer LSTM's graph took 2.8 times as long as TensorFlow's own pass. C (500 lines, no allocation, no state) reads
-what every node says (name, inputs, device) into arrays and numbers the *kinds* of nodes: one op, the same attributes
-but for those whose names begin with an underscore, unless they give a type, a number or a list of types, which a
-function of the library may define. Python looks into one node of each kind, 132 of the LSTM's 1,573.
-
-A type is one byte on the wire, so that nearly all changes of types are made in their place; what is not written in one
-byte, such as a type that a node leaves to its op's default, goes through protobuf. Only bytes as protobuf itself writes
-them are read (fields in order, shortest numbers); all others are parsed and written again by protobuf first, so there
-is one reader for valid and hostile bytes. Tests compare it with protobuf on random and mutated graphs, at the edge of a
-page that must not be read. The compiled library is a part of the wheel like the shim; in a checkout ``python setup.py
-build_native --inplace`` makes it, and pytest does so by itself.
+Source of the format: the encoding of protocol buffers (https://protobuf.dev/programming-guides/encoding). Only bytes as
+protobuf itself writes them are read (fields in order, shortest numbers); all others are parsed and written again by
+protobuf first. In a checkout ``python setup.py build_native --inplace`` makes the library; pytest does so by itself.
 """
 
 from __future__ import annotations

@@ -1,32 +1,28 @@
 """Splits what TensorFlow fused: products with what follows, where both together cannot be 16 bit and the product can.
 
 TensorFlow's remapper runs before amp_tf looks: MatMul, BiasAdd and Relu are a ``_FusedMatMul`` by then. On CPUs without
-avx512, and in float16 on all, its kernel exists in float32 alone, and the forward half of a model would stay there. So
-the fused product becomes what it was made of, and the product is converted as any other.
+avx512, and in float16 on all, its kernel exists in float32 alone. So the fused product becomes what it was made of, and
+the product is converted as any other.
 
     before:  dense/Relu = _FusedMatMul(x, w, bias) fused_ops=[BiasAdd, Relu]
     after:   dense/Relu-MatMul-0-AmpTfSplit = MatMul(x, w)
              dense/Relu-BiasAdd-0-AmpTfSplit = BiasAdd(…, bias)
              dense/Relu = Relu(…)
 
-The last node keeps the fused product's name: readers find it, and fetches and feeds. What the others were called is not
-known any more; they are named after it, and the user's patterns find them by its name too
-(:func:`amp_tf.graph.names.whole_of`). TensorFlow's remapper, which runs once more, fuses 16-bit products only where it
-has the kernel.
+The last node keeps the fused product's name, for readers, fetches and feeds; the others are named after it, and the
+user's patterns find them by its name too (:func:`amp_tf.graph.names.whole_of`). TensorFlow's remapper, which runs once
+more, fuses 16-bit products only where it has the kernel.
 
 So it does where the fused kernel has a 16-bit form and its result is needed in float32: for accuracy, such as a bias
-before a logarithm, or because it is fetched. That shows when the graph is painted; it is painted again with such
-products split, and those that stay in float32 all the same are whole again, as are those that were 16 bit and of which
-no part becomes float32.
-
-Where amp_tf chooses, the cost model judges the product as it is once it is split, and one that stays in float32 is
-whole again; products whose fused kernel has no 16-bit form are split for nodes alone that the user forces. All is
-dropped where nothing becomes 16 bit. Only in GraphDefs: TensorFlow hands over the bodies of functions as such, and its
-remapper has seen no FunctionDef. A second rewrite finds nothing to split.
+before a logarithm, or because it is fetched. That shows when the graph is painted; products that stay in float32 all
+the same are whole again, as are those that were 16 bit and of which no part becomes float32. Where amp_tf chooses, the
+cost model judges the product as it is once it is split; products whose fused kernel has no 16-bit form are split for
+nodes alone that the user forces. All is dropped where nothing becomes 16 bit. Only in GraphDefs: TensorFlow's remapper
+has seen no FunctionDef. A second rewrite finds nothing to split.
 
 Chains of functions of one number are split as well, where one of them magnifies or tells fractions: on CPUs TensorFlow
-makes one ``_UnaryOpsComposition`` of Neg and Exp, in which no rule would see the Exp, and the difference before it was
-rounded (23 % off). TensorFlow's next round joins again what is left in float32. Other chains stay one float32 op.
+makes one ``_UnaryOpsComposition`` of Neg and Exp, in which no rule would see the Exp. TensorFlow's next round joins
+again what is left in float32.
 
 Refused: nodes that the user keeps in float32 or that are on another device; steps and attributes that
 :mod:`amp_tf.oplists.fusions` has no row for, Gelus among them; an op that the user took off the lists; channels first
