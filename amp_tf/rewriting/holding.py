@@ -9,12 +9,11 @@ come from one tensor that is held as well. Here such nodes wait for what else th
 
 Nodes that are connected wait together or not at all, as it holds less. What is read early and late and is much larger
 than all that it was computed from, such as the factors of a layer normalization, is computed again for its late
-readers; nothing else is computed twice. To wait changes no bit, and of what is computed again the type is decided anew.
-Source of the idea: the choice of what is held from forward to backward in AOTAutograd's min-cut partitioner (PyTorch).
+readers. To wait changes no bit, and of what is computed again the type is decided anew. Source of the idea: the choice
+of what is held from forward to backward in AOTAutograd's min-cut partitioner (PyTorch).
 
-*Casts wait.* One cast serves all readers. So the 16-bit copy of each weight is made when a step begins and held until
-the backward pass has read it, and a value that both passes read in two types is held twice. Here a cast waits for what
-else its first reader reads, and readers that come much later have one of their own:
+*Casts wait.* One cast serves all readers, so that the 16-bit copy of each weight is held until the backward pass has
+read it. Here a cast waits for what else its first reader reads, and readers that come much later have one of their own:
 
     before:  read → Cast → MatMul, MatMul_grad
     after:   read → Cast → MatMul; read → Cast_1 → MatMul_grad; each Cast waits for the other input of its MatMul
