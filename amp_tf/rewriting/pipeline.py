@@ -409,24 +409,16 @@ def check_arguments(
     for name, value, is_one, wanted, fix in others:
         if value is not None and not is_one:
             raise ConfigError(f"expected {wanted}, got {value!r}", where=f"rewrite({name}=…)", fix=fix)
+    wrong = functools.partial(ConfigError, where="rewrite(preserve=…)")
     if not isinstance(preserve, Iterable):
-        raise ConfigError(
-            f"{preserve!r} is not a list of node names", where="rewrite(preserve=…)", fix="Write preserve=['A', 'B']"
-        )
+        raise wrong(f"{preserve!r} is not a list of node names", fix="Write preserve=['A', 'B']")
     if isinstance(preserve, str):
-        raise ConfigError(
-            f"{preserve!r} is one string, not several node names",
-            where="rewrite(preserve=…)",
-            fix=f"Write preserve=[{preserve!r}]",
-        )
+        raise wrong(f"{preserve!r} is one string, not several node names", fix=f"Write preserve=[{preserve!r}]")
     names = list(preserve)
     for name in names:
         if not isinstance(name, str) or ":" in name or name.startswith("^"):
-            raise ConfigError(
-                f"{name!r} is not a node name, so it would preserve nothing",
-                where="rewrite(preserve=…)",
-                fix="Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name",
-            )
+            fix = "Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name"
+            raise wrong(f"{name!r} is not a node name, so it would preserve nothing", fix=fix)
     return frozenset(names)
 
 
