@@ -17,7 +17,7 @@ BUDGET = {
     "loss_scaling/": (2475, 11, 0),
     "offline/": (1174, 5, 1),
     "oplists/": (1716, 8, 1),
-    "painting/": (3101, 16, 2),
+    "painting/": (3113, 16, 2),
     "reporting/": (1845, 8, 1),
     "rewriting/": (2380, 11, 2),
     "tools/": (6176, 26, 2),
