@@ -27,9 +27,8 @@ from amp_tf.oplists.table import PRODUCTS
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.locked import describe
 from amp_tf.reporting import process
-from amp_tf.reporting.document_types import ProcessFacts
 from amp_tf.reporting.process import Totals
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.schema import ProcessFacts, RewriteReport
 from amp_tf.reporting.text import headline, plural, why_no_node
 
 EAGER = (
