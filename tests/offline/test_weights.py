@@ -386,6 +386,22 @@ def test_the_command_stores_weights_and_checks_the_copy(exported, tmp_path, caps
     assert f"{off.max():.3g}, {off.max() / np.abs(original).max():.2%} of the largest value" in line
 
 
+def test_a_check_says_where_a_copy_overflows_and_what_to_do(tmp_path, capsys):
+    model = Tied()
+    model.w.assign(tf.tensor_scatter_nd_update(model.w, [[0, 0]], [1e5]))
+    source, copy, inputs = (str(tmp_path / name) for name in ("model", "out", "inputs.npz"))
+    tf.saved_model.save(model, source)
+    np.savez(inputs, x=_random(4, 8))
+    command = ["rewrite", source, copy, "--precision", "float16", "--target", "gpu", "--weights", "f16"]
+    assert main([*command, "--check", inputs]) == 1
+    err = capsys.readouterr().err
+    assert f"{copy}: it is written, and " in err
+    assert (
+        " of 32 values of output_0 are inf or nan, which they were not. What to keep in float32: amp-tf compare " in err
+    )
+    assert err.endswith(f"amp-tf compare {source} --inputs {inputs} --precision float16.\n")
+
+
 @pytest.mark.parametrize("option", [["--weights", "f16"], ["--check", "inputs.npz"]])
 def test_these_options_are_for_models(option, tmp_path, capsys):
     assert main(["rewrite", str(tmp_path / "graph.pb"), str(tmp_path / "out.pb"), *option]) == 1

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.errors import GraphError
+from amp_tf.errors import ConfigError, GraphError
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.reporting import files
 from amp_tf.reporting.document_types import Curve, ProcessFacts
@@ -178,8 +178,11 @@ def test_nodes_are_chosen_by_what_they_are(report):
     assert report.nodes.where(reason="allow list") == report.nodes.where(reason="ALLOW_LIST")
     assert report.nodes.where(precision="float16") == []
     assert report.nodes.where(function="f") == []
-    with pytest.raises(ValueError, match="float8"):
-        report.nodes.where(precision="float8")
+    assert report.nodes.where(precision="bf16") == report.nodes.where(precision=tf.bfloat16) != []
+    assert report.nodes.where(op="Conv2D") == []  # an op, but none of these
+    for wanted, close in ({"precision": "float8"}, "'float32'"), ({"op": "Matmul"}, "'MatMul'"):
+        with pytest.raises(ConfigError, match=rf"Nodes.where\(\w+\): there is no .*{close}"):
+            report.nodes.where(**wanted)
 
 
 def test_a_notebook_shows_the_one_number(report):

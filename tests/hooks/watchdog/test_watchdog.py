@@ -225,7 +225,9 @@ def test_a_lock_file_that_is_damaged_without_the_watchdog_is_told_at_exit(tmp_pa
     path.write_text(lock.NO_LOCK.to_text())
     with amp_tf.enable(lock=str(path)):
         path.write_text("{")
-        assert f"lock file: {path}: it is not a lock file of amp_tf" in summary.line()
+        line = summary.line()
+        assert f"lock file: {path} changed after it was read first: it is not a lock file of amp_tf" in line
+        assert "Write it with" not in line
 
 
 def test_the_lock_file_of_an_earlier_run_is_mentioned(
