@@ -297,7 +297,7 @@ def test_float16_is_stored_too(tmp_path):
     np.testing.assert_array_equal(stored(_random(2, 8)), converted(_random(2, 8)))
 
 
-def test_a_weight_that_16_bit_makes_infinite_stays_float32(tmp_path):
+def test_a_weight_that_16_bit_makes_infinite_stays_float32_and_a_check_says_what_it_does(tmp_path, capsys):
     model = Tied()
     model.w.assign(tf.tensor_scatter_nd_update(model.w, [[0, 0]], [1e5]))
     assert _kept(_convert(model, tmp_path / "b")[0])["w"] is None
@@ -305,6 +305,14 @@ def test_a_weight_that_16_bit_makes_infinite_stays_float32(tmp_path):
     assert _kept(weights)["w"] is Kept.RANGE
     assert stored.w.dtype == tf.float32
     assert "such as 'w': holds values that 16 bit makes infinite" in str(weights)
+    source, copy, inputs = (str(tmp_path / name) for name in ("f/f32", "out", "inputs.npz"))
+    np.savez(inputs, x=_random(4, 8))
+    options = ["--precision", "float16", "--target", "gpu", "--weights", "f16", "--check", inputs]
+    assert main(["rewrite", source, copy, *options]) == 1
+    err = capsys.readouterr().err
+    assert f"{copy}: it is written, and " in err
+    assert " of 32 values of output_0 are inf or nan, which they were not. What to keep in float32: " in err
+    assert err.endswith(f"amp-tf compare {source} --inputs {inputs} --precision float16.\n")
 
 
 @pytest.mark.parametrize("is_there", [False, True])
@@ -384,22 +392,6 @@ def test_the_command_stores_weights_and_checks_the_copy(exported, tmp_path, caps
     original = _serve(folder / "f32", IDS)
     off = np.abs(original - _serve(tmp_path / "out", IDS))
     assert f"{off.max():.3g}, {off.max() / np.abs(original).max():.2%} of the largest value" in line
-
-
-def test_a_check_says_where_a_copy_overflows_and_what_to_do(tmp_path, capsys):
-    model = Tied()
-    model.w.assign(tf.tensor_scatter_nd_update(model.w, [[0, 0]], [1e5]))
-    source, copy, inputs = (str(tmp_path / name) for name in ("model", "out", "inputs.npz"))
-    tf.saved_model.save(model, source)
-    np.savez(inputs, x=_random(4, 8))
-    command = ["rewrite", source, copy, "--precision", "float16", "--target", "gpu", "--weights", "f16"]
-    assert main([*command, "--check", inputs]) == 1
-    err = capsys.readouterr().err
-    assert f"{copy}: it is written, and " in err
-    assert (
-        " of 32 values of output_0 are inf or nan, which they were not. What to keep in float32: amp-tf compare " in err
-    )
-    assert err.endswith(f"amp-tf compare {source} --inputs {inputs} --precision float16.\n")
 
 
 @pytest.mark.parametrize("option", [["--weights", "f16"], ["--check", "inputs.npz"]])

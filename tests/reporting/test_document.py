@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.errors import ConfigError, GraphError
+from amp_tf.errors import GraphError
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.reporting import files
 from amp_tf.reporting.document_types import Curve, ProcessFacts
@@ -170,19 +170,6 @@ def test_a_report_saves_itself(report, tmp_path):
     report.save(tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"], "nothing half-written"
-
-
-def test_nodes_are_chosen_by_what_they_are(report):
-    assert [node.name for node in report.nodes.where(op="MatMul", precision="bfloat16")] == ["MatMul", "MatMul_1"]
-    assert [node.op for node in report.nodes.where(reason="NOT_LISTED")] == ["Placeholder", "Placeholder"]
-    assert report.nodes.where(reason="allow list") == report.nodes.where(reason="ALLOW_LIST")
-    assert report.nodes.where(precision="float16") == []
-    assert report.nodes.where(function="f") == []
-    assert report.nodes.where(precision="bf16") == report.nodes.where(precision=tf.bfloat16) != []
-    assert report.nodes.where(op="Conv2D") == []  # an op, but none of these
-    for wanted, close in ({"precision": "float8"}, "'float32'"), ({"op": "Matmul"}, "'MatMul'"):
-        with pytest.raises(ConfigError, match=rf"Nodes.where\(\w+\): there is no .*{close}"):
-            report.nodes.where(**wanted)
 
 
 def test_a_notebook_shows_the_one_number(report):

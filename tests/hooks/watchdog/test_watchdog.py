@@ -257,13 +257,14 @@ def test_beyond_the_limit_on_reverts_the_step_is_left_out_and_told(
     assert not (tmp_path / "a.lock").exists()
 
 
+def fail(*_: Any, **__: Any) -> None:
+    raise RuntimeError("no such luck")
+
+
 @pytest.mark.slow
 def test_where_the_watchdog_fails_training_goes_on_and_the_step_counts_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("no such luck")
-
     monkeypatch.setattr(reverts, "find_fault", fail)
     model = train(tmp_path / "a.lock")
     assert made(model) == 5
@@ -275,9 +276,6 @@ def test_where_the_watchdog_fails_training_goes_on_and_the_step_counts_as_lost(
 def test_where_the_comparison_fails_all_layers_of_the_step_and_no_others_are_reverted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("no such luck")
-
     monkeypatch.setattr(reverts, "compare", fail)
     train(tmp_path / "before.lock", Pair(name="weak"), at=1)  # whose layers are no layers of the next model
     reverts.counts.reset()
