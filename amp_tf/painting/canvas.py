@@ -155,7 +155,7 @@ class Canvas:
         """Paints units deny; those that are deny already keep their rule. Of some it is known which node caused it."""
         self._set(self.deny, 1, units, rule)
         for unit in units if causes else ():
-            if self.rule[unit] == rule and self.node_of[unit] in causes:
+            if self.node_of[unit] in causes and self.rule[unit] == int(rule):
                 self.cause[unit] = self.view.base[causes[self.node_of[unit]]]
 
     def keep(self, nodes: Mask, rule: Rule, causes: Mapping[Node, Node] = _NONE) -> None:

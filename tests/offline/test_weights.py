@@ -310,8 +310,7 @@ def test_a_weight_that_16_bit_makes_infinite_stays_float32_and_a_check_says_what
     options = ["--precision", "float16", "--target", "gpu", "--weights", "f16", "--check", inputs]
     assert main(["rewrite", source, copy, *options]) == 1
     err = capsys.readouterr().err
-    assert f"{copy}: it is written, and " in err
-    assert " of 32 values of output_0 are inf or nan, which they were not. What to keep in float32: " in err
+    assert f"{copy}: it is written, and 4 of 32 values of output_0 are inf or nan, which they were not. What to" in err
     assert err.endswith(f"amp-tf compare {source} --inputs {inputs} --precision float16.\n")
 
 

@@ -24,10 +24,6 @@ from amp_tf.tools.watchdog.watched import HOLD, NO_LIMIT, Guard, LossBand, StepO
 from tests.hooks import running
 
 
-def decision(path: str) -> Decision:
-    return Decision(Layer(path, "MatMul"), why="overflow")
-
-
 def test_a_band_has_no_limit_at_first_and_then_one_that_jumps_exceed() -> None:
     band = LossBand()
     for step in range(16):
@@ -234,7 +230,7 @@ def test_the_lock_file_of_an_earlier_run_is_mentioned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "amp_tf.watchdog.lock"
-    path.write_text(lock.Lock((decision("net/a"), decision("net/b"))).to_text())
+    path.write_text(lock.Lock(tuple(Decision(Layer(name), why="overflow") for name in ("net/a", "net/b"))).to_text())
     monkeypatch.setattr(config, "_watchdogs_lock", lambda: str(path))
     for own in (None, None, str(path)):
         with amp_tf.enable(watchdog=True, lock=own):
