@@ -86,9 +86,7 @@ def test_a_telling_reason_wins_over_graphs_that_have_nothing_to_convert():
 
 
 def test_an_empty_report_has_no_reason():
-    assert RewriteReport().why_nothing is None
-    assert RewriteReport().nodes == []
-    assert RewriteReport().unmatched == ()
+    assert (RewriteReport().why_nothing, RewriteReport().nodes, RewriteReport().unmatched) == (None, [], ())
 
 
 def test_a_name_rule_is_unmatched_only_if_it_matches_in_no_graph():
