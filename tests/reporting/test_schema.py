@@ -12,7 +12,7 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting import text
-from amp_tf.reporting.document_types import SCHEMA_VERSION
+from amp_tf.reporting.files import SCHEMA_VERSION
 from amp_tf.reporting.schema import RewriteReport
 from tests.small_graphs import function, graph
 
@@ -91,7 +91,7 @@ def test_an_empty_report_has_no_reason():
 
 def test_a_name_rule_is_unmatched_only_if_it_matches_in_no_graph():
     found = report(TEXT, function(FUNCTION), keep_float32=("^m$", "^nobody$"))
-    assert found.graphs[0].unmatched == ("^m$", "^nobody$")
+    assert found.graphs[0].painting.obstacles.unmatched == ("^m$", "^nobody$")
     assert found.unmatched == ("^nobody$",)
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.painting.reasons import Rule
-from tests.cpu.fold_judging import FOLDED, judge_seed
+from tests.rewriting.fold_judging import FOLDED, judge_seed
 from tests.rewriting.rewritten import (
     AUTO,
     BF16_CPU,

@@ -10,7 +10,6 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
-from amp_tf.cpu import fold
 from amp_tf.graph.editor import apply_to_graph
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
@@ -19,9 +18,10 @@ from amp_tf.graph.wire import SerializedGraph, parse_graph
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.oplists.targets import resolve_target
+from amp_tf.rewriting.folding import fold
 from amp_tf.rewriting.form import Form, Job
-from tests.cpu.random_normalization import NormalizedGraph, normalized_graph
 from tests.graph_text import to_text
+from tests.rewriting.random_normalization import NormalizedGraph, normalized_graph
 from tests.rewriting.rewritten import GraphShapes
 
 FOLDED, NOTHING = "folded", "nothing to fold"
