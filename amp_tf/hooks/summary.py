@@ -92,8 +92,8 @@ def line() -> str:
         try:
             other = config.read_lock().differences(resolve_target(config, process_state.hardware()).facts())
             changes = "; ".join(filter(None, (other, describe(totals.locked))))
-        except ConfigError as error:  # it was damaged meanwhile
-            changes = str(error).rstrip(".")
+        except ConfigError as error:
+            changes = f"{error.where} changed after it was read first: {error.what}"
         text += f"; lock file: {changes}" if changes else ""
     if state.failures:
         text += f"; {plural(state.failures, 'rewrite')} failed, and the graphs stayed in float32"
