@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from pathlib import Path
@@ -16,7 +15,6 @@ import amp_tf
 from amp_tf.hooks import conflicts
 from amp_tf.offline.explain import explain
 from amp_tf.oplists.hardware import Hardware
-from tests import as_cpu
 from tests.hooks import running
 
 REMATERIALIZED = str(running.PROGRAMS / "rematerialization.py")
@@ -54,37 +52,6 @@ def test_padding_trains_in_float16_as_in_float32(compiled: str, tmp_path: Path) 
     assert "0 of 12 steps skipped" in mixed.summary[0]
     # Losses of 2 to 3.4; products and their inputs are rounded to 11 significant bits.
     np.testing.assert_allclose(mixed.result["loss"], plain.result["loss"], rtol=0, atol=0.01)
-
-
-REFUSED = str(running.PROGRAMS / "refused_kernels.py")
-CPUS = {"this CPU": {}, "a CPU without AVX-512": as_cpu.variables()}
-
-
-@functools.cache
-def ended(cpu: str, precision: str, folder: Path) -> running.Ended:
-    """The program's end, float32 computed by oneDNN."""
-    unscaled = {"TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING": "0"}
-    mixed = {running.SWITCH: "1", "AMP_TF_PRECISION": precision, **unscaled} if precision else {}
-    return running.run([REFUSED], folder, {"TF_ENABLE_ONEDNN_OPTS": "1", **CPUS[cpu], **mixed})
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("refused")
-
-
-@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-@pytest.mark.parametrize("cpu", CPUS)
-def test_what_kernels_refuse_trains_as_in_float32(cpu: str, precision: str, folder: Path) -> None:
-    if cpu != "this CPU" and not (CPUS[cpu] and running.is_installed()):
-        pytest.skip("the CPU can be made to look older on x86-64 alone, where amp_tf is installed")
-    mixed, plain = ended(cpu, precision, folder), ended(cpu, "", folder)
-    assert mixed.warnings == []
-    assert mixed.converted > 20
-    for kind, losses in plain.result.items():
-        assert losses[-1] < losses[0], kind
-        # Without oneDNN, bfloat16 kernels keep their sums in bfloat16.
-        np.testing.assert_allclose(mixed.result[kind], losses, rtol=0.05, atol=0, err_msg=kind)
 
 
 def test_a_model_that_was_trained_converts_for_tflite_in_float32(tmp_path: Path) -> None:

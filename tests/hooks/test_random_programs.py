@@ -26,6 +26,7 @@ SEEDS = {
     "matrices": (258, 306, *range(12)),
     "convolutions": (0, 1, 3, 6, 13, 14, 19, 20, 24, 25, 26, 38),
     "twins": tuple(range(10)),
+    "reads": tuple(range(6, 18)),  # the first showed a read that did not wait for a write before its loop
 }
 
 
@@ -38,6 +39,7 @@ def test_results_and_variables_are_those_of_the_eager_program(kind: str, site_fo
     assert not problems, "\n".join(problems)
     assert tuple(outcome.seed for outcome in outcomes) == seeds
     assert ended.converted > 0
+    assert ("reads moved: " in ended.err and "reads moved: 0" not in ended.err) is (kind == "reads")
 
 
 def test_programs_have_steps_of_every_kind() -> None:
