@@ -233,12 +233,6 @@ def test_in_the_folder_of_tensorboard_its_reader_finds_the_scalars(library, site
     assert found["nodes_in_16_bit"] == [(16, pytest.approx(document["converted"] / document["total"]))]
 
 
-def test_without_files_of_tensorboard_there_are_no_scalars(site_folder, tmp_path):
-    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_REPORT": str(tmp_path / "out")}
-    running.run(["-c", TENSORBOARD.format(library="keras")], site_folder, variables)
-    assert one_report(tmp_path / "out")["loss_scales"]
-
-
 UNINSTALL = """
 import sys
 class Gone:

@@ -127,13 +127,6 @@ def test_preserve_names_nodes_of_the_graph_and_not_of_its_functions():
     assert [report.converted for report in result.report.graphs] == [0, 2]
 
 
-def test_functions_of_the_library_are_rewritten_and_keep_their_signatures():
-    before = graph(CHAIN, function(FUNCTION))
-    after = rewrite(before).graph
-    assert after.library.function[0].signature == before.library.function[0].signature
-    assert types_of_function(after.library.function[0], "m") == "bfloat16"
-
-
 def test_functions_of_the_library_stay_if_the_caller_says_so():
     before = graph(CHAIN, function(FUNCTION))
     result = rewrite(before, functions=False)
