@@ -34,7 +34,7 @@ _READ_AT_START = (
     *("ONEDNN_", "DNNL_", "OMP_", "KMP_", "MKL_", "OPENBLAS_"),
 )
 #: Of these, what is read when a program has begun.
-_READ_LATER = ("TF_ENABLE_AUTO", "TF_AUTO_MIXED_PRECISION", "TF_CONFIG", "XLA_FLAGS", "PYTHONWARNINGS")
+_READ_LATER = ("TF_ENABLE_AUTO", "TF_AUTO_MIXED_PRECISION", "TF_CONFIG", "XLA_FLAGS", "PYTHONPATH", "PYTHONWARNINGS")
 #: What every program gets that is not given another value: the fewer environments, the fewer zygotes.
 EVERYWHERE = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -182,16 +182,12 @@ _lock = threading.Lock()  # of their sockets
 
 
 def _zygote_for(environ: dict[str, str], is_bare: bool) -> _Zygote:
-    later = _READ_LATER if is_bare else (*_READ_LATER, "PYTHONPATH")
-    at_start = {
-        name: value for name, value in environ.items() if name.startswith(_READ_AT_START) and not name.startswith(later)
-    }
-    key = (is_bare, frozenset(at_start.items()))
+    environ = {name: value for name, value in environ.items() if not name.startswith((*_READ_LATER, "AMP_TF"))}
+    key = (is_bare, frozenset(item for item in environ.items() if item[0].startswith(_READ_AT_START)))
     if key not in _zygotes:
         if len(_zygotes) == _MOST_ZYGOTES:
             _zygotes.popitem(last=False)[1].stop()
-        without = {name: value for name, value in environ.items() if not name.startswith((*later, "AMP_TF"))}
-        _zygotes[key] = _Zygote(without, is_bare)
+        _zygotes[key] = _Zygote(environ, is_bare)
     _zygotes.move_to_end(key)
     return _zygotes[key]
 
