@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,6 +16,7 @@ import amp_tf
 from amp_tf.hooks import conflicts
 from amp_tf.offline.explain import explain
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.reporting import process
 from tests.hooks import running
 
 REMATERIALIZED = str(running.PROGRAMS / "rematerialization.py")
@@ -107,7 +109,7 @@ def step(x):
 for compiled in (False, True):
     tf.function(step, jit_compile=compiled)(tf.ones((8, 8)))
 nodes = amp_tf.report().nodes
-print(json.dumps([[node.name, node.reason.rule.name] for node in nodes if node.op == "MatMul"]))
+print(json.dumps({"rules": [[node.name, node.reason.rule.name] for node in nodes if node.op == "MatMul"]}))
 """
 
 
@@ -115,7 +117,7 @@ print(json.dumps([[node.name, node.reason.rule.name] for node in nodes if node.o
 def test_a_forced_node_is_converted_under_auto_in_a_function_that_xla_compiles_too(tmp_path: Path) -> None:
     variables = {running.SWITCH: "1", "AMP_TF_FORCE_F16": "^forced$"}
     ended = running.run(["-c", FORCED], tmp_path, variables)
-    assert ended.result == [["small", "DOES_NOT_PAY"], ["forced", "FORCED_BY_NAME"]] * 2
+    assert ended.result["rules"] == [["small", "DOES_NOT_PAY"], ["forced", "FORCED_BY_NAME"]] * 2
 
 
 @pytest.mark.parametrize("program", ["keras_fit.py", "monitored_session.py"])
@@ -144,25 +146,18 @@ def step(x):
     with tf.name_scope("other"):
         return tf.matmul(y, x, name="MatMul")
 """
-EXPLAINED = f"""{MODEL}
-import json
-import amp_tf
-step(tf.ones((64, 64)))
-print(json.dumps({{node.name: node.precision.value for node in amp_tf.report().nodes if "MatMul" in node.op}}))
-"""
 ON_CPU = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 
 
-def test_the_pattern_finds_the_fused_node_and_no_other(tmp_path: Path) -> None:
-    model: dict[str, object] = {}
+@pytest.mark.parametrize("name", ["dense/MatMul", "dense/BiasAdd", "dense/Relu"])
+def test_the_pattern_finds_the_fused_node_and_no_other(name: str) -> None:
+    model: dict[str, Any] = {}
     exec(MODEL, model)
-    step = model["step"].get_concrete_function(tf.TensorSpec((64, 64)))  # type: ignore[attr-defined]
-    names = [f"dense/{name}" for name in ("MatMul", "BiasAdd", "Relu")]
-    (pattern,) = {
-        pattern
-        for name in names
-        for pattern in explain(step.graph.as_graph_def(), name, ON_CPU).own_change["keep_float32"]
-    }
-    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "AMP_TF_KEEP_FLOAT32": pattern}
-    ended = running.run(["-c", EXPLAINED], tmp_path, variables)
-    assert ended.result == {"dense/Relu": "float32", "other/MatMul": "bfloat16"}, ended.err
+    step = model["step"].get_concrete_function(tf.TensorSpec((64, 64)))
+    (pattern,) = explain(step.graph.as_graph_def(), name, ON_CPU).own_change["keep_float32"]
+    process.reset()
+    with amp_tf.enable(precision="bfloat16", target="cpu", keep_float32=[pattern]):
+        exec(MODEL, model)
+        model["step"](tf.ones((64, 64)))
+        found = {node.name: node.precision.value for node in amp_tf.report().nodes if "MatMul" in node.op}
+    assert found == {"dense/Relu": "float32", "other/MatMul": "bfloat16"}
