@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import Links, control_links, data_links, readers_of
+from amp_tf.graph.algorithms import Links, control_links, readers_of
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Tensor, Wait, attribute, having
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
@@ -158,7 +158,7 @@ def find_loop_reads(form: Form) -> LoopReads:
     if not any(view.ops[reader] in form.job.products for reader in behind.tolist()):
         return NO_READS
     controls = control_links(view)
-    links = [*data_links(view), *controls]
+    links = [*view.edges.rows("src_node", "dst_node"), *controls]
     frames = find_frames(view, links)
     if frames is None:
         return NO_READS

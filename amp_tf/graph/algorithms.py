@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from amp_tf.graph.datatypes import Indices, Mask, Node
 from amp_tf.graph.view import Adjacency, GraphView
-from amp_tf.graph.wire import Nodes
+from amp_tf.graph.wire import mentioning
 
 SOURCE = 0
 SINK = 1
@@ -228,20 +228,13 @@ class Network:
 
 def control_links(view: GraphView) -> list[tuple[int, int]]:
     """The control edges of a graph: (the node that is waited for, the node that waits)."""
-    protos = view.protos
-    numbers = protos.mentioning("^") if isinstance(protos, Nodes) else range(len(protos))
     number_of = {name: number for number, name in enumerate(view.names)}
     return [
         (number_of[source[1:]], number)
-        for number in numbers
-        for source in protos[number].input
+        for number, proto in mentioning(view.protos, "^")
+        for source in proto.input
         if source.startswith("^")
     ]
-
-
-def data_links(view: GraphView) -> list[tuple[int, int]]:
-    """The data edges of a graph, without their ports."""
-    return list(view.edges.rows("src_node", "dst_node"))
 
 
 def readers_of(node_count: int, links: Iterable[tuple[int, int]]) -> list[list[int]]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.templates import Signature, Templates
-from amp_tf.graph.wire import Nodes
+from amp_tf.graph.wire import mentioning
 
 if TYPE_CHECKING:
     from amp_tf.graph.view import GraphView
@@ -44,9 +44,7 @@ def read_signatures(protos: Iterable[Any], templates: Templates, place: Place) -
 
 def nodes_with(protos: Sequence[Any], attr: str) -> Iterator[tuple[int, Any]]:
     """The nodes that have an attribute: their numbers and protos. ``None`` among the protos is skipped."""
-    numbers = protos.mentioning(attr) if isinstance(protos, Nodes) else range(len(protos))
-    for number in numbers:
-        proto = protos[number]
+    for number, proto in mentioning(protos, attr):
         if proto is not None and attr in proto.attr:
             yield number, proto
 

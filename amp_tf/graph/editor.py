@@ -38,11 +38,12 @@ def apply_to_graph(nodes: NodeTable, names: Sequence[str], edits: Edits, rest: b
     parts: list[bytes | memoryview] = []
     start = 0
     for numbers in pieces([number for number in changes.nodes() if number < count]):
-        graph = parse_graph(b"".join([nodes.fields(number, number + 1) for number in numbers]))
+        graph = parse_graph(b"".join([nodes.span(number, number + 1) for number in numbers]))
         for number, proto in zip(numbers, graph.node, strict=True):
             changes.make(number, proto)
-        for number, field in zip(numbers, read_table(graph.SerializeToString()).split(), strict=True):
-            parts += nodes.span(start, number), field
+        changed = read_table(graph.SerializeToString())
+        for place, number in enumerate(numbers):
+            parts += nodes.span(start, number), changed.span(place, place + 1)
             start = number + 1
     added = new_graph()
     for number in range(count, count + len(edits.new)):
@@ -99,6 +100,12 @@ class EditedNodes(Nodes):
         else:
             self._changes.add(protos, key)
         return protos[0]
+
+    def some(self, numbers: Sequence[int]) -> Sequence[Any]:
+        """The nodes of some numbers."""
+        kept = [number for number in numbers if number < len(self.original) and not self._changes.of(number)]
+        found = dict(zip(kept, self.original.some(kept), strict=True))
+        return [found[number] if number in found else self[number] for number in numbers]
 
     def mentioning(self, text: str) -> list[int]:
         """The numbers of nodes in whose bytes a text may stand: those where it stood, and all that changed."""

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.algorithms import control_links, data_links, is_sorted
+from amp_tf.graph.algorithms import control_links, is_sorted
 from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.view import GraphView
@@ -105,14 +105,17 @@ def _first_change(case: Case, what: str, before: Sequence[str], after: Sequence[
 
 def _no_new_cycle(case: Case) -> str:
     """A graph that had a cycle before proves nothing."""
-    if not case.edits and not _inputs_kept(case) and not _casts_wait(case):
-        return ""
     have_waits = case.edits.waits or _casts_wait(case)
-    after, before = (
-        find_ring(view.ops, [*data_links(view), *(control_links(view) if have_waits else ())], view.node_count)
-        for view in (case.after, case.original)
-    )
-    return f"{case.after.names[after]!r} is on a cycle" if after is not None and before is None else ""
+    if not case.edits and not have_waits and not _inputs_kept(case):
+        return ""
+
+    def ring(view: GraphView) -> int | None:
+        controls = np.array(control_links(view) if have_waits else (), np.int32).reshape(-1, 2)
+        links = np.concatenate([np.stack([view.edges.src_node, view.edges.dst_node], axis=1), controls])
+        return find_ring(view.ops, links, view.node_count)
+
+    node = ring(case.after)
+    return f"{case.after.names[node]!r} is on a cycle" if node is not None and ring(case.original) is None else ""
 
 
 def _casts_wait(case: Case) -> bool:

@@ -32,10 +32,11 @@ import ctypes
 import dataclasses
 import functools
 import io
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -260,6 +261,10 @@ class Nodes(Sequence[Any], abc.ABC):
     def mentioning(self, text: str) -> list[int]:
         """The numbers of the nodes in which a text may stand, in order; all others can be left aside."""
 
+    @abc.abstractmethod
+    def some(self, numbers: Sequence[int]) -> Sequence[Any]:
+        """The NodeDefs of some numbers."""
+
 
 class NodeTable(Nodes):
     """The nodes of a serialized GraphDef, to be looked at only. Each access parses them, unless all are one piece.
@@ -280,13 +285,7 @@ class NodeTable(Nodes):
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, key: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, key: slice) -> list[Any]: ...
-
-    def __getitem__(self, key: int | slice) -> Any:
+    def __getitem__(self, key: Any) -> Any:
         """The NodeDef of a number, or those of a slice without a step.
 
         Raises:
@@ -295,22 +294,18 @@ class NodeTable(Nodes):
         if isinstance(key, int) and not 0 <= key < len(self):
             raise IndexError(key)
         if len(self) <= PIECE:
-            self._parsed = self._parsed or parse_graph(self.fields(0, len(self)))
+            self._parsed = self._parsed or parse_graph(bytes(self.span(0, len(self))))
             return self._parsed.node[key]
         first, end, _ = key.indices(len(self)) if isinstance(key, slice) else (key, key + 1, 1)
-        nodes = parse_graph(self.fields(first, end)).node if first < end else []
+        nodes = parse_graph(bytes(self.span(first, end))).node if first < end else []
         return list(nodes) if isinstance(key, slice) else nodes[0]
 
     def __iter__(self) -> Iterator[Any]:
         for piece in pieces(self):
             yield from piece
 
-    def fields(self, first: int, end: int) -> bytes:
-        """The bytes of some nodes one after the other, field headers included."""
-        return self._data[self._start(first) : self._start(end)]
-
     def span(self, first: int, end: int) -> memoryview:
-        """As :meth:`fields`, without a copy."""
+        """The bytes of some nodes one after the other, field headers included, without a copy."""
         return memoryview(self._data)[self._start(first) : self._start(end)]
 
     def some(self, numbers: Iterable[int]) -> Sequence[Any]:
@@ -322,19 +317,11 @@ class NodeTable(Nodes):
         fields = b"".join([self._data[self._start(number) : self._ends[number]] for number in numbers])
         return parse_graph(fields).node  # type: ignore[no-any-return]
 
-    def split(self) -> Iterator[bytes]:
-        """The bytes of each node, field header included."""
-        start = 0
-        for end in self._ends:
-            yield self._data[start:end]
-            start = end
-
     def mentioning(self, text: str) -> list[int]:
         """The numbers of the nodes in whose bytes a text stands, at whatever place."""
-        wanted = text.encode()
-        if wanted not in self._data:
-            return []
-        return [number for number, field in enumerate(self.split()) if wanted in field]
+        places = [found.start() for found in re.finditer(re.escape(text.encode()), self._data)]
+        numbers = np.unique(np.searchsorted(np.array(self._ends), places, side="right"))
+        return numbers[numbers < len(self)].tolist()  # type: ignore[no-any-return]
 
     def _start(self, number: int) -> int:
         return self._ends[number - 1] if number else 0
@@ -410,6 +397,15 @@ def parse_graph(data: bytes) -> Any:
     except DecodeError as error:
         raise _unreadable(data, str(error)) from error
     return graph
+
+
+def mentioning(protos: Sequence[Any], text: str) -> Iterator[tuple[int, Any]]:
+    """The nodes in which a text may stand, with their numbers; all, where they are not serialized."""
+    if not isinstance(protos, Nodes):
+        yield from enumerate(protos)
+        return
+    for numbers in pieces(protos.mentioning(text)):
+        yield from zip(numbers, protos.some(numbers), strict=True)
 
 
 def pieces(values: Sequence[Any]) -> Iterator[Any]:

@@ -161,7 +161,7 @@ class Canvas:
             units = units_of(self.view.spread(nodes) & listed.astype(np.bool_))
             self.paint_deny(units, rule)
             for unit in units if causes else ():
-                if self.rule[unit] == rule and self.node_of[unit] in causes:
+                if self.node_of[unit] in causes and self.rule[unit] == int(rule):
                     self.cause[unit] = self.view.base[causes[self.node_of[unit]]]
 
     def unpaint_allow(self, units: Iterable[Unit], rule: Rule) -> None:

@@ -71,19 +71,19 @@ def share_reads(form: Form) -> Form:
     Only of reads for products and biases: elsewhere there is no cast to share.
     """
     view, computing = form.view, form.job.products | table.BIASES
-    reads = view.nodes_with(table.READ_OPS)
-    waiting = {node for _, node in control_links(view)} if len(reads) > 1 else set()
     alike: dict[tuple[Node, int, str], list[Node]] = {}
-    for node in reads:
+    for node in view.nodes_with(table.READ_OPS):
         source, port = view.inputs(node)[0]
         is_given = view.ops[source] == ARG_OP or view.ops[source] in table.VARIABLE_HANDLES
-        if is_given and node not in waiting and any(view.ops[reader] in computing for reader, _ in view.readers(node)):
+        if is_given and any(view.ops[reader] in computing for reader, _ in view.readers(node)):
             alike.setdefault((source, port, view.devices[node]), []).append(node)
+    # Those that wait for something are left aside.
+    groups = ([node for node in nodes if len(view.protos[node].input) == 1] for nodes in alike.values() if nodes[1:])
     return form.then(
         Edits(
             rewires=tuple(
                 Rewire(reader, position, first, 0)
-                for first, *others in alike.values()
+                for first, *others in filter(None, groups)
                 for node in others
                 for reader, position in view.readers(node)
             )

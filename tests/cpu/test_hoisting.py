@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
 from amp_tf.cpu.hoisting import OUTSIDE, find_frames
-from amp_tf.graph.algorithms import control_links, data_links
+from amp_tf.graph.algorithms import control_links
 from amp_tf.graph.names import HOIST_SUFFIX as SUFFIX
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
@@ -431,7 +431,7 @@ def view_of(text, make=lambda proto: proto):
 
 
 def links_of(view):
-    return [*data_links(view), *control_links(view)]
+    return [*view.edges.rows("src_node", "dst_node"), *control_links(view)]
 
 
 def serialized(proto):

@@ -53,7 +53,7 @@ def cast(name, source, device="", *, of=FLOAT, to=HALF):
 
 def test_without_edits_the_bytes_are_those_that_came_in():
     before = SerializedGraph(graph("x = Placeholder()\nr = Relu(x)").SerializeToString())
-    assert editor.apply_to_graph(before.node, ["x", "r"], NO_EDITS) == before.node.fields(0, 2)
+    assert editor.apply_to_graph(before.node, ["x", "r"], NO_EDITS) == before.node.span(0, 2)
 
 
 def test_a_single_type_and_an_entry_of_a_list_get_another_type():
@@ -152,7 +152,7 @@ def test_edited_nodes_stand_beside_the_bytes_of_the_others(monkeypatch, piece):
     names = [node.name for node in made.node]
     edits = Edits(waits=tuple(Wait(node, 1) for node in (9, 3, 4, 7)))
     data = editor.apply_to_graph(before, names, edits, b"rest")
-    assert before.fields(5, 7) in data
+    assert bytes(before.span(5, 7)) in data
     assert data.endswith(b"rest")
     for node in (9, 3, 4, 7):
         made.node[node].input.append("^r0")
