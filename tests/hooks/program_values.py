@@ -120,8 +120,8 @@ class Convolutions(Values):
             pixel = tf.nn.depthwise_conv2d(tf.reshape(scale, (1, 1, 1, -1)), self._pixel, [1] * 4, "SAME")
             scale = pixel * self._scales[0]
         y = y * scale if dice.random() < 0.9 else scale * y
-        if odd.random() < 0.1:  # the product has another reader
-            y = y + 0.1 * result
+        if odd.random() < 0.2:  # the product has another reader
+            y = y - result
         if dice.random() < 0.3:
             y = tf.add_n([y, x]) if odd.random() < 0.4 else y + x
         y = y + bias if odd.random() < 0.7 else bias + y
