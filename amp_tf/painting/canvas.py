@@ -58,6 +58,7 @@ class Canvas:
         weighed: for units that the cost model took the paint off, what it weighed, or why in words.
         clusters: of the nodes that share a TensorList, each with the unit that is the type of the list's elements.
         to_split: fused products of whose bias or activation float32 is asked.
+        centred: what weights the terms of a mean, and the value with its rounding from which that mean is taken.
     """
 
     view: GraphView
@@ -89,6 +90,7 @@ class Canvas:
     weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
     clusters: list[dict[Node, Unit]] = dataclasses.field(default_factory=list)
     to_split: list[Node] = dataclasses.field(default_factory=list)
+    centred: list[tuple[Node, Node]] = dataclasses.field(default_factory=list)
 
     @property
     def target(self) -> Target:

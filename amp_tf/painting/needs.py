@@ -28,7 +28,7 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import of_constants
-from amp_tf.graph.datatypes import Mask
+from amp_tf.graph.datatypes import Mask, Node
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.flow import Flow, Values
@@ -114,7 +114,7 @@ def keep_needed(canvas: Canvas) -> None:
             fused = values.downstream(flow.products, through=flow.results & follows)
             found = flow.results & ~fused & ~values.nodes_of(table.SUMS_IN_BFLOAT16) & flow.is_open
         else:
-            asking, found = _asking(need, flow.unmasked, moving)
+            asking, found = _asking(need, flow.unmasked, moving, canvas.centred)
             passing = flow.is_open if need.through is None else flow.is_open & (moving | values.nodes_of(need.through))
             needed = asking | flow.unmasked.asked(asking, need.position, passing, causes)
             found |= needed
@@ -128,8 +128,11 @@ def keep_needed(canvas: Canvas) -> None:
         canvas.keep(found, need.reason, causes)
 
 
-def _asking(need: Need, values: Values, moving: Mask) -> tuple[Mask, Mask]:
-    """The nodes that ask, and those that stay in float32 whether or not they pass it on."""
+def _asking(need: Need, values: Values, moving: Mask, weighted: list[tuple[Node, Node]]) -> tuple[Mask, Mask]:
+    """The nodes that ask, and those that stay in float32 whether or not they pass it on.
+
+    What weights the terms of a mean that is taken from the value itself is added to a list, with that value's node.
+    """
     asking = values.nodes_of(need.asked_by)
     if need.asked_by >= table.CASTS:  # to integers
         view = values.view
@@ -149,8 +152,9 @@ def _asking(need: Need, values: Values, moving: Mask) -> tuple[Mask, Mask]:
         ends = set(made[values.sources_at(node)].tolist())
         for end in ends:
             terms = set(made[values.sources_at(end)].tolist()) if totals[end] else set()
-            factors = {factor for term in terms if scaling[term] for factor in made[values.sources_at(term)].tolist()}
-            if ends & (terms | factors):
+            factors = [(term, of) for term in terms if scaling[term] for of in made[values.sources_at(term)].tolist()]
+            weighted += [(term, of) for term, of in factors if of in ends]
+            if ends & {*terms, *(of for _, of in factors)}:
                 centred[node] = own[end] = True
     # TensorFlow makes c - x + z of z - x + c, and c - x - y + z of z - (x + y) + c.
     turned = differences & values.readers_of(single, position=0)

@@ -193,6 +193,9 @@ def match_types(canvas: Canvas) -> None:
     neither is 16 bit: it leaves roundings out (``xla_allow_excess_precision``) where one op reads a value and not where
     another does, so that a maximum equals none of the values, and its gradient is 0 / 0.
 
+    A value and its weighted mean share their rounding (:mod:`amp_tf.painting.needs`): where the value is float32, so
+    are its products with the weights. The gradient of a softmax that is sure of one class was 2^-9 in place of 0.
+
     An Enter gets the type of the Merge that reads it, so that the cast stands before the loop. TensorFlow knows that a
     loop in a branch that is not taken does not run by the Enter that a Merge reads. With a cast in between, what waits
     for the loop's end waits for ever, or is lost.
@@ -249,6 +252,9 @@ def match_types(canvas: Canvas) -> None:
             canvas.unpaint_allow([enter], Rule.LOOP_DENIED)
         elif canvas.allow[merge] and canvas.convertible[enter] and not canvas.locked[enter]:
             canvas.paint_allow([enter], Rule.LOOP_FOLLOWS)
+    for term, value in canvas.centred:
+        if not any(canvas.allow[unit] for unit in view.units(value)):
+            canvas.unpaint_allow([unit for unit in view.units(term) if canvas.rule[unit] not in FORCED], Rule.NEEDED)
     for node in view.nodes_with(table.FUSED_PRODUCTS):
         units = [unit for unit in view.units(node) if canvas.is_float32[unit] and not view.slot(node, unit).is_fixed]
         if not all(canvas.allow[unit] for unit in units):

@@ -24,6 +24,7 @@ def programs() -> Iterator[Program]:
             name = f"defects/{function.__name__} of 0-{most:g}"
             yield Program(name, functools.partial(_similarity, function, most))
     yield Program("defects/ssim of flat images", _flat)
+    yield Program("defects/gates that have decided", _gates)
     yield Program("defects/squared distances", _distances)
     yield Program("defects/input pipeline", _pipeline, compiled=False)
     yield Program("defects/numbers that evaluate returns", _evaluate)
@@ -113,6 +114,22 @@ def _flat(bench: Bench) -> None:
     run = bench.function(lambda x, y: tf.image.ssim(y, tf.reshape(tf.sigmoid(0.1 * x @ weight), (1, 64, 64, 1)), 1.0))
     for level in (0.0, 0.5, 0.9):
         bench.note("1", "metric", run(bench.normal(64, 64), np.full((1, 64, 64, 1), level, np.float32)))
+
+
+def _gates(bench: Bench) -> None:
+    """A softmax's gradient takes a weighted mean from values: where it is sure, they cancel, unless one is rounded."""
+    weight = bench.weight(8, 8)
+    weight.assign(np.eye(8))
+
+    @bench.function
+    def run(x: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            mixture = tf.reduce_sum(tf.nn.softmax(tf.matmul(x, weight)) * experts, 1)
+            loss = tf.reduce_mean(tf.square(mixture))
+        return tape.gradient(loss, weight)
+
+    for _ in range(3):
+        bench.note("1", "gradient", run(40 * np.eye(8, dtype=np.float32), bench.normal(8, 8)))
 
 
 def _distances(bench: Bench) -> None:
