@@ -129,11 +129,6 @@ def test_a_fixed_type_carries_danger_although_nothing_can_change_it():
     assert (result.f16, result.why("infer1")) == ("allow1", (Rule.AFTER_DENY, "s"))
 
 
-def test_an_existing_cast_that_is_fetched_stays():
-    result = painted(CAST + "allow1 = MatMul(cast1, cast1)", preserve=["cast1"])
-    assert (result.f16, result.why("cast1")) == ("allow1", (Rule.PRESERVED, ""))
-
-
 @pytest.mark.parametrize(
     ("reader", "rule"),
     [
@@ -148,10 +143,3 @@ def test_what_reads_a_reference_variable_keeps_its_type(reader, rule):
     result = painted(f"v = VariableV2() shape=[4, 4]\n{reader}\nallow1 = MatMul(r, r)")
     assert ("r" in result.f16.split()) == rule.converts
     assert result.why("r") == (rule, "allow1" if rule.converts else "")
-
-
-def test_a_sum_is_dangerous_in_float16_and_safe_in_bfloat16():
-    text = PRODUCT + "a = Const() dtype=int32 value=int32[]*0\nsum1 = Sum(allow1, a)\n"
-    result = painted(text, precision="float16")
-    assert (result.f16, result.why("sum1")) == ("allow1", (Rule.DENY_LIST, ""))
-    assert painted(text, precision="bfloat16").f16 == "allow1 sum1"
