@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from amp_tf.precision import Precision
-from amp_tf.reporting.document_types import Document
 from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.findings import Finding
 from amp_tf.tools.comparing.ranges import Ranges
@@ -20,8 +19,7 @@ from amp_tf.tools.comparing.ranges import Ranges
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FOR_EVER = "Fields may be added to this version, never taken away or given another meaning."
 PLAIN = {str: "string", bool: "boolean", int: "integer", type(None): "null"}
-NUMBER = {"type": "number"}
-SIZE = {"anyOf": [NUMBER, {"enum": ["inf", "-inf", "nan"]}]}  # JSON has no infinity
+SIZE = {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}  # JSON has no infinity
 # What ``to_dict`` adds to the fields of these dataclasses.
 ADDED: dict[type, dict[str, Any]] = {
     Comparison: {
@@ -36,11 +34,6 @@ ADDED: dict[type, dict[str, Any]] = {
         "worth": Annotated[str, "what the line does alone, for people"],
     },
 }
-
-
-def report() -> str:
-    said = f"{FOR_EVER} Operations are floating-point operations of one run of each graph."
-    return _text("Report of amp_tf, version 1", said, _Schema(NUMBER).of(Document))
 
 
 def comparison() -> str:
@@ -60,26 +53,19 @@ def _text(title: str, description: str, schema: Mapping[str, Any]) -> str:
 
 
 def _of_version_1(kind: type, name: str) -> dict[str, Any]:
-    schema = _Schema(SIZE).of(kind)
+    schema = _Schema().of(kind)
     head = {"schema": {"const": name}, "schema_version": {"const": 1}}
     return {**schema, "properties": {**head, **schema["properties"]}, "required": [*head, *schema["required"]]}
 
 
 class _Schema:
-    """Makes schemas of types.
-
-    Args:
-        number: the schema of a float.
-    """
-
-    def __init__(self, number: Mapping[str, Any]) -> None:
-        self._number = number
+    """Makes schemas of types."""
 
     def of(self, kind: Any) -> dict[str, Any]:
         if kind is Any:
             return {}
         if kind is float:
-            return dict(self._number)
+            return dict(SIZE)
         if kind is Precision:
             return {"enum": [precision.value for precision in Precision if precision.is_f16]}
         if kind in PLAIN:
@@ -87,9 +73,6 @@ class _Schema:
         if dataclasses.is_dataclass(kind):
             fields = {**typing.get_type_hints(kind, include_extras=True), **ADDED.get(kind, {})}
             return self._object(fields, list(fields), _attributes(kind))
-        if typing.is_typeddict(kind):
-            required = [key for key in kind.__annotations__ if key in kind.__required_keys__]
-            return self._object(typing.get_type_hints(kind, include_extras=True), required, {})
         return self._of_generic(typing.get_origin(kind), typing.get_args(kind))
 
     def _of_generic(self, origin: Any, parts: Sequence[Any]) -> dict[str, Any]:
@@ -109,10 +92,8 @@ class _Schema:
         for note in notes:
             if isinstance(note, str):
                 schema["description"] = note
-            elif isinstance(note, tuple):
-                schema = {"const": note[0]} if len(note) == 1 else {"enum": list(note)}
             else:
-                schema["items"] = self.of(note)
+                schema = {"enum": list(note)}
         return schema
 
     def _object(
@@ -136,7 +117,6 @@ def _attributes(kind: type) -> dict[str, str]:
 
 
 SCHEMAS: dict[str, Callable[[], str]] = {
-    "amp_tf/reporting/report-1.schema.json": report,
     "amp_tf/tools/comparing/comparison-1.schema.json": comparison,
     "amp_tf/tools/comparing/ranges-1.schema.json": ranges,
 }

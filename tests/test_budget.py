@@ -10,20 +10,25 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
-    "cli/": (1790, 10, 3),
-    "cpu/": (1319, 5, 1),
-    "graph/": (2928, 14, 2),
+    "cli/": (1789, 10, 3),
+    "cpu/": (571, 3, 1),
+    "graph/": (2855, 14, 2),
     "hooks/": (3756, 20, 4),
     "loss_scaling/": (2475, 11, 0),
     "offline/": (1174, 5, 1),
-    "oplists/": (1722, 8, 1),
-    "painting/": (3126, 16, 2),
-    "reporting/": (2174, 9, 1),
-    "rewriting/": (1819, 10, 2),
+    "oplists/": (1716, 8, 1),
+    "painting/": (3113, 16, 2),
+    "reporting/": (1845, 8, 1),
+    "rewriting/": (2380, 11, 2),
     "tools/": (6176, 26, 2),
     "*.py": (1469, 8, 4),
+<<<<<<< HEAD
     "all": (29928, 142, 23),
     "tests/": (40974, 272, 99),
+=======
+    "all": (29319, 140, 23),
+    "tests/": (42528, 282, 102),
+>>>>>>> main
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

@@ -34,9 +34,8 @@ from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import files
-from amp_tf.reporting.document_types import ProcessFacts
-from amp_tf.reporting.figures import percent
-from amp_tf.reporting.schema import GraphReport, RewriteReport
+from amp_tf.reporting.figures import GraphReport, percent
+from amp_tf.reporting.schema import ProcessFacts, RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.values import read_names, read_patterns
 

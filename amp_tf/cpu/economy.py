@@ -5,14 +5,11 @@ and a cast is paid wherever the types of neighbours differ; the cheapest choice 
 cut (:class:`amp_tf.graph.algorithms.Network`). *Does each island pay?* An island is a set of connected 16-bit nodes; if
 what it saves is less than the casts at its border, all of it stays in float32. So does an island without a product:
 what is left to win there is not worth the rounding. What runs in a loop is weighed as often as the loop is expected to
-iterate, so that a cast before a loop costs little beside what it saves in there.
+iterate. What TensorFlow computes in one kernel has one type: a bias gradient and the filter gradient that reads the
+same tensor, a bias and its activation and the product before them.
 
 Both need static shapes. What is not known is taken to be as large as the median of what is; where nothing is known,
 only the first question is asked.
-
-It runs only where amp_tf chooses the precision: naming one means all that the lists convert. The exact cut of
-ResNet-50's training graph takes 70 ms in plain Python. A bias gradient goes with the filter gradient that reads the
-same tensor, and a bias and its activation with the product before them, because TensorFlow computes them in one kernel.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
+from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.sizes import AttributeShapes, Shapes, element_count, shape_of
@@ -127,16 +125,15 @@ class Prices:
 
     def variant(self, node: Node) -> str:
         """What stands after the op of a product in the row of the table that tells its costs."""
-        op, attributes = self._view.ops[node], self._view.protos[node].attr
+        op, proto = self._view.ops[node], self._view.protos[node]
         kernel = filter_shape(self._view, node, self._shapes)
-        if op in SLOW_IF_STRIDED and any(stride > 1 for stride in attributes["strides"].list.i):
+        if op in SLOW_IF_STRIDED and any(stride > 1 for stride in proto.attr["strides"].list.i):
             return SLOW
         if op in SLOW_IF_LARGE and kernel is not None and math.prod(kernel[:2]) > VECTOR_TAPS:
             return SLOW
-        if any((value := attributes.get(name)) is not None and value.b for name in TRANSPOSING):
+        if any(value_of(proto, name).b for name in TRANSPOSING):
             return TRANSPOSED
-        layout = attributes.get("data_format")
-        if layout is None or layout.s not in CHANNELS_FIRST_LAYOUTS:
+        if value_of(proto, "data_format").s not in CHANNELS_FIRST_LAYOUTS:
             return ""
         return POINTWISE_FIRST if kernel is not None and math.prod(kernel[:-2]) == 1 else CHANNELS_FIRST
 
@@ -174,8 +171,14 @@ class _Port(NamedTuple):
 def drop_unprofitable(canvas: Canvas) -> None:
     """Takes allow paint off units that are cheaper in float32, as :func:`amp_tf.painting.paint.weigh` says."""
     ties: list[Sequence[Unit]] = [*(list(cluster.values()) for cluster in canvas.clusters), *recurrent_units(canvas)]
-    if canvas.resolution.asked is not None:
-        _drop_unasked(canvas, canvas.resolution.asked, ties)
+    if (asked := canvas.resolution.asked) is not None:  # no op pays: all but forced nodes and some ops
+        painted = np.flatnonzero(canvas.allow).tolist()
+        wanted = canvas.view.mask_with(asked)
+        kept = {unit for unit in painted if canvas.rule[unit] in FORCED or wanted[canvas.node_of[unit]]}
+        kept.update(*(tie for tie in ties if not kept.isdisjoint(tie)))
+        left = [unit for unit in painted if unit not in kept]
+        canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
+        canvas.weighed.update(dict.fromkeys(left, XLA_WIDENS))
         return
     weighing = Weighing(canvas, [*ties, *_kernel_pairs(canvas)])
     left = find_cheaper_in_float32(weighing)
@@ -191,17 +194,6 @@ def drop_unprofitable(canvas: Canvas) -> None:
             unforced = [unit for unit in island if canvas.rule[unit] not in FORCED]
             canvas.unpaint_allow(unforced, Rule.DOES_NOT_PAY)
             canvas.weighed.update(dict.fromkeys(unforced, balance))
-
-
-def _drop_unasked(canvas: Canvas, asked: Container[str], ties: Iterable[Sequence[Unit]]) -> None:
-    """Takes allow paint off all but forced nodes and some ops, where no op pays."""
-    ops, node_of = canvas.view.ops, canvas.node_of
-    painted = np.flatnonzero(canvas.allow).tolist()
-    kept = {unit for unit in painted if canvas.rule[unit] in FORCED or ops[node_of[unit]] in asked}
-    kept.update(*(tie for tie in ties if not kept.isdisjoint(tie)))
-    left = [unit for unit in painted if unit not in kept]
-    canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
-    canvas.weighed.update(dict.fromkeys(left, XLA_WIDENS))
 
 
 def _kernel_pairs(canvas: Canvas) -> list[list[Unit]]:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import whole_number
+from amp_tf.graph.attributes import value_of, whole_number
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.sizes import Shape, Shapes, element_count
 from amp_tf.graph.view import GraphView
@@ -71,8 +71,8 @@ class ListShapes:
 
     def attribute(self, node: int, name: str) -> int:
         """A number or switch of a node, 0 where it has none."""
-        value = self._view.protos[node].attr.get(name)
-        return int(value.i or value.b) if value is not None else 0
+        value = value_of(self._view.protos[node], name)
+        return int(value.i or value.b)
 
     def _of(self, node: int, port: int) -> Shape | None:
         found = self._found.get(node)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
+from amp_tf.graph.edits import attribute
 from amp_tf.graph.templates import Signature, Templates
 from amp_tf.graph.wire import mentioning
 
-if TYPE_CHECKING:
-    from amp_tf.graph.view import GraphView
-
 ARG_OP = "_Arg"
+CONST_OP = "Const"
 #: Holds the name of an argument that callers give. What a trace captured has none there, or a number, or, if it is a
 #: variable, :data:`CAPTURED`.
 USER_NAME = "_user_specified_name"
@@ -91,10 +90,14 @@ _get_attr = attrgetter("attr")
 _get_reads = attrgetter("reads")
 
 
+def value_of(node: Any, name: str) -> Any:
+    """The ``AttrValue`` of a node's attribute; an empty one where the node lacks it, which indexing would add."""
+    return node.attr[name] if name in node.attr else attribute()
+
+
 def is_channels_last(node: Any) -> bool:
     """Whether a node that has a layout counts channels along the last dimension."""
-    layout = node.attr.get("data_format")  # indexing would add it
-    return layout is None or layout.s in (b"", b"NHWC")
+    return value_of(node, "data_format").s in (b"", b"NHWC")
 
 
 _BYTES = {datatypes.INT32: 4, datatypes.INT64: 8}
@@ -102,33 +105,20 @@ _BYTES = {datatypes.INT32: 4, datatypes.INT64: 8}
 
 def floats(constant: Any) -> npt.NDArray[np.float32]:
     """The float32 values of a Const node, a repeated one once; none of any other node."""
-    value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
-    if value is None or value.tensor.dtype != datatypes.FLOAT:
+    tensor = value_of(constant, "value").tensor
+    if tensor.dtype != datatypes.FLOAT:
         return np.zeros(0, np.float32)
-    content = value.tensor.tensor_content
+    content = tensor.tensor_content
     if content:
         return np.frombuffer(content, "<f4", count=len(content) // 4)
-    return np.asarray(value.tensor.float_val, np.float32)
-
-
-def of_constants(
-    view: GraphView, figure: Callable[[npt.NDArray[np.float32]], Any], dtype: npt.DTypeLike
-) -> npt.NDArray[Any]:
-    """A figure of the values of each Const node, found once a kind: one entry a node, zero for all other nodes."""
-    found = np.zeros(view.node_count, dtype)
-    constants = np.asarray(view.nodes_with(("Const",)), np.int32)
-    _, first, kinds = np.unique(view.kinds[constants], return_index=True, return_inverse=True)
-    of_kind = [figure(floats(view.protos[node])) for node in constants[first]]
-    found[constants] = np.asarray(of_kind, dtype)[kinds]
-    return found
+    return np.asarray(tensor.float_val, np.float32)
 
 
 def whole_number(constant: Any) -> int | None:
     """The value of a Const node that is one whole number, ``None`` for any other."""
-    value = constant.attr.get("value")  # a look-up by index would add what a broken graph lacks
-    if value is None or value.tensor.dtype not in _BYTES:
+    tensor = value_of(constant, "value").tensor
+    if tensor.dtype not in _BYTES:
         return None
-    tensor = value.tensor
     if tensor.tensor_shape.unknown_rank or any(dim.size != 1 for dim in tensor.tensor_shape.dim):
         return None
     content = tensor.tensor_content

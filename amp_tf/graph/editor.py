@@ -204,10 +204,8 @@ def _retype_in_place(nodes: NodeTable, edits: Edits) -> tuple[NodeTable, Edits]:
     reoped = [reop.node for reop in edits.reops]  # their types change after their attributes
     left = []
     for retype in edits.retypes:
-        places = retype.places.nodes
-        is_done = (places < len(nodes)) & ~np.isin(places, reoped)
-        layout, is_done[is_done] = nodes.layout.with_types(retype.where(is_done).places, retype.data_type)
-        nodes = NodeTable(layout)
+        is_done = (retype.nodes < len(nodes)) & ~np.isin(retype.nodes, reoped)
+        nodes, is_done[is_done] = nodes.with_types(retype.where(is_done))
         left.append(retype.where(~is_done))
     return nodes, dataclasses.replace(edits, retypes=tuple(left))
 

@@ -16,50 +16,39 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from amp_tf.graph.datatypes import Mask, Node, Port, Unit
-from amp_tf.graph.wire import TypePlaces
-
-if TYPE_CHECKING:
-    from amp_tf.graph.view import GraphView
+from amp_tf.graph.datatypes import Indices, Mask, Node, Port
 
 Tensor = tuple[int, int]  #: a node and one of its output ports
 
 
 class Retype(NamedTuple):
-    """Types of nodes become another type, all the same one.
+    """Types of nodes become another type, all the same one; as parallel arrays of 32-bit integers.
 
     Attributes:
-        places: which types.
+        nodes: the node of each.
+        attributes: the number of its attribute's name.
+        indices: its place in the attribute's list, -1 for a single type.
+        names: of attributes.
         data_type: the ``DataType`` number.
     """
 
-    places: TypePlaces
+    nodes: Indices
+    attributes: Indices
+    indices: Indices
+    names: Sequence[str]
     data_type: int
-
-    @classmethod
-    def of_units(cls, view: GraphView, units: Sequence[Unit], data_type: int) -> Retype:
-        """The edit by which some units of a graph become a type."""
-        slots = [slot for signature in view.of_kind for slot in signature.slots]
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(slot.attr for slot in slots))}
-        attributes = view.of_slots(np.array([numbers[slot.attr] for slot in slots], np.int32))
-        indices = view.of_slots(np.array([slot.index for slot in slots], np.int32))
-        nodes = view.spread(np.arange(view.node_count, dtype=np.int32))
-        return cls(TypePlaces(nodes[units], attributes[units], indices[units], list(numbers)), data_type)
 
     def where(self, is_wanted: Mask) -> Retype:
         """Some of the changes."""
-        nodes, attributes, indices, names = self.places
-        return Retype(TypePlaces(nodes[is_wanted], attributes[is_wanted], indices[is_wanted], names), self.data_type)
+        nodes, attributes, indices = (column[is_wanted] for column in self[:3])
+        return Retype(nodes, attributes, indices, self.names, self.data_type)
 
     def each(self) -> Iterator[tuple[int, str, int]]:
         """The node, the attribute's name and the place in its list (-1 for a single type) of each change."""
-        nodes, attributes, indices, names = self.places
-        for node, attribute, index in zip(nodes.tolist(), attributes.tolist(), indices.tolist(), strict=True):
-            yield node, names[attribute], index
+        for node, attribute, index in zip(*(column.tolist() for column in self[:3]), strict=True):
+            yield node, self.names[attribute], index
 
 
 class Reop(NamedTuple):
@@ -115,13 +104,6 @@ class NewNode(NamedTuple):
         """Casts a tensor from one ``DataType`` to another."""
         return cls(name, "Cast", device, (source,), (), _cast_attributes(of, to))
 
-    @classmethod
-    def like(
-        cls, name: str, view: GraphView, model: int, inputs: tuple[Tensor, ...], after: tuple[int, ...]
-    ) -> NewNode:
-        """Does what another node does, on its device, with these inputs and waiting for these nodes."""
-        return cls(name, view.ops[model], view.devices[model], inputs, after, having(**view.protos[model].attr))
-
 
 @dataclasses.dataclass(frozen=True)
 class Edits:
@@ -154,7 +136,7 @@ class Edits:
     def remade(self, node_count: int) -> list[int]:
         """The nodes that are new, behind ``node_count`` old ones, or get another op, attributes or types, in order."""
         reoped = (reop.node for reop in self.reops)
-        retyped = (retype.places.nodes.tolist() for retype in self.retypes)
+        retyped = (retype.nodes.tolist() for retype in self.retypes)
         new = range(node_count, node_count + len(self.new))
         return sorted({*reoped, *itertools.chain.from_iterable(retyped), *new})
 

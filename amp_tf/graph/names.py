@@ -1,11 +1,10 @@
 """Names of nodes: which layer a node belongs to, by its path in Keras; which names are new, close or parts of others.
 
-A node carries the name scopes in which it was made, and these only nearly say which layer that was. Keras 3 opens a
-scope twice for each call, so ``encoder/block_1`` is ``net_1/encoder_1/block_1_1`` in ``fit``, and where a model has
-layers ``dense`` and ``dense_1``, the scope ``dense_1`` is that of the first. So scopes are recorded while a program's
-graphs are traced (:mod:`amp_tf.hooks.layer_paths`), each with the layer that opened it. The record is the one thing
-that decides about a graph without being in it; the graphs of files, and those that were traced before amp_tf was on,
-have none, and there a number at the end of a scope may be TensorFlow's or the layer's.
+A node carries the name scopes in which it was made, and these only nearly say which layer that was: Keras 3 opens a
+scope twice for each call, so ``encoder/block_1`` is ``net_1/encoder_1/block_1_1`` in ``fit``, and the scope ``dense_1``
+may be that of the layer ``dense``. So scopes are recorded while a program's graphs are traced
+(:mod:`amp_tf.hooks.layer_paths`), each with the layer that opened it. The graphs of files have no record, and there a
+number at the end of a scope may be TensorFlow's or the layer's.
 """
 
 from __future__ import annotations

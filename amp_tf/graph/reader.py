@@ -54,7 +54,7 @@ def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[st
         templates: the known ops.
         names_before: names with which those of the nodes may begin; where they do, the view shares them.
     """
-    found = nodes.layout.read()
+    found = nodes.read()
     names = _split_names(found, nodes, names_before)
     place = functools.partial(_place, "")
     if found.duplicate >= 0:

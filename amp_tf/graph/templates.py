@@ -14,6 +14,9 @@ from typing import Any, ClassVar
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 
+_MAX_PORTS = 1 << 20  # far above any real op; a mutated count must not make us build billions of ports
+_EXPORT_AGAIN = "Export the graph again; this one cannot run in TensorFlow either"
+
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
@@ -118,17 +121,12 @@ class Template:
         if value is None:
             attr = self._attrs[name]
             if not attr.HasField("default_value"):
-                raise GraphError(
-                    f"{node.op} needs the attribute {name!r}, which is missing",
-                    fix="Export the graph again; this one cannot run in TensorFlow either",
-                )
+                raise GraphError(f"{node.op} needs the attribute {name!r}, which is missing", fix=_EXPORT_AGAIN)
             value = attr.default_value
         count = len(value.list.type) if self._is_type_list.get(name) else value.i
         if not 0 <= count <= _MAX_PORTS:
-            raise GraphError(
-                f"attribute {name!r} of {node.op} is {count}, expected 0 to {_MAX_PORTS}",
-                fix="Export the graph again; this one cannot run in TensorFlow either",
-            )
+            what = f"attribute {name!r} of {node.op} is {count}, expected 0 to {_MAX_PORTS}"
+            raise GraphError(what, fix=_EXPORT_AGAIN)
         return int(count)
 
     def _build(self, counts: dict[str, int]) -> Signature:
@@ -170,10 +168,8 @@ def fixed_slot(op: str, data_type: int) -> Slot:
             reader adds the place.
     """
     if data_type == datatypes.INVALID or data_type != datatypes.base_type(data_type):
-        raise GraphError(
-            f"an argument or result of {op} has type {datatypes.type_name(data_type)}, which none can have",
-            fix="Export the graph again; this one cannot run in TensorFlow either",
-        )
+        what = f"an argument or result of {op} has type {datatypes.type_name(data_type)}, which none can have"
+        raise GraphError(what, fix=_EXPORT_AGAIN)
     return Slot("", -1, data_type, frozenset({data_type}))
 
 
@@ -278,9 +274,6 @@ def _registered_op_def(op: str) -> Any:
     from tensorflow.python.framework import op_def_registry
 
     return op_def_registry.get(op)
-
-
-_MAX_PORTS = 1 << 20  # far above any real op; a mutated count must not make us build billions of ports
 
 
 def referenced(node: Any) -> Iterator[str]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -49,24 +50,20 @@ class Case:
     after: GraphView
 
     @functools.cached_property
-    def _result_count(self) -> int:
-        """The number of a function's results, which are its last nodes; 0 for a graph."""
+    def old_numbers(self) -> Indices:
+        """For each node, the number that it had before, -1 for a new one: these follow the graph or function body."""
         protos = self.after.protos if self.after.function else ()
         bodies = [node for node, proto in enumerate(protos) if proto is not None]
-        return len(protos) - bodies[-1] - 1 if bodies else 0
+        results = len(protos) - bodies[-1] - 1 if bodies else 0  # of a function, which are its last nodes
+        first, count = self.before.node_count - results, self.after.node_count
+        numbers = np.full(count, -1, np.int32)
+        numbers[:first] = np.arange(min(first, count))
+        numbers[count - results :] = np.arange(first, first + results)
+        return numbers
 
     def old_ones(self, values: Sequence[str]) -> list[str]:
-        """Of one value a node, those of nodes that were there before: new ones follow the graph or function body."""
-        results = self._result_count
-        return [*values[: self.before.node_count - results], *values[len(values) - results :]]
-
-    def old_numbers(self) -> Indices:
-        """For each node, the number that it had before, -1 for a new one."""
-        results, count = self._result_count, self.before.node_count
-        numbers = np.full(self.after.node_count, -1, np.int32)
-        numbers[: count - results] = np.arange(count - results)
-        numbers[self.after.node_count - results :] = np.arange(count - results, count)
-        return numbers
+        """Of one value a node, those of nodes that were there before."""
+        return list(itertools.compress(values, (self.old_numbers >= 0).tolist()))
 
 
 def find_ring(ops: Sequence[str], links: npt.ArrayLike, node_count: int) -> int | None:
@@ -83,18 +80,6 @@ def find_ring(ops: Sequence[str], links: npt.ArrayLike, node_count: int) -> int 
     free = ~closing[sources]
     waiting = ~is_sorted(np.ones(node_count, np.bool_), sources[free], readers[free])
     return int(waiting.argmax()) if waiting.any() else None
-
-
-def _nodes_kept(case: Case) -> str:
-    return "" if case.old_ones(case.after.names) == case.before.names else "a node of the original graph is missing"
-
-
-def _ops_kept(case: Case) -> str:
-    return _first_change(case, "op", case.before.ops, case.after.ops)
-
-
-def _devices_kept(case: Case) -> str:
-    return _first_change(case, "device", case.before.devices, case.after.devices)
 
 
 def _first_change(case: Case, what: str, before: Sequence[str], after: Sequence[str]) -> str:
@@ -125,7 +110,7 @@ def _casts_wait(case: Case) -> bool:
 
 def _inputs_kept(case: Case) -> str:
     """Each node must read the tensors that it read before, or casts of them."""
-    before, after, old_number = case.before, case.after, case.old_numbers()
+    before, after, old_number = case.before, case.after, case.old_numbers
     edges = before.edges
     found_reader, found_node, found_port = _without_casts(after, old_number)
     if not np.array_equal(found_reader, edges.dst_node):
@@ -159,9 +144,9 @@ def _rest_kept(case: Case) -> str:
     before = case.before
     old, new = _table(case.original), _table(case.after)
     planned = before.protos if case.edits else old  # those of functions have more than the nodes of the body
-    node = old.layout.find_change(new.layout)
+    node = old.find_change(new)
     while node >= 0 and _rest(planned[node]) == _rest(new[node]):  # protobuf wrote the same otherwise, or a default
-        node = old.layout.find_change(new.layout, node + 1)
+        node = old.find_change(new, node + 1)
     if node < 0:  # what should have changed and did not
         edited = case.edits.remade(case.original.node_count)
         node = next((number for number in edited if _rest(planned[number]) != _rest(new[number])), -1)
@@ -188,9 +173,11 @@ def _table(view: GraphView) -> NodeTable:
 
 #: What is checked, with what gives a sentence on the first violation, or an empty string.
 CHECKS: Mapping[str, Callable[[Case], str]] = {
-    "nodes kept": _nodes_kept,
-    "ops kept": _ops_kept,
-    "devices kept": _devices_kept,
+    "nodes kept": lambda case: (
+        "" if case.old_ones(case.after.names) == case.before.names else "a node of the original graph is missing"
+    ),
+    "ops kept": lambda case: _first_change(case, "op", case.before.ops, case.after.ops),
+    "devices kept": lambda case: _first_change(case, "device", case.before.devices, case.after.devices),
     "no new cycle": _no_new_cycle,
     "inputs kept": _inputs_kept,
     "waits kept": _waits_kept,

@@ -10,17 +10,17 @@ import dataclasses
 import functools
 import itertools
 from array import array
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.attributes import ARG_OP, CAPTURED, USER_NAME, read_signatures, read_types
+from amp_tf.graph.attributes import ARG_OP, CAPTURED, CONST_OP, USER_NAME, floats, read_signatures, read_types
 from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.editor import EditedNodes
-from amp_tf.graph.edits import Edits, Tensor
+from amp_tf.graph.edits import Edits, NewNode, Retype, Tensor, having
 from amp_tf.graph.templates import Signature, Slot, Templates
 from amp_tf.graph.wire import Nodes
 
@@ -221,6 +221,14 @@ class GraphView:
         """An array with one entry a unit from one for each slot of each kind, in order."""
         return values[slots_of_units([len(signature.slots) for signature in self.of_kind], self.kinds)]
 
+    def of_constants(self, figure: Callable[[npt.NDArray[np.float32]], Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """A figure of the values of each Const node, found once a kind: one entry a node, zero for all other nodes."""
+        found = np.zeros(self.node_count, dtype)
+        constants = np.asarray(self.nodes_with((CONST_OP,)), np.int32)
+        _, first, kinds = np.unique(self.kinds[constants], return_index=True, return_inverse=True)
+        found[constants] = np.asarray([figure(floats(self.protos[node])) for node in constants[first]], dtype)[kinds]
+        return found
+
     def units(self, node: Node) -> range:
         return range(self.base[node], self.base[node + 1])
 
@@ -289,6 +297,20 @@ class GraphView:
     def adjacency(self) -> Adjacency:
         """Neighbours of each unit along the data edges."""
         return Adjacency(self.edges.src_unit, self.edges.dst_unit, self.unit_count)
+
+    def retyped(self, units: Sequence[Unit], data_type: int) -> Retype:
+        """The edit by which some units become a type."""
+        slots = [slot for signature in self.of_kind for slot in signature.slots]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(slot.attr for slot in slots))}
+        attributes = self.of_slots(np.array([numbers[slot.attr] for slot in slots], np.int32))
+        indices = self.of_slots(np.array([slot.index for slot in slots], np.int32))
+        nodes = self.spread(np.arange(self.node_count, dtype=np.int32))
+        return Retype(nodes[units], attributes[units], indices[units], list(numbers), data_type)
+
+    def copied(self, model: Node, name: str, inputs: Iterable[Tensor], after: tuple[Node, ...]) -> NewNode:
+        """A node that does what another does, on its device, with these inputs and waiting for these nodes."""
+        attributes = having(**self.protos[model].attr)
+        return NewNode(name, self.ops[model], self.devices[model], tuple(inputs), after, attributes)
 
     def after(self, edits: Edits, templates: Templates) -> GraphView:
         """The view of the edited graph, of which no bytes exist yet. Only a graph's, not a function's."""

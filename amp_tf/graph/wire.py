@@ -1,28 +1,19 @@
 """Graphs as bytes: the Python side of ``wire.c``, which reads the nodes of a serialized GraphDef into arrays.
 
 A serialized GraphDef is a sequence of fields, one for each node, and after them the rest (function library, versions).
-As Python's protobuf objects the same graph takes about five times the memory. So nodes are parsed when they are looked
-at, 1,024 at a time (Python's protobuf keeps a table of live wrappers that only grows), and the fields of nodes that
-nobody edits are copied from the old bytes into the new ones. Where ``a`` becomes 16 bit, its field alone is parsed,
-edited and written; or, if nothing but types of it change, these bytes are changed in their places::
+As Python's protobuf objects the same graph takes about five times the memory, and to make them half of a rewrite's
+time. So C (no allocation, no state) reads what every node says (name, inputs, device), and numbers the *kinds* of
+nodes: one op, the same attributes but for those whose names begin with an underscore, unless they give a type, a number
+or a list of types. Python looks into one node of each kind, 132 of an LSTM's 1,573. Nodes are parsed when they are
+looked at, 1,024 at a time, and the fields of nodes that nobody edits are copied from the old bytes into the new ones; a
+type is one byte, which is changed in its place::
 
     before   x = Placeholder() | a = MatMul(x, x) T=float32  | library, versions
     after    x = Placeholder() | a = MatMul(c, c) T=bfloat16 | c = Cast(x) | library, versions
 
-Source of the format: the encoding of protocol buffers (https://protobuf.dev/programming-guides/encoding).
-
-Python's protobuf made an object for each attribute of each node, twice a rewrite, which was half of its time: a
-two-layer LSTM's graph took 2.8 times as long as TensorFlow's own pass. C (500 lines, no allocation, no state) reads
-what every node says (name, inputs, device) into arrays and numbers the *kinds* of nodes: one op, the same attributes
-but for those whose names begin with an underscore, unless they give a type, a number or a list of types, which a
-function of the library may define. Python looks into one node of each kind, 132 of the LSTM's 1,573.
-
-A type is one byte on the wire, so that nearly all changes of types are made in their place; what is not written in one
-byte, such as a type that a node leaves to its op's default, goes through protobuf. Only bytes as protobuf itself writes
-them are read (fields in order, shortest numbers); all others are parsed and written again by protobuf first, so there
-is one reader for valid and hostile bytes. Tests compare it with protobuf on random and mutated graphs, at the edge of a
-page that must not be read. The compiled library is a part of the wheel like the shim; in a checkout ``python setup.py
-build_native --inplace`` makes it, and pytest does so by itself.
+Source of the format: the encoding of protocol buffers (https://protobuf.dev/programming-guides/encoding). Only bytes as
+protobuf itself writes them are read (fields in order, shortest numbers); all others are parsed and written again by
+protobuf first. In a checkout ``python setup.py build_native --inplace`` makes the library; pytest does so by itself.
 """
 
 from __future__ import annotations
@@ -36,12 +27,13 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from amp_tf.errors import AmpError, GraphError
 from amp_tf.graph.datatypes import Indices, Mask, Node
+from amp_tf.graph.edits import Retype
 
 CONTROL = -1  #: among the sources of inputs: a control input
 UNKNOWN = -2  #: among them, not a tensor of the graph; smaller numbers: a control input that names no node
@@ -105,22 +97,6 @@ class WireNodes:
     ports: Indices
 
 
-class TypePlaces(NamedTuple):
-    """Types of nodes, as parallel arrays of 32-bit integers.
-
-    Attributes:
-        nodes: the node of each.
-        attributes: the number of its attribute's name.
-        indices: its place in the attribute's list, -1 for a single type.
-        names: of attributes.
-    """
-
-    nodes: Indices
-    attributes: Indices
-    indices: Indices
-    names: Sequence[str]
-
-
 def find_nodes(data: bytes) -> array[int] | None:
     """The end of each of the node fields with which a serialized GraphDef begins.
 
@@ -134,94 +110,6 @@ def find_nodes(data: bytes) -> array[int] | None:
     ends = array("Q", bytes(8 * count))
     library.amp_tf_find_nodes(data, len(data), ends.buffer_info()[0])
     return ends
-
-
-class Layout:
-    """The bytes of nodes, and whether these are written as protobuf writes them.
-
-    Args:
-        data: a serialized GraphDef.
-        ends: the end of each node's field.
-        is_tail_opaque: fields of nodes that this version does not know are passed over. They must be their node's last,
-            where protobuf puts what it does not know.
-
-    Attributes:
-        is_usual: whether they are; others cannot be read.
-    """
-
-    def __init__(self, data: bytes, ends: array[int], *, is_tail_opaque: bool = False) -> None:
-        self.data = data
-        self.ends = ends
-        self._graph = _Graph(data=data, node_count=len(ends), ends=ends.buffer_info()[0], is_tail_opaque=is_tail_opaque)
-        self.is_usual = bool(_library().amp_tf_measure_nodes(ctypes.byref(self._graph)))
-
-    @property
-    def end(self) -> int:
-        """The end of the last node."""
-        return self.ends[-1] if self.ends else 0
-
-    def with_types(self, types: TypePlaces, data_type: int) -> tuple[Layout, Mask]:
-        """The same nodes with other types, where a type is one byte that can be changed in its place.
-
-        Args:
-            types: which.
-            data_type: their new ``DataType`` number, less than 128.
-
-        Returns:
-            The new layout, and whether each of the types was changed.
-        """
-        places = np.empty(len(types.nodes), np.uint64)
-        names = [name.encode() for name in types.names]
-        ends = np.cumsum([len(name) for name in names], dtype=np.uint64)
-        nodes, attributes, indices = (np.ascontiguousarray(each, np.int32) for each in types[:3])
-        columns = (nodes, attributes, indices, np.frombuffer(b"".join(names), np.uint8), ends, places)
-        addresses = [column.ctypes.data for column in columns]
-        _library().amp_tf_find_types(ctypes.byref(self._graph), len(places), *addresses)
-        is_found = places > 0
-        changed = io.BytesIO(self.data)  # copies once, when it is written to, and then hands out its own memory
-        with changed.getbuffer() as buffer:
-            np.asarray(buffer)[places[is_found]] = data_type
-        return Layout(changed.getvalue(), self.ends, is_tail_opaque=self._graph.is_tail_opaque), is_found
-
-    def find_change(self, after: Layout, first: int = 0) -> int:
-        """The first node whose control inputs or, types apart, attributes may not be in an edited graph what they were.
-
-        Args:
-            after: the edited graph, whose first nodes are these.
-            first: the node to begin with.
-
-        Returns:
-            Its number, or -1 if there is none.
-        """
-        graphs = (ctypes.byref(layout._graph) for layout in (self, after))
-        return int(_library().amp_tf_find_change(*graphs, first))
-
-    def read(self) -> WireNodes:
-        """Reads the nodes, which must be as usual."""
-        graph, count = _Graph.from_buffer_copy(self._graph), len(self.ends)  # threads may read at once
-        graph.entry_count = 1 << (2 * count).bit_length()
-        made = {
-            "names": np.empty(graph.names_size, np.uint8),
-            "name_ends": np.empty(count, np.uint64),
-            "input_counts": np.empty(count, np.int32),
-            **{column: np.empty(count, np.int32) for column in ("kinds", "firsts", "devices", "device_firsts")},
-            **{column: np.empty(graph.input_count, np.int32) for column in ("sources", "ports")},
-            "entries": np.empty(3 * graph.entry_count, np.int32),
-        }
-        for column, values in made.items():
-            setattr(graph, column, values.ctypes.data)
-        _library().amp_tf_read_nodes(ctypes.byref(graph))
-        return WireNodes(
-            names=made["names"].tobytes(),
-            duplicate=graph.duplicate,
-            kinds=made["kinds"],
-            firsts=made["firsts"][: graph.kind_count].tolist(),
-            devices=made["devices"],
-            device_firsts=made["device_firsts"][: graph.device_count].tolist(),
-            input_counts=made["input_counts"],
-            sources=made["sources"],
-            ports=made["ports"],
-        )
 
 
 @functools.cache
@@ -270,17 +158,21 @@ class NodeTable(Nodes):
     """The nodes of a serialized GraphDef, to be looked at only. Each access parses them, unless all are one piece.
 
     Args:
-        layout: where the nodes are in the bytes of a graph.
+        data: a serialized GraphDef.
+        ends: the end of each node's field.
+        is_tail_opaque: fields of nodes that this version does not know are passed over. They must be their node's last,
+            where protobuf puts what it does not know.
 
     Attributes:
-        layout: as given; reads what they say, attributes apart, and changes types in their places.
+        data: as given.
+        is_usual: whether the nodes are written as protobuf writes them; others cannot be read.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self._data = layout.data
-        self._ends = layout.ends
+    def __init__(self, data: bytes, ends: array[int], *, is_tail_opaque: bool = False) -> None:
+        self.data, self._ends = data, ends
         self._parsed: Any = None  # a GraphDef of all nodes
+        self._graph = _Graph(data=data, node_count=len(ends), ends=ends.buffer_info()[0], is_tail_opaque=is_tail_opaque)
+        self.is_usual = bool(_library().amp_tf_measure_nodes(ctypes.byref(self._graph)))
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -306,7 +198,7 @@ class NodeTable(Nodes):
 
     def span(self, first: int, end: int) -> memoryview:
         """The bytes of some nodes one after the other, field headers included, without a copy."""
-        return memoryview(self._data)[self._start(first) : self._start(end)]
+        return memoryview(self.data)[self._start(first) : self._start(end)]
 
     def some(self, numbers: Iterable[int]) -> Sequence[Any]:
         """The NodeDefs of some numbers.
@@ -314,17 +206,84 @@ class NodeTable(Nodes):
         Raises:
             GraphError: the bytes of one are not a NodeDef.
         """
-        fields = b"".join([self._data[self._start(number) : self._ends[number]] for number in numbers])
+        fields = b"".join([self.data[self._start(number) : self._ends[number]] for number in numbers])
         return parse_graph(fields).node  # type: ignore[no-any-return]
 
     def mentioning(self, text: str) -> list[int]:
         """The numbers of the nodes in whose bytes a text stands, at whatever place."""
-        places = [found.start() for found in re.finditer(re.escape(text.encode()), self._data)]
+        places = [found.start() for found in re.finditer(re.escape(text.encode()), self.data)]
         numbers = np.unique(np.searchsorted(np.array(self._ends), places, side="right"))
         return numbers[numbers < len(self)].tolist()  # type: ignore[no-any-return]
 
     def _start(self, number: int) -> int:
         return self._ends[number - 1] if number else 0
+
+    @property
+    def end(self) -> int:
+        """The end of the last node."""
+        return self._ends[-1] if self._ends else 0
+
+    def with_types(self, retype: Retype) -> tuple[NodeTable, Mask]:
+        """The same nodes with other types, where a type is one byte that can be changed in its place.
+
+        Args:
+            retype: to a type whose number is less than 128.
+
+        Returns:
+            The new table, and whether each of the types was changed.
+        """
+        places = np.empty(len(retype.nodes), np.uint64)
+        names = [name.encode() for name in retype.names]
+        ends = np.cumsum([len(name) for name in names], dtype=np.uint64)
+        nodes, attributes, indices = (np.ascontiguousarray(each, np.int32) for each in retype[:3])
+        columns = (nodes, attributes, indices, np.frombuffer(b"".join(names), np.uint8), ends, places)
+        addresses = [column.ctypes.data for column in columns]
+        _library().amp_tf_find_types(ctypes.byref(self._graph), len(places), *addresses)
+        is_found = places > 0
+        changed = io.BytesIO(self.data)  # copies once, when it is written to, and then hands out its own memory
+        with changed.getbuffer() as buffer:
+            np.asarray(buffer)[places[is_found]] = retype.data_type
+        return NodeTable(changed.getvalue(), self._ends, is_tail_opaque=self._graph.is_tail_opaque), is_found
+
+    def find_change(self, after: NodeTable, first: int = 0) -> int:
+        """The first node whose control inputs or, types apart, attributes may not be in an edited graph what they were.
+
+        Args:
+            after: the edited graph, whose first nodes are these.
+            first: the node to begin with.
+
+        Returns:
+            Its number, or -1 if there is none.
+        """
+        graphs = (ctypes.byref(layout._graph) for layout in (self, after))
+        return int(_library().amp_tf_find_change(*graphs, first))
+
+    def read(self) -> WireNodes:
+        """Reads the nodes, which must be as usual."""
+        graph, count = _Graph.from_buffer_copy(self._graph), len(self._ends)  # threads may read at once
+        graph.entry_count = 1 << (2 * count).bit_length()
+        made = {
+            "names": np.empty(graph.names_size, np.uint8),
+            "name_ends": np.empty(count, np.uint64),
+            "input_counts": np.empty(count, np.int32),
+            **{column: np.empty(count, np.int32) for column in ("kinds", "firsts", "devices", "device_firsts")},
+            **{column: np.empty(graph.input_count, np.int32) for column in ("sources", "ports")},
+            "entries": np.empty(3 * graph.entry_count, np.int32),
+        }
+        for column, values in made.items():
+            setattr(graph, column, values.ctypes.data)
+        _library().amp_tf_read_nodes(ctypes.byref(graph))
+        return WireNodes(
+            names=made["names"].tobytes(),
+            duplicate=graph.duplicate,
+            kinds=made["kinds"],
+            firsts=made["firsts"][: graph.kind_count].tolist(),
+            devices=made["devices"],
+            device_firsts=made["device_firsts"][: graph.device_count].tolist(),
+            input_counts=made["input_counts"],
+            sources=made["sources"],
+            ports=made["ports"],
+        )
 
 
 class SerializedGraph:
@@ -346,17 +305,17 @@ class SerializedGraph:
     rest: Any
 
     def __init__(self, data: bytes) -> None:
-        layout = _layout_of(data)
-        if layout is None or self._take_rest(layout).node:
+        nodes = _nodes_of(data)
+        if nodes is None or self._take_rest(nodes).node:
             # Another program wrote it in another way: protobuf writes it again.
-            layout = _layout_of(parse_graph(data).SerializeToString(), is_tail_opaque=True)
-            if layout is None:
+            nodes = _nodes_of(parse_graph(data).SerializeToString(), is_tail_opaque=True)
+            if nodes is None:
                 raise _unreadable(data, "a node has fields of another kind than this version knows")
-            self._take_rest(layout)
-        self.node = NodeTable(layout)
+            self._take_rest(nodes)
+        self.node = nodes
 
-    def _take_rest(self, layout: Layout) -> Any:
-        self.rest_data = layout.data[layout.end :]
+    def _take_rest(self, nodes: NodeTable) -> Any:
+        self.rest_data = nodes.data[nodes.end :]
         self.rest = parse_graph(self.rest_data)
         return self.rest
 
@@ -372,10 +331,10 @@ def read_table(data: bytes) -> NodeTable:
     Raises:
         GraphError: these are not nodes.
     """
-    layout = _layout_of(data, is_tail_opaque=True)
-    if layout is None:
+    nodes = _nodes_of(data, is_tail_opaque=True)
+    if nodes is None:
         raise _unreadable(data, "a node is cut off")
-    return NodeTable(layout)
+    return nodes
 
 
 def table_of(protos: Iterable[Any]) -> NodeTable:
@@ -414,11 +373,11 @@ def pieces(values: Sequence[Any]) -> Iterator[Any]:
         yield values[start : start + PIECE]
 
 
-def _layout_of(data: bytes, *, is_tail_opaque: bool = False) -> Layout | None:
-    """Where the nodes are; ``None`` if they are not written as protobuf writes them."""
+def _nodes_of(data: bytes, *, is_tail_opaque: bool = False) -> NodeTable | None:
+    """The nodes of a graph; ``None`` if they are not written as protobuf writes them."""
     ends = find_nodes(data)
-    layout = None if ends is None else Layout(data, ends, is_tail_opaque=is_tail_opaque)
-    return layout if layout is not None and layout.is_usual else None
+    nodes = None if ends is None else NodeTable(data, ends, is_tail_opaque=is_tail_opaque)
+    return nodes if nodes is not None and nodes.is_usual else None
 
 
 def _unreadable(data: bytes, why: str) -> GraphError:

@@ -67,10 +67,9 @@ def write(most_seconds: float = float("inf")) -> None:
 
             from amp_tf.hooks import summary
             from amp_tf.reporting import files
-            from amp_tf.reporting.document import make_document
 
             seconds = min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds()))
-            document = make_document(summary.report(), seconds=seconds)
+            document = summary.report().document(seconds=seconds)
             name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
             Path(folder).mkdir(parents=True, exist_ok=True)
             files.put(Path(folder) / f"{name}.json", json.dumps(document))

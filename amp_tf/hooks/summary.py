@@ -21,9 +21,8 @@ from amp_tf.hooks import state as process_state
 from amp_tf.oplists.hardware import Hardware
 
 if TYPE_CHECKING:
-    from amp_tf.reporting.document_types import ProcessFacts
     from amp_tf.reporting.process import Totals
-    from amp_tf.reporting.schema import RewriteReport
+    from amp_tf.reporting.schema import ProcessFacts, RewriteReport
 
 EAGER = (
     "TensorFlow ran no graph of four nodes or more (it runs eagerly what is not in a tf.function, in Keras' fit, "
@@ -223,7 +222,7 @@ def process_facts() -> ProcessFacts:
     """Program, settings, devices, loss scales and times of this process, as a report shows them."""
     from amp_tf.oplists.op_names import registered_rows
     from amp_tf.reporting import process
-    from amp_tf.reporting.document_types import ProcessFacts
+    from amp_tf.reporting.schema import ProcessFacts
 
     state, totals = process_state.current(), process.totals()
     whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered_rows()}  # each op once

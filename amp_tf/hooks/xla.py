@@ -18,9 +18,8 @@ A SavedModel that is exported while amp_tf is on gets the original float32 funct
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from amp_tf.config import AmpConfig
@@ -29,13 +28,11 @@ from amp_tf.hooks import notices
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.rewriting.clones import Clone, RewrittenFunction, rewrite_with_callees
 
 XLA_COMPILE = "_XlaMustCompile"
 
 _config: AmpConfig | None = None
 _patches, _saving = Patches(), Patches()
-_numbers = itertools.count()
 _rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()  # AtomicFunctions, by name
 
 
@@ -86,7 +83,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
 
     from amp_tf.reporting import process
     from amp_tf.reporting.schema import RewriteReport
-    from amp_tf.rewriting.pipeline import rewrite_program
+    from amp_tf.rewriting.pipeline import name_clones, rewrite_program
 
     context = function._bound_context
     original = context.get_function_def(function.name)
@@ -100,40 +97,46 @@ def _convert(function: Any, config: AmpConfig) -> None:
     callees = called_by(original, lambda name: None if name.encode() in _rewritten else find(name))
     settings = notices.known_only(config)
     results = rewrite_program(original, [*callees.values()], settings, hardware(), library, traced=function)
-    bodies = dict(zip((original.signature.name, *callees), results, strict=True))
-    result = rewrite_with_callees(
-        original,
-        rewrite_body=lambda definition: bodies[definition.signature.name].graph,
-        lookup=callees.get,
-        new_name=lambda name: f"{name}_amp_tf_{next(_numbers)}",
-    )
-    if result.definition is not original:
-        _register(function, original, result)
+    if changed := name_clones([*callees.values(), original], [*results[1:], results[0]]):
+        _register(function, original, changed)
         notices.warn_if_slow(config)
     reports = [graph for result in results for graph in result.report.graphs]
     process.record(RewriteReport(tuple(reports)), way="xla")
 
 
 def called_by(definition: Any, find: Callable[[str], Any]) -> dict[str, Any]:
-    """The FunctionDefs that a FunctionDef calls, directly or not, by name; ``find`` gives ``None`` for what is none."""
+    """The FunctionDefs that a FunctionDef calls, directly or not, by name, each after those that it calls itself.
+
+    ``find`` gives ``None`` for what is none. Python's stack is too short for a chain of a thousand calls.
+    """
     found: dict[str, Any] = {}
-    waiting = [definition]
-    while waiting:
-        for name in dict.fromkeys(name for node in waiting.pop().node_def for name in referenced(node)):
-            if name not in found and (function := find(name)) is not None:
-                found[name] = function
-                waiting.append(function)
+    seen, path = {definition.signature.name}, [(definition, _calls(definition))]
+    while path:
+        function, calls = path[-1]
+        called = next((name for name in calls if name not in seen), None)
+        if called is None:
+            found[function.signature.name] = path.pop()[0]
+        elif (inner := find(called)) is not None:
+            path.append((inner, _calls(inner)))
+        seen.add(called)
+    del found[definition.signature.name]
     return found
 
 
-def _register(function: Any, original: Any, result: RewrittenFunction) -> None:
+def _calls(definition: Any) -> Iterator[str]:
+    return (name for node in definition.node_def for name in referenced(node))
+
+
+def _register(function: Any, original: Any, changed: Mapping[str, Any]) -> None:
+    """Puts its new definition, which is the last that changed, in a function's place, and registers the clones."""
     context = function._bound_context
+    *copies, (_, definition) = changed.items()
     clones: dict[str, Any] = {}
-    for clone in result.clones:
-        clones[clone.definition.signature.name] = _atomic_clone(function, clone, clones)
+    for name, clone in copies:
+        clones[clone.signature.name] = _atomic_clone(function, name.encode(), clone, clones)
     context.remove_function(function.name)
     try:
-        context.add_function_def(result.definition)
+        context.add_function_def(definition)
     except Exception:
         context.add_function_def(original)
         raise
@@ -144,23 +147,22 @@ def _register(function: Any, original: Any, result: RewrittenFunction) -> None:
     _rewritten[function.name] = function
 
 
-def _atomic_clone(function: Any, clone: Clone, made: dict[str, Any]) -> Any:
+def _atomic_clone(function: Any, original: bytes, clone: Any, made: dict[str, Any]) -> Any:
     """Registers a clone, as long as the returned object lives, which has the graph that the user wrote."""
     from tensorflow.python.eager.polymorphic_function import atomic_function, function_type_utils
     from tensorflow.python.framework import function_def_to_graph
 
-    name = clone.original.encode()
-    source = next((child for child in function._children if getattr(child, "name", None) == name), None)
+    source = next((child for child in function._children if getattr(child, "name", None) == original), None)
     if isinstance(source, atomic_function.AtomicFunction):
         function_type, graph, options = source.function_type, source._cached_graph, source.call_options
     else:
-        graph = function_def_to_graph.function_def_to_graph(clone.definition)
+        graph = function_def_to_graph.function_def_to_graph(clone)
         function_type = function_type_utils.derive_from_graph(graph)
-        options = atomic_function.CallOptions(is_stateful=clone.definition.signature.is_stateful)
+        options = atomic_function.CallOptions(is_stateful=clone.signature.is_stateful)
     context = function._bound_context
-    context.add_function_def(clone.definition)
+    context.add_function_def(clone)
     return atomic_function.AtomicFunction(
-        clone.definition.signature.name, context, function_type, list(made.values()), options, graph
+        clone.signature.name, context, function_type, list(made.values()), options, graph
     )
 
 

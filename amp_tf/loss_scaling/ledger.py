@@ -15,10 +15,9 @@ import itertools
 import math
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from amp_tf.errors import AmpError
-from amp_tf.reporting.document_types import Curve
 
 DEFAULT_MAX_SKIPS = 100
 _MOST_AT_FLOOR = 10  # skipped steps in a row, because a few bad batches can bring the scale to its floor
@@ -154,7 +153,6 @@ _FIXES = {
     ),
 }
 
-
 _MOST = 64  # scalers
 _POINTS = 512  # of a curve; beyond that, every second one is dropped
 
@@ -202,14 +200,16 @@ def statuses() -> tuple[list[tuple[str, Status]], int]:
     return [(entry.label, status) for entry, status in _looks()], _dropped
 
 
-def curves() -> list[Curve]:
+def curves() -> list[dict[str, Any]]:
     """The loss scale over time of each scaler that made a step."""
     found = [(entry, now, {*entry.points, (now.steps, now.scale, now.skipped)}) for entry, now in _looks()]
-    return [Curve(entry.label, now.scale, now.steps, now.skipped, sorted(points)) for entry, now, points in found]
+    return [
+        {"label": entry.label, "scale": now.scale, "steps": now.steps, "skipped": now.skipped, "points": sorted(points)}
+        for entry, now, points in found
+    ]
 
 
 def _looks() -> list[tuple[_Entry, Status]]:
-    """The scalers that made a step, each with its current status."""
     with _lock:
         entries = list(_entries.values())
     found = []

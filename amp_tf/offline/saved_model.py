@@ -29,7 +29,7 @@ from amp_tf.offline.reading import (
 from amp_tf.offline.weights import store_weights
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
-from amp_tf.reporting.schema import GraphReport, RewriteReport, Weights
+from amp_tf.reporting.schema import RewriteReport, Weights
 from amp_tf.rewriting.pipeline import rewrite
 
 _FINGERPRINT_FILE = "fingerprint.pb"  # contains a hash of the old graph
@@ -106,18 +106,18 @@ def rewrite_saved_model(
     """
     with saved_model_of(src) as source:
         model = read_saved_model(source)
-        reports: list[GraphReport] = []
+        reports: list[RewriteReport] = []
         stores_weights = weights != WEIGHTS[0]
         preserved = [frozenset(preserved_nodes(meta_graph)) for meta_graph in model.meta_graphs]
         for meta_graph, names in zip(model.meta_graphs, preserved, strict=True):
             result = rewrite(
                 meta_graph.graph_def, config, preserve=names, hardware=hardware, stores_weights=stores_weights
             )
-            reports += result.report.graphs
+            reports.append(result.report)
             if result.changed:
                 meta_graph.graph_def.CopyFrom(result.graph)
         stored = store_weights(model, Checkpoint(source), preserved) if stores_weights else None
-    return model, RewriteReport(tuple(reports), weights=stored)
+    return model, RewriteReport(tuple(graph for report in reports for graph in report.graphs), weights=stored)
 
 
 def _check_target(source: Path, target: Path, is_replaced: bool) -> None:

@@ -23,7 +23,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import connected
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.editor import apply_to_function, apply_to_graph
-from amp_tf.graph.edits import Edits, NewNode, Reop, Retype, Rewire, attribute
+from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, attribute
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.reader import RETVAL_OP, read_function, read_graph
 from amp_tf.graph.templates import Templates, find_loop_bodies, referenced
@@ -417,5 +417,5 @@ def _edits(view: GraphView, changes: _Changes) -> Edits:
             name = fresh.make(view.names[node])
             rewires.append(Rewire(node, 1, view.node_count + len(new), 0))
             new.append(NewNode.cast(name, source, view.devices[node], of=datatypes.FLOAT, to=data_type))
-    retypes = tuple(Retype.of_units(view, sorted(found), data_type) for data_type, found in units.items())
+    retypes = tuple(view.retyped(sorted(found), data_type) for data_type, found in units.items())
     return Edits(reops=tuple(reops), retypes=retypes, rewires=tuple(rewires), new=tuple(new))

@@ -4,17 +4,13 @@ Source: TensorFlow's own kernel registry, matched the way ``IsKernelRegisteredFo
 (or the kernel serves every device), the kernel's label is the node's, and every constrained attribute has only types
 that the kernel allows.
 
-There are two ways to ask. ``TryFindKernelClass`` (``tensorflow/python/util/kernel_registry.cc``) looks one node up in
-TensorFlow's hash table, which takes microseconds, but writes a warning to stderr where it finds nothing.
-``get_registered_kernels_for_op`` (``tensorflow/python/framework/kernels.py``) is silent and goes over all of the more
-than 10,000 kernels for each op, which takes a millisecond or two of a program's first step. So the first is asked about
-ops of the table that have 16-bit kernels in every supported TensorFlow, and the second about all others.
+There are two ways to ask. ``TryFindKernelClass`` (``tensorflow/python/util/kernel_registry.cc``) takes microseconds,
+but writes a warning to stderr where it finds nothing; it is asked about ops of the table that have 16-bit kernels in
+every supported TensorFlow. ``get_registered_kernels_for_op`` (``tensorflow/python/framework/kernels.py``) is silent,
+goes over all of the more than 10,000 kernels, and is asked about the others.
 
-Kernels are asked for everywhere. TensorFlow converts allow-list nodes without looking, and the graph then fails to run.
-For ``_FusedConv2D`` the kernels alone decide: TensorFlow's remapper itself makes it in bfloat16, which its definition
-does not list. Where a TensorFlow build has no kernels for a device type at all (a GPU target on a CPU build),
-availability is not known, and is assumed. They are asked for when a graph needs them: a thread that asks at import
-would cost every program, and Python 3.12 warns of forks beside threads.
+Where a TensorFlow build has no kernels for a device type at all (a GPU target on a CPU build), availability is not
+known, and is assumed. Kernels are asked for when a graph needs them.
 
 The registry knows types alone. On CPUs, oneDNN computes most of float32, and of bfloat16 where the CPU has AVX-512.
 What it does not compute, TensorFlow's own kernels do (Eigen's). They refuse some of what other attributes ask for, once

@@ -1,19 +1,17 @@
 """Ops by the names that users give: those of custom libraries, and those in their list changes that do nothing.
 
 *Ops of custom libraries* are registered, each in one line that says on which list it belongs. A registration is a row
-of the table for every device. It counts for all graphs that are rewritten afterwards, in whatever way, until the
-process ends; what the user's settings say of the op wins. TensorFlow need not know the op yet, and has the last word:
-without a 16-bit kernel on its device, the op stays float32 as any other does.
+of the table for every device, and counts for all graphs that are rewritten afterwards, until the process ends; what the
+user's settings say of the op wins. TensorFlow need not know the op yet, and has the last word: without a 16-bit kernel
+on its device, the op stays float32 as any other does.
 
-*A name that TensorFlow does not know* is an error of the API: what a rewrite is asked to convert must be loaded before
-it, so the name is misspelt or its library was forgotten. In the hooks it is no failure, because a program may load its
-ops after its first graph: they say so once, leave the name out, and look again at each graph.
+*A name that TensorFlow does not know* is an error of the API: the name is misspelt or its library was forgotten. In the
+hooks it is no failure, because a program may load its ops after its first graph: they say so once, leave the name out,
+and look again at each graph.
 
 *A removal that changes nothing* is never an error: the lists of GPUs and CPUs differ, and to leave all lists before
-joining one is the way to move an op wherever it is. It is reported once, where no other setting concerns the op.
-
-To join is enough: the op leaves the list that it was on. On two lists at once TensorFlow's pass stops, so nothing that
-works there means something else.
+joining one is the way to move an op wherever it is. It is reported once, where no other setting concerns the op. To
+join is enough: the op leaves the list that it was on.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import flood
-from amp_tf.graph.attributes import ARG_OP
+from amp_tf.graph.attributes import ARG_OP, value_of
 from amp_tf.graph.datatypes import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import Shapes
@@ -279,8 +279,8 @@ def _judge_outer_products(view: GraphView, list_of: Mapping[str, str], node_code
     Difference "outer-product": TensorFlow looks at no equations.
     """
     for node in view.nodes_with(JUDGED_AS):
-        equation = view.protos[node].attr.get("equation")  # a look-up by index would add what a broken graph lacks
-        inputs, arrow, result = (equation.s if equation else b"").replace(b" ", b"").partition(b"->")
+        equation = value_of(view.protos[node], "equation").s
+        inputs, arrow, result = equation.replace(b" ", b"").partition(b"->")
         sums_nothing = arrow and set(inputs.replace(b",", b"")) <= set(result)  # an ellipsis counts as one label
         if node_codes[node] == _CODES[ALLOW] and sums_nothing:
             node_codes[node] = _CODES.get(list_of.get(JUDGED_AS[view.ops[node]], ""), 0)

@@ -51,17 +51,20 @@ class Obstacles:
         refused: node to what it asks for that no 16-bit kernel of its device computes (:data:`kernels.REFUSALS`).
     """
 
-    rule_of: Mapping[int, Rule]
-    forced: Mapping[int, Rule]
-    unmatched: tuple[str, ...]
+    rule_of: Mapping[int, Rule] = dataclasses.field(default_factory=dict)
+    forced: Mapping[int, Rule] = dataclasses.field(default_factory=dict)
+    unmatched: tuple[str, ...] = ()
     locked: Locked = NOTHING_LOCKED
     of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
     refused: Mapping[Node, str] = dataclasses.field(default_factory=dict, hash=False)
 
 
+NO_OBSTACLES = Obstacles()
+
+
 @dataclasses.dataclass(frozen=True)
 class Folded:
-    """Nodes that have another meaning or place since :mod:`amp_tf.cpu.folding` prepared the graph for the painting.
+    """Nodes that have another meaning or place since :mod:`amp_tf.rewriting.folding` prepared the graph.
 
     Attributes:
         scales: multiplications that now scale a filter; they stay in float32, so that the filter is rounded once.
@@ -91,7 +94,7 @@ def find_obstacles(
     Without a target there are none. Shapes tell layers of the lock file apart, and groups of convolutions.
     """
     if resolution.target is None:
-        return Obstacles({}, {}, ())
+        return NO_OBSTACLES
     rule_of: dict[int, Rule] = {}
     forced: dict[int, Rule] = {}
     wanted = resolution.target.device_type

@@ -3,14 +3,11 @@
 *Inexact kernels.* A sum that is kept in the 16-bit type stops growing: 256 and 1 are 256 in bfloat16. Elu and Selu
 compute exp(x) - 1 in 16 bit, LogSoftmax the logarithm of a sum that is rounded to 1. ``python -m
 benchmarks.kernel_accuracy`` asks all elementwise kernels for every number: no other that may be 16 bit loses more than
-8 units on CPUs. AvgPoolGrad and ResizeNearestNeighborGrad add in their own type as well, up to 3 units off on average
-for windows of 16 × 16, and stay as they are.
+8 units on CPUs.
 
 *Gelus.* ``tf.nn.gelu`` makes five nodes (with an Erf in TensorFlow 2.16, with an Erfc later), or nine where it
-approximates. Left in float32 behind a 16-bit product they cost casts and as many passes over its result; with the
-product's type they cost nothing, and oneDNN's kernel computes them in float32, before it rounds once. They have it
-where the products around them are 16 bit; without oneDNN, or with the remapper off, they round five or nine times
-instead.
+approximates. With the type of the product before them they cost nothing, because oneDNN's kernel computes them in
+float32, before it rounds once; without oneDNN, or with the remapper off, they round five or nine times instead.
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ import dataclasses
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import of_constants
 from amp_tf.graph.datatypes import Mask, Node
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas, units_of
@@ -143,7 +142,7 @@ def _asking(need: Need, values: Values, moving: Mask, weighted: list[tuple[Node,
         return asking, asking if need.position is None else np.zeros_like(asking)
     # Who takes a value from another that may be like it asks; not from a single number. A value and its own mean, or
     # weighted mean, share their rounding: there the mean alone is needed, with what moves it.
-    single = of_constants(values.view, lambda number: number.size == 1, np.bool_)
+    single = values.view.of_constants(lambda number: number.size == 1, np.bool_)
     differences, totals = values.nodes_of(table.SUBTRACTING), values.nodes_of(table.TOTALS)
     means = totals | values.downstream(totals, through=moving)
     made, scaling = values.behind(moving), values.nodes_of(table.SCALING)

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import ARG_OP, of_constants
+from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Mask
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
@@ -137,7 +137,7 @@ def find_origins(values: Values, users: Mask) -> tuple[Mask, Mask]:
         users: products, and calls of functions that compute some.
     """
     product = values.downstream(users, through=~users)
-    sizes = of_constants(values.view, _largest, np.float32)
+    sizes = values.view.of_constants(_largest, np.float32)
     given = _given(values.view) | _updates(values, users) | ((sizes >= GREAT) & (sizes < NEVER))
     multiplied = values.nodes_of(table.MULTIPLIED)
     masks = multiplied & values.readers_of(sizes >= NEVER)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +14,10 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.view import GraphView, compact
 from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
-from amp_tf.painting.eligibility import Obstacles
-from amp_tf.painting.locked import NOTHING_LOCKED, Locked
+from amp_tf.painting.eligibility import NO_OBSTACLES, Obstacles
 from amp_tf.painting.reasons import IMPOSSIBLE, Balance, Reason, Rule
 from amp_tf.precision import Precision
 
-_NO_OBSTACLES = Obstacles({}, {}, ())
 _KEPT = ("is_float32", "type_allowed", "convertible", "allow", "deny", "rule", "weighed")  # of the canvas
 
 
@@ -37,7 +37,11 @@ class Marks:
     deny: Flags
     rule: Flags
     cause: Indices
-    weighed: dict[int, Balance | str]
+    weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
+
+
+_NOTHING: Any = np.zeros(0, np.int32)
+NO_MARKS = Marks(*[_NOTHING] * 9)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +52,7 @@ class Painting:
         view: the graph that was painted.
         precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
         converted: the units that become 16 bit, in order.
-        unmatched: name rules that matched no node.
-        locked: what the lock file keeps in float32.
-        of_scopes: the patterns of the scopes in this graph, each with whether it matched a node.
+        obstacles: what forbids to touch nodes, and what forces them.
         to_split: fused products of whose bias or activation float32 is asked.
         why_nothing: where nothing is converted, the rule that explains it; else ``None``.
         detail: more words on ``why_nothing``.
@@ -59,14 +61,11 @@ class Painting:
     view: GraphView
     precision: Precision | None
     converted: Sequence[Unit]
-    unmatched: tuple[str, ...] = ()
-    locked: Locked = NOTHING_LOCKED
-    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
+    obstacles: Obstacles = NO_OBSTACLES
     to_split: Sequence[Node] = ()
     why_nothing: Rule | None = None
     detail: str = ""
-    _marks: Marks | None = None
-    _obstacles: Obstacles = _NO_OBSTACLES
+    _marks: Marks = NO_MARKS
 
     @classmethod
     def blank(cls, view: GraphView, rule: Rule, detail: str) -> Painting:
@@ -82,9 +81,7 @@ class Painting:
             view=canvas.view,
             precision=canvas.target.precision,
             converted=converted,
-            unmatched=canvas.obstacles.unmatched,
-            locked=canvas.obstacles.locked,
-            of_scopes=canvas.obstacles.of_scopes,
+            obstacles=canvas.obstacles,
             to_split=tuple(canvas.to_split),
             why_nothing=_why_nothing(canvas) if nothing else None,
             _marks=Marks(
@@ -93,7 +90,6 @@ class Painting:
                 cause=np.asarray(canvas.cause, np.int32),
                 **{name: getattr(canvas, name) for name in _KEPT},
             ),
-            _obstacles=canvas.obstacles,
         )
 
     def is_f16(self) -> Mask:
@@ -105,14 +101,14 @@ class Painting:
         """Of each unit, whether it stays in float32 although nothing forbids to touch its node."""
         may: Mask = np.asarray(self.view.dtypes) == datatypes.FLOAT
         may &= self.precision is not None
-        for node in self._obstacles.rule_of:
+        for node in self.obstacles.rule_of:
             may[self.view.units(node)] = False
         may[self.converted] = False
         return may
 
     def also(self, units: Sequence[Unit], rule: Rule) -> Painting:
         """The same painting with more units that become 16 bit."""
-        if not units or self._marks is None:
+        if not units:
             return self
         marks = dataclasses.replace(self._marks, allow=self._marks.allow.copy(), rule=self._marks.rule.copy())
         marks.allow[units], marks.rule[units] = 1, rule
@@ -132,82 +128,70 @@ class Painting:
 
     def converted_nodes(self) -> list[Node]:
         """The nodes of which at least one type becomes 16 bit, in order."""
-        if self._marks is None:
-            return []
         return np.unique(self._marks.node_of[self.converted]).tolist()  # type: ignore[no-any-return]
 
     def count(self, rule: Rule) -> int:
         """How many nodes a rule left its mark on."""
-        marks = self._marks
-        return 0 if marks is None else len(np.unique(marks.node_of[marks.rule == rule]))
+        return len(np.unique(self._marks.node_of[self._marks.rule == rule]))
 
     def reason(self, node: Node) -> Reason:
         """Why a node has its precision: the rule for the type of its result, or else for its first float32 type."""
         marks = self._marks
-        if marks is None or self.why_nothing is Rule.NO_TARGET:
+        if self.why_nothing is Rule.NO_TARGET:
             return Reason(Rule.NO_TARGET, detail=self.detail)
         units = [unit for unit in self.view.units(node) if marks.is_float32[unit]]
         if not units:
             return Reason(Rule.NO_FLOAT32)
         unit = next((unit for unit in units if marks.allow[unit]), None)
         if unit is None:
-            if node in self._obstacles.rule_of:
-                return Reason(self._obstacles.rule_of[node])
+            if node in self.obstacles.rule_of:
+                return Reason(self.obstacles.rule_of[node])
             unit = units[0]
         rule, weighed = self._rule(unit, node), marks.weighed.get(unit)
         if rule is Rule.DOES_NOT_PAY and weighed is not None:
             return Reason(rule, detail=str(weighed), balance=weighed if isinstance(weighed, Balance) else None)
-        detail = self._obstacles.refused.get(node, "") if rule is Rule.NO_KERNEL else ""
-        cause = self._cause(unit)
-        name = self.view.names[self._node_of(cause)] if cause >= 0 else ""
+        detail = self.obstacles.refused.get(node, "") if rule is Rule.NO_KERNEL else ""
+        cause = self._before[unit]
+        name = "" if cause == unit else self.view.names[marks.node_of[cause]]
         return Reason(rule, name, f"with {detail}" if detail else "")
 
     def trail(self, node: Node) -> list[str]:
         """The names of the nodes along which the decision came, from this one to where it began."""
-        names, unit, seen = [self.view.names[node]], self._painted_unit(node), set[Unit]()
-        while unit >= 0 and unit not in seen and (before := self._cause(unit)) >= 0:
+        names, unit, seen = [self.view.names[node]], self._first_painted.get(node), set[Unit]()
+        while unit is not None and unit not in seen and (before := int(self._before[unit])) != unit:
             seen.add(unit)
             unit = before
-            names.append(self.view.names[self._node_of(unit)])
+            names.append(self.view.names[self._marks.node_of[unit]])
         return names
 
-    def origin(self, node: Node, known: dict[Unit, Unit]) -> Node:
-        """The last node of :meth:`trail`, for many nodes.
+    @functools.cached_property
+    def origins(self) -> Indices:
+        """For each node the last one of its :meth:`trail`."""
+        found, last = np.arange(self.view.node_count, dtype=np.int32), self._before
+        for _ in range(len(last).bit_length()):  # each time twice as far
+            last = last[last]
+        found[[*self._first_painted]] = self._marks.node_of[last[[*self._first_painted.values()]]]
+        return found
 
-        Args:
-            node: one of the graph.
-            known: where the ways from units end, as found before; what is found now is added.
-        """
-        unit = self._painted_unit(node)
-        if unit < 0:
-            return node
-        passed = []
-        while unit not in known:
-            passed.append(unit)
-            known[unit] = unit  # where it begins, or a circle closes
-            before = self._cause(unit)
-            unit = unit if before < 0 else before
-        known.update(dict.fromkeys(passed, known[unit]))
-        return self._node_of(known[unit])
+    @functools.cached_property
+    def _first_painted(self) -> dict[Node, Unit]:
+        """Of each node that has paint, its first float32 unit that has."""
+        painted = np.flatnonzero(self._marks.is_float32 & (self._marks.allow | self._marks.deny))
+        nodes, first = np.unique(self._marks.node_of[painted], return_index=True)
+        return dict(zip(nodes.tolist(), painted[first].tolist(), strict=True))
 
-    def _node_of(self, unit: Unit) -> Node:
-        assert self._marks is not None
-        return int(self._marks.node_of[unit])
-
-    def _painted_unit(self, node: Node) -> Unit:
-        """The first float32 unit of a node that has paint; -1 for none."""
+    @functools.cached_property
+    def _before(self) -> Indices:
+        """For each unit the one that brought its precision about; itself where its rule needs none."""
         marks = self._marks
-        if marks is None:
-            return -1
-        painted = (u for u in self.view.units(node) if marks.is_float32[u] and (marks.allow[u] or marks.deny[u]))
-        return next(painted, -1)
+        caused = np.isin(marks.rule, [rule for rule in Rule if "{cause}" in rule.words]) & (marks.cause != NO_CAUSE)
+        return np.where(caused, marks.cause, np.arange(len(caused), dtype=np.int32))
 
     def _rule(self, unit: Unit, node: Node) -> Rule:
         marks = self._marks
-        assert marks is not None
         if marks.rule[unit]:
             return Rule(int(marks.rule[unit]))
-        if not marks.listed[unit] and node not in self._obstacles.forced:
+        if not marks.listed[unit] and node not in self.obstacles.forced:
             return Rule.NOT_LISTED
         if self.view.signatures[node].holds_functions:
             return Rule.CALLS_FUNCTION
@@ -216,13 +200,6 @@ class Painting:
         if not marks.convertible[unit]:
             return Rule.NO_KERNEL
         return Rule.NOTHING_TO_CONVERT if self.why_nothing else Rule.NO_ALLOW_NEIGHBOUR
-
-    def _cause(self, unit: Unit) -> Unit:
-        """The unit that brought a unit's precision about; -1 where its rule needs none."""
-        marks = self._marks
-        assert marks is not None
-        needs_cause = marks.rule[unit] and "{cause}" in Rule(int(marks.rule[unit])).words
-        return int(marks.cause[unit]) if needs_cause else NO_CAUSE
 
 
 def _why_nothing(canvas: Canvas) -> Rule:

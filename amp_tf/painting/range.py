@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from amp_tf.graph.attributes import floats, of_constants
+from amp_tf.graph.attributes import floats
 from amp_tf.graph.datatypes import Mask
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
@@ -55,7 +55,7 @@ def keep_in_range(canvas: Canvas) -> None:
         allow2 = MatMul(infer1, x)    f16
     """
     view, precision = canvas.view, canvas.target.precision
-    is_extreme = of_constants(view, lambda values: not _holds(precision, values), np.bool_)
+    is_extreme = view.of_constants(lambda values: not _holds(precision, values), np.bool_)
     constants: list[int] = np.flatnonzero(is_extreme).tolist()
     # Products that constants reach as large, or as small, as they are; 0.9999999 is 1 to a product.
     sized = [node for node in constants if not _is_nearly_one(precision, np.abs(floats(view.protos[node])).ravel())]

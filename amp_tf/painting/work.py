@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from amp_tf.graph.attributes import whole_number
+from amp_tf.graph.attributes import value_of, whole_number
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.sizes import NOMINAL_BATCH, Shape, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
@@ -44,8 +44,7 @@ def filter_shape(view: GraphView, node: Node, shapes: Shapes) -> Shape | None:
 
 def operations_of(view: GraphView, node: Node, shapes: Shapes) -> float | None:
     """The floating-point operations of one run of a product, ``None`` where the shapes that tell are not known."""
-    equation = view.protos[node].attr.get("equation") if view.ops[node] == "Einsum" else None
-    labels = equation.s.decode(errors="replace") if equation else ""
+    labels = value_of(view.protos[node], "equation").s.decode(errors="replace") if view.ops[node] == "Einsum" else ""
     outputs = shapes.output_shapes(view.names[node])
     return count_operations(view.ops[node], input_shapes(view, node, shapes), outputs, labels)
 

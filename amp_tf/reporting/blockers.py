@@ -19,13 +19,15 @@ from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.painting.paint import NO_CHANGE, RULES, Change
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting.document_types import KINDS
 from amp_tf.reporting.figures import GraphFigures
 
 MOST = 12  #: roots that are tried
 TOGETHER = 3  #: how many of the best are tried together
 
-DENY, NO_LIST, KERNEL, NAME, LOCK, SCOPE, DEVICE, FETCHED, COST, SHAPE, ACCURACY, STRUCTURE = KINDS
+#: What keeps work in float32, as the document has it.
+DENY, NO_LIST, KERNEL, NAME, LOCK, SCOPE = "deny list", "no list", "no kernel", "name rule", "lock file", "scope"
+DEVICE, FETCHED, COST, SHAPE = "device", "fed or fetched", "not faster", "unknown shape"
+ACCURACY, STRUCTURE = "accuracy", "structure"
 
 _KIND_OF = {
     Rule.DENY_LIST: DENY,
@@ -51,7 +53,7 @@ class Root:
     """Why nodes stay in float32.
 
     Attributes:
-        kind: one of :data:`KINDS`.
+        kind: one of the words above.
         what: the op, the pattern, the layer, the device, or the rule in words.
         rules: the rows of the painting that make it, for accuracy, or the patterns that match together.
         why: the rows in words.
@@ -217,7 +219,7 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
     rule = graph.reasons[node].rule
     if rule in _NO_ROOT:
         return None
-    origin = graph.report.painting.origin(node, graph.origins) if graph.reasons[node].cause else node
+    origin = int(graph.report.painting.origins[node]) if graph.reasons[node].cause else node
     rule = graph.reasons[origin].rule
     if rows := tuple(row.name for row in RULES if rule in row.reasons):
         return Root(ACCURACY, rows[0], rows, rule.words.partition(", by {cause}")[0])

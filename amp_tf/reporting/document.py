@@ -1,4 +1,4 @@
-"""The document: a report as plain data. ``report-1.schema.json`` beside this file describes it.
+"""The document: a report as plain data. ``report-1.schema.json`` beside this file describes it, and a test compares.
 
 Page, notebook and command line are made of it. Unknown values are ``null``; a node's unremarkable figures are absent.
 Operations and times are those of one run of each graph, loops of unknown length counted as ten iterations.
@@ -7,76 +7,61 @@ Operations and times are those of one run of each graph, loops of unknown length
 from __future__ import annotations
 
 import collections
-import dataclasses
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 
 from amp_tf.graph.names import layer_of, path_of
 from amp_tf.precision import Precision
-from amp_tf.reporting import document_types as types
 from amp_tf.reporting import figures
-from amp_tf.reporting.blockers import Blocker, find_blockers
-from amp_tf.reporting.document_types import ProcessFacts
-from amp_tf.reporting.figures import GraphFigures, InsertedCast
+from amp_tf.reporting.blockers import find_blockers
+from amp_tf.reporting.figures import GraphFigures, GraphReport, InsertedCast
 from amp_tf.reporting.text import why_no_node
 
-if TYPE_CHECKING:
-    from amp_tf.reporting.schema import RewriteReport, StoredVariable
-
 _NS_PER_MS = 1e6
-_UNREMARKABLE: dict[Literal["operations", "bytes", "runs"], float] = {"operations": 0.0, "bytes": 0.0, "runs": 1.0}
+_UNREMARKABLE = {"operations": 0.0, "bytes": 0.0, "runs": 1.0}
 
 
-def make_document(report: RewriteReport, *, seconds: float = math.inf) -> dict[str, Any]:
-    """Makes the document of a report.
+def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> dict[str, Any]:
+    """What a document says of graphs.
 
     Args:
-        report: of a rewrite or of a process.
+        graphs: the reports of some.
         seconds: the time limit: as many blockers are tried as fit in.
     """
     end = time.monotonic() + seconds
-    graphs = [GraphFigures(graph) for graph in report.graphs]
-    known = [graph for graph in graphs if graph.report.basis is not None]
-    rows = [_graph(graph) for graph in graphs]
-    figures_found, ops = _figures(known) if known else None, _ops(graphs)
+    found = list(map(GraphFigures, graphs))
+    known = [graph for graph in found if graph.report.basis is not None]
+    rows = [_graph(graph) for graph in found]
+    figures_found, ops = _figures(known) if known else None, _ops(found)
     blockers, together = find_blockers(known, seconds=end - time.monotonic())
-    facts = report.facts or ProcessFacts()
     return {
-        "schema": types.KIND,
-        "schema_version": types.SCHEMA_VERSION,
-        "converted": report.converted,
-        "total": report.total,
-        "casts": report.casts,
-        "precisions": [precision.value for precision in report.precisions],
-        "why_nothing": why_no_node(report.why_nothing) if report.why_nothing else None,
-        "summary": report.summary,
-        "process": dict(facts.process),
-        "totals": dict(facts.totals),
-        "settings": [dict(setting) for setting in facts.settings],
-        "devices": [dict(device) for device in facts.devices],
-        "hooks": dict(facts.hooks),
-        "loss_scales": [{**dataclasses.asdict(curve), "points": list(curve.points)} for curve in facts.loss_scales],
-        "steps": [dict(row) for row in facts.steps],
         "figures": figures_found,
         "ops": ops,
-        "blockers": [_blocker_row(blocker) for blocker in blockers],
+        "blockers": [
+            {
+                "kind": blocker.root.kind,
+                "what": blocker.root.what,
+                "nodes": blocker.nodes,
+                "operations": blocker.operations,
+                "example": blocker.example,
+                "gain": blocker.gain,
+                "gain_products": blocker.products,
+                "gain_nodes": blocker.converted,
+                "remedy": blocker.root.remedy,
+            }
+            for blocker in blockers
+        ],
         "together": together
         and {"roots": [{"kind": r.kind, "what": r.what} for r in together.roots], "gain": together.gain},
         "graphs": rows,
-        **({} if report.weights is None else {"weights": list(map(_weight, report.weights.variables))}),
     }
 
 
-def _weight(one: StoredVariable) -> types.WeightRow:
-    shape, precision = list(one.shape), one.precision.value
-    return {"name": one.name, "key": one.key, "shape": shape, "precision": precision, "why": one.why}
-
-
-def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
+def _figures(graphs: Sequence[GraphFigures]) -> dict[str, Any]:
     sums: dict[str, float] = collections.defaultdict(float)
     times: dict[str, float] = collections.defaultdict(float)
     has_costs = all(map(_has_costs, graphs))
@@ -95,7 +80,7 @@ def _figures(graphs: Sequence[GraphFigures]) -> types.Figures:
             times["casts"] += taken
     products = sums["products_f16"] + sums["products_float32"]
     float32, now, casts = (times[name] / _NS_PER_MS for name in ("float32", "now", "casts"))
-    milliseconds: types.Times = {"float32": float32, "now": now, "casts": casts}
+    milliseconds = {"float32": float32, "now": now, "casts": casts}
     # The peak is that of the graph that takes the most in float32.
     peak_before, peak_now = max((graph.basis.peaks for graph in graphs if graph.basis.peaks), default=(0.0, 0.0))
     return {
@@ -124,37 +109,19 @@ def _cast_time(graph: GraphFigures, cast: InsertedCast) -> float | None:
     return time * float(graph.figures.runs[cast.node])
 
 
-def _ops(graphs: Iterable[GraphFigures]) -> list[types.OpRow]:
-    counts: dict[str, tuple[types.Counts, types.Counts]] = {}
+def _ops(graphs: Iterable[GraphFigures]) -> list[dict[str, Any]]:
+    counts: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
     for graph in graphs:
         has_basis = graph.report.basis is not None
         work = graph.figures.work if has_basis else np.zeros(graph.view.node_count)
         narrow = graph.is_narrow if has_basis else graph.is_f16
         for op, is_f16, operations in zip(graph.view.ops, narrow.tolist(), work.tolist(), strict=True):
             nodes, work_of_op = counts.setdefault(op, ({"f16": 0, "float32": 0}, {"f16": 0.0, "float32": 0.0}))
-            kind: Literal["f16", "float32"] = "f16" if is_f16 else "float32"
+            kind = "f16" if is_f16 else "float32"
             nodes[kind] += 1
             work_of_op[kind] += operations
-    rows: list[types.OpRow] = [{"op": op, "nodes": nodes, "operations": work} for op, (nodes, work) in counts.items()]
-
-    def total(counts: types.Counts) -> float:
-        return counts["f16"] + counts["float32"]
-
-    return sorted(rows, key=lambda row: (-total(row["operations"]), -total(row["nodes"])))
-
-
-def _blocker_row(blocker: Blocker) -> types.BlockerRow:
-    return {
-        "kind": blocker.root.kind,
-        "what": blocker.root.what,
-        "nodes": blocker.nodes,
-        "operations": blocker.operations,
-        "example": blocker.example,
-        "gain": blocker.gain,
-        "gain_products": blocker.products,
-        "gain_nodes": blocker.converted,
-        "remedy": blocker.root.remedy,
-    }
+    rows = ({"op": op, "nodes": nodes, "operations": work} for op, (nodes, work) in counts.items())
+    return sorted(rows, key=lambda row: (-sum(row["operations"].values()), -sum(row["nodes"].values())))
 
 
 def _graph(graph: GraphFigures) -> dict[str, Any]:
@@ -169,13 +136,13 @@ def _graph(graph: GraphFigures) -> dict[str, Any]:
         "folded": report.folded,
         "hoisted": report.basis.hoisted if report.basis else None,
         "why_nothing": why_no_node(report.why_nothing) if report.why_nothing else None,
-        "layers": [{**layer.to_row(), "keras": layer.keras} for layer in report.painting.locked.layers],
+        "layers": [{**layer.to_row(), "keras": layer.keras} for layer in report.painting.obstacles.locked.layers],
         "nodes": list(_nodes(graph)),
         "inserted_casts": [_cast(graph, cast) for cast in report.basis.casts] if report.basis else [],
     }
 
 
-def _nodes(graph: GraphFigures) -> Iterator[types.FullNodeRow]:
+def _nodes(graph: GraphFigures) -> Iterator[dict[str, Any]]:
     view, is_f16 = graph.view, graph.is_f16.tolist()
     precision = (graph.report.precision or Precision.FLOAT32).value
     columns: dict[str, list[float]] = {}
@@ -184,7 +151,7 @@ def _nodes(graph: GraphFigures) -> Iterator[types.FullNodeRow]:
         arrays = {"operations": found.operations, "bytes": found.bytes(graph.is_f16), "runs": found.runs}
         columns = {name: array.tolist() for name, array in arrays.items()}
     for node, reason in enumerate(graph.reasons):
-        row: types.FullNodeRow = {
+        row: dict[str, Any] = {
             "name": view.names[node],
             "op": view.ops[node],
             "precision": precision if is_f16[node] else Precision.FLOAT32.value,
@@ -208,7 +175,7 @@ def _nodes(graph: GraphFigures) -> Iterator[types.FullNodeRow]:
         yield row
 
 
-def _cast(graph: GraphFigures, cast: InsertedCast) -> types.CastRow:
+def _cast(graph: GraphFigures, cast: InsertedCast) -> dict[str, Any]:
     name, f16 = graph.view.names[cast.node], (graph.report.precision or Precision.FLOAT32).value
     elements, taken = figures.elements_of(graph.basis, cast.node, cast.port), _cast_time(graph, cast)
     return {

@@ -11,14 +11,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.datatypes import Unit
-from amp_tf.graph.sizes import KnownShapes, Shapes, element_count
+from amp_tf.graph.names import layer_of
+from amp_tf.graph.sizes import KnownShapes, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import CASTS, CLEAR, CPU, DENY, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.targets import Resolution
@@ -28,9 +28,7 @@ from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
 from amp_tf.painting.work import count_runs, operations_of
-
-if TYPE_CHECKING:
-    from amp_tf.reporting.schema import GraphReport
+from amp_tf.precision import Precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,27 +204,8 @@ class Products:
 NO_PRODUCTS = Products()
 
 
-def node_times(basis: Basis, figures: Figures) -> tuple[Any, Any]:
-    """The time of all runs of each node in float32 and in 16 bit, in ns; zero where it is unknown."""
-    from amp_tf.cpu.economy import Prices  # where costs are asked for: a GPU's are not known
-
-    in_float32, in_f16 = np.zeros((2, basis.view.node_count))
-    measured = basis.resolution.costs.elements  # ops that only move values take time, too
-    is_measured = basis.view.mask_with(measured)
-    is_timed = is_measured & (np.nan_to_num(figures.elements) > 0) | (np.nan_to_num(figures.work) > 0)
-    prices = Prices(basis.view, basis.shapes, basis.resolution.costs)
-    for node in np.flatnonzero(is_timed).tolist():
-        if figures.is_product[node]:
-            operations, elements = figures.operations[node], np.nan_to_num(figures.elements[node])
-            pair = prices.product_of(node, float(operations), float(elements))
-        else:
-            pair = prices.op(node, float(figures.largest[node]))
-        in_float32[node], in_f16[node] = pair
-    return in_float32 * figures.runs, in_f16 * figures.runs
-
-
 def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[Any, Any]:
-    """The time of all runs of each node in the original float32 graph and now, without casts, in ns.
+    """The time of all runs of each node in the original float32 graph and now, without casts, in ns; zero if unknown.
 
     What TensorFlow computes with a product takes no time of its own
     (:func:`amp_tf.painting.kernels.computed_with_products`). Where normalization was folded, its multiplication ran
@@ -236,25 +215,32 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
     Args:
         is_f16: for each node, whether it computes in 16 bit.
     """
-    before, in_f16 = node_times(basis, figures)
+    from amp_tf.cpu.economy import Prices  # where costs are asked for: a GPU's are not known
+
+    before, in_f16 = np.zeros((2, basis.view.node_count))
+    costs = basis.resolution.costs
+    is_measured = basis.view.mask_with(costs.elements)  # ops that only move values take time, too
+    is_timed = is_measured & (np.nan_to_num(figures.elements) > 0) | (np.nan_to_num(figures.work) > 0)
+    prices = Prices(basis.view, basis.shapes, costs)
+    for node in np.flatnonzero(is_timed).tolist():
+        if figures.is_product[node]:
+            operations, elements = figures.operations[node], np.nan_to_num(figures.elements[node])
+            before[node], in_f16[node] = prices.product_of(node, float(operations), float(elements))
+        else:
+            before[node], in_f16[node] = prices.op(node, float(figures.largest[node]))
     now = np.where(is_f16, in_f16, before)
     now[[*basis.folded.fused, *computed_with_products(basis.view, is_f16)]] = 0.0
-    all_float32 = np.zeros_like(is_f16)
     moved = basis.folded.fused | basis.folded.lifted
-    before[[node for node in computed_with_products(basis.view, all_float32) if node not in moved]] = 0.0
-    for source, node in basis.view.edges.rows("src_node", "dst_node"):
-        if source in basis.folded.scales:
-            in_float32, _ = basis.resolution.costs.of_op(
-                basis.view.ops[source], float(elements_of(basis, node, 0) or 0)
-            )
-            before[source] = in_float32 * figures.runs[source]
-    return before, now
+    before[[node for node in computed_with_products(basis.view, np.zeros_like(is_f16)) if node not in moved]] = 0.0
+    for scale, product in basis.view.edges.rows("src_node", "dst_node"):
+        if scale in basis.folded.scales:
+            before[scale], _ = costs.of_op(basis.view.ops[scale], float(elements_of(basis, product, 0) or 0))
+    return before * figures.runs, now * figures.runs
 
 
 def elements_of(basis: Basis, node: int, port: int) -> int | None:
     """How many elements a result has; ``None`` if unknown."""
-    shapes = basis.shapes.output_shapes(basis.view.names[node])
-    return element_count(shapes[port]) if port < len(shapes) else None
+    return element_count(shape_of(basis.shapes, basis.view.names[node], port))
 
 
 def _is_own(view: GraphView, node: int) -> bool:
@@ -280,26 +266,88 @@ def _computes(view: GraphView) -> Any:
 def _count_elements(view: GraphView, shapes: Shapes) -> tuple[Any, Any]:
     """For each node, the elements of all its float32 tensors, and of the largest one whose size is known."""
     total, largest = np.zeros(view.node_count), np.full(view.node_count, np.nan)
+    counts = [
+        [math.nan if (known := element_count(shape)) is None else known for shape in shapes.output_shapes(name)]
+        for name in view.names
+    ]
     is_float32 = (np.asarray(view.dtypes) == datatypes.FLOAT).tolist()
-    counts: list[list[float]] = []
-
-    def add(node: int, sizes: list[float], port: int) -> None:
-        count = sizes[port] if port < len(sizes) else math.nan
-        total[node] += count
-        if not (math.isnan(count) or largest[node] >= count):
-            largest[node] = count
-
-    for node, name in enumerate(view.names):
-        sizes = [math.nan if (n := element_count(shape)) is None else n for shape in shapes.output_shapes(name)]
-        counts.append(sizes)
-        base = view.base[node]
-        for port, slot in enumerate(view.signatures[node].outputs):
-            if is_float32[base + slot]:
-                add(node, sizes, port)
-    for source, port, node, unit in view.edges.rows("src_node", "src_port", "dst_node", "dst_unit"):
+    written = (
+        (node, port, node, view.base[node] + slot)
+        for node, signature in enumerate(view.signatures)
+        for port, slot in enumerate(signature.outputs)
+    )
+    for source, port, node, unit in (*written, *view.edges.rows("src_node", "src_port", "dst_node", "dst_unit")):
         if is_float32[unit]:
-            add(node, counts[source], port)
+            count = counts[source][port] if port < len(counts[source]) else math.nan
+            total[node] += count
+            largest[node] = np.fmax(largest[node], count)
     return total, largest
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeReport:
+    """The precision of one node, and why.
+
+    Attributes:
+        name, op: the node.
+        function: the function that holds it, empty for the graph itself.
+        precision: what its result is computed in.
+        reason: why.
+    """
+
+    name: str
+    op: str
+    function: str
+    precision: Precision
+    reason: Reason
+
+    @property
+    def layer(self) -> str:
+        """The path of its layer in Keras where it was recorded, else the outermost scopes of its name."""
+        return layer_of(self.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphReport:
+    """One graph or function body.
+
+    Attributes:
+        function: the function's name, empty for a graph.
+        way: how it came: ``"offline"``, ``"grappler"`` or ``"xla"``.
+        precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
+        total: nodes seen.
+        converted: nodes converted.
+        casts: casts inserted.
+        why_nothing: where nothing was converted, why; else ``None``.
+        is_revisit: the graph had been rewritten before (TensorFlow runs its optimizers twice).
+        painting: what was decided, for :attr:`nodes`.
+        folded: normalizations that were multiplied into the filter of the convolution before them.
+        products: how much of the work of matrix products and convolutions is 16 bit.
+        basis: what its figures are found from; ``None`` where no report was asked for before it was rewritten.
+    """
+
+    function: str
+    way: str
+    precision: Precision | None
+    total: int
+    converted: int
+    casts: int
+    why_nothing: Reason | None
+    is_revisit: bool
+    painting: Painting = dataclasses.field(repr=False, compare=False)
+    folded: int = 0
+    products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
+    basis: Basis | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    @property
+    def nodes(self) -> Iterator[NodeReport]:
+        """Every node, in the order of the graph."""
+        converted = set(self.painting.converted_nodes())
+        view = self.painting.view
+        for node, (name, op) in enumerate(zip(view.names, view.ops, strict=True)):
+            is_converted = node in converted and self.precision is not None
+            precision = self.precision if is_converted and self.precision else Precision.FLOAT32
+            yield NodeReport(name, op, self.function, precision, self.painting.reason(node))
 
 
 class GraphFigures:
@@ -312,7 +360,6 @@ class GraphFigures:
     def __init__(self, report: GraphReport) -> None:
         self.report = report
         self.view = report.painting.view
-        self.origins: dict[Unit, Unit] = {}  #: cache of where decisions came from
 
     @functools.cached_property
     def reasons(self) -> list[Reason]:

@@ -27,8 +27,8 @@ from typing import Any
 
 from amp_tf.errors import FileError
 from amp_tf.graph.names import layer_of
-from amp_tf.reporting.document_types import KIND, SCHEMA_VERSION
 
+KIND, SCHEMA_VERSION = "amp_tf.report", 1  #: of documents
 _MOST_UNPACKED, _MOST_TIMES = 256 << 20, 20  # weights hardly compress, and Keras does not try
 _PAGES = (".html", ".htm")
 PREFIX = "amp_tf/"  #: of the names of scalars for TensorBoard

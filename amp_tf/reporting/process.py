@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from amp_tf.painting.locked import Match, surest
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
-from amp_tf.reporting.figures import NO_PRODUCTS, Products
-from amp_tf.reporting.schema import GraphReport, RewriteReport
+from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, Products
+from amp_tf.reporting.schema import RewriteReport
 
 MAX_CONVERTED = 250_000  # nodes of the graphs in which something was converted; a node takes about 200 bytes
 MAX_UNTOUCHED = 50_000  # nodes of the others
@@ -58,6 +58,7 @@ class Totals:
 
     def plus(self, graph: GraphReport) -> Totals:
         """The totals with one more graph."""
+        obstacles = graph.painting.obstacles
         used = (*self.precisions, graph.precision) if graph.converted and graph.precision else self.precisions
         return Totals(
             graphs={**self.graphs, graph.way: self.graphs.get(graph.way, 0) + 1},
@@ -66,13 +67,13 @@ class Totals:
             casts=self.casts + graph.casts,
             products=self.products.plus(graph.products),
             precisions=tuple(dict.fromkeys(used)),
-            locked=tuple(surest((*self.locked, *graph.painting.locked.matches)).values()),
+            locked=tuple(surest((*self.locked, *obstacles.locked.matches)).values()),
             fused=self.fused + graph.painting.count(Rule.NO_FUSED_KERNEL),
             of_scopes={
-                pattern: self.of_scopes.get(pattern, False) or graph.of_scopes.get(pattern, False)
-                for pattern in {**self.of_scopes, **graph.of_scopes}
+                pattern: self.of_scopes.get(pattern, False) or obstacles.of_scopes.get(pattern, False)
+                for pattern in {**self.of_scopes, **obstacles.of_scopes}
             },
-            unmatched=tuple(rule for rule in graph.unmatched if rule in self.unmatched or not self.graphs),
+            unmatched=tuple(rule for rule in obstacles.unmatched if rule in self.unmatched or not self.graphs),
         )
 
 

@@ -13,48 +13,20 @@ import enum
 import functools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amp_tf.errors import ConfigError
 from amp_tf.graph.names import matcher
 from amp_tf.painting.locked import describe, surest
-from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
-from amp_tf.reporting.figures import NO_PRODUCTS, Products
+from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, NodeReport, Products
 from amp_tf.values import LAYER, check_pattern
 
 if TYPE_CHECKING:
-    from amp_tf.reporting.document_types import ProcessFacts
-    from amp_tf.reporting.figures import Basis
     from amp_tf.reporting.text import Layers
-
-
-@dataclasses.dataclass(frozen=True)
-class NodeReport:
-    """The precision of one node, and why.
-
-    Attributes:
-        name, op: the node.
-        function: the function that holds it, empty for the graph itself.
-        precision: what its result is computed in.
-        reason: why.
-    """
-
-    name: str
-    op: str
-    function: str
-    precision: Precision
-    reason: Reason
-
-    @property
-    def layer(self) -> str:
-        """The path of its layer in Keras where it was recorded, else the outermost scopes of its name."""
-        from amp_tf.graph.names import layer_of
-
-        return layer_of(self.name)
 
 
 class Nodes(list[NodeReport]):
@@ -115,50 +87,26 @@ def _unknown(argument: str, asked: str, known: Sequence[str]) -> ConfigError:
 
 
 @dataclasses.dataclass(frozen=True)
-class GraphReport:
-    """One graph or function body.
+class ProcessFacts:
+    """What a report says of the process it was made in, as its document has it.
 
     Attributes:
-        function: the function's name, empty for a graph.
-        way: how it came: ``"offline"``, ``"grappler"`` or ``"xla"``.
-        precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
-        total: nodes seen.
-        converted: nodes converted.
-        casts: casts inserted.
-        why_nothing: where nothing was converted, why; else ``None``.
-        unmatched: name rules that matched no node.
-        of_scopes: the patterns of the scopes in this graph, each with whether it matched a node.
-        is_revisit: the graph had been rewritten before (TensorFlow runs its optimizers twice).
-        painting: what was decided, for :attr:`nodes`.
-        folded: normalizations that were multiplied into the filter of the convolution before them.
-        products: how much of the work of matrix products and convolutions is 16 bit.
-        basis: what its figures are found from; ``None`` where no report was asked for before it was rewritten.
+        process: program, process number, host, seconds since amp_tf began, versions.
+        totals: graphs by the way they came, nodes, nodes converted, casts: those included whose graphs are not kept.
+        settings: each setting in force: field, value, and where it came from.
+        devices: the type of each device, and what else is known of it.
+        hooks: those that failed, rewrites that failed, and why amp_tf is off.
+        loss_scales: one curve for each scaler.
+        steps: what steps of each kind took, as the program ran them.
     """
 
-    function: str
-    way: str
-    precision: Precision | None
-    total: int
-    converted: int
-    casts: int
-    why_nothing: Reason | None
-    unmatched: tuple[str, ...]
-    is_revisit: bool
-    painting: Painting = dataclasses.field(repr=False, compare=False)
-    folded: int = 0
-    products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
-    basis: Basis | None = dataclasses.field(default=None, repr=False, compare=False)
-    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
-
-    @property
-    def nodes(self) -> Iterator[NodeReport]:
-        """Every node, in the order of the graph."""
-        converted = set(self.painting.converted_nodes())
-        view = self.painting.view
-        for node, (name, op) in enumerate(zip(view.names, view.ops, strict=True)):
-            is_converted = node in converted and self.precision is not None
-            precision = self.precision if is_converted and self.precision else Precision.FLOAT32
-            yield NodeReport(name, op, self.function, precision, self.painting.reason(node))
+    process: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    totals: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Sequence[Mapping[str, Any]] = ()
+    devices: Sequence[Mapping[str, Any]] = ()
+    hooks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    loss_scales: Sequence[Mapping[str, Any]] = ()
+    steps: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,15 +160,18 @@ class RewriteReport:
     @property
     def unmatched(self) -> tuple[str, ...]:
         """Name rules, and patterns of scopes, that matched no node of any graph."""
-        sets = [set(graph.unmatched) for graph in self.graphs]
-        scopes = [pair for graph in self.graphs for pair in graph.of_scopes.items()]
+        obstacles = [graph.painting.obstacles for graph in self.graphs]
+        sets = [set(found.unmatched) for found in obstacles]
+        scopes = [pair for found in obstacles for pair in found.of_scopes.items()]
         idle = {pattern for pattern, _ in scopes} - {pattern for pattern, is_matched in scopes if is_matched}
         return tuple(sorted(idle.union(set.intersection(*sets) if sets else ())))
 
     @property
     def lock_changes(self) -> str:
         """The entries of the lock file that no longer match, in words; empty for none."""
-        return describe(surest(match for graph in self.graphs for match in graph.painting.locked.matches).values())
+        return describe(
+            surest(match for graph in self.graphs for match in graph.painting.obstacles.locked.matches).values()
+        )
 
     @property
     def why_nothing(self) -> Reason | None:
@@ -263,9 +214,27 @@ class RewriteReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, for JSON; ``schema_version`` is that of its form."""
-        from amp_tf.reporting.document import make_document
+        return self.document()
 
-        return make_document(self)
+    def document(self, *, seconds: float = math.inf) -> dict[str, Any]:
+        """As :meth:`to_dict`, with as many blockers tried as fit in some seconds."""
+        from amp_tf.reporting.document import describe
+        from amp_tf.reporting.files import KIND, SCHEMA_VERSION
+        from amp_tf.reporting.text import why_no_node
+
+        return {
+            "schema": KIND,
+            "schema_version": SCHEMA_VERSION,
+            "converted": self.converted,
+            "total": self.total,
+            "casts": self.casts,
+            "precisions": [precision.value for precision in self.precisions],
+            "why_nothing": why_no_node(self.why_nothing) if self.why_nothing else None,
+            "summary": self.summary,
+            **dataclasses.asdict(self.facts or ProcessFacts()),
+            **describe(self.graphs, seconds=seconds),
+            **({} if self.weights is None else {"weights": [one.to_row() for one in self.weights.variables]}),
+        }
 
     def to_json(self) -> str:
         """The report as JSON; ``amp_tf/reporting/report-1.schema.json`` describes it."""
@@ -293,9 +262,7 @@ class RewriteReport:
         except ImportError as error:
             raise ImportError("RewriteReport.to_dataframe needs pandas: pip install pandas") from error
 
-        from amp_tf.reporting.document import make_document
-
-        graphs = make_document(self, seconds=0)["graphs"]  # no blockers are tried for it
+        graphs = self.document(seconds=0)["graphs"]  # no blockers are tried for it
         rows = [
             {"function": graph["function"], "way": graph["way"], **node} for graph in graphs for node in graph["nodes"]
         ]
@@ -353,6 +320,11 @@ class StoredVariable:
     def why(self) -> str:
         """Why it stays float32, in words."""
         return "" if self.kept is None else self.kept.value.format(where=repr(self.where))
+
+    def to_row(self) -> dict[str, Any]:
+        """As a document has it."""
+        precision = self.precision.value
+        return {"name": self.name, "key": self.key, "shape": [*self.shape], "precision": precision, "why": self.why}
 
 
 @dataclasses.dataclass(frozen=True)

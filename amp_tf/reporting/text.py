@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from amp_tf.graph.names import layer_of
 from amp_tf.oplists.fusions import SPLIT_PRODUCTS
@@ -14,10 +13,7 @@ from amp_tf.oplists.op_names import find_registered
 from amp_tf.oplists.table import CONSTANTS, READ_OPS, WITHOUT_WAITING
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
-from amp_tf.reporting.figures import GraphFigures
-
-if TYPE_CHECKING:
-    from amp_tf.reporting.schema import GraphReport, NodeReport
+from amp_tf.reporting.figures import GraphFigures, GraphReport, NodeReport
 
 # Reasons of nodes that nobody would convert, which are in every graph.
 _SILENT = (Rule.NO_FLOAT32, Rule.NOT_LISTED)
@@ -165,20 +161,18 @@ def report_by_layer(graphs: Iterable[GraphReport]) -> Layers:
         for name, op, row in zip(graph.view.names, graph.view.ops, rows, strict=True):
             if op not in _HOLDS and row[2].rule is not Rule.NO_FLOAT32:
                 nodes.setdefault(layer_of(name), []).append(row)
-    return Layers(_layer(layer, nodes[layer]) for layer in sorted(nodes, key=_order))
-
-
-def _layer(layer: str, nodes: Sequence[tuple[bool, float | None, Reason]]) -> LayerReport:
-    """The report of a layer, of whose nodes each is 16 bit or not, has some work, and a reason."""
-    left = [reason for is_f16, _, reason in nodes if not is_f16]
-    examples = {reason.rule: str(reason) for reason in reversed(left)}
-    rules = collections.Counter(reason.rule for reason in left).most_common()
-    known = [(is_f16, work) for is_f16, work, _ in nodes if work is not None]
-    of_f16, of_float32 = (
-        sum(work for is_f16, work in known if is_f16 is kind) if known else None for kind in (True, False)
-    )
-    reasons = tuple(LayerReason(rule, count, examples[rule]) for rule, count in rules)
-    return LayerReport(layer, len(nodes) - len(left), len(left), of_f16, of_float32, reasons)
+    found = Layers()
+    for layer, rows_of in sorted(nodes.items(), key=lambda item: _order(item[0])):
+        left = [reason for is_f16, _, reason in rows_of if not is_f16]
+        examples = {reason.rule: str(reason) for reason in reversed(left)}
+        rules = collections.Counter(reason.rule for reason in left).most_common()
+        reasons = tuple(LayerReason(rule, count, examples[rule]) for rule, count in rules)
+        known = [(is_f16, work) for is_f16, work, _ in rows_of if work is not None]
+        of_f16, of_float32 = (
+            sum(work for is_f16, work in known if is_f16 is kind) if known else None for kind in (True, False)
+        )
+        found.append(LayerReport(layer, len(rows_of) - len(left), len(left), of_f16, of_float32, reasons))
+    return found
 
 
 def _order(layer: str) -> tuple[bool, list[tuple[int, str]]]:

@@ -15,7 +15,7 @@ import numpy as np
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Unit
-from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, attribute
+from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Rewire, attribute
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
 from amp_tf.graph.sizes import AttributeShapes, Shape, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
@@ -118,9 +118,9 @@ class Job:
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
         shapes = AttributeShapes(view.protos) if shapes is None else shapes
         if self.chooses:
-            from amp_tf import cpu
+            from amp_tf.cpu.list_shapes import ListShapes
 
-            shapes = cpu.ListShapes(view, shapes)
+            shapes = ListShapes(view, shapes)
         return Form(self, view, shapes)
 
     @functools.cached_property
@@ -203,9 +203,9 @@ class Form:
         job = self.job
         cost_model: Callable[[Canvas], None] | None = None
         if job.chooses:
-            from amp_tf import cpu
+            from amp_tf.cpu.economy import drop_unprofitable
 
-            cost_model = cpu.drop_unprofitable
+            cost_model = drop_unprofitable
         painting = paint(
             self.view,
             job.resolution,
@@ -257,7 +257,7 @@ def plan_edits(painting: Painting) -> Edits:
             reops.append(Reop(node, signature.op, {added: attribute(type=datatypes.FLOAT)}))
     return Edits(
         reops=tuple(reops),
-        retypes=(Retype.of_units(view, painting.converted, painting.precision.data_type),),
+        retypes=(view.retyped(painting.converted, painting.precision.data_type),),
         rewires=tuple(rewires),
         new=tuple(casts),
     )

@@ -9,12 +9,11 @@ come from one tensor that is held as well. Here such nodes wait for what else th
 
 Nodes that are connected wait together or not at all, as it holds less. What is read early and late and is much larger
 than all that it was computed from, such as the factors of a layer normalization, is computed again for its late
-readers; nothing else is computed twice. To wait changes no bit, and of what is computed again the type is decided anew.
-Source of the idea: the choice of what is held from forward to backward in AOTAutograd's min-cut partitioner (PyTorch).
+readers. To wait changes no bit, and of what is computed again the type is decided anew. Source of the idea: the choice
+of what is held from forward to backward in AOTAutograd's min-cut partitioner (PyTorch).
 
-*Casts wait.* One cast serves all readers. So the 16-bit copy of each weight is made when a step begins and held until
-the backward pass has read it, and a value that both passes read in two types is held twice. Here a cast waits for what
-else its first reader reads, and readers that come much later have one of their own:
+*Casts wait.* One cast serves all readers, so that the 16-bit copy of each weight is held until the backward pass has
+read it. Here a cast waits for what else its first reader reads, and readers that come much later have one of their own:
 
     before:  read → Cast → MatMul, MatMul_grad
     after:   read → Cast → MatMul; read → Cast_1 → MatMul_grad; each Cast waits for the other input of its MatMul
@@ -38,7 +37,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from amp_tf.graph.algorithms import connected
-from amp_tf.graph.datatypes import SIZES, Indices, Mask, Node
+from amp_tf.graph.datatypes import SIZES, Indices, Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait
 from amp_tf.graph.lifetimes import LONG, Lifetimes
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames
@@ -60,7 +59,13 @@ def delay(form: Form) -> Form:
     )
     bound |= view.mask_with(WITHOUT_WAITING) | lifetimes.is_bound
     bound[[node for node, name in enumerate(view.names) if name in form.job.preserve]] = True
-    times = _latest(lifetimes, bound)
+    # When each node runs if it runs as late as it can without any reader running later, and that is much later.
+    times: list[int] = lifetimes.times.tolist()
+    for node in np.argsort(-lifetimes.times, kind="stable").tolist():
+        readers = lifetimes.order.fanouts(node)
+        if readers and not bound[node]:
+            time = min(map(times.__getitem__, readers)) - 1
+            times[node] = time if time - times[node] >= LONG else times[node]
     late = [node for node, time in enumerate(times) if time > lifetimes.times[node]]
     groups = connected(late, ((node, reader) for node in late for reader in lifetimes.order.fanouts(node)))
     held = _bytes_held(view, lifetimes, groups, times)
@@ -83,20 +88,9 @@ def _with_copies(form: Form) -> Form:
         if awaited is not None and lifetimes.times[awaited] >= times[late - 1]:
             rewires += [Rewire(reader, position, view.node_count + len(new), 0) for reader, position in readers[late:]]
             copy = fresh.make(view.names[node])
-            new.append(NewNode.like(copy, view, node, tuple(view.inputs(node)), (awaited,)))
+            new.append(view.copied(node, copy, view.inputs(node), (awaited,)))
             shapes[copy] = form.shapes.output_shapes(view.names[node])
     return form.then(Edits(rewires=tuple(rewires), new=tuple(new)), shapes)
-
-
-def _latest(lifetimes: Lifetimes, bound: Mask) -> list[int]:
-    """When each node runs if it runs as late as it can without any reader running later, and that is much later."""
-    latest: list[int] = lifetimes.times.tolist()
-    for node in np.argsort(-lifetimes.times, kind="stable").tolist():
-        readers = lifetimes.order.fanouts(node)
-        if readers and not bound[node]:
-            time = min(map(latest.__getitem__, readers)) - 1
-            latest[node] = time if time - latest[node] >= LONG else latest[node]
-    return latest
 
 
 def _bytes_held(

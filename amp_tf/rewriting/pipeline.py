@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import importlib
+import itertools
 import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,12 +20,14 @@ from amp_tf.graph.datatypes import Unit
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.reader import read_function, read_graph, read_nodes
 from amp_tf.graph.sizes import Shapes
+from amp_tf.graph.templates import referenced
 from amp_tf.graph.view import GraphView
 from amp_tf.graph.wire import SerializedGraph, parse_graph, read_table
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import Resolution, resolve_target
-from amp_tf.reporting.schema import GraphReport, RewriteReport
+from amp_tf.reporting.figures import GraphReport
+from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.form import Form, Job, Pass, plan_edits
 from amp_tf.rewriting.holding import delay, make_late
 from amp_tf.rewriting.log_files import Log
@@ -36,16 +40,10 @@ _NO_LIBRARY = "Of a GraphDef that is graph_def.library; leave it out where no fu
 _NO_SHAPES = "Leave it out: the nodes of as_graph_def(add_shapes=True) carry theirs"
 
 
-def _of_cpu(name: str) -> Callable[[Form], Form]:
-    """A pass of :mod:`amp_tf.cpu`, which is imported where one runs."""
-
-    def run(form: Form) -> Form:
-        from amp_tf import cpu
-
-        found: Form = getattr(cpu, name)(form)
-        return found
-
-    return run
+def _run_late(module: str, name: str, form: Form) -> Form:
+    """Runs a pass of a module that is imported where it is needed."""
+    found: Form = getattr(importlib.import_module(f"amp_tf.rewriting.{module}"), name)(form)
+    return found
 
 
 _converts, _chooses, _saves_memory = map(operator.attrgetter, ("converts", "chooses", "saves_memory"))
@@ -56,17 +54,18 @@ PREPARATIONS = (
     Pass("split", _converts, split),
     Pass("part lists", _converts, part_lists),
     Pass("share reads", _converts, share_reads),
-    Pass("fold", _chooses, _of_cpu("fold")),
-    Pass("lift", _chooses, _of_cpu("lift")),
+    Pass("fold", _chooses, functools.partial(_run_late, "folding", "fold")),
+    Pass("lift", _chooses, functools.partial(_run_late, "folding", "lift")),
     Pass("delay", _saves_memory, delay),
 )
 #: What changes it by what becomes 16 bit.
 CORRECTIONS = (
-    Pass("hoist", _chooses, _of_cpu("hoist")),
+    Pass("hoist", _chooses, functools.partial(_run_late, "hoisting", "hoist")),
     Pass("split in float32", _converts, split_in_float32),
 )
 
 
+_clones = itertools.count()  # their numbers, so that no other function has their names
 _pausing = threading.Lock()
 _paused = [0, False]  # how many rewrites go on, and whether the collector was on before the first
 
@@ -197,6 +196,36 @@ def rewrite_program(
         work = functools.partial(_rewrite_function, function, dataclasses.replace(job, narrow=narrow.get(name, ())))
         results.append(_logged(function, work, Log(config, resolution, "xla")))
     return results
+
+
+def name_clones(given: Sequence[Any], results: Sequence[RewriteResult]) -> dict[str, Any]:
+    """The FunctionDefs of a program that change, by the names that they had: callees are clones under new names.
+
+    A callee (a nested call, a branch of an If or Case, the condition or body of a While, a gradient function) may have
+    other callers, so it is never changed: its callers here are pointed at the clone.
+
+    Args:
+        given: the functions, each after those that it calls; the last is the program, which keeps its name.
+        results: theirs.
+    """
+    names: dict[str, str] = {}
+    changed: dict[str, Any] = {}
+    for original, result in zip(given, results, strict=True):
+        body, name = result.graph, original.signature.name
+        if not result.changed:
+            if names.keys().isdisjoint(called for node in body.node_def for called in referenced(node)):
+                continue
+            body = type(original)()
+            body.CopyFrom(original)
+        for node in body.node_def:
+            node.op = names.get(node.op, node.op)
+            for value in node.attr.values():
+                for function in [value.func] if value.HasField("func") else value.list.func:
+                    function.name = names.get(function.name, function.name)
+        if original is not given[-1]:
+            body.signature.name = names[name] = f"{name}_amp_tf_{next(_clones)}"
+        changed[name] = body
+    return changed
 
 
 @pause_garbage_collector()
@@ -380,24 +409,16 @@ def check_arguments(
     for name, value, is_one, wanted, fix in others:
         if value is not None and not is_one:
             raise ConfigError(f"expected {wanted}, got {value!r}", where=f"rewrite({name}=…)", fix=fix)
+    wrong = functools.partial(ConfigError, where="rewrite(preserve=…)")
     if not isinstance(preserve, Iterable):
-        raise ConfigError(
-            f"{preserve!r} is not a list of node names", where="rewrite(preserve=…)", fix="Write preserve=['A', 'B']"
-        )
+        raise wrong(f"{preserve!r} is not a list of node names", fix="Write preserve=['A', 'B']")
     if isinstance(preserve, str):
-        raise ConfigError(
-            f"{preserve!r} is one string, not several node names",
-            where="rewrite(preserve=…)",
-            fix=f"Write preserve=[{preserve!r}]",
-        )
+        raise wrong(f"{preserve!r} is one string, not several node names", fix=f"Write preserve=[{preserve!r}]")
     names = list(preserve)
     for name in names:
         if not isinstance(name, str) or ":" in name or name.startswith("^"):
-            raise ConfigError(
-                f"{name!r} is not a node name, so it would preserve nothing",
-                where="rewrite(preserve=…)",
-                fix="Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name",
-            )
+            fix = "Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name"
+            raise wrong(f"{name!r} is not a node name, so it would preserve nothing", fix=fix)
     return frozenset(names)
 
 

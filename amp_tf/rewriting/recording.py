@@ -18,8 +18,7 @@ from amp_tf.oplists.table import PRODUCTS, READ_OPS
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
-from amp_tf.reporting.figures import Basis, InsertedCast, Products, has_costs
-from amp_tf.reporting.schema import GraphReport
+from amp_tf.reporting.figures import Basis, GraphReport, InsertedCast, Products, has_costs
 from amp_tf.rewriting.form import Form, Job
 
 
@@ -49,8 +48,6 @@ def report_of(form: Form, casts: Edits, function: Any = None, given: Form | None
         casts=len(casts.new),
         folded=len(form.folded.scales),
         why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
-        unmatched=painting.unmatched,
-        of_scopes=painting.of_scopes,
         is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*form.view.names, ""]),
         painting=painting.detached(),
         products=Products.of(painting, shapes),
@@ -94,7 +91,7 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
         peaks=peaks,
     )
     if has_costs(basis):  # for its figures, which may be asked for at exit: by then the package may be another one
-        importlib.import_module("amp_tf.cpu")
+        importlib.import_module("amp_tf.cpu.economy")
     return basis
 
 

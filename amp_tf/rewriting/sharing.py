@@ -1,7 +1,7 @@
 """What is shared: variables that are read many times, and TensorLists of which only some may hold 16 bit.
 
-*A variable is read once* where it is read many times with no write between, so that it is cast once. A layer that is
-shared, or a recurrent cell that is unrolled, reads its weights in each call, and each read would have its own cast.
+*A variable is read once* where it is read many times with no write between, as in a layer that is shared or a recurrent
+cell that is unrolled, so that it is cast once.
 
     before:  handle → read, read_1, read_2, each → Cast → MatMul
     after:   handle → read → Cast → MatMul, MatMul_1, MatMul_2
@@ -11,26 +11,21 @@ TensorFlow orders behind a write waits for it, and in branches and loops the han
 such reads give the same value. The others stay where they are, for what waits for them. Functions for XLA are left
 alone: XLA makes one cast of equal ones. Difference "shared-reads": TensorFlow's pass casts each read.
 
-*Each TensorList gets an op that makes it*, so that lists of different types do not stand in each other's way. A list is
-a value: each op that adds to one gives a new one. TensorFlow's optimizers make one op of all that make empty lists
-alike, as those in which a recurrent layer keeps gates, states and inputs for its gradient. All these lists would have
-one type, float32 as soon as one of them must.
+*Each TensorList gets an op that makes it.* A list is a value: each op that adds to one gives a new one. TensorFlow's
+optimizers make one op of all that make empty lists alike, as those in which a recurrent layer keeps gates, states and
+inputs for its gradient. All these lists would have one type, float32 as soon as one of them must.
 
     before:  empty → PushBack of gates, empty → PushBack of states
     after:   empty → PushBack of gates, empty-0-AmpTfList → PushBack of states
 
-Lists that become 16 bit, although others of the same op do not, get an op of their own; all others stay as they are.
-Only in GraphDefs: functions, as they are traced, have an op for each list. Difference "shared-maker": TensorFlow's pass
-gives all these lists one type. Both are dropped where nothing becomes 16 bit, and a second rewrite finds nothing to do.
+Lists that become 16 bit, although others of the same op do not, get an op of their own. Only in GraphDefs: functions,
+as they are traced, have an op for each list. Difference "shared-maker": TensorFlow's pass gives all these lists one
+type. Both are dropped where nothing becomes 16 bit, and a second rewrite finds nothing to do.
 
 *Functions share TensorLists*, as a loop and the loop of its gradient do. Each function is painted by itself, and a list
-that leaves it stays in float32 there. What it holds may be 16 bit all the same where that changes no value:
-
-- All that is read is rounded. Where every value that comes out of a list goes into 16 bit alone, it may be rounded
-  before it goes in: the weights and states that the products of a recurrent layer's gradient read.
-- All that is written was rounded. Where every value is a 16-bit one before it goes in, as a gradient that a product
-  gives, it comes out as it was.
-
+that leaves it stays in float32 there. What it holds may be 16 bit all the same where that changes no value: where every
+value that comes out goes into 16 bit alone (the weights and states that the products of a recurrent layer's gradient
+read), it may be rounded before it goes in; where every value is a 16-bit one before it goes in, it comes out as it was.
 A value that goes from one list into another counts as rounded by the other. What some function keeps in float32 by the
 user's wish keeps its list there, and so does a list of which not all users are known: the functions' own caller has it,
 or an op that hands it on in another way than calls, branches and loops do.
@@ -114,7 +109,7 @@ def _with_own_makers(form: Form, readers: Sequence[_Reader]) -> Form:
     for reader, position in readers:
         maker, _ = view.inputs(reader)[position]
         after = tuple(source for source, node in waits if node == maker)
-        new.append(NewNode.like(name.make(view.names[maker]), view, maker, tuple(view.inputs(maker)), after))
+        new.append(view.copied(maker, name.make(view.names[maker]), view.inputs(maker), after))
     rewires = (Rewire(*reader, maker, 0) for maker, reader in enumerate(readers, view.node_count))
     return form.then(Edits(rewires=tuple(rewires), new=tuple(new)))
 

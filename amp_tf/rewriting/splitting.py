@@ -1,32 +1,28 @@
 """Splits what TensorFlow fused: products with what follows, where both together cannot be 16 bit and the product can.
 
 TensorFlow's remapper runs before amp_tf looks: MatMul, BiasAdd and Relu are a ``_FusedMatMul`` by then. On CPUs without
-avx512, and in float16 on all, its kernel exists in float32 alone, and the forward half of a model would stay there. So
-the fused product becomes what it was made of, and the product is converted as any other.
+avx512, and in float16 on all, its kernel exists in float32 alone. So the fused product becomes what it was made of, and
+the product is converted as any other.
 
     before:  dense/Relu = _FusedMatMul(x, w, bias) fused_ops=[BiasAdd, Relu]
     after:   dense/Relu-MatMul-0-AmpTfSplit = MatMul(x, w)
              dense/Relu-BiasAdd-0-AmpTfSplit = BiasAdd(…, bias)
              dense/Relu = Relu(…)
 
-The last node keeps the fused product's name: readers find it, and fetches and feeds. What the others were called is not
-known any more; they are named after it, and the user's patterns find them by its name too
-(:func:`amp_tf.graph.names.whole_of`). TensorFlow's remapper, which runs once more, fuses 16-bit products only where it
-has the kernel.
+The last node keeps the fused product's name, for readers, fetches and feeds; the others are named after it, and the
+user's patterns find them by its name too (:func:`amp_tf.graph.names.whole_of`). TensorFlow's remapper, which runs once
+more, fuses 16-bit products only where it has the kernel.
 
 So it does where the fused kernel has a 16-bit form and its result is needed in float32: for accuracy, such as a bias
-before a logarithm, or because it is fetched. That shows when the graph is painted; it is painted again with such
-products split, and those that stay in float32 all the same are whole again, as are those that were 16 bit and of which
-no part becomes float32.
-
-Where amp_tf chooses, the cost model judges the product as it is once it is split, and one that stays in float32 is
-whole again; products whose fused kernel has no 16-bit form are split for nodes alone that the user forces. All is
-dropped where nothing becomes 16 bit. Only in GraphDefs: TensorFlow hands over the bodies of functions as such, and its
-remapper has seen no FunctionDef. A second rewrite finds nothing to split.
+before a logarithm, or because it is fetched. That shows when the graph is painted; products that stay in float32 all
+the same are whole again, as are those that were 16 bit and of which no part becomes float32. Where amp_tf chooses, the
+cost model judges the product as it is once it is split; products whose fused kernel has no 16-bit form are split for
+nodes alone that the user forces. All is dropped where nothing becomes 16 bit. Only in GraphDefs: TensorFlow's remapper
+has seen no FunctionDef. A second rewrite finds nothing to split.
 
 Chains of functions of one number are split as well, where one of them magnifies or tells fractions: on CPUs TensorFlow
-makes one ``_UnaryOpsComposition`` of Neg and Exp, in which no rule would see the Exp, and the difference before it was
-rounded (23 % off). TensorFlow's next round joins again what is left in float32. Other chains stay one float32 op.
+makes one ``_UnaryOpsComposition`` of Neg and Exp, in which no rule would see the Exp. TensorFlow's next round joins
+again what is left in float32.
 
 Refused: nodes that the user keeps in float32 or that are on another device; steps and attributes that
 :mod:`amp_tf.oplists.fusions` has no row for, Gelus among them; an op that the user took off the lists; channels first
@@ -41,6 +37,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute, having
 from amp_tf.graph.names import SPLIT_SUFFIX, FreshNames
@@ -148,8 +145,7 @@ def _parts(form: Form, node: Node) -> list[_Part]:
     types = {view.dtypes[unit] for unit in view.units(node) if not view.slot(node, unit).is_fixed}
     if types != {datatypes.FLOAT} or not _runs_alone(proto, product):
         return []
-    fused = proto.attr.get("fused_ops")
-    names = [name.decode() for name in fused.list.s] if fused else []
+    names = [name.decode() for name in value_of(proto, "fused_ops").list.s]
     if not names or any(name not in SPLIT_STEPS for name in names):
         return []
     steps = [product, *map(SPLIT_STEPS.__getitem__, names)]
@@ -164,17 +160,13 @@ def _parts(form: Form, node: Node) -> list[_Part]:
 
 def _runs_alone(proto: Any, product: Step) -> bool:
     """Whether a fused product holds nothing but what its steps say, and has a product that runs without oneDNN."""
-
-    def value(name: str) -> Any:
-        return proto.attr.get(name) or attribute()  # indexing would add it
-
-    if _KERNEL_LABEL in proto.attr or value("data_format").s in CHANNELS_FIRST_LAYOUTS:
+    if _KERNEL_LABEL in proto.attr or value_of(proto, "data_format").s in CHANNELS_FIRST_LAYOUTS:
         return False
-    if value("filter_format").s not in (b"", FILTER_LAYOUT):
+    if value_of(proto, "filter_format").s not in (b"", FILTER_LAYOUT):
         return False
-    if any(size != 1 for name in product.all_ones for size in value(name).list.i):
+    if any(size != 1 for name in product.all_ones for size in value_of(proto, name).list.i):
         return False
-    return not any(value(name).i or value(name).list.i for name in HOLDING_MORE)
+    return not any((more := value_of(proto, name)).i or more.list.i for name in HOLDING_MORE)
 
 
 def _is_wide_bias(form: Form, part: _Part) -> bool:
@@ -185,9 +177,8 @@ def _is_wide_bias(form: Form, part: _Part) -> bool:
     if part.step.op not in BIASES:
         return False
     node, port = part.inputs[0]
-    value = form.view.protos[node].attr.get("value") if form.view.ops[node] in CONSTANTS else None
-    if value:
-        return len(value.tensor.tensor_shape.dim) != 1
+    if form.view.ops[node] in CONSTANTS:
+        return len(value_of(form.view.protos[node], "value").tensor.tensor_shape.dim) != 1
     shape = shape_of(form.shapes, form.view.names[node], port)
     return shape is None or len(shape) != 1
 

@@ -171,7 +171,7 @@ def find_items(report: Mapping[str, Any]) -> list[Item]:
     of another scope with layers in it, are items of their own.
 
     Args:
-        report: the document, whose graphs have their layers (:class:`amp_tf.reporting.document_types.LayerRow`).
+        report: the document, whose graphs have their layers.
     """
     layers: dict[str, Layer] = {}
     nodes: dict[str, float] = {}

@@ -89,13 +89,13 @@ def _shared_casts() -> None:
 
 
 def _folding() -> None:
-    from amp_tf.cpu import folding
+    from amp_tf.rewriting import folding
 
     folding.SCALABLE = {}
 
 
 def _lifting() -> None:
-    from amp_tf.cpu import folding
+    from amp_tf.rewriting import folding
 
     folding.BIASES = frozenset()
 
@@ -124,7 +124,7 @@ def _loop_entries() -> None:
 
 
 def _hoisted_reads() -> None:
-    from amp_tf.cpu import hoisting
+    from amp_tf.rewriting import hoisting
 
     hoisting.READ_OPS = frozenset()
 

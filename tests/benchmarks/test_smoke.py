@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp_tf.cpu import economy, folding, hoisting
+from amp_tf.cpu import economy
 from amp_tf.hooks import optimizer_state as creation
 from amp_tf.hooks import xla
 from amp_tf.oplists import fusions, table
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting import paint
+from amp_tf.rewriting import folding, hoisting
 from amp_tf.rewriting import form as planning
 from benchmarks import (
     kernel_accuracy,

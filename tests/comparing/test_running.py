@@ -25,9 +25,9 @@ from amp_tf.tools.comparing.nodes import nodes_run_once, probe
 from amp_tf.tools.comparing.ranges import find_ranges
 from amp_tf.tools.comparing.steps import flat_step, trace
 from amp_tf.tools.train_functions import as_function, generated, kept
-from tests.cpu.test_folding import BLOCK
-from tests.cpu.test_lifting import DENSE
 from tests.rewriting import rewritten
+from tests.rewriting.test_folding import BLOCK
+from tests.rewriting.test_lifting import DENSE
 from tests.small_graphs import graph
 
 

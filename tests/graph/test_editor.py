@@ -4,7 +4,7 @@ import pytest
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import editor, wire
-from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Retype, Rewire, Wait, attribute
+from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Rewire, Wait, attribute
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.wire import SerializedGraph, parse_graph
@@ -22,7 +22,7 @@ def numbers_of(view):
 def retype(view, *places):
     """The edit by which some types, told by (node, slot), become float16."""
     nodes = numbers_of(view)
-    return Retype.of_units(view, [view.base[nodes[name]] + slot for name, slot in places], HALF)
+    return view.retyped([view.base[nodes[name]] + slot for name, slot in places], HALF)
 
 
 def edit(text, plan):

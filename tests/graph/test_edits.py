@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from amp_tf.graph import editor
-from amp_tf.graph.edits import Edits, NewNode, Reop, Retype, Rewire, Wait, attribute, having
+from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Wait, attribute, having
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.wire import SerializedGraph, parse_graph
@@ -70,7 +70,7 @@ def hoist():
         rewires=(Rewire(PRODUCT, 1, ENTER, 0),),
         waits=(Wait(READ, ENTER),),
         new=(
-            NewNode.like("early", view, READ, ((W_OUTSIDE, 0),), (X_OUTSIDE,)),
+            view.copied(READ, "early", ((W_OUTSIDE, 0),), (X_OUTSIDE,)),
             made("enter = Enter() frame_name='loop' is_constant=true", (EARLY, 0), after=(X_OUTSIDE,)),
         ),
     )
@@ -103,7 +103,7 @@ def retyped(view):
     last = view.node_count - 1
     units = [unit for unit in view.units(last) if view.dtypes[unit] == FLOAT][:1]
     return Edits(
-        retypes=(Retype.of_units(view, units, HALF),),
+        retypes=(view.retyped(units, HALF),),
         rewires=(Rewire(last, 0, view.node_count, 0),),
         new=(NewNode.cast("cast", (X, 0), "/device:CPU:0", of=FLOAT, to=HALF),),
     )

@@ -16,7 +16,7 @@ from amp_tf.errors import AmpError, GraphError
 from amp_tf.graph import wire
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.graph.wire import CONTROL, UNKNOWN, Layout, SerializedGraph, find_nodes, parse_graph, read_table
+from amp_tf.graph.wire import CONTROL, UNKNOWN, NodeTable, SerializedGraph, find_nodes, parse_graph, read_table
 from tests.small_graphs import function, graph
 
 NAMES = ["a", "b", "ab", "a/b", "a:1", "", "n" * 200, "ä"]
@@ -54,9 +54,9 @@ def graph_of(rows):
 
 def read(graph):
     data = graph.SerializeToString()
-    layout = Layout(data, find_nodes(data))
-    assert layout.is_usual
-    return layout.read()
+    table = NodeTable(data, find_nodes(data))
+    assert table.is_usual
+    return table.read()
 
 
 def numbered(values):
@@ -121,7 +121,7 @@ def test_an_entry_that_is_no_key_and_value_is_not_as_usual():
     for entry in (b"", b"\x0a\x01T", b"\x0a\x01T\x12\x020\x01\x1a\x00", b"\x0a\x01_\x0a\x01T\x12\x020\x01"):
         field = b"\x2a" + bytes([len(entry)]) + entry
         data = b"\x0a" + bytes([len(field)]) + field
-        assert not Layout(data, find_nodes(data)).is_usual
+        assert not NodeTable(data, find_nodes(data)).is_usual
 
 
 @pytest.mark.timeout(60)  # each pair would be compared to the end: minutes
@@ -136,12 +136,12 @@ def test_what_differs_at_its_end_alone_takes_no_time():
     assert len(found.firsts) == 50_000
 
 
-def test_threads_may_read_one_layout_at_once():
+def test_threads_may_read_one_table_at_once():
     data = graph_of([({"name": str(n), "op": "AddN", "input": [str(n + 1)], "device": ""}, {}) for n in range(500)])
     data = data.SerializeToString()
-    layout = Layout(data, find_nodes(data))
+    table = NodeTable(data, find_nodes(data))
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: layout.read(), range(200)):
+        for found in pool.map(lambda _: table.read(), range(200)):
             assert found.sources.tolist() == [*range(1, 500), UNKNOWN]
 
 
@@ -157,9 +157,9 @@ def test_whatever_the_bytes_are_nothing_but_them_is_read(rows, data):
         if ends is None:
             return
         for is_tail_opaque in (False, True):
-            layout = Layout(given_bytes, ends, is_tail_opaque=is_tail_opaque)
-            if layout.is_usual:
-                found = layout.read()
+            table = NodeTable(given_bytes, ends, is_tail_opaque=is_tail_opaque)
+            if table.is_usual:
+                found = table.read()
                 assert len(found.kinds) == len(ends)
                 assert found.sources.max(initial=-1) < len(ends)
 

@@ -36,7 +36,7 @@ def step_of(report: amp_tf.RewriteReport):
 
 
 def lock_for(path: str, report: amp_tf.RewriteReport, folder: Path) -> Path:
-    layer = next(layer for layer in step_of(report).painting.locked.layers if path in layer.path)
+    layer = next(layer for layer in step_of(report).painting.obstacles.locked.layers if path in layer.path)
     lock = folder / f"{path.strip(chr(47))}.lock"
     lock.write_text(Lock((Decision(layer),)).to_text())
     return lock
@@ -65,7 +65,7 @@ def kept(report: amp_tf.RewriteReport) -> set[str]:
     step = step_of(report)
     products = [node for node in step.nodes if node.op in PRODUCTS]
     assert len(products) >= 9  # forward and two of the gradient, but for the first
-    paths = [layer.path for layer in step.painting.locked.layers if "MatMul" in layer.structure]
+    paths = [layer.path for layer in step.painting.obstacles.locked.layers if "MatMul" in layer.structure]
     of = {path: [node for node in products if is_within(node.name, path)] for path in paths}
     for nodes in of.values():
         assert len({node.precision for node in nodes}) == 1, nodes
@@ -74,7 +74,7 @@ def kept(report: amp_tf.RewriteReport) -> set[str]:
 
 def name_of(report: amp_tf.RewriteReport, place: int) -> str:
     """The name that Keras gives the layer in a place, in the graph."""
-    paths = [layer.path for layer in step_of(report).painting.locked.layers if "MatMul" in layer.structure]
+    paths = [layer.path for layer in step_of(report).painting.obstacles.locked.layers if "MatMul" in layer.structure]
     return paths[place].partition("/")[2]
 
 
@@ -97,7 +97,9 @@ def test_layers_that_keras_numbers_are_found_after_one_was_added(folder: Path, e
 
 
 def step_path(report: amp_tf.RewriteReport, place: int) -> str:
-    return [layer.path for layer in step_of(report).painting.locked.layers if "MatMul" in layer.structure][place]
+    return [layer.path for layer in step_of(report).painting.obstacles.locked.layers if "MatMul" in layer.structure][
+        place
+    ]
 
 
 def test_a_lock_that_is_written_by_hand_may_name_a_layer_by_its_path_in_keras(folder: Path) -> None:

@@ -170,7 +170,7 @@ def test_without_the_variable_nothing_is_loaded_kept_or_caught(tmp_path):
         f"{PRODUCT}\nimport signal, sys, amp_tf\nassert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\n"
         "loaded = [name for name in sys.modules if name.startswith('amp_tf.reporting.')]\n"
         "loaded = {name.partition('.reporting.')[2] for name in loaded}\n"
-        "assert loaded <= {'document_types', 'figures', 'process', 'schema', 'text'}, loaded\n"
+        "assert loaded <= {'figures', 'process', 'schema', 'text'}, loaded\n"
         "assert all(graph.basis is None for graph in amp_tf.report().graphs)\n"
         "assert amp_tf.report().facts.process['tensorflow'] == tf.__version__"
     )

@@ -122,11 +122,9 @@ def test_an_op_on_the_allow_list_whose_result_is_no_float_keeps_a_type_that_has_
 
 def test_an_origin_is_the_end_of_the_trail():
     painting = painted(CHAIN).painting
-    known, nodes = {}, range(painting.view.node_count)
-    for _ in range(2):  # the second time from what is known
-        ends = [painting.view.names[painting.origin(node, known)] for node in nodes]
-        assert ends == [painting.trail(node)[-1] for node in nodes]
-    assert any(painting.origin(node, known) != node for node in nodes)
+    nodes = range(painting.view.node_count)
+    assert [painting.view.names[node] for node in painting.origins] == [painting.trail(node)[-1] for node in nodes]
+    assert any(painting.origins != nodes)
 
 
 @pytest.mark.parametrize(

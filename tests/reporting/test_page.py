@@ -11,7 +11,6 @@ import pytest
 from tensorflow.core.framework import graph_pb2
 
 from amp_tf.reporting import files
-from amp_tf.reporting.document import make_document
 from amp_tf.reporting.figures import percent
 from amp_tf.reporting.schema import RewriteReport
 from tests.reporting import browser
@@ -96,7 +95,7 @@ def test_a_graph_of_50_000_nodes_makes_less_than_two_megabytes():
         lines += ("{0}/residual/AddV2 = AddV2({0}/gelu/Tanh, {1})",)
         graph.node.extend(node(line.format(scope, source)) for line in lines)
         source = f"{scope}/residual/AddV2"
-    document = make_document(reported(graph), seconds=0)
+    document = reported(graph).document(seconds=0)
     assert document["total"] == 50_001
     assert len(files.page([document])) < 2_000_000
 

@@ -137,10 +137,15 @@ def test_the_public_report_is_that_of_the_process_and_without_rewrites_by_hand(c
     assert process.totals() == Totals()
 
 
+def with_obstacles(report, **found):
+    obstacles = dataclasses.replace(report.painting.obstacles, **found)
+    return dataclasses.replace(report, painting=dataclasses.replace(report.painting, obstacles=obstacles))
+
+
 def test_a_rule_that_matched_in_a_graph_that_is_not_kept_any_more_still_counts_as_matched(ledger, untouched):
-    missed = dataclasses.replace(untouched.graphs[0], unmatched=("used", "typo"), total=MAX_UNTOUCHED)
-    ledger.record(RewriteReport((dataclasses.replace(missed, unmatched=("typo",)),)), way="grappler")
-    ledger.record(RewriteReport((missed,)), way="grappler")
+    for unmatched in (("typo",), ("used", "typo")):
+        missed = with_obstacles(untouched.graphs[0], unmatched=unmatched)
+        ledger.record(RewriteReport((dataclasses.replace(missed, total=MAX_UNTOUCHED),)), way="grappler")
     assert len(ledger.report().graphs) == 1
     assert ledger.totals().unmatched == ("typo",)
 
@@ -149,7 +154,7 @@ def test_a_pattern_of_a_scope_is_idle_if_it_matched_in_no_graph_that_has_the_sco
     ledger = Ledger()
     marked = [{"a": False, "b": False}, {}, {"a": True}]
     for of_scopes in marked:
-        graph = dataclasses.replace(untouched.graphs[0], of_scopes=of_scopes)
+        graph = with_obstacles(untouched.graphs[0], of_scopes=of_scopes)
         ledger.record(RewriteReport((graph,)), way="grappler")
     assert ledger.totals().idle_patterns == ["b"]
     assert ledger.report().unmatched == ("b",)

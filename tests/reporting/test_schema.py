@@ -12,7 +12,12 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting import text
+<<<<<<< HEAD
 from amp_tf.reporting.document_types import SCHEMA_VERSION
+=======
+from amp_tf.reporting.files import SCHEMA_VERSION
+from amp_tf.reporting.schema import RewriteReport
+>>>>>>> main
 from tests.small_graphs import function, graph
 
 pytestmark = pytest.mark.usefixtures("local_rules")
@@ -83,7 +88,7 @@ def test_a_telling_reason_wins_over_graphs_that_have_nothing_to_convert():
 
 def test_a_name_rule_is_unmatched_only_if_it_matches_in_no_graph():
     found = report(TEXT, function(FUNCTION), keep_float32=("^m$", "^nobody$"))
-    assert found.graphs[0].unmatched == ("^m$", "^nobody$")
+    assert found.graphs[0].painting.obstacles.unmatched == ("^m$", "^nobody$")
     assert found.unmatched == ("^nobody$",)
 
 

@@ -15,7 +15,7 @@ from amp_tf.oplists.table import PRODUCTS
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 from amp_tf.reporting import process
-from amp_tf.reporting.schema import NodeReport, RewriteReport
+from amp_tf.reporting.schema import Nodes, RewriteReport
 from amp_tf.rewriting.fused_names import count_products, find_followers
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools import Progress, silent, some
@@ -213,11 +213,11 @@ def notes_on_run(compared: RewriteReport, graph: Any, run: RewriteReport, precis
         run: what this process rewrote so far.
         precision: the 16-bit type; graphs that were rewritten for another one are left out.
     """
-    in_run: dict[str, list[NodeReport]] = {}
+    in_run: dict[str, Nodes] = {}
     for rewritten in run.graphs:
         for node in rewritten.nodes if rewritten.precision is precision else ():
             if node.op in PRODUCTS:
-                in_run.setdefault(_last(node.name), []).append(node)
+                in_run.setdefault(_last(node.name), Nodes()).append(node)
     followers = find_followers(graph)
     known, others = 0, []
     for node in compared.nodes if in_run else ():

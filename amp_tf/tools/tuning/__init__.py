@@ -19,7 +19,6 @@ from amp_tf.hooks import step_times, switch
 from amp_tf.lock import Lock, read
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files, process
-from amp_tf.reporting.document import make_document
 from amp_tf.tools.comparing import LIBRARIES, functions
 from amp_tf.tools.comparing.training import CompareRequest, Training
 from amp_tf.tools.tuning.result import Outcome, Tuned, read_goal
@@ -110,7 +109,7 @@ class _Function:
         step_times.reset()
         with switch.enable(dataclasses.replace(self.config, **changes)):
             outcome = self._call()
-        report = {**make_document(process.report(), seconds=0), "steps": step_times.rows()}
+        report = {**process.report().document(seconds=0), "steps": step_times.rows()}
         return Outcome.of(outcome.metrics, report, outcome.failure)
 
     def compare(self) -> Mapping[str, Any] | None:

@@ -216,7 +216,8 @@ class Watched:
         logs, (of_scale, others), seen, batch = self._step(source)
         if not self._number:
             new = (graph for graph in process.report().graphs if graph.converted and id(graph) not in graphs)
-            self._layers = list({layer.path: layer for graph in new for layer in graph.painting.locked.layers}.values())
+            layers = (layer for graph in new for layer in graph.painting.obstacles.locked.layers)
+            self._layers = list({layer.path: layer for layer in layers}.values())
         self._number += 1
         reverts.counts.watched += 1
         observed = StepObservation.of(seen)

@@ -125,7 +125,7 @@ def test_a_session_that_was_closed_is_a_curve_of_the_report():
     with installed():
         Session().train([*BATCHES, NANS])
     (curve,) = ledger.curves()
-    assert (curve.steps, curve.skipped, curve.points) == (6, 1, [(6, 2.0**14, 1)])
+    assert (curve["steps"], curve["skipped"], curve["points"]) == (6, 1, [(6, 2.0**14, 1)])
 
 
 def test_a_remote_session_is_not_asked():

@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.cpu import hoisting
 from amp_tf.graph.names import HOIST_SUFFIX
 from amp_tf.hooks import plugin
+from amp_tf.rewriting import hoisting
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
 from tests.pretending import pretend

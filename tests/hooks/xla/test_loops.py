@@ -16,8 +16,11 @@ from tensorflow.python.framework import kernels, op_def_registry
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import xla
+from amp_tf.hooks.xla import called_by
 from amp_tf.oplists.table import DENY, FLOAT32_ONLY_IN_XLA, ROWS
+from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting import pipeline
+from amp_tf.rewriting.pipeline import RewriteResult, name_clones
 from tests.hooks.xla.small_functions import (
     BF16,
     BFLOAT16,
@@ -30,6 +33,7 @@ from tests.hooks.xla.small_functions import (
     products,
     tensor,
 )
+from tests.small_graphs import function
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 pytestmark = pytest.mark.usefixtures("xla_hook_off_afterwards")
@@ -111,49 +115,40 @@ def test_branches_inside_a_loop_are_converted():
     assert clones() == []
 
 
+def converted(main, library):
+    """The functions of a program that change, where all of them do, by their old names."""
+    callees = called_by(main, library.get)
+    given = [*callees.values(), main]
+    results = []
+    for original in given:
+        changed = type(original)()
+        changed.CopyFrom(original)
+        changed.node_def[0].device = "/touched"
+        results.append(RewriteResult(changed, RewriteReport(), changed=True))
+    return name_clones(given, results)
+
+
 def test_recursive_functions_are_converted_down_to_the_call_that_would_not_end():
     """A function that calls itself goes on with its original; TensorFlow makes none, but a library may hold one."""
-    from amp_tf.rewriting.clones import rewrite_with_callees
-    from tests.small_graphs import function
-
     main = function("function main(x: float32) -> (y: float32)\n  c = again(x)\n  return y = c:y:0")
     again = function("function again(x: float32) -> (y: float32)\n  c = again(x)\n  return y = c:y:0")
-
-    def touch(definition):
-        changed = type(definition)()
-        changed.CopyFrom(definition)
-        changed.node_def[0].device = "/touched"
-        return changed
-
-    result = rewrite_with_callees(main, touch, {"again": again}.get, lambda name: f"{name}_new")
-    assert [clone.definition.signature.name for clone in result.clones] == ["again_new"]
-    assert [node.op for node in result.definition.node_def] == ["again_new"]
-    assert [node.op for node in result.clones[0].definition.node_def] == ["again"]
+    found = converted(main, {"again": again})
+    new_name = found["again"].signature.name
+    assert new_name.startswith("again_amp_tf_")
+    assert [one.node_def[0].op for one in found.values()] == ["again", new_name]
+    assert (*found, found["main"].signature.name) == ("again", "main", "main")
     assert (main.node_def[0].op, again.node_def[0].device) == ("again", "")
 
 
 def test_call_chains_longer_than_pythons_stack_are_converted():
-    from amp_tf.rewriting.clones import rewrite_with_callees
-    from tests.small_graphs import function
-
     def make(name, called):
         return function(f"function {name}(x: float32) -> (y: float32)\n  c = {called}(x)\n  return y = c:y:0")
 
     count = 2 * sys.getrecursionlimit()
-    library = {f"f{i}": make(f"f{i}", f"f{i + 1}") for i in range(count)}
-
-    def touch(definition):
-        changed = type(definition)()
-        changed.CopyFrom(definition)
-        return changed
-
-    result = rewrite_with_callees(make("main", "f0"), touch, library.get, lambda name: f"{name}_new")
-    assert [clone.original for clone in result.clones] == [f"f{i}" for i in reversed(range(count))]
-    assert [clone.definition.node_def[0].op for clone in result.clones[1:3]] == [
-        f"f{count - 1}_new",
-        f"f{count - 2}_new",
-    ]
-    assert result.definition.node_def[0].op == "f0_new"
+    found = converted(make("main", "f0"), {f"f{i}": make(f"f{i}", f"f{i + 1}") for i in range(count)})
+    assert [*found] == [*(f"f{i}" for i in reversed(range(count))), "main"]
+    called = [one.node_def[0].op for one in found.values()]
+    assert called == [f"f{count}", *(one.signature.name for one in found.values() if one is not found["main"])]
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

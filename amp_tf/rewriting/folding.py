@@ -6,22 +6,20 @@ in one kernel, and a matrix product with a bias and an activation directly behin
 *Folding*, for inference. Keras normalizes in inference as ``y * s + b`` with vectors of one value a channel, two passes
 over the activations in float32. Where ``y`` is the result of a convolution that nobody else reads, the scale is
 multiplied into the filter instead, ``conv(x, w) * s = conv(x, w * s)``, and the sum becomes a BiasAdd. The
-multiplication node itself moves: it scaled the result, now it scales the filter, in float32 and once a step. What it
-read is read by others no more, so a training graph in which the scale is learned is not touched: there the gradient
-reads the convolution's result too. Where a residual sum stands between scale and bias, ``(y * s + z) + b``, which
-TensorFlow's arithmetic optimizer makes of ``(y * s + b) + z``, the two sums change places again.
+multiplication node itself moves: it scales the filter, in float32 and once a step. Where a scale is learned the
+gradient reads the convolution's result too, so training graphs are not touched. Where a residual sum stands between
+scale and bias, ``(y * s + z) + b``, which TensorFlow's arithmetic optimizer makes of ``(y * s + b) + z``, the two sums
+change places again.
 
-A filter is scaled once: it must come from a variable, constant, argument, placeholder or Identity. It pays where two
-float32 passes over the result cost more than one over the filter; an unknown batch counts as one example, so that
-serving single examples never loses. Refused: a vector that comes from a product as a scale, because that product's
-result may be scaled and move itself; a depthwise convolution with two sums behind its scale, of which TensorFlow's
-remapper makes a node without an op; NCHW. FusedBatchNormV3 of older Keras is left to the remapper. All biases are found
-before what follows them, so the order of nodes does not matter.
+It pays where two float32 passes over the result cost more than one over the filter; an unknown batch counts as one
+example. Refused: a filter that may be scaled already; a scale that comes from a product, which may be scaled and move
+itself; a depthwise convolution with two sums behind its scale, of which TensorFlow's remapper makes a node without an
+op; NCHW. FusedBatchNormV3 of older Keras is left to the remapper. All biases are found before what follows them, so the
+order of nodes does not matter.
 
-*Lifting*. Keras 3 multiplies sequences as one large matrix and adds the bias to what was shaped back, which takes 3 to
-7 % of the kernels' time in the inference of transformers and mixers (``python -m benchmarks.step_time.profile mlp_mixer
---way predict``). A reshaping that keeps the last dimension and a bias along that dimension may change places: each
-value gets what it got. An exact Gelu, five nodes that all keep the shape, goes with its bias as an activation does.
+*Lifting*. Keras 3 multiplies sequences as one large matrix and adds the bias to what was shaped back. A reshaping that
+keeps the last dimension and a bias along that dimension may change places: each value gets what it got. An exact Gelu
+goes with its bias as an activation does.
 
     before:  MatMul → Reshape → BiasAdd → Relu → …
     after:   MatMul → BiasAdd → Relu → Reshape → …
@@ -29,18 +27,17 @@ value gets what it got. An exact Gelu, five nodes that all keep the shape, goes 
 Refused: a bias along another dimension; a last dimension that is unknown. A bias that others read too is lifted without
 its activation.
 
-Names and counts stay; only depthwise filters get a Const and a Reshape. Both are done only where amp_tf chooses the
-precision, only in GraphDefs (XLA fuses by itself), and dropped where nothing becomes 16 bit; a second rewrite finds
-nothing to do. What is fused so is free in the cost model and has the product's type, or the remapper cannot fuse.
-Nothing is done without shapes, nor with another reader of a product or a reshaping, control edges, preserved nodes,
-wishes of the user.
+Both are done only where amp_tf chooses the precision, only in GraphDefs (XLA fuses by itself), and dropped where
+nothing becomes 16 bit; a second rewrite finds nothing to do. What is fused so is free in the cost model and has the
+product's type. Nothing is done without shapes, nor with another reader of a product or a reshaping, control edges,
+preserved nodes, wishes of the user.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 
@@ -57,9 +54,7 @@ from amp_tf.oplists.fusions import FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS
 from amp_tf.oplists.table import BIASES, SCALABLE
 from amp_tf.painting.eligibility import Folded
 from amp_tf.painting.kernels import find_gelus
-
-if TYPE_CHECKING:
-    from amp_tf.rewriting.form import Form
+from amp_tf.rewriting.form import Form
 
 SUFFIX = "AmpTfFold"  #: ends the names of new nodes
 
@@ -70,9 +65,7 @@ def fold(form: Form) -> Form:
     readers = view.edges.dst_node[view.mask_with(SCALABLE)[view.edges.src_node]]
     if not view.mask_with(("Mul",))[readers].any():
         return form
-    search = _Search(form)
-    search.run()
-    return search.folded()
+    return _Search(form).folded()
 
 
 def _kept(form: Form) -> set[Node]:
@@ -106,8 +99,8 @@ class _Search:
         self._biases: list[Node] = []  # the sums that add them, of those behind which the kernel may go on
         self._scales: dict[Node, Node] = {}  # product to the node that scales its filter
 
-    def run(self) -> None:
-        """Finds all moves: of scales, then of biases, then what follows these."""
+    def folded(self) -> Form:
+        """The form with all moves: of scales, then of biases, then of what follows these."""
         for product, op in enumerate(self._view.ops):
             if op in SCALABLE:
                 self._fold_scale(product)
@@ -115,11 +108,9 @@ class _Search:
             self._fold_bias(product)
         for node in self._biases:  # once it is known which sums are biases
             self._follow(node)
-
-    def folded(self) -> Form:
-        """The form with what was found. A scale has the shape of the filter afterwards."""
         rewires = tuple(Rewire(*place, *source) for place, source in sorted(self._inputs.items()))
         biases = (Reop(node, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None}) for node in self._biased)
+        # A scale has the shape of the filter afterwards.
         filters = {scale: self._view.inputs(product)[1][0] for product, scale in self._scales.items()}
         folded = Folded(frozenset(filters), frozenset(self._fused))
         return _then(self._form, Edits(tuple(biases), rewires=rewires, new=tuple(self._new)), filters, folded)

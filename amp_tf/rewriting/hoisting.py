@@ -1,9 +1,9 @@
 """Reads variables once, before a loop that only reads them.
 
 In a loop of graph nodes a weight is read in each iteration: the variable's handle enters the loop, and a ReadVariableOp
-stands inside. The cast to 16 bit behind it then runs in each iteration too. Here the variable is read before the loop,
-and its value enters the loop as one that never changes; Enter is painted like the products that read it, so that the
-cast comes to stand before the loop by itself::
+stands inside, and so does the cast to 16 bit behind it. Here the variable is read before the loop, and its value enters
+the loop as one that never changes; Enter is painted like the products that read it, so that the cast comes to stand
+before the loop by itself::
 
     w_in = Enter(w) T=resource frame_name='loop' is_constant=true
     read = ReadVariableOp(w_in) ^pivot
@@ -16,48 +16,45 @@ becomes, before the casts::
     read = ReadVariableOp(w_in) ^pivot ^w_in-0-AmpTfHoist
     product = MatMul(y_switch:1, w_in-0-AmpTfHoist)
 
-The early read gives what the late ones gave:
+Of loops in loops a read leaves the innermost alone. The early read gives what the late ones gave:
 
 - *Nobody writes meanwhile.* One variable may come in by two handles, so nothing that runs in the loop, or in one inside
   it, may be able to write any variable.
 - *What was written before is read.* A loop is reached through its Enters alone, so what a late read came after, some
   Enter of the loop came after. The early read waits for all that any of them reads or waits for.
 - *What is written afterwards is not read.* The late reads stay and wait for the early one's value, so what waits for
-  them, or for the loop by way of them, waits for it too. In a loop without iterations no late read runs. Then the early
-  one may race with a later write, but nobody looks at its value. It is the one thing that differs: of a variable that
-  was never initialized it is an error, although no late read would have run.
+  them, or for the loop by way of them, waits for it too. In a loop without iterations no late read runs; then the early
+  one may race with a later write, but nobody looks at its value. Of a variable that was never initialized it is an
+  error all the same.
 - *The loop still ends.* A late read runs in iterations that take place; a value that enters a loop is there in all,
   even in the one after the last. So only such readers get it as run in proper iterations because of something else that
   they read or wait for. A late read in a branch keeps its readers, because there it may be what decides.
 
 Which readers get the value: those that become 16 bit, no others, or they would read rounded weights. That shows when
-the graph is painted, and where the casts stand has a part in it. So it is painted with all readers of what products
-read moved, and once more if not just these become 16 bit.
+the graph is painted. So it is painted with all readers of what products read moved, and once more if not just these
+become 16 bit.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import Links, control_links, readers_of
+from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
-from amp_tf.graph.edits import Edits, NewNode, Rewire, Tensor, Wait, attribute, having
+from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait, attribute, having
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
 from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.table import READ_OPS
-
-if TYPE_CHECKING:
-    from amp_tf.rewriting.form import Form
+from amp_tf.rewriting.form import Form
 
 Reader = tuple[Node, int]  #: a node and the number of its data input
 OUTSIDE = 0  #: the number of what is in no loop
@@ -67,11 +64,11 @@ _OF_A_LOOP = ("frame_name", "is_constant", "parallel_iterations")  # what the En
 
 def hoist(form: Form) -> Form:
     """Moves the reads for those of their readers that become 16 bit."""
-    view, loop_reads, products = form.view, find_loop_reads(form), form.job.products
-    readers = loop_reads.readers()
+    view, reads, products = form.view, find_loop_reads(form), form.job.products
+    readers = _readers(reads)
     wanted = frozenset(
         reader
-        for read in loop_reads.reads
+        for read in reads
         if any(view.ops[node] in products for node, _ in read.readers)
         for reader in read.readers
     )
@@ -84,7 +81,7 @@ def hoist(form: Form) -> Form:
         is_right = is_converted[edges.dst_unit] & (is_converted[edges.src_unit] | (edges.src_node < view.node_count))
         return frozenset(edges.at(is_right).rows("dst_node", "dst_position")).intersection(readers)
 
-    return form.settled(wanted, functools.partial(_hoisted, form, loop_reads), without_casts)
+    return form.settled(wanted, functools.partial(_hoisted, form, reads), without_casts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,67 +147,57 @@ def find_frames(view: GraphView, links: Links) -> Frames | None:
     return Frames(of, entered, around) if reached == view.node_count else None
 
 
-def find_loop_reads(form: Form) -> LoopReads:
+def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     """The reads that may be done before their loops; none where no product reads what is read in a loop."""
     view = form.view
     candidates = _reads_behind_enters(view)
     behind = view.edges.dst_node[np.isin(view.edges.src_node, list(candidates))]
     if not any(view.ops[reader] in form.job.products for reader in behind.tolist()):
-        return NO_READS
+        return ()
     controls = control_links(view)
     links = [*view.edges.rows("src_node", "dst_node"), *controls]
     frames = find_frames(view, links)
     if frames is None:
-        return NO_READS
+        return ()
     reads = _Search(form, candidates, controls, frames).movable()
     # The new edges must not close a ring, whatever else is wrong with a graph.
-    edits, _ = _plan(view, reads, reads.readers())
+    edits, _ = _plan(view, reads, _readers(reads))
     ring = find_ring(view.ops, [*links, *edits.links(view.node_count)], view.node_count + len(edits.new))
-    return reads if ring is None else NO_READS
+    return reads if ring is None else ()
 
 
-def _hoisted(form: Form, loop_reads: LoopReads, wanted: Collection[Reader]) -> Form:
-    edits, models = _plan(form.view, loop_reads, wanted)
+def _hoisted(form: Form, reads: Sequence[LoopRead], wanted: Collection[Reader]) -> Form:
+    edits, models = _plan(form.view, reads, wanted)
     return form.then(edits, {name: form.shapes.output_shapes(form.view.names[node]) for name, node in models.items()})
 
 
-def _plan(view: GraphView, loop_reads: LoopReads, wanted: Collection[Reader]) -> tuple[Edits, Mapping[str, Node]]:
+def _plan(view: GraphView, reads: Sequence[LoopRead], wanted: Collection[Reader]) -> tuple[Edits, Mapping[str, Node]]:
     """How some readers get the values of early reads, and for each new node the node whose results its results are."""
-    reads = [read for read in loop_reads.reads if any(reader in wanted for reader in read.readers)]
-    first_read = {read.entries[-1]: read.node for read in reversed(reads)}  # behind each Enter that is an outermost one
-    outer = {inner: enter for read in reads for inner, enter in itertools.pairwise(read.entries)}
-    entries = list(dict.fromkeys(enter for read in reads for enter in reversed(read.entries)))
+    reads = [read for read in reads if any(reader in wanted for reader in read.readers)]
     name = FreshNames(view.names, HOIST_SUFFIX)
     new: list[NewNode] = []
-    models: list[int] = []
-    early, carried = dict[int, int](), dict[int, int]()  # Enter to the new read before it, and to its new counterpart
-    for enter, read in first_read.items():
-        early[enter] = view.node_count + len(new)
-        handle, after = loop_reads.handles[enter], loop_reads.after[enter]
-        new.append(NewNode.like(name.make(f"{view.names[enter]}-Read"), view, read, (handle,), after))
-        models.append(read)
-    for enter in entries:
-        source = early[enter] if enter in early else carried[outer[enter]]
-        carried[enter] = view.node_count + len(new)
-        after = () if enter in early else loop_reads.after[enter]
-        found = view.protos[enter].attr
-        of_loop = {key: found[key] for key in _OF_A_LOOP if key in found}
-        types = having(T=attribute(type=datatypes.FLOAT), **of_loop)
-        new.append(
-            NewNode(name.make(view.names[enter]), view.ops[enter], view.devices[enter], ((source, 0),), after, types)
-        )
-        models.append(models[source - view.node_count])
+    models: dict[str, Node] = {}
+    carried: dict[Node, Node] = {}  # Enter of a handle to that of the value
+    for read in reads:
+        enter = read.entry
+        if enter not in carried:
+            early = view.copied(read.node, name.make(f"{view.names[enter]}-Read"), view.inputs(enter), read.after)
+            source = view.node_count + len(new), 0
+            found = view.protos[enter].attr
+            of_loop = {key: found[key] for key in _OF_A_LOOP if key in found}
+            types = having(T=attribute(type=datatypes.FLOAT), **of_loop)
+            value = NewNode(name.make(view.names[enter]), view.ops[enter], view.devices[enter], (source,), (), types)
+            carried[enter] = source[0] + 1
+            new += early, value
+            models |= dict.fromkeys((early.name, value.name), read.node)
     edits = Edits(
         rewires=tuple(
-            Rewire(*reader, carried[read.entries[0]], 0)
-            for read in reads
-            for reader in read.readers
-            if reader in wanted
+            Rewire(*reader, carried[read.entry], 0) for read in reads for reader in read.readers if reader in wanted
         ),
-        waits=tuple(Wait(read.node, carried[read.entries[0]]) for read in reads),
+        waits=tuple(Wait(read.node, carried[read.entry]) for read in reads),
         new=tuple(new),
     )
-    return edits, {node.name: model for node, model in zip(new, models, strict=True)}
+    return edits, models
 
 
 class LoopRead(NamedTuple):
@@ -218,37 +205,20 @@ class LoopRead(NamedTuple):
 
     Attributes:
         node: the ReadVariableOp.
-        entries: the Enters through which the handle comes, from the read outwards, as far as the read may move.
+        entry: the Enter through which the handle comes.
+        after: what the early read waits for: all that any Enter of its loop reads or waits for, because the late read
+            came after one of them.
         readers: who may get the early read's value.
     """
 
     node: Node
-    entries: tuple[Node, ...]
+    entry: Node
+    after: tuple[Node, ...]
     readers: tuple[Reader, ...]
 
 
-class LoopReads(NamedTuple):
-    """The reads of a graph that may be done before their loops.
-
-    Attributes:
-        reads: one entry for each.
-        handles: for the last of each read's entries, before which the early read will stand, the handle that it hands
-            on: (node, port).
-        after: for each entry, which nodes its new counterpart waits for. For the last entry of a read these are all
-            that any Enter of its loop reads or waits for: the late read came after one of them. For the others they
-            are those that the Enter waits for.
-    """
-
-    reads: Sequence[LoopRead] = ()
-    handles: Mapping[Node, Tensor] = MappingProxyType({})
-    after: Mapping[Node, tuple[Node, ...]] = MappingProxyType({})
-
-    def readers(self) -> frozenset[Reader]:
-        """Who may get an early read's value."""
-        return frozenset(reader for read in self.reads for reader in read.readers)
-
-
-NO_READS = LoopReads()
+def _readers(reads: Iterable[LoopRead]) -> frozenset[Reader]:
+    return frozenset(reader for read in reads for reader in read.readers)
 
 
 def _reads_behind_enters(view: GraphView) -> set[Node]:
@@ -289,44 +259,33 @@ class _Search:
             if frame not in (OUTSIDE, *self._written) and _may_write(view, node, form.job.templates.is_function):
                 self._written.update(frames.with_those_around(frame))
 
-    def movable(self) -> LoopReads:
+    def movable(self) -> list[LoopRead]:
         """Which reads may be done before their loops."""
-        gated, in_branches, found = self._gated(), self._in_branches(), []
+        gated, in_branches, after, found = self._gated(), self._in_branches(), self._awaited(), []
         for read in sorted({*self._reads}.difference(self._kept, in_branches)):
-            entries, enter = [], _handle_path(self._view, read)[-1]
-            while self._view.ops[enter] == "Enter" and enter not in self._kept and self._lets_pass(enter, read):
-                entries.append(enter)
-                enter = _handle_path(self._view, enter)[-1]
+            entry = _handle_path(self._view, read)[-1]
             readers = tuple(
                 (reader, position)
                 for reader, position in self._view.readers(read)
                 if self._view.ops[reader] not in table.CONTROL_FLOW and reader in gated and reader not in self._kept
             )
-            if entries and readers:
-                found.append(LoopRead(read, tuple(entries), readers))
-        handles = {read.entries[-1]: self._view.inputs(read.entries[-1])[0] for read in found}
-        return LoopReads(found, handles, self._order(found))
+            if readers and entry not in self._kept and self._lets_pass(entry, read):
+                handle, _ = self._view.inputs(entry)[0]
+                waits = after[self._frames.entered[entry]] - {handle}
+                by_name = sorted(waits, key=self._view.names.__getitem__)  # so that the order of nodes does not matter
+                found.append(LoopRead(read, entry, tuple(by_name), readers))
+        return found
 
-    def _order(self, reads: Iterable[LoopRead]) -> dict[int, tuple[Node, ...]]:
-        """The nodes that the counterparts of some reads' entries wait for, as :attr:`LoopReads.after`."""
-        awaited: dict[int, list[int]] = {}
+    def _awaited(self) -> Mapping[int, set[Node]]:
+        """For each loop what its Enters read or wait for, but for what is there at once."""
+        waits: dict[Node, list[Node]] = {}
         for source, node in self._controls:
-            awaited.setdefault(node, []).append(source)
-        idle = {node for node, op in enumerate(self._view.ops) if op in table.WITHOUT_WAITING and node not in awaited}
-        members: dict[int, list[int]] = {}
+            waits.setdefault(node, []).append(source)
+        found: dict[int, set[Node]] = {}
         for enter, frame in self._frames.entered.items():
-            members.setdefault(frame, []).append(enter)
-        after: dict[int, tuple[Node, ...]] = {}
-        for read in reads:
-            *inner, outermost = read.entries
-            for enter in inner:
-                path = [enter, *_handle_path(self._view, enter)[:-1]]
-                after[enter] = self._sorted({source for node in path for source in awaited.get(node, ())})
-            loop = members[self._frames.entered[outermost]]
-            sources = {self._view.inputs(enter)[0][0] for enter in loop}
-            sources.update(source for enter in loop for source in awaited.get(enter, ()))
-            after[outermost] = self._sorted(sources - idle - {self._view.inputs(outermost)[0][0]})
-        return after
+            found.setdefault(frame, set()).update(waits.get(enter, ()), [self._view.inputs(enter)[0][0]])
+        idle = {node for node, op in enumerate(self._view.ops) if op in table.WITHOUT_WAITING and node not in waits}
+        return {frame: sources - idle for frame, sources in found.items()}
 
     def _gated(self) -> set[int]:
         """The nodes that run in proper iterations of their loop alone, even if all reads had their values always.
@@ -375,18 +334,12 @@ class _Search:
             ready += self._waiting[node]
         return found
 
-    def _sorted(self, nodes: Iterable[Node]) -> tuple[int, ...]:
-        """By name, so that the order of the nodes does not matter."""
-        return tuple(sorted(nodes, key=self._view.names.__getitem__))
-
     def _lets_pass(self, enter: Node, read: Node) -> bool:
         """Whether a read may move out of the loop that an Enter leads into."""
         view = self._view
-        is_constant = view.protos[enter].attr.get("is_constant")  # indexing would add it
         is_written = self._frames.entered[enter] in self._written
-        return bool(
-            not is_written and view.devices[enter] == view.devices[read] and is_constant is not None and is_constant.b
-        )
+        is_constant: bool = value_of(view.protos[enter], "is_constant").b
+        return not is_written and view.devices[enter] == view.devices[read] and is_constant
 
     def _lets_through(self, node: Node, missing: dict[int, int]) -> bool:
         """Whether a node runs in proper iterations alone if one more of its inputs does; a Merge needs that of all."""

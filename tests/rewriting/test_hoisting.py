@@ -10,7 +10,6 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
-from amp_tf.cpu.hoisting import OUTSIDE, find_frames
 from amp_tf.graph.algorithms import control_links
 from amp_tf.graph.names import HOIST_SUFFIX as SUFFIX
 from amp_tf.graph.reader import read_graph
@@ -19,6 +18,7 @@ from amp_tf.graph.verify import find_ring
 from amp_tf.graph.wire import SerializedGraph
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.rewriting.hoisting import OUTSIDE, find_frames
 from tests.small_graphs import function, graph
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
@@ -128,7 +128,7 @@ def run(proto, times=1):
 
 def check_same(proto, result, monkeypatch):
     """As without the move: the same values are cast in the same way, so no bit differs."""
-    monkeypatch.setattr("amp_tf.cpu.hoisting._reads_behind_enters", lambda view: set())
+    monkeypatch.setattr("amp_tf.rewriting.hoisting._reads_behind_enters", lambda view: set())
     kept = rewrite(proto)
     assert not moved(kept.graph)
     np.testing.assert_array_equal(run(result.graph, times=3), run(kept.graph, times=3))
@@ -156,19 +156,7 @@ def test_a_weight_is_read_and_cast_before_the_loop(monkeypatch):
     check_same(proto, result, monkeypatch)
 
 
-def test_it_moves_out_of_loops_in_loops(monkeypatch):
-    proto = graph(NESTED)
-    result = rewrite(proto)
-    after = nodes(result.graph)
-    assert moved(result.graph) == [f"v_in-0-{SUFFIX}", ENTER, EARLY]
-    assert list(after[EARLY].input) == ["w"]
-    # What decided whether the handle enters the inner loop decides it for the value.
-    assert list(after[f"v_in-0-{SUFFIX}"].input) == [ENTER, "^j_pivot"]
-    assert casts(result.graph) == ["x", EARLY]
-    check_same(proto, result, monkeypatch)
-
-
-def test_it_moves_no_further_than_out_of_the_loops_that_only_read(monkeypatch):
+def test_of_loops_in_loops_it_leaves_the_innermost_alone(monkeypatch):
     written = """
     two_w = Const() value=float32[4, 4]*0.25 ^y_out
     written = AssignVariableOp(handed, two_w) dtype=float32"""
@@ -386,7 +374,7 @@ def test_casts_before_a_loop_count_once_and_those_in_it_in_each_turn(monkeypatch
     saved = in_float32 - in_f16
     assert SHIPPED.of_cast_to_f16(size * size) / 3 < saved < SHIPPED.of_cast_to_f16(size * size)
     assert moved(rewrite(proto).graph)
-    monkeypatch.setattr("amp_tf.cpu.hoisting._reads_behind_enters", lambda view: set())
+    monkeypatch.setattr("amp_tf.rewriting.hoisting._reads_behind_enters", lambda view: set())
     assert not rewrite(proto).changed
 
 
