@@ -12,12 +12,7 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting import text
-<<<<<<< HEAD
-from amp_tf.reporting.document_types import SCHEMA_VERSION
-=======
 from amp_tf.reporting.files import SCHEMA_VERSION
-from amp_tf.reporting.schema import RewriteReport
->>>>>>> main
 from tests.small_graphs import function, graph
 
 pytestmark = pytest.mark.usefixtures("local_rules")

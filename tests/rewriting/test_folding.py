@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.cpu import fold
 from amp_tf.graph.editor import apply_to_graph
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
@@ -16,11 +15,8 @@ from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.reasons import Rule
-<<<<<<< HEAD:tests/cpu/test_folding.py
+from amp_tf.rewriting.folding import fold
 from amp_tf.rewriting.form import Job
-=======
-from tests.rewriting.fold_judging import FOLDED, judge_seed
->>>>>>> main:tests/rewriting/test_folding.py
 from tests.rewriting.rewritten import (
     AUTO,
     BF16_CPU,
