@@ -27,6 +27,7 @@ CPU_DEPENDENT = (
         "as_cpu/test_as_cpu.py",
         "calibrating/test_measure.py",
         "hooks/test_hoisted_reads.py",
+        "hooks/test_random_programs.py",
         "hooks/test_summary.py",
     ),
     *("hooks/test_switch.py", "oplists/test_hardware.py", "painting/test_kernels.py", "painting/test_ties.py"),

@@ -23,7 +23,7 @@ BUDGET = {
     "tools/": (6176, 26, 2),
     "*.py": (1469, 8, 4),
     "all": (29319, 140, 23),
-    "tests/": (40933, 272, 99),
+    "tests/": (40935, 272, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

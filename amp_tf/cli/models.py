@@ -89,7 +89,7 @@ def run_rewrite(args: argparse.Namespace) -> int:
             files.write(args.report, json.dumps(report.to_dict(), indent=1))
     print(report)
     if args.check:
-        print("check:", *_errors(expected, _answer(args, args.result)), sep="\n  ")
+        print("check:", *_errors(args, expected), sep="\n  ")
     if report.converted and not args.dry_run:
         print(f"{args.result} is written.", file=sys.stderr)
     if not report.converted:
@@ -124,17 +124,25 @@ def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:
         raise AmpError(what, where=args.check, fix=f"It takes {taken}") from None
 
 
-def _errors(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[str]:
     """How far a copy is off from the original, a line for each output."""
+    found = _answer(args, args.result)
     for name, value in sorted(expected.items()):
         wanted, got = np.asarray(value), np.asarray(found[name])
         if not value.dtype.is_floating:
             yield f"{name}: {np.count_nonzero(wanted != got):,} of {wanted.size:,} values differ"
             continue
-        off = np.abs(wanted.astype(np.float64) - got.astype(np.float64))
-        largest = float(np.max(np.abs(wanted), initial=0))
+        wanted, got = wanted.astype(np.float64), got.astype(np.float64)
+        finite = np.isfinite(wanted)
+        if lost := np.count_nonzero(finite & ~np.isfinite(got)):
+            what = f"it is written, and {lost:,} of {got.size:,} values of {name} are inf or nan, which they were not"
+            how = f"amp-tf compare {args.source} --inputs {args.check} --precision {args.precision or 'auto'}"
+            raise AmpError(what, where=args.result, fix=f"What to keep in float32: {how}")
+        off = np.abs(wanted - got)[finite]
+        largest = float(np.max(np.abs(wanted), initial=0, where=finite))
         share = f", {np.max(off) / largest:.2%} of the largest value" if off.size and largest else ""
-        yield f"{name}: error at most {np.max(off, initial=0):.3g}{share}, {np.mean(off):.3g} on average"
+        mean = off.sum() / max(off.size, 1)
+        yield f"{name}: error at most {np.max(off, initial=0):.3g}{share}, {mean:.3g} on average"
 
 
 def _check_preserved(names: Iterable[str], graph: Any) -> None:
@@ -214,11 +222,9 @@ def _print_all(
         for node in nodes
         if (not args.op or node.op in args.op) and (not args.function or node.function == args.function)
     ]
-    if args.json:
-        print(json.dumps(rows, indent=1))
-    else:
-        for row in rows:
-            print("\t".join(row[key] for key in ("precision", "op", "function", "name", "reason")))
+    columns = ("precision", "op", "function", "name", "reason")
+    lines = [json.dumps(rows, indent=1)] if args.json else ["\t".join(row[key] for key in columns) for row in rows]
+    print(*lines, sep="\n", end="\n" if lines else "")
     return 0
 
 
@@ -246,10 +252,8 @@ def run_report(args: argparse.Namespace) -> int:
         fix = "Name a file as AMP_TF_REPORT or amp_tf.report().save(…) wrote it"
         raise FileError(f"a report is broken ({why})", where=" ".join(args.sources), fix=fix) from error
     if not (args.html or args.json):
-        print(json.dumps(documents[0] if len(documents) == 1 else documents))
-        return 0
-    for line in lines:
-        print(printable(line))
+        lines = [json.dumps(documents[0] if len(documents) == 1 else documents)]
+    print(*map(printable, lines), sep="\n")
     return 0
 
 
@@ -285,18 +289,14 @@ def read_config(args: argparse.Namespace) -> AmpConfig:
     Raises:
         ConfigError: a setting means nothing.
     """
-    fields = [field.name for field in dataclasses.fields(AmpConfig)]
-    given = {name: value for name in fields if (value := getattr(args, name, None)) is not None}
+    given = {f.name: value for f in dataclasses.fields(AmpConfig) if (value := getattr(args, f.name, None)) is not None}
     is_list = {name: isinstance(getattr(AmpConfig(), name), tuple) for name in given}
     config = AmpConfig.from_env(without=[name for name in given if not is_list[name]])
-    changes: dict[str, object] = {}
     for name, value in given.items():
         if is_list[name]:
             texts, read = ([value], read_names) if isinstance(value, str) else (value, read_patterns)
-            changes[name] = (*getattr(config, name), *(item for text in texts for item in read(text, name)))
-        else:
-            changes[name] = value
-    return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
+            given[name] = (*getattr(config, name), *(item for text in texts for item in read(text, name)))
+    return dataclasses.replace(config, **given)
 
 
 def hardware_for(config: AmpConfig) -> Hardware:

@@ -66,9 +66,9 @@ def warn_bare_loop(where: str) -> None:
         _CUSTOM_LOOP,
         "variables are written by gradients of a loss that is not scaled, in float16, so small gradients are lost",
         where=where,
-        fix="Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, loss = "
-        "scaler.scale(loss) inside the GradientTape, gradients = scaler.unscale(gradients), and "
-        "scaler.step(apply, gradients), where apply(gradients) writes the variables. For no scaling at all, or "
+        fix="Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, scaled_loss = "
+        "scaler.scale(loss) inside the tape, gradients = scaler.unscale(tape.gradient(scaled_loss, variables)), "
+        "and scaler.step(apply, gradients), where apply(gradients) writes the variables. For no scaling at all, or "
         "where the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
     )
 

@@ -172,8 +172,8 @@ def _lock_changes(totals: Totals) -> str:
         return ""
     try:
         lock = config.read_lock()
-    except ConfigError as error:  # it was damaged meanwhile
-        return str(error).rstrip(".")
+    except ConfigError as error:
+        return f"{error.where} changed after it was read first: {error.what}"
     other = lock.differences(resolve_target(config, process_state.hardware()).facts())
     return "; ".join(filter(None, (other, describe(totals.locked))))
 

@@ -26,6 +26,7 @@ from amp_tf.painting.flow import Flow, Values
 from amp_tf.painting.reasons import Balance, Rule
 
 NO_CAUSE = -1
+_NONE: Mapping[Node, Node] = MappingProxyType({})
 _CODES = {ALLOW: 1, INFER: 2, DENY: 3, CLEAR: 4}
 
 
@@ -152,19 +153,18 @@ class Canvas:
         """Paints units allow; those that are allow already keep their rule."""
         self._set(self.allow, 1, units, rule)
 
-    def paint_deny(self, units: Iterable[Unit], rule: Rule) -> None:
-        """Paints units deny; those that are deny already keep their rule."""
+    def paint_deny(self, units: Iterable[Unit], rule: Rule, causes: Mapping[Node, Node] = _NONE) -> None:
+        """Paints units deny; those that are deny already keep their rule. Of some it is known which node caused it."""
         self._set(self.deny, 1, units, rule)
+        for unit in units if causes else ():
+            if self.node_of[unit] in causes and self.rule[unit] == int(rule):
+                self.cause[unit] = self.view.base[causes[self.node_of[unit]]]
 
-    def keep(self, nodes: Mask, rule: Rule, causes: Mapping[Node, Node] = MappingProxyType({})) -> None:
-        """Paints deny what the lists would convert of some nodes; of some it is known which node brought it about."""
+    def keep(self, nodes: Mask, rule: Rule, causes: Mapping[Node, Node] = _NONE) -> None:
+        """Paints deny what the lists would convert of some nodes."""
         if nodes.any():
             listed = (self.on_infer | self.on_clear) & self.is_float32
-            units = units_of(self.view.spread(nodes) & listed.astype(np.bool_))
-            self.paint_deny(units, rule)
-            for unit in units if causes else ():
-                if self.node_of[unit] in causes and self.rule[unit] == int(rule):
-                    self.cause[unit] = self.view.base[causes[self.node_of[unit]]]
+            self.paint_deny(units_of(self.view.spread(nodes) & listed.astype(np.bool_)), rule, causes)
 
     def unpaint_allow(self, units: Iterable[Unit], rule: Rule) -> None:
         """Takes allow paint off units."""
@@ -172,16 +172,15 @@ class Canvas:
 
     def _set(self, flags: Flags, value: int, units: Iterable[Unit], rule: Rule) -> None:
         changed = [unit for unit in units if flags[unit] != value]
-        if changed:
-            flags[changed] = value
-            self.rule[changed] = rule
+        flags[changed] = value
+        self.rule[changed] = rule
 
-    def keep_allowed(self, units: Iterable[Unit], rule: Rule) -> None:
+    def keep_allowed(self, units: Iterable[Unit], rule: Rule, causes: Mapping[Node, Node] = _NONE) -> None:
         """Takes units off the allow list, where no user forced them, and paints them deny."""
         kept = [unit for unit in units if self.on_allow[unit] and self.rule[unit] == Rule.ALLOW_LIST]
         self.unpaint_allow(kept, rule)
         self.on_allow[kept] = 0
-        self.paint_deny(kept, rule)
+        self.paint_deny(kept, rule, causes)
 
     def flood(
         self,

@@ -119,7 +119,8 @@ def keep_needed(canvas: Canvas) -> None:
             found |= needed
             if need.asked_by >= table.SUBTRACTING:
                 filters = flow.products & values.nodes_of(table.FILTERING) & flow.unmasked.sources_of(needed)
-                canvas.keep_allowed(units_of(canvas.view.spread(filters).astype(np.bool_)), need.reason)
+                flow.unmasked.asked(needed, None, filters, causes)
+                canvas.keep_allowed(units_of(canvas.view.spread(filters).astype(np.bool_)), need.reason, causes)
                 adding = moving | (values.nodes_of(table.LINEAR - table.TOTALS) & ~flow.users)
                 found |= _totals_apart(flow.unmasked, adding)
             split = flow.products & values.nodes_of(table.FUSED_PRODUCTS) & flow.unmasked.sources_of(found)

@@ -23,7 +23,7 @@ from amp_tf.painting.locked import describe, surest
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, NodeReport, Products
-from amp_tf.values import LAYER, check_pattern
+from amp_tf.values import LAYER, check_pattern, dtype_name
 
 if TYPE_CHECKING:
     from amp_tf.reporting.text import Layers
@@ -54,12 +54,17 @@ class Nodes(list[NodeReport]):
                 regular expression.
 
         Raises:
-            ValueError: there is no such precision.
-            ConfigError: there is no such reason, or no node of the whole list is in such a layer.
+            ConfigError: there is no such op, precision or reason, or no node of the whole list is in such a layer.
         """
+        from tensorflow.python.framework import op_def_registry as registry
+
         whole = self if self._whole is None else self._whole
         is_in_layer = None if layer is None else matcher(check_pattern(f"{LAYER}{layer}", where="Nodes.where(layer)"))
-        wanted = Precision(precision) if precision is not None else None
+        wanted, formats = dtype_name(precision), [each.value for each in Precision]
+        if precision is not None and wanted not in formats:
+            raise _unknown("precision", str(precision), formats)
+        if op is not None and whole and op not in (ops := {node.op for node in whole}) and registry.get(op) is None:
+            raise _unknown("op", op, sorted(ops))
         rule = Rule.__members__.get(reason) if isinstance(reason, str) else reason
         if isinstance(reason, str) and rule is None:
             said = (*(each.words for each in Rule), *(str(node.reason) for node in whole))
@@ -71,7 +76,7 @@ class Nodes(list[NodeReport]):
             node
             for node in self
             if (op is None or node.op == op)
-            and (wanted is None or node.precision is wanted)
+            and (wanted is None or node.precision.value == wanted)
             and (reason is None or (node.reason.rule is rule if rule else str(reason) in str(node.reason)))
             and (function is None or node.function == function)
             and (is_in_layer is None or is_in_layer(node.name))
@@ -185,12 +190,9 @@ class RewriteReport:
 
     def counts_by_op(self) -> dict[str, tuple[int, int]]:
         """For each op: (nodes converted, nodes seen)."""
-        counts: dict[str, list[int]] = {}
-        for node in self.nodes:
-            entry = counts.setdefault(node.op, [0, 0])
-            entry[0] += node.precision.is_f16
-            entry[1] += 1
-        return {op: (converted, total) for op, (converted, total) in sorted(counts.items())}
+        nodes = self.nodes
+        converted = collections.Counter(node.op for node in nodes if node.precision.is_f16)
+        return {op: (converted[op], total) for op, total in sorted(collections.Counter(n.op for n in nodes).items())}
 
     def by_layer(self) -> Layers:
         """What became of each layer: a list of :class:`~amp_tf.reporting.text.LayerReport` that prints as a table.
@@ -347,11 +349,8 @@ class Weights:
             f"weights: {len(self.stored):,} of {len(self.variables):,} variables stored{kind}, "
             f"{before:,.1f} MB become {after:,.1f}"
         ]
-        groups: dict[Kept, list[StoredVariable]] = collections.defaultdict(list)
-        for variable in self.variables:
-            if variable.kept is not None:
-                groups[variable.kept].append(variable)
-        for group in groups.values():
+        for kept in dict.fromkeys(variable.kept for variable in self.variables if variable.kept):
+            group = [variable for variable in self.variables if variable.kept is kept]
             size = sum(variable.size for variable in group) / _MEGABYTE
             count = "1 variable" if len(group) == 1 else f"{len(group):,} variables"
             lines.append(f"  {count} ({size:,.1f} MB) in float32, such as {group[0].name!r}: {group[0].why}")

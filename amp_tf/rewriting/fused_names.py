@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from amp_tf.graph.names import without_calls
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.reporting.schema import RewriteReport
 
@@ -29,15 +30,13 @@ def find_followers(graph: Any) -> Followers:
     found: dict[str, tuple[str, ...]] = {}
     for node in nodes.values():
         if node.op in PRODUCTS:
-            chain: list[str] = []
-            last = node.name
+            chain, last = list[str](), node.name
             while len(chain) < _LONGEST and len(readers.get(last, ())) == 1:
                 last = readers[last][0]
                 if nodes[last].op in PRODUCTS or _scope(last) != _scope(node.name):
                     break
                 chain.append(last)
-            chain = [node.name, *chain]
-            found |= {name: tuple(chain[place:]) for place, name in enumerate(chain, 1)}
+            found |= {name: tuple(chain[place:]) for place, name in enumerate([node.name, *chain])}
     return found
 
 
@@ -49,7 +48,8 @@ def count_products(report: RewriteReport) -> int:
 def pattern(node: str, followers: Followers) -> str:
     """A regular expression that finds a node under all these names, in whatever function it is inlined into."""
     names = [re.escape(name.rpartition("/")[2]) for name in (node, *followers.get(node, ()))]
-    scope = f"{re.escape(_scope(node))}/" if _scope(node) else ""
+    scope = _scope(without_calls(node)) or _scope(node)  # a file that is converted has it in its function
+    scope = f"{re.escape(scope)}/" if scope else ""
     return f"(^|/){scope}{names[0] if len(names) == 1 else f'({chr(124).join(names)})'}$"
 
 

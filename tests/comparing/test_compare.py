@@ -269,10 +269,10 @@ def test_no_sum_is_put_into_a_temporary_variable():
     assert "TemporaryVariable" not in ops
 
 
-@pytest.mark.parametrize("x", [X[:0], np.full_like(X, np.nan)])
-def test_batches_without_a_finite_number_are_not_healthy(x):
+@pytest.mark.parametrize("x", [X[:0], np.full_like(X, np.nan), np.zeros_like(X)])
+def test_batches_without_a_number_are_not_healthy(x):
     w = tf.constant(np.ones((16, 8), "f"))
-    with pytest.raises(amp_tf.GraphError, match="in float32 all outputs are empty, inf or nan"):
+    with pytest.raises(amp_tf.GraphError, match="in float32 all outputs are empty, zero, inf or nan"):
         amp_tf.compare(lambda x: tf.matmul(x, w), [(x,)], BF16)
 
 

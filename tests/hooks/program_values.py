@@ -24,8 +24,10 @@ class Values(abc.ABC):
         x: the input, which has the shape of every result.
         variables: the weights, :data:`WEIGHTS` of them.
         constants: :data:`CONSTANTS` weights that are no variables.
+        dtype: of what products and what stands around them are computed in.
     """
 
+    dtype = tf.float32
     x: tf.Tensor
     variables: Sequence[tf.Variable]
     constants: Sequence[tf.Tensor]
@@ -143,6 +145,8 @@ class Twins(Convolutions):
         dice = random.Random(style)
         convolve = tf.nn.depthwise_conv2d if weight.shape[3] == 1 else tf.nn.conv2d
         bias, scale = dice.choice(self._biases), dice.choice((self._scales[0], self._scales[2]))
+        if self.dtype != x.dtype:
+            x, weight, bias, scale = (tf.cast(value, self.dtype) for value in (x, weight, bias, scale))
         activation = dice.choice((tf.identity, tf.identity, tf.nn.relu, tf.nn.elu))
         ending = dice.choice((tf.identity, self._normalized, lambda y: y * scale))
 
@@ -153,7 +157,7 @@ class Twins(Convolutions):
         y = dice.choice((tf.subtract, tf.subtract, tf.maximum, tf.math.squared_difference))(part(x), part(other))
         if dice.random() < 0.3:
             y = tf.math.log(1.0 + tf.abs(y))
-        return (y + 0.5 * x) / (1.0 + tf.reduce_max(tf.abs(y)))
+        return tf.cast((y + 0.5 * x) / (1.0 + tf.reduce_max(tf.abs(y))), tf.float32)
 
     @staticmethod
     def _normalized(y: tf.Tensor) -> tf.Tensor:

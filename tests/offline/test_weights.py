@@ -297,7 +297,7 @@ def test_float16_is_stored_too(tmp_path):
     np.testing.assert_array_equal(stored(_random(2, 8)), converted(_random(2, 8)))
 
 
-def test_a_weight_that_16_bit_makes_infinite_stays_float32(tmp_path):
+def test_a_weight_that_16_bit_makes_infinite_stays_float32_and_a_check_says_what_it_does(tmp_path, capsys):
     model = Tied()
     model.w.assign(tf.tensor_scatter_nd_update(model.w, [[0, 0]], [1e5]))
     assert _kept(_convert(model, tmp_path / "b")[0])["w"] is None
@@ -305,6 +305,13 @@ def test_a_weight_that_16_bit_makes_infinite_stays_float32(tmp_path):
     assert _kept(weights)["w"] is Kept.RANGE
     assert stored.w.dtype == tf.float32
     assert "such as 'w': holds values that 16 bit makes infinite" in str(weights)
+    source, copy, inputs = (str(tmp_path / name) for name in ("f/f32", "out", "inputs.npz"))
+    np.savez(inputs, x=_random(4, 8))
+    options = ["--precision", "float16", "--target", "gpu", "--weights", "f16", "--check", inputs]
+    assert main(["rewrite", source, copy, *options]) == 1
+    err = capsys.readouterr().err
+    assert f"{copy}: it is written, and 4 of 32 values of output_0 are inf or nan, which they were not. What to" in err
+    assert err.endswith(f"amp-tf compare {source} --inputs {inputs} --precision float16.\n")
 
 
 @pytest.mark.parametrize("is_there", [False, True])

@@ -50,7 +50,8 @@ def test_where_filtered_images_are_compared_they_are_float32(text, settings):
     given = GIVEN + f"half = Const() value=float32[]*0.5\ns_of = Mul(x, x)\ntwice_of = Mul(x, y)\n{s}{twice}"
     result = painted(f"{given}{text}\nb = MatMul(d, y)", **settings)
     assert result.f16 == "b"
-    assert result.rule("twice") is result.rule("s") is Rule.NEEDED
+    assert result.rule("s") is Rule.NEEDED
+    assert result.why("twice") == (Rule.NEEDED, "d")
     assert {"s", "twice"} <= set(painted(f"{given}d = Mul(s, twice)\nb = MatMul(d, y)", **settings).f16.split())
 
 

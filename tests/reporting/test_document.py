@@ -178,16 +178,6 @@ def test_a_report_saves_itself(report, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"], "nothing half-written"
 
 
-def test_nodes_are_chosen_by_what_they_are(report):
-    assert [node.name for node in report.nodes.where(op="MatMul", precision="bfloat16")] == ["MatMul", "MatMul_1"]
-    assert [node.op for node in report.nodes.where(reason="NOT_LISTED")] == ["Placeholder", "Placeholder"]
-    assert report.nodes.where(reason="allow list") == report.nodes.where(reason="ALLOW_LIST")
-    assert report.nodes.where(precision="float16") == []
-    assert report.nodes.where(function="f") == []
-    with pytest.raises(ValueError, match="float8"):
-        report.nodes.where(precision="float8")
-
-
 def test_a_notebook_shows_the_one_number(report):
     view = report._repr_html_()
     assert view.startswith("<iframe srcdoc=")

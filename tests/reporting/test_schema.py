@@ -54,6 +54,9 @@ def test_counts_by_op_are_sorted_by_name():
     assert list(report().counts_by_op()) == sorted(report().counts_by_op())
 
 
+OLD_GPU = {"precision": "auto", "hardware": Hardware(gpu_capabilities=((6, 0),))}
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "rule", "words"),
     [
@@ -62,9 +65,9 @@ def test_counts_by_op_are_sorted_by_name():
         (TEXT, {"keep_float32": ("allow",)}, Rule.KEPT_BY_NAME, "its name matches a keep_float32 rule"),
         (
             TEXT,
-            {"precision": "auto", "hardware": Hardware(gpu_capabilities=((6, 0),))},
+            OLD_GPU,
             Rule.NO_TARGET,
-            "no device of this machine is converted (the GPU is too old: compute capability 6.0",
+            "no device of this machine is converted (the GPU is too old: compute capability",
         ),
     ],
 )
@@ -111,12 +114,17 @@ def test_a_report_does_not_keep_the_graph_alive():
     assert len(painting.view.edges) == 0
 
 
-def test_a_reason_that_there_is_not_is_an_error_with_close_ones():
+def test_nodes_are_chosen_by_what_they_are_and_what_there_is_not_is_an_error_with_close_ones():
     nodes = report().nodes
+    assert [node.name for node in nodes.where(op="Tanh", precision="bf16")] == ["infer1"]
+    assert nodes.where(precision=Precision.FLOAT16) == nodes.where(function="f") == nodes.where(op="Conv2D") == []
+    assert nodes.where(reason="allow list") == nodes.where(reason="ALLOW_LIST")
     assert nodes.where(reason="LOOP_DENIED") == nodes.where(reason="quantized values") == []
     assert [node.name for node in nodes.where(reason="deny-list node 'deny1'")] == ["infer2"]
-    with pytest.raises(ConfigError, match=r"Nodes.where\(reason\): there is no reason 'DENYLIST'.*'DENY_LIST'"):
-        nodes.where(reason="DENYLIST")
+    wrong = {"reason": ("DENYLIST", "DENY_LIST"), "precision": ("float8", "float16"), "op": ("Matmul", "MatMul")}
+    for argument, (value, close) in wrong.items():
+        with pytest.raises(ConfigError, match=rf"\({argument}\): there is no {argument} '{value}'.*'{close}'"):
+            nodes.where(**{argument: value})
 
 
 SHOWN = """\

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.names import matches, path_of
+from amp_tf.graph.names import matches, path_of, without_calls
 from amp_tf.oplists.table import HANDING_ON, PRODUCTS
 from amp_tf.precision import Precision
 from amp_tf.rewriting.fused_names import Followers
@@ -420,7 +420,7 @@ def _added(measured: NodeMeasurement) -> float:
 
 def _scope_pattern(node: str) -> str:
     """A regular expression for all nodes of a node's scope; for the node alone where it has none."""
-    scope = scope_of(node)
+    scope = scope_of(without_calls(node)) or scope_of(node)
     return f"(^|/){re.escape(scope)}/" if scope else f"^{re.escape(node)}$"
 
 

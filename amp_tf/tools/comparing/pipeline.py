@@ -103,11 +103,11 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
     precision = result.report.precisions[0]
     work.begin(precision, config.target)
     measured, scale = work.measure(result.graph, f"float32 and {precision.value}")
-    if not any(one.size and one.nonfinite_truth < 1 for one in measured.pooled()):
+    if not any(one.largest or one.error or one.nonfinite for one in measured.pooled()):
         raise GraphError(
-            "in float32 all outputs are empty, inf or nan, so there is nothing to compare",
+            "in float32 all outputs are empty, zero, inf or nan, so there is nothing to compare",
             where="compare(batches)",
-            fix="Pass batches with examples of which the step makes finite numbers",
+            fix="Pass batches with examples of which the step makes finite numbers other than zero",
         )
     yardstick = work.yardstick(measured, config, scale)
     outputs = work.judge(measured, yardstick)

@@ -21,6 +21,7 @@ import amp_tf
 from amp_tf.graph.names import HOIST_SUFFIX
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
+from amp_tf.oplists.hardware import Hardware
 from tests.hooks.program_values import Convolutions, Matrices, Twins
 from tests.hooks.random_programs import count_products, made_small, random_program, run_block
 from tests.pretending import pretend
@@ -44,13 +45,18 @@ def problem_of(program, seed, kind):
         values.put_back(before)
         compiled = tf.function(lambda x: run_block(program, x, values.variables, values), jit_compile=is_for_xla)
         found = [(compiled(values.x).numpy(), values.weights()) for _ in range(runs)]
+        deviation = max(np.abs(other - result).max() for (result, _), (other, _) in zip(expected, found, strict=True))
+        allowed = values.tolerance(count_products(program))
+        if deviation > allowed:  # unless so much is lost in 16 bit alone, which one run may show less of than another
+            values.put_back(before)
+            values.dtype = tf.bfloat16
+            lost = [np.abs(_eagerly(program, values) - result).max() for result, _ in expected]
+            allowed = max(allowed, 2 * max(lost))
     except Exception as error:  # the point is to find whatever a user would see
         return f"{type(error).__name__}: {error}"
-    allowed = values.tolerance(count_products(program))
-    for run, ((result, written), (other, kept)) in enumerate(zip(expected, found, strict=True)):
-        deviation = np.abs(other - result).max()
-        if not deviation <= allowed:
-            return f"the result of run {run} is off by {deviation:.3g}, allowed is {allowed:.3g}"
+    if not deviation <= allowed:
+        return f"the result is off by {deviation:.3g}, allowed is {allowed:.3g}"
+    for run, ((_, written), (_, kept)) in enumerate(zip(expected, found, strict=True)):
         for number, (right, wrong) in enumerate(zip(written, kept, strict=True)):
             if not np.array_equal(right, wrong):  # writing only changes the numbers' sign or place
                 return f"variable {number} is off by {np.abs(right - wrong).max():.3g} after run {run}"
@@ -67,7 +73,8 @@ def _eagerly(program, values):
 
 def main():
     kind = sys.argv[1]
-    pretend()
+    if Hardware.detect_cpu().cpu_has_bf16:  # else kernels are asked for that only such a CPU has
+        pretend()
     for seed in (int(argument) for argument in sys.argv[2:] if argument != "--small"):
         print(f"program {seed} begins", file=sys.stderr, flush=True)
         program = random_program(seed)

@@ -24,10 +24,6 @@ from amp_tf.tools.watchdog.watched import HOLD, NO_LIMIT, Guard, LossBand, StepO
 from tests.hooks import running
 
 
-def decision(path: str) -> Decision:
-    return Decision(Layer(path, "MatMul"), why="overflow")
-
-
 def test_a_band_has_no_limit_at_first_and_then_one_that_jumps_exceed() -> None:
     band = LossBand()
     for step in range(16):
@@ -225,14 +221,16 @@ def test_a_lock_file_that_is_damaged_without_the_watchdog_is_told_at_exit(tmp_pa
     path.write_text(lock.NO_LOCK.to_text())
     with amp_tf.enable(lock=str(path)):
         path.write_text("{")
-        assert f"lock file: {path}: it is not a lock file of amp_tf" in summary.line()
+        line = summary.line()
+        assert f"lock file: {path} changed after it was read first: it is not a lock file of amp_tf" in line
+        assert "Write it with" not in line
 
 
 def test_the_lock_file_of_an_earlier_run_is_mentioned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "amp_tf.watchdog.lock"
-    path.write_text(lock.Lock((decision("net/a"), decision("net/b"))).to_text())
+    path.write_text(lock.Lock(tuple(Decision(Layer(name), why="overflow") for name in ("net/a", "net/b"))).to_text())
     monkeypatch.setattr(config, "_watchdogs_lock", lambda: str(path))
     for own in (None, None, str(path)):
         with amp_tf.enable(watchdog=True, lock=own):
@@ -255,13 +253,14 @@ def test_beyond_the_limit_on_reverts_the_step_is_left_out_and_told(
     assert not (tmp_path / "a.lock").exists()
 
 
+def fail(*_: Any, **__: Any) -> None:
+    raise RuntimeError("no such luck")
+
+
 @pytest.mark.slow
 def test_where_the_watchdog_fails_training_goes_on_and_the_step_counts_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("no such luck")
-
     monkeypatch.setattr(reverts, "find_fault", fail)
     model = train(tmp_path / "a.lock")
     assert made(model) == 5
@@ -273,9 +272,6 @@ def test_where_the_watchdog_fails_training_goes_on_and_the_step_counts_as_lost(
 def test_where_the_comparison_fails_all_layers_of_the_step_and_no_others_are_reverted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("no such luck")
-
     monkeypatch.setattr(reverts, "compare", fail)
     train(tmp_path / "before.lock", Pair(name="weak"), at=1)  # whose layers are no layers of the next model
     reverts.counts.reset()
