@@ -34,7 +34,7 @@ _READ_AT_START = (
     *("ONEDNN_", "DNNL_", "OMP_", "KMP_", "MKL_", "OPENBLAS_"),
 )
 #: Of these, what is read when a program has begun.
-_READ_LATER = ("TF_ENABLE_AUTO", "TF_AUTO_MIXED_PRECISION", "TF_CONFIG", "XLA_FLAGS", "PYTHONWARNINGS")
+_READ_LATER = ("TF_ENABLE_AUTO", "TF_AUTO_MIXED_PRECISION", "TF_CONFIG", "XLA_FLAGS", "PYTHONPATH", "PYTHONWARNINGS")
 #: What every program gets that is not given another value: the fewer environments, the fewer zygotes.
 EVERYWHERE = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -42,6 +42,7 @@ EVERYWHERE = {
     "PYTHONFAULTHANDLER": "1",  # a program that crashes says where
 }
 _STREAMS = frozenset({"cwd", "stdin", "stdout", "stderr", "text", "bufsize", "encoding", "universal_newlines"})
+_SESSION = "start_new_session"
 _MOST_ZYGOTES = 4  # each takes 0.4 GB
 
 
@@ -121,10 +122,10 @@ def stop_zygotes() -> None:
 
 
 def _is_forkable(arguments: list[str], environ: dict[str, str], options: dict[str, Any]) -> bool:
-    """Whether a fork can be this process: this Python and its TensorFlow, no options but those of streams."""
+    """Whether a fork can be this process: this Python and its TensorFlow, no options but those that it heeds."""
     interpreter, *rest = arguments
     path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    if interpreter != sys.executable or not rest or not set(options) <= _STREAMS:
+    if interpreter != sys.executable or not rest or not set(options) <= _STREAMS | {_SESSION}:
         return False
     if rest[0] == zygote.BARE:
         return rest[1] == "-c"
@@ -181,18 +182,12 @@ _lock = threading.Lock()  # of their sockets
 
 
 def _zygote_for(environ: dict[str, str], is_bare: bool) -> _Zygote:
-    path = environ.get("PYTHONPATH", "").split(os.pathsep)
-    runs_code = any(Path(entry, "sitecustomize.py").exists() for entry in path if entry)
-    later = _READ_LATER if runs_code or is_bare else (*_READ_LATER, "PYTHONPATH")
-    at_start = {
-        name: value for name, value in environ.items() if name.startswith(_READ_AT_START) and not name.startswith(later)
-    }
-    key = (is_bare, frozenset(at_start.items()))
+    environ = {name: value for name, value in environ.items() if not name.startswith((*_READ_LATER, "AMP_TF"))}
+    key = (is_bare, frozenset(item for item in environ.items() if item[0].startswith(_READ_AT_START)))
     if key not in _zygotes:
         if len(_zygotes) == _MOST_ZYGOTES:
             _zygotes.popitem(last=False)[1].stop()
-        without = {name: value for name, value in environ.items() if not name.startswith((*later, "AMP_TF"))}
-        _zygotes[key] = _Zygote(without, is_bare)
+        _zygotes[key] = _Zygote(environ, is_bare)
     _zygotes.move_to_end(key)
     return _zygotes[key]
 
@@ -204,12 +199,12 @@ class _Forked(Popen[Any]):
 
     def _execute_child(self, args: list[str], *more: Any) -> None:
         # Of what Popen gives to its method: after the arguments, the folder is the fifth, and the pipes' ends are six
-        # in a row, the same in Python 3.10 to 3.14.
+        # in a row, and the 21st is start_new_session, the same in Python 3.10 to 3.14.
         folder, environ, pipes = str(more[4] or os.getcwd()), more[5], more[9:15]
         given = (pipes[0], pipes[3], pipes[5])
         streams = [own if fd == -1 else fd for own, fd in enumerate(given)]
         try:
-            program = {"arguments": args[1:], "environ": environ, "folder": folder}
+            program = {"arguments": args[1:], "environ": environ, "folder": folder, _SESSION: more[20]}
             with _lock:
                 self.pid, self._end = _zygote_for(environ, args[1] == zygote.BARE).fork(program, streams)
             self._child_created = True

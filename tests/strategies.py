@@ -12,9 +12,9 @@ from tests.parity.random_graphs import RandomGraph, random_graph
 
 
 @st.composite
-def random_graphs(draw: st.DrawFn, max_nodes: int = 30, with_knobs: bool = True) -> RandomGraph:
+def random_graphs(draw: st.DrawFn, max_nodes: int = 30) -> RandomGraph:
     """Well-typed graphs over the ops of the lists; they say nothing about shapes and cannot run."""
-    return random_graph(lambda n: draw(st.integers(0, n - 1)), max_nodes=max_nodes, with_knobs=with_knobs)
+    return random_graph(lambda n: draw(st.integers(0, n - 1)), max_nodes=max_nodes)
 
 
 @contextlib.contextmanager

@@ -18,12 +18,12 @@ BUDGET = {
     "offline/": (1096, 5, 1),
     "oplists/": (1716, 8, 1),
     "painting/": (3113, 16, 2),
-    "reporting/": (1845, 8, 1),
+    "reporting/": (1844, 8, 1),
     "rewriting/": (2380, 11, 2),
     "tools/": (5954, 25, 2),
     "*.py": (1351, 8, 4),
-    "all": (29319, 140, 23),
-    "tests/": (42528, 282, 102),
+    "all": (28317, 137, 23),
+    "tests/": (40933, 272, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
+
 pytestmark = pytest.mark.slow  # among the first: no worker comes to its end alone with a build
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = {
@@ -60,7 +62,7 @@ def python(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) ->
 def pip(python: Path, environ: dict[str, str], *arguments: str) -> None:
     """Runs this environment's pip for another Python."""
     command = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", *arguments]
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    ended = processes.run(command, env=environ, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

@@ -164,8 +164,10 @@ def become(program: dict[str, Any]) -> None:
     """Makes this process what Python makes of a command line before the program's first line.
 
     Args:
-        program: the ``arguments`` of Python, ``environ`` and ``folder``.
+        program: the ``arguments`` of Python, ``environ``, ``folder`` and ``start_new_session``.
     """
+    if program["start_new_session"]:
+        os.setsid()
     os.chdir(program["folder"])
     environ = {**_added_at_start(), **program["environ"]}
     os.environ.clear()  # both change what C's getenv finds, too
@@ -179,6 +181,10 @@ def become(program: dict[str, Any]) -> None:
         sys.modules["numpy"].random.seed()  # every other generator is seeded anew by a fork, or when it is first asked
     if "_amp_tf_start" in sys.modules:  # what amp_tf.pth does
         sys.modules["_amp_tf_start"].install()
+    customized = any(os.path.exists(os.path.join(entry, "sitecustomize.py")) for entry in given if entry)
+    if customized and program["arguments"][0] != BARE:
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
 
 
 def run(arguments: list[str]) -> None:

@@ -26,18 +26,6 @@ def targets(tmp_path_factory):
     return rewriting.targets(tmp_path_factory.mktemp("tables"))
 
 
-def test_the_plugin_is_given_what_the_remapper_fused_and_every_static_shape(kept):
-    trace = traces.read(traces.path_of(kept, NAMES[1], "predict", "CPU"))
-    assert b"_FusedMatMul" in trace.graph
-    assert b"_FusedMatMul" not in traces.read(traces.path_of(kept, NAMES[1], "predict", "GPU")).graph
-    assert (1024, 1024) in [shape for shapes in trace.shapes.values() for shape in shapes]
-
-
-def test_nothing_changed_means_no_share_no_cast_and_no_gain(kept, targets):
-    trace = traces.read(traces.path_of(kept, NAMES[0], "fit", "CPU"))
-    assert figures_of(trace, trace.graph, targets["amd-zen5"].table) == Figures(0.0, 0.0, 0, 1.0)
-
-
 def test_figures_are_those_of_the_report(kept, targets):
     """The share of the products' work and the casts, which a report counts from the painting."""
     from amp_tf.config import AmpConfig
@@ -54,16 +42,6 @@ def test_figures_are_those_of_the_report(kept, targets):
         assert found.products == pytest.approx(100 * report.to_dict()["figures"]["products_share_f16"], abs=0.1)
         assert found.casts == report.casts
         assert found.gain > 1
-
-
-def test_a_row_is_read_as_it_was_written(tmp_path):
-    rows = {
-        ("bert", "fit", "amd-zen5"): Figures(99.5, 43.2, 120, 1.234),
-        ("x", "predict", "gpu"): Figures(1, 2, 3, None),
-    }
-    path = tmp_path / "table.txt"
-    path.write_text("\n".join(table.lines(rows)))
-    assert table.read(path) == rows
 
 
 @pytest.mark.parametrize(
@@ -101,19 +79,6 @@ def test_a_worse_decision_fails_the_check_and_prints_its_row(kept, tmp_path, mon
     printed = capsys.readouterr().out
     assert f"- {name:32} {way:7} {target:16}  12.5" in printed
     assert f"+ {name:32} {way:7} {target:16} {float(products):5.1f}" in printed
-
-
-def test_a_price_is_what_is_16_bit_without_the_rule_less_what_is_with_it():
-    ruled = Figures(80.0, 40.0, 20, 1.2)
-    rows = {
-        ("bert", "fit", "amd-zen5"): (ruled, Figures(100.0, 50.0, 16, 1.5)),
-        ("gpt", "fit", "amd-zen5"): (ruled, Figures(80.0, 42.0, 20, 1.2)),
-    }
-    price = prices.Price.of(rows, graphs=4)
-    assert (price.changed, price.products, price.elements, price.casts) == (2, 5.0, 3.0, 1.0)
-    assert price.gain == pytest.approx((1.5 / 1.2) ** 0.25)
-    assert price.worst == "bert, fit: 20.0, 10.0"
-    assert prices.Price.of({}, graphs=4) == prices.Price(0, 0.0, 0.0, 0.0, 1.0, "-")
 
 
 def test_each_rule_of_the_contract_is_left_out_alone(kept, targets, tmp_path, monkeypatch):

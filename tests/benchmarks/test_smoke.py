@@ -256,6 +256,7 @@ def test_each_way_of_serving_has_its_size_latency_and_error(monkeypatch, capsys,
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_program_is_tuned_to_its_weak_layer(tmp_path: Path) -> None:
     row = next(tune.rows_of(tune.PROGRAMS[-1], tmp_path / "runs"))
     assert (row["rule"], row["is_good"], row["is_verified"]) == ("amp_tf", True, True)

@@ -48,8 +48,10 @@ def few(monkeypatch):
 
 @needs_onednn
 def test_a_table_has_every_product_and_op_that_was_measured(few, tmp_path):
-    said = []
+    said, options = [], tf.config.optimizer.get_experimental_options
+    before = options().get("disable_meta_optimizer", False)
     found = measure.measure(SHIPPED, "here", 1.0, lambda number, count, name: said.append((number, count, name)))
+    assert options().get("disable_meta_optimizer", False) == before
     table = found.table
     assert table.products.keys() == few.keys() >= SHIPPED.products.keys()
     assert table.elements.keys() == {*OPS, *elements.SAME_KERNEL}
@@ -70,13 +72,6 @@ def test_how_far_the_table_is_off_is_told_of_times_and_of_gains():
     slower = {case: (1.1 * in_float32, 1.1 * 1.1 * in_f16) for case, (in_float32, in_f16) in exact.items()}
     once = math.log(1.1)
     assert measure.Measured(SHIPPED, slower).misfit("MatMul") == pytest.approx((once, 2 * once, once))
-
-
-@needs_onednn
-def test_the_graph_optimizers_are_as_before(few):
-    before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
-    measure.measure(SHIPPED, "here", 0.0)
-    assert tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False) == before
 
 
 def test_what_is_measured_runs_in_both_types_and_is_the_op_that_it_is_called():

@@ -13,14 +13,13 @@ import sys
 import numpy as np
 import pytest
 
-import amp_tf
 from amp_tf.cli import doctor
 from amp_tf.cli.doctor import MachineFacts
+from amp_tf.hooks import native
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.tools import trials
 from tests import processes
 
-PACKAGE = pathlib.Path(amp_tf.__file__).parent
 OWN = ("TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED", "AMP_TF_", "KERAS_", "TF_XLA_FLAGS", "TF_PLUGGABLE")
 OF_THIS_MACHINE = {"hardware"}  #: findings on a machine that computes nothing in 16 bit
 
@@ -108,7 +107,7 @@ def test_names_a_backend_that_is_not_installed_a_pth_that_is_not_read_and_the_ki
 
 
 def test_names_another_plugin_and_what_it_stops(tmp_path: pathlib.Path) -> None:
-    other = shutil.copy(PACKAGE / "hooks" / "amp_tf_cpu.so", tmp_path / "libother_optimizer.so")
+    other = shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path / "libother_optimizer.so")
     answer = run_doctor("--json", TF_PLUGGABLE_DEVICE_LIBRARY_PATH=str(other))
     found = findings(answer)
     assert answer.returncode == 1

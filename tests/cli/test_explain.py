@@ -40,14 +40,6 @@ def product(x):
     return tf.matmul(x, x, name="product")
 
 
-def test_explain_answers_in_words(graph_file, capsys):
-    assert main(["explain", str(graph_file), "r", "--precision", "bfloat16"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == (
-        "r (Relu, on the clear list) computes in bfloat16: "
-        "it only moves values and is connected to the converted node 'm'."
-    )
-
-
 def test_where_nothing_is_converted_the_options_that_would_are_named(graph_file, capsys, monkeypatch):
     monkeypatch.setattr(Hardware, "detect_cpu", classmethod(lambda cls: cls()))  # without 16-bit arithmetic
     named = "--precision float16 --target gpu"

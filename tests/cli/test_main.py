@@ -6,7 +6,6 @@ import argparse
 import io
 import os
 import re
-import signal
 import subprocess
 import sys
 import types
@@ -101,33 +100,29 @@ def test_a_command_ends_with_the_status_of_a_shell(code: str, out: str, status: 
     assert (ended.returncode, ended.stderr) == (status, error)
 
 
-def start(arguments: list[str], folder: Path, fresh: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs Python where a module of the folder is found before any other of its name."""
-    path = os.pathsep.join([str(folder), str(Path(amp_tf.__file__).parents[1])])
+def start(arguments: list[str], folder: Path, fresh: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs Python in a folder, where a module of it is found before any other of its name."""
     (folder / "g.pb").write_bytes(b"\n")
-    options |= {"env": {**os.environ, "PYTHONPATH": path}, "cwd": folder, "capture_output": True, "text": True}
-    return processes.run([sys.executable, *arguments], fresh=fresh, **options)
+    environ = {**os.environ, "PYTHONPATH": str(Path(amp_tf.__file__).parents[1])}
+    command = [sys.executable, *arguments]
+    return processes.run(command, fresh=fresh, env=environ, cwd=folder, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
-    ("module", "arguments", "said"),
-    [
-        ("numpy", ["report", "g.pb"], "amp-tf report: interrupted\n"),
-        ("tensorflow", ["explain", "g.pb", "m"], "amp-tf explain: interrupted\n"),
-    ],
+    ("module", "arguments", "fresh"),
+    [("numpy", ["report", "g.pb"], "it has another NumPy"), ("tensorflow", ["explain", "g.pb", "m"], "")],
 )
 def test_an_import_that_is_interrupted_ends_likewise(
-    module: str, arguments: list[str], said: str, tmp_path: Path
+    module: str, arguments: list[str], fresh: str, tmp_path: Path
 ) -> None:
     """As if the user pressed Ctrl-C while the command loads itself, or TensorFlow."""
-    (tmp_path / f"{module}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    ended = start(
-        ["-m", "amp_tf.cli.main", *arguments],
-        tmp_path,
-        "a signal during an import",
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    (tmp_path / f"{module}.py").write_text(
+        "import os, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
+        "os.kill(os.getpid(), signal.SIGINT)\n"
     )
-    assert (ended.returncode, ended.stderr) == (130, said)
+    ended = start(["-m", "amp_tf.cli.main", *arguments], tmp_path, fresh)
+    assert (ended.returncode, ended.stderr) == (130, f"amp-tf {arguments[0]}: interrupted\n")
 
 
 @pytest.mark.parametrize(
@@ -141,11 +136,8 @@ def test_without_a_tensorflow_that_works_a_command_says_what_to_install(
     error: str, commands: tuple[list[str], ...], tmp_path: Path
 ) -> None:
     (tmp_path / "tensorflow.py").write_text(f"raise {error}\n")
-    ended = start(
-        ["-c", f"from amp_tf.cli.main import main; print([main(command) for command in {commands}])"],
-        tmp_path,
-        "it has another TensorFlow",
-    )
+    code = f"from amp_tf.cli.main import main; print([main(command) for command in {commands}])"
+    ended = start(["-c", code], tmp_path)
     lines = ended.stderr.splitlines()
     assert ended.stdout == f"{[2 for _ in commands]}\n", ended.stderr
     assert len(lines) == len(commands)

@@ -32,13 +32,13 @@ def target(tmp_path: Path) -> Path:
     return folder
 
 
-def start(arguments: list[str], target: Path, fresh: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+def start(arguments: list[str], target: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environ = {
         name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name and "AMP_TF" not in name
     }
     environ |= {"PYTHONPATH": str(target), "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
     command = [sys.executable, *arguments]
-    return processes.run(command, fresh=fresh, env=environ, cwd=target, capture_output=True, text=True, timeout=240)
+    return processes.run(command, env=environ, cwd=target, capture_output=True, text=True, timeout=240)
 
 
 def run(arguments: list[str], target: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -58,22 +58,16 @@ def test_the_command_and_its_children_have_amp_tf_on(target: Path) -> None:
 def test_the_users_sitecustomize_runs_too(target: Path) -> None:
     (target / "sitecustomize.py").write_text("import sys\nsys.users_own = __file__\n")
     code = "import sys; print(sys.users_own); import sitecustomize; print(sitecustomize.__file__)"
-    command = ["-m", "amp_tf.cli.main", "run", "--", sys.executable, "-c", code]
-    ended = start(command, target, fresh="it has a sitecustomize of its own")
+    ended = run(["--", sys.executable, "-c", code], target)
     own = str(target / "sitecustomize.py")
     assert ended.stdout.split("\n") == [own, own, ""], ended.stderr
 
 
 def test_a_python_without_amp_tf_is_left_alone(target: Path) -> None:
     environ = command.environment({**os.environ, "PYTHONPATH": ""})
-    ended = subprocess.run(
-        [sys.executable, "-S", "-c", "import sitecustomize, sys; print('amp_tf' in sys.modules)"],
-        env=environ,
-        cwd=target.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    code = "import sitecustomize, sys; print('amp_tf' in sys.modules)"
+    command_line = [sys.executable, "-S", "-c", code]
+    ended = processes.run(command_line, env=environ, cwd=target.parent, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False\n", "")
 
 

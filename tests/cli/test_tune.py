@@ -28,6 +28,7 @@ OPTIONS = ("--max-drop", "0.03", "--precision", "bfloat16")
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", processes.start)
     return tmp_path
 
 
@@ -184,15 +185,16 @@ def test_a_configuration_reaches_the_program_by_its_variables(monkeypatch):
 
 def command(lock: Path) -> list[str]:
     options = [*OPTIONS, "--metric", "val_accuracy", "--verify", "stations_norm:accuracy", "--lock", str(lock)]
-    return [sys.executable, "-m", "amp_tf", "tune", *options, "--", sys.executable, str(PROGRAM)]
+    return ["tune", *options, "--", sys.executable, str(PROGRAM)]
 
 
 @pytest.mark.slow
-def test_a_tuning_that_was_killed_goes_on_and_its_result_holds(here):
+def test_a_tuning_that_was_killed_goes_on_and_its_result_holds(here, capsys):
     """With a real program: the metric is lost in bfloat16, and one layer in float32 brings it back."""
     lock = here / "amp.lock"
     environ = running.environment(here, {})
-    tuning = processes.start(command(lock), env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    start = [sys.executable, "-m", "amp_tf", *command(lock)]
+    tuning = processes.start(start, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     runs = here / "amp.lock.runs" / "runs.jsonl"
     deadline = time.monotonic() + 300
     while not (runs.exists() and len(runs.read_text().split()) > 2) and time.monotonic() < deadline:
@@ -200,15 +202,15 @@ def test_a_tuning_that_was_killed_goes_on_and_its_result_holds(here):
     os.kill(tuning.pid, signal.SIGKILL)
     tuning.wait()
     made = len([line for line in runs.read_text().splitlines() if line])
-    ended = processes.run(command(lock), env=environ, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    told = re.findall(r"run (\d+) of at most 40", ended.stderr)
+    assert main(command(lock)) == 0
+    out, err = capsys.readouterr()
+    told = re.findall(r"run (\d+) of at most 40", err)
     assert int(told[0]) == made + 1
     assert int(told[-1]) <= 15
     assert not runs.parent.exists()
     (decision,) = read(str(lock)).decisions
     assert "normalized" in decision.layer.path
-    assert "verified by stations_norm:accuracy" in ended.stdout
+    assert "verified by stations_norm:accuracy" in out
     found = json.loads(lock.read_text())["found"]
     assert found["mixed"] < found["limit"] <= found["tuned"]
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "AMP_TF_LOCK": str(lock)}

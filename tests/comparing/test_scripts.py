@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from amp_tf.cli.main import main
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices
 from amp_tf.tools.comparing.training import CompareRequest, Training
@@ -27,17 +30,22 @@ class Ended:
     err: str
 
 
-def compare(script: Path | str, folder: Path, *options: str, command=(sys.executable,), rest=()) -> Ended:
-    """Runs the command as a user would, from another folder, with amp_tf's variables unset."""
-    ended = processes.run(
-        [sys.executable, "-m", "amp_tf", "compare", *options, "--", *command, str(script), *rest],
-        env=running.environment(folder, {}),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    return Ended(ended.returncode, ended.stdout, ended.stderr)
+@pytest.fixture
+def compare(tmp_path, monkeypatch, capfd):
+    """Runs the command from another folder, with amp_tf's variables unset; the script's process is a fork."""
+    environ = running.environment(tmp_path, {})
+    for name in os.environ.keys() - environ.keys():
+        monkeypatch.delenv(name)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", processes.start)
+
+    def run(script: Path | str, *options: str, command=(sys.executable,), rest=()) -> Ended:
+        status = main(["compare", *options, "--", *command, str(script), *rest])
+        return Ended(status, *capfd.readouterr())
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -48,11 +56,11 @@ def compare(script: Path | str, folder: Path, *options: str, command=(sys.execut
     ],
 )
 def test_the_planted_error_comes_first_and_the_line_holds_when_the_script_runs_with_amp_tf(
-    script, precision, node, kind, force, tmp_path
+    compare, script, precision, node, kind, force, tmp_path
 ):
     forced = ["--force-f16", force] if force else []  # where the rules prevent it by themselves
     options = ["--precision", precision, "--target", "cpu", "--steps", "4", "--json", "found.json", *forced]
-    ended = compare(SCRIPTS / f"{script}.py", tmp_path, *options)
+    ended = compare(SCRIPTS / f"{script}.py", *options)
     assert ended.status == 1, ended.err
     found = json.loads((tmp_path / "found.json").read_text())
     first = found["findings"][0]
@@ -91,15 +99,15 @@ def _script(folder, text):
     return path
 
 
-def test_a_script_that_is_interrupted_ends_without_a_traceback(tmp_path):
+def test_a_script_that_is_interrupted_ends_without_a_traceback(compare, tmp_path):
     text = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), 2)"
-    ended = compare(_script(tmp_path, text), tmp_path)
+    ended = compare(_script(tmp_path, text))
     assert (ended.status, ended.err) == (130, "amp-tf compare: interrupted\n")
 
 
-def test_a_command_that_is_no_python_is_told(tmp_path):
-    assert compare("nothing", tmp_path, command=("true",)).err.strip().endswith("Install amp_tf in that environment.")
-    ended = compare("nothing", tmp_path, command=("no_such_command",))
+def test_a_command_that_is_no_python_is_told(compare, tmp_path):
+    assert compare("nothing", command=("true",)).err.strip().endswith("Install amp_tf in that environment.")
+    ended = compare("nothing", command=("no_such_command",))
     assert ended.status == 127
     assert "cannot be started: No such file or directory" in ended.err
 
@@ -119,8 +127,8 @@ print("done")
 """
 
 
-def test_float32_only(tmp_path):
-    ended = compare(SCRIPTS / "mask.py", tmp_path, "--float32-only", "--target", "cpu", "--steps", "2")
+def test_float32_only(compare):
+    ended = compare(SCRIPTS / "mask.py", "--float32-only", "--target", "cpu", "--steps", "2")
     assert ended.status == 1, ended.err
     assert "tensors would leave float16's range (float32 alone; 2 batches" in ended.out
     assert "first_attention_1/MatMul_1 (BatchMatMulV2, layer first_attention): " in ended.out
@@ -252,11 +260,9 @@ REFERENCES, RESOURCES = "tf.disable_v2_behavior()", "tf.disable_v2_behavior(); t
 
 
 @pytest.mark.parametrize("behavior", [REFERENCES, RESOURCES], ids=["reference variables", "resource variables"])
-def test_what_overflows_comes_first(behavior, tmp_path):
+def test_what_overflows_comes_first(compare, behavior, tmp_path):
     script = _script(tmp_path, (GRAPH + FED).format(behavior=behavior, mean=11, turns=5))
-    ended = compare(
-        script, tmp_path, "--precision", "float16", "--target", "cpu", "--steps", "3", "--json", "found.json"
-    )
+    ended = compare(script, "--precision", "float16", "--target", "cpu", "--steps", "3", "--json", "found.json")
     assert ended.status == 1, ended.err
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["name"] == "train"
@@ -332,9 +338,9 @@ COMPARED = {
 
 
 @pytest.mark.parametrize("program", COMPARED)
-def test_a_healthy_program_ends_where_its_training_begins_with_status_0_and_the_answer_last(program, tmp_path):
+def test_a_healthy_program_ends_where_its_training_begins_with_status_0_and_the_answer_last(compare, program, tmp_path):
     text, (options, rest), said, unsaid = COMPARED[program]
-    ended = compare(_script(tmp_path, text), tmp_path, *ON_CPU, *options, rest=rest)
+    ended = compare(_script(tmp_path, text), *ON_CPU, *options, rest=rest)
     assert ended.status == 0, ended.err
     assert re.search(".*".join(map(re.escape, said)), ended.out, re.DOTALL), ended.out
     assert unsaid not in ended.out
@@ -365,10 +371,10 @@ GOING_ON = {
 
 
 @pytest.mark.parametrize("program", GOING_ON)
-def test_where_the_comparison_fails_the_program_goes_on_as_it_was_with_all_its_data(program, tmp_path):
+def test_where_the_comparison_fails_the_program_goes_on_as_it_was_with_all_its_data(compare, program, tmp_path):
     text, why, said = GOING_ON[program]
     script = _script(tmp_path, text)
-    ended = compare(script, tmp_path, *ON_CPU, "--steps", "3")
+    ended = compare(script, *ON_CPU, "--steps", "3")
     assert ended.status == 2
     assert ended.err.count("nothing is compared") == 1
     assert why in ended.err.splitlines()[-1]
@@ -394,8 +400,8 @@ session.run(loss, {{x: incomes}})
         ((GRAPH + WITHOUT_GRADIENTS).format(behavior=REFERENCES, mean=0), "it ended and trained nothing"),
     ],
 )
-def test_a_script_that_never_trains_is_told(text, words, tmp_path):
-    ended = compare(_script(tmp_path, text), tmp_path)
+def test_a_script_that_never_trains_is_told(compare, text, words, tmp_path):
+    ended = compare(_script(tmp_path, text))
     assert ended.status == 2
     last = ended.err.strip().splitlines()[-1]
     assert last.startswith("amp-tf compare: ")

@@ -136,12 +136,10 @@ def test_slurms_variables_alone_make_a_cluster(site_folder: Path, uninterrupted:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("precision", "allreduce"), [("bfloat16", "bfloat16"), ("float16", "float16")])
 def test_gradients_summed_in_16_bit_cost_half_the_network_and_no_accuracy(
-    precision: str, allreduce: str, site_folder: Path, uninterrupted: running.Ended
+    site_folder: Path, uninterrupted: running.Ended
 ) -> None:
-    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": precision, "AMP_TF_ALLREDUCE": allreduce}
-    ended = train_measured(site_folder, variables)
+    ended = train_measured(site_folder, FLOAT16 | {"AMP_TF_ALLREDUCE": "float16"})
     expected = results(uninterrupted)[0]
     for result in results(ended):
         assert result["losses"] == results(ended)[0]["losses"]

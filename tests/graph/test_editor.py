@@ -134,15 +134,6 @@ def test_a_cast_stands_on_its_device_and_serves_all_its_readers():
     ]
 
 
-def test_a_cast_after_a_later_port_names_the_port():
-    text = "d = Const() dtype=int32 value=int32[]*0\nx = Placeholder()\ns = Split(d, x) num_split=2\nr = Relu(s:1)"
-    found = edit(text, lambda view, n: Edits(rewires=(Rewire(n["r"], 0, 4, 0),), new=(cast("cast", (n["s"], 1)),)))
-    assert found.splitlines()[3:] == [
-        "r = Relu(cast) T=float32",
-        "cast = Cast(s:1) DstT=float16 SrcT=float32 Truncate=false",
-    ]
-
-
 def test_of_two_edits_of_one_input_the_later_counts_and_waits_add_up():
     text = "x = Placeholder()\ny = Placeholder()\nz = Placeholder()\nr = Relu(x) ^x"
 

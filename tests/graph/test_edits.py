@@ -7,7 +7,6 @@ from amp_tf.graph import editor
 from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Wait, attribute, having
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.graph.verify import find_violation
 from amp_tf.graph.wire import SerializedGraph, parse_graph
 from tests import small_graphs
 from tests.small_graphs import graph
@@ -58,7 +57,7 @@ HOISTING = """
     read = ReadVariableOp(w_in) dtype=float32 _mark=true @/device:CPU:0 ^x_in
     product = MatMul(x_in, read)
 """
-W_OUTSIDE, X_OUTSIDE, W_IN, X_IN, READ, PRODUCT, EARLY, ENTER = range(8)
+W_OUTSIDE, X_OUTSIDE, _, _, READ, PRODUCT, EARLY, ENTER = range(8)
 
 
 def view_of(text):
@@ -108,43 +107,6 @@ def retyped(view):
         rewires=(Rewire(last, 0, view.node_count, 0),),
         new=(NewNode.cast("cast", (X, 0), "/device:CPU:0", of=FLOAT, to=HALF),),
     )
-
-
-def test_folded_nodes_read_what_was_planned():
-    view, proto = written(FOLDING, FOLD)
-    assert [(node.op, list(node.input)) for node in proto.node[CONV:]] == [
-        ("Conv2D", ["x", "scaled"]),
-        ("Mul", ["w", "vector"]),
-        ("BiasAdd", ["conv", "s"]),
-        ("Const", []),
-        ("Reshape", ["s", "shape"]),
-    ]
-    assert "N" not in proto.node[SHIFTED].attr
-    assert find_violation(view, read_graph(proto, Templates()), FOLD, view.after(FOLD, Templates())) == ""
-
-
-def test_a_split_node_has_other_data_inputs_and_waits_as_before():
-    view, proto = written(SPLITTING, PARTED)
-    assert [(node.op, list(node.input)) for node in proto.node[WHOLE:]] == [
-        ("AddV2", ["part", "z", "^x"]),
-        ("Relu", ["whole"]),
-        ("AddV2", ["x", "y", "^x"]),
-    ]
-    assert "N" not in proto.node[WHOLE].attr
-    assert find_violation(view, read_graph(proto, Templates()), PARTED, view.after(PARTED, Templates())) == ""
-    assert sorted(PARTED.links(PART)) == [(0, PART), (0, PART), (1, PART), (2, WHOLE), (PART, WHOLE)]
-
-
-def test_a_new_read_is_that_of_the_loop_elsewhere_and_waits():
-    edits = hoist()
-    view, proto = written(HOISTING, edits)
-    early, enter = proto.node[EARLY], proto.node[ENTER]
-    assert (early.op, early.device, list(early.input)) == ("ReadVariableOp", "/device:CPU:0", ["w", "^x"])
-    assert early.attr == view.protos[READ].attr
-    assert (enter.op, list(enter.input)) == ("Enter", ["early", "^x"])
-    assert list(proto.node[READ].input) == ["w_in", "^x_in", "^enter"]
-    assert list(proto.node[PRODUCT].input) == ["x_in", "enter"]
-    assert find_violation(view, read_graph(proto, Templates()), edits, view.after(edits, Templates())) == ""
 
 
 @pytest.mark.parametrize(

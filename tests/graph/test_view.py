@@ -13,7 +13,6 @@ from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network
 from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.graph.view import Adjacency
 from tests.rewriting.rewritten import GraphShapes
 from tests.small_graphs import function, graph
 
@@ -49,15 +48,6 @@ def test_neighbours_are_the_units_at_the_other_ends_of_the_edges(view):
     adjacency = view.adjacency()
     assert [adjacency.fanins(unit) for unit in range(6)] == [[], [0], [], [0, 0, 0], [2], [3]]
     assert [adjacency.fanouts(unit) for unit in range(6)] == [[1, 3, 3, 3], [], [4], [5], [], []]
-
-
-def test_adjacency_is_the_same_relation_in_both_directions():
-    random = np.random.default_rng(0)
-    src, dst = random.integers(0, 20, (2, 100)).tolist()
-    adjacency = Adjacency(src, dst, 25)
-    pairs = sorted(zip(src, dst, strict=True))
-    assert sorted((unit, reader) for unit in range(25) for reader in adjacency.fanouts(unit)) == pairs
-    assert sorted((source, unit) for unit in range(25) for source in adjacency.fanins(unit)) == pairs
 
 
 def test_a_place_names_function_and_node(view):

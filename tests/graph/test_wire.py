@@ -315,18 +315,6 @@ def test_nodes_that_mention_a_text_are_found_by_their_bytes():
     assert nodes.mentioning("nothing") == []
 
 
-@pytest.mark.parametrize("piece", [1024, 3], ids=["parsed once", "parsed at each look"])
-def test_nodes_are_looked_at_by_number_and_by_slice(monkeypatch, piece):
-    monkeypatch.setattr(wire, "PIECE", piece)
-    nodes, expected = SerializedGraph(made().SerializeToString()).node, list(made().node)
-    assert list(nodes) == expected
-    assert [nodes[number] for number in (3, 0)] == [expected[3], expected[0]]
-    assert (nodes[1:3], nodes[2:9], nodes[4:]) == (expected[1:3], expected[2:], [])
-    for number in (-1, 4):
-        with pytest.raises(IndexError):
-            nodes[number]
-
-
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 @given(st.lists(st.tuples(nodes, marks), max_size=12))
 def test_nodes_of_one_kind_have_one_op_and_the_same_attributes_but_for_marks(rows):

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.hooks.random_programs import random_program
 from tests.hooks.running import PROGRAMS, SWITCH, Ended, run, switched_on
 
-KINDS = ("matrices", "convolutions", "twins")
+KINDS = ("matrices", "convolutions", "twins", "reads")
 SECONDS = 600  # for one process
 # A graph that an optimizer of TensorFlow's refuses runs as it was before all of them, amp_tf included.
 _GIVEN_UP = re.compile(r"^E\d{4} .*optimizer.*", re.MULTILINE)
@@ -33,7 +33,7 @@ def run_programs(
     """Runs the programs of some seeds, one after the other.
 
     Args:
-        kind: one of :data:`KINDS`; matrices are for XLA, the others for Grappler.
+        kind: one of :data:`KINDS`; matrices are for XLA, the others for Grappler, reads as if each product paid.
         seeds: one for each program.
         site_folder: where the process runs.
         made_small: whether programs that fail are cut down, which takes minutes.
@@ -42,7 +42,8 @@ def run_programs(
         How the process ended, and the outcomes; after a crash the last one tells of it.
     """
     # On CPUs ``auto`` leaves what XLA compiles in float32.
-    variables = switched_on() if kind == "convolutions" else {SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
+    named = {SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
+    variables = {"convolutions": switched_on(), "reads": {SWITCH: "1"}}.get(kind, named)
     options = ["--small"] if made_small else []
     arguments = [str(PROGRAMS / "random_programs.py"), kind, *options, *map(str, seeds)]
     ended = run(arguments, site_folder, variables, seconds=SECONDS, status=None)

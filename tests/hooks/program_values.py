@@ -106,18 +106,27 @@ class Convolutions(Values):
         self.constants = [tf.constant(image_filter(*shape)) for shape in shapes[1:]]
         self._scales = [vector(c), vector(1, 1, 1, c), vector(c)]
         self._biases = [vector(c), vector(c)]
+        self._pixel = vector(1, 1, c, 1)
 
     def multiply(self, x, weight, style):
-        dice = random.Random(style)
+        dice, odd = random.Random(style), random.Random(~style)
         convolve = tf.nn.depthwise_conv2d if weight.shape[3] == 1 else tf.nn.conv2d
-        y = convolve(x, weight, strides=[1] * 4, padding="SAME")
+        y = result = convolve(x, weight, strides=[1] * 4, padding="SAME")
         scale, bias = dice.choice(self._scales), dice.choice(self._biases)
         if dice.random() < 0.5:
             scale = scale * tf.math.rsqrt(1.0 + tf.square(bias))
+        kind = odd.random()
+        if kind < 0.15:  # that differs in the rows of an image, too
+            scale = tf.reshape(scale, (1, -1)) * tf.linspace(0.8, 1.2, self.SIDE)[:, None]
+        elif kind < 0.3:  # that is a scaled product itself
+            pixel = tf.nn.depthwise_conv2d(tf.reshape(scale, (1, 1, 1, -1)), self._pixel, [1] * 4, "SAME")
+            scale = pixel * self._scales[0]
         y = y * scale if dice.random() < 0.9 else scale * y
+        if odd.random() < 0.2:  # the product has another reader
+            y = y - result
         if dice.random() < 0.3:
-            y = y + x
-        y = y + bias
+            y = tf.add_n([y, x]) if odd.random() < 0.4 else y + x
+        y = y + bias if odd.random() < 0.7 else bias + y
         if dice.random() < 0.6:
             y = tf.nn.relu(y)
         return y / (1.0 + tf.reduce_max(tf.abs(y)))

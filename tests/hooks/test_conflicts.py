@@ -1,4 +1,4 @@
-"""A program with Keras' own mixed precision is told; tests/downstream shows what then happens to it."""
+"""A program with Keras' own mixed precision is told; test_ways_in.py shows what then happens to it."""
 
 from __future__ import annotations
 

@@ -16,8 +16,6 @@ from tests.as_cpu import onednn
 from tests.hooks import running
 
 LOOPS = running.PROGRAMS / "loops.py"
-RANDOM = running.PROGRAMS / "hoisted_reads.py"
-SEEDS = ("6", "12")  # the first and how many; the first one showed a read that did not wait for a write before its loop
 # What the products of the graph read by their second input that TensorFlow runs in the end.
 EXECUTED = f"""
 import json, sys
@@ -65,13 +63,6 @@ def test_only_where_the_loop_itself_writes_a_variable_nothing_moves(found: dict[
 def test_tensorflow_runs_the_cast_before_the_loop(tmp_path: Path) -> None:
     ended = running.run(["-c", EXECUTED], tmp_path, {})
     assert ended.result["path"] == ["Enter", "Cast", "ReadVariableOp"]
-
-
-def test_random_programs_compute_what_they_compute_eagerly(tmp_path: Path) -> None:
-    ended = running.run([str(RANDOM), *SEEDS], tmp_path, {})
-    assert ended.warnings == []
-    assert ended.result["problems"] == {}
-    assert ended.result["moved"] > 0
 
 
 PREDICT = running.PROGRAMS / "keras_predict.py"

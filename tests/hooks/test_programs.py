@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ import amp_tf
 from amp_tf.hooks import conflicts
 from amp_tf.offline.explain import explain
 from amp_tf.oplists.hardware import Hardware
-from tests import as_cpu
+from amp_tf.reporting import process
 from tests.hooks import running
 
 REMATERIALIZED = str(running.PROGRAMS / "rematerialization.py")
@@ -46,45 +46,15 @@ def test_under_keras_policy_the_same_layers_raise(tmp_path: Path) -> None:
 PADDED = str(running.PROGRAMS / "padded_attention.py")
 
 
-@pytest.mark.parametrize("compiled", ["jit", "plain"])
-def test_padding_trains_in_float16_as_in_float32(compiled: str, tmp_path: Path) -> None:
+def test_padding_trains_in_float16_as_in_float32(tmp_path: Path) -> None:
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"}
-    mixed, plain = (running.run([PADDED, compiled], tmp_path, environ) for environ in (variables, {}))
-    assert mixed.converted > 40
-    assert "0 of 12 steps skipped" in mixed.summary[0]
-    # Losses of 2 to 3.4; products and their inputs are rounded to 11 significant bits.
-    np.testing.assert_allclose(mixed.result["loss"], plain.result["loss"], rtol=0, atol=0.01)
-
-
-REFUSED = str(running.PROGRAMS / "refused_kernels.py")
-CPUS = {"this CPU": {}, "a CPU without AVX-512": as_cpu.variables()}
-
-
-@functools.cache
-def ended(cpu: str, precision: str, folder: Path) -> running.Ended:
-    """The program's end, float32 computed by oneDNN."""
-    unscaled = {"TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING": "0"}
-    mixed = {running.SWITCH: "1", "AMP_TF_PRECISION": precision, **unscaled} if precision else {}
-    return running.run([REFUSED], folder, {"TF_ENABLE_ONEDNN_OPTS": "1", **CPUS[cpu], **mixed})
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("refused")
-
-
-@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-@pytest.mark.parametrize("cpu", CPUS)
-def test_what_kernels_refuse_trains_as_in_float32(cpu: str, precision: str, folder: Path) -> None:
-    if cpu != "this CPU" and not (CPUS[cpu] and running.is_installed()):
-        pytest.skip("the CPU can be made to look older on x86-64 alone, where amp_tf is installed")
-    mixed, plain = ended(cpu, precision, folder), ended(cpu, "", folder)
-    assert mixed.warnings == []
-    assert mixed.converted > 20
-    for kind, losses in plain.result.items():
-        assert losses[-1] < losses[0], kind
-        # Without oneDNN, bfloat16 kernels keep their sums in bfloat16.
-        np.testing.assert_allclose(mixed.result[kind], losses, rtol=0.05, atol=0, err_msg=kind)
+    plain = running.run([PADDED, "plain"], tmp_path, {})
+    for compiled in ("jit", "plain"):
+        mixed = running.run([PADDED, compiled], tmp_path, variables)
+        assert mixed.converted > 40
+        assert "0 of 12 steps skipped" in mixed.summary[0]
+        # Losses of 2 to 3.4; products and their inputs are rounded to 11 significant bits.
+        np.testing.assert_allclose(mixed.result["loss"], plain.result["loss"], rtol=0, atol=0.01)
 
 
 def test_a_model_that_was_trained_converts_for_tflite_in_float32(tmp_path: Path) -> None:
@@ -133,23 +103,22 @@ import json, sys
 import tensorflow as tf
 import amp_tf
 
-@tf.function(jit_compile={compiled})
 def step(x):
     small = tf.matmul(x, x, name="small")
     return tf.matmul(tf.nn.relu(small), x, name="forced")
 
-step(tf.ones((8, 8)))
+for compiled in (False, True):
+    tf.function(step, jit_compile=compiled)(tf.ones((8, 8)))
 nodes = amp_tf.report().nodes
-print(json.dumps({{node.name: node.reason.rule.name for node in nodes if node.op == "MatMul"}}))
+print(json.dumps({"rules": [[node.name, node.reason.rule.name] for node in nodes if node.op == "MatMul"]}))
 """
 
 
 @pytest.mark.skipif(not Hardware.detect_cpu().cpu_gains, reason="auto converts nothing on this CPU")
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_forced_node_is_converted_under_auto(compiled: bool, tmp_path: Path) -> None:
+def test_a_forced_node_is_converted_under_auto_in_a_function_that_xla_compiles_too(tmp_path: Path) -> None:
     variables = {running.SWITCH: "1", "AMP_TF_FORCE_F16": "^forced$"}
-    ended = running.run(["-c", FORCED.format(compiled=compiled)], tmp_path, variables)
-    assert ended.result == {"small": "DOES_NOT_PAY", "forced": "FORCED_BY_NAME"}
+    ended = running.run(["-c", FORCED], tmp_path, variables)
+    assert ended.result["rules"] == [["small", "DOES_NOT_PAY"], ["forced", "FORCED_BY_NAME"]] * 2
 
 
 @pytest.mark.parametrize("program", ["keras_fit.py", "monitored_session.py"])
@@ -178,21 +147,18 @@ def step(x):
     with tf.name_scope("other"):
         return tf.matmul(y, x, name="MatMul")
 """
-EXPLAINED = f"""{MODEL}
-import json
-import amp_tf
-step(tf.ones((64, 64)))
-print(json.dumps({{node.name: node.precision.value for node in amp_tf.report().nodes if "MatMul" in node.op}}))
-"""
 ON_CPU = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 
 
 @pytest.mark.parametrize("name", ["dense/MatMul", "dense/BiasAdd", "dense/Relu"])
-def test_the_pattern_finds_the_fused_node_and_no_other(name: str, tmp_path: Path) -> None:
-    model: dict[str, object] = {}
+def test_the_pattern_finds_the_fused_node_and_no_other(name: str) -> None:
+    model: dict[str, Any] = {}
     exec(MODEL, model)
-    step = model["step"].get_concrete_function(tf.TensorSpec((64, 64)))  # type: ignore[attr-defined]
+    step = model["step"].get_concrete_function(tf.TensorSpec((64, 64)))
     (pattern,) = explain(step.graph.as_graph_def(), name, ON_CPU).own_change["keep_float32"]
-    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "AMP_TF_KEEP_FLOAT32": pattern}
-    ended = running.run(["-c", EXPLAINED], tmp_path, variables)
-    assert ended.result == {"dense/Relu": "float32", "other/MatMul": "bfloat16"}, ended.err
+    process.reset()
+    with amp_tf.enable(precision="bfloat16", target="cpu", keep_float32=[pattern]):
+        exec(MODEL, model)
+        model["step"](tf.ones((64, 64)))
+        found = {node.name: node.precision.value for node in amp_tf.report().nodes if "MatMul" in node.op}
+    assert found == {"dense/Relu": "float32", "other/MatMul": "bfloat16"}

@@ -13,44 +13,6 @@ from amp_tf.hooks import switch
 from amp_tf.hooks.patches import Patches
 from tests.hooks import running
 
-# A good value and a bad one for each kind of variable; op names and folders take any text.
-BAD_VALUES: dict[str, str | None] = {
-    "1, 0": "maybe",
-    "auto, float16 (fp16), bfloat16 (bf16)": "float8",
-    "float32, float16 (fp16), bfloat16 (bf16)": "float8",
-    "float32, bfloat16 (bf16)": "float16",
-    "speed, memory": "both",
-    "layer: and a layer's path, or regular expressions for names of nodes, comma-separated": "(",
-    "integers from 1": "0",
-    ", ".join(config.LEVELS): "EVERYTHING",
-    "op names, comma-separated": None,
-    "a folder": None,
-    "a file": None,
-}
-
-
-@pytest.mark.parametrize(
-    "row", [row for row in config.ENV_VARS if BAD_VALUES[row.kind.values]], ids=lambda row: row.name
-)
-def test_a_bad_value_is_told_once_with_name_value_and_valid_values(
-    row: config.EnvVar,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    bad = BAD_VALUES[row.kind.values]
-    assert bad is not None
-    monkeypatch.setenv(config.ENABLE_VAR, "1")
-    monkeypatch.setenv(row.name, bad)
-    switch.obey_environment()
-    assert not switch.is_enabled()
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1
-    assert told[0].startswith("amp_tf: stays off, the program runs in float32: ")
-    assert row.name in told[0]
-    assert repr(bad) in told[0]
-    assert "Valid values: " in told[0]
-
 
 def test_enable_raises_on_a_bad_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMP_TF_PRECISION", "float8")
@@ -241,20 +203,6 @@ def test_a_misspelt_variable_is_told_once(
         "amp_tf: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LVEL: this is not a variable of amp_tf. Write "
         "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL, if that is meant.",
     ]
-
-
-def test_contradicting_lists_are_told_once_and_leave_amp_tf_off(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv(config.ENABLE_VAR, "1")
-    for name in ("ALLOW", "DENY"):
-        monkeypatch.setenv(f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{name}LIST_ADD", "Relu")
-    switch.obey_environment()
-    switch.obey_environment()
-    assert not switch.is_enabled()
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert "ALLOWLIST_ADD) and AmpConfig.deny_add (" in told
-    assert "please report" not in told
 
 
 def test_on_and_off_before_and_after_tensorflow_is_imported(site_folder: Path) -> None:

@@ -14,7 +14,7 @@ from tensorflow.python.autograph.impl import api
 
 import amp_tf
 from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling import LossScaleSettings, is_loss_scaled
+from amp_tf.loss_scaling import LossScaleSettings
 from amp_tf.loss_scaling.schedule import DynamicScale
 from tests.loss_scaling.steps import OPTIMIZERS, variables
 
@@ -173,23 +173,6 @@ def test_something_that_is_no_optimizer_is_refused():
         TypeError, match=r"expected an optimizer of keras, tf_keras or tf\.compat\.v1\.train, got 'sgd'"
     ):
         amp_tf.LossScaleOptimizer("sgd")
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "expected"),
-    [
-        (lambda: keras.optimizers.SGD(), False),
-        (lambda: keras.optimizers.SGD(loss_scale_factor=2.0), True),
-        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), True),
-        (lambda: amp_tf.LossScaleOptimizer(keras.optimizers.SGD()), True),
-        (lambda: amp_tf.LossScaleOptimizer(tf.compat.v1.train.AdamOptimizer()), True),
-        (lambda: tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer(
-            tf.compat.v1.train.AdamOptimizer(), "dynamic"), True),
-    ],
-    ids=["bare", "factor", "keras", "ours", "ours_v1", "tf_v1"],
-)  # fmt: skip
-def test_what_counts_as_scaled_already(optimizer, expected):
-    assert is_loss_scaled(optimizer()) is expected
 
 
 @pytest.mark.parametrize("traced", [False, True])

@@ -129,17 +129,6 @@ def test_case_04_the_variables_follow_the_pure_schedule_while_it_searches(mode):
     assert (state.scale, state.good_steps) == (2.0**-16, 2)
 
 
-def test_case_08_and_k04_a_gradient_that_is_finite_only_while_scaled_is_skipped():
-    weights = variables()
-    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.1), 2.0**-10)
-    optimizer.build(weights)
-    optimizer.scale_loss(0.0)
-    before = values(optimizer, weights)
-    optimizer.apply([tf.fill((3,), 3e38), tf.ones((2, 2)), tf.constant(1.0)], weights)
-    assert_same(values(optimizer, weights), before)
-    assert optimizer.status().skipped == 1
-
-
 @pytest.mark.parametrize("clip", [{"global_clipnorm": 1.0}, {"clipnorm": 1.0}, {}], ids=str)
 def test_case_09_and_k04_finite_gradients_whose_norm_overflows_are_skipped_only_where_a_clip_uses_the_norm(clip):
     big = [np.full((3,), 1e20, "float32"), *gradients(0)[1:]]

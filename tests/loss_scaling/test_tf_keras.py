@@ -138,13 +138,6 @@ def test_case_31_and_32_files_go_between_wrapped_and_bare(extension, tmp_path):
             np.testing.assert_array_equal(actual, expected)
 
 
-def test_case_33_settings_survive_get_config(adam):
-    optimizer = amp_tf.LossScaleOptimizer(adam(), 64.0, dynamic_growth_steps=7, hysteresis=2, min_scale=0.5)
-    again = type(optimizer).from_config(optimizer.get_config())
-    assert again.schedule == optimizer.schedule
-    assert again.inner_optimizer.clipnorm == 1.0
-
-
 def test_case_14_a_legacy_optimizer_works_in_a_session():
     def train_in_session(wrap):
         v1 = tf.compat.v1

@@ -74,14 +74,6 @@ def test_unknown_names_are_left_out_of_each_change_and_the_rest_stays():
     assert op_names.without(config, found) == AmpConfig(precision="float16", allow_add=("Sin",))
 
 
-def test_an_op_that_is_loaded_later_is_known_from_then_on():
-    config = AmpConfig(deny_add=("AmpTfLateOp",))
-    assert unknown(config) == [("deny_add", "AmpTfLateOp")]
-    register_op("AmpTfLateOp")
-    assert unknown(config) == []
-    amp_tf.rewrite(graph(PRODUCT), config)
-
-
 @pytest.mark.parametrize(
     ("changes", "idle"),
     [

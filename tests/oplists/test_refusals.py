@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tensorflow.python.framework import op_def_registry
 
 from amp_tf.oplists import kernels
 from amp_tf.oplists.table import KERNELS_DECIDE, ROWS
-from tests import as_cpu
+from tests import as_cpu, processes
 from tests.oplists import kernel_probe
 from tests.oplists.kernel_probe import DIFFERS, FAILS_IN_FLOAT32, REFUSES, TYPES, Case
 
@@ -50,13 +49,13 @@ class Found:
 @pytest.fixture(scope="module", params=["here", "without avx512"])
 def found(request: pytest.FixtureRequest) -> Found:
     """float32 is computed by oneDNN, in one process as it is here, in another on a CPU for which oneDNN has no more."""
-    environ = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environ = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1"}
     if request.param != "here":
         if platform.machine() != "x86_64":
             pytest.skip("the CPU can be made to look older on x86-64 alone")
         environ |= as_cpu.variables()
     command = [sys.executable, "-m", "tests.oplists.kernel_probe", "--json"]
-    ended = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    ended = processes.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr[-2000:]
     facts = json.loads(ended.stdout)
     return Found(tuple(facts["onednn"]), facts["outcomes"])

@@ -62,13 +62,6 @@ def test_every_row_says_why_in_words_that_complete_a_sentence():
         assert row.origin in (TENSORFLOW, AMP_TF)
 
 
-@pytest.mark.parametrize(
-    "names", [table.TENSOR_LIST_READERS, table.TENSOR_LIST_WRITERS, table.TENSOR_LIST_BOUNDARIES - {"_Arg", "_Retval"}]
-)
-def test_the_ops_with_a_part_to_play_are_registered(names):
-    assert [op for op in names if op_def_registry.get(op) is None] == []
-
-
 def test_readers_and_writers_are_on_the_clear_list_and_no_op_is_both():
     clear = ours(CUDA, "clear")
     assert clear >= table.TENSOR_LIST_READERS | table.TENSOR_LIST_WRITERS

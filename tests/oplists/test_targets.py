@@ -149,29 +149,3 @@ def test_an_op_moves_by_a_remove_and_an_add():
 @pytest.mark.parametrize("table", TABLES)
 def test_an_op_that_joins_a_list_leaves_the_one_that_it_is_on(table, add, op):
     assert build_lists(table, AmpConfig(**{add: (op,)})).list_of[op] == add.removesuffix("_add")
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_treat_infer_as_deny_moves_the_whole_list(table):
-    plain, level = build_lists(table, AmpConfig()), build_lists(table, AmpConfig(level="TREAT_INFER_AS_DENY"))
-    assert level.members("infer") == []
-    assert level.members("deny") == sorted(plain.members("deny") + plain.members("infer"))
-    assert (level.members("allow"), level.members("clear")) == (plain.members("allow"), plain.members("clear"))
-
-
-def test_tensor_cores_only_empties_all_but_the_allow_list_on_the_cuda_table_what_was_added_included():
-    config = AmpConfig(level="TENSOR_CORES_ONLY", clear_add=("Cumsum",), allow_add=("MatrixSolve",))
-    lists = build_lists("cuda", config)
-    assert [lists.members(name) for name in ("infer", "deny", "clear")] == [[], [], []]
-    assert {"MatMul", "MatrixSolve"} <= set(lists.members("allow"))
-
-
-def test_tensor_cores_only_does_nothing_to_the_cpu_table():
-    assert build_lists("cpu", AmpConfig(level="TENSOR_CORES_ONLY")).list_of == build_lists("cpu", AmpConfig()).list_of
-
-
-def test_building_lists_leaves_the_table_as_it_was():
-    before = tuple(ROWS)
-    build_lists("cuda", AmpConfig(level="TREAT_INFER_AS_DENY", allow_add=("Cumsum",), clear_remove=("Relu",)))
-    assert before == ROWS
-    assert build_lists("cuda", AmpConfig()).list_of["Relu"] == "clear"

@@ -140,14 +140,6 @@ def test_a_layer_or_node_of_a_lock_is_found(decision, now, match, count):
     assert all(match.found in name for name in names)
 
 
-def test_a_layer_added_before_does_not_hide_the_one_that_is_meant():
-    """With names that Keras makes, each layer behind the new one has the next one's name."""
-    decision = Decision(made_layers(*THREE)[0])
-    view = view_of("m/dense", "m/dense_1", "m/dense_2", "m/dense_3")
-    shapes = KnownShapes({"w1": [(2, 4)], "w2": [(4, 8)], "w3": [(8, 8)], "w4": [(8, 8)]})
-    assert find_locked(lock_of(decision), view, shapes).matches == (Match("m/dense", Certainty.MOVED, "m/dense_1"),)
-
-
 def test_of_several_graphs_the_surest_match_counts_and_what_is_not_the_same_is_told():
     matches = [
         Match("a", Certainty.NOT_FOUND),

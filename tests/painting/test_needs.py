@@ -269,20 +269,6 @@ def mask(values: Values, *wanted: str) -> np.ndarray:
     return np.array([name in wanted for name in values.view.names])
 
 
-def test_floods_go_through_what_is_open_and_reach_nothing_else(values: Values) -> None:
-    everything = np.ones(6, np.bool_)
-    assert names_of(values, values.downstream(mask(values, "square"), everything)) == "half sum bool end"
-    assert names_of(values, values.downstream(mask(values, "square"), mask(values, "half", "end"))) == "half"
-    assert names_of(values, values.upstream(mask(values, "end"), everything)) == "x square half sum"
-
-
-def test_neighbours(values: Values) -> None:
-    assert names_of(values, values.readers_of(mask(values, "half"))) == "sum"
-    assert names_of(values, values.sources_of(mask(values, "sum"))) == "square half"
-    assert names_of(values, values.readers_of(mask(values, "half"), position=0)) == "sum"
-    assert names_of(values, values.readers_of(mask(values, "half"), position=1)) == ""
-
-
 def test_a_cycle_is_found_where_links_close_it(values: Values) -> None:
     everything = np.ones(6, np.bool_)
     assert values.cycles(everything) == []

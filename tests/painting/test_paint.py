@@ -72,13 +72,6 @@ def test_forcing_all_respects_preserve_and_name_rules():
     assert result.rule("deny1") is Rule.KEPT_BY_NAME
 
 
-@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_the_painting_says_the_types_after_the_rewrite(precision):
-    result = painted("x = Placeholder()\nallow1 = MatMul(x, x)", precision=precision)
-    assert result.painting.precision.value == precision
-    assert result.painting.dtypes_after().tolist() == [1, result.painting.precision.data_type]
-
-
 def test_a_detached_painting_still_says_why():
     painting = painted(CHAIN).painting
     detached = painting.detached()

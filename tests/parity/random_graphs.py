@@ -57,11 +57,11 @@ class RandomGraph:
         printer.text(in_words(self))
 
 
-def random_graph(choose: Choose, *, max_nodes: int = 30, with_knobs: bool = True) -> RandomGraph:
+def random_graph(choose: Choose, *, max_nodes: int = 30) -> RandomGraph:
     """A graph of up to about ``max_nodes`` nodes, besides the constants that feed them."""
     builder = _Builder(choose)
     builder.add_nodes(2 + choose(max_nodes - 1))
-    knobs = _random_knobs(choose, builder.ops_used()) if with_knobs else Knobs()
+    knobs = _random_knobs(choose, builder.ops_used())
     return RandomGraph(builder.graph, builder.some_fetches(), knobs)
 
 

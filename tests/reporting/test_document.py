@@ -54,10 +54,6 @@ def check(document) -> None:
     jsonschema.validate(json.loads(json.dumps(document, allow_nan=False)), closed(schema()))
 
 
-def test_a_report_is_of_the_schema(report):
-    check(report.to_dict())
-
-
 def test_so_are_a_report_without_figures_an_empty_one_and_one_of_unknown_shapes(report):
     bare = RewriteReport(tuple(dataclasses.replace(graph, basis=None) for graph in report.graphs))
     for document in (bare.to_dict(), RewriteReport().to_dict()):

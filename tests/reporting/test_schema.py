@@ -13,7 +13,6 @@ from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting import text
 from amp_tf.reporting.files import SCHEMA_VERSION
-from amp_tf.reporting.schema import RewriteReport
 from tests.small_graphs import function, graph
 
 pytestmark = pytest.mark.usefixtures("local_rules")
@@ -85,10 +84,6 @@ def test_a_telling_reason_wins_over_graphs_that_have_nothing_to_convert():
     assert report(TEXT, *library, preserve=["allow1"]).why_nothing.rule is Rule.PRESERVED
 
 
-def test_an_empty_report_has_no_reason():
-    assert (RewriteReport().why_nothing, RewriteReport().nodes, RewriteReport().unmatched) == (None, [], ())
-
-
 def test_a_name_rule_is_unmatched_only_if_it_matches_in_no_graph():
     found = report(TEXT, function(FUNCTION), keep_float32=("^m$", "^nobody$"))
     assert found.graphs[0].painting.obstacles.unmatched == ("^m$", "^nobody$")
@@ -111,12 +106,6 @@ def test_as_plain_data_the_report_is_json_with_a_version():
         "reason": "it directly follows the converted node 'allow1'",
         "cause": "allow1",
     }
-
-
-def test_as_plain_data_a_report_says_why_nothing_was_converted():
-    found = report(hardware=Hardware(), precision="auto").to_dict()
-    assert found["why_nothing"].startswith("no device of this machine is converted (")
-    assert found["graphs"][0]["precision"] is None
 
 
 def test_a_report_does_not_keep_the_graph_alive():

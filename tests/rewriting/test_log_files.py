@@ -122,12 +122,6 @@ def test_without_a_target_the_lists_file_says_why(tmp_path):
     assert text == ("nothing is converted: this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU\n")
 
 
-def test_rewrites_do_not_overwrite_one_anothers_files(tmp_path):
-    for _ in range(3):
-        rewrite(graph(TEXT), tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3 * 6 + 1  # the index
-
-
 def test_processes_that_begin_together_do_not_overwrite_one_anothers_files(tmp_path, monkeypatch):
     monkeypatch.setattr(log_files.time, "time_ns", lambda: 0)
     for process in (1, 2):

@@ -9,9 +9,15 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.errors import ConfigError, GraphError, RewriteError
+from amp_tf.graph.edits import Edits, NewNode
+from amp_tf.graph.names import CAST_SUFFIX
+from amp_tf.graph.reader import read_graph
+from amp_tf.graph.templates import Templates
 from amp_tf.graph.wire import parse_graph
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.targets import resolve_target
 from amp_tf.rewriting import pipeline
+from amp_tf.rewriting.form import Job
 from tests.golden import check_golden
 from tests.graph_text import to_text
 from tests.parity.case import run
@@ -125,13 +131,6 @@ def test_preserve_may_be_an_iterator():
 def test_preserve_names_nodes_of_the_graph_and_not_of_its_functions():
     result = rewrite(graph("x = Placeholder()\nm = MatMul(x, x)", function(FUNCTION)), preserve=["m"])
     assert [report.converted for report in result.report.graphs] == [0, 2]
-
-
-def test_functions_of_the_library_are_rewritten_and_keep_their_signatures():
-    before = graph(CHAIN, function(FUNCTION))
-    after = rewrite(before).graph
-    assert after.library.function[0].signature == before.library.function[0].signature
-    assert types_of_function(after.library.function[0], "m") == "bfloat16"
 
 
 def test_functions_of_the_library_stay_if_the_caller_says_so():
@@ -351,12 +350,6 @@ def collector_is_on():
     gc.enable()
 
 
-def test_the_collector_goes_on_after_an_error(collector_is_on):
-    with pytest.raises(KeyError), pipeline.pause_garbage_collector():
-        raise KeyError
-    assert gc.isenabled()
-
-
 def test_a_collector_that_was_off_stays_off(collector_is_on):
     gc.disable()
     with pipeline.pause_garbage_collector():
@@ -409,3 +402,23 @@ def test_what_a_terminal_would_obey_reaches_no_message(where: str, tmp_path) -> 
         if not file.name.endswith(".pb.txt"):  # which escapes by itself
             assert file.read_text().replace("\n", "").replace("\t", "").isprintable()
     assert len((tmp_path / "index.tsv").read_text().splitlines()) == 2
+
+
+def test_a_name_that_is_taken_is_not_used_again():
+    taken, free = (f"x-0-CastToBf16-{number}-{CAST_SUFFIX}" for number in (0, 1))
+    made = rewrite(graph(f"x = Placeholder()\na = MatMul(x, x)\n{taken} = Sin(x)")).graph
+    assert [node.name for node in made.node if node.op == "Cast" and node.input[0] == "x"] == [free]
+
+
+def test_what_three_paintings_leave_of_a_pass_is_kept():
+    """Each painting takes one candidate more away."""
+    view = read_graph(graph("x = Placeholder()\na = MatMul(x, x)"), Templates())
+    form = Job.of(BF16, resolve_target(BF16, Hardware())).form(view, None)
+
+    def made(names):
+        return form.then(Edits(new=tuple(NewNode.cast(name, (0, 0), "", of=1, to=1) for name in names)))
+
+    def added(names):
+        return form.settled(names, made, lambda _, wanted: wanted[:-1]).view.names[2:]
+
+    assert (added("pqrst"), added("pqr")) == (["p", "q"], [])

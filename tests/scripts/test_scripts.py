@@ -34,6 +34,12 @@ ROOT = Path(__file__).resolve().parents[2]
 ON = "INFO:absl:amp_tf: 3 graphs, {} of 648 nodes converted to bfloat16, 32 casts"
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started of this Python is a fork."""
+    monkeypatch.setattr(subprocess, "Popen", processes.start)
+
+
 @pytest.fixture(scope="module")
 def demo() -> ModuleType:
     """The script as a module."""
@@ -159,6 +165,7 @@ def test_fingerprint_follows_what_is_installed(sources: Path) -> None:
     assert venvs.fingerprint("2.16", root=sources) != venvs.fingerprint("2.21", root=sources)
 
 
+@pytest.mark.usefixtures("forked")
 def test_failed_command_ends_with_its_last_lines(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "print('no room on the disk'); raise SystemExit(3)"]
     with pytest.raises(venvs.SetupError, match=r"(?s)try it: status 3\. The last lines of .*no room on the disk"):
@@ -175,6 +182,7 @@ def test_clean_environment_drops_the_switches_and_keeps_the_rest(monkeypatch: py
     assert "AMP_TF_PRECISION" in os.environ
 
 
+@pytest.mark.usefixtures("forked")
 def test_environment_is_made_and_made_again_when_broken(tmp_path: Path) -> None:
     venv = venvs.make(tmp_path / "venv")
     venv.write_stamp("installed")
@@ -183,6 +191,7 @@ def test_environment_is_made_and_made_again_when_broken(tmp_path: Path) -> None:
     assert venvs.make(tmp_path / "venv").read_stamp() == ""
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_metadata_of_a_checkout_is_no_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So the demo installed twice where an earlier build had left its metadata in the checkout."""
     (tmp_path / "not_installed.egg-info").mkdir()

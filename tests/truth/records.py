@@ -9,12 +9,6 @@ from pathlib import Path
 
 from tests.truth.runner import Row
 
-Key = tuple[str, str, str]  # program, way, mode
-
-
-def key_of(row: Row) -> Key:
-    return row.program, row.way, row.mode
-
 
 def append(path: Path, rows: Iterable[Row]) -> None:
     with path.open("a", encoding="utf-8") as lines:

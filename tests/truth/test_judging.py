@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.truth import catalogue, limits, records, report
+from tests.truth import catalogue, limits, report
 from tests.truth.bench import public_classes
 from tests.truth.limits import Limit
 from tests.truth.programs import arguments, functions, layers, losses, optimizers
@@ -176,14 +175,6 @@ def test_an_exception_is_covered_only_while_it_is_to_be_mended(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("no_limits")
-def test_the_text_names_the_program_and_the_worst_tensor() -> None:
-    text = report.text([GOOD, BAD, BROKEN])
-    assert "bfloat16 graph: 2 programs, 2 tensors, median ratio 4.25, worst 7.5; 1 tensors of 1 programs" in text
-    assert "group/two bfloat16 graph: 1 tensors, cases 1; bfloat16 graph 7.5 at loss" in text
-    assert "ValueError: no" in text
-
-
-@pytest.mark.usefixtures("no_limits")
 def test_the_table_has_all_that_is_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     table = report.markdown([GOOD, BAD, BROKEN])
     assert "| bfloat16 | graph | 2 | 2 | 4.25 | 1.00 | 1 | 0 |" in table
@@ -192,13 +183,3 @@ def test_the_table_has_all_that_is_above_the_limit(monkeypatch: pytest.MonkeyPat
     table = report.markdown([GOOD, BAD])
     assert "None." in table
     assert r"| `group/(two\|four)` | bfloat16 | `.*` | 7.5 | so |" in table
-
-
-@pytest.mark.usefixtures("no_limits")
-def test_rows_survive_the_disk_and_a_last_line_that_was_cut_off(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    assert list(records.read(path)) == []
-    records.append(path, [GOOD, BROKEN])
-    with path.open("a") as lines:
-        lines.write('{"program": "gro')
-    assert list(records.read(path)) == [GOOD, BROKEN]

@@ -355,13 +355,6 @@ def test_an_item_all_of_whose_parts_are_needed_stays_whole():
     assert found.items == (item,)
 
 
-def test_an_earlier_result_is_where_the_search_begins():
-    asked = Asked({"i20", "i25"})
-    found = find_smallest(ITEMS, asked, first=(ITEMS[20], ITEMS[25]))
-    assert leaves(found.items or ()) == {"i20", "i25"}
-    assert len(asked.known) == 3
-
-
 def test_an_earlier_result_that_does_not_suffice_any_more_is_left():
     assert leaves(find_smallest(ITEMS, Asked({"i3"}), first=(ITEMS[20],)).items or ()) == {"i3"}
 

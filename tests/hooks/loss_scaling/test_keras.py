@@ -68,22 +68,6 @@ def test_compiling_twice_with_one_optimizer_works(library):
     assert int(optimizer.iterations.numpy()) == 2
 
 
-def test_a_saved_model_names_the_bare_optimizer_and_keeps_the_scale(tmp_path):
-    with installed():
-        model = make_model(keras)
-        model.compile(keras.optimizers.Adam(), "mse")
-        model.optimizer.loss_scale = 64.0
-        model.fit(X, Y, verbose=0)
-        model.save(tmp_path / "m.keras")
-        again = keras.models.load_model(tmp_path / "m.keras")
-        assert again.optimizer.status().scale == 64.0
-    code = f"import keras, sys; m = keras.models.load_model({str(tmp_path / 'm.keras')!r}); " + (
-        "print(type(m.optimizer).__name__, int(m.optimizer.iterations.numpy()), 'amp_tf' in sys.modules)"
-    )
-    ended = processes.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
-    assert ended.stdout.split() == ["Adam", "1", "False"]
-
-
 @pytest.mark.parametrize(("name", "file"), [("keras", "m.keras"), ("tf_keras", "m.h5"), ("tf_keras", "folder")])
 def test_a_model_that_was_compiled_again_with_its_own_optimizer_loads_without_amp_tf(name, file, tmp_path):
     library = {"keras": keras, "tf_keras": tf_keras}[name]
@@ -97,8 +81,11 @@ def test_a_model_that_was_compiled_again_with_its_own_optimizer_loads_without_am
         model.compile(model.optimizer, loss)
         assert model.optimizer is wrapper
         model.fit(X, Y, verbose=0)
+        model.optimizer.loss_scale = 64.0
         model.save(path)
         value = model.evaluate(X, Y, verbose=0)
+        if name == "keras":  # tf_keras' files have no state of the wrapper
+            assert library.models.load_model(path).optimizer.status().scale == 64.0
     code = f"""if True:
         import sys, numpy as np, {name} as library
         x = np.random.RandomState(0).randn(32, 4).astype("float32")
@@ -172,14 +159,6 @@ def test_a_setting_that_a_callback_changes_reaches_the_optimizer(library):
             self.model.optimizer.momentum = 0.1
 
     trains_as_without_us(library, lambda: library.optimizers.SGD(0.0625, momentum=0.9), [Slower], run_eagerly=True)
-
-
-def test_an_optimizer_that_overrides_apply_gradients_trains_as_without_us(library):
-    class Tripled(library.optimizers.SGD):
-        def apply_gradients(self, grads_and_vars, *args, **kwargs):
-            return super().apply_gradients([(g * 3.0, v) for g, v in grads_and_vars], *args, **kwargs)
-
-    trains_as_without_us(library, lambda: Tripled(0.0625))
 
 
 def test_fit_may_be_wrapped_by_a_function_that_names_no_arguments(library, monkeypatch):

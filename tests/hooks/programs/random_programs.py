@@ -5,6 +5,7 @@ A line on stderr says where each program begins, so that what is logged there be
     random_programs.py matrices [--small] SEED …        tf.function with jit_compile=True, for XLA
     random_programs.py convolutions [--small] SEED …    tf.function without, for Grappler
     random_programs.py twins [--small] SEED …           so, with parts that are called twice
+    random_programs.py reads [--small] SEED …           matrices for Grappler, run three times; how many reads moved
 
 Eager ops are never converted, so the eager run is the expected one. With --small a program that fails is cut down.
 """
@@ -16,39 +17,49 @@ import sys
 import numpy as np
 import tensorflow as tf
 
+import amp_tf
+from amp_tf.graph.names import HOIST_SUFFIX
+
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
 from amp_tf.oplists.hardware import Hardware
 from tests.hooks.program_values import Convolutions, Matrices, Twins
 from tests.hooks.random_programs import count_products, made_small, random_program, run_block
 from tests.pretending import pretend
 
-KINDS = {"matrices": (Matrices, True), "convolutions": (Convolutions, False), "twins": (Twins, False)}
+#: What programs compute with, whether XLA compiles them, and how often they run, from the last run's variables on.
+KINDS = {
+    "matrices": (Matrices, True, 1),
+    "convolutions": (Convolutions, False, 1),
+    "twins": (Twins, False, 1),
+    "reads": (Matrices, False, 3),
+}
 
 
 def problem_of(program, seed, kind):
     """What is wrong with a program, or nothing."""
-    make_values, is_for_xla = KINDS[kind]
+    make_values, is_for_xla, runs = KINDS[kind]
     values = make_values(seed)
     before = values.weights()
     try:
-        expected = _eagerly(program, values)
-        written = values.weights()
+        expected = [(_eagerly(program, values), values.weights()) for _ in range(runs)]
         values.put_back(before)
         compiled = tf.function(lambda x: run_block(program, x, values.variables, values), jit_compile=is_for_xla)
-        found = compiled(values.x).numpy()
-        found_written = values.weights()
-        deviation, allowed = np.abs(found - expected).max(), values.tolerance(count_products(program))
+        found = [(compiled(values.x).numpy(), values.weights()) for _ in range(runs)]
+        deviation = max(np.abs(other - result).max() for (result, _), (other, _) in zip(expected, found, strict=True))
+        allowed = values.tolerance(count_products(program))
         if deviation > allowed:  # unless so much is lost in 16 bit alone, which one run may show less of than another
             values.put_back(before)
             values.dtype = tf.bfloat16
-            allowed = max(allowed, 2 * np.abs(_eagerly(program, values) - expected).max())
+            lost = [np.abs(_eagerly(program, values) - result).max() for result, _ in expected]
+            allowed = max(allowed, 2 * max(lost))
     except Exception as error:  # the point is to find whatever a user would see
         return f"{type(error).__name__}: {error}"
     if not deviation <= allowed:
         return f"the result is off by {deviation:.3g}, allowed is {allowed:.3g}"
-    for number, (right, wrong) in enumerate(zip(written, found_written, strict=True)):
-        if not np.array_equal(right, wrong):  # writing only changes the numbers' sign or place
-            return f"variable {number} is off by {np.abs(right - wrong).max():.3g}"
+    for run, ((_, written), (_, kept)) in enumerate(zip(expected, found, strict=True)):
+        for number, (right, wrong) in enumerate(zip(written, kept, strict=True)):
+            if not np.array_equal(right, wrong):  # writing only changes the numbers' sign or place
+                return f"variable {number} is off by {np.abs(right - wrong).max():.3g} after run {run}"
     return ""
 
 
@@ -73,6 +84,8 @@ def main():
             problem = problem_of(program, seed, kind)
         told = f"{problem}\n{program!r}" if problem else ""
         print(json.dumps({"seed": seed, "products": count_products(program), "problem": told}), flush=True)
+    if kind == "reads":
+        print("reads moved:", sum(HOIST_SUFFIX in node.name for node in amp_tf.report().nodes), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -39,27 +39,26 @@ def scoped(mode, make):
 
 
 def convnet():
-    """Three convolutions in the scope's mode "full"."""
+    """Two convolutions in the scope's mode "full"."""
     x = inputs = L.Input((16, 16, 8))
-    for _ in range(3):
+    for _ in range(2):
         x = scoped("full", lambda: L.Conv2D(16, 3, padding="same", activation="gelu"))(x)
     return keras.Model(inputs, L.Dense(10)(L.GlobalAveragePooling2D()(x)))
 
 
-def mlp(remat=True, width=64):
-    """Dense layers in the scope do not train in Keras 3.15, in float32 neither: blocks instead."""
-    dense = [L.Dense(width, activation="gelu") for _ in range(12)]
-    blocks = [Block(keras.Sequential(dense[first : first + 4]), remat) for first in (0, 4, 8)]
+def mlp(remat=True, width=64, count=1):
+    """Dense layers in the scope do not train in Keras 3.15, in float32 neither: blocks of four instead."""
+    dense = [[L.Dense(width, activation="gelu") for _ in range(4)] for _ in range(count)]
+    blocks = [Block(keras.Sequential(layers), remat) for layers in dense]
     return keras.Sequential([L.Input((64,)), *blocks, L.Dense(10)])
 
 
 def transformer():
     """Attention as it is, what follows it with its activations rematerialized."""
     x = inputs = L.Input((16, 64))
-    for _ in range(2):
-        normal = L.LayerNormalization()(x)
-        x = x + L.MultiHeadAttention(2, 32)(normal, normal)
-        x = x + L.Dense(64)(scoped("activations", lambda: L.Dense(128, activation="gelu"))(L.LayerNormalization()(x)))
+    normal = L.LayerNormalization()(x)
+    x = x + L.MultiHeadAttention(2, 32)(normal, normal)
+    x = x + L.Dense(64)(scoped("activations", lambda: L.Dense(128, activation="gelu"))(L.LayerNormalization()(x)))
     return keras.Model(inputs, L.Dense(10)(L.GlobalAveragePooling1D()(x)))
 
 
@@ -84,7 +83,7 @@ else:
     for make, jit in ((convnet, False), (mlp, True), (transformer, False)):
         found[make.__name__] = train(make(), jit_compile=jit)()
     for remat in (False, True):
-        fit = train(mlp(remat, 256), 1024)
+        fit = train(mlp(remat, 256, 3), 512)
         fit()
         found[f"live {remat}"] = find_peak(record_memory(fit)).live
 print(json.dumps(found))

@@ -42,10 +42,5 @@ def assert_rounded(actual, expected, products: int) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
 
 
-def assert_grown(variable, by: float) -> None:
-    """Whether W was added to in float32: at most five roundings of numbers below 1, by at most 2**-25 each."""
-    np.testing.assert_allclose(variable, W + by, rtol=0, atol=5 * 2**-25)
-
-
 def clones() -> list[str]:
     return sorted(name for name in context.context().list_function_names() if "_amp_tf_" in name)

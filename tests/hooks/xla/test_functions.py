@@ -58,16 +58,6 @@ def test_plain_functions_are_left_to_grappler():
     assert products(definition(tf.function(lambda x: x @ W), X)) == {"float32": 1}
 
 
-def test_signature_keeps_its_types():
-    xla.install(BFLOAT16)
-    function = jitted(lambda x: x @ W)
-    fdef = definition(function, X)
-    assert {arg.type for arg in (*fdef.signature.input_arg, *fdef.signature.output_arg)} == {
-        tf.float32.as_datatype_enum
-    }
-    assert function(X).dtype == tf.float32
-
-
 def test_name_rules_and_list_changes_apply():
     def two_products(x):
         return tf.matmul(tf.matmul(x, W, name="first"), W, name="second")

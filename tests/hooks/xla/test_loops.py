@@ -26,7 +26,6 @@ from tests.hooks.xla.small_functions import (
     BFLOAT16,
     W,
     X,
-    assert_grown,
     assert_rounded,
     clones,
     definition,
@@ -150,29 +149,6 @@ def test_call_chains_longer_than_pythons_stack_are_converted():
     assert [*found] == [*(f"f{i}" for i in reversed(range(count))), "main"]
     called = [one.node_def[0].op for one in found.values()]
     assert called == [f"f{count}", *(one.signature.name for one in found.values() if one is not found["main"])]
-
-
-@pytest.mark.parametrize("is_branch", [False, True])
-def test_variable_that_a_loop_writes_is_read_in_each_turn(is_branch):
-    variable = tf.Variable(W)
-
-    @tf.function
-    def grow(y):
-        y = y @ variable
-        variable.assign_add(0.1 * tf.ones_like(variable))
-        return y
-
-    def looped(x):
-        def body(i, y):
-            return i + 1, tf.cond(i > 0, lambda: grow(y), lambda: y @ variable) if is_branch else grow(y) @ variable
-
-        return tf.while_loop(lambda i, y: i < 3, body, (0, x))[1]
-
-    expected = jitted(looped)(X)
-    variable.assign(W)
-    xla.install(BFLOAT16)
-    assert_rounded(jitted(looped)(X), expected, products=3 if is_branch else 6)
-    assert_grown(variable, by=0.2 if is_branch else 0.3)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
