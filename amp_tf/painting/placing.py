@@ -82,7 +82,7 @@ def absorb_casts(canvas: Canvas) -> None:
 
     Otherwise the value would be cast to float32 for it alone, and back; none of TensorFlow's optimizers removes such a
     pair. TensorFlow's own pass makes it, so this rule runs only where amp_tf chooses the precision. Casts of constants
-    are folded by TensorFlow's second round (``tests/hooks/test_executed_casts.py`` shows both).
+    are folded by TensorFlow's second round (``tests/hooks/test_executed.py`` shows both).
 
     Example (auto)::
 
