@@ -41,6 +41,7 @@ EVERYWHERE = {
     "CUDA_VISIBLE_DEVICES": "",
     "PYTHONFAULTHANDLER": "1",  # a program that crashes says where
 }
+_AS_CPU = str(Path(__file__).resolve().parent / "as_cpu")  #: on PYTHONPATH it must be before TensorFlow's import
 _STREAMS = frozenset({"cwd", "stdin", "stdout", "stderr", "text", "bufsize", "encoding", "universal_newlines"})
 _SESSION = "start_new_session"
 _MOST_ZYGOTES = 4  # each takes 0.4 GB
@@ -182,7 +183,9 @@ _lock = threading.Lock()  # of their sockets
 
 
 def _zygote_for(environ: dict[str, str], is_bare: bool) -> _Zygote:
+    is_older = _AS_CPU in environ.get("PYTHONPATH", "").split(os.pathsep)
     environ = {name: value for name, value in environ.items() if not name.startswith((*_READ_LATER, "AMP_TF"))}
+    environ |= {"PYTHONPATH": _AS_CPU} if is_older else {}
     key = (is_bare, frozenset(item for item in environ.items() if item[0].startswith(_READ_AT_START)))
     if key not in _zygotes:
         if len(_zygotes) == _MOST_ZYGOTES:

@@ -23,7 +23,7 @@ BUDGET = {
     "tools/": (5954, 25, 2),
     "*.py": (1351, 8, 4),
     "all": (28317, 137, 23),
-    "tests/": (40933, 272, 99),
+    "tests/": (40937, 272, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

@@ -45,5 +45,6 @@ def _before_import(event: str, arguments: tuple[Any, ...]) -> None:
             overwrite(framework, ONEDNN_IS_ON, answer(ONEDNN_IS_ON, False))
 
 
-io.open = builtins.open = _masked_open  # type: ignore[assignment]
-sys.addaudithook(_before_import)
+if "overwriting" not in sys.modules:  # a fork of a process in which all this is done has it done
+    io.open = builtins.open = _masked_open  # type: ignore[assignment]
+    sys.addaudithook(_before_import)
