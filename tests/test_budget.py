@@ -17,13 +17,13 @@ BUDGET = {
     "loss_scaling/": (2452, 11, 0),
     "offline/": (1096, 5, 1),
     "oplists/": (1716, 8, 1),
-    "painting/": (3113, 16, 2),
+    "painting/": (3115, 16, 2),
     "reporting/": (1844, 8, 1),
-    "rewriting/": (2380, 11, 2),
+    "rewriting/": (2384, 11, 2),
     "tools/": (5954, 25, 2),
     "*.py": (1351, 8, 4),
-    "all": (28317, 137, 23),
-    "tests/": (40937, 272, 99),
+    "all": (28323, 137, 23),
+    "tests/": (40941, 272, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

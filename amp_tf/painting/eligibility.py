@@ -22,6 +22,7 @@ from amp_tf.graph.names import SPLIT_SUFFIX, Matcher, matcher, whole_of
 from amp_tf.graph.sizes import NO_SHAPES, Shapes, shape_of
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
+from amp_tf.lock import NO_LOCK, Lock
 from amp_tf.oplists import kernels
 from amp_tf.oplists.cost_tables import INPUT_GRADIENTS
 from amp_tf.oplists.table import CONSTANTS, FUSED_PRODUCTS, KERNELS_DECIDE, NEVER_FORCED
@@ -88,8 +89,9 @@ def find_obstacles(
     config: AmpConfig,
     preserve: Iterable[str],
     shapes: Shapes | None = None,
+    lock: Lock = NO_LOCK,
 ) -> Obstacles:
-    """Goes over the nodes once: preserved names, devices, scopes, name rules, the lock file, and what kernels refuse.
+    """Goes over the nodes once: preserved names, devices, scopes, name rules, the lock, and what kernels refuse.
 
     Without a target there are none. Shapes tell layers of the lock file apart, and groups of convolutions.
     """
@@ -131,7 +133,7 @@ def find_obstacles(
             found.update((node, rule) for node in matches)
             if not matches:
                 unmatched.append(pattern)
-    locked = find_locked(config.read_lock(), view, shapes) if config.lock_path else NOTHING_LOCKED
+    locked = find_locked(lock, view, shapes) if config.lock_path else NOTHING_LOCKED
     rule_of.update(dict.fromkeys(locked.nodes, Rule.KEPT_BY_LOCK))
     names = frozenset(preserve)
     if names:

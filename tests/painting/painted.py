@@ -67,7 +67,7 @@ def painted(text, *library, preserve=(), hardware=BF16_CPU, **settings) -> Paint
     is_function = text.strip().startswith("function ")
     view = read_function(function(text), templates) if is_function else read_graph(graph(text), templates)
     resolution = resolve_target(config, hardware)
-    obstacles = find_obstacles(view, resolution, config, preserve)
+    obstacles = find_obstacles(view, resolution, config, preserve, lock=config.read_lock())
     return Painted(paint(view, resolution, obstacles, is_function=templates.is_function, cost_model=drop_unprofitable))
 
 

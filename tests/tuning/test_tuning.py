@@ -411,6 +411,7 @@ def test_the_layer_that_loses_accuracy_is_found_and_written(tmp_path: Path) -> N
     assert "comparing one step in float32 and in 16 bit" in lines
     assert not amp_tf.is_enabled()
     assert process_state.current().config == before
+    assert amp_tf.report().to_dict()["blockers"]  # though the locks of the runs are gone
     with amp_tf.enable(BF16, lock=lock):
         assert error_of_trained() == pytest.approx(tuned.lock.found["tuned"], rel=1e-3)
 
