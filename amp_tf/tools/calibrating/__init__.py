@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from amp_tf.oplists.cost_tables import COSTS_AS, DISPATCH, FEW_OPERATIONS, CostTable, Pair, ProductCost
 from amp_tf.tools.calibrating import elements, products
+from amp_tf.tools.calibrating.elements import Op
+from amp_tf.tools.calibrating.products import Shape
 
-SECONDS = 70.0
 _MOST_RUNS = 16  # in one call, because tracing takes time too
 _ELEMENTS = 16_000_000  # of all runs in one call, so that the tensors exceed the caches
 _LEAST_NS = 0.01  # for each element; a time must be positive
@@ -28,8 +29,6 @@ _LEAST_ELEMENT_NS = 1e-3  # that counts as prior where the shipped table has non
 _USUAL_SHARE = 0.5  # that computing alone adds to an operation; what is far from it is doubted where no table says so
 TYPES = (tf.float32, tf.bfloat16)
 _CAST, _NOTHING = "Cast to ", "Nothing of "  # begin the names of cases: casts; calls that take tensors out of stacks
-Op = Callable[..., Any]
-Shape = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +96,7 @@ class _Case:
     typical: Callable[[Sequence[float]], float] = statistics.median
 
 
-def measure(
-    shipped: CostTable, source: str, seconds: float = SECONDS, progress: Callable[[int, int, str], None] | None = None
-) -> Measured:
+def measure(shipped: CostTable, source: str, seconds: float, progress: Callable[[int, int, str], None]) -> Measured:
     """Times products, other ops and casts in float32 and bfloat16.
 
     Every case gets its share of the time that is left and runs at least three times in each type, so that on a slow
@@ -108,13 +105,12 @@ def measure(
     """
     begin = time.monotonic()
     found: dict[Any, Pair] = {}
-    cases = [*_product_cases(), *_element_cases()]
+    cases = list(_cases())
     options = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
         for number, case in enumerate(cases):
-            if progress is not None:
-                progress(number, len(cases), case.name)
+            progress(number, len(cases), case.name)
             now = time.monotonic()
             until = now + max(0.0, begin + seconds - now) / (len(cases) - number)
             in_float32, in_f16 = map(case.typical, take_times(case.run, case.inputs(), case.runs, until))
@@ -126,7 +122,7 @@ def measure(
     return Measured(_table(shipped, source, taken, of_ops), taken)
 
 
-def _product_cases() -> Iterator[_Case]:
+def _cases() -> Iterator[_Case]:
     random = np.random.default_rng(0)
     for product in products.all_products():
 
@@ -135,15 +131,12 @@ def _product_cases() -> Iterator[_Case]:
 
         run = run_many(product.run, product.runs)
         yield _Case(product, f"{product.op} {product.what}", run, inputs, product.runs, typical=min)
-
-
-def _element_cases() -> Iterator[_Case]:
     for number, shape in enumerate(elements.SHAPES):
         data = elements.data_of(shape)
         ops = {name: op for name, op in elements.ops_on(data).items() if number % 2 == 0 or name not in elements.SELDOM}
-        for name, (op, inputs) in ops.items():
-            yield _element_case(name, op, inputs, len(inputs) - 1, shape)
-        for stacks in sorted({1, *(len(inputs) - 1 for _, inputs in ops.values())}):
+        for name, (op, given) in ops.items():
+            yield _element_case(name, op, given, len(given) - 1, shape)
+        for stacks in sorted({1, *(len(given) - 1 for _, given in ops.values())}):
             yield _element_case(f"{_NOTHING}{stacks}", lambda *inputs: inputs[0], [data], stacks, shape)
         for kind in TYPES:
             yield _element_case(f"{_CAST}{kind.name}", functools.partial(tf.cast, dtype=kind), [data], 1, shape)

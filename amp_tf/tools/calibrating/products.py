@@ -6,6 +6,7 @@ Sizes are those of small and large layers, in the caches and in memory, with odd
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -78,61 +79,34 @@ class Convolution:
         return [batch, channels, *sides] if self.channels_first else [*sizes]
 
 
-CONVOLUTIONS = (
-    Convolution(8, (56, 56), 64, 64, (3, 3)),
-    Convolution(8, (28, 28), 128, 128, (3, 3)),
-    Convolution(8, (14, 14), 256, 256, (3, 3)),
-    Convolution(8, (7, 7), 512, 512, (3, 3)),
-    Convolution(4, (96, 96), 64, 64, (3, 3)),
-    Convolution(8, (56, 56), 64, 128, (3, 3), 2),
-    Convolution(8, (14, 14), 1024, 256, (1, 1)),
-    Convolution(8, (56, 56), 64, 256, (1, 1)),
-    Convolution(16, (48, 48), 16, 96, (1, 1)),
-    Convolution(16, (24, 24), 144, 24, (1, 1)),
-    Convolution(16, (6, 6), 320, 1280, (1, 1)),
-    Convolution(8, (96, 96), 3, 32, (3, 3), 2),
-    Convolution(8, (64, 64), 3, 64, (3, 3)),
-    Convolution(8, (30, 30), 30, 50, (3, 3)),
-    Convolution(16, (32, 32), 32, 3, (3, 3)),
-    Convolution(8, (64, 64), 64, 1, (1, 1)),
-    Convolution(32, (1, 512), 16, 64, (1, 5)),
-    Convolution(16, (1, 512), 64, 64, (1, 2)),
-    Convolution(8, (32, 32), 64, 64, (3, 3), 1, 4),
-    Convolution(2, (16, 16), 16, 16, (3, 3)),
-    Convolution(4, (8, 8), 32, 32, (1, 1)),
-    Convolution(8, (1, 1), 96, 24, (1, 1)),
-    Convolution(8, (56, 56), 64, 64, (3, 3), channels_first=True),
-    Convolution(8, (28, 28), 128, 128, (3, 3), channels_first=True),
-    Convolution(8, (14, 14), 1024, 256, (1, 1), channels_first=True),
-    Convolution(16, (16, 16), 64, 128, (1, 1), channels_first=True),
-    Convolution(8, (28, 28), 128, 128, (1, 1), channels_first=True),
-    Convolution(8, (64, 64), 3, 64, (3, 3), channels_first=True),
-    Convolution(16, (32, 32), 32, 64, (3, 3), 2, channels_first=True),
-    Convolution(16, (8, 8), 64, 64, (3, 3), channels_first=True),
+def _convolutions(text: str, *, channels_first: bool = False) -> tuple[Convolution, ...]:
+    """The convolutions of a text: batch, sides and channels → channels out / taps / stride / dilation."""
+    found = []
+    for row in text.split():
+        image, rest = row.split("→")
+        (batch, *sides, channels), (out, taps, *steps) = map(int, image.split("×")), rest.split("/")
+        kernel, (stride, dilation) = tuple(map(int, taps.split("×"))), (*map(int, steps), 1, 1)[:2]
+        found.append(Convolution(batch, tuple(sides), channels, int(out), kernel, stride, dilation, channels_first))
+    return tuple(found)
+
+
+CONVOLUTIONS = _convolutions(
+    """8×56×56×64→64/3×3 8×28×28×128→128/3×3 8×14×14×256→256/3×3 8×7×7×512→512/3×3 4×96×96×64→64/3×3
+    8×56×56×64→128/3×3/2 8×14×14×1024→256/1×1 8×56×56×64→256/1×1 16×48×48×16→96/1×1 16×24×24×144→24/1×1
+    16×6×6×320→1280/1×1 8×96×96×3→32/3×3/2 8×64×64×3→64/3×3 8×30×30×30→50/3×3 16×32×32×32→3/3×3 8×64×64×64→1/1×1
+    32×1×512×16→64/1×5 16×1×512×64→64/1×2 8×32×32×64→64/3×3/1/4 2×16×16×16→16/3×3 4×8×8×32→32/1×1 8×1×1×96→24/1×1"""
+) + _convolutions(
+    """8×56×56×64→64/3×3 8×28×28×128→128/3×3 8×14×14×1024→256/1×1 16×16×16×64→128/1×1 8×28×28×128→128/1×1
+    8×64×64×3→64/3×3 16×32×32×32→64/3×3/2 16×8×8×64→64/3×3""",
+    channels_first=True,
 )
-VOLUMES = (
-    Convolution(4, (16, 32, 32), 3, 32, (3, 3, 3)),
-    Convolution(4, (8, 16, 16), 32, 64, (3, 3, 3)),
-    Convolution(4, (4, 8, 8), 64, 128, (3, 3, 3)),
-    Convolution(2, (16, 32, 32), 16, 16, (3, 3, 3)),
-    Convolution(2, (8, 16, 16), 64, 64, (1, 1, 1)),
-    Convolution(4, (8, 14, 14), 32, 32, (1, 3, 3)),
-    Convolution(4, (8, 14, 14), 32, 32, (3, 1, 1)),
-    Convolution(2, (8, 32, 32), 16, 32, (3, 3, 3), 2),
-    Convolution(2, (16, 16, 16), 32, 3, (3, 3, 3)),
+VOLUMES = _convolutions(
+    """4×16×32×32×3→32/3×3×3 4×8×16×16×32→64/3×3×3 4×4×8×8×64→128/3×3×3 2×16×32×32×16→16/3×3×3 2×8×16×16×64→64/1×1×1
+    4×8×14×14×32→32/1×3×3 4×8×14×14×32→32/3×1×1 2×8×32×32×16→32/3×3×3/2 2×16×16×16×32→3/3×3×3"""
 )
-DEPTHWISE = (
-    Convolution(16, (48, 48), 96, 0, (3, 3)),
-    Convolution(16, (48, 48), 96, 0, (3, 3), 2),
-    Convolution(16, (24, 24), 144, 0, (3, 3)),
-    Convolution(16, (12, 12), 240, 0, (5, 5)),
-    Convolution(16, (24, 24), 144, 0, (5, 5), 2),
-    Convolution(8, (6, 6), 576, 0, (5, 5)),
-    Convolution(8, (16, 16), 192, 0, (7, 7)),
-    Convolution(8, (112, 112), 32, 0, (3, 3)),
-    Convolution(2, (30, 30), 30, 0, (3, 3)),
-    Convolution(8, (24, 24), 72, 0, (3, 3)),
-    Convolution(8, (14, 14), 64, 0, (3, 3)),
+DEPTHWISE = _convolutions(
+    """16×48×48×96→0/3×3 16×48×48×96→0/3×3/2 16×24×24×144→0/3×3 16×12×12×240→0/5×5 16×24×24×144→0/5×5/2 8×6×6×576→0/5×5
+    8×16×16×192→0/7×7 8×112×112×32→0/3×3 2×30×30×30→0/3×3 8×24×24×72→0/3×3 8×14×14×64→0/3×3"""
 )
 
 
@@ -153,6 +127,8 @@ BATCHED = _sizes(
 )
 #: Attention as Keras writes it: examples, positions, heads, size of a head.
 ATTENTION = _sizes("""8×64×4×32 16×128×4×32 8×256×4×64 64×16×4×24 8×32×4×16""")
+#: Dense layers over several dimensions as Keras writes them, and their weights: inputs, heads, size of a head.
+PROJECTIONS = (((8, 128, 256), (256, 4, 64)), ((16, 64, 128), (128, 4, 32)), ((8, 256, 512), (512, 8, 64)))
 _CONVOLUTION_OPS = {
     2: ("Conv2D", "BackpropInput", "BackpropFilter"),
     3: ("Conv3D", "BackpropInputV2", "BackpropFilterV2"),
@@ -217,30 +193,15 @@ def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Pr
         yield Product(op + TRANSPOSED * right, what, shapes, run, 2.0 * count * rows * inner * columns, elements)
 
 
-#: Dense layers over several dimensions as Keras writes them: examples, positions, inputs, heads, size of a head.
-PROJECTIONS = ((8, 128, 256, 4, 64), (16, 64, 128, 4, 32), (8, 256, 512, 8, 64))
-
-
-def _of_attention(count: int, positions: int, heads: int, size: int) -> Iterator[Product]:
-    values, weights = (count, positions, heads, size), (count, heads, positions, positions)
-    elements = float(2 * math.prod(values) + math.prod(weights))
-    operations = 2.0 * math.prod(weights) * size
-    for equation, shapes in (("bmhk,bnhk->bhmn", (values, values)), ("bhmn,bnhk->bmhk", (weights, values))):
-        yield _of_equation(equation, shapes, operations, elements)
-
-
-def _of_projection(count: int, positions: int, width: int, heads: int, size: int) -> Product:
-    image, kernel, result = (count, positions, width), (width, heads, size), (count, positions, heads, size)
-    elements = float(sum(map(math.prod, (image, kernel, result))))
-    return _of_equation("bmc,chk->bmhk", (image, kernel), 2.0 * math.prod(result) * width, elements)
-
-
-def _of_equation(equation: str, shapes: tuple[Shape, Shape], operations: float, elements: float) -> Product:
+def _of_equation(equation: str, *shapes: Shape) -> Product:
     def run(a: Any, b: Any) -> Any:
         return tf.einsum(equation, a, b)
 
+    given, result = equation.split("->")
+    size_of = dict(zip(given.replace(",", ""), itertools.chain(*shapes), strict=True))
+    elements = float(sum(map(math.prod, (*shapes, [size_of[letter] for letter in result]))))
     what = f"{equation}, {' and '.join('×'.join(map(str, shape)) for shape in shapes)}"
-    return Product("Einsum", what, shapes, run, operations, elements)
+    return Product("Einsum", what, shapes, run, 2.0 * math.prod(size_of.values()), elements)
 
 
 def all_products() -> Iterator[Product]:
@@ -249,7 +210,9 @@ def all_products() -> Iterator[Product]:
         yield from _of_convolution(case)
     for sizes in (*MATRICES, *BATCHED):
         yield from _of_matrices(*sizes)
-    for sizes in ATTENTION:
-        yield from _of_attention(*sizes)
-    for projection in PROJECTIONS:
-        yield _of_projection(*projection)
+    for count, positions, heads, size in ATTENTION:
+        values, weights = (count, positions, heads, size), (count, heads, positions, positions)
+        yield _of_equation("bmhk,bnhk->bhmn", values, values)
+        yield _of_equation("bhmn,bnhk->bmhk", weights, values)
+    for image, kernel in PROJECTIONS:
+        yield _of_equation("bmc,chk->bmhk", image, kernel)
