@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from amp_tf.precision import Precision
-from amp_tf.tools.comparing.comparison import Comparison
+from amp_tf.tools.comparing.comparison import Comparison, Ranges
 from amp_tf.tools.comparing.findings import Finding
-from amp_tf.tools.comparing.ranges import Ranges
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FOR_EVER = "Fields may be added to this version, never taken away or given another meaning."

@@ -30,7 +30,6 @@ from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.fused_names import find_followers, pattern
 from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
 
-BIAS_OP = "BiasAdd"  #: the op that folding makes of the sum behind a convolution
 _PATTERN_FIELDS = {Rule.KEPT_BY_NAME: "keep_float32", Rule.FORCED_BY_NAME: "force_f16"}
 _NAME_A_TARGET = (
     "Nothing is converted here unless it is named. Explain it with --precision float16 --target gpu, as a GPU would "
@@ -168,7 +167,7 @@ def explain(
     row = find_registered(op)
     return Explanation(
         name=node_name,
-        op=next(str(item.op) for item in protos if item.name == node_name) if op == BIAS_OP else op,
+        op=next((str(item.op) for item in protos if item.name == node_name), op),
         new_op=op,
         op_list=list_of.get(op, ""),
         precision=painting.precision if is_f16 and painting.precision else Precision.FLOAT32,

@@ -18,8 +18,8 @@ import amp_tf
 from amp_tf.graph.names import KerasLayer, recorded
 from amp_tf.precision import Precision
 from amp_tf.reporting import files
-from amp_tf.tools.comparing.comparison import Comparison
-from amp_tf.tools.comparing.ranges import Ranges, find_ranges
+from amp_tf.tools.comparing.comparison import Comparison, Ranges
+from amp_tf.tools.comparing.pipeline import find_ranges
 from amp_tf.tools.comparing.steps import flat_step
 from amp_tf.tools.comparing.verdicts import Statistics, figure, judge, limit, title
 from tests.comparing.planted import PLANTED

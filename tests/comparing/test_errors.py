@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.tools import on_terminal, silent
-from amp_tf.tools.comparing.ranges import find_ranges
+from amp_tf.tools.comparing.pipeline import find_ranges
 from tests.comparing.planted import PLANTED
 
 CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")

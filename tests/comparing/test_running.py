@@ -18,11 +18,11 @@ from amp_tf.rewriting.fused_names import find_followers, pattern
 from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.tools import silent
 from amp_tf.tools.comparing import joining, nodes
-from amp_tf.tools.comparing.flattening import FlatStep, Step, flatten
+from amp_tf.tools.comparing.flattening import FlatStep
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph, RunnableStep, join
 from amp_tf.tools.comparing.nodes import nodes_run_once, probe
-from amp_tf.tools.comparing.ranges import find_ranges
-from amp_tf.tools.comparing.steps import flat_step, trace
+from amp_tf.tools.comparing.pipeline import find_ranges
+from amp_tf.tools.comparing.steps import flat_step
 from amp_tf.tools.comparing.training import again, with_elements
 from amp_tf.tools.train_functions import as_function, generated, kept
 from tests.rewriting import rewritten
@@ -165,7 +165,7 @@ BEHIND = """
 def _probes(proto, rewritten):
     """The names of the nodes that are looked at."""
     feeds = tuple(node.name for node in proto.node if node.op == "Placeholder")
-    step = FlatStep(Step((), (), ()), proto, feeds, {}, {}, ("fetch:0",), (), is_compiled=False)
+    step = FlatStep(proto, (), feeds, {}, {}, ("fetch:0",), (), (), is_compiled=False)
     with tf.Graph().as_default() as joint:
         tf.import_graph_def(join(step, {FLOAT32: proto, AMP: rewritten}), name="")
     return {found.name for found in probe(step, rewritten, joint, wanted=".")}
@@ -189,7 +189,7 @@ def test_a_node_that_gives_other_values_since_it_was_moved_is_not_looked_at(text
 
 
 def _flat(function):
-    return flatten(*trace(function, [np.ones((2, 2), np.float32)], 1)).graph
+    return flat_step(function, [np.ones((2, 2), np.float32)], 1).graph
 
 
 def test_nodes_of_loops_and_branches_are_left_out():

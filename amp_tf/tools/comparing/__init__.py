@@ -6,14 +6,12 @@ and variables (``joining``); their outputs are measured against float32's and ju
 one graph, in which reductions compare them (``nodes``).
 
 ``amp-tf compare -- python train.py`` starts the program with amp_tf off and calls :func:`install` in every Python below
-it. The first training step (``fit`` and ``train_on_batch`` of Keras and tf_keras, a ``tf.function`` that computes
-gradients, a run of a TF1 session) is compared in that process, on the program's own batches, so model, data, seeds and
-variables are the program's own and the same in both precisions (``training``). The result is written to a folder of the
-command's, which prints it.
+it. The first training step is compared in that process (``training``), on the program's own batches, so model, data,
+seeds and variables are the program's own and the same in both precisions. The command prints the result.
 
 Then the program ends, as by ``sys.exit``: nobody who asks where it goes wrong wants hours of training after the answer,
-or checkpoints and logs that overwrite earlier ones. If the comparison fails, nothing has changed: the program gets back
-the batches that were taken and goes on, with one warning.
+or checkpoints and logs that overwrite earlier ones. If the comparison fails, the program gets back the batches that
+were taken and goes on, with one warning.
 
 This package itself is imported by every Python below the command, so it imports little.
 """

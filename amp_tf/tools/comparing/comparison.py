@@ -1,4 +1,4 @@
-"""The result of a comparison: data, and a text of one screen."""
+"""The result of a comparison, or of a search for what leaves float16's range: data, and a text of one screen."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from amp_tf.graph.names import path_of
 from amp_tf.precision import Precision
 from amp_tf.tools import some
 from amp_tf.tools.comparing.findings import (
     CANCELLATION,
     OVERFLOW,
     UNDERFLOW,
+    UNDERFLOWN,
     Finding,
     keep_call,
     keep_line,
+    scope_of,
     worth_alone,
 )
 from amp_tf.tools.comparing.nodes import NodeMeasurement
@@ -24,6 +27,8 @@ from amp_tf.tools.comparing.verdicts import Output, Patterns, figure, has_truth,
 
 SCHEMA_VERSION = 1
 _SHOWN = 5
+_RANGES_SHOWN = 10
+_F16 = Precision.FLOAT16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,46 +64,30 @@ class NodeError:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The result of a comparison: where a model goes wrong in 16 bit, or that it does not.
+    """The result of a comparison: where a model goes wrong in 16 bit, or that it does not."""
 
-    Attributes:
-        name: of the model or function.
-        precision: the 16-bit type.
-        batches: how many were run.
-        loss_scale: by which the loss was multiplied.
-        converted, total: nodes in 16 bit, and all.
-        outputs: the verdict on each output of the step.
-        nodes: the nodes that were measured, sources before their readers.
-        findings: where it goes wrong, ranked by the effect on the outputs; empty if the model is healthy.
-        first_divergence: the first node whose result is further off than its inputs' roundings can explain; ``None``
-            where the model is healthy.
-        patterns: for ``AmpConfig.keep_float32``: with these all outputs are good on all batches, which was tried; none
-            where nothing does that.
-        mends: whether there are such patterns.
-        trials: how often the step was run with patterns to find them.
-        products: matrix products and convolutions in 16 bit, which is where the speed comes from.
-        products_kept: how many of them would stay in float32 with the patterns.
-        is_cut: whether the user interrupted it: not all batches, nodes or remedies were tried.
-        notes: further notes.
-    """
-
-    name: str
-    precision: Precision
-    batches: int
-    loss_scale: float
-    converted: int
-    total: int
-    outputs: tuple[Output, ...]
-    nodes: tuple[NodeError, ...]
+    name: str  #: of the model or function
+    precision: Precision  #: the 16-bit type
+    batches: int  #: how many were run
+    loss_scale: float  #: by which the loss was multiplied
+    converted: int  #: nodes in 16 bit, and all
+    total: int  #: nodes in 16 bit, and all
+    outputs: tuple[Output, ...]  #: the verdict on each output of the step
+    nodes: tuple[NodeError, ...]  #: the nodes that were measured, sources before their readers
+    #: where it goes wrong, ranked by the effect on the outputs; empty if the model is healthy
     findings: tuple[Finding, ...] = ()
+    #: the first node whose result is further off than its inputs' roundings can explain; ``None`` where the model is
+    #: healthy
     first_divergence: NodeError | None = None
+    #: for ``AmpConfig.keep_float32``: with these all outputs are good on all batches, which was tried; none where
+    #: nothing does that
     patterns: Patterns = ()
-    mends: bool = False
-    trials: int = 0
-    products: int = 0
-    products_kept: int = 0
-    is_cut: bool = False
-    notes: tuple[str, ...] = ()
+    mends: bool = False  #: whether there are such patterns
+    trials: int = 0  #: how often the step was run with patterns to find them
+    products: int = 0  #: matrix products and convolutions in 16 bit, which is where the speed comes from
+    products_kept: int = 0  #: how many of them would stay in float32 with the patterns
+    is_cut: bool = False  #: whether the user interrupted it: not all batches, nodes or remedies were tried
+    notes: tuple[str, ...] = ()  #: further notes
 
     @property
     def is_healthy(self) -> bool:
@@ -141,8 +130,7 @@ class Comparison:
                 for finding in self.findings
             ],
         }
-        plain: dict[str, Any] = without_infinities(found)
-        return plain
+        return dict(without_infinities(found))
 
     def to_json(self) -> str:
         """The comparison as JSON; infinity becomes the text ``"inf"``, because JSON has no such number."""
@@ -267,3 +255,75 @@ def without_infinities(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [without_infinities(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeRange:
+    """The magnitudes of a node's numbers in float32."""
+
+    name: str  #: the node's
+    op: str  #: the node's
+    is_f16: bool  #: whether its result would be float16: amp_tf would convert it, or what reads it
+    over: float  #: share of its numbers that are above 65,504, and so infinite in float16, inf or nan
+    under: float  #: share of its numbers that are not zero, and would be in float16: below 2^-25
+    largest: float  #: the largest finite size
+    smallest: float  #: the smallest size that is not zero
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it leaves float16's range: at the top with any number, at the bottom with a tenth of them."""
+        return self.over > 0 or self.under > UNDERFLOWN
+
+    @property
+    def distance(self) -> float:
+        """The factor by which it leaves the range."""
+        above = self.largest / _F16.max_finite if self.over else 0.0
+        return max(above, _F16.smallest / self.smallest if self.under else 0.0)
+
+    def __str__(self) -> str:
+        """Where it is, and how much of it leaves the range."""
+        path = path_of(self.name) or scope_of(self.name)
+        layer = f", layer {path}" if path else ""
+        times = self.largest / _F16.max_finite
+        over = f"{100 * self.over:.3g}% of it above 65,504, up to {self.largest:.3g} ({times:.3g} times)"
+        under = f"{100 * self.under:.3g}% of it so small that it becomes zero, down to {self.smallest:.1g}"
+        parts = [*([over] if self.over else []), *([under] if self.under > UNDERFLOWN else [])]
+        return f"{self.name} ({self.op}{layer}): {'; '.join(parts)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranges:
+    """The tensors that would leave float16's range."""
+
+    name: str  #: of the model or function
+    batches: int  #: how many were run
+    loss_scale: float  #: by which the loss was multiplied
+    #: those that leave it, the furthest first; those that amp_tf would keep in float32 last
+    nodes: tuple[NodeRange, ...]
+    seen: int  #: how many nodes were measured
+    notes: tuple[str, ...] = ()  #: further notes
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing that amp_tf would convert leaves the range."""
+        return not any(node.is_f16 for node in self.nodes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The ranges as plain data, in the form of ``ranges-1.schema.json``."""
+        head = {"schema": "amp_tf.ranges", "schema_version": 1, "is_healthy": self.is_healthy}
+        return dict(without_infinities({**head, **dataclasses.asdict(self)}))
+
+    def __str__(self) -> str:
+        """One screen: how many leave the range, and how far."""
+        bad = [node for node in self.nodes if node.is_f16]
+        outside = f"{len(bad)} of {self.seen} tensors would leave float16's range"
+        verdict = outside if bad else "float16 reaches far enough"
+        lines = [f"{self.name}: {verdict} (float32 alone; {batches_text(self.batches, self.loss_scale)})"]
+        lines += [f"  {node}" for node in bad[:_RANGES_SHOWN]]
+        if len(bad) > _RANGES_SHOWN:
+            lines.append(f"  and {len(bad) - _RANGES_SHOWN} more")
+        if kept := len(self.nodes) - len(bad):
+            lines.append(f"{kept} more leave{'s' * (kept == 1)} it, which amp_tf keeps in float32.")
+        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+
+    for_command = __str__  #: the text for who typed a command

@@ -21,8 +21,7 @@ from typing import Annotated, Any
 from amp_tf.config import AmpConfig
 from amp_tf.graph.names import matches, path_of, without_calls
 from amp_tf.oplists.table import HANDING_ON, PRODUCTS
-from amp_tf.precision import Precision
-from amp_tf.rewriting.fused_names import Followers
+from amp_tf.rewriting.fused_names import find_followers
 from amp_tf.rewriting.fused_names import pattern as pattern_for
 from amp_tf.tools.comparing.flattening import reached
 from amp_tf.tools.comparing.nodes import NodeMeasurement
@@ -36,7 +35,7 @@ UNDERFLOW = "underflow"
 CANCELLATION = "cancellation"
 ROUNDING = "rounding"
 KEEP_VAR = "AMP_TF_KEEP_FLOAT32"
-_UNDERFLOWN = 0.1  # of the numbers
+UNDERFLOWN = 0.1  #: of the numbers: fewer are no harm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,117 +91,43 @@ _GRADIENT_SCOPES = ("gradient_tape/", "gradients/")
 _GRADIENT_OP = re.compile(r"(\w+?)Grad(V\d)?(_\d+)?")
 
 
-class Trials:
-    """Runs of a step with more nodes in float32; each is made only once, and ``count`` is how many were made.
-
-    Most run only the watched batches: at first those of the yardstick, later also each batch on which a set of patterns
-    failed that did well on those watched before. So a set that must hold on all batches is found at the price of a few.
-    """
-
-    def __init__(self, work: Work, config: AmpConfig, yardstick: Yardstick) -> None:
-        self._work, self._config, self._yardstick = work, config, yardstick
-        self._watched = tuple(yardstick.numbers)
-        self._known: dict[Any, tuple[Sequence[Output], Sequence[int], float]] = {}
-        self.count = 0
-
-    def converted(self) -> list[str]:
-        """The nodes that are 16 bit without further patterns, by name."""
-        return [node.name for node in self._work.rewritten(self._config).report.nodes if node.precision.is_f16]
-
-    def outputs(self, patterns: Patterns) -> Sequence[Output]:
-        """The outputs on the watched batches; an interrupt of the user's ends the trial."""
-        return self._run(patterns, self._watched)[0]
-
-    def is_right(self, patterns: Patterns) -> bool:
-        """Whether all outputs are good on the watched batches."""
-        return all(output.is_good for output in self.outputs(patterns))
-
-    def holds(self, patterns: Patterns) -> bool:
-        """Whether all outputs are good on all batches; if not, the worst batch is watched from now on."""
-        if not self.is_right(patterns):
-            return False
-        outputs, furthest, _ = self._run(patterns, tuple(range(len(self._work.step.batches))))
-        is_right = all(output.is_good for output in outputs)
-        if not is_right:
-            self._watched += tuple(number for number in furthest if number not in self._watched)[:1]
-        return is_right
-
-    def measure_nodes(self, patterns: Patterns) -> list[NodeMeasurement]:
-        """Measures each node with these patterns, in the batch with the largest error."""
-        _, furthest, scale = self._run(patterns, self._watched)
-        rewritten = self._work.rewritten(self._config_with(patterns)).graph
-        return self._work.measure_nodes(rewritten, furthest[0], scale, None)
-
-    def _config_with(self, patterns: Patterns) -> AmpConfig:
-        return dataclasses.replace(self._config, keep_float32=(*self._config.keep_float32, *patterns))
-
-    def _run(self, patterns: Patterns, numbers: Sequence[int]) -> tuple[Sequence[Output], Sequence[int], float]:
-        """The outputs, the batches with the largest errors first, and the loss scale."""
-        key = frozenset(patterns), tuple(sorted(numbers))
-        if key not in self._known:
-            self.count += 1
-            config = self._config_with(patterns)
-            what = f"a trial with {', '.join(patterns)} in float32"
-            measured, scale = self._work.measure(self._work.rewritten(config).graph, what, numbers)
-            if measured.is_cut:
-                raise KeyboardInterrupt
-            yardstick = self._yardstick
-            if any(one.nonfinite for one in yardstick.ideal):  # as a product is that may be in float32 now
-                ideal = self._work.measure_ideal(config, yardstick.numbers, scale).pooled()
-                yardstick = dataclasses.replace(yardstick, ideal=ideal)
-            self._known[key] = self._work.judge(measured, yardstick), measured.furthest(len(numbers)), scale
-        return self._known[key]
-
-
-@dataclasses.dataclass(frozen=True)
-class SearchResult:
-    """The result of the search for what goes wrong."""
-
-    #: what the patterns are there for, the most helpful first; where no patterns help, the suspects that make outputs
-    #: better, or the first one
-    findings: tuple[Finding, ...] = ()
-    #: those with which all outputs are good on all batches, as was tried; none where there are none
-    patterns: Patterns = ()
-    trials: int = 0  #: how often the step was run with patterns
-    is_cut: bool = False  #: whether the user interrupted the search
-
-
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """Some patterns, and the node that they are for; ``None`` where they are for a whole layer."""
+    """Some patterns, the node that they are for, ``None`` where it is a whole layer, and the outputs with them."""
 
     patterns: Patterns
     measured: NodeMeasurement | None = None
+    after: Sequence[Output] = ()
 
     @property
     def name(self) -> str:
         return self.patterns[0] if self.measured is None else self.measured.name
 
 
-@dataclasses.dataclass(frozen=True)
-class _Tried:
-    """A suspect, patterns that were tried for it, its smallest ones, and the outputs with those that were tried."""
-
-    measured: NodeMeasurement
-    patterns: Patterns
-    smallest: Patterns
-    after: Sequence[Output]
-
-
-@dataclasses.dataclass
 class Search:
-    """A search for what goes wrong."""
+    """A search for what goes wrong, by runs of a step with more nodes in float32; ``trials`` is how many were made.
 
-    outputs: Sequence[Output]  #: the verdicts, of which one is bad at least
-    precision: Precision  #: the 16-bit type
-    forced: Patterns  #: ``AmpConfig.force_f16``
-    followers: Followers  #: what may be fused with each product
-    trials: Trials  #: run the step with further patterns in ``keep_float32``
+    Most run only the watched batches: at first those of the yardstick, later also each batch on which a set of patterns
+    failed that did well on those watched before. So a set that must hold on all batches is found at the price of a few.
+    ``outputs`` are the verdicts, of which one is bad at least.
+    """
 
-    def find(self, nodes: Sequence[NodeMeasurement]) -> SearchResult:
-        """Tries the suspects one by one, and searches for patterns that make all outputs good."""
-        tried: list[_Tried] = []
-        explained: list[_Tried] = []
+    def __init__(self, work: Work, config: AmpConfig, yardstick: Yardstick, outputs: Sequence[Output]) -> None:
+        self._work, self._config, self._yardstick, self._outputs = work, config, yardstick, outputs
+        self._followers = find_followers(work.flat.graph)  # what may be fused with each product
+        self._watched = tuple(yardstick.numbers)
+        self._known: dict[Any, tuple[Sequence[Output], Sequence[int], float]] = {}
+        self.trials = 0
+
+    def find(self, nodes: Sequence[NodeMeasurement]) -> tuple[tuple[Finding, ...], Patterns, bool]:
+        """Tries the suspects one by one, and searches for patterns that make all outputs good.
+
+        Returns what the patterns are there for, the most helpful first, or the suspects that make outputs better, or
+        the first one; patterns with which all outputs are good on all batches, as was tried, if there are any; and
+        whether the user interrupted the search.
+        """
+        tried: list[_Part] = []
+        explained: list[_Part] = []
         patterns: Patterns = ()
         parts: tuple[_Part, ...] = ()
         is_cut = False
@@ -212,28 +137,30 @@ class Search:
             try:
                 # The suspect that suffices alone comes first; else all, each with its smallest set.
                 ranked = self._ranked(tried)
-                wide = [_Part(one.patterns, one.measured) for one in ranked if one.patterns != one.smallest]
-                first = [*(_Part(one.smallest, one.measured) for one in ranked), *wide]
+                wide = [one for one in ranked if one.patterns != self._narrow(one.measured)]
+                first = [*(_Part(self._narrow(one.measured), one.measured) for one in ranked), *wide]
                 if tried and all(output.is_good for output in tried[-1].after):
-                    first = [_Part(tried[-1].patterns, tried[-1].measured)]
+                    first = tried[-1:]
                 parts = self._grow(tuple(first))
                 parts = self._reduced(parts)
             except KeyboardInterrupt:  # the parts suffice all the same, if there are any
                 is_cut = True
-            patterns = self._as_layers(parts) or _patterns_of(parts)
+            # The layers of the nodes, which are easier to read, where they suffice on all batches as well.
+            patterns = _patterns_of(parts)
+            paths = [path_of(part.measured.name) if part.measured else "" for part in parts]
+            layers = tuple(dict.fromkeys(f"{LAYER}{path}" for path in paths))
+            if all(paths) and 0 < len(layers) < len(patterns) and self._holds(layers):
+                patterns = layers
             for part in parts:
                 if part.measured is not None:
-                    explained.append(self._try(part.measured, part.patterns, self._narrow(part.measured)))
+                    explained.append(dataclasses.replace(part, after=self._outputs_with(part.patterns)))
         except KeyboardInterrupt:
             is_cut = True
         ranked = self._ranked(explained or tried)
-        helpful = [one for one in ranked if explained or _harm(one.after) < _harm(self.outputs)] or ranked[:1]
-        return SearchResult(tuple(map(self._finding, helpful)), patterns, self.trials.count, is_cut)
+        helpful = [one for one in ranked if explained or _harm(one.after) < _harm(self._outputs)] or ranked[:1]
+        return tuple(map(self._finding, helpful)), patterns, is_cut
 
-    def _try(self, measured: NodeMeasurement, patterns: Patterns, smallest: Patterns) -> _Tried:
-        return _Tried(measured, patterns, smallest, self.trials.outputs(patterns))
-
-    def _alone(self, nodes: Sequence[NodeMeasurement]) -> Iterator[_Tried]:
+    def _alone(self, nodes: Sequence[NodeMeasurement]) -> Iterator[_Part]:
         """Tries each suspect alone, until one suffices.
 
         Of each, sets of patterns that grow: the node, or the sources of its 16-bit inputs; then the chain back to the
@@ -246,32 +173,33 @@ class Search:
 
         for measured in self._suspects(nodes):
             narrow = self._narrow(measured)
-            chain = tuple(pattern_for(name, self.followers) for name in reached(_own(measured), sources))
+            chain = tuple(pattern_for(name, self._followers) for name in reached(_own(measured), sources))
             layer = [(_scope_pattern(measured.name),)] if scope_of(measured.name) else []
             sets = dict.fromkeys((narrow, chain, *layer))
-            better = (some for some in sets if _harm(self.trials.outputs(some)) < _harm(self.outputs))
-            yield (one := self._try(measured, next(better, narrow), narrow))
-            if self.trials.is_right(one.patterns):
+            better = (some for some in sets if _harm(self._outputs_with(some)) < _harm(self._outputs))
+            chosen = next(better, narrow)
+            yield _Part(chosen, measured, self._outputs_with(chosen))
+            if self._is_right(chosen):
                 break  # the remaining ones have smaller local errors
 
     def _grow(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
         """Parts that suffice on all batches; none where not even all nodes in float32 do."""
         for _ in range(_LOOKS):
-            if self.trials.holds(_patterns_of(parts)):
+            if self._holds(_patterns_of(parts)):
                 return parts
-            nodes = self._suspects(self.trials.measure_nodes(_patterns_of(parts)))
+            nodes = self._suspects(self._measure_nodes(_patterns_of(parts)))
             if not nodes:
                 break
             parts += tuple(_Part(self._narrow(measured), measured) for measured in nodes)
-        everything = tuple(_Part((layer,)) for layer in dict.fromkeys(map(_scope_pattern, self.trials.converted())))
-        return next((some for some in (parts, everything) if self.trials.holds(_patterns_of(some))), ())
+        everything = tuple(_Part((layer,)) for layer in dict.fromkeys(map(_scope_pattern, self._converted())))
+        return next((some for some in (parts, everything) if self._holds(_patterns_of(some))), ())
 
     def _reduced(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
         """The parts without patterns that the trials find needless: each pattern in its first part, each node once."""
         needed = _patterns_of(parts)
         for _ in range(_REDUCTIONS):
-            fewer = reduce(needed, self.trials.is_right, _TRIALS)
-            if self.trials.holds(fewer):
+            fewer = reduce(needed, self._is_right, _TRIALS)
+            if self._holds(fewer):
                 needed = fewer
                 break
         left, found = set(needed), []
@@ -283,19 +211,12 @@ class Search:
                 found.append(dataclasses.replace(same[0], patterns=own))
         return tuple(found)
 
-    def _as_layers(self, parts: Sequence[_Part]) -> Patterns:
-        """The layers of the nodes, which are easier to read, where they suffice on all batches as well; else none."""
-        paths = [path_of(part.measured.name) if part.measured else "" for part in parts]
-        layers = tuple(dict.fromkeys(f"{LAYER}{path}" for path in paths))
-        is_shorter = all(paths) and 0 < len(layers) < len(_patterns_of(parts))
-        return layers if is_shorter and self.trials.holds(layers) else ()
-
     def _suspects(self, nodes: Sequence[NodeMeasurement]) -> list[NodeMeasurement]:
         """The nodes with larger local errors than products of a healthy model have, or else any error; the worst first.
 
         A node that may be fused with a worse product is left out, because the product's pattern keeps both in float32.
         """
-        local = [one for one in nodes if one.local is not None and has_truth(one.local, self.precision)]
+        local = [one for one in nodes if one.local is not None and has_truth(one.local, self._work.precision)]
         worst = list(filter(self._is_suspicious, local)) or local
         # Stable. Ops that only pass values on come after their readers, because a reader in float32 fixes both.
         order = sorted(filter(_added, worst), key=lambda one: (-_added(one), one.op in HANDING_ON))
@@ -305,37 +226,39 @@ class Search:
             own = _own(measured)
             if own and not fused.issuperset(own):
                 chosen.setdefault(own, measured)
-                fused.update(*(self.followers.get(name, ()) for name in own))
+                fused.update(*(self._followers.get(name, ()) for name in own))
         return list(chosen.values())[:_MOST]
 
-    def _is_suspicious(self, measured: NodeMeasurement) -> bool:
+    def _is_suspicious(self, measured: NodeMeasurement | None) -> bool:
         """Whether a node's local error is larger than that of a product in a healthy model."""
-        return _added(measured) > SUSPICIOUS * roundoff(self.precision)
+        return measured is not None and _added(measured) > SUSPICIOUS * roundoff(self._work.precision)
 
-    def _ranked(self, tried: Sequence[_Tried]) -> list[_Tried]:
+    def _ranked(self, tried: Sequence[_Part]) -> list[_Part]:
         """The most helpful suspects first; last, those that may help only together with others.
 
         These are nodes whose local error is not larger than that of others, and nodes that do not help alone.
         """
 
-        def rank(one: _Tried) -> tuple[bool, bool, tuple[float, float, float]]:
-            return not self._is_suspicious(one.measured), one.patterns != one.smallest, _harm(one.after)
+        def rank(one: _Part) -> tuple[bool, bool, tuple[float, float, float]]:
+            is_wide = one.patterns != self._narrow(one.measured)
+            return not self._is_suspicious(one.measured), is_wide, _harm(one.after)
 
         return sorted(tried, key=rank)
 
-    def _narrow(self, measured: NodeMeasurement) -> Patterns:
+    def _narrow(self, measured: NodeMeasurement | None) -> Patterns:
         """The smallest set of patterns with which nothing is lost at a node."""
-        return tuple(pattern_for(name, self.followers) for name in _own(measured))
+        return tuple(pattern_for(name, self._followers) for name in (_own(measured) if measured else ()))
 
-    def _finding(self, tried: _Tried) -> Finding:
+    def _finding(self, tried: _Part) -> Finding:
         measured = tried.measured
+        assert measured is not None
+        assert measured.local is not None
         local, name = measured.local, measured.name
-        assert local is not None
-        roundings = SUSPICIOUS * roundoff(self.precision)
+        roundings = SUSPICIOUS * roundoff(self._work.precision)
         kind = ROUNDING
         if local.nonfinite:
             kind = OVERFLOW
-        elif local.underflow > _UNDERFLOWN:
+        elif local.underflow > UNDERFLOWN:
             kind = UNDERFLOW
         elif local.error > roundings and local.error * local.largest <= roundings * measured.largest_input:
             kind = CANCELLATION
@@ -354,8 +277,56 @@ class Search:
             patterns=tried.patterns,
             ratio=max((output.ratio for output in tried.after), default=0.0),
             mends=all(output.is_good for output in tried.after),
-            forced_by=next((pattern for pattern in self.forced if matches(pattern, name)), ""),
+            forced_by=next((pattern for pattern in self._config.force_f16 if matches(pattern, name)), ""),
         )
+
+    def _converted(self) -> list[str]:
+        """The nodes that are 16 bit without further patterns, by name."""
+        return [node.name for node in self._work.rewritten(self._config).report.nodes if node.precision.is_f16]
+
+    def _outputs_with(self, patterns: Patterns) -> Sequence[Output]:
+        """The outputs on the watched batches; an interrupt of the user's ends the trial."""
+        return self._run(patterns, self._watched)[0]
+
+    def _is_right(self, patterns: Patterns) -> bool:
+        """Whether all outputs are good on the watched batches."""
+        return all(output.is_good for output in self._outputs_with(patterns))
+
+    def _holds(self, patterns: Patterns) -> bool:
+        """Whether all outputs are good on all batches; if not, the worst batch is watched from now on."""
+        if not self._is_right(patterns):
+            return False
+        outputs, furthest, _ = self._run(patterns, tuple(range(len(self._work.flat.batches))))
+        is_right = all(output.is_good for output in outputs)
+        if not is_right:
+            self._watched += tuple(number for number in furthest if number not in self._watched)[:1]
+        return is_right
+
+    def _measure_nodes(self, patterns: Patterns) -> list[NodeMeasurement]:
+        """Measures each node with these patterns, in the batch with the largest error."""
+        _, furthest, scale = self._run(patterns, self._watched)
+        rewritten = self._work.rewritten(self._config_with(patterns)).graph
+        return self._work.measure_nodes(rewritten, furthest[0], scale, None)
+
+    def _config_with(self, patterns: Patterns) -> AmpConfig:
+        return dataclasses.replace(self._config, keep_float32=(*self._config.keep_float32, *patterns))
+
+    def _run(self, patterns: Patterns, numbers: Sequence[int]) -> tuple[Sequence[Output], Sequence[int], float]:
+        """The outputs, the batches with the largest errors first, and the loss scale."""
+        key = frozenset(patterns), tuple(sorted(numbers))
+        if key not in self._known:
+            self.trials += 1
+            config = self._config_with(patterns)
+            what = f"a trial with {', '.join(patterns)} in float32"
+            measured, scale = self._work.measure(self._work.rewritten(config).graph, what, numbers)
+            if measured.is_cut:
+                raise KeyboardInterrupt
+            yardstick = self._yardstick
+            if any(one.nonfinite for one in yardstick.ideal):  # as a product is that may be in float32 now
+                ideal = self._work.measure_ideal(config, yardstick.numbers, scale).pooled()
+                yardstick = dataclasses.replace(yardstick, ideal=ideal)
+            self._known[key] = self._work.judge(measured, yardstick), measured.furthest(len(numbers)), scale
+        return self._known[key]
 
 
 def _patterns_of(parts: Sequence[_Part]) -> Patterns:

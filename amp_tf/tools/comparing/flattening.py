@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,20 +39,6 @@ GRADIENT = "gradient"
 RESULT = "result"
 UPDATE = "update"
 OWN_SCOPE = "amp_tf_compare"  #: the name scope of the nodes that are added to the step
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """One step of training or inference."""
-
-    results: tuple[tuple[str, str], ...]  #: of each of its results the kind and the name
-    floats: tuple[int, ...]  #: which of them are floating-point numbers
-    #: what to feed for its arguments, a row a batch; the loss scale is not among them
-    batches: tuple[tuple[np.ndarray, ...], ...]
-    is_scaled: bool = False  #: whether gradients are computed from the loss times a scale, and unscaled
-    is_compiled: bool = False  #: whether XLA compiles it where the program runs it
-
-
 _COMPILED = "_XlaMustCompile"
 _LEFT_OUT = (  # fields of RewriterConfig
     *("remapping", "layout_optimizer", "scoped_allocator_optimization", "use_plugin_optimizers"),
@@ -75,16 +61,20 @@ class Variable:
 
 @dataclasses.dataclass(frozen=True)
 class FlatStep:
-    """A step as a flat graph."""
+    """One step of training or inference as a flat graph."""
 
-    step: Step
     graph: Any  #: the GraphDef
+    #: what to feed for its arguments, a row a batch; the loss scale is not among them
+    batches: tuple[tuple[np.ndarray, ...], ...]
     feeds: tuple[str, ...]  #: the placeholders of the arguments, in order
     captures: Mapping[str, np.ndarray]  #: placeholders of captured tensors, and their values
     variables: Mapping[str, Variable]  #: placeholders of variables' handles, or the variables' nodes
     results: tuple[str, ...]  #: names of the tensors that the step returns
+    #: of those that are floating-point numbers the kind, the name for people, and the tensor's
+    outputs: tuple[tuple[str, str, str], ...]
     effects: tuple[str, ...]  #: names of the nodes that must run too, such as updates of variables
     is_compiled: bool  #: whether it, or parts of it, are for XLA; then it is not optimized by TensorFlow before
+    is_scaled: bool = False  #: whether gradients are computed from the loss times a scale, and unscaled
     shapes: Shapes = NO_SHAPES  #: the static shapes of its tensors
     #: the ``DataType`` numbers of its results, if it is a function of the program's; else empty
     returns: tuple[int, ...] = ()
@@ -120,32 +110,59 @@ class FlatStep:
         return dataclasses.replace(result, graph=graph)
 
 
-def flatten(step: Step, function: Any) -> FlatStep:
-    """Inlines the functions that a step calls, whose concrete function is given.
+def flatten(
+    function: Any,
+    names: Sequence[tuple[str, str]],
+    batches: tuple[tuple[np.ndarray, ...], ...],
+    *,
+    is_scaled: bool,
+    is_compiled: bool,
+) -> FlatStep:
+    """Inlines the functions that a concrete function calls; ``names`` are the kind and name of each of its results.
 
     A GraphError where it captures something else than variables and tensors, such as a table, or was rewritten before.
     """
-    captures, variables = _read_captures(function)
+    import tensorflow as tf
+
+    of_handle = {id(variable.handle): variable for variable in function.graph.variables}
+    captures: dict[str, np.ndarray] = {}
+    variables: dict[str, Variable] = {}
+    for outer, inner in function.graph.captures:
+        if inner.op.type == "Const":  # small tensors are written into the graph
+            continue
+        if outer.dtype not in (tf.resource, tf.variant):
+            captures[inner.op.name] = outer.numpy()
+        elif id(outer) in of_handle:
+            variable = of_handle[id(outer)]
+            # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced elsewhere.
+            value = np.asarray(variable.read_value())
+            variables[inner.op.name] = Variable(variable.name.partition(":")[0], value, variable.dtype.as_datatype_enum)
+        else:
+            what = f"the step captures {inner.op.name!r} ({outer.dtype.name}), which is neither a variable nor a tensor"
+            fix = "Pass a function without lookup tables and iterators: look up before, and feed what they give"
+            raise GraphError(what, where="compare(model_or_function)", fix=fix)
     effects = tuple(operation.name for operation in function.graph.control_outputs)
     ends = [tensor.name for tensor in (*function.inputs, *function.outputs)]
     graph = function.graph.as_graph_def()
     given = _take_arguments(graph, function.inputs)
-    flat, shapes, is_compiled = flatten_graph(graph, [*ends, *effects], is_compiled=step.is_compiled)
+    flat, shapes, is_compiled = flatten_graph(graph, [*ends, *effects], is_compiled=is_compiled)
     for node in flat.node:
         if node.name in given:
             node.CopyFrom(given[node.name])
-    count = len(step.batches[0]) + step.is_scaled
+    named = zip(names, function.outputs, strict=True)
     return FlatStep(
-        step=step,
         graph=flat,
-        feeds=tuple(tensor.op.name for tensor in function.inputs[:count]),
+        batches=batches,
+        feeds=tuple(tensor.op.name for tensor in function.inputs[: len(batches[0]) + is_scaled]),
         captures=captures,
         variables=variables,
         results=tuple(tensor.name for tensor in function.outputs),
+        outputs=tuple((kind, name, tensor.name) for (kind, name), tensor in named if tensor.dtype.is_floating),
         effects=effects,
         is_compiled=is_compiled,
+        is_scaled=is_scaled,
         shapes=shapes,
-        returns=() if step.is_scaled else tuple(tensor.dtype.as_datatype_enum for tensor in function.outputs),
+        returns=() if is_scaled else tuple(tensor.dtype.as_datatype_enum for tensor in function.outputs),
     )
 
 
@@ -190,28 +207,6 @@ def flatten_graph(
         if _is_seeded(node) and not any(node.attr[name].i for name in _SEEDS):
             node.attr[_SEEDS[0]].i = number
     return flat, shapes, is_compiled
-
-
-def _read_captures(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Variable]]:
-    import tensorflow as tf
-
-    of_handle = {id(variable.handle): variable for variable in function.graph.variables}
-    captures, variables = {}, {}
-    for outer, inner in function.graph.captures:
-        if inner.op.type == "Const":  # small tensors are written into the graph
-            continue
-        if outer.dtype not in (tf.resource, tf.variant):
-            captures[inner.op.name] = outer.numpy()
-        elif id(outer) in of_handle:
-            variable = of_handle[id(outer)]
-            # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced elsewhere.
-            value = np.asarray(variable.read_value())
-            variables[inner.op.name] = Variable(variable.name.partition(":")[0], value, variable.dtype.as_datatype_enum)
-        else:
-            what = f"the step captures {inner.op.name!r} ({outer.dtype.name}), which is neither a variable nor a tensor"
-            fix = "Pass a function without lookup tables and iterators: look up before, and feed what they give"
-            raise GraphError(what, where="compare(model_or_function)", fix=fix)
-    return captures, variables
 
 
 def _optimized(graph: Any, ends: list[str], options: Any) -> Any:

@@ -16,13 +16,7 @@ import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.oplists.table import BEGINNINGS, UPDATED_BY, VARIABLE_READERS, WHOLE_WRITES
-from amp_tf.tools.comparing.flattening import (
-    UPDATE,
-    FlatStep,
-    keeping_state,
-    make_stateless,
-    reached,
-)
+from amp_tf.tools.comparing.flattening import UPDATE, FlatStep, keeping_state, make_stateless, reached
 
 FLOAT32 = "float32"  #: the side that is right
 AMP = "amp"  #: as amp_tf rewrites it
@@ -183,7 +177,7 @@ class JointGraph:
                     self._session.run(resets, start)
                 self._held = is_disturbed if not is_alone else None
             effects = [] if is_alone else self._effects
-            values = [*self._flat.step.batches[number], *([np.float32(scale)] if self._flat.step.is_scaled else [])]
+            values = [*self._flat.batches[number], *([np.float32(scale)] if self._flat.is_scaled else [])]
             given = {**dict(zip(self._flat.feeds, values, strict=True)), **self._flat.captures}
             feed = {
                 tensor_name(FLOAT32, node, self._flat): change(value) if value.ndim else value
@@ -239,13 +233,12 @@ def disturbed(value: np.ndarray) -> np.ndarray:
     is_up = np.unpackbits(random, count=value.size).reshape(value.shape)
     changed = np.multiply(value, _CHANGES[is_up], out=np.empty_like(value))
     np.copyto(changed, value, where=value == np.rint(value))
-    found: np.ndarray = changed
-    return found
+    return np.asarray(changed)
 
 
 def output_names(flat: FlatStep) -> list[tuple[str, str]]:
     """Kind and name of each floating-point result, and of each floating-point variable that the step writes."""
-    results = [flat.step.results[number] for number in flat.step.floats]
+    results = [(kind, name) for kind, name, _ in flat.outputs]
     return [*results, *((UPDATE, flat.variables[node].name) for node in written(flat))]
 
 
@@ -255,7 +248,7 @@ class RunnableStep(JointGraph):
     def __init__(self, flat: FlatStep, graph: Any, *, is_compiled: bool = False) -> None:
         import tensorflow as tf
 
-        results = [flat.results[number] for number in flat.step.floats]
+        results = [tensor for _, _, tensor in flat.outputs]
         super().__init__(flat, {FLOAT32: graph}, results if is_compiled else ())
         self._results = [self.tensor(FLOAT32, name) for name in results]
         self._written, changes = written(flat), {} if is_compiled else _changes(flat)

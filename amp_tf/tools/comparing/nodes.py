@@ -51,40 +51,31 @@ def probe(step: FlatStep, rewritten: Any, graph: Any, wanted: str | None) -> lis
     before = {node.name for node in step.graph.node}
     after = {node.name for node in rewritten.node}
     ends = {text.partition(":")[0] for text in step.results}
-    names = (name for name in nodes_run_once(step.graph) if name in after and name not in ends)
-    own = (name for name in names if not name.startswith(f"{OWN_SCOPE}/"))
-    found = (_probe(name, before, graph, bool(wanted and re.search(wanted, name))) for name in own)
-    return [each for each in found if each is not None]
-
-
-def _probe(name: str, before: set[str], graph: Any, is_wanted: bool) -> Probe | None:
-    try:
-        exact, op = (graph.get_operation_by_name(f"{side}/{name}") for side in (FLOAT32, AMP))
-    except KeyError:  # a constant, which both sides share
-        return None
-    if not op.outputs or exact.type != op.type or len(exact.inputs) != len(op.inputs):
-        return None  # folding made another op of it
-    dtype = exact.outputs[0].dtype
-    if not dtype.is_floating or dtype.size != 4 or _is_reference(exact.outputs[0]):
-        return None
-    if [_origin(tensor, before) for tensor in exact.inputs] != [_origin(tensor, before) for tensor in op.inputs]:
-        return None  # folding or lifting gave it other values
-    sources = [_source(tensor, before) for tensor in op.inputs]
-    f16 = (source for source in sources if source.dtype.is_floating and source.dtype.size == 2)
-    rounded = tuple(dict.fromkeys(source.op.name.removeprefix(f"{AMP}/") for source in f16))
-    is_f16, is_way_out = op.outputs[0].dtype.size == 2, op.type.endswith(tuple(WAYS_OUT))
-    if not (is_f16 or rounded or is_wanted):
-        return None
-    return Probe(
-        name=name,
-        op=op.type,
-        is_f16=is_f16,
-        rounded=rounded,
-        truth=exact.outputs[0],
-        value=op.outputs[0],
-        local=_again(name, exact, op, sources, graph) if (is_f16 or rounded) and not is_way_out else None,
-        inputs=() if is_way_out else tuple(tensor for tensor in exact.inputs if tensor.dtype.is_floating),
-    )
+    probes = []
+    for name in nodes_run_once(step.graph):
+        if name not in after or name in ends or name.startswith(f"{OWN_SCOPE}/"):
+            continue
+        try:
+            exact, op = (graph.get_operation_by_name(f"{side}/{name}") for side in (FLOAT32, AMP))
+        except KeyError:  # a constant, which both sides share
+            continue
+        if not op.outputs or exact.type != op.type or len(exact.inputs) != len(op.inputs):
+            continue  # folding made another op of it
+        dtype = exact.outputs[0].dtype
+        if not dtype.is_floating or dtype.size != 4 or _is_reference(exact.outputs[0]):
+            continue
+        if [_origin(tensor, before) for tensor in exact.inputs] != [_origin(tensor, before) for tensor in op.inputs]:
+            continue  # folding or lifting gave it other values
+        sources = [_source(tensor, before) for tensor in op.inputs]
+        f16 = (source for source in sources if source.dtype.is_floating and source.dtype.size == 2)
+        rounded = tuple(dict.fromkeys(source.op.name.removeprefix(f"{AMP}/") for source in f16))
+        is_f16, is_way_out = op.outputs[0].dtype.size == 2, op.type.endswith(tuple(WAYS_OUT))
+        if is_f16 or rounded or (wanted and re.search(wanted, name)):
+            again = _again(name, exact, op, sources, graph) if (is_f16 or rounded) and not is_way_out else None
+            inputs = () if is_way_out else tuple(tensor for tensor in exact.inputs if tensor.dtype.is_floating)
+            tensors = exact.outputs[0], op.outputs[0], again, inputs
+            probes.append(Probe(name, op.type, is_f16, rounded, *tensors))
+    return probes
 
 
 def _source(tensor: Any, before: set[str]) -> Any:
@@ -157,7 +148,7 @@ def measure_nodes(
     sizes: dict[str, float] = {}
     with joint.graph.as_default():
         probes = probe(flat, rewritten, joint.graph, wanted)
-        measure = verdicts.rows_in(joint.graph, verdicts.difference_row, precision.smallest)
+        measure = verdicts.rows_in(joint.graph, precision.smallest)
         results = [[each.value, *([] if each.local is None else [each.local])] for each in probes]
         rows = [measure(values, each.truth) for each, values in zip(probes, results, strict=True)]
         known = {each.truth.name for each in probes}  # whose own rows have their largest sizes
@@ -194,27 +185,23 @@ def nodes_run_once(graph: Any) -> list[str]:
     for name, node in nodes.items():
         if node.op.endswith("Merge"):  # the edge back into a loop would make a cycle
             sources[name] = [source for source in sources[name] if not nodes[source].op.endswith("NextIteration")]
-    depth: dict[str, int] = {}  # of loops
-    taken: dict[str, frozenset[tuple[str, str]]] = {}  # of each branch around a node: its condition, the Switch's port
+    # What a node runs in: loops, by their depths, and outside of loops branches, by their condition and Switch's port.
+    around: dict[str, frozenset[Any]] = {}
     for name in graphlib.TopologicalSorter(sources).static_order():
-        node = nodes[name]
-        around = max((depth[source] - nodes[source].op.endswith("Exit") for source in sources[name]), default=0)
-        depth[name] = around + node.op.endswith("Enter")
-        branches = []
-        for source, text in ((_node_of(text), text) for text in node.input):
-            if source in taken:
-                is_branch = nodes[source].op.endswith("Switch") and depth[source] <= 0
-                own = {(nodes[source].input[1], text.partition(":")[2] or "0")} if is_branch else ()
-                branches.append(taken[source].union(own))
-        combine = frozenset.intersection if node.op.endswith("Merge") else frozenset.union
-        taken[name] = combine(*branches) if branches else frozenset()
-    return [
-        name
-        for name in taken
-        if not taken[name]
-        and depth[name] - nodes[name].op.endswith("Exit") <= 0
-        and not nodes[name].op.endswith("Switch")  # one result of it does not exist
-    ]
+        op, found = nodes[name].op, []
+        for source, text in ((_node_of(text), text) for text in nodes[name].input):
+            if source in around:
+                is_branch = nodes[source].op.endswith("Switch") and 0 not in around[source]
+                branch = [(nodes[source].input[1], text.partition(":")[2] or "0")] if is_branch else []
+                found.append(around[source].union(branch))
+        combine = frozenset.intersection if op.endswith("Merge") else frozenset.union
+        loops = {each for inside in found for each in inside if isinstance(each, int)}
+        here = (combine(*found) if found else frozenset()) | loops
+        if op.endswith("Enter"):
+            here |= {len(loops)}
+        around[name] = here - {len(loops) - 1} if op.endswith("Exit") else here
+    # One result of a Switch does not exist.
+    return [name for name, found in around.items() if not found and not nodes[name].op.endswith("Switch")]
 
 
 def _node_of(text: str) -> str:

@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError, GraphError
 from amp_tf.graph.names import tell_unmatched, whole_of
@@ -15,18 +17,22 @@ from amp_tf.oplists.table import PRODUCTS
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 from amp_tf.reporting import process
-from amp_tf.reporting.schema import Nodes, RewriteReport
+from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.fused_names import count_products, find_followers
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools import Progress, silent, some
-from amp_tf.tools.comparing.comparison import Comparison, NodeError
-from amp_tf.tools.comparing.findings import Search, SearchResult, Trials
+from amp_tf.tools.comparing import verdicts
+from amp_tf.tools.comparing.comparison import Comparison, NodeError, NodeRange, Ranges
+from amp_tf.tools.comparing.findings import Finding, Search
+from amp_tf.tools.comparing.flattening import OWN_SCOPE
+from amp_tf.tools.comparing.joining import FLOAT32, JointGraph, tensor_name
 from amp_tf.tools.comparing.nodes import NodeMeasurement, nodes_run_once
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
 from amp_tf.tools.comparing.verdicts import LIMIT, Patterns, roundoff
-from amp_tf.tools.comparing.work import OutputMeasurement, Work, reference_conditions
+from amp_tf.tools.comparing.work import OutputMeasurement, Work, pooled, reference_conditions
 
 _SHOWN = 3
+_FIRST_SCALE = 2.0**15  # at which dynamic loss scaling begins
 
 
 @reference_conditions()
@@ -88,6 +94,63 @@ def compare(
         progress("")
 
 
+@reference_conditions()
+def find_ranges(
+    model_or_function: Any,
+    batches: Iterable[Any],
+    config: AmpConfig | None = None,
+    *,
+    steps: int = 8,
+    hardware: Hardware | None = None,
+    progress: Progress = silent,
+    notes: Sequence[str] = (),
+) -> Ranges:
+    """Finds the tensors that would leave float16's range, and how far, by the arguments of :func:`amp_tf.compare`.
+
+    The step runs in float32 only. The loss of a compiled model is multiplied by 2^15, where dynamic loss scaling
+    begins.
+    """
+    import tensorflow as tf
+
+    config = dataclasses.replace(check_settings(config, steps), precision="float16")
+    try:
+        progress("tracing the step")
+        flat = flat_step(model_or_function, batches, steps)
+        report = flat.rewritten(config, hardware).report
+        converted = {node.name for node in report.nodes if node.precision.is_f16}
+        scale = _FIRST_SCALE if flat.is_scaled else 1.0
+        progress("building the graph")
+        joint = JointGraph(flat, {FLOAT32: flat.graph})
+        own = [name for name in nodes_run_once(flat.graph) if name not in flat.variables]
+        operations = {
+            name: joint.graph.get_operation_by_name(tensor_name(FLOAT32, name, flat).removesuffix(":0"))
+            for name in own
+            if not name.startswith(f"{OWN_SCOPE}/")
+        }
+        tensors = {name: one.outputs[0] for name, one in operations.items() if one.outputs and one.type != "Const"}
+        tensors = {name: tensor for name, tensor in tensors.items() if tensor.dtype == tf.float32}
+        with joint.graph.as_default():
+            measure = verdicts.rows_in(joint.graph, Precision.FLOAT16.smallest)
+            rows = [measure([tf.cast(tensor, tf.float16)], tensor) for tensor in tensors.values()]
+        found = []
+        for number in range(len(flat.batches)):
+            progress(f"float32: batch {number + 1} of {len(flat.batches)}")
+            found.append(np.concatenate(joint.fetch(rows, number, scale)))
+        joint.close()
+    finally:
+        progress("")
+    nodes = {node.name: node for node in flat.graph.node}
+    inputs = (text for name in converted if name in nodes for text in nodes[name].input if not text.startswith("^"))
+    in_float16 = {*converted, *(text.partition(":")[0] for text in inputs)}
+    ranges = []
+    for name, one in zip(tensors, pooled(found), strict=True):
+        over = one.nonfinite + one.nonfinite_truth
+        figures = over, one.underflow, one.largest, one.smallest
+        ranges.append(NodeRange(name, nodes[name].op, name in in_float16, *figures))
+    leaving = sorted((node for node in ranges if node.leaves), key=lambda node: (not node.is_f16, -node.distance))
+    return Ranges(name_of(model_or_function), len(found), scale, tuple(leaving), len(tensors), tuple(notes))
+
+
 def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comparison:
     if not work.names:
         what = "it returns no floating-point numbers and writes no variables of them, so there is nothing to compare"
@@ -116,18 +179,18 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         outputs = work.judge(measured, yardstick)
     is_healthy = all(output.is_good for output in outputs)
     measurements: Sequence[NodeMeasurement] = ()
-    found = SearchResult(is_cut=True)
+    findings: tuple[Finding, ...] = ()
+    patterns: Patterns = ()
+    is_cut, tried = True, 0
     if not (measured.is_cut or yardstick.is_cut):
         with contextlib.suppress(KeyboardInterrupt):
             measurements = work.measure_nodes(result.graph, yardstick.numbers[0], scale, nodes)
-            trials = Trials(work, config, yardstick)
-            search = Search(outputs, precision, tuple(config.force_f16), find_followers(work.flat.graph), trials)
-            found = SearchResult() if is_healthy else search.find(measurements)
+            search = Search(work, config, yardstick, outputs)
+            findings, patterns, is_cut = ((), (), False) if is_healthy else search.find(measurements)
+            tried = search.trials
 
-    def whole(patterns: Patterns) -> Patterns:  # the line replaces the current setting
-        return (*config.keep_float32, *patterns) if patterns else ()
-
-    kept = whole(found.patterns)
+    before = config.keep_float32  # which the line replaces
+    kept = (*before, *patterns) if patterns else ()
     fixed = work.rewritten(dataclasses.replace(config, keep_float32=kept)) if kept else result
     products = count_products(result.report)
     errors = tuple(NodeError.of(node, precision) for node in measurements)
@@ -142,14 +205,14 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         total=result.report.total,
         outputs=tuple(outputs),
         nodes=errors,
-        findings=tuple(dataclasses.replace(one, patterns=whole(one.patterns)) for one in found.findings),
+        findings=tuple(dataclasses.replace(one, patterns=(*before, *one.patterns)) for one in findings),
         first_divergence=next(far_off, None),
         patterns=kept,
         mends=bool(kept),
-        trials=found.trials,
+        trials=tried,
         products=products,
         products_kept=products - count_products(fixed.report),
-        is_cut=found.is_cut,
+        is_cut=is_cut,
         notes=(
             *_nonfinite_notes(measurements, work.flat.graph, precision),
             *notes_on_run(result.report, work.flat.graph, process.report(), precision),
@@ -208,28 +271,19 @@ def notes_on_run(compared: RewriteReport, graph: Any, run: RewriteReport, precis
     function that calls the step. What is judged is then not quite what runs. Graphs of the run that were rewritten for
     another 16-bit type are left out.
     """
-    in_run: dict[str, Nodes] = {}
+    in_run: dict[str, list[Any]] = {}  # by the whole name: in whatever function it is inlined into
     for rewritten in run.graphs:
-        for node in rewritten.nodes if rewritten.precision is precision else ():
-            if node.op in PRODUCTS:
-                in_run.setdefault(_last(node.name), Nodes()).append(node)
+        for other in rewritten.nodes if rewritten.precision is precision else ():
+            if other.op in PRODUCTS:
+                in_run.setdefault(f"/{whole_of(other.name)}", []).append(other)
     followers = find_followers(graph)
     known, others = 0, []
     for node in compared.nodes if in_run else ():
         if node.op in PRODUCTS and not node.function:
-            names = (node.name, *followers.get(node.name, ()))
-            found = [  # in whatever function it was inlined into
-                other
-                for name in names
-                for other in in_run.get(_last(name), ())
-                if f"/{whole_of(other.name)}".endswith(f"/{name}")
-            ]
+            ends = tuple(f"/{name}" for name in (node.name, *followers.get(node.name, ())))
+            found = [other for whole, alike in in_run.items() if whole.endswith(ends) for other in alike]
             known += bool(found)
             if found and all(other.precision.is_f16 != node.precision.is_f16 for other in found):
                 others.append(f"{node.name} ({found[0].precision.value} there, {node.precision.value} here)")
     if others:
         yield f"the run of this process has {len(others)} of {known} products otherwise: {some(others, _SHOWN)}"
-
-
-def _last(name: str) -> str:
-    return whole_of(name).rpartition("/")[2]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,18 +16,8 @@ import numpy as np
 from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError, GraphError
 from amp_tf.oplists.table import READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
-from amp_tf.tools.comparing.flattening import (
-    GRADIENT,
-    LOSS,
-    OWN_SCOPE,
-    RESULT,
-    FlatStep,
-    Step,
-    Variable,
-    flatten,
-    flatten_graph,
-    reached,
-)
+from amp_tf.tools.comparing import flattening
+from amp_tf.tools.comparing.flattening import GRADIENT, LOSS, OWN_SCOPE, RESULT, FlatStep
 from amp_tf.values import check_pattern
 
 _WHERE = "compare(batches)"
@@ -43,8 +33,8 @@ def check_settings(config: AmpConfig | None, steps: int, nodes: str | None = Non
     return AmpConfig.from_env() if config is None else check_config(config, where="compare(config)")
 
 
-def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
-    """Traces a Keras model's step, or a function: the step, and the concrete function, which takes flat arguments.
+def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> FlatStep:
+    """The step of a :class:`SessionRuns`, or one that is traced from a Keras model or a function, as a flat graph.
 
     A compiled Keras model gives loss and gradients, and takes the loss scale last; another one its results. Else it is
     a ``tf.function``, a concrete function, a signature of a SavedModel, or any callable. Of the batches (for a compiled
@@ -52,6 +42,8 @@ def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
     argument) at most ``limit`` are used. Raises a ConfigError where there are none, or they cannot be fed, and a
     GraphError where the step cannot be traced with them.
     """
+    if isinstance(subject, SessionRuns):
+        return subject.flat_step(itertools.islice(batches, limit))
     import tensorflow as tf
 
     if not callable(subject):
@@ -70,24 +62,20 @@ def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
     results: list[tuple[str, str]] = []
     inner = getattr(subject, "python_function", subject)  # without jit_compile: XLA's nodes cannot be fetched
 
-    def results_of(arguments: Sequence[Any], named: Mapping[str, Any], _: Any) -> Results:
-        return [(RESULT, name or RESULT, value) for name, value in _named(inner(*arguments, **named))]
-
-    call_of = _training_step(subject) if is_training else results_of
-
     def step(*leaves: Any) -> list[Any]:
-        scale = leaves[len(rows[0])] if is_training else None
         arguments, named = tf.nest.pack_sequence_as(calls[0], list(leaves[: len(rows[0])]))
-        found = [(kind, name, tf.convert_to_tensor(value)) for kind, name, value in call_of(arguments, named, scale)]
-        results[:] = [(kind, name) for kind, name, value in found]
-        return [value for _, _, value in found]
+        if is_training:
+            found = _training_results(subject, *arguments, scale=leaves[-1])
+        else:
+            found = [(RESULT, name or RESULT, value) for name, value in _named(inner(*arguments, **named))]
+        results[:] = [(kind, name) for kind, name, _ in found]
+        return [tf.convert_to_tensor(value) for _, _, value in found]
 
     specs = []
     for values in zip(*rows, strict=True):  # dimensions that differ between batches are left open
-        shapes = [value.shape for value in values]
-        sizes = [size[0] if len({*size}) == 1 else None for size in zip(*shapes, strict=False)]
         dtype = tf.string if values[0].dtype.kind in "OSU" else values[0].dtype
-        specs.append(tf.TensorSpec(sizes if len({*map(len, shapes)}) == 1 else None, dtype))
+        first, *others = (tf.TensorSpec(value.shape, dtype) for value in values)
+        specs.append(first.most_specific_common_supertype(others))
     if is_training:
         specs.append(tf.TensorSpec((), tf.float32, name="loss_scale"))
     try:
@@ -97,9 +85,8 @@ def trace(subject: Any, batches: Iterable[Any], limit: int) -> tuple[Step, Any]:
         fix = "Call it once with the first batch to see the whole error; each batch is a tuple of its arguments"
         what = f"the step cannot be traced with the batches ({why})"
         raise GraphError(what, where=name_of(subject), fix=fix) from error
-    floats = tuple(number for number, result in enumerate(function.outputs) if result.dtype.is_floating)
     is_compiled = bool(getattr(subject, "_jit_compile", None) or getattr(subject, "jit_compile", None))
-    return Step(tuple(results), floats, rows, is_training, is_compiled), function
+    return flattening.flatten(function, results, rows, is_scaled=is_training, is_compiled=is_compiled)
 
 
 def _as_call(batch: Any, subject: Any, is_training: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -135,35 +122,24 @@ def _leaves(call: Any, first: Any) -> tuple[np.ndarray, ...]:
     return tuple(leaves)
 
 
-Results = Iterable[tuple[str, str, Any]]
-
-
-def _training_step(model: Any) -> Callable[..., Results]:
+def _training_results(model: Any, x: Any, y: Any, weight: Any = None, *, scale: Any) -> list[tuple[str, str, Any]]:
     """Loss, gradients and predictions of a compiled Keras model; gradients are those of the scaled loss, unscaled."""
+    import tensorflow as tf
+
     has_mode = getattr(model, "_call_has_training_arg", getattr(model, "_expects_training_arg", True))
-
-    def call(arguments: Sequence[Any], _: Any, scale: Any) -> Results:
-        import tensorflow as tf
-
-        x, y, weight = (*arguments, None)[:3]
-        with tf.GradientTape() as tape:
-            predictions = model(x, training=True) if has_mode else model(x)
-            loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weight)
-            scaled = loss * tf.cast(scale, loss.dtype)
-        names = [getattr(variable, "path", variable.name) for variable in model.trainable_variables]
-        variables = [getattr(variable, "value", variable) for variable in model.trainable_variables]
-        if any(callable(variable) for variable in variables):  # tf_keras: a tf.Variable, whose value is a method
-            variables = model.trainable_variables
-        gradients = tape.gradient(scaled, variables)
-        with tf.name_scope(OWN_SCOPE):
-            unscaled = [g if g is None else tf.convert_to_tensor(g) / tf.cast(scale, g.dtype) for g in gradients]
-        return [
-            (LOSS, LOSS, loss),
-            *((GRADIENT, name, g) for name, g in zip(names, unscaled, strict=True) if g is not None),
-            *((RESULT, name or "prediction", value) for name, value in _named(predictions)),
-        ]
-
-    return call
+    with tf.GradientTape() as tape:
+        predictions = model(x, training=True) if has_mode else model(x)
+        loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weight)
+        scaled = loss * tf.cast(scale, loss.dtype)
+    names = [getattr(variable, "path", variable.name) for variable in model.trainable_variables]
+    gradients = tape.gradient(scaled, model.trainable_variables)
+    with tf.name_scope(OWN_SCOPE):
+        unscaled = [g if g is None else tf.convert_to_tensor(g) / tf.cast(scale, g.dtype) for g in gradients]
+    return [
+        (LOSS, LOSS, loss),
+        *((GRADIENT, name, g) for name, g in zip(names, unscaled, strict=True) if g is not None),
+        *((RESULT, name or "prediction", value) for name, value in _named(predictions)),
+    ]
 
 
 def _named(structure: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -233,10 +209,18 @@ class SessionRuns:
         sources = {
             name: [text.removeprefix("^").partition(":")[0] for text in node.input] for name, node in nodes.items()
         }
-        found = reached(ends, sources.__getitem__)
+        found = flattening.reached(ends, sources.__getitem__)
         needed = [node for name, node in nodes.items() if name in found]
         graph = tf.compat.v1.GraphDef(node=needed, versions=whole.versions, library=whole.library)
-        values = self._values()
+        reads = {}  # by nodes that exist already, because the program's graph may be finalized
+        for operation in self.needed:
+            if operation.type in REFERENCE_VARIABLES:
+                reads[operation.name] = operation.outputs[0]
+            elif operation.type in VARIABLE_HANDLES:
+                readers = operation.outputs[0].consumers()
+                free = [reader for reader in readers if reader.type in READ_OPS and not reader.control_inputs]
+                reads.update((operation.name, reader.outputs[0]) for reader in free[:1])
+        values = self.session.run(reads)
         variables = {}
         for node in graph.node:
             if node.op in VARIABLE_HANDLES or node.op in REFERENCE_VARIABLES:
@@ -245,44 +229,20 @@ class SessionRuns:
                     fix = "Create variables with tf.compat.v1.get_variable, which makes a node that reads them"
                     raise GraphError(what, where="tf.compat.v1.Session.run", fix=fix)
                 value, is_reference = values[node.name], node.op in REFERENCE_VARIABLES
-                variables[node.name] = Variable(node.name, value, node.attr["dtype"].type, is_reference)
+                variables[node.name] = flattening.Variable(node.name, value, node.attr["dtype"].type, is_reference)
         wanted = [*results, *(f"{name}:0" for name in feeds.values()), *targets, *variables]
         options = self.session._config.graph_options.rewrite_options
-        flat, shapes, is_compiled = flatten_graph(graph, wanted, options)
-        floats = [number for number, tensor in enumerate(self.fetches) if tensor.dtype.base_dtype.is_floating]
-        step = Step(
-            results=tuple((RESULT, tensor.name) for tensor in self.fetches),
-            floats=tuple(floats),
-            batches=tuple(map(tuple, batches)),
-        )
+        flat, shapes, is_compiled = flattening.flatten_graph(graph, wanted, options)
+        named = zip(self.fetches, results, strict=True)
         return FlatStep(
-            step=step,
             graph=flat,
+            batches=tuple(map(tuple, batches)),
             feeds=tuple(feeds.values()),
             captures={},
             variables=variables,
             results=tuple(results),
+            outputs=tuple((RESULT, one.name, name) for one, name in named if one.dtype.base_dtype.is_floating),
             effects=tuple(targets),
             is_compiled=is_compiled,
             shapes=shapes,
         )
-
-    def _values(self) -> dict[str, np.ndarray]:
-        """The values of the variables, read by nodes that exist already, because the graph may be finalized."""
-        reads = {}
-        for operation in self.needed:
-            if operation.type in REFERENCE_VARIABLES:
-                reads[operation.name] = operation.outputs[0]
-            elif operation.type in VARIABLE_HANDLES:
-                readers = operation.outputs[0].consumers()
-                free = [reader for reader in readers if reader.type in READ_OPS and not reader.control_inputs]
-                reads.update((operation.name, reader.outputs[0]) for reader in free[:1])
-        values: dict[str, np.ndarray] = self.session.run(reads)
-        return values
-
-
-def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> FlatStep:
-    """The step of a :class:`SessionRuns` or of what :func:`trace` takes, and its flat graph."""
-    if isinstance(subject, SessionRuns):
-        return subject.flat_step(itertools.islice(batches, limit))
-    return flatten(*trace(subject, batches, limit))

@@ -41,10 +41,9 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import DATA_SOURCES
 from amp_tf.reporting import files
 from amp_tf.tools import on_terminal, train_functions
-from amp_tf.tools.comparing.comparison import Comparison
+from amp_tf.tools.comparing.comparison import Comparison, Ranges
 from amp_tf.tools.comparing.flattening import reached
-from amp_tf.tools.comparing.pipeline import compare
-from amp_tf.tools.comparing.ranges import Ranges, find_ranges
+from amp_tf.tools.comparing.pipeline import compare, find_ranges
 from amp_tf.tools.comparing.steps import SessionRuns
 from amp_tf.tools.train_functions import Call, Repeated, as_function, as_step, generated, iterate, kept, steps_a_call
 
@@ -228,8 +227,17 @@ def _call(training: Training, original: Any, self: Any, /, *args: Any, **kwargs:
         return original(self, *args, **kwargs)
     training.has_gradients = False
     if any(map(_is_stream, (*args, *kwargs.values()))):
+        # It is compared on the first elements of its data before its first call, which may be an epoch.
         with training.surviving():
-            _compare_with_elements(self, (args, kwargs), training)
+            self.get_concrete_function(*args, **kwargs)
+            if training.has_gradients:
+                given = {id(value): value for value in (*args, *kwargs.values())}
+                taken: dict[int, list[Any]] = {}
+                try:
+                    inner, calls = with_elements(self.python_function, (args, kwargs), training.request.steps, taken)
+                finally:  # the program gets the elements back in any case
+                    training.others = {number: again(rows, given[number]) for number, rows in taken.items()}
+                _compare(training, self, inner, calls, "one element of its data a run")
         args, kwargs = _given(training, args, kwargs)
         return original(self, *args, **kwargs)
     result = original(self, *args, **kwargs)
@@ -265,20 +273,6 @@ def _compare_what_is_there(training: Training) -> None:
         _compare(training, training.function, training.function.python_function, calls, after)
 
 
-def _compare_with_elements(function: Any, call: Call, training: Training) -> None:
-    """Compares a function on the first elements of its data before its first call, which may be an epoch."""
-    function.get_concrete_function(*call[0], **call[1])
-    if not training.has_gradients:
-        return
-    given = {id(value): value for value in (*call[0], *call[1].values())}
-    taken: dict[int, list[Any]] = {}
-    try:
-        inner, calls = with_elements(function.python_function, call, training.request.steps, taken)
-    finally:  # the program gets the elements back in any case
-        training.others = {number: again(rows, given[number]) for number, rows in taken.items()}
-    _compare(training, function, inner, calls, "one element of its data a run")
-
-
 def _compare(training: Training, function: Any, inner: Callable[..., Any], calls: Sequence[Call], how: str) -> None:
     name = str(getattr(function.python_function, "__name__", "function"))
     subject, batches = as_function(name, inner, calls, jit_compile=function._jit_compile)
@@ -297,13 +291,10 @@ def with_elements(
 
     args, kwargs = call
     given: dict[int | str, Any] = dict((*enumerate(args), *kwargs.items()))
-    stands: dict[int | str, Callable[[Any], Any]] = {}  # what is there in a run instead, by its element
     rows: dict[int | str, list[Any]] = {}
     for key, value in given.items():
         if _is_stream(value):
-            is_dataset = isinstance(value, tf.data.Dataset)
-            stands[key] = (lambda element: [element]) if is_dataset else Repeated
-            rows[key] = [] if is_dataset else taken.setdefault(id(value), [])
+            rows[key] = [] if isinstance(value, tf.data.Dataset) else taken.setdefault(id(value), [])
             rows[key].extend(itertools.islice(value, limit))
     if not all(rows.values()):
         what = "a dataset that the function gets is empty"
@@ -311,8 +302,8 @@ def with_elements(
         raise GraphError(what, where=getattr(function, "__name__", "function"), fix=fix)
 
     def with_streams(*args: Any, **kwargs: Any) -> Any:
-        as_given = [stands[key](value) if key in rows else value for key, value in enumerate(args)]
-        return function(*as_given, **{key: stands[key](kwargs[key]) if key in rows else kwargs[key] for key in kwargs})
+        as_given = [Repeated(value) if key in rows else value for key, value in enumerate(args)]
+        return function(*as_given, **{key: Repeated(kwargs[key]) if key in rows else kwargs[key] for key in kwargs})
 
     def with_element(number: int) -> Call:
         row = {key: rows[key][number] if key in rows else value for key, value in given.items()}
@@ -337,8 +328,15 @@ def _compare_sessions(training: Training, session: Any = None) -> None:
     """Compares the most frequent kind of training runs made so far, if there were any; of one session or of all."""
     known = list(training.kinds.values()) if session is None else [training.kinds.get(session, {})]
     found = [runs for kinds in known for runs in kinds.values() if runs and runs.batches]
-    if found:
-        _compare_runs(max(found, key=lambda runs: len(runs.batches)), training)
+    if not found:
+        return
+    runs = max(found, key=lambda runs: len(runs.batches))
+    training.kinds.clear()  # frees sessions and batches; nothing is compared after this
+    if runs.session.sess_str:
+        fix = "Train in one process, without a target"
+        raise GraphError("the session is one of a server", where="tf.compat.v1.Session", fix=fix)
+    note = f"{runs.name} was compared with the variables as they are after {len(runs.batches)} runs of it"
+    training.compare(runs, runs.batches, (note,))
 
 
 def _run_session(
@@ -355,7 +353,7 @@ def _run_session(
         fed = [np.array(feeds[tensor.ref()]) for tensor in runs.fed]
         runs.batches.append((*fed, *results[len(fetches) :]))
         if len(runs.batches) >= training.request.steps:
-            _compare_runs(runs, training)
+            _compare_sessions(training, session)
     return results[: len(fetches)]
 
 
@@ -393,12 +391,3 @@ def _runs_of(
         runs = SessionRuns(session, list(fetches), list(targets), list(fed), given, needed)
         kinds[key] = runs if trains else None
     return kinds[key]
-
-
-def _compare_runs(runs: SessionRuns, training: Training) -> None:
-    training.kinds.clear()  # frees sessions and batches; nothing is compared after this
-    if runs.session.sess_str:
-        fix = "Train in one process, without a target"
-        raise GraphError("the session is one of a server", where="tf.compat.v1.Session", fix=fix)
-    note = f"{runs.name} was compared with the variables as they are after {len(runs.batches)} runs of it"
-    training.compare(runs, runs.batches, (note,))

@@ -161,61 +161,28 @@ def difference_row(value: Any, truth: Any, smallest: float) -> Any:
     truth, value = tf.reshape(truth, [-1]), tf.reshape(tf.cast(value, tf.float32), [-1])
     is_good, is_true = tf.math.is_finite(value), tf.math.is_finite(truth)
     sizes = tf.where(is_true, tf.abs(truth), 0.0)
-    largest, least = _extremes(sizes)
+    largest = tf.maximum(tf.reduce_max(sizes), 0.0)  # of no numbers it is -inf
+    least = tf.reduce_min(tf.where(sizes > 0, sizes, np.inf))
     scale = tf.where(largest > 0, largest, 1.0)
     off = tf.where(is_good & is_true, value / scale - truth / scale, 0.0)
     sums = [tf.reduce_sum(tf.square(numbers)) for numbers in (sizes / scale, off)]
     is_tiny = tf.equal(value, 0.0) & (sizes > 0) & (sizes <= smallest / 2)
-    counts = map(_count, (is_true & ~is_good, is_tiny, ~is_true))
+    counts = (tf.reduce_sum(tf.cast(mask, tf.float32)) for mask in (is_true & ~is_good, is_tiny, ~is_true))
     return tf.stack([tf.cast(tf.size(truth), tf.float32), *sums, *counts, largest, least])
 
 
-def measure_outputs(
-    found: Sequence[np.ndarray], truth: Sequence[np.ndarray], kinds: Sequence[str], smallest: float
-) -> np.ndarray:
-    """A row for each output, shape (outputs, columns).
+def rows_in(graph: Any, smallest: float) -> Callable[[Sequence[Any], Any], Any]:
+    """What makes a tensor with a :func:`difference_row` for each of some values, of which the truth is given.
 
-    Of updates each number that is zero and not in the truth counts as underflown: optimizers make large numbers of
-    small ones.
-    """
-    from tensorflow.python.eager import context
-
-    smallest_of = [math.inf if kind == UPDATE else smallest for kind in kinds]
-    with context.eager_mode():  # which a program of TF1's has turned off
-        outputs = zip(found, [right.astype(np.float32, copy=False) for right in truth], smallest_of, strict=True)
-        return np.stack([difference_row(*output).numpy() for output in outputs])
-
-
-def range_row(value: Any, _: Any, smallest: float) -> Any:
-    """A tensor of one row that says how a float32 value lies in float16's range.
-
-    Its columns: the count of numbers; of those above float16's largest, inf or nan; of those that would become zero;
-    the largest finite magnitude; the smallest magnitude that is not zero.
-    """
-    import tensorflow as tf
-
-    value = tf.reshape(value, [-1])
-    is_finite = tf.math.is_finite(value)
-    sizes = tf.where(is_finite, tf.abs(value), 0.0)
-    over = _count(~is_finite | (sizes > Precision.FLOAT16.max_finite))
-    under = _count((sizes > 0) & (sizes <= smallest / 2))
-    return tf.stack([tf.cast(tf.size(value), tf.float32), over, under, *_extremes(sizes)])
-
-
-def rows_in(
-    graph: Any, row_of: Callable[[Any, Any, float], Any], smallest: float
-) -> Callable[[Sequence[Any], Any], Any]:
-    """What makes a tensor of a row for each of some values, of which the truth is given, shape (values, columns).
-
-    ``row_of`` is :func:`difference_row` or :func:`range_row`, ``smallest`` as for these. Rows are functions of a graph:
-    each use is one node, so that graphs of thousands of rows are made in seconds.
+    Its shape is (values, columns). Rows are functions of a graph: each use is one node, so that graphs of thousands of
+    rows are made in seconds.
     """
     import tensorflow as tf
 
     names: dict[tuple[Any, ...], str] = {}
 
     def of(truth: Any, *values: Any) -> Any:
-        return tf.stack([row_of(value, truth, smallest) for value in values])
+        return tf.stack([difference_row(value, truth, smallest) for value in values])
 
     def measure(values: Sequence[Any], truth: Any) -> Any:
         types = tuple(value.dtype for value in values)
@@ -229,17 +196,3 @@ def rows_in(
         return graph.create_op(names[types], [truth, *values], [tf.float32], name="instrument").outputs[0]
 
     return measure
-
-
-def _extremes(sizes: Any) -> tuple[Any, Any]:
-    """The largest size and the smallest that is not zero; of none 0 and infinity."""
-    import tensorflow as tf
-
-    least = tf.reduce_min(tf.where(sizes > 0, sizes, np.inf))
-    return tf.maximum(tf.reduce_max(sizes), 0.0), tf.minimum(least, np.inf)
-
-
-def _count(mask: Any) -> Any:
-    import tensorflow as tf
-
-    return tf.reduce_sum(tf.cast(mask, tf.float32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,11 +18,10 @@ from amp_tf.oplists.table import CLEAR, INFER, ROWS
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools import Progress
-from amp_tf.tools.comparing import verdicts
-from amp_tf.tools.comparing.flattening import GRADIENT, FlatStep, by_python
+from amp_tf.tools.comparing.flattening import GRADIENT, UPDATE, FlatStep, by_python
 from amp_tf.tools.comparing.joining import RunnableStep, output_names
 from amp_tf.tools.comparing.nodes import NodeMeasurement, measure_nodes
-from amp_tf.tools.comparing.verdicts import NO_TRUTH, Output, Statistics, judge
+from amp_tf.tools.comparing.verdicts import NO_TRUTH, Output, Statistics, difference_row, judge
 
 _UNSCALED = 1.0
 _SCALES = tuple(2.0**power for power in (15, 11, 7, 3, 0, -5, -10))  # as loss scaling searches, in larger steps
@@ -63,11 +63,11 @@ class OutputMeasurement:
     def furthest(self, count: int) -> list[int]:
         """The batches with the largest errors: most nonfinite numbers first, then by the sum of errors."""
 
-        def off(number: int) -> tuple[float, float]:
+        def place(number: int) -> tuple[float, float, int]:
             found = self.pooled([number])
-            return sum(one.nonfinite for one in found), sum(min(one.error, 1e9) for one in found)
+            return -sum(one.nonfinite for one in found), -sum(min(one.error, 1e9) for one in found), number
 
-        return sorted(self.rows, key=lambda number: (*(-figure for figure in off(number)), number))[:count]
+        return sorted(self.rows, key=place)[:count]
 
 
 def pooled(batches: Sequence[np.ndarray]) -> list[Statistics]:
@@ -97,7 +97,7 @@ class Work:
     _float32: RunnableStep | None = None
 
     def __init__(self, flat: FlatStep, hardware: Hardware | None, progress: Progress) -> None:
-        self.step, self.flat, self.names = flat.step, flat, output_names(flat)
+        self.flat, self.names = flat, output_names(flat)
         self._hardware, self._progress = hardware, progress
         self.is_compiled, self.why_not_compiled = flat.is_compiled, ""
 
@@ -139,7 +139,7 @@ class Work:
             return any(Statistics.of(rows[number : number + 1]).nonfinite for number in gradients)
 
         with contextlib.closing(self._version(graph, what)) as version:
-            for scale in _SCALES if self.step.is_scaled and self.precision.needs_loss_scaling else ():
+            for scale in _SCALES if self.flat.is_scaled and self.precision.needs_loss_scaling else ():
                 measured = self._compare_with_float32(version, what, numbers, scale, overflows)
                 if measured.is_cut or not any(map(overflows, measured.rows.values())):
                     return measured, scale
@@ -235,7 +235,7 @@ class Work:
         is_over: Callable[[np.ndarray], bool] = lambda _: False,
     ) -> OutputMeasurement:
         """Runs a version and float32 alternately, until a batch's rows make the next ones needless."""
-        chosen = range(len(self.step.batches)) if numbers is None else numbers
+        chosen = range(len(self.flat.batches)) if numbers is None else numbers
         rows: dict[int, np.ndarray] = {}
         try:
             for place, number in enumerate(chosen, 1):
@@ -252,7 +252,16 @@ class Work:
         return OutputMeasurement(rows)
 
     def _measure(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> np.ndarray:
-        return verdicts.measure_outputs(found, truth, [kind for kind, _ in self.names], self.precision.smallest)
+        """A row for each output, shape (outputs, columns)."""
+        from tensorflow.python.eager import context
+
+        rows = []
+        with context.eager_mode():  # which a program of TF1's has turned off
+            for (kind, _), value, right in zip(self.names, found, truth, strict=True):
+                # Optimizers make large numbers of small ones: of updates each zero that is none in the truth counts.
+                smallest = math.inf if kind == UPDATE else self.precision.smallest
+                rows.append(difference_row(value, right.astype(np.float32, copy=False), smallest).numpy())
+        return np.stack(rows)
 
     def _without_truth(self, rows: np.ndarray) -> list[str]:
         """The outputs on which float32 disagrees with itself."""
