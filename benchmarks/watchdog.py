@@ -176,7 +176,7 @@ def train(plan: Plan, *, leaves_bad_out: bool = False) -> Trained:
 
 def train_watched(plan: Plan) -> Trained:
     """Trains a run's model in 16 bit under the watchdog."""
-    reverts.counts.reset()
+    reverts.counts = reverts.Counts()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "amp.lock")
         with amp_tf.enable(settings(plan, watchdog=True, lock=str(path))):

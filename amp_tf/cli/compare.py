@@ -21,18 +21,19 @@ from amp_tf.cli.main import STDOUT
 from amp_tf.cli.models import hardware_for, load_signature, read_config, read_inputs
 from amp_tf.cli.run import bootstrapped
 from amp_tf.config import DISABLE_VAR
-from amp_tf.errors import AmpError, ConfigError
+from amp_tf.errors import AmpError
 from amp_tf.offline.reading import is_keras_file
 from amp_tf.reporting import files
 from amp_tf.tools.comparing import PYTHON, TENSORFLOW, VARIABLE
+from amp_tf.tools.comparing.steps import check_settings
 from amp_tf.tools.comparing.training import CompareRequest
-from amp_tf.values import check_pattern
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the comparison; of a script that was not compared see :func:`compare_script`."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
-    request = CompareRequest(Path(), read_config(args), args.steps, args.nodes, args.float32_only)
+    config = check_settings(read_config(args), args.steps, args.nodes)
+    request = CompareRequest(Path(), config, args.steps, args.nodes, args.float32_only)
     if args.inputs is None:
         if os.path.isdir(args.subject[0]) or is_keras_file(args.subject[0]):
             fix = "Name it with --inputs, or write -- in front of a script's command"
@@ -82,12 +83,8 @@ def compare_script(
 
     Returns the comparison's data as ``comparison`` and its text as ``text``. Where nothing was compared, that was
     printed to stderr, and it is the exit status: 2; as in a shell 126 or 127 where the command cannot be started, and
-    128 and the signal's number where a signal ended it. Raises a ConfigError where ``steps`` or ``nodes`` mean nothing.
+    128 and the signal's number where a signal ended it.
     """
-    if request.steps < 1:
-        raise ConfigError(f"{request.steps} is not a number of batches", where="--steps", fix="Write 1 or more")
-    if request.nodes is not None:
-        check_pattern(request.nodes, where="--nodes")
     with tempfile.TemporaryDirectory(prefix="amp_tf_compare_") as folder:
         request = dataclasses.replace(request, folder=Path(folder))
         request.send()

@@ -78,8 +78,7 @@ def no_tensorflow(error: ImportError) -> str:
 
 def render(facts: MachineFacts, issues: Sequence[Issue]) -> str:
     """The report as text."""
-    lines = ["Versions", *_pairs(facts.versions)]
-    lines += ["", "Devices"]
+    lines = ["Versions", *_pairs(facts.versions), "", "Devices"]
     for device in facts.devices:
         fast = ", ".join(device["fast_in"]) or "nothing of 16 bit"
         lines.append(f"  {device['name']:16}{device['description']}; fast in {fast}")
@@ -226,8 +225,7 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
         what = f"TensorFlow {version} is outside of what amp_tf is tested with, {oldest} to {newest}"
         yield Issue("tensorflow", True, what, f"pip install 'tensorflow>={oldest},<={newest}.*'")
     if version.startswith("2.20.") and int(protobuf.partition(".")[0] or 0) >= 7:
-        what = "its MonitoredTrainingSession cannot save a graph"
-        what = f"TensorFlow 2.20 does not work with protobuf {protobuf}: {what}"
+        what = f"In TensorFlow 2.20 a MonitoredTrainingSession cannot save a graph with protobuf {protobuf}"
         yield Issue("protobuf", False, what, "pip install 'protobuf<7'")
     names = (distribution.metadata["Name"] for distribution in importlib.metadata.distributions())
     present = {re.sub(r"[-_.]+", "-", name).lower() for name in names if name}  # a broken installation has no name

@@ -20,16 +20,8 @@ from amp_tf.config import WEIGHTS, AmpConfig
 from amp_tf.errors import AmpError, FileError, GraphError, printable
 from amp_tf.graph.names import closest, matcher, missing_node, tell_unmatched
 from amp_tf.hooks.switch import disable
+from amp_tf.offline import reading
 from amp_tf.offline.explain import explain
-from amp_tf.offline.reading import (
-    is_keras_file,
-    is_saved_model,
-    read_graph_file,
-    read_graphs,
-    read_saved_model,
-    saved_model_of,
-    write_graph_file,
-)
 from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.painting.reasons import Rule
@@ -55,7 +47,7 @@ def run_rewrite(args: argparse.Namespace) -> int:
             raise AmpError(what, where=args.result, fix=fix)
     if args.report:
         files.check_writable(args.report)  # before the model is written
-    is_model = os.path.isdir(args.source) or is_keras_file(args.source)
+    is_model = os.path.isdir(args.source) or reading.is_keras_file(args.source)
     if not is_model and (args.check or args.weights != WEIGHTS[0]):
         where = "--check" if args.check else "--weights"
         fix = "Name a SavedModel's folder or a Keras file, or leave it out"
@@ -68,12 +60,12 @@ def run_rewrite(args: argparse.Namespace) -> int:
     # The file is looked at before anything is written, and the copy may come in the place of the original.
     expected = _answer(args, args.source) if args.check else {}
     if not is_model:
-        graph = read_graph_file(args.source)
+        graph = reading.read_graph_file(args.source)
         _check_preserved(args.preserve, graph)
         result = rewrite(graph, config, preserve=args.preserve, hardware=hardware)
         report = result.report
         if not args.dry_run:
-            write_graph_file(result.graph, args.result)
+            reading.write_graph_file(result.graph, args.result)
         # Nodes that no other node reads are probably fetched.
         read = {name.removeprefix("^").partition(":")[0] for node in result.graph.node for name in node.input}
         ends = [node.name for node in report.graphs[0].nodes if node.precision.is_f16 and node.name not in read]
@@ -173,7 +165,7 @@ def run_explain(args: argparse.Namespace) -> int:
     if args.all == (args.node is not None):
         raise AmpError("name one NODE, or add --all for all of them", where="explain", fix="amp-tf explain --help")
     config, hardware = _config(args)
-    graphs = read_graphs(args.graph)
+    graphs = reading.read_graphs(args.graph)
     if args.all:
         return _print_all(graphs, args, config, hardware)
     graph, named = next((found for found in graphs if args.node in _names(found[0])), graphs[0])
@@ -262,7 +254,7 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     if not os.path.exists(source):
         fix = "Name a report, or a folder of them, a model, a graph or a log folder"
         raise FileError("there is no such file or folder", where=source, fix=fix)
-    is_model, graphs = is_keras_file(source) or is_saved_model(source), [source]
+    is_model, graphs = reading.is_keras_file(source) or reading.is_saved_model(source), [source]
     if os.path.isdir(source) and not is_model:
         if written := sorted(Path(source).glob("amp_tf_*.json")):
             return [document for path in written for document in files.read(path)]
@@ -278,7 +270,7 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     if is_model:
         reports = [rewrite_saved_model(source, config, hardware=hardware)[1]]
     else:
-        reports = [rewrite(read_graph_file(path), config, hardware=hardware).report for path in graphs]
+        reports = [rewrite(reading.read_graph_file(path), config, hardware=hardware).report for path in graphs]
     facts = ProcessFacts(process={"program": source, "amp_tf": amp_tf.__version__})
     return [RewriteReport(tuple(graph for report in reports for graph in report.graphs), facts=facts).to_dict()]
 
@@ -305,8 +297,8 @@ def load_signature(source: str, name: str) -> tuple[Any, Any]:
 
     Raises a FileError where there is no model, or a damaged one, and a GraphError where it has no such signature.
     """
-    with saved_model_of(source) as folder:
-        read_saved_model(folder)  # which says what is wrong with it
+    with reading.saved_model_of(source) as folder:
+        reading.read_saved_model(folder)  # which says what is wrong with it
         import tensorflow as tf
 
         model = tf.saved_model.load(str(folder))

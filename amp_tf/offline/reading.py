@@ -23,7 +23,6 @@ TEXT_SUFFIXES = (".pbtxt", ".txt")
 MODEL_FILE = "saved_model.pb"
 TEXT_MODEL_FILE = "saved_model.pbtxt"  # read where there is no binary one, as TensorFlow does
 _SPLIT_MODEL_FILE = "saved_model.cpb"  # what TensorFlow writes for models above protobuf's 2 GiB, on request
-_KERAS_FILES = (b"PK\x03\x04", b"\x89HDF")  # how a .keras file (a zip) and a .h5 file begin
 VARIABLES_FOLDER = "variables"
 PREFIX = "variables"  #: begins the names of a checkpoint's files
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -45,8 +44,11 @@ def read_graphs(path: str | Path) -> list[tuple[Any, set[str]]]:
 
 def read_graph_file(path: str | Path) -> Any:
     """A GraphDef from a ``.pb`` or ``.pbtxt`` file; a FileError where there is none."""
-    path = Path(path)
-    fix = "Name a SavedModel's folder, a Keras file, or a file that holds a GraphDef: .pb (binary) or .pbtxt (text)"
+    fix = "Name a SavedModel's folder (not its saved_model.pb), a Keras file, or a file that holds a whole GraphDef: "
+    return _read_proto(Path(path), fix=f"{fix}.pb (binary) or .pbtxt (text)")
+
+
+def _read_proto(path: Path, fix: str, *, of_model: bool = False) -> Any:
     try:
         data = path.read_bytes()  # before TensorFlow is imported, which takes seconds
     except OSError as error:
@@ -55,34 +57,17 @@ def read_graph_file(path: str | Path) -> Any:
         raise FileError("the file is empty", where=str(path), fix=fix)
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
-    from tensorflow.core.framework import graph_pb2
-    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    is_graph_text = data.lstrip()[:4] in (b"node", b"vers", b"libr")
+    proto = SavedModel() if of_model else GraphDef()
     try:
-        if not path.name.endswith(TEXT_SUFFIXES):
-            return graph_pb2.GraphDef.FromString(data)
-        return text_format.Parse(data.decode(), graph_pb2.GraphDef())
+        if path.name.endswith(TEXT_SUFFIXES):
+            return text_format.Parse(data.decode(), proto)
+        proto.ParseFromString(data)
+        return proto
     except (text_format.ParseError, DecodeError, UnicodeDecodeError, RecursionError) as error:
-        what = f"holds no graph ({error})"
-        if is_graph_text and not path.name.endswith(TEXT_SUFFIXES):
-            fix = "It is text: give it a name that ends in .pbtxt"
-        of_model = f"It is a SavedModel's: name its folder, {str(path.parent)!r}"
-        of_meta = "It holds a MetaGraphDef: write its graph_def to a file of its own"
-        for kind, field, other in (
-            (saved_model_pb2.SavedModel, "meta_graphs", of_model),
-            (meta_graph_pb2.MetaGraphDef, "graph_def", of_meta),
-        ):
-            with contextlib.suppress(DecodeError):
-                fix = other if getattr(kind.FromString(data), field) else fix
-        if data.startswith(_KERAS_FILES):
-            fix = "It looks like a Keras model: write it as a SavedModel with model.export(folder)"
-        if isinstance(error, text_format.ParseError):  # which names the last word that could be read
-            text = data.decode()
-            is_at_the_end = (error.GetLine() or 0) >= len(text.rstrip().splitlines())
-            if is_graph_text and is_at_the_end and text.count("{") > text.count("}"):
-                what, fix = f"the text ends too early ({error}): the file is truncated", "Write or copy it again"
-        raise FileError(what, where=str(path), fix=fix) from None
+        raise FileError(f"holds no graph ({error})", where=str(path), fix=fix) from None
 
 
 def write_graph_file(graph: Any, path: str | Path) -> None:
@@ -94,12 +79,9 @@ def write_graph_file(graph: Any, path: str | Path) -> None:
         files.write(path, str(graph) if str(path).endswith(TEXT_SUFFIXES) else graph.SerializeToString())
 
 
-KERAS_SUFFIXES = (".keras", ".h5")
-
-
 def is_keras_file(source: Any) -> bool:
     """Whether a value is the path of a file written by Keras' ``model.save``."""
-    return isinstance(source, (str, os.PathLike)) and str(source).endswith(KERAS_SUFFIXES) and os.path.isfile(source)
+    return isinstance(source, (str, os.PathLike)) and str(source).endswith((".keras", ".h5")) and os.path.isfile(source)
 
 
 @contextlib.contextmanager
@@ -147,24 +129,16 @@ def read_saved_model(folder: Path) -> Any:
     one.
     """
     if not is_saved_model(folder):  # before TensorFlow is imported, which takes seconds
-        raise no_model(folder)
-    from google.protobuf import text_format
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf import saved_model_pb2
-
+        what, fix = f"there is no {MODEL_FILE}", "Name the folder that tf.saved_model.save or model.export has written"
+        if os.path.isfile(folder / _SPLIT_MODEL_FILE):
+            what = f"the model is split ({_SPLIT_MODEL_FILE}), because it is larger than 2 GiB"
+            fix = "Keep large constants in variables and save the model again"
+        raise FileError(what, where=str(folder), fix=fix)
     file = folder / (MODEL_FILE if os.path.isfile(folder / MODEL_FILE) else TEXT_MODEL_FILE)
-    what, fix = f"{file.name} holds no graph", "Save the model again"
-    try:
-        data = file.read_bytes()
-        is_text = file.name == TEXT_MODEL_FILE
-        model = saved_model_pb2.SavedModel() if is_text else saved_model_pb2.SavedModel.FromString(data)
-        if (text_format.Parse(data.decode(), model) if is_text else model).meta_graphs:
-            return model
-    except OSError as error:
-        what, fix = f"{file.name} cannot be read ({error.strerror})", "Name a folder that you may read"
-    except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-        what = f"{file.name} is damaged ({error})"
-    raise FileError(what, where=str(folder), fix=fix)
+    model = _read_proto(file, fix="Save the model again", of_model=True)
+    if not model.meta_graphs:
+        raise FileError("holds no graph", where=str(file), fix="Save the model again")
+    return model
 
 
 def preserved_nodes(meta_graph: Any) -> set[str]:
@@ -181,26 +155,11 @@ def preserved_nodes(meta_graph: Any) -> set[str]:
     return named.intersection(node.name for node in meta_graph.graph_def.node)
 
 
-def no_model(folder: Path) -> FileError:
-    """The error for a folder without a SavedModel."""
-    what, fix = f"there is no {MODEL_FILE}", "Name the folder that tf.saved_model.save or model.export has written"
-    if os.path.isfile(folder / _SPLIT_MODEL_FILE):
-        what = f"the model is split ({_SPLIT_MODEL_FILE}), because it is larger than 2 GiB"
-        fix = "Keep large constants in variables and save the model again"
-    return FileError(what, where=str(folder), fix=fix)
-
-
-def _tensor_names(infos: Iterable[Any]) -> list[str]:
-    names = []
+def _tensor_names(infos: Iterable[Any]) -> Iterator[str]:
     for info in infos:
-        if info.WhichOneof("encoding") == "coo_sparse":
-            sparse = info.coo_sparse
-            names += [sparse.values_tensor_name, sparse.indices_tensor_name, sparse.dense_shape_tensor_name]
-        elif info.WhichOneof("encoding") == "composite_tensor":
-            names += _tensor_names(info.composite_tensor.components)
-        else:
-            names.append(info.name)
-    return names
+        sparse = info.coo_sparse  # empty in other encodings, as is the name in this one
+        yield from (info.name, sparse.values_tensor_name, sparse.indices_tensor_name, sparse.dense_shape_tensor_name)
+        yield from _tensor_names(info.composite_tensor.components)
 
 
 class Checkpoint:
@@ -229,13 +188,12 @@ class Checkpoint:
         A checkpoint has an object graph of its own; objects are the same where the same names lead from the root to
         them, as when TensorFlow restores them.
         """
-        from tensorflow.core.protobuf import trackable_object_graph_pb2
+        from tensorflow.python.checkpoint.checkpoint import object_metadata
 
         if self._reader is None or _OBJECTS not in self._types or not objects.nodes:
             return
         with self._reading():
-            data = self._reader.get_tensor(_OBJECTS)
-        saved = trackable_object_graph_pb2.TrackableObjectGraph.FromString(data).nodes
+            saved = object_metadata(self._prefix).nodes
         waiting, seen = [(0, 0)], {(0, 0)}
         while waiting:
             mine, its = waiting.pop()
@@ -292,8 +250,3 @@ class Checkpoint:
         except Exception as error:  # TensorFlow raises errors of several kinds, not all of them its own
             what = f"the checkpoint cannot be read ({error})"
             raise FileError(what, where=self._prefix, fix="Save the model again") from None
-
-
-def is_checkpoint(name: str) -> bool:
-    """Whether a file in the folder of variables is a part of the checkpoint."""
-    return name.startswith((f"{PREFIX}.data-", f"{PREFIX}.index"))

@@ -14,18 +14,7 @@ from typing import Any
 
 from amp_tf.config import WEIGHTS, AmpConfig, check_config
 from amp_tf.errors import ConfigError, FileError
-from amp_tf.offline.reading import (
-    MODEL_FILE,
-    TEXT_MODEL_FILE,
-    VARIABLES_FOLDER,
-    Checkpoint,
-    is_checkpoint,
-    is_saved_model,
-    no_model,
-    preserved_nodes,
-    read_saved_model,
-    saved_model_of,
-)
+from amp_tf.offline import reading
 from amp_tf.offline.weights import store_weights
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
@@ -33,7 +22,7 @@ from amp_tf.reporting.schema import RewriteReport, Weights
 from amp_tf.rewriting.pipeline import rewrite
 
 _FINGERPRINT_FILE = "fingerprint.pb"  # contains a hash of the old graph
-_REWRITTEN = frozenset({MODEL_FILE, TEXT_MODEL_FILE, _FINGERPRINT_FILE})  # what is not copied
+_REWRITTEN = frozenset({reading.MODEL_FILE, reading.TEXT_MODEL_FILE, _FINGERPRINT_FILE})  # what is not copied
 
 
 def convert_saved_model(
@@ -80,12 +69,26 @@ def convert_saved_model(
     if not isinstance(dst, (str, os.PathLike)):
         raise ConfigError(f"{dst!r} is not a path", where="convert_saved_model(dst)", fix="Name the folder to write")
     target = Path(dst)
-    is_replaced = replace and is_saved_model(target)
-    with saved_model_of(src) as source:
-        if not is_saved_model(source):
-            raise no_model(source)
-        _check_target(source, target, is_replaced)
-        _check_links(source)
+    is_replaced = replace and reading.is_saved_model(target)
+    with reading.saved_model_of(src) as source:
+        if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
+            what = f"the folder lies in the model that is converted, {str(source)!r}"
+            raise FileError(what, where=str(target), fix="Name a new folder outside of it; nothing was written")
+        if os.path.isdir(target) and any(target.iterdir()) and not is_replaced:
+            how = ", or have the model there replaced (--force, replace=True)" if reading.is_saved_model(target) else ""
+            fix = f"Name a new folder{how}; nothing was written"
+            raise FileError("the folder is not empty", where=str(target), fix=fix)
+        root = os.path.realpath(source)
+        for folder, folders, names in os.walk(root):  # links are kept, and nothing from outside of the model is copied
+            for name in (*folders, *names):
+                path = os.path.join(folder, name)
+                if not os.path.islink(path) or (folder == root and name in _REWRITTEN):
+                    continue
+                by_name = os.path.normpath(os.path.join(os.path.relpath(folder, root), os.readlink(path)))
+                leads_out = os.path.isabs(by_name) or by_name.split(os.sep)[0] == os.pardir  # of a copy of it, too
+                if leads_out or os.path.commonpath((root, os.path.realpath(path))) != root:
+                    fix = "Make a copy of the model that holds the files themselves (cp -rL); nothing was written"
+                    raise FileError(f"is a link to {os.readlink(path)!r}, outside of the model", where=path, fix=fix)
         model, report = rewrite_saved_model(source, config, hardware=hardware, weights=weights)
         data = model.SerializeToString(deterministic=True)
         is_there = os.path.isdir(target) and not is_replaced  # perhaps a volume, in whose place nothing can be put
@@ -104,11 +107,11 @@ def rewrite_saved_model(
 
     Args and Raises: as for :func:`convert_saved_model`.
     """
-    with saved_model_of(src) as source:
-        model = read_saved_model(source)
+    with reading.saved_model_of(src) as source:
+        model = reading.read_saved_model(source)
         reports: list[RewriteReport] = []
         stores_weights = weights != WEIGHTS[0]
-        preserved = [frozenset(preserved_nodes(meta_graph)) for meta_graph in model.meta_graphs]
+        preserved = [frozenset(reading.preserved_nodes(meta_graph)) for meta_graph in model.meta_graphs]
         for meta_graph, names in zip(model.meta_graphs, preserved, strict=True):
             result = rewrite(
                 meta_graph.graph_def, config, preserve=names, hardware=hardware, stores_weights=stores_weights
@@ -116,35 +119,8 @@ def rewrite_saved_model(
             reports.append(result.report)
             if result.changed:
                 meta_graph.graph_def.CopyFrom(result.graph)
-        stored = store_weights(model, Checkpoint(source), preserved) if stores_weights else None
+        stored = store_weights(model, reading.Checkpoint(source), preserved) if stores_weights else None
     return model, RewriteReport(tuple(graph for report in reports for graph in report.graphs), weights=stored)
-
-
-def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
-    if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
-        what = f"the folder lies in the model that is converted, {str(source)!r}"
-        raise FileError(what, where=str(target), fix="Name a new folder outside of it; nothing was written")
-    if os.path.isdir(target) and any(target.iterdir()) and not is_replaced:
-        fix = "Name a new folder; nothing was written"
-        if is_saved_model(target):
-            fix = "Name a new folder, or have the model there replaced (--force, replace=True); nothing was written"
-        raise FileError("the folder is not empty", where=str(target), fix=fix)
-
-
-def _check_links(source: Path) -> None:
-    """Checks that all links in a model stay inside it: they are kept as links, and nothing from outside is copied."""
-    root = os.path.realpath(source)
-    for folder, folders, names in os.walk(root):
-        for name in (*folders, *names):
-            path = os.path.join(folder, name)
-            is_copied = folder != root or name not in _REWRITTEN
-            if not is_copied or not os.path.islink(path):
-                continue
-            by_name = os.path.normpath(os.path.join(os.path.relpath(folder, root), os.readlink(path)))
-            leads_out = os.path.isabs(by_name) or by_name.split(os.sep)[0] == os.pardir  # of a copy of the model, too
-            if leads_out or os.path.commonpath((root, os.path.realpath(path))) != root:
-                fix = "Make a copy of the model that holds the files themselves (cp -rL); nothing was written"
-                raise FileError(f"is a link to {os.readlink(path)!r}, outside of the model", where=path, fix=fix)
 
 
 def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
@@ -172,17 +148,18 @@ def _write(source: Path, target: Path, model: bytes, weights: Weights | None, na
     was_there = os.path.lexists(target)
 
     def skipped(folder: str, names: list[str]) -> set[str]:  # a model inside the model, as an asset, is copied whole
-        if weights and weights.stored and folder == os.path.join(source, VARIABLES_FOLDER):
-            return set(filter(is_checkpoint, names))
+        if weights and weights.stored and folder == os.path.join(source, reading.VARIABLES_FOLDER):
+            of_checkpoint = f"{reading.PREFIX}.data-", f"{reading.PREFIX}.index"
+            return {name for name in names if name.startswith(of_checkpoint)}
         return set(_REWRITTEN & {*names}) if folder == os.fspath(source) else set()
 
     try:
         shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=skipped)
-        for folder in (target, *([target / VARIABLES_FOLDER] if weights and weights.stored else [])):
+        for folder in (target, *([target / reading.VARIABLES_FOLDER] if weights and weights.stored else [])):
             folder.chmod(folder.stat().st_mode | stat.S_IWUSR)  # a copy of a read-only folder is read-only
         if weights and weights.stored:
-            Checkpoint(source).write(target, {each.key: each.precision.data_type for each in weights.stored})
-        files.put(target / MODEL_FILE, model)
+            reading.Checkpoint(source).write(target, {each.key: each.precision.data_type for each in weights.stored})
+        files.put(target / reading.MODEL_FILE, model)
     except BaseException as error:  # Ctrl-C, too
         for item in ([*target.iterdir()] if was_there else [target]) if target.is_dir() else ():
             if item.is_dir() and not item.is_symlink():

@@ -78,15 +78,7 @@ class Change(NamedTuple):
     number: int  #: of the unit, argument, result or node
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What is stored in 16 bit."""
-
-    variables: list[StoredVariable] = dataclasses.field(default_factory=list)  #: all float32 tensors of the checkpoint
-    #: of the graphs, each with its ``DataType``
-    changes: list[tuple[Change, int]] = dataclasses.field(default_factory=list)
-    #: the SavedVariables that get another type, each with it
-    objects: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
+_Changes = Sequence[tuple[Change, int]]  # each with the ``DataType`` number of its variable
 
 
 def _bodies(number: int, meta: Any, preserved: Container[str]) -> list[Body]:
@@ -159,10 +151,14 @@ class _Search:
                 for number, argument in zip(function.bound_inputs, captured, strict=True):
                     self._links.append((places[number], self._node(body, argument)))
 
-    def judge(self, checkpoint: Checkpoint) -> Plan:
-        """Decides for each float32 tensor of the checkpoint; a FileError where its values cannot be read."""
+    def judge(self, checkpoint: Checkpoint) -> tuple[list[StoredVariable], dict[Body, list[tuple[Change, int]]]]:
+        """Decides for each float32 tensor of the checkpoint, sets the types of objects, and finds what bodies change.
+
+        A FileError where its values cannot be read.
+        """
         shapes = checkpoint.shapes
-        plan, unseen = Plan(), dict(shapes)
+        unseen, variables = dict(shapes), list[StoredVariable]()
+        decided: dict[Body, list[tuple[Change, int]]] = collections.defaultdict(list)
         for group in connected(self._places.values(), self._links):
             keys = [self._keys[place] for place in group if place in self._keys]
             if not keys or not shapes.keys() >= {*keys}:
@@ -179,14 +175,16 @@ class _Search:
             precision = Precision.FLOAT32 if kept else _F16[min(types)]
             for key in keys:
                 name = objects[0].name if objects else key
-                plan.variables.append(StoredVariable(name, key, unseen.pop(key), precision, *(kept or ())))
+                variables.append(StoredVariable(name, key, unseen.pop(key), precision, *(kept or ())))
             if not kept:
-                plan.changes.extend((change, precision.data_type) for change in changes)
-                plan.objects.extend((variable, precision.data_type) for variable in objects)
+                for change in changes:
+                    decided[change.body].append((change, precision.data_type))
+                for variable in objects:
+                    variable.dtype = precision.data_type
         has_references = any(body.view.nodes_with(table.REFERENCE_VARIABLES) for body in self._bodies.values())
         why = Kept.REFERENCE if has_references else Kept.UNREAD
-        plan.variables.extend(StoredVariable(key, key, shape, Precision.FLOAT32, why) for key, shape in unseen.items())
-        return plan
+        variables += [StoredVariable(key, key, shape, Precision.FLOAT32, why) for key, shape in unseen.items()]
+        return variables, decided
 
     def _place(self, *what: Hashable) -> int:
         return self._places.setdefault(what, len(self._places))
@@ -298,7 +296,6 @@ _FOR_INFERENCE = (
     "or in tape.stop_recording()"
 )
 _CAST_ATTRIBUTES = ("SrcT", "DstT", "Truncate")
-_Changes = Sequence[tuple[Change, int]]
 
 
 def store_weights(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozenset[str]]) -> Weights:
@@ -317,37 +314,29 @@ def store_weights(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozen
         search.follow_handles(body)
     for number, meta in enumerate(model.meta_graphs):
         search.link_objects(number, meta.object_graph_def, checkpoint)
-    plan = search.judge(checkpoint)
-    changes: dict[Body, list[tuple[Change, int]]] = collections.defaultdict(list)
-    for change, data_type in plan.changes:
-        changes[change.body].append((change, data_type))
+    variables, changes = search.judge(checkpoint)
     for number, meta in enumerate(model.meta_graphs):
-        of_name = {body.view.function: body for body in changes if body.meta == number}
-        _apply(meta.graph_def, of_name, changes)
-    for variable, data_type in plan.objects:
-        variable.dtype = data_type
-    return Weights(tuple(sorted(plan.variables, key=lambda each: (-each.size, each.key))))
-
-
-def _apply(graph: Any, bodies: dict[str, Body], changes: dict[Body, list[tuple[Change, int]]]) -> None:
-    for function in graph.library.function:
-        if body := bodies.get(function.signature.name):
-            function.CopyFrom(_function_after(function, body, changes[body]))
-    if body := bodies.get(""):
-        nodes = SerializedGraph(graph.SerializeToString(deterministic=True)).node
-        edits = _edits(body.view, changes[body])
-        after = parse_graph(apply_to_graph(nodes, body.view.names, edits))
-        del graph.node[:]
-        graph.node.extend(after.node)
-    templates = Templates(graph.library)
-    try:  # types agree on every edge of what can be read
-        for name in bodies:
-            function = next((each for each in graph.library.function if each.signature.name == name), None)
-            read_function(function, templates) if function else read_graph(graph, templates)
-    except GraphError as error:
-        what = f"the graph with 16-bit weights did not pass verification: {error.where}: {error.what}"
-        fix = 'This is a bug of amp_tf; please report it with the model. Without weights="f16" it is converted'
-        raise RewriteError(what, fix=fix) from error
+        graph, bodies = meta.graph_def, {body.view.function: body for body in changes if body.meta == number}
+        for function in graph.library.function:
+            if called := bodies.get(function.signature.name):
+                function.CopyFrom(_function_after(function, called, changes[called]))
+        if outer := bodies.get(""):
+            nodes = SerializedGraph(graph.SerializeToString(deterministic=True)).node
+            after = parse_graph(apply_to_graph(nodes, outer.view.names, _edits(outer.view, changes[outer])))
+            del graph.node[:]
+            graph.node.extend(after.node)
+        templates = Templates(graph.library)
+        try:  # types agree on every edge of what can be read
+            if "" in bodies:
+                read_graph(graph, templates)
+            for function in graph.library.function:
+                if function.signature.name in bodies:
+                    read_function(function, templates)
+        except GraphError as error:
+            what = f"the graph with 16-bit weights did not pass verification: {error.where}: {error.what}"
+            fix = 'This is a bug of amp_tf; please report it with the model. Without weights="f16" it is converted'
+            raise RewriteError(what, fix=fix) from error
+    return Weights(tuple(sorted(variables, key=lambda each: (-each.size, each.key))))
 
 
 def _function_after(function: Any, body: Body, changes: _Changes) -> Any:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 
 Progress = Callable[[str], None]  #: called with what is being done; with an empty text at the end
-_UP_TO = 79
 
 
 def some(texts: Sequence[str], most: int, mark: str = ", ", kind: str = "") -> str:
@@ -27,4 +26,4 @@ def on_terminal() -> Progress:
     """Shows one line on stderr, which replaces the one before; nothing where that is not a terminal."""
     if not sys.stderr.isatty():
         return silent
-    return lambda text: print(f"\r\033[K{text[:_UP_TO]}", end="", file=sys.stderr, flush=True)
+    return lambda text: print(f"\r\033[K{text[:79]}", end="", file=sys.stderr, flush=True)

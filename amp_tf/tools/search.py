@@ -11,6 +11,7 @@ after it was renamed.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 import re
@@ -68,18 +69,14 @@ class OutOfRunsError(Exception):
     """The number of runs that the user allows is used up."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """What a search found."""
-
-    items: Items | None  #: a set that suffices; ``None`` where no smaller one than all items was found to
-    is_minimal: bool  #: whether it is known that no item of it can be left out
-
-
-def find_smallest(ranked: Sequence[Item], suffices: Callable[[Items], bool], first: Items = ()) -> Found:
+def find_smallest(
+    ranked: Sequence[Item], suffices: Callable[[Items], bool], first: Items = ()
+) -> tuple[Items | None, bool]:
     """A small set of ranked items, together sufficient, of which those that are needed most probably come first.
 
     ``suffices`` raises :class:`OutOfRunsError` where it may not be asked any more. ``first`` is a set to begin with.
+    Returns the set, ``None`` where no smaller one than all items was found to suffice, and whether it is known that no
+    item of it can be left out.
     """
     found: Items | None = None
 
@@ -93,9 +90,9 @@ def find_smallest(ranked: Sequence[Item], suffices: Callable[[Items], bool], fir
     try:
         items = first if first and asked(first) else _find_prefix(tuple(ranked), asked)
         items = reduce(items, asked, None)
-        return Found(_divided(items, asked, _LEAST_SHARE * sum(item.operations for item in ranked)), is_minimal=True)
+        return _divided(items, asked, _LEAST_SHARE * sum(item.operations for item in ranked)), True
     except OutOfRunsError:
-        return Found(found, is_minimal=False)
+        return found, False
 
 
 def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
@@ -103,14 +100,8 @@ def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
     enough = 1
     while enough < len(ranked) and not suffices(ranked[:enough]):
         enough *= 2
-    too_few, enough = enough // 2, min(enough, len(ranked))
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        if suffices(ranked[:middle]):
-            enough = middle
-        else:
-            too_few = middle
-    return ranked[:enough]
+    counts, too_few = range(min(enough, len(ranked))), enough // 2
+    return ranked[: bisect.bisect_left(counts, True, too_few + 1, key=lambda count: suffices(ranked[:count]))]
 
 
 def _divided(items: Items, suffices: Callable[[Items], bool], least: float) -> Items:

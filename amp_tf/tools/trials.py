@@ -16,7 +16,6 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 # Relative to the largest magnitude of the float32 result: a few units in the last place of each type (2^-8, 2^-11),
 # because two products and their inputs are rounded.
 TOLERANCES = {"float32": 0.0, "bfloat16": 2**-5, "float16": 2**-8}
-_WIDTHS = {"CPU": 512, "GPU": 4096}
 _ROUNDS = 9
 _Made = tuple[Callable[[], Any], Any, int]  # a traced function, its first result, and how many nodes were converted
 
@@ -45,12 +44,12 @@ def run_trials(devices: list[str]) -> list[Trial]:
 
 
 def _run_way(device: str, way: str) -> list[Trial]:
-    trials = {precision: Trial(device, way, precision) for precision in PRECISIONS}
+    failures: dict[str, str] = {}
     made: dict[str, _Made] = {}
     times: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}  # in milliseconds
     # Alternately, so that other load affects all alike: first each is made, then each runs once a round.
     for precision in PRECISIONS * (1 + _ROUNDS):
-        if trials[precision].failure:
+        if precision in failures:
             continue
         try:
             if precision not in made:
@@ -60,22 +59,18 @@ def _run_way(device: str, way: str) -> list[Trial]:
             made[precision][0]()
             times[precision].append(1e3 * (time.perf_counter() - begin))
         except Exception as problem:  # whatever TensorFlow or a driver raises is a finding, not the end of the doctor
-            failure = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:200]}"
-            trials[precision] = dataclasses.replace(trials[precision], failure=failure)
+            failures[precision] = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:200]}"
             made.pop(precision, None)
+    trials = [Trial(device, way, precision, failure=failure) for precision, failure in failures.items()]
     for precision, (_, result, converted) in made.items():
         first = next(iter(made))
         baseline = made[first][1]
         error = float(abs(result - baseline).max() / abs(baseline).max())
-        trials[precision] = dataclasses.replace(
-            trials[precision],
-            converted=converted,
-            milliseconds=statistics.median(times[precision]),
-            speedup=statistics.median(ours / own for ours, own in zip(times[first], times[precision], strict=True)),
-            error=error,
-            failure=_judge(precision, converted, error),
-        )
-    return list(trials.values())
+        milliseconds = statistics.median(times[precision])
+        speedup = statistics.median(ours / own for ours, own in zip(times[first], times[precision], strict=True))
+        figures = converted, milliseconds, speedup, error
+        trials.append(Trial(device, way, precision, *figures, _judge(precision, converted, error)))
+    return sorted(trials, key=lambda trial: PRECISIONS.index(trial.precision))
 
 
 def _make(device: str, way: str, precision: str) -> _Made:
@@ -85,15 +80,14 @@ def _make(device: str, way: str, precision: str) -> _Made:
     from amp_tf.hooks import notices, switch
     from amp_tf.reporting import process
 
+    target, width = ("gpu", 4096) if device.startswith("GPU") else ("cpu", 512)
     amp: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if precision == "float32":
         switch.disable()
     else:
-        target = "gpu" if device.startswith("GPU") else "cpu"
-        settings = {"precision": precision, "target": target, "ignore_performance": True}
         notices.said.add(notices.SLOW_FLOAT16)  # the trial measures it
+        settings = {"precision": precision, "target": target, "ignore_performance": True}
         amp = switch.enable(with_settings(AmpConfig(), settings, where="trial"))
-    width = _WIDTHS.get(device.partition(":")[0], _WIDTHS["CPU"])
     generator = np.random.default_rng(0)
     with tf.device(device), amp:
         before = process.report().converted

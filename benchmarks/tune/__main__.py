@@ -108,7 +108,7 @@ def rows_of(planted: Planted, folder: Path) -> Iterator[dict[str, Any]]:
 
     def try_(chosen: Sequence[Item]) -> Any:
         lock = Lock(decisions_of(chosen))
-        if (known := journal.get(lock.digest)) is None:
+        if (known := journal.runs.get(lock.digest)) is None:
             known = program.run(Way.LOCKED, lock)
             journal.add(lock.digest, known)
             _tell(f"{len(chosen)} items: {known.metrics or known.failure}")

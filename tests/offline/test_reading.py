@@ -32,11 +32,21 @@ def test_what_is_written_is_read_back(graph, tmp_path, name):
     assert read_graph_file(tmp_path / name) == graph
 
 
-@pytest.mark.parametrize(("name", "content"), [("bad.pb", b"\xff\xff"), ("bad.pbtxt", b"node }"), ("b.txt", b"\xff")])
-def test_a_file_that_holds_no_graph_is_named(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(GraphError, match=rf"{name}: holds no graph"):
-        read_graph_file(tmp_path / name)
+def test_a_file_that_holds_no_graph_is_named(graph, tmp_path):
+    in_meta = MetaGraphDef(meta_info_def={"meta_graph_version": "v", "any_info": {"type_url": "u"}}, graph_def=graph)
+    for name, content in (
+        ("bad.pb", b"\xff\xff"),
+        ("text.pb", str(graph).encode()),
+        ("model.keras", b"PK\x03\x04"),
+        ("g.meta", in_meta.SerializeToString()),
+        ("saved_model.pb", SavedModel(meta_graphs=[in_meta]).SerializeToString()),
+        ("bad.pbtxt", b"node }"),
+        ("b.txt", b"\xff"),
+        ("truncated.pbtxt", str(graph).encode().rstrip()[:-1]),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(GraphError, match=rf"{name}: holds no graph \(.*\)\. Name a SavedModel's folder \(not its"):
+            read_graph_file(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["graph.pbtxt", "saved_model.pbtxt"])
@@ -52,23 +62,8 @@ def test_text_that_is_nested_without_end_is_one_error(name, tmp_path):
 @pytest.mark.parametrize("name", ["empty.pb", "empty.pbtxt"])
 def test_an_empty_file_is_refused(tmp_path, name):
     (tmp_path / name).touch()
-    with pytest.raises(
-        GraphError, match=rf"{name}: the file is empty\. Name a SavedModel's folder, a Keras file, or a "
-    ):
+    with pytest.raises(GraphError, match=rf"{name}: the file is empty\. Name a SavedModel's folder"):
         read_graph_file(tmp_path / name)
-
-
-def test_truncated_text_is_called_truncated(graph, tmp_path):
-    text = str(graph)
-    ends = [end for end in range(4, len(text)) if text[:end].count("{") > text[:end].count("}")]
-    assert len(ends) > 100
-    for end in ends:
-        (tmp_path / "g.pbtxt").write_text(text[:end])
-        with pytest.raises(GraphError, match=r"g.pbtxt: the text ends too early \(.*\): the file is truncated\. Write"):
-            read_graph_file(tmp_path / "g.pbtxt")
-    (tmp_path / "g.pbtxt").write_text(text.replace("name:", "nome:", 1))
-    with pytest.raises(GraphError, match=r"g.pbtxt: holds no graph \(.*\)\. Name a SavedModel's folder"):
-        read_graph_file(tmp_path / "g.pbtxt")
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -79,26 +74,6 @@ def test_a_missing_file_is_named(tmp_path):
 def test_a_folder_that_cannot_be_written_is_named(graph, tmp_path):
     with pytest.raises(GraphError, match=r"g.pb: cannot be written"):
         write_graph_file(graph, tmp_path / "missing" / "g.pb")
-
-
-def test_a_file_of_another_kind_is_told_from_a_damaged_one(graph, tmp_path):
-    (tmp_path / "text.pb").write_text(str(graph))
-    with zipfile.ZipFile(tmp_path / "model.keras", "w") as archive:
-        archive.writestr("config.json", "{}")
-    (tmp_path / "saved_model.pb").write_bytes(
-        SavedModel(meta_graphs=[MetaGraphDef(graph_def=graph)]).SerializeToString()
-    )
-    info = MetaGraphDef.MetaInfoDef(meta_graph_version="v", any_info={"type_url": "u"})
-    (tmp_path / "g.meta").write_bytes(MetaGraphDef(meta_info_def=info, graph_def=graph).SerializeToString())
-    for name, fix in (
-        ("model.keras", "It looks like a Keras model: write it as a SavedModel with model.export(folder)"),
-        ("text.pb", "It is text: give it a name that ends in .pbtxt"),
-        ("saved_model.pb", f"It is a SavedModel's: name its folder, '{tmp_path}'"),
-        ("g.meta", "It holds a MetaGraphDef: write its graph_def to a file of its own"),
-    ):
-        with pytest.raises(GraphError) as refused:
-            read_graph_file(tmp_path / name)
-        assert refused.value.fix == fix
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):

@@ -26,7 +26,7 @@ NAMES = "_AMP_TF_METRIC_NAMES"  #: the metrics, a line each
 ANSWER = "metrics.json"
 _answer: dict[str, Any] = {"values": {}, "history": [], "failure": ""}
 _model: list[Any] = []  # that of the last fit
-_programs: list[tuple[ModuleType, str, str]] = []  # what ran as __main__, each with its file and its module's name
+_programs: list[tuple[ModuleType, str, str]] = []  # what ran as __main__, its path, its module's name
 _folder = ""  # in which Python was started
 
 
@@ -62,7 +62,8 @@ def _note_program() -> None:
     main = sys.modules["__main__"]
     if all(main is not known for known, _, _ in _programs):
         file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
-        _programs.append((main, os.path.realpath(file) if file else "", spec.name if spec else ""))
+        stem = os.path.splitext(os.path.realpath(file))[0].removesuffix(f"{os.sep}__init__") if file else ""
+        _programs.append((main, f"{os.sep}{stem}", spec.name if spec else ""))
 
 
 def _fit(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -113,17 +114,13 @@ def _function(name: str, at_exit: bool = False) -> Any:
     home, _, attribute = name.partition(":")
     if _folder not in sys.path:
         sys.path.append(_folder)
-    programs = [main for main, *known in _programs if _is_called(home, *known)]
+    # A program has its module's name, or that of its file. Asking Python would import its packages.
+    ending = os.sep + home.replace(".", os.sep)
+    programs = [main for main, stem, module in _programs if stem.endswith(ending) or home in ("__main__", module)]
     module = next((main for main in programs if hasattr(main, attribute)), None) or (*programs, None)[0]
     if module and not at_exit:
         return getattr(module, attribute, None)
     return getattr(module or importlib.import_module(home), attribute)
-
-
-def _is_called(home: str, file: str, module: str) -> bool:
-    """Whether a module's name is that of a program, or that of its file. Asking Python would import its packages."""
-    stem = os.path.splitext(file)[0].removesuffix(f"{os.sep}__init__")
-    return home in ("__main__", module) or f"{os.sep}{stem}".endswith(os.sep + home.replace(".", os.sep))
 
 
 def _takes_model(function: Callable[..., Any]) -> bool:

@@ -89,31 +89,18 @@ class Trade:
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """The result of a tuning.
+    """The result of a tuning."""
 
-    Attributes:
-        goal: what a good run is.
-        lock: what stays in float32; ``None`` where nothing was found that suffices.
-        float32: the metric's values in float32.
-        limit: the worst value that is good.
-        chosen: the outcome with the lock.
-        trades: all sets that were tried, most of the products in 16 bit first.
-        runs: how many there were.
-        proof: what is known of the lock beyond that it suffices, for people.
-        is_verified: whether the metric that nothing was chosen by is good, too.
-        notes: further notes.
-    """
-
-    goal: Goal
-    lock: Lock | None
-    float32: tuple[float, ...]
-    limit: float
-    chosen: Outcome | None
-    trades: tuple[Trade, ...]
-    runs: int
-    proof: str
-    is_verified: bool = True
-    notes: tuple[str, ...] = ()
+    goal: Goal  #: what a good run is
+    lock: Lock | None  #: what stays in float32; ``None`` where nothing was found that suffices
+    float32: tuple[float, ...]  #: the metric's values in float32
+    limit: float  #: the worst value that is good
+    chosen: Outcome | None  #: the outcome with the lock
+    trades: tuple[Trade, ...]  #: all sets that were tried, most of the products in 16 bit first
+    runs: int  #: how many there were
+    proof: str  #: what is known of the lock beyond that it suffices, for people
+    is_verified: bool = True  #: whether the metric that nothing was chosen by is good, too
+    notes: tuple[str, ...] = ()  #: further notes
 
     @property
     def best_trades(self) -> list[Trade]:

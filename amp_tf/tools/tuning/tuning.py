@@ -31,7 +31,7 @@ from amp_tf.reporting import files, process
 from amp_tf.tools import silent, some
 from amp_tf.tools.comparing import LIBRARIES
 from amp_tf.tools.comparing.training import CompareRequest, Training, install
-from amp_tf.tools.search import Found, Item, Items, OutOfRunsError, decisions_of, find_items, find_smallest, holds, rank
+from amp_tf.tools.search import Item, Items, OutOfRunsError, decisions_of, find_items, find_smallest, holds, rank
 from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, read_goal
 
 _MIXED, _COMPARISON = "mixed.json", "comparison.json"
@@ -84,15 +84,15 @@ class Tuning:
         """
 
         def suffices(items: Items) -> bool:
-            is_new = self.journal.get(Lock(decisions_of(items)).digest) is None
-            if is_new and len(self.journal) >= self.most_runs:
+            is_new = self.journal.runs.get(Lock(decisions_of(items)).digest) is None
+            if is_new and len(self.journal.runs) >= self.most_runs:
                 raise OutOfRunsError
             return self._is_good(self._try(items))
 
         float32 = self._measure_float32()
         mixed = self._measure_mixed()
         if self._is_good(mixed):
-            return self._result(Found((), is_minimal=True), float32, "")
+            return self._result((), float32, "")
         comparison = self.journal.read(_COMPARISON)
         if comparison is None:
             self.tell("comparing one step in float32 and in 16 bit")
@@ -109,8 +109,8 @@ class Tuning:
         # The decisions of the lock file, each with the parts that this program has.
         first = tuple(parts.get((one,), Item(one.name, (one,))) for one in self.before.decisions)
         order = [*known, *(item for item in ranked if item not in known)]
-        found = find_smallest(order, suffices, first)
-        return self._result(found, float32, _MINIMAL if found.is_minimal else _OPEN)
+        items, is_minimal = find_smallest(order, suffices, first)
+        return self._result(items, float32, _MINIMAL if is_minimal else _OPEN)
 
     def _measure_float32(self) -> tuple[float, ...]:
         """The metric in float32, twice, and the check that amp_tf alone changes nothing; sets the limit."""
@@ -153,9 +153,9 @@ class Tuning:
         return outcome
 
     def _once(self, run: str, way: Way, lock: Lock, what: str = "") -> Outcome:
-        known = self.journal.get(run)
+        known = self.journal.runs.get(run)
         if known is None:
-            number = len(self.journal) + 1
+            number = len(self.journal.runs) + 1
             known = self.program.run(way, lock)
             if known.report is not None and not lock.decisions and way is Way.LOCKED:
                 self.journal.write(_MIXED, known.report)
@@ -175,22 +175,22 @@ class Tuning:
     def _is_good(self, outcome: Outcome) -> bool:
         return self.goal.is_good(outcome.metrics.get(self.goal.metric), self._limit)
 
-    def _result(self, found: Found, float32: tuple[float, ...], proof: str) -> Tuned:
+    def _result(self, items: Items | None, float32: tuple[float, ...], proof: str) -> Tuned:
         goal, trades = self.goal, tuple(self._trades.values())
-        rest: dict[str, Any] = {"trades": trades, "runs": len(self.journal), "proof": proof}
-        if found.items is None:
+        rest: dict[str, Any] = {"trades": trades, "runs": len(self.journal.runs), "proof": proof}
+        if items is None:
             return Tuned(goal, None, float32, self._limit, None, **rest)
-        decisions = decisions_of(found.items)
-        chosen = self.journal.get(Lock(decisions).digest)
+        decisions = decisions_of(items)
+        chosen = self.journal.runs.get(Lock(decisions).digest)
         if chosen is None:  # all items, which were not tried one by one
-            chosen = self.journal.get(f"{Way.NOTHING.value}/1") or Outcome()
+            chosen = self.journal.runs.get(f"{Way.NOTHING.value}/1") or Outcome()
         facts = {
             "metric": goal.metric,
             "float32": list(float32),
-            "mixed": (self.journal.get(NO_LOCK.digest) or Outcome()).metrics.get(goal.metric),
+            "mixed": (self.journal.runs.get(NO_LOCK.digest) or Outcome()).metrics.get(goal.metric),
             "tuned": chosen.metrics.get(goal.metric),
             "limit": self._limit,
-            "runs": len(self.journal),
+            "runs": len(self.journal.runs),
         }
         findings = (self.journal.read(_COMPARISON) or {}).get("findings", ())
         said = {one["node"]: f"{one['kind']}: {one['why']}" for one in findings}
@@ -206,7 +206,7 @@ class Tuning:
         """Whether the metric is good that no choice was made by, and what it says."""
         if not self.held_out:
             return True, ()
-        float32 = [self.journal.get(f"{Way.FLOAT32.value}/{number}") or Outcome() for number in (1, 2)]
+        float32 = [self.journal.runs.get(f"{Way.FLOAT32.value}/{number}") or Outcome() for number in (1, 2)]
         known = [value for outcome in float32 if (value := outcome.metrics.get(self.held_out)) is not None]
         value = chosen.metrics.get(self.held_out)
         if not known or value is None:
@@ -229,46 +229,39 @@ class Journal:
 
     def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
         self.folder = folder.absolute()  # a function that is tuned may change the current folder
-        self._known: dict[str, Outcome] = {}
+        self.runs: dict[str, Outcome] = {}  #: the outcomes of those that were made
         fix = "Give the same command to go on with it, delete the folder, or name another lock file"
         with files.writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # programs print secrets
-            self._runs = (folder / _RUNS).open("a+")
+            self._file = (folder / _RUNS).open("a+")
             try:
-                fcntl.flock(self._runs, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this journal is gone
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this journal is gone
             except BlockingIOError:
                 what = "another process tunes there now"
                 raise ConfigError(what, where=str(folder), fix="Wait for it, or name another lock file") from None
             except OSError:  # a file system without locks
                 pass
-        self._runs.seek(0)
-        for line in self._runs:
+        self._file.seek(0)
+        for line in self._file:
             with contextlib.suppress(ValueError, KeyError, TypeError):  # cut off
                 row = json.loads(line)
                 run = row.pop("run")
-                self._known[run] = Outcome(**row)
+                self.runs[run] = Outcome(**row)
         before, now = self.read(_HEAD) or {}, json.loads(json.dumps(dict(head)))
-        if self._known and before != now:
+        if self.runs and before != now:
             other = ", ".join(name for name in now if before.get(name) != now[name])
             raise ConfigError(f"it holds the runs of another tuning (other {other})", where=str(folder), fix=fix)
         self.write(_HEAD, now)
 
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def get(self, run: str) -> Outcome | None:
-        """A run's outcome; ``None`` where it was not made yet."""
-        return self._known.get(run)
-
     def add(self, run: str, outcome: Outcome, *, is_fact: bool = True) -> None:
         """Keeps the outcome of a run; one that is no fact only as long as this process tunes."""
-        self._known[run] = dataclasses.replace(outcome, report=None)
-        row = {"run": run, **dataclasses.asdict(self._known[run])}
+        self.runs[run] = dataclasses.replace(outcome, report=None)
+        row = {"run": run, **dataclasses.asdict(self.runs[run])}
         del row["report"]
         if is_fact and not outcome.failure:
             with files.writing(self.folder):
-                self._runs.write(f"\n{json.dumps(row)}\n")  # behind a line that was cut off, too
-                self._runs.flush()
+                self._file.write(f"\n{json.dumps(row)}\n")  # behind a line that was cut off, too
+                self._file.flush()
 
     def read(self, name: str) -> Any:
         """The content of a file of JSON; ``None`` where there is none."""
@@ -284,7 +277,7 @@ class Journal:
 
     def remove(self) -> None:
         """Deletes the runs, which are not needed any more."""
-        self._runs.close()
+        self._file.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -386,9 +379,7 @@ class _Function:
             pass
         finally:
             training.patches.restore()
-        found = training.request.read_answer() or {}
-        comparison: Mapping[str, Any] | None = found.get("comparison")
-        return comparison
+        return (training.request.read_answer() or {}).get("comparison")
 
     def _call(self) -> Outcome:
         try:

@@ -96,10 +96,6 @@ class Counts:
     #: the models that are not watched, with the reason
     not_watched: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def reset(self) -> None:
-        """Starts over, for whoever trains several models that have nothing to do with each other."""
-        vars(self).update(vars(Counts()))
-
 
 counts = Counts()
 

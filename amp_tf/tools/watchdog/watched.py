@@ -250,7 +250,8 @@ class Watched:
             truth = self._held(self._in_float32, bad)
         self._restore(bad.before)
         if not truth.is_finite:
-            where = _find_nonfinite(bad.batch)
+            named = zip(_PLACES, bad.batch if isinstance(bad.batch, (tuple, list)) else (bad.batch,), strict=False)
+            where = " and ".join(name for name, place in named if any(map(_has_nonfinite, tf.nest.flatten(place))))
             why = f"its {where} holds nan or inf" if where else "its data is finite, so the model itself diverges there"
             reverts.tell_bad_data(self._number, why)
             return self._skipped(bad)
@@ -353,15 +354,9 @@ def _once_more(batch: Any, source: Any) -> Callable[[], Any]:
     return lambda: iter(dataset)
 
 
-def _find_nonfinite(batch: Any) -> str:
-    """Which of a batch's data hold nan or inf, such as ``"x and y"``; empty where none do."""
-
-    def has_nonfinite(leaf: Any) -> bool:
-        array = np.asarray(leaf.numpy() if hasattr(leaf, "numpy") else leaf)
-        return array.dtype.kind in "fc" and not np.isfinite(array).all()
-
-    named = zip(_PLACES, batch if isinstance(batch, (tuple, list)) else (batch,), strict=False)
-    return " and ".join(name for name, place in named if any(map(has_nonfinite, tf.nest.flatten(place))))
+def _has_nonfinite(leaf: Any) -> bool:
+    array = np.asarray(leaf.numpy() if hasattr(leaf, "numpy") else leaf)
+    return array.dtype.kind in "fc" and not np.isfinite(array).all()
 
 
 def _handles(variables: Iterable[Any]) -> list[Any]:

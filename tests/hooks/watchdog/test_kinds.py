@@ -201,10 +201,10 @@ NOT_WATCHED: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.fixture(autouse=True)
 def begin_anew() -> Iterator[None]:
-    reverts.counts.reset()
+    reverts.counts = reverts.Counts()
     yield
     vars(tf_keras.src.backend._SEED_GENERATOR).pop("generator", None)  # or later tests would draw from it
-    reverts.counts.reset()
+    reverts.counts = reverts.Counts()
 
 
 def train(make: Callable[[], Any], folder: Path, precision: str, *, watchdog: bool) -> dict[str, Any]:

@@ -96,10 +96,10 @@ class Sloped(keras.layers.Layer):
 
 @pytest.fixture(autouse=True)
 def begin_anew() -> Iterator[None]:
-    reverts.counts.reset()
+    reverts.counts = reverts.Counts()
     yield
     reverts.end()
-    reverts.counts.reset()
+    reverts.counts = reverts.Counts()
 
 
 def train(
@@ -274,7 +274,7 @@ def test_where_the_comparison_fails_all_layers_of_the_step_and_no_others_are_rev
 ) -> None:
     monkeypatch.setattr(reverts, "compare", fail)
     train(tmp_path / "before.lock", Pair(name="weak"), at=1)  # whose layers are no layers of the next model
-    reverts.counts.reset()
+    reverts.counts = reverts.Counts()
     model = train(tmp_path / "a.lock")
     assert made(model) == 6
     assert reverts.counts.reverts == 1
