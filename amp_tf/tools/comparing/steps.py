@@ -27,9 +27,9 @@ _BATCHES = "Pass rows such as [(x, y), …], or a tf.data.Dataset"
 def check_settings(config: AmpConfig | None, steps: int, nodes: str | None = None) -> AmpConfig:
     """Checks the arguments, by a ConfigError; returns the configuration, by default the environment's."""
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise ConfigError(f"{steps!r} is not a number of batches", where="compare(steps=…)", fix="Write 1 or more")
+        raise ConfigError(f"{steps!r} is not a number of batches", where="steps", fix="Write 1 or more")
     if nodes is not None:
-        check_pattern(nodes, where="compare(nodes=…)")
+        check_pattern(nodes, where="nodes")
     return AmpConfig.from_env() if config is None else check_config(config, where="compare(config)")
 
 
