@@ -70,8 +70,8 @@ class Comparison:
     precision: Precision  #: the 16-bit type
     batches: int  #: how many were run
     loss_scale: float  #: by which the loss was multiplied
-    converted: int  #: nodes in 16 bit, and all
-    total: int  #: nodes in 16 bit, and all
+    converted: int  #: nodes in 16 bit
+    total: int  #: nodes, in 16 bit or not
     outputs: tuple[Output, ...]  #: the verdict on each output of the step
     nodes: tuple[NodeError, ...]  #: the nodes that were measured, sources before their readers
     #: where it goes wrong, ranked by the effect on the outputs; empty if the model is healthy
