@@ -68,7 +68,7 @@ def write(most_seconds: float = float("inf")) -> None:
         gc.disable()  # one pass over TensorFlow's objects takes longer than the report
         try:
             seconds = min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds()))
-            document = summary.report().document(seconds=seconds)
+            document = summary.report().to_dict(seconds=seconds)
             name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
             Path(folder).mkdir(parents=True, exist_ok=True)
             files.put(Path(folder) / f"{name}.json", json.dumps(document))

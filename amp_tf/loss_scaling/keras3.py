@@ -15,7 +15,7 @@ from keras.src.optimizers import base_optimizer
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import replicas
 from amp_tf.loss_scaling.calls import scaled_step
-from amp_tf.loss_scaling.finite import NormClip, check_any
+from amp_tf.loss_scaling.finite import check_any, clips_norm
 from amp_tf.loss_scaling.scaler import InnerSettings, Memory, SavedScale, Scaler, ScalingMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, build_schedule, usable_scale
 
@@ -142,7 +142,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         self._scaler.step(
             gradients,
             lambda strategy, grads: _apply(strategy, inner, method, grads, variables),
-            norm_clip=NormClip.of(_parts_of(inner)),
+            clips_norm=clips_norm(_parts_of(inner)),
             headroom=max(getattr(part, _ACCUMULATION, None) or 1 for part in _parts_of(inner)) * replicas.count(),
             variables=variables,
         )

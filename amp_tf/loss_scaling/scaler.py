@@ -18,16 +18,10 @@ import tensorflow as tf
 from absl import logging
 
 from amp_tf.loss_scaling import finite, ledger, replicas
-from amp_tf.loss_scaling.calls import Calls, Gradients, is_inner_call, note_place, note_scaled, places, scaled_step
+from amp_tf.loss_scaling.calls import NEVER_SCALED, Calls, is_inner_call, note_place, note_scaled, places, scaled_step
 from amp_tf.loss_scaling.ledger import SkipFacts, Status
 from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, State, check_scale
 
-_LEFT_ALONE = {
-    Gradients.LEFT_TO_LOOP: "get_scaled_loss was called without get_unscaled_gradients",
-    Gradients.NEVER_SCALED: (
-        "apply_gradients was called but the loss was never scaled, so small gradients are lost in float16"
-    ),
-}
 _TWO_LINES = (
     "Add two lines to the training step:\n"
     "    scaled_loss = optimizer.scale_loss(loss)              # inside the GradientTape\n"
@@ -169,14 +163,13 @@ class Scaler:
         Warns once where no loss was scaled; ``where`` names the optimizer, and ``fix`` says what to do.
         """
         given = [finite.as_tensor(gradient, v) for gradient, v in zip(gradients, variables, strict=True)]
-        kind = self.calls.judge(given)
-        if kind is not Gradients.NEVER_SCALED:
+        divides, wrong = self.calls.judge(given)
+        if wrong != NEVER_SCALED:
             self._enter()
-        if kind in _LEFT_ALONE and not self._has_warned:
+        if wrong and not self._has_warned:
             self._has_warned = True
-            what = _LEFT_ALONE[kind]
-            logging.warning("amp_tf: %s: %s; the gradients are applied as they are. %s", where, what, fix)
-        return self.unscale(given, is_scaled) if kind is Gradients.SCALED else given
+            logging.warning("amp_tf: %s: %s; the gradients are applied as they are. %s", where, wrong, fix)
+        return self.unscale(given, is_scaled) if divides else given
 
     def unscaled_pairs(self, pairs: Sequence[tuple[Any, Any]], **judging: Any) -> list[tuple[Any, Any]]:
         """As :meth:`unscaled`, for pairs of gradient and variable, of which there must be one."""
@@ -189,7 +182,7 @@ class Scaler:
         gradients: Sequence[Any],
         take: Callable[[Any, Any], Any],
         *,
-        norm_clip: finite.NormClip = finite.NormClip.NONE,
+        clips_norm: bool = False,
         headroom: float = 1.0,
         variables: Sequence[Any] = (),
         arguments: Any = (),
@@ -198,7 +191,7 @@ class Scaler:
 
         ``take`` is as in :func:`amp_tf.loss_scaling.replicas.decide_together`; it is called with the gradients, of
         which those that are ``None`` stay so, or (gradients, arguments) where there is a nest of further ones, each
-        replica's own. ``norm_clip`` and ``headroom`` are as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`;
+        replica's own. ``clips_norm`` and ``headroom`` are as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`;
         ``variables`` are what the gradients are for, so that a skipped step can name them.
 
         Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
@@ -228,7 +221,7 @@ class Scaler:
         flag, data, parts = self._take_loss()
         value = finite.total(parts) if self.guard is not None else 0.0
         is_loss_nonfinite = tf.constant(False) if flag is None else flag
-        found = replicas.Nonfinite(finite.find_nonfinite(present, norm_clip, headroom), is_loss_nonfinite, value)
+        found = replicas.Nonfinite(finite.find_nonfinite(present, clips_norm, headroom), is_loss_nonfinite, value)
         with scaled_step():
             return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped, judge=judged)
 

@@ -96,8 +96,8 @@ class _Scaling(ScalingMethods):
                     del own[name]
                 own.update(before)
 
-        norm_clip = finite.NormClip.of([self._optimizer])
-        return self._scaler.step(gradients, on_each, norm_clip=norm_clip, variables=variables)
+        clips_norm = finite.clips_norm([self._optimizer])
+        return self._scaler.step(gradients, on_each, clips_norm=clips_norm, variables=variables)
 
 
 def _summed(aggregate: Callable[[Any], Any], pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

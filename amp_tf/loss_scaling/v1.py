@@ -9,7 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
 from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, accepted
@@ -50,11 +49,8 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         first = 0 if variable is self.good_steps else first
         return tf.cond(variable.is_initialized(), variable.read_value, lambda: tf.constant(first, variable.dtype))
 
-    def update(self, grads: Any) -> Any:  # which TensorFlow's own wrapper calls: this scale was passed to that one
-        what = "this loss scale works only inside amp_tf's own wrapper"
-        raise ConfigError(
-            what, where="tf.compat.v1 loss scale", fix="Wrap the optimizer with amp_tf.LossScaleOptimizer"
-        )
+    def update(self, grads: Any) -> Any:
+        raise NotImplementedError("This loss scale works only inside amp_tf.LossScaleOptimizer.")
 
     def get_config(self) -> dict[str, Any]:
         return {"initial_loss_scale": self.schedule.initial_state().scale}
@@ -160,9 +156,6 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         if name in self._base_methods:
             return functools.partial(self._base_methods[name], self._optimizer)
         return getattr(self._optimizer, name)  # type: ignore[no-any-return]
-
-    def _doing_dynamic_loss_scaling(self) -> bool:
-        return self.schedule.skips_nonfinite
 
 
 wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimizer``

@@ -26,39 +26,14 @@ _UNREMARKABLE = {"operations": 0.0, "bytes": 0.0, "runs": 1.0}
 
 
 def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> dict[str, Any]:
-    """What a document says of graphs.
-
-    Args:
-        graphs: the reports of some.
-        seconds: the time limit: as many blockers are tried as fit in.
-    """
+    """What a document says of graphs; as many blockers are tried as fit in some seconds."""
     end = time.monotonic() + seconds
     found = list(map(GraphFigures, graphs))
     known = [graph for graph in found if graph.report.basis is not None]
     rows = [_graph(graph) for graph in found]
     figures_found, ops = _figures(known) if known else None, _ops(found)
     blockers, together = find_blockers(known, seconds=end - time.monotonic())
-    return {
-        "figures": figures_found,
-        "ops": ops,
-        "blockers": [
-            {
-                "kind": blocker.root.kind,
-                "what": blocker.root.what,
-                "nodes": blocker.nodes,
-                "operations": blocker.operations,
-                "example": blocker.example,
-                "gain": blocker.gain,
-                "gain_products": blocker.products,
-                "gain_nodes": blocker.converted,
-                "remedy": blocker.root.remedy,
-            }
-            for blocker in blockers
-        ],
-        "together": together
-        and {"roots": [{"kind": r.kind, "what": r.what} for r in together.roots], "gain": together.gain},
-        "graphs": rows,
-    }
+    return {"figures": figures_found, "ops": ops, "blockers": blockers, "together": together, "graphs": rows}
 
 
 def _figures(graphs: Sequence[GraphFigures]) -> dict[str, Any]:
@@ -147,8 +122,8 @@ def _nodes(graph: GraphFigures) -> Iterator[dict[str, Any]]:
     precision = (graph.report.precision or Precision.FLOAT32).value
     columns: dict[str, list[float]] = {}
     if graph.report.basis is not None:
-        found = graph.figures
-        arrays = {"operations": found.operations, "bytes": found.bytes(graph.is_f16), "runs": found.runs}
+        found, sizes = graph.figures, np.where(graph.is_f16, 2, 4)
+        arrays = {"operations": found.operations, "bytes": found.elements * sizes, "runs": found.runs}
         columns = {name: array.tolist() for name, array in arrays.items()}
     for node, reason in enumerate(graph.reasons):
         row: dict[str, Any] = {
@@ -186,6 +161,6 @@ def _cast(graph: GraphFigures, cast: InsertedCast) -> dict[str, Any]:
         "to": f16 if cast.to_f16 else "float32",
         "readers": cast.readers,
         "runs": float(graph.figures.runs[cast.node]),
-        "bytes": None if elements is None else elements * figures.CAST_BYTES,
+        "bytes": None if elements is None else elements * (4 + 2),
         "estimated_ms": None if taken is None else taken / _NS_PER_MS,
     }

@@ -25,30 +25,19 @@ GRAPH_WEIGHT = 16  # the memory of a graph's report beside its nodes, in nodes
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """Counts since the process began.
+    """Counts since the process began."""
 
-    Attributes:
-        graphs: graphs and function bodies by the way they came, ``"grappler"`` or ``"xla"``.
-        total: nodes seen.
-        converted: nodes converted.
-        casts: casts inserted.
-        products: how much of the work of matrix products and convolutions is 16 bit.
-        precisions: the 16-bit types in use.
-        unmatched: name rules that matched no node of any graph.
-        locked: what was found for each decision of the lock file, the surest of all graphs.
-        of_scopes: the patterns of scopes, each with whether it matched a node of any graph.
-        fused: products that stay in float32 because TensorFlow fused them.
-    """
-
+    #: graphs and function bodies by the way they came, ``"grappler"`` or ``"xla"``
     graphs: dict[str, int] = dataclasses.field(default_factory=dict)
-    total: int = 0
-    converted: int = 0
-    casts: int = 0
+    total: int = 0  #: nodes seen
+    converted: int = 0  #: nodes converted
+    casts: int = 0  #: casts inserted
     products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
-    precisions: tuple[Precision, ...] = ()
-    unmatched: tuple[str, ...] = ()
-    locked: tuple[Match, ...] = ()
-    fused: int = 0
+    precisions: tuple[Precision, ...] = ()  #: the 16-bit types in use
+    unmatched: tuple[str, ...] = ()  #: name rules that matched no node of any graph
+    locked: tuple[Match, ...] = ()  #: what was found for each decision of the lock file, the surest of all graphs
+    fused: int = 0  #: products that stay in float32 because TensorFlow fused them
+    #: the patterns of scopes, each with whether it matched a node of any graph
     of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
     @property
@@ -112,13 +101,9 @@ class Ledger:
             self._totals = Totals()
 
     def record(self, new: RewriteReport, *, way: str) -> None:
-        """Adds the report of one rewrite.
+        """Adds the report of one rewrite, whose graphs came by ``"grappler"`` or ``"xla"``.
 
         TensorFlow passes a graph to its optimizers more than once. A second visit is kept only if it converted more.
-
-        Args:
-            new: the report.
-            way: how its graphs came: ``"grappler"`` or ``"xla"``.
         """
         kept = [dataclasses.replace(graph, way=way) for graph in new.graphs if graph.converted or not graph.is_revisit]
         with self._lock:

@@ -92,29 +92,6 @@ def _unknown(argument: str, asked: str, known: Sequence[str]) -> ConfigError:
 
 
 @dataclasses.dataclass(frozen=True)
-class ProcessFacts:
-    """What a report says of the process it was made in, as its document has it.
-
-    Attributes:
-        process: program, process number, host, seconds since amp_tf began, versions.
-        totals: graphs by the way they came, nodes, nodes converted, casts: those included whose graphs are not kept.
-        settings: each setting in force: field, value, and where it came from.
-        devices: the type of each device, and what else is known of it.
-        hooks: those that failed, rewrites that failed, and why amp_tf is off.
-        loss_scales: one curve for each scaler.
-        steps: what steps of each kind took, as the program ran them.
-    """
-
-    process: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    totals: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    settings: Sequence[Mapping[str, Any]] = ()
-    devices: Sequence[Mapping[str, Any]] = ()
-    hooks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    loss_scales: Sequence[Mapping[str, Any]] = ()
-    steps: Sequence[Mapping[str, Any]] = ()
-
-
-@dataclasses.dataclass(frozen=True)
 class RewriteReport:
     """Everything that one rewrite, or one process, converted and left alone.
 
@@ -122,13 +99,13 @@ class RewriteReport:
         graphs: the graphs and function bodies, in the order in which they were rewritten.
         summary: of a process, the line that it prints at exit; else empty. It also says what no graph shows: rewrites
             that failed, and why amp_tf is off.
-        facts: of a process, what a report says beside its graphs.
+        facts: what a document says beside its graphs of the process that it was made in, by its keys there.
         weights: of a SavedModel that was converted with 16-bit weights, which variables those are.
     """
 
     graphs: tuple[GraphReport, ...] = ()
     summary: str = dataclasses.field(default="", compare=False)
-    facts: ProcessFacts | None = dataclasses.field(default=None, repr=False, compare=False)
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     weights: Weights | None = dataclasses.field(default=None, repr=False)
 
     @property
@@ -214,12 +191,11 @@ class RewriteReport:
         text = render(self.summary or summary, self.nodes)
         return text if self.weights is None else f"{text}\n{self.weights}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain data, for JSON; ``schema_version`` is that of its form."""
-        return self.document()
+    def to_dict(self, *, seconds: float = math.inf) -> dict[str, Any]:
+        """The report as plain data, for JSON; ``schema_version`` is that of its form.
 
-    def document(self, *, seconds: float = math.inf) -> dict[str, Any]:
-        """As :meth:`to_dict`, with as many blockers tried as fit in some seconds."""
+        As many blockers are tried as fit in some seconds.
+        """
         from amp_tf.reporting.document import describe
         from amp_tf.reporting.files import KIND, SCHEMA_VERSION
         from amp_tf.reporting.text import why_no_node
@@ -233,7 +209,9 @@ class RewriteReport:
             "precisions": [precision.value for precision in self.precisions],
             "why_nothing": why_no_node(self.why_nothing) if self.why_nothing else None,
             "summary": self.summary,
-            **dataclasses.asdict(self.facts or ProcessFacts()),
+            **{name: {} for name in ("process", "totals", "hooks")},
+            **dict.fromkeys(("settings", "devices", "loss_scales", "steps"), ()),
+            **self.facts,
             **describe(self.graphs, seconds=seconds),
             **({} if self.weights is None else {"weights": [one.to_row() for one in self.weights.variables]}),
         }
@@ -264,7 +242,7 @@ class RewriteReport:
         except ImportError as error:
             raise ImportError("RewriteReport.to_dataframe needs pandas: pip install pandas") from error
 
-        graphs = self.document(seconds=0)["graphs"]  # no blockers are tried for it
+        graphs = self.to_dict(seconds=0)["graphs"]  # no blockers are tried for it
         rows = [
             {"function": graph["function"], "way": graph["way"], **node} for graph in graphs for node in graph["nodes"]
         ]
@@ -295,23 +273,14 @@ class Kept(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class StoredVariable:
-    """A float32 variable of a model, as the checkpoint has it.
+    """A float32 variable of a model, as the checkpoint has it."""
 
-    Attributes:
-        name: its name; where nothing tells it, its key.
-        key: of its values in the checkpoint.
-        shape: its shape.
-        precision: in which it is stored now.
-        kept: why that is float32; ``None`` where it is not.
-        where: the node that kept it, if one did.
-    """
-
-    name: str
-    key: str
+    name: str  #: where nothing tells it, its key
+    key: str  #: of its values in the checkpoint
     shape: tuple[int, ...]
-    precision: Precision
-    kept: Kept | None = None
-    where: str = ""
+    precision: Precision  #: in which it is stored now
+    kept: Kept | None = None  #: why that is float32; ``None`` where it is not
+    where: str = ""  #: the node that kept it, if one did
 
     @property
     def size(self) -> int:
