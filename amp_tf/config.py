@@ -145,18 +145,12 @@ class AmpConfig:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, without: Iterable[str] = ()) -> AmpConfig:
-        """The settings that the environment asks for.
+        """The settings that the environment asks for, by default that of the process, ``without`` some fields.
 
-        Args:
-            environ: a mapping such as ``os.environ``, which is the default.
-            without: fields whose variables are ignored.
-
-        Raises:
-            ConfigError: variables have invalid values; the message names each, its value and all valid ones.
+        A ConfigError names each variable that has an invalid value, that value and all valid ones.
         """
-        without = frozenset(without)
-        values: dict[str, Any] = {}
-        for row, value in _read(environ, (row for row in ENV_VARS if row.field and row.field not in without)):
+        left_out, values = (None, *without), dict[str, Any]()
+        for row, value in _read(environ, (row for row in ENV_VARS if row.field not in left_out)):
             field = str(row.field)
             if isinstance(value, tuple):  # an old and a new name may both be set, and both count
                 value = (*values.get(field, ()), *value)

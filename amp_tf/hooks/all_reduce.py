@@ -53,7 +53,7 @@ _SETTINGS_SECONDS = 600.0  # until all workers have reached the same step
 
 _lock = threading.Lock()
 _config: AmpConfig | None = None
-_patches, _patches_of_sums = Patches(), Patches()
+_patches = Patches()
 _elements = {"narrow": 0, "wide": 0}
 _is_announced = False
 _agreed: AmpConfig | None = None  # the settings that were compared last
@@ -70,11 +70,9 @@ def install(config: AmpConfig) -> None:
     _patches.put(extended, "_initialize_multi_worker", calling(_connect))
     _patches.put(distribute_lib.StrategyBase, "run", calling(_run))
     _try(_announce)  # the program may have connected before it turned amp_tf on
-    if config.allreduce == "float32":
-        _patches_of_sums.restore()
-    else:
-        _patches_of_sums.put(distribute_lib.ReplicaContextBase, "all_reduce", calling(_all_reduce))
-        _patches_of_sums.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", calling(_batch_reduce_to))
+    if config.allreduce != "float32":
+        _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", calling(_all_reduce))
+        _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", calling(_batch_reduce_to))
         summary.add_part(_summary_part)
 
 
@@ -83,7 +81,6 @@ def uninstall() -> None:
     global _config
     _config = None
     _patches.restore()
-    _patches_of_sums.restore()
 
 
 def is_carried_narrow(tensor: Any) -> bool:
@@ -110,7 +107,10 @@ def _all_reduce(original: Any, context: Any, reduce_op: Any, value: Any, options
         sums = [total / context.num_replicas_in_sync for total in sums]
     others = original(context, reduce_op, [flat[number] for number in rest], options) if rest else []
     results = dict(zip([*chosen, *rest], [*sums, *others], strict=True))
-    _count(flat, chosen)
+    with _lock:
+        for number, tensor in enumerate(flat):
+            size = tensor.shape.num_elements() if tf.is_tensor(tensor) else 0
+            _elements["narrow" if number in chosen else "wide"] += size or 0
     return tf.nest.pack_sequence_as(value, [results[number] for number in range(len(flat))])
 
 
@@ -181,7 +181,7 @@ def _narrow_type(strategy: Any) -> Any:
     from tensorflow.python.distribute import cross_device_ops, mirrored_strategy
 
     config = _config
-    if config is None or config.allreduce == "float32":  # somebody wrapped our patch, and then it was taken back
+    if config is None or config.allreduce == "float32":  # by now
         return None
     extended, name = strategy.extended, type(strategy).__name__
     if not isinstance(extended, mirrored_strategy.MirroredExtended):  # MultiWorkerMirroredStrategy's is one
@@ -198,15 +198,6 @@ def _narrow_type(strategy: Any) -> Any:
 
 def _warn(strategy: str, what: str, fix: str) -> None:
     notices.warn_once(f"all_reduce.{strategy}", what, where=ALLREDUCE_VAR, fix=fix)
-
-
-def _count(flat: list[Any], chosen: list[int]) -> None:
-    import tensorflow as tf
-
-    with _lock:
-        for number, tensor in enumerate(flat):
-            size = tensor.shape.num_elements() if tf.is_tensor(tensor) else 0
-            _elements["narrow" if number in chosen else "wide"] += size or 0
 
 
 def _summary_part() -> str:

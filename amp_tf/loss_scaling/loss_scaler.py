@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from amp_tf.errors import CallOrderError
-from amp_tf.loss_scaling import check_settings, finite, replicas
+from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
 from amp_tf.loss_scaling.scaler import Memory, Scaler, StateMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, ScheduleSettings, build_schedule
@@ -55,7 +55,6 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         **settings: Unpack[ScheduleSettings],
     ) -> None:
         super().__init__(name=name)
-        check_settings("LossScaler", settings)
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
         start = schedule.initial_state()
         with tf.init_scope():

@@ -29,7 +29,8 @@ import operator
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypedDict
 
-from amp_tf.values import check_count, invalid
+from amp_tf.errors import ConfigError
+from amp_tf.values import check_bool, check_count, invalid
 
 DEFAULT_INITIAL_SCALE = 2.0**15
 DEFAULT_GROWTH_STEPS = 2000
@@ -184,9 +185,9 @@ class DynamicScale(Schedule):
         _check_range("initial_scale", self.initial_scale, self.min_scale, self.max_scale)
         check_count(self.growth_steps, where=f"{_WHERE}dynamic_growth_steps")
         check_count(self.hysteresis, where=f"{_WHERE}hysteresis")
-        if not 1.0 < self.growth_factor < float("inf"):
+        if not isinstance(self.growth_factor, numbers.Real) or not 1.0 < self.growth_factor < float("inf"):
             raise invalid(self.growth_factor, f"{_WHERE}growth_factor", "a finite number above 1")
-        if not 0.0 < self.backoff_factor < 1.0:
+        if not isinstance(self.backoff_factor, numbers.Real) or not 0.0 < self.backoff_factor < 1.0:
             raise invalid(self.backoff_factor, f"{_WHERE}backoff_factor", "a number above 0 and below 1")
 
     def initial_state(self) -> State:
@@ -241,9 +242,13 @@ def build_schedule(
     with the other settings; ``dynamic_growth_steps`` is Keras' name for its ``growth_steps``. A value outside its range
     is a ConfigError that names the setting, the value and the valid ones.
     """
-    if not enabled:
+    for name in settings:
+        if name not in ScheduleSettings.__annotations__:
+            known = ", ".join(("initial_scale", "dynamic_growth_steps", *ScheduleSettings.__annotations__))
+            raise ConfigError(f"there is no setting {name!r}", where="loss scaling", fix=f"The settings are: {known}")
+    if not check_bool(enabled, where=f"{_WHERE}enabled"):
         return NoScale()
-    if not dynamic:
+    if not check_bool(dynamic, where=f"{_WHERE}dynamic"):
         return FixedScale(_plain(initial_scale))
     plain = {name: _plain(value) for name, value in settings.items()}
     return DynamicScale(_plain(initial_scale), dynamic_growth_steps, **plain)

@@ -66,21 +66,6 @@ class Totals:
         )
 
 
-class _Shelf:
-    """The last graphs, limited by their number of nodes; at least the very last one."""
-
-    def __init__(self, max_nodes: int) -> None:
-        self._max_nodes = max_nodes
-        self._weight = 0
-        self.graphs: collections.deque[tuple[int, GraphReport]] = collections.deque()
-
-    def add(self, number: int, graph: GraphReport) -> None:
-        self.graphs.append((number, graph))
-        self._weight += _weight(graph)
-        while self._weight > self._max_nodes and len(self.graphs) > 1:
-            self._weight -= _weight(self.graphs.popleft()[1])
-
-
 def _weight(graph: GraphReport) -> int:
     return graph.total * (1 if graph.basis is None else 1 + BASIS_WEIGHT) + GRAPH_WEIGHT
 
@@ -95,8 +80,8 @@ class Ledger:
     def reset(self) -> None:
         """Forgets everything, for notebooks that measure one model after the other."""
         with self._lock:
-            self._converted = _Shelf(MAX_CONVERTED)
-            self._untouched = _Shelf(MAX_UNTOUCHED)
+            self._converted: collections.deque[tuple[int, GraphReport]] = collections.deque()  # the last, by number
+            self._untouched: collections.deque[tuple[int, GraphReport]] = collections.deque()
             self._count = 0
             self._totals = Totals()
 
@@ -110,12 +95,15 @@ class Ledger:
             for graph in kept:
                 self._count += 1
                 self._totals = self._totals.plus(graph)
-                (self._converted if graph.converted else self._untouched).add(self._count, graph)
+                shelf, most = (self._converted, MAX_CONVERTED) if graph.converted else (self._untouched, MAX_UNTOUCHED)
+                shelf.append((self._count, graph))
+                while len(shelf) > 1 and sum(_weight(kept) for _, kept in shelf) > most:
+                    shelf.popleft()
 
     def report(self) -> RewriteReport:
         """The graphs that are kept, in the order in which they came."""
         with self._lock:
-            numbered = [*self._converted.graphs, *self._untouched.graphs]
+            numbered = [*self._converted, *self._untouched]
         return RewriteReport(tuple(graph for _, graph in sorted(numbered, key=lambda entry: entry[0])))
 
     def totals(self) -> Totals:
