@@ -92,11 +92,9 @@ class LossScaleMonitor:
         self._has_complained = False
 
     def set_model(self, model: Any) -> None:
-        """Called by Keras."""
         self.model = model
 
     def set_params(self, params: Any) -> None:
-        """Called by Keras."""
         self.params = params
 
     def on_train_begin(self, logs: Any = None) -> None:

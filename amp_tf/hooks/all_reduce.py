@@ -20,6 +20,7 @@ coordination service. Where settings differ, every worker stops there, before an
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -69,7 +70,8 @@ def install(config: AmpConfig) -> None:
     extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
     _patches.put(extended, "_initialize_multi_worker", calling(_connect))
     _patches.put(distribute_lib.StrategyBase, "run", calling(_run))
-    _try(_announce)  # the program may have connected before it turned amp_tf on
+    with _surviving():
+        _announce()  # the program may have connected before it turned amp_tf on
     if config.allreduce != "float32":
         _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", calling(_all_reduce))
         _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", calling(_batch_reduce_to))
@@ -107,10 +109,7 @@ def _all_reduce(original: Any, context: Any, reduce_op: Any, value: Any, options
         sums = [total / context.num_replicas_in_sync for total in sums]
     others = original(context, reduce_op, [flat[number] for number in rest], options) if rest else []
     results = dict(zip([*chosen, *rest], [*sums, *others], strict=True))
-    with _lock:
-        for number, tensor in enumerate(flat):
-            size = tensor.shape.num_elements() if tf.is_tensor(tensor) else 0
-            _elements["narrow" if number in chosen else "wide"] += size or 0
+    _count(flat, chosen)
     return tf.nest.pack_sequence_as(value, [results[number] for number in range(len(flat))])
 
 
@@ -200,6 +199,15 @@ def _warn(strategy: str, what: str, fix: str) -> None:
     notices.warn_once(f"all_reduce.{strategy}", what, where=ALLREDUCE_VAR, fix=fix)
 
 
+def _count(flat: list[Any], chosen: list[int]) -> None:
+    import tensorflow as tf
+
+    with _lock:
+        for number, tensor in enumerate(flat):
+            size = tensor.shape.num_elements() if tf.is_tensor(tensor) else 0
+            _elements["narrow" if number in chosen else "wide"] += size or 0
+
+
 def _summary_part() -> str:
     config = _config
     if config is None or config.allreduce == "float32":
@@ -212,15 +220,18 @@ def _summary_part() -> str:
 
 def _connect(original: Any, *args: Any, **kwargs: Any) -> Any:
     result = original(*args, **kwargs)
-    _try(_announce)
+    with _surviving():
+        _announce()
     return result
 
 
 def _run(original: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> Any:
     global _agreed
     if _config is not _agreed:
-        _agreed = _config
-        if difference := _try(_compare):
+        _agreed, difference = _config, ""
+        with _surviving():
+            difference = _compare()
+        if difference:
             raise ConfigError(
                 difference,
                 where=f"MultiWorkerMirroredStrategy, {_name(_key(_server()))}",
@@ -230,15 +241,12 @@ def _run(original: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> Any:
     return original(strategy, *args, **kwargs)
 
 
-def _try(action: Callable[[], str]) -> str:
-    """The result of an action; where it fails, an empty string and one warning, and the program goes on."""
+def _surviving() -> contextlib.AbstractContextManager[None]:
     what, where = "the settings of the workers are not compared", "MultiWorkerMirroredStrategy"
-    with notices.surviving("workers", what, where=where, fix="Set the same ones for each worker"):
-        return action()
-    return ""
+    return notices.surviving("workers", what, where=where, fix="Set the same ones for each worker")
 
 
-def _announce() -> str:
+def _announce() -> None:
     """Tells the other workers that amp_tf is on here, if this process is a worker that is connected."""
     global _is_announced
     from tensorflow.python.eager import context
@@ -247,7 +255,6 @@ def _announce() -> str:
         if not _is_announced and (server := _server()) is not None:
             context.context().set_config_key_value(_key(server), "on")
             _is_announced = True
-    return ""
 
 
 def _compare() -> str:

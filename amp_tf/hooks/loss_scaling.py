@@ -30,7 +30,7 @@ _MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains
 _CALLBACKS = 5  #: the position of ``callbacks`` among the arguments of ``fit`` after the model, in both libraries
 
 # The wrappers that no user wrote.
-_wrapped_here: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_wrapped_here: weakref.WeakSet[Any] = weakref.WeakSet()
 
 _patches = Patches()
 _config: AmpConfig | None = None  # none where nothing is scaled
@@ -127,11 +127,11 @@ def _patch(library: str) -> None:
 
 def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     given: Any = args[0] if args else kwargs.get("optimizer")
-    if _is_wrapped_here(given):  # model.compile(model.optimizer): saved configurations keep the bare one
+    if given in _wrapped_here:  # model.compile(model.optimizer): saved configurations keep the bare one
         bare = given.inner_optimizer
         args, kwargs = ((bare, *args[1:]), kwargs) if args else (args, {**kwargs, "optimizer": bare})
     result = compile(model, *args, **kwargs)
-    if _is_wrapped_here(given):
+    if given in _wrapped_here:
         with model.distribute_strategy.scope():
             model.optimizer = given
     elif kwargs.get("auto_scale_loss", True):
@@ -139,19 +139,15 @@ def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
             if should_scale(getattr(model, "optimizer", None)):
                 with model.distribute_strategy.scope():
                     model.optimizer = LossScaleOptimizer(model.optimizer)
-                _wrapped_here[id(model.optimizer)] = model.optimizer
+                _wrapped_here.add(model.optimizer)
     return result
-
-
-def _is_wrapped_here(optimizer: Any) -> bool:
-    return optimizer is not None and _wrapped_here.get(id(optimizer)) is optimizer
 
 
 def _model_metadata(registered_name: Any, model_metadata: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     """The metadata of .h5 files and tf_keras' SavedModels, with the bare optimizer's name, as in .keras files."""
     metadata = model_metadata(model, *args, **kwargs)
     training = metadata.get("training_config", {})
-    if "optimizer_config" in training and _is_wrapped_here(model.optimizer):
+    if "optimizer_config" in training and model.optimizer in _wrapped_here:
         bare = model.optimizer.inner_optimizer
         training["optimizer_config"] = {"class_name": registered_name(type(bare)), "config": bare.get_config()}
     return metadata

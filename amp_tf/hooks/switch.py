@@ -103,8 +103,8 @@ class Handle(contextlib.AbstractContextManager["Handle"]):
         self._active = active
 
     def __repr__(self) -> str:
-        fields = ((field, getattr(self.config, field.name)) for field in dataclasses.fields(AmpConfig))
-        settings = ", ".join(f"{field.name}={value!r}" for field, value in fields if value != field.default)
+        fields = vars(self.config).items()
+        settings = ", ".join(f"{name}={value!r}" for name, value in fields if value != getattr(AmpConfig, name))
         state = "under later settings" if any(active is self._active for active in _switch.stack) else "off"
         return f"<amp_tf.Handle({settings}), {'on' if _switch.active is self._active else state}>"
 

@@ -51,7 +51,7 @@ class _Made:
 
 
 class Calls:
-    """Records the calls of one scaler in this process; a copy starts anew."""
+    """Records the calls of one scaler in this process."""
 
     def __init__(self) -> None:
         self.is_used = False  #: whether any loss was scaled
@@ -59,12 +59,6 @@ class Calls:
         # Tensors that unscale was given and returned, by id, as long as they live.
         self._given: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._returned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
 
     def note_scale(self, divides_in_step: bool) -> None:
         """Records that a loss was scaled, and whether the step is to divide."""
@@ -91,7 +85,7 @@ class Calls:
         Then no other graph gets gradients of losses that were scaled here.
         """
         here = [made for place in places() for made in self._in(place)]
-        known = here if any(made.has_scaled for made in here) else self._known()
+        known = here if any(made.has_scaled for made in here) else self.known()
         for made in here:
             made.is_open = False
         if not any(made.has_scaled for made in known):
@@ -101,14 +95,6 @@ class Calls:
         if any(made.unscaled for made in known):
             return False, ""
         return (True, "") if any(made.divides_in_step for made in known) else (False, LEFT_TO_LOOP)
-
-    def is_any_open(self) -> bool:
-        """Whether a loss was scaled with which no step was made, wherever its gradients may come from."""
-        return any(made.is_open for made in self._known())
-
-    def is_any_unscaled(self) -> bool:
-        """Whether gradients were unscaled with which no step was made."""
-        return any(made.unscaled for made in self._known())
 
     def were_given(self, gradients: Iterable[Any]) -> bool:
         """Whether some gradients are as the loop gave them to be unscaled."""
@@ -132,7 +118,7 @@ class Calls:
         by_replica = self._made.get(place, {})
         return [by_replica[_replica()]] if _replica() in by_replica else [*by_replica.values()]
 
-    def _known(self) -> list[_Made]:
+    def known(self) -> list[_Made]:
         """The calls in this graph and those around it, and in others whose gradients may arrive here."""
         around = places()
         known = [(place, made) for place in list(self._made) for made in self._in(place)]

@@ -86,7 +86,6 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         start = keras.initializers.Constant(schedule.initial_state().scale)
         with _scope_of(getattr(inner_optimizer, "_distribution_strategy", None) or tf.distribute.get_strategy()):
             self._scale = self.add_variable((), initializer=start, dtype="float32", name="loss_scale")
-            # good_steps, skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
             self._counters = self.add_variable((6,), initializer="zeros", dtype="int64", name="loss_scale_counters")
             memory = Memory(self._scale.value, self._counters.value)
         self._scaler = Scaler(schedule, memory, label=inner_optimizer.name)
@@ -133,14 +132,8 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
                 f"{where}: Unknown variable: {', '.join(unknown)}. An optimizer trains the variables that it was built "
                 "with. Build it with all of them, optimizer.build(variables), or make a new one for other variables."
             )
-        gradients = self._scaler.unscaled(
-            grads,
-            variables,
-            where,
-            is_scaled=lambda place: not getattr(variables[place], "overwrite_with_gradient", False),
-        )
         self._scaler.step(
-            gradients,
+            self._scaler.unscaled(grads, variables, where),
             lambda strategy, grads: _apply(strategy, inner, method, grads, variables),
             clips_norm=clips_norm(_parts_of(inner)),
             headroom=max(getattr(part, _ACCUMULATION, None) or 1 for part in _parts_of(inner)) * replicas.count(),

@@ -10,6 +10,7 @@ cannot.
 from __future__ import annotations
 
 import inspect
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -35,9 +36,9 @@ _TWO_LINES = (
 class Memory:
     """The variables that hold a scaler's state; each library creates, names and saves them in its own way.
 
-    ``scale`` is a float32 scalar; the counters, int64 scalars or vectors, hold the rest of a :class:`State` one after
-    the other. ``read`` reads a variable as a tensor. Only with ``explains``, which TF1 graphs lack, is it known why a
-    step was skipped, beyond the counters.
+    ``scale`` is a float32 scalar; the counters, int64 scalars or vectors, hold the rest of a :class:`State` in order.
+    ``read`` reads a variable as a tensor. Only with ``explains``, which TF1 graphs lack, is it known why a step was
+    skipped, beyond the counters.
     """
 
     def __init__(
@@ -104,10 +105,10 @@ class Scaler:
         self._has_warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_loss"} | {"number": None, "guard": None}
+        return {**vars(self), "number": None, "guard": None, "_loss": None, "calls": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _loss=threading.local())  # a copy scales losses of its own
+    def __setstate__(self, state: dict[str, Any]) -> None:  # a copy scales losses of its own
+        vars(self).update(state, _loss=threading.local(), calls=Calls())
 
     def scale(self, loss: Any, divides_in_step: bool = True) -> Any:
         """Multiplies a (nest of) loss, and remembers whether it was finite and who is to divide the gradients."""
@@ -134,12 +135,12 @@ class Scaler:
             return False
         return self.schedule.skips_nonfinite
 
-    def unscale(self, gradients: Iterable[Any], is_scaled: Callable[[int], bool] = lambda place: True) -> list[Any]:
-        """Gradients divided by the scale, those at places that were not scaled unchanged."""
+    def unscale(self, gradients: Iterable[Any], variables: Iterable[Any] = ()) -> list[Any]:
+        """Gradients divided by the scale; unchanged those that Keras writes into their variables, FP8's scales."""
         if self.schedule.is_one:
             return list(gradients)
-        scale = self.memory.read_scale()
-        return [finite.unscale(g, scale) if is_scaled(place) else g for place, g in enumerate(gradients)]
+        scale, pairs = self.memory.read_scale(), itertools.zip_longest(gradients, variables)
+        return [g if getattr(v, "overwrite_with_gradient", False) else finite.unscale(g, scale) for g, v in pairs]
 
     def unscale_for_loop(self, gradients: Iterable[Any]) -> list[Any]:
         """Divides gradients; the step then takes them unchanged."""
@@ -151,12 +152,7 @@ class Scaler:
         return unscaled
 
     def unscaled(
-        self,
-        gradients: Sequence[Any],
-        variables: Sequence[Any],
-        where: str,
-        fix: str = _TWO_LINES,
-        is_scaled: Callable[[int], bool] = lambda place: True,
+        self, gradients: Sequence[Any], variables: Sequence[Any], where: str, fix: str = _TWO_LINES
     ) -> list[Any]:
         """The gradients of a step, divided by the scale if they are still scaled (:mod:`amp_tf.loss_scaling.calls`).
 
@@ -169,7 +165,7 @@ class Scaler:
         if wrong and not self._has_warned:
             self._has_warned = True
             logging.warning("amp_tf: %s: %s; the gradients are applied as they are. %s", where, wrong, fix)
-        return self.unscale(given, is_scaled) if divides else given
+        return self.unscale(given, variables) if divides else given
 
     def unscaled_pairs(self, pairs: Sequence[tuple[Any, Any]], **judging: Any) -> list[tuple[Any, Any]]:
         """As :meth:`unscaled`, for pairs of gradient and variable, of which there must be one."""
@@ -225,10 +221,6 @@ class Scaler:
         with scaled_step():
             return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped, judge=judged)
 
-    def status(self, session: Any = None) -> Status:
-        """The state as Python numbers; see :meth:`Memory.status`."""
-        return self.memory.status(self.schedule, self.nonfinite_variables.names(), session=session)
-
     def note_finite(self) -> list[Any]:
         """Counts a step that was applied."""
         return self.memory.store(self.schedule.after_finite(self.memory.load(), finite.TENSORS))
@@ -281,7 +273,7 @@ class StateMethods:
 
     def status(self, session: Any = None) -> Status:
         """The state as Python numbers, in a TF1 graph by its session. Waits for the device: not for traced steps."""
-        return self._scaler.status(session)
+        return self._scaler.memory.status(self.schedule, self._scaler.nonfinite_variables.names(), session)
 
 
 class ScalingMethods(StateMethods):
@@ -293,7 +285,7 @@ class ScalingMethods(StateMethods):
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def scale_loss(self, loss: Any) -> Any:
-        """The loss times the scale: what the tape, or ``tf.gradients``, differentiates; the step then unscales.
+        """The loss times the scale: what the tape, or ``tf.gradients``, differentiates.
 
         It is a floating-point tensor of any shape, or a nest of them; the result is float32 (float64 where it was).
         """

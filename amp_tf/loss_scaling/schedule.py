@@ -21,7 +21,6 @@ The scale may go below 1: if the unscaled gradients themselves leave float16, a 
 
 from __future__ import annotations
 
-import abc
 import ctypes
 import dataclasses
 import numbers
@@ -38,8 +37,6 @@ DEFAULT_MIN_SCALE = 2.0**-24
 # The largest power of two that float32 holds: the scale, and a loss of ordinary size times the scale, stay finite.
 DEFAULT_MAX_SCALE = 2.0**127
 _SMALLEST_NORMAL = 2.0**-126  # below it processors may flush to zero, and a scale of zero turns gradients into 0/0
-
-
 # (number of the back-off in a row, how many it counts for): after two, the scale is far from what is needed.
 _BACKOFFS = ((1, 1), (3, 4), (4, 16), (5, 64))
 _WHERE = "loss scaling, "
@@ -95,19 +92,20 @@ PYTHON = Maths(
 )
 
 
-class Schedule(abc.ABC):
+class Schedule:
     """What the three schedules share: they count steps, and skip nonfinite ones."""
 
     skips_nonfinite: ClassVar[bool] = True  #: if not, gradients need no check at all
+    initial_scale: float = 1.0
 
     @property
     def is_one(self) -> bool:
         """Whether the scale is one and stays so: nothing is multiplied and divided, but nonfinite steps are skipped."""
         return False
 
-    @abc.abstractmethod
     def initial_state(self) -> State:
         """The state before the first step."""
+        return State(scale=PYTHON.float32(self.initial_scale))
 
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
         """The state after a step that was applied."""
@@ -133,9 +131,6 @@ class NoScale(Schedule):
 
     skips_nonfinite: ClassVar[bool] = False
 
-    def initial_state(self) -> State:
-        return State(scale=1.0)
-
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
         return state._replace(steps=state.steps + 1)
 
@@ -151,17 +146,14 @@ class FixedScale(Schedule):
     Raises a ConfigError where the scale is not between 2^-126 and 2^127.
     """
 
-    scale: float
+    initial_scale: float
 
     def __post_init__(self) -> None:
-        _check_range("initial_scale", self.scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
+        _check_range("initial_scale", self.initial_scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
 
     @property
     def is_one(self) -> bool:
-        return self.scale == 1.0
-
-    def initial_state(self) -> State:
-        return State(scale=PYTHON.float32(self.scale))
+        return self.initial_scale == 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,9 +181,6 @@ class DynamicScale(Schedule):
             raise invalid(self.growth_factor, f"{_WHERE}growth_factor", "a finite number above 1")
         if not isinstance(self.backoff_factor, numbers.Real) or not 0.0 < self.backoff_factor < 1.0:
             raise invalid(self.backoff_factor, f"{_WHERE}backoff_factor", "a number above 0 and below 1")
-
-    def initial_state(self) -> State:
-        return State(scale=PYTHON.float32(self.initial_scale))
 
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
         """Counts the step; every ``growth_steps`` in a row the scale grows, up to the ceiling.

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
 from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, accepted
@@ -32,7 +33,6 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         self.schedule = schedule
         self.scale = self._add_weight("current_loss_scale", schedule.initial_state().scale, tf.float32)
         self.good_steps = self._add_weight("good_steps", 0, tf.int64)
-        # skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
         self.counters = self._add_weight("loss_scale_counters", [0] * 5, tf.int64)
 
     def __call__(self) -> Any:
@@ -49,8 +49,9 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         first = 0 if variable is self.good_steps else first
         return tf.cond(variable.is_initialized(), variable.read_value, lambda: tf.constant(first, variable.dtype))
 
-    def update(self, grads: Any) -> Any:
-        raise NotImplementedError("This loss scale works only inside amp_tf.LossScaleOptimizer.")
+    def update(self, grads: Any) -> Any:  # which TensorFlow's own wrapper calls: this scale was passed to that one
+        what, fix = "this loss scale works only inside amp_tf's own wrapper", "Wrap the optimizer with amp_tf"
+        raise ConfigError(what, where="tf.compat.v1 loss scale", fix=f"{fix}.LossScaleOptimizer")
 
     def get_config(self) -> dict[str, Any]:
         return {"initial_loss_scale": self.schedule.initial_state().scale}

@@ -6,7 +6,6 @@ Operations and times are those of one run of each graph, loops of unknown length
 
 from __future__ import annotations
 
-import collections
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,35 +36,30 @@ def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> dic
 
 
 def _figures(graphs: Sequence[GraphFigures]) -> dict[str, Any]:
-    sums: dict[str, float] = collections.defaultdict(float)
-    times: dict[str, float] = collections.defaultdict(float)
-    has_costs = all(map(_has_costs, graphs))
-    for graph in graphs:
-        found, work = graph.figures, graph.figures.work
-        for name, mask in (("operations", slice(None)), ("products", found.is_product)):
-            sums[f"{name}_f16"] += float(work[mask][graph.is_narrow[mask]].sum())
-            sums[f"{name}_float32"] += float(work[mask][~graph.is_narrow[mask]].sum())
-        sums["own"] += float(work[found.is_product & found.is_own].sum())
-        sums["products_unknown"] += int(np.isnan(found.operations[found.is_product]).sum())
-        if has_costs:
-            before, after = figures.times_before_and_now(graph.basis, found, graph.is_f16)  # of one run, in ns
-            taken = sum(_cast_time(graph, cast) or 0.0 for cast in graph.basis.casts)
-            times["float32"] += float(before.sum())
-            times["now"] += float(after.sum()) + taken
-            times["casts"] += taken
-    products = sums["products_f16"] + sums["products_float32"]
-    float32, now, casts = (times[name] / _NS_PER_MS for name in ("float32", "now", "casts"))
-    milliseconds = {"float32": float32, "now": now, "casts": casts}
+    all_found = [(graph, graph.figures) for graph in graphs]
+    arrays = ((f.work, g.is_narrow, f.is_product, f.is_own, np.isnan(f.operations)) for g, f in all_found)
+    work, is_narrow, is_product, is_own, is_unknown = map(np.concatenate, zip(*arrays, strict=True))
+
+    def shares(mask: Any) -> dict[str, float]:
+        return {"f16": float(work[mask & is_narrow].sum()), "float32": float(work[mask & ~is_narrow].sum())}
+
+    products, milliseconds = shares(is_product), None
+    if all(map(_has_costs, graphs)):
+        times = [figures.times_before_and_now(g.basis, found, g.is_f16) for g, found in all_found]  # of one run, in ns
+        casts = sum(_cast_time(graph, cast) or 0.0 for graph in graphs for cast in graph.basis.casts)
+        before, after = (sum(float(time.sum()) for time in kind) for kind in zip(*times, strict=True))
+        taken = {"float32": before, "now": after + casts, "casts": casts}
+        milliseconds = {kind: time / _NS_PER_MS for kind, time in taken.items()} if before else None
     # The peak is that of the graph that takes the most in float32.
     peak_before, peak_now = max((graph.basis.peaks for graph in graphs if graph.basis.peaks), default=(0.0, 0.0))
     return {
         "graphs": len(graphs),
-        "products_share_f16": sums["products_f16"] / products if products else None,
-        "products": {"f16": sums["products_f16"], "float32": sums["products_float32"]},
-        "operations": {"f16": sums["operations_f16"], "float32": sums["operations_float32"]},
-        "products_own": sums["own"],
-        "products_unknown": int(sums["products_unknown"]),
-        "estimated_ms": milliseconds if times["float32"] else None,
+        "products_share_f16": products["f16"] / sum(products.values()) if any(products.values()) else None,
+        "products": products,
+        "operations": shares(np.full(len(work), True)),
+        "products_own": float(work[is_product & is_own].sum()),
+        "products_unknown": int((is_product & is_unknown).sum()),
+        "estimated_ms": milliseconds,
         "estimated_peak": {"float32": peak_before, "now": peak_now} if peak_before else None,
     }
 

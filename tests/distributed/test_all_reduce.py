@@ -150,7 +150,7 @@ def test_uninstall_puts_tensorflows_own_functions_back() -> None:
     all_reduce.install(AmpConfig(allreduce="float16"))
     all_reduce.install(AmpConfig(allreduce="bfloat16"))  # a second one only changes the setting
     assert distribute_lib.ReplicaContextBase.all_reduce.__wrapped__ is before[0]
-    all_reduce.install(AmpConfig())  # float32: as uninstall
+    all_reduce.uninstall()
     after = distribute_lib.ReplicaContextBase.all_reduce, distribute_lib.StrategyExtendedV2.batch_reduce_to
     assert after == before
 
