@@ -29,12 +29,11 @@ import threading
 import time
 from pathlib import Path
 
-from amp_tf.config import AmpConfig
+from amp_tf.config import AmpConfig, variable_of
 from amp_tf.hooks import notices, summary
 from amp_tf.hooks import state as process_state
 from amp_tf.reporting import files
 
-VARIABLE = "AMP_TF_REPORT"
 _SIGTERM_WAIT, _SIGTERM_FIGURES = 8.0, 3.0  # seconds, of the ten that containers are given to end in
 _LEAST_SECONDS, _SHARE = 0.4, 0.005  # of the run, for the report
 _lock = threading.Lock()
@@ -87,7 +86,7 @@ def _tell(folder: str, error: OSError) -> None:
     notices.warn_once(
         "report.folder",
         f"cannot write to {folder!r} ({error.strerror or error})",
-        where=VARIABLE,
+        where=variable_of("report_path"),
         fix="The run goes on without a report; name a folder that can be written",
     )
 

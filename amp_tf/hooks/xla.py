@@ -29,8 +29,6 @@ from amp_tf.hooks import state as process_state
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.oplists.hardware import Hardware
 
-XLA_COMPILE = "_XlaMustCompile"
-
 _config: AmpConfig | None = None
 _patches, _saving = Patches(), Patches()
 _rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()  # AtomicFunctions, by name
@@ -62,7 +60,7 @@ def hardware() -> Hardware:
 
 def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
     function = from_func_graph(name, graph, attrs, *args, **kwargs)
-    mark, config = (attrs or {}).get(XLA_COMPILE, False), _config
+    mark, config = (attrs or {}).get("_XlaMustCompile", False), _config
     if config is not None and getattr(mark, "b", mark):
         try:
             _convert(function, config)

@@ -99,11 +99,6 @@ def is_nonfinite(loss: Any) -> Any:
     return tf.logical_not(tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in tf.nest.flatten(loss)]))
 
 
-def total(values: Sequence[Any]) -> Any:
-    """The sum of all numbers of some tensors, such as losses; a float32 scalar, zero for no tensors."""
-    return tf.add_n([tf.zeros([]), *(tf.reduce_sum(tf.cast(value, tf.float32)) for value in values)])
-
-
 def _where(condition: Any, a: Any, b: Any) -> Any:
     dtype = a.dtype if tf.is_tensor(a) else b.dtype
     return tf.where(condition, tf.cast(a, dtype), tf.cast(b, dtype))
@@ -224,11 +219,9 @@ def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:
     large = [tf.reduce_any(tf.math.is_finite(n) & (n > tf.cast(tf.float16.max, n.dtype))) for n in sizes]
     facts = SkipFacts(
         knows_gradients=True,
-        has_nonfinite_gradient=tf.logical_not(
-            tf.reduce_all([_is_finite(values_of(gradient)) for gradient in gradients])
-        ),
+        has_nonfinite_gradient=~tf.reduce_all([_is_finite(values_of(g)) for g in gradients if g is not None]),
         knows_data=bool(data),
-        has_nonfinite_data=tf.logical_not(tf.reduce_all([True, *map(_is_finite, data)])),
+        has_nonfinite_data=~tf.reduce_all([True, *map(_is_finite, data)]),
         has_large_data=tf.reduce_any([False, *large]),
     )
     return tf.cast(tf.stack(list(facts)), tf.int32)

@@ -65,8 +65,6 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         name: str | None = None,
         **settings: Any,
     ) -> None:
-        if not isinstance(inner_optimizer, keras.optimizers.Optimizer):
-            raise TypeError(f"inner_optimizer: expected a keras.optimizers.Optimizer, got {inner_optimizer!r}.")
         if keras.backend.backend() != "tensorflow":
             fix = "Set KERAS_BACKEND=tensorflow before importing"
             raise ConfigError(f"Keras runs on {keras.backend.backend()}", where="LossScaleOptimizer", fix=fix)

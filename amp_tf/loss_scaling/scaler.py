@@ -192,15 +192,11 @@ class Scaler:
 
         Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
         """
-        places = [place for place, gradient in enumerate(gradients) if gradient is not None]
-        present = [gradients[place] for place in places]
-        trained = [variables[place] for place in places] if variables else ()
+        present = [gradient for gradient in gradients if gradient is not None]
+        trained = [variable for gradient, variable in zip(gradients, variables, strict=False) if gradient is not None]
 
         def taken(strategy: Any, handed: Any) -> list[Any]:
-            whole = [None] * len(gradients)
-            for place, gradient in zip(places, handed[0], strict=True):
-                whole[place] = gradient
-            return [take(strategy, (whole, handed[1]) if arguments else whole), *self.note_finite()]
+            return [take(strategy, handed[:2] if arguments else handed[0]), *self.note_finite()]
 
         def skipped(strategy: Any, handed: Any, found: replicas.Nonfinite) -> list[Any]:
             state = self.schedule.after_nonfinite(self.memory.load(), finite.TENSORS, found.loss)
@@ -215,11 +211,13 @@ class Scaler:
             return is_nonfinite if self.guard is None else self.guard(found.value, is_nonfinite)
 
         flag, data, parts = self._take_loss()
-        value = finite.total(parts) if self.guard is not None else 0.0
+        sums = (tf.reduce_sum(tf.cast(part, tf.float32)) for part in parts)
+        value = 0.0 if self.guard is None else tf.add_n([tf.zeros([]), *sums])
         is_loss_nonfinite = tf.constant(False) if flag is None else flag
         found = replicas.Nonfinite(finite.find_nonfinite(present, clips_norm, headroom), is_loss_nonfinite, value)
         with scaled_step():
-            return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped, judge=judged)
+            handed = [list(gradients), arguments, data]
+            return replicas.decide_together(found, handed, take=taken, skip=skipped, judge=judged)
 
     def note_finite(self) -> list[Any]:
         """Counts a step that was applied."""

@@ -15,18 +15,17 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amp_tf.errors import ConfigError
 from amp_tf.graph.names import matcher
 from amp_tf.painting.locked import describe, surest
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
+from amp_tf.reporting import files
 from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, NodeReport, Products
+from amp_tf.reporting.text import Layers, headline, plural, render, report_by_layer, why_no_node
 from amp_tf.values import LAYER, check_pattern, dtype_name
-
-if TYPE_CHECKING:
-    from amp_tf.reporting.text import Layers
 
 
 class Nodes(list[NodeReport]):
@@ -177,14 +176,10 @@ class RewriteReport:
         Layers have their paths in Keras where graphs were traced while amp_tf was on. A product that TensorFlow fused
         with a sum of the layer around it counts there.
         """
-        from amp_tf.reporting.text import report_by_layer
-
         return report_by_layer(self.graphs)
 
     def __str__(self) -> str:
         """What was converted, by op, and what was left in float32, by reason."""
-        from amp_tf.reporting.text import headline, render, why_no_node
-
         products = functools.reduce(Products.plus, (graph.products for graph in self.graphs), NO_PRODUCTS)
         summary = headline(len(self.graphs), self.converted, self.total, self.precisions, self.casts, products)
         summary += f": {why_no_node(self.why_nothing)}" if self.why_nothing else ""
@@ -197,12 +192,10 @@ class RewriteReport:
         As many blockers are tried as fit in some seconds.
         """
         from amp_tf.reporting.document import describe
-        from amp_tf.reporting.files import KIND, SCHEMA_VERSION
-        from amp_tf.reporting.text import why_no_node
 
         return {
-            "schema": KIND,
-            "schema_version": SCHEMA_VERSION,
+            "schema": files.KIND,
+            "schema_version": files.SCHEMA_VERSION,
             "converted": self.converted,
             "total": self.total,
             "casts": self.casts,
@@ -227,8 +220,6 @@ class RewriteReport:
             FileError: it ends in neither.
             OSError: the file cannot be written.
         """
-        from amp_tf.reporting import files
-
         files.save([self.to_dict()], path)
 
     def to_dataframe(self) -> Any:
@@ -250,8 +241,6 @@ class RewriteReport:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the figures on top of the page, and what keeps work in float32."""
-        from amp_tf.reporting import files
-
         return files.fragment(self.to_dict())
 
 
@@ -321,6 +310,6 @@ class Weights:
         for kept in dict.fromkeys(variable.kept for variable in self.variables if variable.kept):
             group = [variable for variable in self.variables if variable.kept is kept]
             size = sum(variable.size for variable in group) / _MEGABYTE
-            count = "1 variable" if len(group) == 1 else f"{len(group):,} variables"
-            lines.append(f"  {count} ({size:,.1f} MB) in float32, such as {group[0].name!r}: {group[0].why}")
+            example = f"such as {group[0].name!r}: {group[0].why}"
+            lines.append(f"  {plural(len(group), 'variable')} ({size:,.1f} MB) in float32, {example}")
         return "\n".join(lines)

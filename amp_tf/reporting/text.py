@@ -84,7 +84,6 @@ def _group(nodes: Sequence[NodeReport]) -> str:
 
 
 _HOLDS = CONSTANTS | READ_OPS | WITHOUT_WAITING  # ops that hand in what layers compute with
-_NO_LAYER = "(no layer)"
 _REASONS_SHOWN = 3
 
 
@@ -133,7 +132,7 @@ class Layers(list[LayerReport]):
             why = [f"{reason.count:,}: {reason.example}" for reason in layer.reasons[:_REASONS_SHOWN]]
             more = layer.reasons[_REASONS_SHOWN:]
             why += [f"{sum(reason.count for reason in more):,}: other reasons"] if more else []
-            rows.append((layer.layer or _NO_LAYER, f"{layer.f16:,}", f"{layer.float32:,}", share, "".join(why[:1])))
+            rows.append((layer.layer or "(no layer)", f"{layer.f16:,}", f"{layer.float32:,}", share, "".join(why[:1])))
             rows += [("", "", "", "", reason) for reason in why[1:]]
         shown = [0, 1, 2, *([3] if any(layer.share_f16 is not None for layer in self) else []), 4]
         return "\n".join(_lines([[row[column] for column in shown] for row in rows]))
