@@ -17,6 +17,7 @@ import sys
 import weakref
 from typing import Any
 
+from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, summary
 from amp_tf.hooks import state as process_state
@@ -24,6 +25,7 @@ from amp_tf.hooks.patches import Patches, calling
 from amp_tf.loss_scaling import LossScaleOptimizer, is_loss_scaled, ledger
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
+from amp_tf.reporting import process
 
 CUSTOM_LOOP = "loss_scaling.custom_loop"  #: the key of the warning that a loop does not scale its loss
 _MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains hundreds
@@ -75,8 +77,6 @@ def install(config: AmpConfig) -> None:
 
 def describe() -> str:
     """The part of the line at exit about loss scaling; empty where no loss was scaled."""
-    from amp_tf.reporting import process
-
     seen, more = ledger.statuses()
     state = process_state.current()
     if state.off == "" and not state.idle and Precision.FLOAT16 not in process.totals().precisions:
@@ -167,8 +167,6 @@ def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def _monitored(model: Any, callbacks: Any) -> Any:
     """The user's argument of ``fit`` with a ``LossScaleMonitor`` in front, if amp_tf scales the model's loss."""
-    from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
-
     if not has_loss_scale(model):
         return callbacks
     is_list = hasattr(callbacks, "set_model") and hasattr(callbacks, "callbacks")  # a CallbackList

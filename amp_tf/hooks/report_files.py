@@ -18,7 +18,6 @@ from __future__ import annotations
 import faulthandler
 import functools
 import gc
-import importlib
 import json
 import os
 import signal
@@ -45,7 +44,6 @@ def install(config: AmpConfig) -> None:
     before = process_state.current().config
     process_state.note(config=config)
     if config.report_path:
-        importlib.import_module("amp_tf.reporting.document")  # when the process ends, the package may be gone
         if before is None or before.report_path != config.report_path:
             try:  # so that an error shows before anything is trained
                 Path(config.report_path).mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from amp_tf.graph.names import matcher
 from amp_tf.painting.locked import describe, surest
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
-from amp_tf.reporting import files
+from amp_tf.reporting import document, files
 from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, NodeReport, Products
 from amp_tf.reporting.text import Layers, headline, plural, render, report_by_layer, why_no_node
 from amp_tf.values import LAYER, check_pattern, dtype_name
@@ -191,8 +191,6 @@ class RewriteReport:
 
         As many blockers are tried as fit in some seconds.
         """
-        from amp_tf.reporting.document import describe
-
         return {
             "schema": files.KIND,
             "schema_version": files.SCHEMA_VERSION,
@@ -205,7 +203,7 @@ class RewriteReport:
             **{name: {} for name in ("process", "totals", "hooks")},
             **dict.fromkeys(("settings", "devices", "loss_scales", "steps"), ()),
             **self.facts,
-            **describe(self.graphs, seconds=seconds),
+            **document.describe(self.graphs, seconds=seconds),
             **({} if self.weights is None else {"weights": [one.to_row() for one in self.weights.variables]}),
         }
 
