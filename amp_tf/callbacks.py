@@ -6,6 +6,7 @@ both libraries ask for, so one class serves both.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -22,8 +23,6 @@ from amp_tf.reporting import process
 from amp_tf.reporting.files import PREFIX
 from amp_tf.values import check_choice, check_count, check_path, invalid
 
-_ACTIONS = ("raise", "log")
-_PHASES = ("train", "test", "predict")
 _FRAME = re.compile(r"\{\{.*?\}\}| \[Op:.*")  # what TensorFlow puts around the message of an op
 
 
@@ -69,7 +68,7 @@ class LossScaleMonitor:
         ranges: None = None,  # a former setting, as is the next one
         ranges_every: None = None,
     ) -> None:
-        check_choice(action, _ACTIONS, where="LossScaleMonitor.action")
+        check_choice(action, ("raise", "log"), where="LossScaleMonitor.action")
         check_count(max_skips, where="LossScaleMonitor.max_skips")
         check_count(every, where="LossScaleMonitor.every")
         if ranges is not None or ranges_every is not None:
@@ -92,11 +91,9 @@ class LossScaleMonitor:
         self._has_complained = False
 
     def set_model(self, model: Any) -> None:
-        """Called by Keras."""
         self.model = model
 
     def set_params(self, params: Any) -> None:
-        """Called by Keras."""
         self.params = params
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -224,11 +221,7 @@ def _ignore(self: LossScaleMonitor, *args: Any, **kwargs: Any) -> None:
     """Called by Keras; there is nothing to do."""
 
 
-for _name in (
-    "on_batch_begin",
-    "on_batch_end",
-    "on_epoch_begin",
-    *(f"on_{phase}_{rest}" for phase in _PHASES for rest in ("batch_begin", "batch_end", "begin", "end")),
-):
-    if _name not in vars(LossScaleMonitor):
-        setattr(LossScaleMonitor, _name, _ignore)
+_OF_PHASES = itertools.product(("train_", "test_", "predict_"), ("batch_begin", "batch_end", "begin", "end"))
+for _name in ("batch_begin", "batch_end", "epoch_begin", *map("".join, _OF_PHASES)):
+    if f"on_{_name}" not in vars(LossScaleMonitor):
+        setattr(LossScaleMonitor, f"on_{_name}", _ignore)

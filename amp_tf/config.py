@@ -33,7 +33,6 @@ ListName = Literal["allow", "infer", "deny", "clear"]
 
 PRECISIONS: tuple[str, ...] = get_args(PrecisionName)
 ALLREDUCE: tuple[str, ...] = get_args(AllReduceName)
-OPTIMIZER_STATES: tuple[str, ...] = get_args(OptimizerStateName)
 TARGETS: tuple[str, ...] = get_args(TargetName)
 GOALS: tuple[str, ...] = get_args(GoalName)
 LEVELS: tuple[str, ...] = get_args(LevelName)
@@ -145,18 +144,12 @@ class AmpConfig:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, without: Iterable[str] = ()) -> AmpConfig:
-        """The settings that the environment asks for.
+        """The settings that the environment asks for, by default that of the process, ``without`` some fields.
 
-        Args:
-            environ: a mapping such as ``os.environ``, which is the default.
-            without: fields whose variables are ignored.
-
-        Raises:
-            ConfigError: variables have invalid values; the message names each, its value and all valid ones.
+        A ConfigError names each variable that has an invalid value, that value and all valid ones.
         """
-        without = frozenset(without)
-        values: dict[str, Any] = {}
-        for row, value in _read(environ, (row for row in ENV_VARS if row.field and row.field not in without)):
+        left_out, values = (None, *without), dict[str, Any]()
+        for row, value in _read(environ, (row for row in ENV_VARS if row.field not in left_out)):
             field = str(row.field)
             if isinstance(value, tuple):  # an old and a new name may both be set, and both count
                 value = (*values.get(field, ()), *value)
@@ -197,18 +190,17 @@ def sources(config: AmpConfig, environ: Mapping[str, str] | None = None) -> list
     for row in ENV_VARS:
         if row.field and environ.get(row.name):
             named.setdefault(row.field, []).append(row.name)
-    default = AmpConfig()
     try:
         asked = AmpConfig.from_env(environ)
     except ConfigError:  # it was valid when the program turned amp_tf on
-        asked = default
+        asked = AmpConfig()
     found = []
     for field in (field.name for field in dataclasses.fields(config)):
         value = getattr(config, field)
         if field in named and value == getattr(asked, field):
             source = ", ".join(named[field])
         else:
-            source = "default" if value == getattr(default, field) else "amp_tf.enable"
+            source = "default" if value == getattr(AmpConfig, field) else "amp_tf.enable"
         found.append({"field": field, "value": list(value) if isinstance(value, tuple) else value, "from": source})
     return found
 
@@ -245,9 +237,9 @@ def deciding_switch() -> tuple[str, str]:
     return name, os.environ.get(name, "")
 
 
-def check_environment(environ: Mapping[str, str] | None = None) -> None:
+def check_environment() -> None:
     """Checks the values of all variables; a ConfigError names each that is wrong, its value and all valid ones."""
-    _read(environ, ENV_VARS)
+    _read(None, ENV_VARS)
 
 
 def find_unknown_variables(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
@@ -329,14 +321,12 @@ def variable_of(field: str) -> str:
 
 def variables_of(config: AmpConfig) -> dict[str, str]:
     """The environment variables that mean a configuration; those of fields that have their default are left out."""
-    names: dict[str, str] = {}
-    for row in ENV_VARS:
-        if row.field:
-            names.setdefault(row.field, row.name)
-    default = AmpConfig()
-    changed = {field: value for field in names if (value := getattr(config, field)) != getattr(default, field)}
+    changed = {field: value for field, value in vars(config).items() if value != getattr(AmpConfig, field)}
     texts = {field: int(value) if isinstance(value, bool) else value for field, value in changed.items()}
-    return {names[field]: ",".join(value) if isinstance(value, tuple) else str(value) for field, value in texts.items()}
+    return {
+        variable_of(field): ",".join(value) if isinstance(value, tuple) else str(value)
+        for field, value in texts.items()
+    }
 
 
 @functools.cache
@@ -390,7 +380,7 @@ KINDS: Mapping[str, Kind] = {  #: the valid values of each field of :class:`AmpC
     **{f"{name}_{action}": NAMES for name in LIST_NAMES for action in ("add", "remove")},
     **dict.fromkeys(("keep_float32", "force_f16"), PATTERNS),
     "allreduce": dtype(ALLREDUCE),
-    "optimizer_state": dtype(OPTIMIZER_STATES),
+    "optimizer_state": dtype(get_args(OptimizerStateName)),
     **dict.fromkeys(("ignore_performance", "watchdog"), YES_OR_NO),
     "lock": path("a file", _absolute),
     **dict.fromkeys(("log_path", "report_path"), path("a folder")),

@@ -10,15 +10,7 @@ _FORMATS = {"float32": (1, 24, 127), "float16": (19, 11, 15), "bfloat16": (14, 8
 
 
 class Precision(enum.Enum):
-    """A floating-point format, with the facts that a rewrite or a loss scale needs to know about it.
-
-    Attributes:
-        value: the name that Python users know (``tf.float16.name``).
-        data_type: the number of the format in TensorFlow's ``DataType`` enumeration (types.proto).
-        max_finite: the largest finite value.
-        smallest_normal: the smallest positive normal value; smaller gradients lose bits.
-        smallest: the smallest positive value; half of it is rounded to zero.
-        significant_bits: of a normal value, the leading one included.
+    """A floating-point format, by its name in Python, with the facts that a rewrite or a loss scale needs to know.
 
     Source of the limits: IEEE 754-2019 binary16 and binary32; bfloat16 is binary32 cut to 8 significant bits.
     """
@@ -27,11 +19,11 @@ class Precision(enum.Enum):
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
 
-    data_type: int
-    significant_bits: int
-    max_finite: float
-    smallest_normal: float
-    smallest: float
+    data_type: int  #: its number in TensorFlow's ``DataType`` enumeration (types.proto)
+    significant_bits: int  #: of a normal value, the leading one included
+    max_finite: float  #: the largest finite value
+    smallest_normal: float  #: the smallest positive normal value; smaller gradients lose bits
+    smallest: float  #: the smallest positive value; half of it is rounded to zero
 
     def __init__(self, name: Any) -> None:
         self.data_type, self.significant_bits, max_exponent = _FORMATS[name]

@@ -20,6 +20,7 @@ from amp_tf.precision import Precision
 
 SHORT_NAMES = {"fp16": "float16", "bf16": "bfloat16"}  #: other frameworks' names of the two types
 _PARSER: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+_REPEATS = (_PARSER.MAX_REPEAT, _PARSER.MIN_REPEAT)
 _FEW = 4  # repetitions
 LAYER = "layer:"  #: begins a pattern that is for a layer, by its path in Keras
 
@@ -116,8 +117,7 @@ def _may_hang(items: Iterable[tuple[Any, Any]]) -> bool:
     """
     for op, argument in items:
         inner = _inner(argument)
-        is_repeat = op in (_PARSER.MAX_REPEAT, _PARSER.MIN_REPEAT)
-        if is_repeat and argument[1] > _FEW and any(map(_varies, inner)) and not _is_delimited(inner[0]):
+        if op in _REPEATS and argument[1] > _FEW and any(map(_varies, inner)) and not _is_delimited(inner[0]):
             return True
         if any(map(_may_hang, inner)):
             return True
@@ -126,9 +126,7 @@ def _may_hang(items: Iterable[tuple[Any, Any]]) -> bool:
 
 def _varies(items: Iterable[tuple[Any, Any]]) -> bool:
     return any(
-        op is _PARSER.BRANCH
-        or (op in (_PARSER.MAX_REPEAT, _PARSER.MIN_REPEAT) and argument[0] != argument[1])
-        or any(map(_varies, _inner(argument)))
+        op is _PARSER.BRANCH or (op in _REPEATS and argument[0] != argument[1]) or any(map(_varies, _inner(argument)))
         for op, argument in items
     )
 
@@ -140,22 +138,12 @@ def _is_delimited(body: Any) -> bool:
         items = list(items[0][1][-1])
     if not items or items[0][0] is not _PARSER.LITERAL:
         return False
-    varying = 0
-    for op, argument in items[1:]:
-        if op in (_PARSER.MAX_REPEAT, _PARSER.MIN_REPEAT):
-            varying += argument[0] != argument[1]
-            if len(argument[2]) > 1:
-                return False
-            op, argument = argument[2][0]
-        if op is _PARSER.IN:
-            allowed = argument
-        elif op is _PARSER.LITERAL:
-            allowed = [(op, argument)]
-        else:
-            return False
-        if any(_may_be(items[0][1], *each) for each in allowed):
-            return False
-    return varying <= 1
+    letter, rest = items[0][1], items[1:]
+    repeats = [argument for op, argument in rest if op in _REPEATS]
+    single = [each for op, argument in rest for each in (argument[2] if op in _REPEATS else [(op, argument)])]
+    others = [each for op, argument in single for each in (argument if op is _PARSER.IN else [(op, argument)])]
+    is_simple = all(len(inner) == 1 for *_, inner in repeats) and sum(low != high for low, high, _ in repeats) <= 1
+    return is_simple and not any(_may_be(letter, *each) for each in others)
 
 
 def _may_be(letter: int, op: Any, argument: Any) -> bool:

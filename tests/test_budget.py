@@ -10,20 +10,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
-    "cli/": (1479, 9, 3),
+    "cli/": (1484, 9, 3),
     "cpu/": (571, 3, 1),
     "graph/": (2855, 14, 2),
-    "hooks/": (3493, 19, 4),
-    "loss_scaling/": (2452, 11, 0),
+    "hooks/": (3463, 19, 3),
+    "loss_scaling/": (2343, 11, 1),
     "offline/": (1014, 5, 1),
     "oplists/": (1716, 8, 1),
     "painting/": (3115, 16, 2),
-    "reporting/": (1844, 8, 1),
+    "reporting/": (1552, 8, 1),
     "rewriting/": (2384, 11, 2),
-    "tools/": (5600, 24, 2),
-    "*.py": (1351, 8, 4),
-    "all": (28323, 137, 23),
-    "tests/": (40941, 272, 99),
+    "tools/": (5599, 24, 2),
+    "*.py": (1314, 8, 4),
+    "all": (27410, 136, 23),
+    "tests/": (40914, 272, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

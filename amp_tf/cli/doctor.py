@@ -167,7 +167,7 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
     except Exception as error:  # a broken installation, or a bad ~/.keras/keras.json, may raise anything
         raise ImportError(f"{type(error).__name__}: {error}") from error
 
-    from amp_tf.hooks import plugin
+    from amp_tf.hooks import conflicts
     from amp_tf.hooks.state import hardware
 
     versions = {"python": platform.python_version(), "amp_tf": amp_tf.__version__, "tensorflow": tf.__version__}
@@ -210,7 +210,7 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
         keras=of_keras,
         auto_clustering=bool(pywrap_tf_session.TF_GetXlaAutoJitEnabled()) or tf.config.optimizer.get_jit() != "",
         autostart=autostart.strip() == "True",
-        plugins=[path for path in plugin.other_graph_plugins() if not os.path.basename(path).startswith("amp_tf_")],
+        plugins=[path for path in conflicts.other_graph_plugins() if not os.path.basename(path).startswith("amp_tf_")],
         trials=run_trials([device["name"] for device in devices]) if with_trials and not is_off else [],
         is_without_gpu=tf.test.is_built_with_cuda() and not gpus,
     )

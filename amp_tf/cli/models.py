@@ -27,7 +27,7 @@ from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import files
 from amp_tf.reporting.figures import GraphReport, percent
-from amp_tf.reporting.schema import ProcessFacts, RewriteReport
+from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.values import read_names, read_patterns
 
@@ -271,7 +271,7 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
         reports = [rewrite_saved_model(source, config, hardware=hardware)[1]]
     else:
         reports = [rewrite(reading.read_graph_file(path), config, hardware=hardware).report for path in graphs]
-    facts = ProcessFacts(process={"program": source, "amp_tf": amp_tf.__version__})
+    facts = {"process": {"program": source, "amp_tf": amp_tf.__version__}}
     return [RewriteReport(tuple(graph for report in reports for graph in report.graphs), facts=facts).to_dict()]
 
 

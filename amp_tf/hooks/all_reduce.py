@@ -20,6 +20,7 @@ coordination service. Where settings differ, every worker stops there, before an
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -53,7 +54,7 @@ _SETTINGS_SECONDS = 600.0  # until all workers have reached the same step
 
 _lock = threading.Lock()
 _config: AmpConfig | None = None
-_patches, _patches_of_sums = Patches(), Patches()
+_patches = Patches()
 _elements = {"narrow": 0, "wide": 0}
 _is_announced = False
 _agreed: AmpConfig | None = None  # the settings that were compared last
@@ -69,12 +70,11 @@ def install(config: AmpConfig) -> None:
     extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
     _patches.put(extended, "_initialize_multi_worker", calling(_connect))
     _patches.put(distribute_lib.StrategyBase, "run", calling(_run))
-    _try(_announce)  # the program may have connected before it turned amp_tf on
-    if config.allreduce == "float32":
-        _patches_of_sums.restore()
-    else:
-        _patches_of_sums.put(distribute_lib.ReplicaContextBase, "all_reduce", calling(_all_reduce))
-        _patches_of_sums.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", calling(_batch_reduce_to))
+    with _surviving():
+        _announce()  # the program may have connected before it turned amp_tf on
+    if config.allreduce != "float32":
+        _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", calling(_all_reduce))
+        _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", calling(_batch_reduce_to))
         summary.add_part(_summary_part)
 
 
@@ -83,7 +83,6 @@ def uninstall() -> None:
     global _config
     _config = None
     _patches.restore()
-    _patches_of_sums.restore()
 
 
 def is_carried_narrow(tensor: Any) -> bool:
@@ -181,7 +180,7 @@ def _narrow_type(strategy: Any) -> Any:
     from tensorflow.python.distribute import cross_device_ops, mirrored_strategy
 
     config = _config
-    if config is None or config.allreduce == "float32":  # somebody wrapped our patch, and then it was taken back
+    if config is None or config.allreduce == "float32":  # by now
         return None
     extended, name = strategy.extended, type(strategy).__name__
     if not isinstance(extended, mirrored_strategy.MirroredExtended):  # MultiWorkerMirroredStrategy's is one
@@ -221,15 +220,18 @@ def _summary_part() -> str:
 
 def _connect(original: Any, *args: Any, **kwargs: Any) -> Any:
     result = original(*args, **kwargs)
-    _try(_announce)
+    with _surviving():
+        _announce()
     return result
 
 
 def _run(original: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> Any:
     global _agreed
     if _config is not _agreed:
-        _agreed = _config
-        if difference := _try(_compare):
+        _agreed, difference = _config, ""
+        with _surviving():
+            difference = _compare()
+        if difference:
             raise ConfigError(
                 difference,
                 where=f"MultiWorkerMirroredStrategy, {_name(_key(_server()))}",
@@ -239,15 +241,12 @@ def _run(original: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> Any:
     return original(strategy, *args, **kwargs)
 
 
-def _try(action: Callable[[], str]) -> str:
-    """The result of an action; where it fails, an empty string and one warning, and the program goes on."""
+def _surviving() -> contextlib.AbstractContextManager[None]:
     what, where = "the settings of the workers are not compared", "MultiWorkerMirroredStrategy"
-    with notices.surviving("workers", what, where=where, fix="Set the same ones for each worker"):
-        return action()
-    return ""
+    return notices.surviving("workers", what, where=where, fix="Set the same ones for each worker")
 
 
-def _announce() -> str:
+def _announce() -> None:
     """Tells the other workers that amp_tf is on here, if this process is a worker that is connected."""
     global _is_announced
     from tensorflow.python.eager import context
@@ -256,7 +255,6 @@ def _announce() -> str:
         if not _is_announced and (server := _server()) is not None:
             context.context().set_config_key_value(_key(server), "on")
             _is_announced = True
-    return ""
 
 
 def _compare() -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import Any
 
     Action = Callable[[str], None]
 
@@ -36,28 +37,23 @@ class _AfterImport:
             spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
         finally:
             self._searching.discard(name)
-        if spec is not None and spec.loader is not None:
-            self._watch(spec.loader, name)
-        return spec
-
-    def _watch(self, loader: object, name: str) -> None:
-        original = getattr(loader, "exec_module", None)
-        if original is None:  # a loader from before PEP 451: amp_tf stays off, and the import as it is
-            return
+        loader: Any = spec and spec.loader
+        original: Any = getattr(loader, "exec_module", None)
 
         def exec_module(module: ModuleType) -> None:
             try:
-                del loader.exec_module  # type: ignore[attr-defined]
+                del loader.exec_module
             except AttributeError:
-                loader.exec_module = original  # type: ignore[attr-defined]
+                loader.exec_module = original
             original(module)
             self.act(name)
 
-        # A loader that takes no attributes leaves amp_tf off, and the import as it is.
         try:
-            loader.exec_module = exec_module  # type: ignore[attr-defined]
-        except AttributeError:
-            return
+            if original is not None:  # as in a loader from before PEP 451
+                loader.exec_module = exec_module
+        except AttributeError:  # it takes no attributes: amp_tf stays off, and the import as it is
+            pass
+        return spec
 
     def act(self, name: str) -> None:
         done: list[Action] = []

@@ -15,8 +15,6 @@ from amp_tf.config import AmpConfig
 from amp_tf.graph.names import KerasLayer, recorded, scopes
 from amp_tf.hooks.patches import Patches, calling
 
-_SCRATCH = "scratch_graph"  # what Keras 3 calls the graphs that it throws away once it knows the shapes of results
-
 _patches = Patches()
 
 
@@ -71,5 +69,5 @@ def _scope_here() -> str | None:
 
     if context.executing_eagerly():
         return None
-    graph = ops.get_default_graph()
-    return None if getattr(graph, "name", "").startswith(_SCRATCH) else str(graph.get_name_scope())
+    graph = ops.get_default_graph()  # a scratch graph of Keras 3 is thrown away once shapes of results are known
+    return None if getattr(graph, "name", "").startswith("scratch_graph") else str(graph.get_name_scope())

@@ -17,6 +17,7 @@ import sys
 import weakref
 from typing import Any
 
+from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, summary
 from amp_tf.hooks import state as process_state
@@ -24,13 +25,14 @@ from amp_tf.hooks.patches import Patches, calling
 from amp_tf.loss_scaling import LossScaleOptimizer, is_loss_scaled, ledger
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
+from amp_tf.reporting import process
 
 CUSTOM_LOOP = "loss_scaling.custom_loop"  #: the key of the warning that a loop does not scale its loss
 _MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains hundreds
 _CALLBACKS = 5  #: the position of ``callbacks`` among the arguments of ``fit`` after the model, in both libraries
 
 # The wrappers that no user wrote.
-_wrapped_here: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_wrapped_here: weakref.WeakSet[Any] = weakref.WeakSet()
 
 _patches = Patches()
 _config: AmpConfig | None = None  # none where nothing is scaled
@@ -75,8 +77,6 @@ def install(config: AmpConfig) -> None:
 
 def describe() -> str:
     """The part of the line at exit about loss scaling; empty where no loss was scaled."""
-    from amp_tf.reporting import process
-
     seen, more = ledger.statuses()
     state = process_state.current()
     if state.off == "" and not state.idle and Precision.FLOAT16 not in process.totals().precisions:
@@ -127,11 +127,11 @@ def _patch(library: str) -> None:
 
 def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     given: Any = args[0] if args else kwargs.get("optimizer")
-    if _is_wrapped_here(given):  # model.compile(model.optimizer): saved configurations keep the bare one
+    if given in _wrapped_here:  # model.compile(model.optimizer): saved configurations keep the bare one
         bare = given.inner_optimizer
         args, kwargs = ((bare, *args[1:]), kwargs) if args else (args, {**kwargs, "optimizer": bare})
     result = compile(model, *args, **kwargs)
-    if _is_wrapped_here(given):
+    if given in _wrapped_here:
         with model.distribute_strategy.scope():
             model.optimizer = given
     elif kwargs.get("auto_scale_loss", True):
@@ -139,19 +139,15 @@ def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
             if should_scale(getattr(model, "optimizer", None)):
                 with model.distribute_strategy.scope():
                     model.optimizer = LossScaleOptimizer(model.optimizer)
-                _wrapped_here[id(model.optimizer)] = model.optimizer
+                _wrapped_here.add(model.optimizer)
     return result
-
-
-def _is_wrapped_here(optimizer: Any) -> bool:
-    return optimizer is not None and _wrapped_here.get(id(optimizer)) is optimizer
 
 
 def _model_metadata(registered_name: Any, model_metadata: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     """The metadata of .h5 files and tf_keras' SavedModels, with the bare optimizer's name, as in .keras files."""
     metadata = model_metadata(model, *args, **kwargs)
     training = metadata.get("training_config", {})
-    if "optimizer_config" in training and _is_wrapped_here(model.optimizer):
+    if "optimizer_config" in training and model.optimizer in _wrapped_here:
         bare = model.optimizer.inner_optimizer
         training["optimizer_config"] = {"class_name": registered_name(type(bare)), "config": bare.get_config()}
     return metadata
@@ -171,8 +167,6 @@ def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def _monitored(model: Any, callbacks: Any) -> Any:
     """The user's argument of ``fit`` with a ``LossScaleMonitor`` in front, if amp_tf scales the model's loss."""
-    from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
-
     if not has_loss_scale(model):
         return callbacks
     is_list = hasattr(callbacks, "set_model") and hasattr(callbacks, "callbacks")  # a CallbackList

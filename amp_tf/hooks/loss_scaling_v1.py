@@ -37,14 +37,12 @@ _base_methods: dict[str, Any] = {}
 _WATCHED = "_amp_tf_loss_scales"  # of a graph: its wrappers, each with the steps of the session that made the most
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
 
-
 _VARIABLE_OPS = ("assign_variable_op", "assign_add_variable_op", "assign_sub_variable_op")
 _SCATTER_OPS = ("resource_scatter_add", "resource_scatter_sub", "resource_scatter_update")
 _REF_OPS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
 
 # The handles of variables whose gradients were last taken where no loss was scaled, by id, as long as they live.
 _unscaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-
 
 _patches = Patches()
 uninstall = _patches.restore

@@ -195,8 +195,7 @@ class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore
             kept[place] = tf.cast(self._variable.value(), tf.float32)
         return kept[place]
 
-    def read_value(self) -> Any:
-        return self.value()
+    read_value = value
 
     def numpy(self) -> Any:
         return self.value().numpy()

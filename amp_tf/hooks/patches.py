@@ -6,20 +6,23 @@ so a patch must be harmless after it was restored. If the patch is installed aga
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 Patch = tuple[Any, str, Callable[[Any], Any]]  #: owner, attribute, and what makes its replacement from the original
 
 
-class _Installed(NamedTuple):
+@dataclasses.dataclass
+class _Installed:
     owner: Any
     name: str
     original: Any
-    is_own: bool  #: whether the owner had it itself, not from a base class
+    is_own: bool  # whether the owner had it itself, not from a base class
     replacement: Any
+    is_on: bool = True  # if not, it was restored but is still inside a wrapper of somebody else
 
 
 def calling(ours: Callable[..., Any], *first: Any) -> Callable[[Any], Any]:
@@ -40,10 +43,9 @@ class Patches:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._patches: list[_Installed] = []
-        self._buried: list[_Installed] = []  # restored, but still inside a wrapper of somebody else
 
     def __bool__(self) -> bool:
-        return bool(self._patches)
+        return any(patch.is_on for patch in self._patches)
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> bool:
         """Replaces an attribute of a class or module, or of its base class, until :meth:`restore`.
@@ -53,14 +55,12 @@ class Patches:
         with self._lock:
             is_own = name in vars(owner)
             original = vars(owner)[name] if is_own else getattr(owner, name)
-            known = [patch for patch in (*self._patches, *self._buried) if patch.owner is owner and patch.name == name]
-            if known and original is not known[0].original:  # else somebody put that back
-                if was_buried := known[0] in self._buried:
-                    self._buried.remove(known[0])
-                    self._patches.append(known[0])
-                return was_buried
-            for patches in (self._patches, self._buried):
-                patches[:] = [patch for patch in patches if patch not in known]
+            known = next((patch for patch in self._patches if patch.owner is owner and patch.name == name), None)
+            if known is not None and original is not known.original:
+                was_on, known.is_on = known.is_on, True
+                return not was_on
+            if known is not None:  # somebody put the original back
+                self._patches.remove(known)
             replacement = functools.wraps(original)(make(original))
             setattr(owner, name, replacement)
             self._patches.append(_Installed(owner, name, original, is_own, replacement))
@@ -69,11 +69,12 @@ class Patches:
     def restore(self) -> None:
         """Restores every attribute that still holds our replacement. Idempotent."""
         with self._lock:
-            for patch in reversed(self._patches):
+            patches, self._patches = self._patches, []
+            for patch in reversed(patches):
                 if vars(patch.owner).get(patch.name) is not patch.replacement:
-                    self._buried.append(patch)
+                    patch.is_on = False
+                    self._patches.append(patch)
                 elif patch.is_own:
                     setattr(patch.owner, patch.name, patch.original)
                 else:
                     delattr(patch.owner, patch.name)
-            self._patches.clear()

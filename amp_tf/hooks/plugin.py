@@ -26,9 +26,6 @@ thread, and does not say which it is. No model of the suite changed at the secon
 extra time. So a graph that was just rewritten is recognized, once, by the name of one of our casts and the same nodes
 to preserve. Graphs in which nothing changed are painted twice: they may be a retrace with other shapes.
 
-*Other plugins.* TensorFlow aborts when two register for the same device type (``RegisterPluginOptimizerOrDie``), and
-does not say which are taken. So amp_tf looks where TensorFlow looks for plugins, and stays away if there is one.
-
 *Input pipelines* stay in float32: rounding would change the images and labels beside them. TensorFlow does not say what
 a graph is for, so the ops of a function of tf.data get a mark as they are traced. Functions that it calls are inlined.
 ``reduce``, ``scan`` and ``take_while`` are not marked: AutoGraph makes them of ``for batch in dataset`` inside a
@@ -41,15 +38,10 @@ import contextlib
 import ctypes
 import functools
 import itertools
-import os
 import re
-import site
 import string
-import sys
-import sysconfig
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from amp_tf.config import DISABLE_VAR, AmpConfig
@@ -57,6 +49,7 @@ from amp_tf.errors import ConfigError
 from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.sizes import Shapes
 from amp_tf.hooks import native, notices, state, summary
+from amp_tf.hooks.conflicts import PATH_VAR, other_graph_plugins
 from amp_tf.hooks.native import DEVICE_TYPES, DONE, INTERRUPTED, ItemShapes, Shim
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.reporting import process
@@ -69,7 +62,6 @@ LOG_PATH_VAR = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH"
 MARK = "_amp_tf_input_pipeline"  #: an attribute of the ops of a function of tf.data
 _TRANSFORMATIONS_OF_LOOPS = ("reduce()", "Dataset.reduce()", "Dataset.scan()", "Dataset.take_while()")
 _WHERE = "Grappler plugin"
-_PATH_VAR = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  # TensorFlow's own variable, not a setting of amp_tf
 # Attributes by which TensorFlow marks calls of XLA-compiled functions (tensorflow/compiler/jit/defs.h).
 _XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
 _LANDMARKS = 16
@@ -201,7 +193,7 @@ def _register() -> bool:
         return _step_back(
             f"another graph optimizer plugin is loaded, and TensorFlow takes only one, so amp_tf converts nothing "
             f"({', '.join(others)})",
-            fix=f"Uninstall that plugin, or unset {_PATH_VAR}, to use amp_tf",
+            fix=f"Uninstall that plugin, or unset {PATH_VAR}, to use amp_tf",
         )
     for shim in missing:
         try:
@@ -245,26 +237,6 @@ def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address
             what, where, fix = f"graphs stay in float32: {error.what}", error.where, error.fix
         notices.warn_once("grappler.failed", what, where=where, fix=fix)
     return DONE
-
-
-def other_graph_plugins() -> list[str]:
-    """Paths of the libraries that TensorFlow loaded as plugins and that export ``TF_InitGraph``.
-
-    Source of the places: the end of tensorflow/__init__.py.
-    """
-    folders = [*sys.path, *site.getsitepackages(), *map(sysconfig.get_path, ("purelib", "platlib"))]
-    if site.ENABLE_USER_SITE and site.USER_SITE:
-        folders.append(site.USER_SITE)
-    places = [Path(folder, "tensorflow-plugins") for folder in dict.fromkeys(folders) if folder]
-    if named := os.environ.get(_PATH_VAR):
-        places.append(Path(named))
-    files = [path for place in places for path in (sorted(place.iterdir()) if place.is_dir() else [place])]
-    found = []
-    for path in dict.fromkeys(path.resolve() for path in files if path.suffix == ".so" or ".so." in path.name):
-        with contextlib.suppress(OSError):  # TensorFlow did not load it, so it registered nothing
-            if hasattr(ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW), "TF_InitGraph"):
-                found.append(str(path))
-    return found
 
 
 def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config: AmpConfig) -> bytes | None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import faulthandler
 import functools
 import gc
-import importlib
 import json
 import os
 import signal
@@ -29,12 +28,11 @@ import threading
 import time
 from pathlib import Path
 
-from amp_tf.config import AmpConfig
+from amp_tf.config import AmpConfig, variable_of
 from amp_tf.hooks import notices, summary
 from amp_tf.hooks import state as process_state
 from amp_tf.reporting import files
 
-VARIABLE = "AMP_TF_REPORT"
 _SIGTERM_WAIT, _SIGTERM_FIGURES = 8.0, 3.0  # seconds, of the ten that containers are given to end in
 _LEAST_SECONDS, _SHARE = 0.4, 0.005  # of the run, for the report
 _lock = threading.Lock()
@@ -46,7 +44,6 @@ def install(config: AmpConfig) -> None:
     before = process_state.current().config
     process_state.note(config=config)
     if config.report_path:
-        importlib.import_module("amp_tf.reporting.document")  # when the process ends, the package may be gone
         if before is None or before.report_path != config.report_path:
             try:  # so that an error shows before anything is trained
                 Path(config.report_path).mkdir(parents=True, exist_ok=True)
@@ -68,7 +65,7 @@ def write(most_seconds: float = float("inf")) -> None:
         gc.disable()  # one pass over TensorFlow's objects takes longer than the report
         try:
             seconds = min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds()))
-            document = summary.report().document(seconds=seconds)
+            document = summary.report().to_dict(seconds=seconds)
             name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
             Path(folder).mkdir(parents=True, exist_ok=True)
             files.put(Path(folder) / f"{name}.json", json.dumps(document))
@@ -87,7 +84,7 @@ def _tell(folder: str, error: OSError) -> None:
     notices.warn_once(
         "report.folder",
         f"cannot write to {folder!r} ({error.strerror or error})",
-        where=VARIABLE,
+        where=variable_of("report_path"),
         fix="The run goes on without a report; name a folder that can be written",
     )
 

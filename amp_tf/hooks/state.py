@@ -84,9 +84,6 @@ def note_install(home: str, failure: str = "") -> None:
         note(not_installed={**others, home: failure} if failure else others)
 
 
-_HAS_TF32 = (8, 0)  # the compute capability from which GPUs have it, Ampere's
-
-
 @functools.cache
 def hardware() -> Hardware:
     """What the GPUs that TensorFlow sees and this CPU can do.
@@ -102,10 +99,10 @@ def hardware() -> Hardware:
 
 
 def uses_tf32(capability: tuple[int, ...]) -> bool | None:
-    """Whether TensorFlow lets a GPU of a compute capability use TF32 for float32 products; ``None`` if it has none."""
+    """Whether TensorFlow lets a GPU of a compute capability use TF32 for float32 products; ``None`` before Ampere."""
     import tensorflow as tf
 
-    return tf.config.experimental.tensor_float_32_execution_enabled() if capability >= _HAS_TF32 else None
+    return tf.config.experimental.tensor_float_32_execution_enabled() if capability >= (8, 0) else None
 
 
 TRACED = "__inference_"  #: begins TensorFlow's names of traced functions

@@ -28,7 +28,7 @@ from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.locked import describe
 from amp_tf.reporting import process
 from amp_tf.reporting.process import Totals
-from amp_tf.reporting.schema import ProcessFacts, RewriteReport
+from amp_tf.reporting.schema import RewriteReport
 from amp_tf.reporting.text import headline, plural, why_no_node
 
 EAGER = (
@@ -46,6 +46,7 @@ ONLY_XLA = (
 )
 ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: shows a GPU's accuracy without one
 FUSED = "TensorFlow fused them with what follows, and the fused kernels have no 16-bit form here"
+_OF_HOOKS = ("off", "idle", "policy", "failures", "first_failure", "not_installed")  #: what a report says of the hooks
 _PLUGIN = "amp_tf.hooks.plugin"  # without it only functions compiled by XLA are seen
 
 _parts: list[Callable[[], str]] = []
@@ -120,8 +121,8 @@ def report() -> RewriteReport:
     found = process_state.hardware() if totals.graphs else Hardware.detect_cpu()  # else it may not look for GPUs yet
     cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512, "costs": found.costs.source}
     gpus = [{"compute_capability": [*pair], "tf32": process_state.uses_tf32(pair)} for pair in found.gpu_capabilities]
-    facts = ProcessFacts(
-        process={
+    facts = {
+        "process": {
             "program": " ".join(sys.argv) or sys.executable,
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -133,23 +134,21 @@ def report() -> RewriteReport:
             "tensorflow": getattr(tensorflow, "__version__", None),
             "keras": getattr(keras, "__version__", None),
         },
-        totals={"graphs": totals.graphs, "nodes": totals.total, "converted": totals.converted, "casts": totals.casts},
-        settings=[
+        "totals": {
+            "graphs": totals.graphs,
+            "nodes": totals.total,
+            "converted": totals.converted,
+            "casts": totals.casts,
+        },
+        "settings": [
             *sources(process_state.settings()),
             *({"field": f"op {op}", "value": why, "from": "amp_tf.register_op"} for op, why in whys.items()),
         ],
-        devices=[cpu, *({"type": "GPU", **gpu} for gpu in gpus)],
-        hooks={
-            "off": state.off,
-            "idle": state.idle,
-            "policy": state.policy,
-            "failures": state.failures,
-            "first_failure": state.first_failure,
-            "not_installed": dict(state.not_installed),
-        },
-        loss_scales=ledger.curves() if ledger is not None else [],
-        steps=times.rows() if times is not None else [],
-    )
+        "devices": [cpu, *({"type": "GPU", **gpu} for gpu in gpus)],
+        "hooks": {field: getattr(state, field) for field in _OF_HOOKS},
+        "loss_scales": ledger.curves() if ledger is not None else [],
+        "steps": times.rows() if times is not None else [],
+    }
     return dataclasses.replace(process.report(), summary=line(), facts=facts)
 
 

@@ -25,7 +25,6 @@ import logging
 import os
 import sys
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from amp_tf.config import (
@@ -97,16 +96,16 @@ class _Active:
     by_environment: bool = False
 
 
-class Handle:
+class Handle(contextlib.AbstractContextManager["Handle"]):
     """What :func:`enable` returns: takes its settings back, also as a context manager at the end of the block."""
 
     def __init__(self, active: _Active) -> None:
         self._active = active
 
     def __repr__(self) -> str:
-        fields = ((field, getattr(self.config, field.name)) for field in dataclasses.fields(AmpConfig))
-        settings = ", ".join(f"{field.name}={value!r}" for field, value in fields if value != field.default)
-        state = "under later settings" if any(active is self._active for active in _switch.below) else "off"
+        fields = vars(self.config).items()
+        settings = ", ".join(f"{name}={value!r}" for name, value in fields if value != getattr(AmpConfig, name))
+        state = "under later settings" if any(active is self._active for active in _switch.stack) else "off"
         return f"<amp_tf.Handle({settings}), {'on' if _switch.active is self._active else state}>"
 
     @property
@@ -118,12 +117,7 @@ class Handle:
         """Takes these settings back: what was on before is on again, and what a later ``enable`` turned on stays on."""
         _switch.take_back(self._active)
 
-    def __enter__(self) -> Handle:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.uninstall()
 
 
@@ -132,31 +126,33 @@ class _Switch:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self.active: _Active | None = None  #: the settings that are on
-        self.below: list[_Active] = []  #: what was on before, and is on again when what came later is taken back
+        self.stack: list[
+            _Active
+        ] = []  #: the last one is on, those below are on again when what came later is taken back
         self.refused = ""  #: the error in the environment, if that is why amp_tf is off
         self.is_off_by_program = False  #: whether the user turned amp_tf on and the program off, both by a variable
         self.exit_pid: int | None = None  #: of the process that prints the line at exit; a forked child does not
 
+    @property
+    def active(self) -> _Active | None:
+        return self.stack[-1] if self.stack else None
+
     def enable(self, wanted: _Active) -> Handle:
         with self._lock:
-            if self.active is not None:
-                self.below.append(self.active)
-            self._turn_on(wanted)
+            self._turn_on([*self.stack, wanted])
             return Handle(wanted)
 
     def take_back(self, settings: _Active) -> None:
         with self._lock:
+            rest = [active for active in self.stack if active is not settings]
             if self.active is not settings:
-                self.below = [active for active in self.below if active is not settings]
-                return
-            before = self.below.pop() if self.below else None
-            if before is None:
+                self.stack = rest
+            elif not rest:
                 self.turn_off(BY_HANDLE)
-            elif before.by_environment:  # which may say something else by now
+            elif rest[-1].by_environment:  # which may say something else by now
                 self._follow_environment()
             else:
-                self._turn_on(before)
+                self._turn_on(rest)
 
     def obey_environment(self, changed: str | None = None) -> None:
         """Applies what the environment says. A bad value leads to one message, and amp_tf stays off.
@@ -174,16 +170,16 @@ class _Switch:
 
     def turn_off(self, reason: str) -> None:
         with self._lock:
-            self.active, self.refused, self.is_off_by_program = None, "", False
-            self.below.clear()
+            self.stack, self.refused, self.is_off_by_program = [], "", False
             process_state.note(off=reason)
             imports.forget(self._on_import)
             _uninstall_hooks()
 
-    def _turn_on(self, wanted: _Active) -> None:
+    def _turn_on(self, stack: list[_Active]) -> None:
+        wanted = stack[-1]
         if self.active is not None and self.active.switches != wanted.switches:
             _uninstall_hooks()
-        self.active, self.refused, self.is_off_by_program = wanted, "", False
+        self.stack, self.refused, self.is_off_by_program = stack, "", False
         name, value = deciding_switch()
         only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
         off, traced = "" if wanted.switches.graph_rewrite else only_scaling, process_state.traced_functions()
@@ -216,8 +212,7 @@ class _Switch:
             self._speak_at_exit()
         elif asked is not None and asked != self.active:
             tell_unknown_variables()
-            self.below.clear()
-            self._turn_on(asked)
+            self._turn_on([asked])
 
     def _speak_at_exit(self) -> None:
         if self.exit_pid is None:

@@ -28,8 +28,9 @@ from amp_tf.hooks import notices
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.oplists.hardware import Hardware
-
-XLA_COMPILE = "_XlaMustCompile"
+from amp_tf.reporting import process
+from amp_tf.reporting.schema import RewriteReport
+from amp_tf.rewriting import pipeline
 
 _config: AmpConfig | None = None
 _patches, _saving = Patches(), Patches()
@@ -62,7 +63,7 @@ def hardware() -> Hardware:
 
 def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
     function = from_func_graph(name, graph, attrs, *args, **kwargs)
-    mark, config = (attrs or {}).get(XLA_COMPILE, False), _config
+    mark, config = (attrs or {}).get("_XlaMustCompile", False), _config
     if config is not None and getattr(mark, "b", mark):
         try:
             _convert(function, config)
@@ -78,10 +79,6 @@ def _convert(function: Any, config: AmpConfig) -> None:
     """Rewrites a function that was just registered, and registers the clones of functions that it needs."""
     from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
 
-    from amp_tf.reporting import process
-    from amp_tf.reporting.schema import RewriteReport
-    from amp_tf.rewriting.pipeline import name_clones, rewrite_program
-
     context = function._bound_context
     original = context.get_function_def(function.name)
     known = context.list_function_names() - {original.signature.name}  # str, although they are looked up by bytes
@@ -93,8 +90,8 @@ def _convert(function: Any, config: AmpConfig) -> None:
     library = FunctionDefLibrary(function=called_by(original, find).values())
     callees = called_by(original, lambda name: None if name.encode() in _rewritten else find(name))
     settings = notices.known_only(config)
-    results = rewrite_program(original, [*callees.values()], settings, hardware(), library, traced=function)
-    if changed := name_clones([*callees.values(), original], [*results[1:], results[0]]):
+    results = pipeline.rewrite_program(original, [*callees.values()], settings, hardware(), library, traced=function)
+    if changed := pipeline.name_clones([*callees.values(), original], [*results[1:], results[0]]):
         _register(function, original, changed)
         notices.warn_if_slow(config)
     reports = [graph for result in results for graph in result.report.graphs]

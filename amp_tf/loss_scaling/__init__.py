@@ -20,14 +20,11 @@ Where things are:
 from __future__ import annotations
 
 import importlib
-import numbers
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import schedule
-from amp_tf.values import invalid
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it even where it is not installed
@@ -39,12 +36,6 @@ _ADAPTERS = (
     ("tf_keras", ("optimizers", "legacy", "Optimizer"), "amp_tf.loss_scaling.tf_keras"),
     ("tensorflow", ("compat", "v1", "train", "Optimizer"), "amp_tf.loss_scaling.v1"),
 )
-
-
-_KINDS: dict[str, tuple[type, str]] = {
-    **dict.fromkeys(("dynamic", "enabled"), (bool, "True, False")),
-    **dict.fromkeys(("growth_factor", "backoff_factor", "min_scale", "max_scale"), (numbers.Real, "numbers")),
-}
 
 
 class LossScaleSettings(schedule.ScheduleSettings, total=False):
@@ -72,7 +63,6 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
         TypeError: ``inner_optimizer`` is not an optimizer of these libraries.
         ConfigError: it is wrapped already, or a setting is outside its range or none at all.
     """
-    check_settings("LossScaleOptimizer", settings)
     if (factor := getattr(inner_optimizer, "loss_scale_factor", None)) is not None:
         raise ConfigError(
             f"the optimizer scales its loss already, by loss_scale_factor={factor}",
@@ -98,20 +88,6 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
         "LossScaleOptimizer: expected an optimizer of keras, tf_keras or tf.compat.v1.train, got "
         f"{inner_optimizer!r} of type {type(inner_optimizer).__module__}.{type(inner_optimizer).__qualname__}."
     )
-
-
-def check_settings(where: str, settings: Mapping[str, Any]) -> None:
-    """Refuses, by a ConfigError, settings of another name or kind; which numbers are valid says the schedule."""
-    for name, value in settings.items():
-        if name not in LossScaleSettings.__annotations__:
-            raise ConfigError(
-                f"there is no setting {name!r}",
-                where=where,
-                fix=f"The settings are: initial_scale, {', '.join(LossScaleSettings.__annotations__)}",
-            )
-        kind, valid = _KINDS.get(name, (object, ""))
-        if not isinstance(value, kind):
-            raise invalid(value, f"{where}.{name}", valid)
 
 
 def is_loss_scaled(optimizer: Any) -> bool:

@@ -22,7 +22,6 @@ step of one is decided, and the other one takes it as it comes. Where both multi
 from __future__ import annotations
 
 import contextlib
-import enum
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -36,13 +35,9 @@ from amp_tf.loss_scaling import finite
 _ONE_OF_THEM = "Leave out one of them: either the LossScaler or the optimizer's scale_loss"
 
 
-class Gradients(enum.Enum):
-    """The kinds of gradients that ``apply_gradients`` may be given."""
-
-    SCALED = "scaled"
-    UNSCALED_BY_LOOP = "unscaled by the loop"
-    LEFT_TO_LOOP = "scaled by get_scaled_loss, and not unscaled by get_unscaled_gradients"
-    NEVER_SCALED = "never scaled"
+#: why gradients are taken as they are, and warned about
+NEVER_SCALED = "apply_gradients was called but the loss was never scaled, so small gradients are lost in float16"
+LEFT_TO_LOOP = "get_scaled_loss was called without get_unscaled_gradients"
 
 
 class _Made:
@@ -56,7 +51,7 @@ class _Made:
 
 
 class Calls:
-    """Records the calls of one scaler in this process; a copy starts anew."""
+    """Records the calls of one scaler in this process."""
 
     def __init__(self) -> None:
         self.is_used = False  #: whether any loss was scaled
@@ -64,12 +59,6 @@ class Calls:
         # Tensors that unscale was given and returned, by id, as long as they live.
         self._given: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._returned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
 
     def note_scale(self, divides_in_step: bool) -> None:
         """Records that a loss was scaled, and whether the step is to divide."""
@@ -90,27 +79,22 @@ class Calls:
         here.unscaled = max(here.unscaled - 1, 0)
         here.is_open = False
 
-    def judge(self, gradients: Iterable[Any]) -> Gradients:
-        """What ``apply_gradients`` is given now; then no other graph gets gradients of losses that were scaled here."""
+    def judge(self, gradients: Iterable[Any]) -> tuple[bool, str]:
+        """Whether ``apply_gradients`` is to divide what it is given now; where not, what is wrong, or an empty string.
+
+        Then no other graph gets gradients of losses that were scaled here.
+        """
         here = [made for place in places() for made in self._in(place)]
-        known = here if any(made.has_scaled for made in here) else self._known()
+        known = here if any(made.has_scaled for made in here) else self.known()
         for made in here:
             made.is_open = False
         if not any(made.has_scaled for made in known):
-            return Gradients.NEVER_SCALED
+            return False, NEVER_SCALED
         if self.were_given(gradients):
-            return Gradients.SCALED
+            return True, ""
         if any(made.unscaled for made in known):
-            return Gradients.UNSCALED_BY_LOOP
-        return Gradients.SCALED if any(made.divides_in_step for made in known) else Gradients.LEFT_TO_LOOP
-
-    def is_any_open(self) -> bool:
-        """Whether a loss was scaled with which no step was made, wherever its gradients may come from."""
-        return any(made.is_open for made in self._known())
-
-    def is_any_unscaled(self) -> bool:
-        """Whether gradients were unscaled with which no step was made."""
-        return any(made.unscaled for made in self._known())
+            return False, ""
+        return (True, "") if any(made.divides_in_step for made in known) else (False, LEFT_TO_LOOP)
 
     def were_given(self, gradients: Iterable[Any]) -> bool:
         """Whether some gradients are as the loop gave them to be unscaled."""
@@ -134,7 +118,7 @@ class Calls:
         by_replica = self._made.get(place, {})
         return [by_replica[_replica()]] if _replica() in by_replica else [*by_replica.values()]
 
-    def _known(self) -> list[_Made]:
+    def known(self) -> list[_Made]:
         """The calls in this graph and those around it, and in others whose gradients may arrive here."""
         around = places()
         known = [(place, made) for place in list(self._made) for made in self._in(place)]

@@ -13,7 +13,7 @@ graph's inputs: if these are not finite, or beyond float16, no loss scale can he
 
 from __future__ import annotations
 
-import enum
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -25,20 +25,9 @@ from amp_tf.loss_scaling.schedule import Maths
 from amp_tf.oplists.table import GIVEN
 
 
-class NormClip(enum.Enum):
-    """The norm that the optimizer will divide by: a norm that overflows makes NaN out of finite gradients."""
-
-    NONE = "none"
-    EACH = "each gradient's"
-    GLOBAL = "all gradients' together"
-
-    @classmethod
-    def of(cls, optimizers: Iterable[Any]) -> NormClip:
-        """The norms of the Keras optimizers that make a step together."""
-        settings = [(getattr(o, "global_clipnorm", None), getattr(o, "clipnorm", None)) for o in optimizers]
-        if any(by_all for by_all, _ in settings):
-            return cls.GLOBAL
-        return cls.EACH if any(each for _, each in settings) else cls.NONE
+def clips_norm(optimizers: Iterable[Any]) -> bool:
+    """Whether one of some Keras optimizers divides by a norm: one that overflows makes NaN out of finite gradients."""
+    return any(getattr(optimizer, name, None) for optimizer in optimizers for name in ("clipnorm", "global_clipnorm"))
 
 
 def scale_loss(loss: Any, scale: Any) -> Any:
@@ -91,31 +80,23 @@ def as_tensor(gradient: Any, variable: Any = None) -> Any:
     return tf.cast(tensor, tf.as_dtype(variable.dtype).base_dtype)
 
 
-def find_nonfinite(gradients: Sequence[Any], norm_clip: NormClip = NormClip.NONE, headroom: float = 1.0) -> Any:
+def find_nonfinite(gradients: Sequence[Any], clips_norm: bool = False, headroom: float = 1.0) -> Any:
     """For each unscaled tensor or ``tf.IndexedSlices``, whether it would spoil the step: a boolean vector.
 
-    The norm that the optimizer will compute must be finite too, and the sum of as many gradients of this size as it
-    will add up, over replicas and accumulated steps (``headroom``).
+    The norm that the optimizer may divide by (``clips_norm``) must be finite too, and the sum of as many gradients of
+    this size as it will add up, over replicas and accumulated steps (``headroom``).
     """
     gradients = [map_values(_in_real_parts, gradient) for gradient in gradients]
-    surely_finite = _are_surely_finite(gradients, norm_clip)
-    if surely_finite is None:
-        return _find_nonfinite_exactly(gradients, norm_clip, headroom)
-    return tf.cond(
-        surely_finite,
-        lambda: tf.zeros([len(gradients)], tf.bool),
-        lambda: _find_nonfinite_exactly(gradients, norm_clip, headroom),
+    surely_finite = _are_surely_finite(gradients, clips_norm)
+    find = functools.partial(_find_nonfinite_exactly, gradients, clips_norm, headroom)
+    return (
+        find() if surely_finite is None else tf.cond(surely_finite, lambda: tf.zeros([len(gradients)], tf.bool), find)
     )
 
 
 def is_nonfinite(loss: Any) -> Any:
     """Whether any value of the (nest of) loss is NaN or infinite: a boolean scalar."""
     return tf.logical_not(tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in tf.nest.flatten(loss)]))
-
-
-def total(values: Sequence[Any]) -> Any:
-    """The sum of all numbers of some tensors, such as losses; a float32 scalar, zero for no tensors."""
-    return tf.add_n([tf.zeros([]), *(tf.reduce_sum(tf.cast(value, tf.float32)) for value in values)])
 
 
 def _where(condition: Any, a: Any, b: Any) -> Any:
@@ -132,20 +113,19 @@ def _in_real_parts(value: Any) -> Any:
     return tf.stack([tf.math.real(value), tf.math.imag(value)], axis=-1) if value.dtype.is_complex else value
 
 
-def _find_nonfinite_exactly(gradients: Sequence[Any], norm_clip: NormClip, headroom: float) -> Any:
-    if norm_clip is NormClip.NONE:
+def _find_nonfinite_exactly(gradients: Sequence[Any], clips_norm: bool, headroom: float) -> Any:
+    if not clips_norm:
         slices = [_column_sums(each) if isinstance(each, tf.IndexedSlices) else each for each in gradients]
         sums = [each if headroom == 1.0 else each * tf.cast(headroom, each.dtype) for each in slices]
         return ~tf.stack([tf.reduce_all(tf.math.is_finite(each)) for each in sums])
     squares = [_squared_norm(gradient) for gradient in gradients]
+    widest = tf.float64 if any(square.dtype == tf.float64 for square in squares) else tf.float32
+    is_total_finite = tf.math.is_finite(tf.add_n([tf.cast(square, widest) for square in squares]))
     are_finite = tf.stack([tf.math.is_finite(square) for square in squares])
-    if norm_clip is NormClip.GLOBAL:
-        widest = tf.float64 if any(square.dtype == tf.float64 for square in squares) else tf.float32
-        are_finite &= tf.math.is_finite(tf.add_n([tf.cast(square, widest) for square in squares]))
-    return ~are_finite
+    return ~tf.where(tf.reduce_all(are_finite), is_total_finite, are_finite)  # all, where only their sum is nonfinite
 
 
-def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
+def _are_surely_finite(gradients: Sequence[Any], clips_norm: bool) -> Any:
     """The cheap test, which fails whenever the exact one might; ``None`` where there is none."""
     values = [values_of(gradient) for gradient in gradients]
     if any(value.dtype.size < 4 for value in values):
@@ -156,7 +136,7 @@ def _are_surely_finite(gradients: Sequence[Any], norm_clip: NormClip) -> Any:
         squares = [tf.cast(_squared_norm(value), tf.float32) for value in values]
         return tf.math.is_finite(tf.add_n(squares))
     counts = [value.shape.num_elements() for value in values]
-    if norm_clip is NormClip.NONE or None in counts:
+    if not clips_norm or None in counts:
         return None
     bound = (tf.float32.max / (8.0 * max(sum(counts), 1))) ** 0.5  # half of the maximum of a sum of so many squares
     return tf.reduce_all(tf.stack([tf.reduce_all(tf.abs(value) <= bound) for value in values]))
@@ -239,11 +219,9 @@ def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:
     large = [tf.reduce_any(tf.math.is_finite(n) & (n > tf.cast(tf.float16.max, n.dtype))) for n in sizes]
     facts = SkipFacts(
         knows_gradients=True,
-        has_nonfinite_gradient=tf.logical_not(
-            tf.reduce_all([_is_finite(values_of(gradient)) for gradient in gradients])
-        ),
+        has_nonfinite_gradient=~tf.reduce_all([_is_finite(values_of(g)) for g in gradients if g is not None]),
         knows_data=bool(data),
-        has_nonfinite_data=tf.logical_not(tf.reduce_all([True, *map(_is_finite, data)])),
+        has_nonfinite_data=~tf.reduce_all([True, *map(_is_finite, data)]),
         has_large_data=tf.reduce_any([False, *large]),
     )
     return tf.cast(tf.stack(list(facts)), tf.int32)

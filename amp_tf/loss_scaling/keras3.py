@@ -15,7 +15,7 @@ from keras.src.optimizers import base_optimizer
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import replicas
 from amp_tf.loss_scaling.calls import scaled_step
-from amp_tf.loss_scaling.finite import NormClip, check_any
+from amp_tf.loss_scaling.finite import check_any, clips_norm
 from amp_tf.loss_scaling.scaler import InnerSettings, Memory, SavedScale, Scaler, ScalingMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, build_schedule, usable_scale
 
@@ -65,8 +65,6 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         name: str | None = None,
         **settings: Any,
     ) -> None:
-        if not isinstance(inner_optimizer, keras.optimizers.Optimizer):
-            raise TypeError(f"inner_optimizer: expected a keras.optimizers.Optimizer, got {inner_optimizer!r}.")
         if keras.backend.backend() != "tensorflow":
             fix = "Set KERAS_BACKEND=tensorflow before importing"
             raise ConfigError(f"Keras runs on {keras.backend.backend()}", where="LossScaleOptimizer", fix=fix)
@@ -86,7 +84,6 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         start = keras.initializers.Constant(schedule.initial_state().scale)
         with _scope_of(getattr(inner_optimizer, "_distribution_strategy", None) or tf.distribute.get_strategy()):
             self._scale = self.add_variable((), initializer=start, dtype="float32", name="loss_scale")
-            # good_steps, skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
             self._counters = self.add_variable((6,), initializer="zeros", dtype="int64", name="loss_scale_counters")
             memory = Memory(self._scale.value, self._counters.value)
         self._scaler = Scaler(schedule, memory, label=inner_optimizer.name)
@@ -133,16 +130,10 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
                 f"{where}: Unknown variable: {', '.join(unknown)}. An optimizer trains the variables that it was built "
                 "with. Build it with all of them, optimizer.build(variables), or make a new one for other variables."
             )
-        gradients = self._scaler.unscaled(
-            grads,
-            variables,
-            where,
-            is_scaled=lambda place: not getattr(variables[place], "overwrite_with_gradient", False),
-        )
         self._scaler.step(
-            gradients,
+            self._scaler.unscaled(grads, variables, where),
             lambda strategy, grads: _apply(strategy, inner, method, grads, variables),
-            norm_clip=NormClip.of(_parts_of(inner)),
+            clips_norm=clips_norm(_parts_of(inner)),
             headroom=max(getattr(part, _ACCUMULATION, None) or 1 for part in _parts_of(inner)) * replicas.count(),
             variables=variables,
         )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from amp_tf.errors import CallOrderError
-from amp_tf.loss_scaling import check_settings, finite, replicas
+from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
-from amp_tf.loss_scaling.scaler import Memory, Scaler, StateMethods
+from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, StateMethods
 from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, ScheduleSettings, build_schedule
 
 if TYPE_CHECKING:
@@ -55,22 +55,14 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         **settings: Unpack[ScheduleSettings],
     ) -> None:
         super().__init__(name=name)
-        check_settings("LossScaler", settings)
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
         start = schedule.initial_state()
         with tf.init_scope():
             self.current_loss_scale = tf.Variable(start.scale, trainable=False, dtype=tf.float32, name="loss_scale")
-            # good_steps, skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
             self.counters = tf.Variable([0] * 6, trainable=False, dtype=tf.int64, name="loss_scale_counters")
         self._scaler = Scaler(schedule, Memory(self.current_loss_scale, self.counters), label=name)
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def scale(self, loss: Any) -> Any:
-        """The loss times the scale: what the tape or ``tf.gradients`` differentiates.
-
-        It is a floating-point tensor of any shape, or a nest of them; the result is float32 (float64 where it was).
-        """
-        return self._scaler.scale(loss)
+    scale = ScalingMethods.scale_loss
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def unscale(self, gradients: Any) -> Any:
@@ -83,7 +75,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         given = [finite.as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
         if self._scaler.calls.were_returned(given):
             raise _error("unscale() got gradients that it unscaled already: they would be divided twice")
-        if not self._scaler.calls.is_any_open():
+        if not any(made.is_open for made in self._scaler.calls.known()):
             raise _error(
                 "unscale() was called, but no loss was scaled since the last step: the gradients would be divided by a "
                 "scale that never multiplied them"
@@ -111,7 +103,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         replicas.check_in_replica("step")
         flat = [finite.as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
         finite.check_any(flat)
-        if not self._scaler.calls.is_any_unscaled():
+        if not any(made.unscaled for made in self._scaler.calls.known()):
             raise _error("step() was called, but no gradients were unscaled since the last step")
         if self._scaler.calls.were_given(flat) and not self._scaler.schedule.is_one:
             raise _error("step() got gradients as unscale() was given them, still multiplied by the loss scale")

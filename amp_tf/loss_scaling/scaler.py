@@ -10,6 +10,7 @@ cannot.
 from __future__ import annotations
 
 import inspect
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,16 +19,10 @@ import tensorflow as tf
 from absl import logging
 
 from amp_tf.loss_scaling import finite, ledger, replicas
-from amp_tf.loss_scaling.calls import Calls, Gradients, is_inner_call, note_place, note_scaled, places, scaled_step
+from amp_tf.loss_scaling.calls import NEVER_SCALED, Calls, is_inner_call, note_place, note_scaled, places, scaled_step
 from amp_tf.loss_scaling.ledger import SkipFacts, Status
 from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, State, check_scale
 
-_LEFT_ALONE = {
-    Gradients.LEFT_TO_LOOP: "get_scaled_loss was called without get_unscaled_gradients",
-    Gradients.NEVER_SCALED: (
-        "apply_gradients was called but the loss was never scaled, so small gradients are lost in float16"
-    ),
-}
 _TWO_LINES = (
     "Add two lines to the training step:\n"
     "    scaled_loss = optimizer.scale_loss(loss)              # inside the GradientTape\n"
@@ -41,9 +36,9 @@ _TWO_LINES = (
 class Memory:
     """The variables that hold a scaler's state; each library creates, names and saves them in its own way.
 
-    ``scale`` is a float32 scalar; the counters, int64 scalars or vectors, hold the rest of a :class:`State` one after
-    the other. ``read`` reads a variable as a tensor. Only with ``explains``, which TF1 graphs lack, is it known why a
-    step was skipped, beyond the counters.
+    ``scale`` is a float32 scalar; the counters, int64 scalars or vectors, hold the rest of a :class:`State` in order.
+    ``read`` reads a variable as a tensor. Only with ``explains``, which TF1 graphs lack, is it known why a step was
+    skipped, beyond the counters.
     """
 
     def __init__(
@@ -110,10 +105,10 @@ class Scaler:
         self._has_warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_loss"} | {"number": None, "guard": None}
+        return {**vars(self), "number": None, "guard": None, "_loss": None, "calls": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _loss=threading.local())  # a copy scales losses of its own
+    def __setstate__(self, state: dict[str, Any]) -> None:  # a copy scales losses of its own
+        vars(self).update(state, _loss=threading.local(), calls=Calls())
 
     def scale(self, loss: Any, divides_in_step: bool = True) -> Any:
         """Multiplies a (nest of) loss, and remembers whether it was finite and who is to divide the gradients."""
@@ -140,12 +135,12 @@ class Scaler:
             return False
         return self.schedule.skips_nonfinite
 
-    def unscale(self, gradients: Iterable[Any], is_scaled: Callable[[int], bool] = lambda place: True) -> list[Any]:
-        """Gradients divided by the scale, those at places that were not scaled unchanged."""
+    def unscale(self, gradients: Iterable[Any], variables: Iterable[Any] = ()) -> list[Any]:
+        """Gradients divided by the scale; unchanged those that Keras writes into their variables, FP8's scales."""
         if self.schedule.is_one:
             return list(gradients)
-        scale = self.memory.read_scale()
-        return [finite.unscale(g, scale) if is_scaled(place) else g for place, g in enumerate(gradients)]
+        scale, pairs = self.memory.read_scale(), itertools.zip_longest(gradients, variables)
+        return [g if getattr(v, "overwrite_with_gradient", False) else finite.unscale(g, scale) for g, v in pairs]
 
     def unscale_for_loop(self, gradients: Iterable[Any]) -> list[Any]:
         """Divides gradients; the step then takes them unchanged."""
@@ -157,26 +152,20 @@ class Scaler:
         return unscaled
 
     def unscaled(
-        self,
-        gradients: Sequence[Any],
-        variables: Sequence[Any],
-        where: str,
-        fix: str = _TWO_LINES,
-        is_scaled: Callable[[int], bool] = lambda place: True,
+        self, gradients: Sequence[Any], variables: Sequence[Any], where: str, fix: str = _TWO_LINES
     ) -> list[Any]:
         """The gradients of a step, divided by the scale if they are still scaled (:mod:`amp_tf.loss_scaling.calls`).
 
         Warns once where no loss was scaled; ``where`` names the optimizer, and ``fix`` says what to do.
         """
         given = [finite.as_tensor(gradient, v) for gradient, v in zip(gradients, variables, strict=True)]
-        kind = self.calls.judge(given)
-        if kind is not Gradients.NEVER_SCALED:
+        divides, wrong = self.calls.judge(given)
+        if wrong != NEVER_SCALED:
             self._enter()
-        if kind in _LEFT_ALONE and not self._has_warned:
+        if wrong and not self._has_warned:
             self._has_warned = True
-            what = _LEFT_ALONE[kind]
-            logging.warning("amp_tf: %s: %s; the gradients are applied as they are. %s", where, what, fix)
-        return self.unscale(given, is_scaled) if kind is Gradients.SCALED else given
+            logging.warning("amp_tf: %s: %s; the gradients are applied as they are. %s", where, wrong, fix)
+        return self.unscale(given, variables) if divides else given
 
     def unscaled_pairs(self, pairs: Sequence[tuple[Any, Any]], **judging: Any) -> list[tuple[Any, Any]]:
         """As :meth:`unscaled`, for pairs of gradient and variable, of which there must be one."""
@@ -189,7 +178,7 @@ class Scaler:
         gradients: Sequence[Any],
         take: Callable[[Any, Any], Any],
         *,
-        norm_clip: finite.NormClip = finite.NormClip.NONE,
+        clips_norm: bool = False,
         headroom: float = 1.0,
         variables: Sequence[Any] = (),
         arguments: Any = (),
@@ -198,20 +187,16 @@ class Scaler:
 
         ``take`` is as in :func:`amp_tf.loss_scaling.replicas.decide_together`; it is called with the gradients, of
         which those that are ``None`` stay so, or (gradients, arguments) where there is a nest of further ones, each
-        replica's own. ``norm_clip`` and ``headroom`` are as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`;
+        replica's own. ``clips_norm`` and ``headroom`` are as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`;
         ``variables`` are what the gradients are for, so that a skipped step can name them.
 
         Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
         """
-        places = [place for place, gradient in enumerate(gradients) if gradient is not None]
-        present = [gradients[place] for place in places]
-        trained = [variables[place] for place in places] if variables else ()
+        present = [gradient for gradient in gradients if gradient is not None]
+        trained = [variable for gradient, variable in zip(gradients, variables, strict=False) if gradient is not None]
 
         def taken(strategy: Any, handed: Any) -> list[Any]:
-            whole = [None] * len(gradients)
-            for place, gradient in zip(places, handed[0], strict=True):
-                whole[place] = gradient
-            return [take(strategy, (whole, handed[1]) if arguments else whole), *self.note_finite()]
+            return [take(strategy, handed[:2] if arguments else handed[0]), *self.note_finite()]
 
         def skipped(strategy: Any, handed: Any, found: replicas.Nonfinite) -> list[Any]:
             state = self.schedule.after_nonfinite(self.memory.load(), finite.TENSORS, found.loss)
@@ -226,15 +211,13 @@ class Scaler:
             return is_nonfinite if self.guard is None else self.guard(found.value, is_nonfinite)
 
         flag, data, parts = self._take_loss()
-        value = finite.total(parts) if self.guard is not None else 0.0
+        sums = (tf.reduce_sum(tf.cast(part, tf.float32)) for part in parts)
+        value = 0.0 if self.guard is None else tf.add_n([tf.zeros([]), *sums])
         is_loss_nonfinite = tf.constant(False) if flag is None else flag
-        found = replicas.Nonfinite(finite.find_nonfinite(present, norm_clip, headroom), is_loss_nonfinite, value)
+        found = replicas.Nonfinite(finite.find_nonfinite(present, clips_norm, headroom), is_loss_nonfinite, value)
         with scaled_step():
-            return replicas.decide_together(found, [present, arguments, data], take=taken, skip=skipped, judge=judged)
-
-    def status(self, session: Any = None) -> Status:
-        """The state as Python numbers; see :meth:`Memory.status`."""
-        return self.memory.status(self.schedule, self.nonfinite_variables.names(), session=session)
+            handed = [list(gradients), arguments, data]
+            return replicas.decide_together(found, handed, take=taken, skip=skipped, judge=judged)
 
     def note_finite(self) -> list[Any]:
         """Counts a step that was applied."""
@@ -288,7 +271,7 @@ class StateMethods:
 
     def status(self, session: Any = None) -> Status:
         """The state as Python numbers, in a TF1 graph by its session. Waits for the device: not for traced steps."""
-        return self._scaler.status(session)
+        return self._scaler.memory.status(self.schedule, self._scaler.nonfinite_variables.names(), session)
 
 
 class ScalingMethods(StateMethods):
@@ -300,7 +283,7 @@ class ScalingMethods(StateMethods):
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def scale_loss(self, loss: Any) -> Any:
-        """The loss times the scale: what the tape, or ``tf.gradients``, differentiates; the step then unscales.
+        """The loss times the scale: what the tape, or ``tf.gradients``, differentiates.
 
         It is a floating-point tensor of any shape, or a nest of them; the result is float32 (float64 where it was).
         """

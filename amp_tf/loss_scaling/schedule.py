@@ -21,7 +21,6 @@ The scale may go below 1: if the unscaled gradients themselves leave float16, a 
 
 from __future__ import annotations
 
-import abc
 import ctypes
 import dataclasses
 import numbers
@@ -29,7 +28,8 @@ import operator
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypedDict
 
-from amp_tf.values import check_count, invalid
+from amp_tf.errors import ConfigError
+from amp_tf.values import check_bool, check_count, invalid
 
 DEFAULT_INITIAL_SCALE = 2.0**15
 DEFAULT_GROWTH_STEPS = 2000
@@ -37,8 +37,6 @@ DEFAULT_MIN_SCALE = 2.0**-24
 # The largest power of two that float32 holds: the scale, and a loss of ordinary size times the scale, stay finite.
 DEFAULT_MAX_SCALE = 2.0**127
 _SMALLEST_NORMAL = 2.0**-126  # below it processors may flush to zero, and a scale of zero turns gradients into 0/0
-
-
 # (number of the back-off in a row, how many it counts for): after two, the scale is far from what is needed.
 _BACKOFFS = ((1, 1), (3, 4), (4, 16), (5, 64))
 _WHERE = "loss scaling, "
@@ -94,19 +92,20 @@ PYTHON = Maths(
 )
 
 
-class Schedule(abc.ABC):
+class Schedule:
     """What the three schedules share: they count steps, and skip nonfinite ones."""
 
     skips_nonfinite: ClassVar[bool] = True  #: if not, gradients need no check at all
+    initial_scale: float = 1.0
 
     @property
     def is_one(self) -> bool:
         """Whether the scale is one and stays so: nothing is multiplied and divided, but nonfinite steps are skipped."""
         return False
 
-    @abc.abstractmethod
     def initial_state(self) -> State:
         """The state before the first step."""
+        return State(scale=PYTHON.float32(self.initial_scale))
 
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
         """The state after a step that was applied."""
@@ -132,9 +131,6 @@ class NoScale(Schedule):
 
     skips_nonfinite: ClassVar[bool] = False
 
-    def initial_state(self) -> State:
-        return State(scale=1.0)
-
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
         return state._replace(steps=state.steps + 1)
 
@@ -150,17 +146,14 @@ class FixedScale(Schedule):
     Raises a ConfigError where the scale is not between 2^-126 and 2^127.
     """
 
-    scale: float
+    initial_scale: float
 
     def __post_init__(self) -> None:
-        _check_range("initial_scale", self.scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
+        _check_range("initial_scale", self.initial_scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
 
     @property
     def is_one(self) -> bool:
-        return self.scale == 1.0
-
-    def initial_state(self) -> State:
-        return State(scale=PYTHON.float32(self.scale))
+        return self.initial_scale == 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,13 +177,10 @@ class DynamicScale(Schedule):
         _check_range("initial_scale", self.initial_scale, self.min_scale, self.max_scale)
         check_count(self.growth_steps, where=f"{_WHERE}dynamic_growth_steps")
         check_count(self.hysteresis, where=f"{_WHERE}hysteresis")
-        if not 1.0 < self.growth_factor < float("inf"):
+        if not isinstance(self.growth_factor, numbers.Real) or not 1.0 < self.growth_factor < float("inf"):
             raise invalid(self.growth_factor, f"{_WHERE}growth_factor", "a finite number above 1")
-        if not 0.0 < self.backoff_factor < 1.0:
+        if not isinstance(self.backoff_factor, numbers.Real) or not 0.0 < self.backoff_factor < 1.0:
             raise invalid(self.backoff_factor, f"{_WHERE}backoff_factor", "a number above 0 and below 1")
-
-    def initial_state(self) -> State:
-        return State(scale=PYTHON.float32(self.initial_scale))
 
     def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
         """Counts the step; every ``growth_steps`` in a row the scale grows, up to the ceiling.
@@ -241,9 +231,13 @@ def build_schedule(
     with the other settings; ``dynamic_growth_steps`` is Keras' name for its ``growth_steps``. A value outside its range
     is a ConfigError that names the setting, the value and the valid ones.
     """
-    if not enabled:
+    for name in settings:
+        if name not in ScheduleSettings.__annotations__:
+            known = ", ".join(("initial_scale", "dynamic_growth_steps", *ScheduleSettings.__annotations__))
+            raise ConfigError(f"there is no setting {name!r}", where="loss scaling", fix=f"The settings are: {known}")
+    if not check_bool(enabled, where=f"{_WHERE}enabled"):
         return NoScale()
-    if not dynamic:
+    if not check_bool(dynamic, where=f"{_WHERE}dynamic"):
         return FixedScale(_plain(initial_scale))
     plain = {name: _plain(value) for name, value in settings.items()}
     return DynamicScale(_plain(initial_scale), dynamic_growth_steps, **plain)

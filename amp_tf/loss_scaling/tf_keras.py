@@ -20,7 +20,6 @@ class _ScaleVariables(keras_wrappers._DynamicLossScaleState):  # type: ignore[mi
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule.initial_state().scale, getattr(schedule, "growth_steps", 0), multiplier=2)
-        # skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
         self.counters = self._add_weight(name="counters", dtype=tf.int64, initial_value=[0] * 5)
 
 
@@ -96,8 +95,8 @@ class _Scaling(ScalingMethods):
                     del own[name]
                 own.update(before)
 
-        norm_clip = finite.NormClip.of([self._optimizer])
-        return self._scaler.step(gradients, on_each, norm_clip=norm_clip, variables=variables)
+        clips_norm = finite.clips_norm([self._optimizer])
+        return self._scaler.step(gradients, on_each, clips_norm=clips_norm, variables=variables)
 
 
 def _summed(aggregate: Callable[[Any], Any], pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

@@ -33,7 +33,6 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         self.schedule = schedule
         self.scale = self._add_weight("current_loss_scale", schedule.initial_state().scale, tf.float32)
         self.good_steps = self._add_weight("good_steps", 0, tf.int64)
-        # skipped, skipped_in_row, steps, last_change and nonfinite_losses of State
         self.counters = self._add_weight("loss_scale_counters", [0] * 5, tf.int64)
 
     def __call__(self) -> Any:
@@ -51,10 +50,8 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         return tf.cond(variable.is_initialized(), variable.read_value, lambda: tf.constant(first, variable.dtype))
 
     def update(self, grads: Any) -> Any:  # which TensorFlow's own wrapper calls: this scale was passed to that one
-        what = "this loss scale works only inside amp_tf's own wrapper"
-        raise ConfigError(
-            what, where="tf.compat.v1 loss scale", fix="Wrap the optimizer with amp_tf.LossScaleOptimizer"
-        )
+        what, fix = "this loss scale works only inside amp_tf's own wrapper", "Wrap the optimizer with amp_tf"
+        raise ConfigError(what, where="tf.compat.v1 loss scale", fix=f"{fix}.LossScaleOptimizer")
 
     def get_config(self) -> dict[str, Any]:
         return {"initial_loss_scale": self.schedule.initial_state().scale}
@@ -160,9 +157,6 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         if name in self._base_methods:
             return functools.partial(self._base_methods[name], self._optimizer)
         return getattr(self._optimizer, name)  # type: ignore[no-any-return]
-
-    def _doing_dynamic_loss_scaling(self) -> bool:
-        return self.schedule.skips_nonfinite
 
 
 wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimizer``

@@ -12,6 +12,7 @@ import math
 import shlex
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from amp_tf.config import variable_of
 from amp_tf.graph.names import layer_of, matches
@@ -50,19 +51,12 @@ _DANGER_OF = {row.op: row.why for row in ROWS if row.op_list == DENY_LIST}
 
 @dataclasses.dataclass(frozen=True)
 class Root:
-    """Why nodes stay in float32.
+    """Why nodes stay in float32."""
 
-    Attributes:
-        kind: one of the words above.
-        what: the op, the pattern, the layer, the device, or the rule in words.
-        rules: the rows of the painting that make it, for accuracy, or the patterns that match together.
-        why: the rows in words.
-    """
-
-    kind: str
-    what: str
-    rules: tuple[str, ...] = ()
-    why: str = ""
+    kind: str  #: one of the words above
+    what: str  #: the op, the pattern, the layer, the device, or the rule in words
+    rules: tuple[str, ...] = ()  #: the rows of the painting that make it, for accuracy; or patterns that match together
+    why: str = ""  #: the rows in words
 
     @property
     def remedy(self) -> str:
@@ -86,18 +80,13 @@ class Root:
         }.get(self.kind, "none")
 
     def change(self, graph: GraphFigures, nodes: Iterable[int]) -> Change:
-        """The change that removes the root from one graph.
-
-        Args:
-            graph: the graph.
-            nodes: those that name it.
-        """
+        """The change that removes the root from one graph, in which some nodes name it."""
         if self.kind in (DENY, NO_LIST):
             return Change(op_lists=((self.what, _home(self.what)),))
         if self.kind in (LOCK, SCOPE, DEVICE, FETCHED):
             return Change(nodes=frozenset(graph.view.names[node] for node in nodes))
-        products = {graph.view.ops[node] for node in nodes} & PRODUCTS
-        unlisted = tuple((op, ALLOW) for op in sorted(products.difference(graph.list_of)))
+        products, target = {graph.view.ops[node] for node in nodes} & PRODUCTS, graph.basis.resolution.target
+        unlisted = tuple((op, ALLOW) for op in sorted(products.difference(target.lists.list_of if target else ())))
         return {
             KERNEL: Change(kernels=frozenset({self.what})),
             NAME: Change(patterns=frozenset(self.rules)),
@@ -107,60 +96,31 @@ class Root:
         }.get(self.kind, NO_CHANGE)
 
 
-@dataclasses.dataclass(frozen=True)
-class Blocker:
-    """A root and what it is worth; operations are those of one run of each graph.
-
-    Attributes:
-        root: the root.
-        nodes: how many computing nodes name it.
-        operations: of these nodes.
-        example: the one with most operations among them.
-        gain: the operations that become 16 bit if it alone is taken away; ``None`` where that was not tried.
-        products: those of products among them.
-        converted: how many nodes more are then 16 bit.
-    """
-
-    root: Root
-    nodes: int
-    operations: float
-    example: str
-    gain: float | None = None
-    products: float | None = None
-    converted: int | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Together:
-    """Some of the best blockers, and the operations that become 16 bit if all of them are taken away."""
-
-    roots: tuple[Root, ...]
-    gain: float
-
-
 Places = dict[int, list[int]]  # the nodes that name a root, by graph number
 
 
 def find_blockers(
     graphs: Sequence[GraphFigures], *, seconds: float = math.inf
-) -> tuple[list[Blocker], Together | None]:
-    """Ranks what keeps work in float32, by what it is worth.
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """Ranks what keeps work in float32, by what it is worth; as many roots are tried as fit in some seconds.
 
-    Args:
-        graphs: with a basis each.
-        seconds: as many roots are tried as fit in.
-
-    Returns:
-        The blockers, first those that were tried; and some of the best together, ``None`` where there are fewer than
-        two or the time is up.
+    Returns the document's ``blockers``, first those that were tried, and its ``together``: some of the best, ``None``
+    where there are fewer than two or the time is up. The graphs have a basis each.
     """
-    clock = _Clock(seconds)
+    end, last, longest = time.monotonic() + seconds, time.monotonic(), 0.0
+
+    def has_time() -> bool:  # for another try, which may take as long as the longest so far
+        nonlocal last, longest
+        now = time.monotonic()
+        longest, last = max(longest, now - last), now
+        return now + longest < end
+
     roots: dict[Root, Places] = {}
     for number, graph in enumerate(graphs):
         for node in range(graph.view.node_count):
             if not graph.is_f16[node] and (root := _root_of(graph, node)) is not None:
                 roots.setdefault(root, {}).setdefault(number, []).append(node)
-    named = []
+    found: list[tuple[Root, dict[str, Any]]] = []
     for root, places in roots.items():
         work = [  # of the computing nodes that name it; for a shape, also of those of unknown size
             (float(graphs[number].figures.work[node]), number, node)
@@ -170,35 +130,22 @@ def find_blockers(
         ]
         if work:
             _, number, node = max(work)
-            name = graphs[number].view.names[node]
-            named.append(Blocker(root, len(work), sum(entry[0] for entry in work), name))
-    named.sort(key=lambda b: -b.operations)
-    tried = [blocker for blocker in named if blocker.root.kind != STRUCTURE][:MOST]
-    blockers = []
-    for blocker in named:
-        if blocker in tried and clock.has_time():
-            gain, products, converted = _gain(graphs, [(blocker.root, roots[blocker.root])])
-            blocker = dataclasses.replace(blocker, gain=gain, products=products, converted=converted)
-        blockers.append(blocker)
-    blockers.sort(key=lambda b: (b.gain is None, -(b.gain or 0.0), -b.operations))
-    best = [b.root for b in blockers if (b.gain or 0.0) > 0 and b.root.kind != COST][:TOGETHER]
-    if len(best) < 2 or not clock.has_time():
-        return blockers, None
-    return blockers, Together(tuple(best), _gain(graphs, [(root, roots[root]) for root in best])[0])
-
-
-class _Clock:
-    """Tells whether there is time for another try, which may take as long as the longest so far."""
-
-    def __init__(self, seconds: float) -> None:
-        self._last = time.monotonic()
-        self._end = self._last + seconds
-        self._longest = 0.0
-
-    def has_time(self) -> bool:
-        now = time.monotonic()
-        self._longest, self._last = max(self._longest, now - self._last), now
-        return now + self._longest < self._end
+            row = {"kind": root.kind, "what": root.what, "nodes": len(work), "operations": sum(row[0] for row in work)}
+            gains = dict.fromkeys(("gain", "gain_products", "gain_nodes"))  # what becomes 16 bit if it is taken away
+            row |= {"example": graphs[number].view.names[node], **gains, "remedy": root.remedy}
+            found.append((root, row))
+    found.sort(key=lambda each: -each[1]["operations"])
+    for root, row in [each for each in found if each[0].kind != STRUCTURE][:MOST]:
+        if has_time():
+            gain, products, nodes = _gain(graphs, [(root, roots[root])])
+            row |= {"gain": gain, "gain_products": products, "gain_nodes": nodes}
+    found.sort(key=lambda each: (each[1]["gain"] is None, -(each[1]["gain"] or 0.0), -each[1]["operations"]))
+    best = [root for root, row in found if (row["gain"] or 0.0) > 0 and root.kind != COST][:TOGETHER]
+    together = None
+    if len(best) > 1 and has_time():
+        shown = [{"kind": root.kind, "what": root.what} for root in best]
+        together = {"roots": shown, "gain": _gain(graphs, [(root, roots[root]) for root in best])[0]}
+    return [row for _, row in found], together
 
 
 def _gain(graphs: Sequence[GraphFigures], removed: Sequence[tuple[Root, Places]]) -> tuple[float, float, int]:

@@ -6,7 +6,6 @@ Operations and times are those of one run of each graph, loops of unknown length
 
 from __future__ import annotations
 
-import collections
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,71 +25,41 @@ _UNREMARKABLE = {"operations": 0.0, "bytes": 0.0, "runs": 1.0}
 
 
 def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> dict[str, Any]:
-    """What a document says of graphs.
-
-    Args:
-        graphs: the reports of some.
-        seconds: the time limit: as many blockers are tried as fit in.
-    """
+    """What a document says of graphs; as many blockers are tried as fit in some seconds."""
     end = time.monotonic() + seconds
     found = list(map(GraphFigures, graphs))
     known = [graph for graph in found if graph.report.basis is not None]
     rows = [_graph(graph) for graph in found]
     figures_found, ops = _figures(known) if known else None, _ops(found)
     blockers, together = find_blockers(known, seconds=end - time.monotonic())
-    return {
-        "figures": figures_found,
-        "ops": ops,
-        "blockers": [
-            {
-                "kind": blocker.root.kind,
-                "what": blocker.root.what,
-                "nodes": blocker.nodes,
-                "operations": blocker.operations,
-                "example": blocker.example,
-                "gain": blocker.gain,
-                "gain_products": blocker.products,
-                "gain_nodes": blocker.converted,
-                "remedy": blocker.root.remedy,
-            }
-            for blocker in blockers
-        ],
-        "together": together
-        and {"roots": [{"kind": r.kind, "what": r.what} for r in together.roots], "gain": together.gain},
-        "graphs": rows,
-    }
+    return {"figures": figures_found, "ops": ops, "blockers": blockers, "together": together, "graphs": rows}
 
 
 def _figures(graphs: Sequence[GraphFigures]) -> dict[str, Any]:
-    sums: dict[str, float] = collections.defaultdict(float)
-    times: dict[str, float] = collections.defaultdict(float)
-    has_costs = all(map(_has_costs, graphs))
-    for graph in graphs:
-        found, work = graph.figures, graph.figures.work
-        for name, mask in (("operations", slice(None)), ("products", found.is_product)):
-            sums[f"{name}_f16"] += float(work[mask][graph.is_narrow[mask]].sum())
-            sums[f"{name}_float32"] += float(work[mask][~graph.is_narrow[mask]].sum())
-        sums["own"] += float(work[found.is_product & found.is_own].sum())
-        sums["products_unknown"] += int(np.isnan(found.operations[found.is_product]).sum())
-        if has_costs:
-            before, after = figures.times_before_and_now(graph.basis, found, graph.is_f16)  # of one run, in ns
-            taken = sum(_cast_time(graph, cast) or 0.0 for cast in graph.basis.casts)
-            times["float32"] += float(before.sum())
-            times["now"] += float(after.sum()) + taken
-            times["casts"] += taken
-    products = sums["products_f16"] + sums["products_float32"]
-    float32, now, casts = (times[name] / _NS_PER_MS for name in ("float32", "now", "casts"))
-    milliseconds = {"float32": float32, "now": now, "casts": casts}
+    all_found = [(graph, graph.figures) for graph in graphs]
+    arrays = ((f.work, g.is_narrow, f.is_product, f.is_own, np.isnan(f.operations)) for g, f in all_found)
+    work, is_narrow, is_product, is_own, is_unknown = map(np.concatenate, zip(*arrays, strict=True))
+
+    def shares(mask: Any) -> dict[str, float]:
+        return {"f16": float(work[mask & is_narrow].sum()), "float32": float(work[mask & ~is_narrow].sum())}
+
+    products, milliseconds = shares(is_product), None
+    if all(map(_has_costs, graphs)):
+        times = [figures.times_before_and_now(g.basis, found, g.is_f16) for g, found in all_found]  # of one run, in ns
+        casts = sum(_cast_time(graph, cast) or 0.0 for graph in graphs for cast in graph.basis.casts)
+        before, after = (sum(float(time.sum()) for time in kind) for kind in zip(*times, strict=True))
+        taken = {"float32": before, "now": after + casts, "casts": casts}
+        milliseconds = {kind: time / _NS_PER_MS for kind, time in taken.items()} if before else None
     # The peak is that of the graph that takes the most in float32.
     peak_before, peak_now = max((graph.basis.peaks for graph in graphs if graph.basis.peaks), default=(0.0, 0.0))
     return {
         "graphs": len(graphs),
-        "products_share_f16": sums["products_f16"] / products if products else None,
-        "products": {"f16": sums["products_f16"], "float32": sums["products_float32"]},
-        "operations": {"f16": sums["operations_f16"], "float32": sums["operations_float32"]},
-        "products_own": sums["own"],
-        "products_unknown": int(sums["products_unknown"]),
-        "estimated_ms": milliseconds if times["float32"] else None,
+        "products_share_f16": products["f16"] / sum(products.values()) if any(products.values()) else None,
+        "products": products,
+        "operations": shares(np.full(len(work), True)),
+        "products_own": float(work[is_product & is_own].sum()),
+        "products_unknown": int((is_product & is_unknown).sum()),
+        "estimated_ms": milliseconds,
         "estimated_peak": {"float32": peak_before, "now": peak_now} if peak_before else None,
     }
 
@@ -147,8 +116,8 @@ def _nodes(graph: GraphFigures) -> Iterator[dict[str, Any]]:
     precision = (graph.report.precision or Precision.FLOAT32).value
     columns: dict[str, list[float]] = {}
     if graph.report.basis is not None:
-        found = graph.figures
-        arrays = {"operations": found.operations, "bytes": found.bytes(graph.is_f16), "runs": found.runs}
+        found, sizes = graph.figures, np.where(graph.is_f16, 2, 4)
+        arrays = {"operations": found.operations, "bytes": found.elements * sizes, "runs": found.runs}
         columns = {name: array.tolist() for name, array in arrays.items()}
     for node, reason in enumerate(graph.reasons):
         row: dict[str, Any] = {
@@ -186,6 +155,6 @@ def _cast(graph: GraphFigures, cast: InsertedCast) -> dict[str, Any]:
         "to": f16 if cast.to_f16 else "float32",
         "readers": cast.readers,
         "runs": float(graph.figures.runs[cast.node]),
-        "bytes": None if elements is None else elements * figures.CAST_BYTES,
+        "bytes": None if elements is None else elements * (4 + 2),
         "estimated_ms": None if taken is None else taken / _NS_PER_MS,
     }

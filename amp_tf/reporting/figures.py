@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,84 +33,76 @@ from amp_tf.precision import Precision
 
 @dataclasses.dataclass(frozen=True)
 class InsertedCast:
-    """One cast that a rewrite inserted.
+    """One cast that a rewrite inserted."""
 
-    Attributes:
-        node, port: the output port whose value is cast; the number of the node in the view.
-        to_f16: whether it casts to 16 bit, and else to float32.
-        readers: how many inputs read its result.
-    """
-
-    node: int
-    port: int
-    to_f16: bool
-    readers: int
+    node: int  #: whose value is cast, by its number in the view
+    port: int  #: the output
+    to_f16: bool  #: whether it casts to 16 bit, and else to float32
+    readers: int  #: how many inputs read its result
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Basis:
-    """A graph as it was painted, with what is needed to paint it again.
+    """A graph as it was painted, with what is needed to paint it again."""
 
-    Attributes:
-        view: the graph, with its edges and nodes, once normalization was folded and reads were moved.
-        shapes: the static shapes of its tensors.
-        resolution: what was converted here.
-        casts: those that the rewrite inserted.
-        hoisted: reads of variables that were moved out of loops.
-        paint: paints it again under a change, which does not touch the graph that runs.
-        patterns: those of ``keep_float32``.
-        folded: the nodes that have another meaning since normalization was folded.
-        peaks: bytes of tensors at the estimated peak of one run, in float32 and now (:mod:`amp_tf.graph.lifetimes`);
-            ``None`` for functions.
-    """
-
-    view: GraphView
+    view: GraphView  #: with its edges and nodes, once normalization was folded and reads were moved
     shapes: KnownShapes
-    resolution: Resolution
+    resolution: Resolution  #: what was converted here
     casts: tuple[InsertedCast, ...]
-    hoisted: int
-    paint: Callable[[Change], Painting]
-    patterns: tuple[str, ...] = ()
-    folded: Folded = NOTHING_FOLDED
+    hoisted: int  #: reads of variables that were moved out of loops
+    paint: Callable[[Change], Painting]  #: paints it again under a change; the graph that runs stays as it is
+    patterns: tuple[str, ...] = ()  #: those of ``keep_float32``
+    folded: Folded = NOTHING_FOLDED  #: the nodes that have another meaning since normalization was folded
+    #: bytes of tensors at the estimated peak of one run, in float32 and now; ``None`` for functions
     peaks: tuple[float, float] | None = None
 
 
-_LISTS = {name: frozenset(row.op for row in ROWS if row.op_list == name) for name in (INFER, DENY, CLEAR)}
-_COMPUTES = _LISTS[INFER] | _LISTS[DENY]
-_MOVES = _LISTS[CLEAR] | CASTS
-_FLOAT_BYTES, _F16_BYTES = 4, 2
-CAST_BYTES = _FLOAT_BYTES + _F16_BYTES  #: that a cast reads and writes for each element
+_COMPUTES = frozenset(row.op for row in ROWS if row.op_list in (INFER, DENY))
+_MOVES = CASTS.union(row.op for row in ROWS if row.op_list == CLEAR)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Figures:
-    """Arrays with an entry for each node.
+    """Arrays with an entry for each node."""
 
-    Attributes:
-        is_product: whether 16 bit is for its op: matrix products, convolutions, recurrent kernels.
-        is_own: whether its result is 16 bit in the program itself, before amp_tf.
-        operations: floating-point operations of one run; NaN if unknown.
-        elements: of its float32 tensors, read and written; NaN if unknown.
-        largest: elements of the largest of them.
-        runs: how often it runs while the graph runs once; a loop whose number of iterations is unknown counts as ten.
-    """
-
-    is_product: Any
-    is_own: Any
-    operations: Any
-    elements: Any
-    largest: Any
-    runs: Any
+    is_product: Any  #: whether 16 bit is for its op: matrix products, convolutions, recurrent kernels
+    is_own: Any  #: whether its result is 16 bit in the program itself, before amp_tf
+    operations: Any  #: floating-point operations of one run; NaN if unknown
+    elements: Any  #: of its float32 tensors, read and written; NaN if unknown
+    largest: Any  #: elements of the largest of them
+    runs: Any  #: how often it runs while the graph runs once; in a loop of unknown length ten times
 
     @classmethod
     def of(cls, view: GraphView, shapes: Shapes) -> Figures:
         """The figures of a graph."""
-        elements, largest = _count_elements(view, shapes)
+        elements, largest = np.zeros(view.node_count), np.full(view.node_count, np.nan)
+        reads, writes = np.zeros((2, view.node_count), np.bool_)  # whether it does so with float32
+        counts = [
+            [math.nan if (size := element_count(shape)) is None else size for shape in shapes.output_shapes(name)]
+            for name in view.names
+        ]
+        is_float32 = (np.asarray(view.dtypes) == datatypes.FLOAT).tolist()
+        outputs = (
+            (node, port, node, view.base[node] + slot)
+            for node, signature in enumerate(view.signatures)
+            for port, slot in enumerate(signature.outputs)
+        )
+        inputs = view.edges.rows("src_node", "src_port", "dst_node", "dst_unit")
+        for seen, rows in ((writes, outputs), (reads, inputs)):
+            for source, port, node, unit in rows:
+                if is_float32[unit]:
+                    count = counts[source][port] if port < len(counts[source]) else math.nan
+                    seen[node] = True
+                    elements[node] += count
+                    largest[node] = np.fmax(largest[node], count)
+        # one operation per element: by the lists, or because a node maps float32 to float32
+        by_list = (kind.op in _COMPUTES or not (kind.op in _MOVES or kind.holds_functions) for kind in view.of_kind)
+        computes = view.of_kinds(by_list, np.bool_) & reads & writes
         is_product = np.fromiter((op in PRODUCTS for op in view.ops), np.bool_, view.node_count)
-        operations = np.where(_computes(view), np.where(np.isnan(elements), np.nan, largest), 0.0)
+        operations = np.where(computes, np.where(np.isnan(elements), np.nan, largest), 0.0)
         for node in np.flatnonzero(is_product).tolist():
-            count = operations_of(view, node, shapes)
-            operations[node] = np.nan if count is None else round(count)
+            known = operations_of(view, node, shapes)
+            operations[node] = np.nan if known is None else round(known)
         runs = np.array(count_runs(view).of_nodes, np.float64)
         is_own = np.fromiter((_is_own(view, node) for node in range(view.node_count)), np.bool_, view.node_count)
         return cls(is_product, is_own, operations, elements, largest, runs)
@@ -119,14 +111,6 @@ class Figures:
     def work(self) -> Any:
         """Operations of all runs of each node; zero where they are unknown."""
         return np.nan_to_num(self.operations) * self.runs
-
-    def bytes(self, is_f16: Any) -> Any:
-        """Bytes that one run of each node reads and writes.
-
-        Args:
-            is_f16: for each node, whether it computes in 16 bit.
-        """
-        return self.elements * np.where(is_f16, _F16_BYTES, _FLOAT_BYTES)
 
 
 def converted_mask(painting: Painting) -> Any:
@@ -157,13 +141,10 @@ def percent(part: float | None) -> str:
 class Products:
     """How much of the matrix products, convolutions and recurrent kernels is 16 bit.
 
-    Attributes:
-        work: floating-point operations of those that amp_tf converted, of those that are 16 bit in the program itself,
-            and of all; NaN where a size is unknown.
-        nodes: how many these are.
+    Of those that amp_tf converted, of those that are 16 bit in the program itself, and of all.
     """
 
-    work: tuple[float, ...] = (0.0, 0.0, 0.0)
+    work: tuple[float, ...] = (0.0, 0.0, 0.0)  #: floating-point operations; NaN where a size is unknown
     nodes: tuple[int, ...] = (0, 0, 0)
 
     @classmethod
@@ -211,9 +192,6 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
     (:func:`amp_tf.painting.kernels.computed_with_products`). Where normalization was folded, its multiplication ran
     over the convolution's result before; now its sum and what follows are one kernel with the convolution, as lifted
     ops are with their product.
-
-    Args:
-        is_f16: for each node, whether it computes in 16 bit.
     """
     from amp_tf.cpu.economy import Prices  # where costs are asked for: a GPU's are not known
 
@@ -248,57 +226,14 @@ def _is_own(view: GraphView, node: int) -> bool:
     return bool(outputs) and view.dtypes[view.base[node] + outputs[0]] in (datatypes.HALF, datatypes.BFLOAT16)
 
 
-def _computes(view: GraphView) -> Any:
-    """The nodes that count one operation per element: by the lists, or because they map float32 to float32."""
-    by_list = view.of_kinds(
-        (kind.op in _COMPUTES or not (kind.op in _MOVES or kind.holds_functions) for kind in view.of_kind), np.bool_
-    )
-    is_float32 = np.asarray(view.dtypes) == datatypes.FLOAT
-    edges = view.edges
-    reads, writes = np.zeros((2, view.node_count), np.bool_)
-    reads[edges.dst_node[is_float32[edges.dst_unit]]] = True
-    for node in np.flatnonzero(by_list).tolist():
-        signature, base = view.signatures[node], view.base[node]
-        writes[node] = any(is_float32[base + slot] for slot in signature.outputs)
-    return by_list & reads & writes
-
-
-def _count_elements(view: GraphView, shapes: Shapes) -> tuple[Any, Any]:
-    """For each node, the elements of all its float32 tensors, and of the largest one whose size is known."""
-    total, largest = np.zeros(view.node_count), np.full(view.node_count, np.nan)
-    counts = [
-        [math.nan if (known := element_count(shape)) is None else known for shape in shapes.output_shapes(name)]
-        for name in view.names
-    ]
-    is_float32 = (np.asarray(view.dtypes) == datatypes.FLOAT).tolist()
-    written = (
-        (node, port, node, view.base[node] + slot)
-        for node, signature in enumerate(view.signatures)
-        for port, slot in enumerate(signature.outputs)
-    )
-    for source, port, node, unit in (*written, *view.edges.rows("src_node", "src_port", "dst_node", "dst_unit")):
-        if is_float32[unit]:
-            count = counts[source][port] if port < len(counts[source]) else math.nan
-            total[node] += count
-            largest[node] = np.fmax(largest[node], count)
-    return total, largest
-
-
 @dataclasses.dataclass(frozen=True)
 class NodeReport:
-    """The precision of one node, and why.
-
-    Attributes:
-        name, op: the node.
-        function: the function that holds it, empty for the graph itself.
-        precision: what its result is computed in.
-        reason: why.
-    """
+    """The precision of one node, and why."""
 
     name: str
     op: str
-    function: str
-    precision: Precision
+    function: str  #: that holds it, empty for the graph itself
+    precision: Precision  #: what its result is computed in
     reason: Reason
 
     @property
@@ -309,53 +244,35 @@ class NodeReport:
 
 @dataclasses.dataclass(frozen=True)
 class GraphReport:
-    """One graph or function body.
+    """One graph or function body."""
 
-    Attributes:
-        function: the function's name, empty for a graph.
-        way: how it came: ``"offline"``, ``"grappler"`` or ``"xla"``.
-        precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
-        total: nodes seen.
-        converted: nodes converted.
-        casts: casts inserted.
-        why_nothing: where nothing was converted, why; else ``None``.
-        is_revisit: the graph had been rewritten before (TensorFlow runs its optimizers twice).
-        painting: what was decided, for :attr:`nodes`.
-        folded: normalizations that were multiplied into the filter of the convolution before them.
-        products: how much of the work of matrix products and convolutions is 16 bit.
-        basis: what its figures are found from; ``None`` where no report was asked for before it was rewritten.
-    """
-
-    function: str
-    way: str
-    precision: Precision | None
-    total: int
-    converted: int
-    casts: int
-    why_nothing: Reason | None
-    is_revisit: bool
+    function: str  #: its name, empty for a graph
+    way: str  #: how it came: ``"offline"``, ``"grappler"`` or ``"xla"``
+    precision: Precision | None  #: the 16-bit type; ``None`` where nothing can be converted on this machine
+    total: int  #: nodes seen
+    converted: int  #: nodes converted
+    casts: int  #: casts inserted
+    why_nothing: Reason | None  #: where nothing was converted, why
+    is_revisit: bool  #: it had been rewritten before: TensorFlow runs its optimizers twice
     painting: Painting = dataclasses.field(repr=False, compare=False)
-    folded: int = 0
+    folded: int = 0  #: normalizations that were multiplied into the filter of the convolution before them
     products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
+    #: what its figures are found from; ``None`` where no report was asked for before it was rewritten
     basis: Basis | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def nodes(self) -> Iterator[NodeReport]:
         """Every node, in the order of the graph."""
-        converted = set(self.painting.converted_nodes())
-        view = self.painting.view
-        for node, (name, op) in enumerate(zip(view.names, view.ops, strict=True)):
-            is_converted = node in converted and self.precision is not None
-            precision = self.precision if is_converted and self.precision else Precision.FLOAT32
-            yield NodeReport(name, op, self.function, precision, self.painting.reason(node))
+        view, precision = self.painting.view, self.precision or Precision.FLOAT32
+        for node, (name, op, is_f16) in enumerate(
+            zip(view.names, view.ops, converted_mask(self.painting), strict=True)
+        ):
+            used = precision if is_f16 else Precision.FLOAT32
+            yield NodeReport(name, op, self.function, used, self.painting.reason(node))
 
 
 class GraphFigures:
-    """The report of one graph, and its figures where a basis was kept.
-
-    Args:
-        report: of the graph.
-    """
+    """The report of one graph, and its figures where a basis was kept."""
 
     def __init__(self, report: GraphReport) -> None:
         self.report = report
@@ -381,12 +298,6 @@ class GraphFigures:
         """What the figures are computed from; only for graphs that have one."""
         assert self.report.basis is not None
         return self.report.basis
-
-    @property
-    def list_of(self) -> Mapping[str, str]:
-        """The list of each op that is on a list."""
-        target = self.basis.resolution.target
-        return target.lists.list_of if target else {}
 
     @functools.cached_property
     def figures(self) -> Figures:

@@ -40,14 +40,8 @@ _PLACES = tuple(f"{folders}{_EVENTS}*" for folders in ("", "*/", "*/*/"))
 def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: bool | None = None) -> None:
     """Writes documents as a page or as JSON, as a list if there are several.
 
-    Args:
-        documents: what to write.
-        path: the file.
-        as_page: whether it is a page; by default a name that ends in ``.html`` says so, and one in ``.json`` not.
-
-    Raises:
-        FileError: the name ends in neither.
-        OSError: the file cannot be written; its old content is still there.
+    Without ``as_page`` the name says which: it ends in ``.html`` or ``.json``, or a FileError is raised. An OSError,
+    where it cannot be written, leaves the old content.
     """
     path = Path(path)
     if as_page is None and path.suffix not in (*_PAGES, ".json"):
@@ -63,10 +57,7 @@ def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: b
 def write(path: str | Path, content: str | bytes) -> None:
     """Writes a file that the user named; an existing file is replaced only by a complete one.
 
-    A link's target is replaced; pipes and devices are written to.
-
-    Raises:
-        OSError: it cannot be written.
+    A link's target is replaced; pipes and devices are written to. Raises an OSError where it cannot be written.
     """
     if os.path.exists(path) and not os.path.isfile(path):
         Path(path).write_bytes(_encoded(content))
@@ -77,8 +68,7 @@ def write(path: str | Path, content: str | bytes) -> None:
 def put(path: Path, content: str | bytes) -> None:
     """Writes a file under a name of amp_tf's own: a link or a pipe in that place is replaced, not followed.
 
-    Raises:
-        OSError: it cannot be written; nothing of the new content is there.
+    After an OSError nothing of the new content is there.
     """
     staged = temporary_name(path)
     try:
@@ -92,11 +82,7 @@ def put(path: Path, content: str | bytes) -> None:
 
 
 def check_writable(path: str | Path) -> None:
-    """Checks that :func:`write` could write a file that the user named.
-
-    Raises:
-        FileError: it could not.
-    """
+    """Raises a FileError where :func:`write` could not write a file that the user named."""
     place = Path(os.path.realpath(path))
     with writing(path):
         if place.is_dir():
@@ -118,11 +104,7 @@ def _encoded(content: str | bytes) -> bytes:
 
 @contextlib.contextmanager
 def writing(path: str | Path) -> Iterator[None]:
-    """Turns an OSError inside the block into an error that names the file.
-
-    Raises:
-        FileError: the file cannot be written.
-    """
+    """Turns an OSError inside the block into a FileError that names the file."""
     try:
         yield
     except OSError as error:
@@ -131,11 +113,7 @@ def writing(path: str | Path) -> Iterator[None]:
 
 
 def check_unpacked(path: str | Path) -> None:
-    """Refuses a zip or HDF5 file that would need far more memory than it has bytes.
-
-    Raises:
-        FileError: it holds more than 256 MiB and more than 20 times its own size, or is damaged HDF5.
-    """
+    """Refuses, by a FileError, damaged HDF5, and a zip or HDF5 file that would need far more memory than its size."""
     size = os.path.getsize(path)
     if zipfile.is_zipfile(path):
         try:
@@ -177,11 +155,7 @@ def _size_of_arrays(path: str | Path, file: Any) -> int:
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
-    """Reads the documents of a JSON file.
-
-    Raises:
-        FileError: there is no such file, it holds no report, or a later version of amp_tf wrote it.
-    """
+    """The documents of a JSON file; a FileError where it is missing, holds none, or is of a later version of amp_tf."""
     path = Path(path)
     fix = "Name a file that AMP_TF_REPORT or amp_tf.report().save(…) wrote"
     try:
@@ -209,12 +183,7 @@ def holds_logs(folder: Path) -> bool:
 def write_scalars(document: Mapping[str, Any], folder: Path) -> None:
     """Writes for TensorBoard the loss scale and skipped steps over steps, and how much was in 16 bit at the end.
 
-    Args:
-        document: of a process.
-        folder: for the event file; TensorBoard names the run after it.
-
-    Raises:
-        OSError: it cannot be written.
+    The folder, after which TensorBoard names the run, is new. Raises an OSError where it cannot be written.
     """
     import tensorflow as tf
     from tensorflow.core.framework.summary_pb2 import Summary
@@ -254,11 +223,7 @@ _SCRIPTS = ("common.js", "report.js", "nodes.js", "comparison.js", "page.js")
 
 
 def page(documents: Sequence[Document]) -> str:
-    """One page for one report, for several side by side, or for one comparison.
-
-    Args:
-        documents: of reports; or that of a comparison with its text for the terminal as ``text``.
-    """
+    """One page for one report, for several side by side, or for one comparison, with its text as ``text``."""
     if documents[0]["schema"] != KIND:
         return _page_of(f"amp_tf: {documents[0]['name']}", documents)
     shown = []  # with a short list for each node, so that 50,000 nodes fit into 2 MB

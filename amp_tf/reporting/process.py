@@ -25,30 +25,19 @@ GRAPH_WEIGHT = 16  # the memory of a graph's report beside its nodes, in nodes
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """Counts since the process began.
+    """Counts since the process began."""
 
-    Attributes:
-        graphs: graphs and function bodies by the way they came, ``"grappler"`` or ``"xla"``.
-        total: nodes seen.
-        converted: nodes converted.
-        casts: casts inserted.
-        products: how much of the work of matrix products and convolutions is 16 bit.
-        precisions: the 16-bit types in use.
-        unmatched: name rules that matched no node of any graph.
-        locked: what was found for each decision of the lock file, the surest of all graphs.
-        of_scopes: the patterns of scopes, each with whether it matched a node of any graph.
-        fused: products that stay in float32 because TensorFlow fused them.
-    """
-
+    #: graphs and function bodies by the way they came, ``"grappler"`` or ``"xla"``
     graphs: dict[str, int] = dataclasses.field(default_factory=dict)
-    total: int = 0
-    converted: int = 0
-    casts: int = 0
+    total: int = 0  #: nodes seen
+    converted: int = 0  #: nodes converted
+    casts: int = 0  #: casts inserted
     products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
-    precisions: tuple[Precision, ...] = ()
-    unmatched: tuple[str, ...] = ()
-    locked: tuple[Match, ...] = ()
-    fused: int = 0
+    precisions: tuple[Precision, ...] = ()  #: the 16-bit types in use
+    unmatched: tuple[str, ...] = ()  #: name rules that matched no node of any graph
+    locked: tuple[Match, ...] = ()  #: what was found for each decision of the lock file, the surest of all graphs
+    fused: int = 0  #: products that stay in float32 because TensorFlow fused them
+    #: the patterns of scopes, each with whether it matched a node of any graph
     of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
     @property
@@ -77,21 +66,6 @@ class Totals:
         )
 
 
-class _Shelf:
-    """The last graphs, limited by their number of nodes; at least the very last one."""
-
-    def __init__(self, max_nodes: int) -> None:
-        self._max_nodes = max_nodes
-        self._weight = 0
-        self.graphs: collections.deque[tuple[int, GraphReport]] = collections.deque()
-
-    def add(self, number: int, graph: GraphReport) -> None:
-        self.graphs.append((number, graph))
-        self._weight += _weight(graph)
-        while self._weight > self._max_nodes and len(self.graphs) > 1:
-            self._weight -= _weight(self.graphs.popleft()[1])
-
-
 def _weight(graph: GraphReport) -> int:
     return graph.total * (1 if graph.basis is None else 1 + BASIS_WEIGHT) + GRAPH_WEIGHT
 
@@ -106,31 +80,30 @@ class Ledger:
     def reset(self) -> None:
         """Forgets everything, for notebooks that measure one model after the other."""
         with self._lock:
-            self._converted = _Shelf(MAX_CONVERTED)
-            self._untouched = _Shelf(MAX_UNTOUCHED)
+            self._converted: collections.deque[tuple[int, GraphReport]] = collections.deque()  # the last, by number
+            self._untouched: collections.deque[tuple[int, GraphReport]] = collections.deque()
             self._count = 0
             self._totals = Totals()
 
     def record(self, new: RewriteReport, *, way: str) -> None:
-        """Adds the report of one rewrite.
+        """Adds the report of one rewrite, whose graphs came by ``"grappler"`` or ``"xla"``.
 
         TensorFlow passes a graph to its optimizers more than once. A second visit is kept only if it converted more.
-
-        Args:
-            new: the report.
-            way: how its graphs came: ``"grappler"`` or ``"xla"``.
         """
         kept = [dataclasses.replace(graph, way=way) for graph in new.graphs if graph.converted or not graph.is_revisit]
         with self._lock:
             for graph in kept:
                 self._count += 1
                 self._totals = self._totals.plus(graph)
-                (self._converted if graph.converted else self._untouched).add(self._count, graph)
+                shelf, most = (self._converted, MAX_CONVERTED) if graph.converted else (self._untouched, MAX_UNTOUCHED)
+                shelf.append((self._count, graph))
+                while len(shelf) > 1 and sum(_weight(kept) for _, kept in shelf) > most:
+                    shelf.popleft()
 
     def report(self) -> RewriteReport:
         """The graphs that are kept, in the order in which they came."""
         with self._lock:
-            numbered = [*self._converted.graphs, *self._untouched.graphs]
+            numbered = [*self._converted, *self._untouched]
         return RewriteReport(tuple(graph for _, graph in sorted(numbered, key=lambda entry: entry[0])))
 
     def totals(self) -> Totals:

@@ -15,18 +15,17 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amp_tf.errors import ConfigError
 from amp_tf.graph.names import matcher
 from amp_tf.painting.locked import describe, surest
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
+from amp_tf.reporting import document, files
 from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, NodeReport, Products
+from amp_tf.reporting.text import Layers, headline, plural, render, report_by_layer, why_no_node
 from amp_tf.values import LAYER, check_pattern, dtype_name
-
-if TYPE_CHECKING:
-    from amp_tf.reporting.text import Layers
 
 
 class Nodes(list[NodeReport]):
@@ -92,29 +91,6 @@ def _unknown(argument: str, asked: str, known: Sequence[str]) -> ConfigError:
 
 
 @dataclasses.dataclass(frozen=True)
-class ProcessFacts:
-    """What a report says of the process it was made in, as its document has it.
-
-    Attributes:
-        process: program, process number, host, seconds since amp_tf began, versions.
-        totals: graphs by the way they came, nodes, nodes converted, casts: those included whose graphs are not kept.
-        settings: each setting in force: field, value, and where it came from.
-        devices: the type of each device, and what else is known of it.
-        hooks: those that failed, rewrites that failed, and why amp_tf is off.
-        loss_scales: one curve for each scaler.
-        steps: what steps of each kind took, as the program ran them.
-    """
-
-    process: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    totals: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    settings: Sequence[Mapping[str, Any]] = ()
-    devices: Sequence[Mapping[str, Any]] = ()
-    hooks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    loss_scales: Sequence[Mapping[str, Any]] = ()
-    steps: Sequence[Mapping[str, Any]] = ()
-
-
-@dataclasses.dataclass(frozen=True)
 class RewriteReport:
     """Everything that one rewrite, or one process, converted and left alone.
 
@@ -122,13 +98,13 @@ class RewriteReport:
         graphs: the graphs and function bodies, in the order in which they were rewritten.
         summary: of a process, the line that it prints at exit; else empty. It also says what no graph shows: rewrites
             that failed, and why amp_tf is off.
-        facts: of a process, what a report says beside its graphs.
+        facts: what a document says beside its graphs of the process that it was made in, by its keys there.
         weights: of a SavedModel that was converted with 16-bit weights, which variables those are.
     """
 
     graphs: tuple[GraphReport, ...] = ()
     summary: str = dataclasses.field(default="", compare=False)
-    facts: ProcessFacts | None = dataclasses.field(default=None, repr=False, compare=False)
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     weights: Weights | None = dataclasses.field(default=None, repr=False)
 
     @property
@@ -200,41 +176,34 @@ class RewriteReport:
         Layers have their paths in Keras where graphs were traced while amp_tf was on. A product that TensorFlow fused
         with a sum of the layer around it counts there.
         """
-        from amp_tf.reporting.text import report_by_layer
-
         return report_by_layer(self.graphs)
 
     def __str__(self) -> str:
         """What was converted, by op, and what was left in float32, by reason."""
-        from amp_tf.reporting.text import headline, render, why_no_node
-
         products = functools.reduce(Products.plus, (graph.products for graph in self.graphs), NO_PRODUCTS)
         summary = headline(len(self.graphs), self.converted, self.total, self.precisions, self.casts, products)
         summary += f": {why_no_node(self.why_nothing)}" if self.why_nothing else ""
         text = render(self.summary or summary, self.nodes)
         return text if self.weights is None else f"{text}\n{self.weights}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain data, for JSON; ``schema_version`` is that of its form."""
-        return self.document()
+    def to_dict(self, *, seconds: float = math.inf) -> dict[str, Any]:
+        """The report as plain data, for JSON; ``schema_version`` is that of its form.
 
-    def document(self, *, seconds: float = math.inf) -> dict[str, Any]:
-        """As :meth:`to_dict`, with as many blockers tried as fit in some seconds."""
-        from amp_tf.reporting.document import describe
-        from amp_tf.reporting.files import KIND, SCHEMA_VERSION
-        from amp_tf.reporting.text import why_no_node
-
+        As many blockers are tried as fit in some seconds.
+        """
         return {
-            "schema": KIND,
-            "schema_version": SCHEMA_VERSION,
+            "schema": files.KIND,
+            "schema_version": files.SCHEMA_VERSION,
             "converted": self.converted,
             "total": self.total,
             "casts": self.casts,
             "precisions": [precision.value for precision in self.precisions],
             "why_nothing": why_no_node(self.why_nothing) if self.why_nothing else None,
             "summary": self.summary,
-            **dataclasses.asdict(self.facts or ProcessFacts()),
-            **describe(self.graphs, seconds=seconds),
+            **{name: {} for name in ("process", "totals", "hooks")},
+            **dict.fromkeys(("settings", "devices", "loss_scales", "steps"), ()),
+            **self.facts,
+            **document.describe(self.graphs, seconds=seconds),
             **({} if self.weights is None else {"weights": [one.to_row() for one in self.weights.variables]}),
         }
 
@@ -249,8 +218,6 @@ class RewriteReport:
             FileError: it ends in neither.
             OSError: the file cannot be written.
         """
-        from amp_tf.reporting import files
-
         files.save([self.to_dict()], path)
 
     def to_dataframe(self) -> Any:
@@ -264,7 +231,7 @@ class RewriteReport:
         except ImportError as error:
             raise ImportError("RewriteReport.to_dataframe needs pandas: pip install pandas") from error
 
-        graphs = self.document(seconds=0)["graphs"]  # no blockers are tried for it
+        graphs = self.to_dict(seconds=0)["graphs"]  # no blockers are tried for it
         rows = [
             {"function": graph["function"], "way": graph["way"], **node} for graph in graphs for node in graph["nodes"]
         ]
@@ -272,8 +239,6 @@ class RewriteReport:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the figures on top of the page, and what keeps work in float32."""
-        from amp_tf.reporting import files
-
         return files.fragment(self.to_dict())
 
 
@@ -295,23 +260,14 @@ class Kept(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class StoredVariable:
-    """A float32 variable of a model, as the checkpoint has it.
+    """A float32 variable of a model, as the checkpoint has it."""
 
-    Attributes:
-        name: its name; where nothing tells it, its key.
-        key: of its values in the checkpoint.
-        shape: its shape.
-        precision: in which it is stored now.
-        kept: why that is float32; ``None`` where it is not.
-        where: the node that kept it, if one did.
-    """
-
-    name: str
-    key: str
+    name: str  #: where nothing tells it, its key
+    key: str  #: of its values in the checkpoint
     shape: tuple[int, ...]
-    precision: Precision
-    kept: Kept | None = None
-    where: str = ""
+    precision: Precision  #: in which it is stored now
+    kept: Kept | None = None  #: why that is float32; ``None`` where it is not
+    where: str = ""  #: the node that kept it, if one did
 
     @property
     def size(self) -> int:
@@ -352,6 +308,6 @@ class Weights:
         for kept in dict.fromkeys(variable.kept for variable in self.variables if variable.kept):
             group = [variable for variable in self.variables if variable.kept is kept]
             size = sum(variable.size for variable in group) / _MEGABYTE
-            count = "1 variable" if len(group) == 1 else f"{len(group):,} variables"
-            lines.append(f"  {count} ({size:,.1f} MB) in float32, such as {group[0].name!r}: {group[0].why}")
+            example = f"such as {group[0].name!r}: {group[0].why}"
+            lines.append(f"  {plural(len(group), 'variable')} ({size:,.1f} MB) in float32, {example}")
         return "\n".join(lines)

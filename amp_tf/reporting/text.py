@@ -84,23 +84,16 @@ def _group(nodes: Sequence[NodeReport]) -> str:
 
 
 _HOLDS = CONSTANTS | READ_OPS | WITHOUT_WAITING  # ops that hand in what layers compute with
-_NO_LAYER = "(no layer)"
 _REASONS_SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerReason:
-    """Why nodes of a layer stay in float32.
+    """Why nodes of a layer stay in float32."""
 
-    Attributes:
-        rule: the rule that decided.
-        count: how many of its nodes.
-        example: the reason of the first of them, in words.
-    """
-
-    rule: Rule
-    count: int
-    example: str
+    rule: Rule  #: that decided
+    count: int  #: how many of its nodes
+    example: str  #: the reason of the first of them, in words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,22 +101,16 @@ class LayerReport:
     """What became of one layer, forward and backward, in all graphs.
 
     Constants, reads of variables and what handles no float32 values do not count as nodes; a layer's nodes are those
-    that no layer inside it made.
-
-    Attributes:
-        layer: its path in Keras; where none was recorded, the outermost scopes; empty for what is in none.
-        f16, float32: how many of its nodes compute in 16 bit and in float32.
-        operations_f16, operations_float32: floating-point operations of one run of each graph; ``None`` where no report
-            was asked for before the graphs were rewritten (``AMP_TF_REPORT``).
-        reasons: why nodes stay in float32, the commonest first.
+    that no layer inside it made. Operations are floating-point operations of one run of each graph; ``None`` where no
+    report was asked for before the graphs were rewritten (``AMP_TF_REPORT``).
     """
 
-    layer: str
-    f16: int
-    float32: int
+    layer: str  #: its path in Keras; where none was recorded, the outermost scopes; empty for what is in none
+    f16: int  #: how many of its nodes compute in 16 bit
+    float32: int  #: and in float32
     operations_f16: float | None
     operations_float32: float | None
-    reasons: tuple[LayerReason, ...]
+    reasons: tuple[LayerReason, ...]  #: why nodes stay in float32, the commonest first
 
     @property
     def share_f16(self) -> float | None:
@@ -145,7 +132,7 @@ class Layers(list[LayerReport]):
             why = [f"{reason.count:,}: {reason.example}" for reason in layer.reasons[:_REASONS_SHOWN]]
             more = layer.reasons[_REASONS_SHOWN:]
             why += [f"{sum(reason.count for reason in more):,}: other reasons"] if more else []
-            rows.append((layer.layer or _NO_LAYER, f"{layer.f16:,}", f"{layer.float32:,}", share, "".join(why[:1])))
+            rows.append((layer.layer or "(no layer)", f"{layer.f16:,}", f"{layer.float32:,}", share, "".join(why[:1])))
             rows += [("", "", "", "", reason) for reason in why[1:]]
         shown = [0, 1, 2, *([3] if any(layer.share_f16 is not None for layer in self) else []), 4]
         return "\n".join(_lines([[row[column] for column in shown] for row in rows]))

@@ -143,18 +143,6 @@ def test_an_all_reduce_without_bfloat16_is_told(caplog: pytest.LogCaptureFixture
     assert "Set AMP_TF_ALLREDUCE=float16" in caplog.text
 
 
-def test_uninstall_puts_tensorflows_own_functions_back() -> None:
-    from tensorflow.python.distribute import distribute_lib
-
-    before = distribute_lib.ReplicaContextBase.all_reduce, distribute_lib.StrategyExtendedV2.batch_reduce_to
-    all_reduce.install(AmpConfig(allreduce="float16"))
-    all_reduce.install(AmpConfig(allreduce="bfloat16"))  # a second one only changes the setting
-    assert distribute_lib.ReplicaContextBase.all_reduce.__wrapped__ is before[0]
-    all_reduce.install(AmpConfig())  # float32: as uninstall
-    after = distribute_lib.ReplicaContextBase.all_reduce, distribute_lib.StrategyExtendedV2.batch_reduce_to
-    assert after == before
-
-
 def test_arrays_among_tensors_are_no_gradients_and_counted_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(all_reduce, "_elements", {"narrow": 0, "wide": 0})
     all_reduce._count([tf.ones((3, 4)), np.float32(1), tf.ones(5)], [0])

@@ -169,7 +169,7 @@ def test_without_the_variable_nothing_is_kept_or_caught(tmp_path):
     code = (
         f"{PRODUCT}\nimport signal, sys, amp_tf\nassert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\n"
         "assert all(graph.basis is None for graph in amp_tf.report().graphs)\n"
-        "assert amp_tf.report().facts.process['tensorflow'] == tf.__version__"
+        "assert amp_tf.report().facts['process']['tensorflow'] == tf.__version__"
     )
     running.run(["-c", code], tmp_path, {**running.switched_on(), **KEPT})
     assert os.listdir(tmp_path) in ([], ["sitecustomize.py", "amp_tf.pth"])

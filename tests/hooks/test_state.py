@@ -98,7 +98,7 @@ def test_the_report_says_of_gpus_that_have_it_whether_tf32_is_on(monkeypatch, is
         monkeypatch.setattr(owner, name, lambda: Hardware(((7, 0), (8, 0), (9, 0))))
     try:
         switch(is_on)
-        _, *gpus = summary.report().facts.devices
+        _, *gpus = summary.report().facts["devices"]
     finally:
         switch(before)
     assert [gpu["tf32"] for gpu in gpus] == [None, is_on, is_on]

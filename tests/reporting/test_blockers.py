@@ -192,14 +192,10 @@ def test_an_unknown_shape_is_a_blocker_and_gains_what_a_known_one_converts():
 
 
 def test_what_is_not_tried_has_no_gain():
-    from amp_tf.reporting.blockers import find_blockers
-    from amp_tf.reporting.figures import GraphFigures
-
-    report = found_in()
-    blockers, together = find_blockers([GraphFigures(graph) for graph in report.graphs], seconds=-1)
-    assert {blocker.gain for blocker in blockers} == {None}
-    assert together is None
-    assert blockers[0].root.what == KEEP, "those that hold most operations come first"
+    document = found_in().to_dict(seconds=-1)
+    assert {row["gain"] for row in document["blockers"]} == {None}
+    assert document["together"] is None
+    assert document["blockers"][0]["what"] == KEEP, "those that hold most operations come first"
 
 
 def test_painting_again_does_not_change_the_graph_or_its_report():

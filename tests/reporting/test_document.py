@@ -18,7 +18,7 @@ from amp_tf.errors import GraphError
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.reporting import files
 from amp_tf.reporting.figures import NO_PRODUCTS, GraphFigures, Products, times_before_and_now
-from amp_tf.reporting.schema import ProcessFacts, RewriteReport
+from amp_tf.reporting.schema import RewriteReport
 from tests.reporting.rendering import shown
 from tests.reporting.reported_graphs import BF16_CPU, reported, traced
 
@@ -137,7 +137,7 @@ def test_loops_count_as_many_turns_as_they_say_or_as_ten(goes_on, turns):
 def test_the_page_says_whose_16_bit_it_is_under_a_policy_of_keras():
     """The product has bfloat16 in the program, as a layer under the policy; amp_tf finds nothing to convert."""
     narrow = traced(lambda x: tf.cast(tf.matmul(*(tf.cast(x, tf.bfloat16),) * 2), tf.float32), (64, 64))
-    found = dataclasses.replace(reported(narrow), facts=ProcessFacts(hooks={"policy": "mixed_bfloat16"})).to_dict()
+    found = dataclasses.replace(reported(narrow), facts={"hooks": {"policy": "mixed_bfloat16"}}).to_dict()
     check(found)
     assert found["converted"] == 0
     assert (found["figures"]["products_share_f16"], found["figures"]["products_own"]) == (1, 2 * 64**3)
@@ -148,7 +148,7 @@ def test_the_page_says_whose_16_bit_it_is_under_a_policy_of_keras():
 def test_facts_of_a_process_are_told(report):
     points = [(1, 16.0, 0), (3, 8.0, 1)]
     curve = {"label": "model", "scale": 8.0, "steps": 3, "skipped": 1, "points": points}
-    facts = ProcessFacts(process={"program": "train.py", "pid": 3}, loss_scales=(curve,))
+    facts = {"process": {"program": "train.py", "pid": 3}, "loss_scales": (curve,)}
     found = dataclasses.replace(report, facts=facts).to_dict()
     check(found)
     assert found["process"] == {"program": "train.py", "pid": 3}

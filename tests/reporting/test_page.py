@@ -95,7 +95,7 @@ def test_a_graph_of_50_000_nodes_makes_less_than_two_megabytes():
         lines += ("{0}/residual/AddV2 = AddV2({0}/gelu/Tanh, {1})",)
         graph.node.extend(node(line.format(scope, source)) for line in lines)
         source = f"{scope}/residual/AddV2"
-    document = reported(graph).document(seconds=0)
+    document = reported(graph).to_dict(seconds=0)
     assert document["total"] == 50_001
     assert len(files.page([document])) < 2_000_000
 

@@ -362,7 +362,7 @@ class _Function:
         step_times.reset()
         with switch.enable(dataclasses.replace(self.config, **changes)):
             outcome = self._call()
-        report = {**process.report().document(seconds=0), "steps": step_times.rows()}
+        report = {**process.report().to_dict(seconds=0), "steps": step_times.rows()}
         return Outcome.of(outcome.metrics, report, outcome.failure)
 
     def compare(self) -> Mapping[str, Any] | None:
