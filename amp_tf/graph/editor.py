@@ -24,14 +24,7 @@ from amp_tf.graph.wire import Nodes, NodeTable, new_graph, parse_graph, pieces, 
 
 
 def apply_to_graph(nodes: NodeTable, names: Sequence[str], edits: Edits, rest: bytes = b"") -> bytes:
-    """The serialized graph once the edits are made.
-
-    Args:
-        nodes: the nodes of a graph.
-        names: of these nodes.
-        edits: what changes.
-        rest: what comes after the nodes: library, versions.
-    """
+    """The serialized graph once the edits are made, with what comes after its nodes: library, versions."""
     count = len(nodes)
     nodes, edits = _retype_in_place(nodes, edits)
     changes = _Changes(edits, names)
@@ -54,10 +47,7 @@ def apply_to_graph(nodes: NodeTable, names: Sequence[str], edits: Edits, rest: b
 def apply_to_function(function: Any, names: Sequence[str], signatures: Sequence[Signature], edits: Edits) -> Any:
     """The FunctionDef once the edits are made; its signature does not change.
 
-    Args:
-        function: a FunctionDef; it is not changed.
-        names, signatures: of its arguments, of the nodes of its body and of its results, in this order.
-        edits: what changes. New nodes are casts.
+    Names and signatures are those of its arguments, of the nodes of its body and of its results. New nodes are casts.
     """
     edited = type(function)()
     edited.CopyFrom(function)
@@ -124,13 +114,7 @@ _Edit: TypeAlias = Reop | _OneType | Rewire | Wait
 
 
 class _Changes:
-    """Edits, by the node that they change.
-
-    Args:
-        edits: the edits; the new nodes of a function are casts.
-        names: of the nodes before.
-        signatures: of these, of a function, whose nodes name tensors by output argument.
-    """
+    """Edits, by the node that they change. Signatures are given of a function, whose nodes name tensors by argument."""
 
     def __init__(self, edits: Edits, names: Sequence[str], signatures: Sequence[Signature] | None = None) -> None:
         self._names = [*names, *(node.name for node in edits.new)]

@@ -32,11 +32,7 @@ _MAX_DIGITS = 9  # of a port; larger numbers than any op has ports
 
 
 def read_graph(graph: Any, templates: Templates) -> GraphView:
-    """The view of a graph's nodes (its function library is not read).
-
-    Args:
-        graph: a :class:`~amp_tf.graph.wire.SerializedGraph`, or a GraphDef.
-        templates: the known ops.
+    """The view of the nodes of a SerializedGraph or GraphDef (its function library is not read).
 
     Raises:
         GraphError: the graph is broken; the message names node and port.
@@ -47,13 +43,7 @@ def read_graph(graph: Any, templates: Templates) -> GraphView:
 
 
 def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[str] = ()) -> GraphView:
-    """The view of a graph whose nodes are given, as :func:`read_graph`.
-
-    Args:
-        nodes: the nodes.
-        templates: the known ops.
-        names_before: names with which those of the nodes may begin; where they do, the view shares them.
-    """
+    """The view of given nodes, as :func:`read_graph`. Where their names begin as those before, it shares these."""
     found = nodes.read()
     names = _split_names(found, nodes, names_before)
     place = functools.partial(_place, "")

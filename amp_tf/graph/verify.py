@@ -68,11 +68,7 @@ class Case:
 
 def find_ring(ops: Sequence[str], links: npt.ArrayLike, node_count: int) -> int | None:
     """A node that waits for itself, by a ring that no NextIteration closes, or for one that does; ``None`` for none.
-
-    Args:
-        ops: of the nodes; further ones close no ring.
-        links: (source, reader) of each edge.
-        node_count: how many nodes there are.
+    Links are (source, reader) of each edge; nodes beyond those whose ops are given close no ring.
     """
     sources, readers = np.asarray(links, np.int32).reshape(-1, 2).T
     closing = np.zeros(node_count, np.bool_)
@@ -189,12 +185,7 @@ def find_violation(
     before: GraphView, after: GraphView, edits: Edits = NO_EDITS, painted: GraphView | None = None
 ) -> str:
     """A sentence on the first row that does not hold, or an empty string.
-
-    Args:
-        before: the graph before all edits.
-        after: the graph as it was written.
-        edits: what should have changed, but for types and casts.
-        painted: the graph once these changes are made; needed if there are some.
+    Edits are what should have changed, but for types and casts; the painted graph is the one once they are made.
     """
     case = Case(before, edits, painted or before, after)
     return next((f"{name}: {found}" for name, find in CHECKS.items() if (found := find(case))), "")

@@ -247,13 +247,7 @@ class NodeTable(Nodes):
 
     def find_change(self, after: NodeTable, first: int = 0) -> int:
         """The first node whose control inputs or, types apart, attributes may not be in an edited graph what they were.
-
-        Args:
-            after: the edited graph, whose first nodes are these.
-            first: the node to begin with.
-
-        Returns:
-            Its number, or -1 if there is none.
+        The first nodes of the edited graph are these; -1 if there is none.
         """
         graphs = (ctypes.byref(layout._graph) for layout in (self, after))
         return int(_library().amp_tf_find_change(*graphs, first))
@@ -288,9 +282,6 @@ class NodeTable(Nodes):
 
 class SerializedGraph:
     """A serialized GraphDef.
-
-    Args:
-        data: the bytes.
 
     Attributes:
         node: its nodes.

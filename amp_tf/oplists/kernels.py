@@ -96,12 +96,7 @@ PAIRED_WHAT = "channels first and a gradient"
 
 @functools.cache
 def refusals(data_type: int, *, runs_eigen: bool) -> tuple[Refusal, ...]:
-    """What the kernels of this CPU refuse.
-
-    Args:
-        data_type: the 16-bit type, as its ``DataType`` number.
-        runs_eigen: TensorFlow's own kernels compute it, not oneDNN's.
-    """
+    """What the kernels of this CPU refuse of a 16-bit type, which TensorFlow's own (Eigen's) compute, or oneDNN's."""
     if runs_eigen:
         return REFUSALS
     return tuple(row for row in ONEDNN_REFUSALS if not all(_is_real(op, data_type) for op in row.ops))

@@ -99,12 +99,7 @@ def forget_registered() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class UnknownOp:
-    """A name in a list change that no registered op has.
-
-    Attributes:
-        field: the field of :class:`AmpConfig` that holds it.
-        op: the name.
-    """
+    """A name in a list change, a field of :class:`AmpConfig`, that no registered op has."""
 
     field: str
     op: str

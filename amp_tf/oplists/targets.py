@@ -198,11 +198,7 @@ def build_lists(table: str, config: AmpConfig, more: tuple[OpRow, ...] = ()) -> 
 
     The level is applied as TensorFlow's pass does: ``TREAT_INFER_AS_DENY`` moves the infer list to the deny list;
     ``TENSOR_CORES_ONLY`` empties all lists but the allow list on the ``cuda`` table, what the user added included.
-
-    Args:
-        table: ``cuda`` or ``cpu``.
-        config: the configuration.
-        more: rows beside the table's: what libraries registered.
+    More rows are what libraries registered.
     """
     joins = {
         op: name

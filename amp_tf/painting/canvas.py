@@ -35,22 +35,15 @@ class Canvas:
     """The state of a painting.
 
     Attributes:
-        view: the graph.
-        resolution: what is converted here.
-        obstacles: what forbids to touch nodes, and what forces them.
         edges: neighbours of each unit; TensorList edges are added once they are known.
-        node_of: the node of each unit.
         src, dst: the units that each edge connects, as arrays; TensorList edges included.
         on_allow, on_infer, on_deny, on_clear: the unit's op is on this list.
         processable: nothing forbids to touch the unit's node.
         locked: the unit's type must stay, wherever the paint comes from (preserved nodes, name rules, scopes).
-        is_float32: the unit's type is float32.
         type_allowed: the unit is float32, processable, and its op's definition lets it be 16 bit.
         convertible: the unit's type is allowed, and there is a 16-bit kernel for it.
-        allow, deny: the paint.
         rule: the rule that painted each unit, 0 for none.
         cause: the unit from which the paint came, -1 for none.
-        is_function: whether an op is a function of the graph's library.
         calls_products: whether a node that holds or calls functions computes products in them; asked with its NodeDef.
         is_loop_body: whether the graph is the body of a functional loop: each result is the next argument in its place.
         shapes: the static shapes of the graph's tensors; ``None`` for those that its nodes carry.
@@ -193,11 +186,7 @@ class Canvas:
     ) -> list[Unit]:
         """The units that can be reached from the seeds through enterable units, seeds not included.
 
-        Args:
-            seeds: where it begins.
-            enterable: the units that it may enter.
-            forward, backward: the ways that it goes.
-            is_cause: whether the neighbour from which a unit is reached is recorded as its cause.
+        Unless told otherwise it records the neighbour from which a unit is reached as its cause.
         """
         ways = [(self.edges.fanout_start, self.edges.fanout)] if forward else []
         if backward:
@@ -215,9 +204,7 @@ def prepare(
 ) -> Canvas:
     """A canvas without paint: what each unit's list says, and what can be 16 bit at all.
 
-    Args:
-        view, resolution, obstacles: as the canvas has them, and so are the settings.
-        assumed: ops that are taken to have 16-bit kernels, whatever TensorFlow has.
+    Ops that are ``assumed`` are taken to have 16-bit kernels, whatever TensorFlow has.
     """
     target = resolution.target
     assert target is not None

@@ -39,7 +39,6 @@ class Need:
     """A row of the table.
 
     Attributes:
-        reason: of what stays in float32 for it.
         asked_by: the ops that ask it of what they read.
         position: at which input they ask; ``None`` for all.
         through: the ops of the infer list that pass it on to what they read; ``None`` for all. What only moves values

@@ -13,13 +13,14 @@ What is taken away before a graph is painted again, to see what it kept in float
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.targets import Resolution
-from amp_tf.painting import kernels, lists, needs, origins, placing, range, ties
+from amp_tf.painting import kernels, lists, needs, origins, ties
 from amp_tf.painting.canvas import Canvas, prepare
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
 from amp_tf.painting.outcome import Painting
@@ -56,15 +57,13 @@ class Change:
 
     def lists(self, resolution: Resolution, config: AmpConfig) -> Resolution:
         """What is converted once the ops are on their new lists."""
-        if not self.op_lists or resolution.target is None:
+        if resolution.target is None:
             return resolution
         lists = resolution.target.lists.moved(dict(self.op_lists), config.level)
         return dataclasses.replace(resolution, target=dataclasses.replace(resolution.target, lists=lists))
 
     def config(self, config: AmpConfig) -> AmpConfig:
         """The settings without the patterns."""
-        if not self.patterns:
-            return config
         kept = tuple(pattern for pattern in config.keep_float32 if pattern not in self.patterns)
         return dataclasses.replace(config, keep_float32=kept)
 
@@ -91,11 +90,6 @@ def paint(
     """Decides the precision of every unit of a graph.
 
     Args:
-        view: the graph.
-        resolution: what is converted here, from :func:`amp_tf.oplists.targets.resolve_target`.
-        obstacles: what forbids to touch nodes, or forces them.
-        change: which rules are left out, and which ops are taken to have kernels.
-        folded: the nodes that have another meaning since normalization was folded.
         settings: further attributes of :class:`~amp_tf.painting.canvas.Canvas` that have defaults.
 
     Raises:
@@ -142,10 +136,6 @@ def _unless_forced(resolution: Resolution) -> bool:
     return resolution.target is not None and not resolution.target.lists.force_all
 
 
-def _where_amp_tf_chooses(resolution: Resolution) -> bool:
-    return resolution.uses_cost_model
-
-
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One rule.
@@ -165,6 +155,7 @@ class Row:
     reasons: tuple[Rule, ...] = ()
 
 
+_chooses = operator.attrgetter("uses_cost_model")  #: where amp_tf chooses the precision
 ALLOW_LIST = Row("1 allow list", lists.paint_allow_list)
 
 RULES: tuple[Row, ...] = (
@@ -177,7 +168,7 @@ RULES: tuple[Row, ...] = (
     Row("forced nodes", lists.place_forced),
     Row("tensor lists", ties.find_clusters),
     ALLOW_LIST,
-    Row("range", range.keep_in_range, _unless_forced, "range", (Rule.BEYOND_RANGE, Rule.LEAVES_RANGE)),
+    Row("range", origins.keep_in_range, _unless_forced, "range", (Rule.BEYOND_RANGE, Rule.LEAVES_RANGE)),
     Row(
         "needs",
         needs.keep_needed,
@@ -194,10 +185,10 @@ RULES: tuple[Row, ...] = (
     Row("6 types that cannot be 16 bit", lists.drop_unsupported),
     Row("tensor lists after pass 6", ties.match_clusters),
     Row("7 recurrent edges", ties.match_recurrent_edges),
-    Row("cost model", weigh, _where_amp_tf_chooses),
-    Row("values passed through", placing.leave_carried_values, difference="passed-through", reasons=(Rule.CARRIED,)),
-    Row("looked-up rows", placing.leave_picked_values, difference="looked-up-rows"),
+    Row("cost model", weigh, _chooses),
+    Row("values passed through", lists.leave_carried_values, difference="passed-through", reasons=(Rule.CARRIED,)),
+    Row("looked-up rows", lists.leave_picked_values, difference="looked-up-rows"),
     Row("shared types", ties.match_types, difference="tied-types", reasons=(Rule.COMPARED, Rule.SUMS)),
     Row("8 existing casts to float32", lists.retarget_casts),
-    Row("existing casts to 16 bit", placing.absorb_casts, _where_amp_tf_chooses),
+    Row("existing casts to 16 bit", lists.absorb_casts, _chooses),
 )

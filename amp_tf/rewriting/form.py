@@ -109,11 +109,7 @@ class Job:
         return dataclasses.replace(self, config=config, resolution=resolution, change=change)
 
     def form(self, view: GraphView, shapes: Shapes | None) -> Form:
-        """The graph as it is given.
-
-        Args:
-            view: the graph.
-            shapes: the static shapes of its tensors; ``None`` for those that its nodes carry.
+        """The graph as it is given; where no shapes are, with those that its nodes carry.
 
         Raises:
             GraphError: a node that is to be preserved is not there; the message names the closest ones.
@@ -143,9 +139,7 @@ class Form:
     """A graph with edits that are decided, but not written yet.
 
     Attributes:
-        job: what is to be done with it.
         view: the graph once the edits are made.
-        shapes: the static shapes of its tensors.
         edits: all edits so far, but for types and casts.
         folded: the nodes that have another meaning since normalization was folded.
     """
@@ -159,13 +153,7 @@ class Form:
     def then(
         self, edits: Edits, shapes: Mapping[str, Sequence[Shape | None]] | None = None, folded: Folded | None = None
     ) -> Form:
-        """The form with more edits.
-
-        Args:
-            edits: those of this form's view; the form itself comes back where there are none.
-            shapes: of the new nodes, and of those with another shape now, by name.
-            folded: the nodes that have another meaning now; as before by default.
-        """
+        """The form with more edits, and shapes of nodes that are new or have others; itself if there are none."""
         if not edits:
             return self
         view = self.view.after(edits, self.job.templates)

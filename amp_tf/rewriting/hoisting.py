@@ -234,14 +234,7 @@ def _reads_behind_enters(view: GraphView) -> set[Node]:
 
 
 class _Search:
-    """What the nodes of a graph with loops read, wait for, and run after.
-
-    Args:
-        form: the graph.
-        reads: the reads in its loops.
-        controls: its control edges.
-        frames: its frames.
-    """
+    """What the nodes of a graph with loops read, wait for, and run after."""
 
     def __init__(self, form: Form, reads: Collection[Node], controls: Links, frames: Frames) -> None:
         view = self._view = form.view

@@ -39,11 +39,7 @@ class Log:
     """The files of one rewrite; writes nothing where the configuration names no folder.
 
     A folder that cannot be written is a warning, once.
-
-    Args:
-        config: says where.
-        resolution: holds the op lists.
-        way: how the graph came: ``"offline"``, ``"grappler"`` or ``"xla"``, as in reports.
+    The graph came by a way: ``"offline"``, ``"grappler"`` or ``"xla"``, as in reports.
     """
 
     def __init__(self, config: AmpConfig, resolution: Resolution, way: str = "offline") -> None:
@@ -52,11 +48,7 @@ class Log:
         self._stamp = f"{os.getpid()}-{next(_numbers)}_{time.time_ns() // 1_000_000}"
 
     def write_before(self, graph: Any) -> None:
-        """Writes what is known before a rewrite.
-
-        Args:
-            graph: the FunctionDef or GraphDef, its function library included; the latter may be serialized.
-        """
+        """Writes what is known before a rewrite of a FunctionDef or GraphDef; the latter may be serialized."""
         if not self._path:
             return
         self._write_graph("preop", graph)
@@ -66,12 +58,7 @@ class Log:
         self._write("paintbuckets_AutoMixedPrecision", ".txt", f"{text}\n")
 
     def write_after(self, graph: Any, report: RewriteReport) -> None:
-        """Writes what is known after it.
-
-        Args:
-            graph: the new one.
-            report: ``reasons_….txt`` has a line for each node: precision, op, function, name, reason.
-        """
+        """Writes what is known after it; ``reasons_….txt`` has for each node precision, op, function, name, reason."""
         if not self._path:
             return
         self._write_graph("AutoMixedPrecision", graph)

@@ -9,7 +9,6 @@ import gc
 import importlib
 import itertools
 import operator
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -66,8 +65,6 @@ CORRECTIONS = (
 
 
 _clones = itertools.count()  # their numbers, so that no other function has their names
-_pausing = threading.Lock()
-_paused = [0, False]  # how many rewrites go on, and whether the collector was on before the first
 
 
 @contextlib.contextmanager
@@ -76,21 +73,16 @@ def pause_garbage_collector() -> Iterator[None]:
 
     Reading a graph makes tens of thousands of small objects, none of them in a cycle. Each few thousand start a
     collection, and in a process that holds TensorFlow and Keras a full one takes about 0.2 s, several times the rewrite
-    itself (measured with cProfile on ResNet-50's training graph). Concurrent rewrites resume it once, and only if it
-    was on.
+    itself (measured with cProfile on ResNet-50's training graph). It is turned on again by whoever found it on.
     """
-    with _pausing:
-        if not _paused[0]:
-            _paused[1] = gc.isenabled()
-            gc.disable()
-        _paused[0] += 1
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
     try:
         yield
     finally:
-        with _pausing:
-            _paused[0] -= 1
-            if not _paused[0] and _paused[1]:
-                gc.enable()
+        gc.enable()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -371,9 +363,7 @@ def _verify(before: GraphView, read: Callable[[], GraphView], form: Form | None 
 def graph_def_of(graph: Any, preserve: Iterable[str]) -> tuple[Any, Iterable[str]]:
     """The GraphDef of a ``tf.Graph`` or a concrete function, with its shapes, and the nodes to preserve.
 
-    Args:
-        graph: one of these, or anything else, which is given back.
-        preserve: names of nodes; those of a concrete function's inputs and outputs come on top.
+    Anything else is given back. The inputs and outputs of a concrete function are preserved, too.
     """
     if hasattr(graph, "as_graph_def"):
         return graph.as_graph_def(add_shapes=True), preserve

@@ -23,14 +23,7 @@ from amp_tf.rewriting.form import Form, Job
 
 
 def report_of(form: Form, casts: Edits, function: Any = None, given: Form | None = None) -> GraphReport:
-    """The report of a graph.
-
-    Args:
-        form: the graph as it was painted.
-        casts: the edits that its painting asks for.
-        function: the FunctionDef, of one.
-        given: the graph before all edits, of a graph.
-    """
+    """The report of a graph, as it was painted and as it was given, or of a FunctionDef."""
     painting, has_report = form.painting, form.job.config.report_path
     rule = painting.why_nothing
     view, around = form.view, form.view.nodes_with(PRODUCTS)
