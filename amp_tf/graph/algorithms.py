@@ -25,13 +25,9 @@ def flood(
     ways: Sequence[tuple[Sequence[int], Sequence[int]]],
     cause: MutableMapping[int, int] | array[int] | None = None,
 ) -> list[int]:
-    """What can be reached from the seeds through what is open, seeds not included.
+    """What can be reached from the seeds through what is open, seeds not included; what it entered is open no more.
 
-    Args:
-        seeds: where it begins.
-        is_open: what it may enter; what it entered is open no more.
-        ways: where it goes: the starts of each one's neighbours, and the neighbours.
-        cause: gets, for each that is reached, the one from which it was.
+    Each way is the starts of each one's neighbours, and the neighbours. A cause is the one from which one is reached.
     """
     stack = list(seeds)
     reached = []
@@ -224,11 +220,3 @@ def control_links(view: GraphView) -> list[tuple[int, int]]:
         for source in proto.input
         if source.startswith("^")
     ]
-
-
-def readers_of(node_count: int, links: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """For each node the nodes at the other end of its links."""
-    readers: list[list[int]] = [[] for _ in range(node_count)]
-    for source, reader in links:
-        readers[source].append(reader)
-    return readers

@@ -83,11 +83,7 @@ class Lifetimes:
         return cls(times, order, is_bound, owners, elements, units, reads)
 
     def bytes_over_time(self, dtypes: Sequence[int] | Indices) -> npt.NDArray[np.float64]:
-        """How many bytes are live at each time.
-
-        Args:
-            dtypes: the ``DataType`` number of each unit, the graph's own or those that it will have.
-        """
+        """How many bytes are live at each time, with these types of the units, its own or those that it will have."""
         change = np.zeros(int(self.times.max(initial=0)) + 2)
         for tensor, count in self.elements.items():
             size = count * SIZES.get(int(dtypes[self.units[tensor]]), 0)

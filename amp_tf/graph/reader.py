@@ -24,7 +24,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP, BROKEN, Place, read_signatures, read_types
 from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
-from amp_tf.graph.view import GraphView, Ports, as_integers
+from amp_tf.graph.view import GraphView, Ports
 from amp_tf.graph.wire import CONTROL, UNKNOWN, NodeTable, SerializedGraph, WireNodes, pieces
 
 RETVAL_OP = "_Retval"
@@ -119,7 +119,7 @@ def read_function(function: Any, templates: Templates) -> GraphView:
         protos=[*[None] * len(arguments), *body, *[None] * len(results)],
         ports=Ports.of_each(signatures),
         dtypes=array("i", [*first, *read_types(body, inner, place), *last]),
-        counts=as_integers(list(map(len, texts))),
+        counts=np.array(list(map(len, texts)), np.int32),
         sources=inputs[:, 0],
         source_ports=inputs[:, 1],
         texts=texts.__getitem__,

@@ -55,12 +55,9 @@ class Signature:
     Two signatures are equal if they are the same object, so that what follows from one can be kept by it.
 
     Attributes:
-        op: the op's name.
         slots: the node's types.
-        inputs: for each data input, the position of its slot.
-        outputs: for each output port, the position of its slot.
+        inputs, outputs: for each data input, or each output port, the position of its slot.
         output_starts: for each output argument, its first port (functions name tensors by argument).
-        is_stateful: the op has state.
         has_refs: an input or output is a reference (TF1 variables).
         holds_functions: the op calls functions; its types belong to their signatures.
         reads: for each slot (type attribute, 0), or of a fixed type (empty, its ``DataType`` number).
@@ -185,7 +182,6 @@ class Templates:
     """Finds the template of an op by name: in a function library first, then among TensorFlow's registered ops.
 
     Args:
-        library: a ``FunctionDefLibrary``, whose functions may be used as ops; ``None`` for none.
         successors: ops that are looked at as another op, which has one type attribute more: op to (successor, that
             attribute). The attribute counts as float32 where a node does not have it.
     """

@@ -86,7 +86,9 @@ def _first_change(case: Case, what: str, before: Sequence[str], after: Sequence[
 
 def _no_new_cycle(case: Case) -> str:
     """A graph that had a cycle before proves nothing."""
-    have_waits = case.edits.waits or _casts_wait(case)
+    protos, first = case.after.protos, case.before.node_count
+    of_casts = protos.mentioning("^") if isinstance(protos, NodeTable) else ()
+    have_waits = case.edits.waits or any(node >= first for node in of_casts)
     if not case.edits and not have_waits and not _inputs_kept(case):
         return ""
 
@@ -97,11 +99,6 @@ def _no_new_cycle(case: Case) -> str:
 
     node = ring(case.after)
     return f"{case.after.names[node]!r} is on a cycle" if node is not None and ring(case.original) is None else ""
-
-
-def _casts_wait(case: Case) -> bool:
-    protos, first = case.after.protos, case.before.node_count
-    return isinstance(protos, NodeTable) and any(node >= first for node in protos.mentioning("^"))
 
 
 def _inputs_kept(case: Case) -> str:
@@ -192,12 +189,9 @@ def find_violation(
 
 
 def _without_casts(after: GraphView, old_number: Indices) -> tuple[Indices, Indices, Indices]:
-    """What the nodes that were there before read once new casts are skipped.
+    """What the nodes that were there before read once new casts are skipped, input by input.
 
-    Returns:
-        Three arrays with one entry for each of their inputs, in order: the number that the reading node had before, the
-        number that the node it reads had before (-1 for a new one that is not a cast, or is in a ring of casts), and
-        the port.
+    The numbers that reader and node had before (-1 for a new one that is no cast, or is in a ring of them), and a port.
     """
     edges = after.edges
     into_old = old_number[edges.dst_node] >= 0

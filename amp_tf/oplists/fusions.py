@@ -22,7 +22,6 @@ class Step:
     """One of the ops that a fused product computes.
 
     Attributes:
-        op: the op.
         arguments: how many inputs it has beside the value that it is computed of, which is the first.
         attributes: its attributes, each with the attribute of the fused product that holds it.
         fixed: further attributes, each with its value as the argument of an ``AttrValue``.

@@ -33,13 +33,7 @@ PLACEHOLDERS = Trait("_FusedBatchNormEx _MklSwish", FUSED_PRODUCTS)
 
 
 class Refusal(NamedTuple):
-    """What registered 16-bit kernels of a CPU do not compute, although those of float32 do.
-
-    Attributes:
-        what: for people.
-        ops: the ops.
-        is_asked: whether a node asks for it.
-    """
+    """What registered 16-bit kernels of a CPU do not compute where a node asks for it, although those of float32 do."""
 
     what: str
     ops: Trait

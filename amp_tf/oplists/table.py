@@ -25,12 +25,7 @@ AMP_TF = "amp_tf"
 
 
 class Trait(frozenset[str]):
-    """What some ops have in common: the set of their names.
-
-    Args:
-        ops: their names, with blanks between them.
-        *more: further sets of them.
-    """
+    """What some ops have in common: the set of their names, given with blanks between them, and further sets."""
 
     def __new__(cls, ops: str, *more: frozenset[str]) -> Trait:
         return super().__new__(cls, (*ops.split(), *itertools.chain.from_iterable(more)))
@@ -41,7 +36,6 @@ class OpRow:
     """One op on one table.
 
     Attributes:
-        op: the op's name.
         table: ``cuda`` or ``cpu``.
         op_list: ``allow``, ``infer``, ``deny`` or ``clear``.
         why: the reason, as words that complete "because it …".

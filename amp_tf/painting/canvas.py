@@ -133,15 +133,6 @@ class Canvas:
         found[np.asarray(self.node_of, np.int32)[flags.astype(np.bool_)]] = True
         return found
 
-    def add_edges(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Adds edges that the graph does not show, such as those from TensorList writers to readers."""
-        if not pairs:
-            return
-        extra = np.asarray(pairs, dtype=np.int32)
-        self.src = np.concatenate([self.src, extra[:, 0]])
-        self.dst = np.concatenate([self.dst, extra[:, 1]])
-        self.edges = Adjacency(self.src, self.dst, self.view.unit_count)
-
     def paint_allow(self, units: Iterable[Unit], rule: Rule) -> None:
         """Paints units allow; those that are allow already keep their rule."""
         self._set(self.allow, 1, units, rule)

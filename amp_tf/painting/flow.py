@@ -31,8 +31,7 @@ class Values:
         links: further pairs of a node and one that gets its value, by other ways than an edge.
 
     Attributes:
-        sources, readers: the nodes that each value connects.
-        positions: at which input the reader gets it.
+        sources, readers, positions: the nodes that each value connects, and at which input it is read.
     """
 
     def __init__(
@@ -166,9 +165,7 @@ class Flow:
     """The values of a graph and what their nodes are.
 
     Attributes:
-        values: the graph at the level of nodes.
         unmasked: the values without edges that only mask others.
-        products: the nodes that are painted allow.
         users: products, and calls of functions that compute some.
         is_open: the nodes that the lists may convert besides: infer and clear ones of float32.
         computes: those of the infer list: each may round.

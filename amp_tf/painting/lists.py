@@ -42,10 +42,9 @@ def place_forced(canvas: Canvas) -> None:
         if view.ops[node] in table.CASTS and wanted in view.dtypes[view.base[node] : view.base[node + 1]]:
             continue
         units = [unit for unit in view.units(node) if canvas.convertible[unit]]
-        for flags in (canvas.on_infer, canvas.on_deny, canvas.on_clear):
-            if rule is not Rule.FORCED_BY_LEVEL:
-                flags[view.base[node] : view.base[node + 1]] = 0
         if rule is not Rule.FORCED_BY_LEVEL:
+            for flags in (canvas.on_infer, canvas.on_deny, canvas.on_clear):
+                flags[view.base[node] : view.base[node + 1]] = 0
             canvas.on_allow[units] = 1
         canvas.paint_allow(units, rule)
 

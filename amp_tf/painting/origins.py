@@ -148,12 +148,7 @@ def _stored_and_read(canvas: Canvas) -> list[tuple[int, int]]:
 
 
 def find_origins(values: Values, users: Mask) -> tuple[Mask, Mask]:
-    """The nodes whose results are as large as something exact, and those of them that come from a product, too.
-
-    Args:
-        values: the graph.
-        users: products, and calls of functions that compute some.
-    """
+    """The nodes whose results are as large as something exact, and those of them that come from a product, too."""
     product = values.downstream(users, through=~users)
     sizes = values.view.of_constants(_largest, np.float32)
     given = _given(values.view) | _updates(values, users) | ((sizes >= GREAT) & (sizes < NEVER))

@@ -49,13 +49,10 @@ class Painting:
     """What the rules decided.
 
     Attributes:
-        view: the graph that was painted.
         precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
         converted: the units that become 16 bit, in order.
-        obstacles: what forbids to touch nodes, and what forces them.
         to_split: fused products of whose bias or activation float32 is asked.
-        why_nothing: where nothing is converted, the rule that explains it; else ``None``.
-        detail: more words on ``why_nothing``.
+        why_nothing: where nothing is converted, the rule that explains it, with more words as detail; else ``None``.
     """
 
     view: GraphView

@@ -142,8 +142,6 @@ class Row:
 
     Attributes:
         name: by which it is left out; for a pass of TensorFlow's with its number there.
-        apply: paints the canvas.
-        when: whether it applies to what is converted here.
         difference: the name of the difference from TensorFlow's pass that it makes; empty for what TensorFlow does too.
         reasons: those of the nodes that it keeps in float32 for accuracy's sake.
     """

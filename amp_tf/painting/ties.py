@@ -26,7 +26,7 @@ from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.templates import Signature
-from amp_tf.graph.view import GraphView
+from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import NO_CAUSE, Canvas
 from amp_tf.painting.kernels import fused_with_products
@@ -90,7 +90,9 @@ def find_clusters(canvas: Canvas) -> None:
                 upstream = {canvas.node_of[each] for each in canvas.flood([handle], canvas.processable, backward=True)}
                 writers = (each for each in cluster if each in upstream and view.ops[each] in table.TENSOR_LIST_WRITERS)
                 pairs += ((cluster[writer], unit) for writer in writers)
-    canvas.add_edges(pairs)
+    if pairs:
+        canvas.src, canvas.dst = np.concatenate([[canvas.src, canvas.dst], np.array(pairs, np.int32).T], axis=1)
+        canvas.edges = Adjacency(canvas.src, canvas.dst, view.unit_count)
 
 
 def match_clusters(canvas: Canvas) -> None:
@@ -288,11 +290,9 @@ def _match_maximum(canvas: Canvas, node: Node) -> None:
 
 
 def _chosen(canvas: Canvas, unit: Unit) -> tuple[set[Unit], dict[Unit, bool]]:
-    """Where a value was chosen from.
+    """The units that gave the values from which one was chosen, as far as :data:`FARTHEST` reaches.
 
-    Returns:
-        The units that gave the values to choose from, as far as :data:`FARTHEST` reaches; and the converted units on
-        the way from there, each with whether it reads float32, which it rounds.
+    With the converted units on the way from there, each with whether it reads float32, which it rounds.
     """
     seen, waiting = {unit}, [unit]
     origins: set[Unit] = set()

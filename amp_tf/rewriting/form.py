@@ -164,13 +164,8 @@ class Form:
     def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
         """A pass for those of its candidates that become 16 bit by it, which shows when the graph is painted.
 
-        Args:
-            wanted: the candidates.
-            make: the form with a change for some of them.
-            kept: those for which a form should have it, by its painting, and those for which it has.
-
-        Returns:
-            The form in which these are the same, or else, after three paintings, the one with those that are left.
+        It is made for some of them until the form should have it, by its painting, just for those for which it has; or
+        else, after three paintings, for those that are left.
         """
         for _ in range(_ATTEMPTS):
             if not wanted:
@@ -214,13 +209,7 @@ class Form:
 
 
 class Pass(NamedTuple):
-    """Something that changes a graph before its types are decided.
-
-    Attributes:
-        name: for people.
-        is_needed: whether it has anything to do for a job.
-        run: the form as it makes it; the form itself where it finds nothing to do.
-    """
+    """Something that changes a graph before its types are decided, or gives the form itself where it need not."""
 
     name: str
     is_needed: Callable[[Job], bool]

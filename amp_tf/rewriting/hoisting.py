@@ -45,13 +45,13 @@ from typing import NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import Links, control_links, readers_of
+from amp_tf.graph.algorithms import Links, control_links
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait, attribute, having
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
 from amp_tf.graph.verify import find_ring
-from amp_tf.graph.view import GraphView
+from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.table import READ_OPS
 from amp_tf.rewriting.form import Form
@@ -112,7 +112,7 @@ def find_frames(view: GraphView, links: Links) -> Frames | None:
     included; what runs in between is its frame, and frames lie in each other as loops do. Source of the method:
     ``BuildControlFlowInfo`` of core/graph/control_flow.cc (TensorFlow 2.21).
     """
-    readers = readers_of(view.node_count, links)
+    neighbours = Adjacency.of_links(links, view.node_count)
     of = [OUTSIDE] * view.node_count
     for _, reader in links:
         of[reader] = _UNKNOWN
@@ -137,7 +137,7 @@ def find_frames(view: GraphView, links: Links) -> Frames | None:
             after = around[frame]
         else:
             after = frame
-        for reader in readers[node]:
+        for reader in neighbours.fanouts(node):
             if of[reader] == _UNKNOWN:
                 of[reader] = after
                 ready.append(reader)
@@ -240,7 +240,7 @@ class _Search:
         view = self._view = form.view
         self._reads, self._frames, self._controls = reads, frames, controls
         self._kept = form.obstacles.rule_of
-        self._waiting = readers_of(view.node_count, controls)
+        self._waiting = Adjacency.of_links(controls, view.node_count).fanouts
         self._loop_switches = {
             node
             for condition in view.nodes_with(table.LOOP_CONDITIONS)
@@ -307,7 +307,7 @@ class _Search:
                 continue
             data = [reader for reader, _ in self._view.readers(node)]
             ready += [reader for reader in data if self._lets_through(reader, missing)]
-            ready += [reader for reader in self._waiting[node] if view.ops[reader] not in table.CONTROL_FLOW]
+            ready += [reader for reader in self._waiting(node) if view.ops[reader] not in table.CONTROL_FLOW]
         return found
 
     def _in_branches(self) -> set[int]:
@@ -324,7 +324,7 @@ class _Search:
                 continue
             found.add(node)
             ready += [reader for reader, _ in self._view.readers(node)]
-            ready += self._waiting[node]
+            ready += self._waiting(node)
         return found
 
     def _lets_pass(self, enter: Node, read: Node) -> bool:
