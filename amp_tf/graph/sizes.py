@@ -75,9 +75,6 @@ class AttributeShapes:
     def _numbers(self) -> Mapping[str, int]:
         return {node.name: number for number, node in nodes_with(self._protos, SHAPES_ATTR)}
 
-    def __bool__(self) -> bool:
-        return bool(self._numbers)
-
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """The shapes in the node's attribute."""
         number = self._numbers.get(node)

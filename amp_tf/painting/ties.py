@@ -53,14 +53,14 @@ def find_clusters(canvas: Canvas) -> None:
     """
     view = canvas.view
     of_lists = np.flatnonzero(view.of_kinds(map(handles_lists, view.of_kind), np.bool_)).tolist()
-    element = {node: unit for node in of_lists if (unit := element_unit(view, node)) is not None}
+    units = {node: list_units(view, node) for node in of_lists}
+    element = {node: unit for node, (unit, _) in units.items() if unit is not None}
     everywhere = np.ones(view.unit_count, np.uint8)
     seen: set[int] = set()
     for root in element:
         if root in seen or not canvas.processable[element[root]]:
             continue
-        handle = handle_unit(view, root)
-        if handle is None:
+        if (handle := units[root][1]) is None:
             continue
         reached = canvas.flood([handle], everywhere, forward=True, backward=True)
         touched = {canvas.node_of[unit] for unit in reached}
@@ -85,7 +85,7 @@ def find_clusters(canvas: Canvas) -> None:
     pairs: list[tuple[Unit, Unit]] = []  # from each writer upstream of a reader to that
     for cluster in canvas.clusters:
         for node, unit in cluster.items():
-            handle = handle_unit(view, node)
+            handle = units[node][1]
             if view.ops[node] in table.TENSOR_LIST_READERS and handle is not None and canvas.processable[handle]:
                 upstream = {canvas.node_of[each] for each in canvas.flood([handle], canvas.processable, backward=True)}
                 writers = (each for each in cluster if each in upstream and view.ops[each] in table.TENSOR_LIST_WRITERS)
@@ -320,18 +320,9 @@ def handles_lists(signature: Signature) -> bool:
     return "TensorList" in signature.op
 
 
-def element_unit(view: GraphView, node: Node) -> int | None:
-    """The unit of a TensorList node that is the float32 type of the list's elements."""
-    for unit in view.units(node):
-        slot = view.slot(node, unit)
-        if not slot.is_fixed and slot.index < 0 and view.dtypes[unit] == datatypes.FLOAT:
-            return unit
-    return None
-
-
-def handle_unit(view: GraphView, node: Node) -> int | None:
-    """The unit of a TensorList node that is the list's handle."""
-    for unit in view.units(node):
-        if view.slot(node, unit).is_fixed and view.dtypes[unit] == datatypes.VARIANT:
-            return unit
-    return None
+def list_units(view: GraphView, node: Node) -> tuple[Unit | None, Unit | None]:
+    """The units of a TensorList node that are the float32 type of the list's elements, and the list's handle."""
+    slots = [(unit, view.slot(node, unit), view.dtypes[unit]) for unit in view.units(node)]
+    elements = (unit for unit, slot, of in slots if of == datatypes.FLOAT and not slot.is_fixed and slot.index < 0)
+    handles = (unit for unit, slot, of in slots if of == datatypes.VARIANT and slot.is_fixed)
+    return next(elements, None), next(handles, None)

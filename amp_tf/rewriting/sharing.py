@@ -50,7 +50,7 @@ from amp_tf.graph.templates import referenced
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.ties import element_unit, handle_unit, handles_lists
+from amp_tf.painting.ties import handles_lists, list_units
 from amp_tf.rewriting.form import Form
 
 LIST_SUFFIX = "AmpTfList"  #: ends the names of new makers of lists
@@ -186,7 +186,7 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
             callees = [bodies[name] for name in called if name in bodies]
             if handles_lists(view.signatures[node]):
                 shown += (unit + start for unit in units if not view.slot(node, unit).is_fixed)  # in another list
-                element, handle = element_unit(view, node), handle_unit(view, node)
+                element, handle = list_units(view, node)
                 if element is not None and handle is not None:
                     elements.append((element + start, handle + start))
             elif (view.ops[node] in table.HANDING_OVER or view.ops[node] in bodies) and len(callees) == len(called):
