@@ -120,11 +120,6 @@ class Ports:
         np.cumsum(self._slots[kinds], out=self._first_unit[1:])
         self.base = compact(self._first_unit)
 
-    @classmethod
-    def of_each(cls, signatures: Sequence[Signature]) -> Ports:
-        """Where every node is a kind of its own."""
-        return cls(signatures, np.arange(len(signatures), dtype=np.int32))
-
     def of_nodes(self, slots_of_kinds: Sequence[int]) -> array[int]:
         """What is known of each slot of each kind, one after the other, for each slot of each node."""
         return compact(np.array(slots_of_kinds, np.int32)[slots_of_units(self._slots, self.kinds)])
@@ -153,6 +148,11 @@ class _Table:
     def at(self, rows: Indices, places: Indices) -> Indices:
         found: Indices = self._values[self._starts[rows] + places]
         return found
+
+
+def place_of(function: str, node: str) -> str:
+    """The place of a node, for a message; of a graph's, the function is empty."""
+    return f"{f'function {function!r}, ' if function else ''}node {node!r}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,7 +278,7 @@ class GraphView:
 
     def where(self, node: Node) -> str:
         """The place of a node, for a message."""
-        return f"{f'function {self.function!r}, ' if self.function else ''}node {self.names[node]!r}"
+        return place_of(self.function, self.names[node])
 
     def adjacency(self) -> Adjacency:
         """Neighbours of each unit along the data edges."""

@@ -96,7 +96,7 @@ def paint(
         GraphError: a loop is broken.
     """
     if resolution.target is None:
-        return Painting.blank(view, Rule.NO_TARGET, resolution.why_none)
+        return Painting(view, None, [], why_nothing=Rule.NO_TARGET, detail=resolution.why_none)
     if folded.scales:
         moved = dict.fromkeys(folded.scales, Rule.SCALES_FILTER)
         obstacles = dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **moved})
@@ -105,7 +105,7 @@ def paint(
         if row.name not in change.rules and row.when(resolution):
             row.apply(canvas)
             if row is ALLOW_LIST and not canvas.allow.any():
-                return Painting.of(canvas, nothing_to_convert=True)
+                break
     return Painting.of(canvas)
 
 

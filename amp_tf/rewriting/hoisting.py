@@ -262,9 +262,11 @@ class _Search:
                 for reader, position in self._view.readers(read)
                 if self._view.ops[reader] not in table.CONTROL_FLOW and reader in gated and reader not in self._kept
             )
-            if readers and entry not in self._kept and self._lets_pass(entry, read):
+            is_constant, loop = value_of(self._view.protos[entry], "is_constant").b, self._frames.entered[entry]
+            may_move = is_constant and loop not in self._written and entry not in self._kept
+            if readers and may_move and self._view.devices[entry] == self._view.devices[read]:
                 handle, _ = self._view.inputs(entry)[0]
-                waits = after[self._frames.entered[entry]] - {handle}
+                waits = after[loop] - {handle}
                 by_name = sorted(waits, key=self._view.names.__getitem__)  # so that the order of nodes does not matter
                 found.append(LoopRead(read, entry, tuple(by_name), readers))
         return found
@@ -326,13 +328,6 @@ class _Search:
             ready += [reader for reader, _ in self._view.readers(node)]
             ready += self._waiting(node)
         return found
-
-    def _lets_pass(self, enter: Node, read: Node) -> bool:
-        """Whether a read may move out of the loop that an Enter leads into."""
-        view = self._view
-        is_written = self._frames.entered[enter] in self._written
-        is_constant: bool = value_of(view.protos[enter], "is_constant").b
-        return not is_written and view.devices[enter] == view.devices[read] and is_constant
 
     def _lets_through(self, node: Node, missing: dict[int, int]) -> bool:
         """Whether a node runs in proper iterations alone if one more of its inputs does; a Merge needs that of all."""

@@ -29,8 +29,7 @@ from amp_tf.reporting.figures import GraphReport
 from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.form import Form, Job, Pass, plan_edits
 from amp_tf.rewriting.holding import delay, make_late
-from amp_tf.rewriting.log_files import Log
-from amp_tf.rewriting.recording import report_of
+from amp_tf.rewriting.recording import Log, report_of
 from amp_tf.rewriting.sharing import find_narrow_units, part_lists, share_reads
 from amp_tf.rewriting.splitting import split, split_in_float32
 
