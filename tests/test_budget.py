@@ -11,15 +11,15 @@ ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
     "cli/": (1492, 9, 3),
-    "cpu/": (532, 3, 1),
-    "graph/": (2712, 14, 3),
+    "cpu/": (531, 3, 1),
+    "graph/": (2705, 13, 2),
     "hooks/": (3493, 19, 4),
     "loss_scaling/": (2452, 11, 0),
     "offline/": (1096, 5, 1),
     "oplists/": (1609, 8, 1),
     "painting/": (2997, 14, 1),
     "reporting/": (1844, 8, 1),
-    "rewriting/": (2296, 10, 2),
+    "rewriting/": (2294, 10, 2),
     "tools/": (5954, 25, 2),
     "*.py": (1351, 8, 4),
     "all": (28323, 137, 23),

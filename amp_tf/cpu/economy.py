@@ -26,8 +26,7 @@ import numpy as np
 from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node, Unit
-from amp_tf.graph.lifetimes import Lifetimes
-from amp_tf.graph.sizes import AttributeShapes, Shapes, element_count, shape_of
+from amp_tf.graph.sizes import AttributeShapes, Lifetimes, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import (
     BROADCAST,

@@ -9,7 +9,7 @@ known, and is assumed. Kernels are asked for when a graph needs them.
 
 The registry knows types alone. On CPUs, oneDNN computes most of float32, and of bfloat16 where the CPU has AVX-512.
 What it does not compute, TensorFlow's own kernels do (Eigen's). They refuse some of what other attributes ask for, once
-they run: :data:`REFUSALS` says what. tests/oplists/test_refusals.py runs every kernel and compares.
+they run: :data:`REFUSALS` says what. tests/oplists/test_kernels.py runs every kernel and compares.
 """
 
 from __future__ import annotations

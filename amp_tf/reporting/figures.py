@@ -60,7 +60,7 @@ class Basis:
         paint: paints it again under a change, which does not touch the graph that runs.
         patterns: those of ``keep_float32``.
         folded: the nodes that have another meaning since normalization was folded.
-        peaks: bytes of tensors at the estimated peak of one run, in float32 and now (:mod:`amp_tf.graph.lifetimes`);
+        peaks: bytes of tensors at the estimated peak of one run, in float32 and now (:mod:`amp_tf.graph.sizes`);
             ``None`` for functions.
     """
 

@@ -31,9 +31,8 @@ from absl import logging
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.graph.edits import Edits
-from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.names import CAST_SUFFIX, HOIST_SUFFIX, scopes
-from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Shape, Shapes, read_shape, shape_of
+from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Lifetimes, Shape, Shapes, read_shape, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.graph.wire import parse_graph
 from amp_tf.oplists.table import PRODUCTS, READ_OPS
