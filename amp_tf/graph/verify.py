@@ -35,14 +35,7 @@ from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is compared.
-
-    Attributes:
-        original: the graph before all edits.
-        edits: what changed in it, but for types and casts.
-        before: the graph that was painted, which these edits make of it.
-        after: the graph as it was written.
-    """
+    """What is compared: the original, the graph before casts, which the edits make of it, and the one after."""
 
     original: GraphView
     edits: Edits

@@ -65,9 +65,7 @@ class WireNodes:
         duplicate: the number of a node with the name of one before it, -1 if there is none.
         kinds: of each node, the number of its kind: nodes of one op whose attributes are the same, bar those that
             TensorFlow itself adds (their names begin with an underscore).
-        firsts: the first node of each kind.
-        devices: of each node, the number of its device.
-        device_firsts: the first node with each device.
+        firsts: the first node of each kind; devices and their firsts likewise.
         input_counts: how many inputs each node has, control inputs included.
         sources: of all inputs of all nodes, in order: the node, :data:`CONTROL`, or :data:`UNKNOWN` and less.
         ports: of all inputs, in the same order, the port that is read.

@@ -101,8 +101,7 @@ class ProductCost:
 
     Attributes:
         rate: floating-point operations in a ns, two to a multiplication and addition.
-        ns: for each element that it reads or writes.
-        start: ns of its own.
+        ns, start: for each element that it reads or writes, and of its own.
         alone: ns more for each of the first :data:`FEW_OPERATIONS`.
     """
 
@@ -122,7 +121,6 @@ class CostTable:
     """What ops take on one kind of CPU.
 
     Attributes:
-        source: where the figures come from, for people.
         elements: ns for each element of the largest tensor of an op, at each of the sizes.
         other: the same for ops that are not in ``elements``.
         products: for each product; some again with :data:`TRANSPOSED`, :data:`CHANNELS_FIRST` or

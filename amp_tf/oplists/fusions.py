@@ -42,7 +42,6 @@ class Fusion:
 
     Attributes:
         fused: the op that the remapper makes of both.
-        product: the product.
         activations: what is computed with it behind a bias that is added to its result; of none, no bias is either.
         squeezed: whether the bias may come behind a Squeeze, as that of a convolution over sequences does.
     """

@@ -264,10 +264,7 @@ FOLLOWING = Trait("BiasAdd BiasAddV1 LeakyRelu Relu Relu6")
 #: rewritten, so they cannot be asked for; a test asks the installed TensorFlow.
 FLOAT32_ONLY_IN_XLA = Trait("MaxPoolGradGrad MaxPoolGradGradV2 MaxPool3DGradGrad")
 #: Ops of which some inputs, by their numbers, decide only which values of the other go on.
-MASKED = {
-    **dict.fromkeys(Trait("LeakyReluGrad Relu6Grad ReluGrad"), (1,)),
-    **dict.fromkeys(Trait("MaxPool3DGrad MaxPoolGrad MaxPoolGradV2"), (0, 1)),
-}
+MASKED = {Trait("LeakyReluGrad Relu6Grad ReluGrad"): (1,), Trait("MaxPool3DGrad MaxPoolGrad MaxPoolGradV2"): (0, 1)}
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.
 REFERENCE_VARIABLES = Trait("Variable VariableV2")
 #: The handles of resource variables.

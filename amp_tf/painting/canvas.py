@@ -112,13 +112,6 @@ class Canvas:
             computes=self.nodes_of(listed & self.on_infer) & ~products,
         )
 
-    def casts(self) -> Iterator[tuple[Unit, Unit]]:
-        """The units of what each Cast reads and gives."""
-        for node in self.view.nodes_with(CASTS):
-            source, result = map(self.view.signatures[node].slot_of, ("SrcT", "DstT"))
-            if source is not None and result is not None:
-                yield self.view.base[node] + source, self.view.base[node] + result
-
     def is_free(self, unit: Unit) -> bool:
         """Whether a unit is float32, and nothing but rules forbids to change it."""
         return bool(self.is_float32[unit] and not self.locked[unit])
@@ -185,6 +178,13 @@ class Canvas:
         return flood(seeds, bytearray(enterable.tobytes()), ways, self.cause if is_cause else None)
 
 
+def casts(view: GraphView) -> Iterator[tuple[Node, Unit, Unit]]:
+    """Each Cast, with the units of what it reads and gives."""
+    for node in view.nodes_with(CASTS):
+        first, signature = view.base[node], view.signatures[node]
+        yield node, first + signature.inputs[0], first + signature.outputs[0]
+
+
 def units_of(flags: Flags | Mask) -> list[Unit]:
     """The units whose flag is set, in order."""
     return np.flatnonzero(flags).tolist()  # type: ignore[no-any-return]
@@ -206,11 +206,9 @@ def prepare(
         if view.ops[node] in SUCCESSOR_OPS:  # the node may be another op, and may not become this one
             node_codes[node] = _CODES.get(list_of.get(view.protos[node].op, ""), 0)
     codes = view.spread(node_codes)
-    touchable = np.ones(view.node_count, np.uint8)
-    touchable[list(obstacles.rule_of)] = 0
-    movable = np.ones(view.node_count, np.uint8)
-    movable[[node for node, rule in obstacles.rule_of.items() if rule is not Rule.OTHER_DEVICE]] = 0
-    forced = np.zeros(view.node_count, np.bool_)
+    untouchable, locked, forced = np.zeros((3, view.node_count), np.bool_)
+    untouchable[list(obstacles.rule_of)] = True
+    locked[[node for node, rule in obstacles.rule_of.items() if rule is not Rule.OTHER_DEVICE]] = True
     forced[list(obstacles.forced)] = True
     force_all = target.lists.force_all
     candidates = (node_codes != 0) & (node_codes != _CODES[DENY]) | forced | force_all
@@ -220,7 +218,7 @@ def prepare(
         is_free = view.of_slots(np.array([not slot.is_fixed for kind in view.of_kind for slot in kind.slots], np.bool_))
         units = view.spread(view.mask_with(assumed)) & is_free & (np.asarray(view.dtypes) == datatypes.FLOAT)
         allowed[units] = runnable[units] = 1
-    processable = view.spread(touchable)
+    processable = view.spread(~untouchable).astype(np.uint8)
     canvas = Canvas(
         view=view,
         resolution=resolution,
@@ -231,7 +229,7 @@ def prepare(
         dst=view.edges.dst_unit,
         **{f"on_{name}": (codes == code).astype(np.uint8) for name, code in _CODES.items()},
         processable=processable,
-        locked=view.spread(movable) ^ 1,
+        locked=view.spread(locked).astype(np.uint8),
         is_float32=(np.asarray(view.dtypes) == datatypes.FLOAT).astype(np.uint8),
         type_allowed=allowed & processable,
         convertible=runnable & processable,

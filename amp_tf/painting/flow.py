@@ -50,11 +50,8 @@ class Values:
         carries = np.isin(base_types, sorted(datatypes.CARRYING))
         if not masks:
             edges = view.edges
-            for position in sorted({position for positions in MASKED.values() for position in positions}):
-                masked = view.of_kinds(
-                    (position in MASKED.get(signature.op, ()) for signature in view.of_kind), np.bool_
-                )
-                carries[: len(edges)] &= ~(masked[edges.dst_node] & (edges.dst_position == position))
+            for ops, numbers in MASKED.items():
+                carries[: len(edges)] &= ~(view.mask_with(ops)[edges.dst_node] & np.isin(edges.dst_position, numbers))
         positions = np.zeros(len(src), np.int32)
         positions[: len(view.edges)] = view.edges.dst_position
         sources, readers = np.array(links, np.int32).reshape(-1, 2).T

@@ -15,7 +15,7 @@ from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.edits import Tensor
 from amp_tf.graph.sizes import NO_SHAPES, element_count, shape_of
 from amp_tf.oplists import table
-from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.painting.canvas import Canvas, casts, units_of
 from amp_tf.painting.eligibility import can_be_forced
 from amp_tf.painting.reasons import FORCED, Rule
 
@@ -173,7 +173,7 @@ def retarget_casts(canvas: Canvas) -> None:
         cast1 = Cast(n) SrcT=int32 DstT=float32  float32 → f16
         allow1 = MatMul(cast1, x)                f16
     """
-    for _, result in canvas.casts():
+    for _, _, result in casts(canvas.view):
         readers = canvas.edges.fanouts(result)
         if canvas.is_free(result) and readers and all(canvas.allow[reader] for reader in readers):
             canvas.paint_allow([result], Rule.CAST_FOLLOWS)
@@ -279,7 +279,7 @@ def absorb_casts(canvas: Canvas) -> None:
         cast1 = Cast(allow1) SrcT=float32 DstT=bfloat16  float32 → f16
         allow2 = MatMul(cast1, cast1) T=bfloat16
     """
-    for source, result in canvas.casts():
+    for _, source, result in casts(canvas.view):
         fanins = canvas.edges.fanins(source)
         repeats = canvas.view.dtypes[result] == canvas.target.precision.data_type and canvas.is_free(source)
         if repeats and fanins and all(canvas.allow[fanin] and canvas.is_float32[fanin] for fanin in fanins):

@@ -49,7 +49,7 @@ from amp_tf.graph.datatypes import Mask
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
-from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.canvas import Canvas, casts
 from amp_tf.painting.flow import Flow, Values
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
@@ -176,9 +176,8 @@ def _given(view: GraphView) -> Mask:
     """The nodes that give exact values which no node of the graph computes."""
     given = view.mask_with(frozenset({*table.GIVEN, *table.RANGES}))
     given[view.given_arguments()] = True
-    for node in view.nodes_with(table.CASTS):
-        source = view.signatures[node].slot_of("SrcT")
-        given[node] |= source is not None and view.dtypes[view.base[node] + source] in datatypes.INTEGERS
+    for node, source, _ in casts(view):
+        given[node] |= view.dtypes[source] in datatypes.INTEGERS
     return given
 
 

@@ -145,9 +145,7 @@ def recurrent_units(canvas: Canvas) -> Iterator[list[int]]:
     """For each NextIteration, the units that must have one type: its own, and those of the Merges that read it."""
     view = canvas.view
     for node in view.nodes_with(("NextIteration",)):
-        slot = view.signatures[node].slot_of("T")
-        assert slot is not None
-        unit = view.base[node] + slot
+        unit = view.base[node] + view.signatures[node].outputs[0]
         yield [unit, *canvas.edges.fanouts(unit)]
 
 

@@ -46,9 +46,6 @@ class Job:
     """What stays the same for all forms of a graph, or of a function.
 
     Attributes:
-        config: what to convert.
-        resolution: what that means on this machine.
-        templates: the known ops.
         preserve: names of nodes that stay as they are.
         has_preserved: whether all of these must be there.
         loop_bodies: the functions that are bodies of functional loops, and nothing else.

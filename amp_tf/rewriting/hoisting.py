@@ -204,11 +204,9 @@ class LoopRead(NamedTuple):
     """A read in a loop that may be done before it.
 
     Attributes:
-        node: the ReadVariableOp.
         entry: the Enter through which the handle comes.
         after: what the early read waits for: all that any Enter of its loop reads or waits for, because the late read
             came after one of them.
-        readers: who may get the early read's value.
     """
 
     node: Node
