@@ -41,7 +41,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP, floats
@@ -150,8 +149,12 @@ def _stored_and_read(canvas: Canvas) -> list[tuple[int, int]]:
 def find_origins(values: Values, users: Mask) -> tuple[Mask, Mask]:
     """The nodes whose results are as large as something exact, and those of them that come from a product, too."""
     product = values.downstream(users, through=~users)
-    sizes = values.view.of_constants(_largest, np.float32)
-    given = _given(values.view) | _updates(values, users) | ((sizes >= GREAT) & (sizes < NEVER))
+    sizes = values.view.of_constants(lambda each: np.abs(each[np.isfinite(each)]).max(initial=0.0), np.float32)
+    variables = values.nodes_of({*table.READ_OPS, *table.REFERENCE_VARIABLES})
+    read = variables & values.upstream(users, through=variables | values.nodes_of(table.HANDING_ON))
+    read |= values.downstream(read, through=values.nodes_of(table.HANDING_ON))
+    updates = values.nodes_of(table.ADDING) & values.readers_of(read)  # of weights that a product reads as they are
+    given = _given(values.view) | updates | ((sizes >= GREAT) & (sizes < NEVER))
     multiplied = values.nodes_of(table.MULTIPLIED)
     masks = multiplied & values.readers_of(sizes >= NEVER)
     ends = values.nodes_of(table.ENDING_ORIGINS) | values.nodes_of(table.STORING)
@@ -164,14 +167,6 @@ def find_origins(values: Values, users: Mask) -> tuple[Mask, Mask]:
     return exact, exact & product
 
 
-def _updates(values: Values, users: Mask) -> Mask:
-    """Additions to a weight that a product reads as it is."""
-    variables = values.nodes_of({*table.READ_OPS, *table.REFERENCE_VARIABLES})
-    read = variables & values.upstream(users, through=variables | values.nodes_of(table.HANDING_ON))
-    read |= values.downstream(read, through=values.nodes_of(table.HANDING_ON))
-    return values.nodes_of(table.ADDING) & values.readers_of(read)
-
-
 def _given(view: GraphView) -> Mask:
     """The nodes that give exact values which no node of the graph computes."""
     given = view.mask_with(frozenset({*table.GIVEN, *table.RANGES}))
@@ -179,11 +174,6 @@ def _given(view: GraphView) -> Mask:
     for node, source, _ in casts(view):
         given[node] |= view.dtypes[source] in datatypes.INTEGERS
     return given
-
-
-def _largest(values: npt.NDArray[np.float32]) -> float:
-    sizes = np.abs(values[np.isfinite(values)])
-    return float(sizes.max()) if sizes.size else 0.0
 
 
 def keep_in_range(canvas: Canvas) -> None:

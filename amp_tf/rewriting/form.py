@@ -126,10 +126,6 @@ class Job:
         target = self.resolution.target
         return frozenset(target.lists.members(ALLOW)) if target else frozenset()
 
-    def _calls_products(self, node: Any) -> bool:
-        """Whether functions that a node calls compute products, as far as one can tell."""
-        return not self.converts or self.templates.reaches(node, self.products)
-
 
 @dataclasses.dataclass(frozen=True)
 class Form:
@@ -196,7 +192,7 @@ class Form:
             self.obstacles,
             job.change,
             is_function=job.templates.is_function,
-            calls_products=job._calls_products,
+            calls_products=functools.partial(job.templates.reaches, ops=job.products),
             is_loop_body=self.view.function in job.loop_bodies,
             shapes=self.shapes,
             folded=self.folded,

@@ -147,11 +147,17 @@ def rewrite(
     resolution = settle(config, Hardware.detect_cpu() if hardware is None else hardware)
     resolution = dataclasses.replace(resolution, stores_weights=stores_weights)
 
+    from google.protobuf.message import EncodeError
+
     def work() -> tuple[Any, list[GraphReport]]:
         if hasattr(graph, "node_def"):
             job = Job.of(config, resolution, library, names, has_preserved=True)
             return _rewrite_function(graph, job, shapes)
-        serialized = SerializedGraph(serialize(graph))
+        try:
+            serialized = SerializedGraph(graph.SerializeToString())
+        except EncodeError as error:
+            fix = "A GraphDef holds at most 2 GiB; keep large constants in variables"
+            raise GraphError(f"the graph cannot be serialized ({error})", where="rewrite(graph)", fix=fix) from error
         job = Job.of(config, resolution, serialized.library, names, has_preserved=True)
         data, reports = _rewrite_graph(serialized, job, shapes, functions)
         return parse_graph(data) if data else graph, reports
@@ -409,21 +415,3 @@ def check_arguments(
             fix = "Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name"
             raise wrong(f"{name!r} is not a node name, so it would preserve nothing", fix=fix)
     return frozenset(names)
-
-
-def serialize(graph: Any) -> bytes:
-    """The bytes of a GraphDef.
-
-    Raises:
-        GraphError: they are too many.
-    """
-    from google.protobuf.message import EncodeError
-
-    try:
-        return graph.SerializeToString()  # type: ignore[no-any-return]
-    except EncodeError as error:
-        raise GraphError(
-            f"the graph cannot be serialized ({error})",
-            where="rewrite(graph)",
-            fix="A GraphDef holds at most 2 GiB; keep large constants in variables",
-        ) from error
