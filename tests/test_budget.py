@@ -10,20 +10,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
-    "cli/": (1484, 9, 3),
-    "cpu/": (571, 3, 1),
-    "graph/": (2855, 14, 2),
+    "cli/": (1479, 9, 3),
+    "cpu/": (531, 3, 1),
+    "graph/": (2676, 13, 2),
     "hooks/": (3463, 19, 3),
     "loss_scaling/": (2343, 11, 1),
     "offline/": (1014, 5, 1),
-    "oplists/": (1716, 8, 1),
-    "painting/": (3115, 16, 2),
+    "oplists/": (1593, 8, 1),
+    "painting/": (2977, 14, 1),
     "reporting/": (1552, 8, 1),
-    "rewriting/": (2384, 11, 2),
+    "rewriting/": (2273, 10, 2),
     "tools/": (5599, 24, 2),
     "*.py": (1314, 8, 4),
-    "all": (27410, 136, 23),
-    "tests/": (40914, 272, 99),
+    "all": (26814, 132, 22),
+    "tests/": (40829, 271, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

@@ -26,8 +26,7 @@ import numpy as np
 from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node, Unit
-from amp_tf.graph.lifetimes import Lifetimes
-from amp_tf.graph.sizes import AttributeShapes, Shapes, element_count, shape_of
+from amp_tf.graph.sizes import AttributeShapes, Lifetimes, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import (
     BROADCAST,
@@ -83,11 +82,6 @@ def find_swishes(view: GraphView) -> list[tuple[Node, Node]]:
 class Prices:
     """What the nodes of a graph take on a CPU, as (in float32, in 16 bit), in ns.
 
-    Args:
-        view: the graph.
-        shapes: the static shapes of its tensors.
-        table: what ops take.
-
     Attributes:
         runs: how many times each node is taken to run.
         swishes: the nodes that TensorFlow's remapper will compute as one, if both have one type.
@@ -107,18 +101,8 @@ class Prices:
         op, variant = self._row(node)
         return self._table.of_op(op, elements, variant)
 
-    def casts(self, elements: float) -> Pair:
-        """What casts of so many elements take, to float32 and to 16 bit, in ns."""
-        return self._table.of_cast_to_float32(elements), self._table.of_cast_to_f16(elements)
-
     def product_of(self, node: Node, operations: float, elements: float) -> Pair:
-        """What one run of a product takes.
-
-        Args:
-            node: the product.
-            operations: that it is asked for.
-            elements: of what it reads and writes.
-        """
+        """What one run of a product takes, by the elements of what it reads and writes."""
         op, variant = self._view.ops[node], self.variant(node)
         computed = operations * padding_factor(op, filter_shape(self._view, node, self._shapes), variant)
         return self._table.of_product(op, computed, elements, variant)
@@ -254,18 +238,14 @@ class Weighing:
         self.sizes.update(dict.fromkeys([*self.pinned, *computed_with], 0.0))
         self.relief = _memory_relief(canvas, shapes) if canvas.resolution.weighs_memory else {}
         may_choose = self.sizes_are_known and "Enter" not in view.ops and not canvas.resolution.weighs_memory
-        self.free = self._free_products(may_choose)
-
-    def _free_products(self, may_choose: bool) -> dict[Unit, float]:
-        canvas, free = self.canvas, dict[Unit, float]()
-        rows = canvas.view.edges.rows("src_node", "dst_unit") if self.pinned else ()
+        self.free: dict[Unit, float] = {}
+        rows = view.edges.rows("src_node", "dst_unit") if self.pinned else ()
         folded = {source for source, reader in rows if reader in self.pinned}
         for node, units in self.products.items():
             pair = self.prices.product(node) if may_choose or self.prices.variant(node) == SLOW else None
             if node not in folded and pair is not None and not any(canvas.rule[unit] in FORCED for unit in units):
-                free.update(dict.fromkeys(units, 0.0))
-                free[units[0]] = pair[0] - pair[1]
-        return free
+                self.free.update(dict.fromkeys(units, 0.0))
+                self.free[units[0]] = pair[0] - pair[1]
 
     def may_be_either(self, unit: Unit) -> bool:
         """Whether a unit may have either type: no product that may not, no entry or exit of a loop."""
@@ -336,7 +316,7 @@ def _find_ports(canvas: Canvas, shapes: Shapes, prices: Prices) -> tuple[list[_P
     ports = []
     for ((node, _, source), ends), count in zip(readers.items(), counts, strict=True):
         elements = typical if count is None else count
-        casts = (0.0, 0.0) if node in stored else prices.casts(elements)
+        casts = (0.0, 0.0) if node in stored else canvas.resolution.costs.of_casts(elements)
         ports.append(_Port(node, source, ends, elements, casts, prices.runs.of_readers[node]))
     return ports, 2 * len(sizes) > len(ports)
 
@@ -379,25 +359,13 @@ def find_cheaper_in_float32(weighing: Weighing) -> list[Unit]:
 
 def _add_port(network: Network, source: int, readers: list[int], casts: Pair) -> None:
     """Charges one cast if the source and any reader differ; all readers of one kind share it."""
-    up, down = (round(ns * _UNITS_PER_NS) for ns in casts)
-    if SINK in readers:  # a float32 reader: a 16-bit source pays, whatever the other readers are
-        network.add_edge(source, SINK, up)
-    elif len(readers) == 1:
-        network.add_edge(source, readers[0], up)
-    else:
-        shared = network.add_vertex()
-        network.add_edge(source, shared, up)
-        for reader in readers:
-            network.add_edge(shared, reader, UNBOUNDED)
-    if SOURCE in readers:
-        network.add_edge(SOURCE, source, down)
-    elif len(readers) == 1:
-        network.add_edge(readers[0], source, down)
-    else:
-        shared = network.add_vertex()
-        network.add_edge(shared, source, down)
-        for reader in readers:
-            network.add_edge(reader, shared, UNBOUNDED)
+    for ns, other, is_up in zip(casts, (SINK, SOURCE), (True, False), strict=True):
+        # A reader of the other kind makes the source pay, whatever the other readers are.
+        ends = [other] if other in readers else readers
+        shared = ends[0] if len(ends) == 1 else network.add_vertex()
+        links = ((shared, end, UNBOUNDED) for end in ends)
+        for tail, head, cost in ((source, shared, round(ns * _UNITS_PER_NS)), *links):
+            network.add_edge(*((tail, head) if is_up else (head, tail)), cost)  # none where both are one
 
 
 def find_islands(weighing: Weighing) -> list[list[Unit]]:

@@ -17,7 +17,7 @@ class ListShapes:
     """Shapes, and those that follow from what is kept in TensorLists."""
 
     def __init__(self, view: GraphView, shapes: Shapes) -> None:
-        self._view = view
+        self.view = view
         self._shapes = shapes
         self._found: dict[Node, list[Shape | None]] = {}
 
@@ -29,28 +29,25 @@ class ListShapes:
     @functools.cached_property
     def _followed(self) -> Mapping[str, Sequence[Shape | None]]:
         """The shapes of nodes of which not all were known."""
-        view = self._view
+        view = self.view
         kept = view.nodes_with(table.TENSOR_LIST_ELEMENTS)
         entries = view.nodes_with(table.LOOP_ENTRIES) if kept else []
-        new = [source for entry in entries for source, _ in self._view.inputs(entry)]
+        new = [source for entry in entries for source, _ in self.view.inputs(entry)]
         while new:
             self._follow(new)
-            new = [node for node in kept if self._find_element(node)]
+            new = []
+            for node in kept:
+                port = table.TENSOR_LIST_ELEMENTS[view.ops[node]]
+                shape = self._element_shape(node) if _is_open(self._of(node, port)) else None
+                if shape is not None:
+                    self._found[node] = [*(self._of(node, before) for before in range(port)), shape]
+                    new.append(node)
         return {view.names[node]: shapes for node, shapes in self._found.items()}
-
-    def _find_element(self, node: int) -> bool:
-        """Notes the shape of the element that a node gives, if it is new."""
-        port = table.TENSOR_LIST_ELEMENTS[self._view.ops[node]]
-        shape = self._element_shape(node) if _is_open(self._of(node, port)) else None
-        if shape is None:
-            return False
-        self._found[node] = [*(self._of(node, before) for before in range(port)), shape]
-        return True
 
     def _follow(self, ready: list[int]) -> None:
         while ready:
-            for reader, _ in self._view.readers(ready.pop()):
-                rule = _RULES.get(self._view.ops[reader])
+            for reader, _ in self.view.readers(ready.pop()):
+                rule = _RULES.get(self.view.ops[reader])
                 if rule is None or not _is_open(self._of(reader, 0)):
                     continue
                 shapes = rule(self, reader)
@@ -59,29 +56,26 @@ class ListShapes:
                     ready.append(reader)
 
     def inputs(self, node: int) -> list[Shape | None]:
-        return [self._of(source, port) for source, port in self._view.inputs(node)]
-
-    def port_count(self, node: int) -> int:
-        return len(self._view.signatures[node].outputs)
+        return [self._of(source, port) for source, port in self.view.inputs(node)]
 
     def number(self, node: int, position: int) -> int | None:
         """The whole number at one of a node's inputs, where it is a constant."""
-        source, _ = self._view.inputs(node)[position]
-        return whole_number(self._view.protos[source]) if self._view.ops[source] in table.CONSTANTS else None
+        source, _ = self.view.inputs(node)[position]
+        return whole_number(self.view.protos[source]) if self.view.ops[source] in table.CONSTANTS else None
 
     def attribute(self, node: int, name: str) -> int:
         """A number or switch of a node, 0 where it has none."""
-        value = value_of(self._view.protos[node], name)
+        value = value_of(self.view.protos[node], name)
         return int(value.i or value.b)
 
     def _of(self, node: int, port: int) -> Shape | None:
         found = self._found.get(node)
-        shapes = self._shapes.output_shapes(self._view.names[node]) if found is None else found
+        shapes = self._shapes.output_shapes(self.view.names[node]) if found is None else found
         return shapes[port] if port < len(shapes) else None
 
     def _element_shape(self, node: int) -> Shape | None:
         """The shape that all have which are pushed to the list that a node reads."""
-        view, pushed = self._view, set()
+        view, pushed = self.view, set()
         ready, seen = [node], {node}
         while ready:
             for source, unit in view.edges.into(ready.pop()).rows("src_node", "src_unit"):
@@ -102,7 +96,7 @@ def _is_open(shape: Shape | None) -> bool:
 
 def _as_any_input(search: ListShapes, node: int) -> list[Shape | None]:
     known = [shape for shape in search.inputs(node) if not _is_open(shape)]
-    return [known[0] if known else None] * search.port_count(node)
+    return [known[0] if known else None] * len(search.view.signatures[node].outputs)
 
 
 def _merged(search: ListShapes, node: int) -> list[Shape | None]:
@@ -145,12 +139,10 @@ def _with_size(shape: Shape, axis: int, size: int) -> Shape:
 
 
 def _product(search: ListShapes, node: int) -> list[Shape | None]:
-    shapes = search.inputs(node)
-    if len(shapes) < 2 or any(shape is None or len(shape) != 2 for shape in shapes[:2]):
+    first, second = search.inputs(node)
+    if first is None or second is None or not len(first) == len(second) == 2:
         return [None]
-    rows, columns = ((shape or ()) for shape in shapes[:2])
-    is_transposed = [search.attribute(node, name) for name in ("transpose_a", "transpose_b")]
-    return [(rows[1 if is_transposed[0] else 0], columns[0 if is_transposed[1] else 1])]
+    return [(first[search.attribute(node, "transpose_a")], second[1 - search.attribute(node, "transpose_b")])]
 
 
 _RULES: Mapping[str, Callable[[ListShapes, int], list[Shape | None]]] = {

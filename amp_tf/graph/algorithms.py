@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +25,9 @@ def flood(
     ways: Sequence[tuple[Sequence[int], Sequence[int]]],
     cause: MutableMapping[int, int] | array[int] | None = None,
 ) -> list[int]:
-    """What can be reached from the seeds through what is open, seeds not included.
+    """What can be reached from the seeds through what is open, seeds not included; what it entered is open no more.
 
-    Args:
-        seeds: where it begins.
-        is_open: what it may enter; what it entered is open no more.
-        ways: where it goes: the starts of each one's neighbours, and the neighbours.
-        cause: gets, for each that is reached, the one from which it was.
+    Each way is the starts of each one's neighbours, and the neighbours. A cause is the one from which one is reached.
     """
     stack = list(seeds)
     reached = []
@@ -83,39 +78,29 @@ def heaviest_ends(
     return np.asarray(total, np.int64)
 
 
-def strongly_connected(nodes: Iterable[Node], readers: Callable[[Node], Iterable[Node]]) -> list[list[Node]]:
+def strongly_connected(nodes: Mask, links: Adjacency) -> Iterator[list[Node]]:
     """The sets of nodes from each of which all others of the set are reached; those of one node are left out.
 
-    Source of the method: Tarjan, Depth-first search and linear graph algorithms (1972), without recursion.
+    Source of the method: Kosaraju's two searches, forwards and then backwards in the order in which the first ends.
     """
-    number: dict[int, float] = {}  # in the order in which they are met; infinite once their set is known
-    lowest: dict[int, float] = {}  # that they reach
-    path: list[int] = []
-    found = []
-    for root in nodes:
-        work = [] if root in number else [(root, iter(readers(root)))]
-        while work:
-            node, left = work[-1]
-            if node not in number:
-                number[node] = lowest[node] = len(number)
-                path.append(node)
-            for reader in left:
-                if reader not in number:
-                    work.append((reader, iter(readers(reader))))
-                    break
-                lowest[node] = min(lowest[node], number[reader])
+    is_open, ended = bytearray(nodes), list[Node]()
+    for root in np.flatnonzero(nodes).tolist():
+        path = [(root, iter(links.fanouts(root)))] if is_open[root] else []
+        is_open[root] = 0
+        while path:
+            node, left = path[-1]
+            reader = next((reader for reader in left if is_open[reader]), None)
+            if reader is None:
+                ended.append(path.pop()[0])
             else:
-                work.pop()
-                if work:
-                    lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[node])
-                if lowest[node] == number[node]:
-                    component = [path.pop()]
-                    while component[-1] != node:
-                        component.append(path.pop())
-                    number.update(dict.fromkeys(component, math.inf))
-                    if len(component) > 1:
-                        found.append(component)
-    return found
+                is_open[reader] = 0
+                path.append((reader, iter(links.fanouts(reader))))
+    is_open = bytearray(nodes)
+    for node in reversed(ended):
+        if is_open[node]:
+            is_open[node] = 0
+            if others := flood([node], is_open, [(links.fanin_start, links.fanin)]):
+                yield [node, *others]
 
 
 def connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list[int]]:
@@ -235,11 +220,3 @@ def control_links(view: GraphView) -> list[tuple[int, int]]:
         for source in proto.input
         if source.startswith("^")
     ]
-
-
-def readers_of(node_count: int, links: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """For each node the nodes at the other end of its links."""
-    readers: list[list[int]] = [[] for _ in range(node_count)]
-    for source, reader in links:
-        readers[source].append(reader)
-    return readers

@@ -24,14 +24,7 @@ from amp_tf.graph.wire import Nodes, NodeTable, new_graph, parse_graph, pieces, 
 
 
 def apply_to_graph(nodes: NodeTable, names: Sequence[str], edits: Edits, rest: bytes = b"") -> bytes:
-    """The serialized graph once the edits are made.
-
-    Args:
-        nodes: the nodes of a graph.
-        names: of these nodes.
-        edits: what changes.
-        rest: what comes after the nodes: library, versions.
-    """
+    """The serialized graph once the edits are made, with what comes after its nodes: library, versions."""
     count = len(nodes)
     nodes, edits = _retype_in_place(nodes, edits)
     changes = _Changes(edits, names)
@@ -54,10 +47,7 @@ def apply_to_graph(nodes: NodeTable, names: Sequence[str], edits: Edits, rest: b
 def apply_to_function(function: Any, names: Sequence[str], signatures: Sequence[Signature], edits: Edits) -> Any:
     """The FunctionDef once the edits are made; its signature does not change.
 
-    Args:
-        function: a FunctionDef; it is not changed.
-        names, signatures: of its arguments, of the nodes of its body and of its results, in this order.
-        edits: what changes. New nodes are casts.
+    Names and signatures are those of its arguments, of the nodes of its body and of its results. New nodes are casts.
     """
     edited = type(function)()
     edited.CopyFrom(function)
@@ -69,7 +59,8 @@ def apply_to_function(function: Any, names: Sequence[str], signatures: Sequence[
         if number < first_result:
             changes.make(number, protos[number])
         elif number < len(names):
-            edited.ret[results[number - first_result].name] = changes.only_input(number)
+            *_, last = (edit for edit in changes.of(number) if isinstance(edit, Rewire))
+            edited.ret[results[number - first_result].name] = changes.text(last.src_node, last.src_port)
     for number in range(len(names), len(names) + len(edits.new)):
         changes.add(edited.node_def, number)
     return edited
@@ -124,13 +115,7 @@ _Edit: TypeAlias = Reop | _OneType | Rewire | Wait
 
 
 class _Changes:
-    """Edits, by the node that they change.
-
-    Args:
-        edits: the edits; the new nodes of a function are casts.
-        names: of the nodes before.
-        signatures: of these, of a function, whose nodes name tensors by output argument.
-    """
+    """Edits, by the node that they change. Signatures are given of a function, whose nodes name tensors by argument."""
 
     def __init__(self, edits: Edits, names: Sequence[str], signatures: Sequence[Signature] | None = None) -> None:
         self._names = [*names, *(node.name for node in edits.new)]
@@ -140,7 +125,7 @@ class _Changes:
         self._edits = sorted(itertools.chain.from_iterable(kinds), key=_get_node)  # a node's stay in their order
         self._nodes = array("i", map(_get_node, self._edits))
 
-    def _text(self, node: Node, port: Port) -> str:
+    def text(self, node: Node, port: Port) -> str:
         """How other nodes name an output."""
         name = self._names[node]
         if self._signatures is None:
@@ -161,7 +146,7 @@ class _Changes:
     def make(self, number: int, proto: Any) -> None:
         for edit in self.of(number):
             if isinstance(edit, Rewire):
-                proto.input[edit.position] = self._text(edit.src_node, edit.src_port)
+                proto.input[edit.position] = self.text(edit.src_node, edit.src_port)
             elif isinstance(edit, Wait):
                 proto.input.append(f"^{self._names[edit.after]}")
             elif isinstance(edit, Reop):
@@ -173,7 +158,7 @@ class _Changes:
                         del proto.attr[name]
                 if edit.inputs is not None:
                     controls = [text for text in proto.input if text.startswith("^")]
-                    proto.input[:] = [*(self._text(*source) for source in edit.inputs), *controls]
+                    proto.input[:] = [*(self.text(*source) for source in edit.inputs), *controls]
             elif edit.place < 0:
                 proto.attr[edit.attribute].type = edit.data_type
             else:
@@ -181,7 +166,7 @@ class _Changes:
 
     def add(self, protos: Any, number: int) -> None:
         node = self._new[number - self._first_new]
-        inputs = [self._text(*source) for source in node.inputs]
+        inputs = [self.text(*source) for source in node.inputs]
         if node.after:
             inputs += [f"^{self._names[source]}" for source in node.after]
         proto = protos.add(name=node.name, op=node.op, device=node.device, input=inputs)
@@ -189,18 +174,9 @@ class _Changes:
         if self._nodes and number <= self._nodes[-1]:  # few new nodes are edited, and there may be thousands
             self.make(number, proto)
 
-    def only_input(self, number: int) -> str:
-        """What a node with a single input, which changes, reads then."""
-        *_, last = (edit for edit in self.of(number) if isinstance(edit, Rewire))
-        return self._text(last.src_node, last.src_port)
-
 
 def _retype_in_place(nodes: NodeTable, edits: Edits) -> tuple[NodeTable, Edits]:
-    """Makes the changes of types that are the change of one byte, which are nearly all.
-
-    Returns:
-        The nodes with other types, and the edits that are left.
-    """
+    """Makes the changes of types that are the change of one byte, which are nearly all; the edits that are left."""
     reoped = [reop.node for reop in edits.reops]  # their types change after their attributes
     left = []
     for retype in edits.retypes:

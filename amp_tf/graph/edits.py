@@ -26,12 +26,7 @@ Tensor = tuple[int, int]  #: a node and one of its output ports
 class Retype(NamedTuple):
     """Types of nodes become another type, all the same one; as parallel arrays of 32-bit integers.
 
-    Attributes:
-        nodes: the node of each.
-        attributes: the number of its attribute's name.
-        indices: its place in the attribute's list, -1 for a single type.
-        names: of attributes.
-        data_type: the ``DataType`` number.
+    Attributes are the numbers of their names, indices the places in an attribute's list, -1 for a single type.
     """
 
     nodes: Indices
@@ -54,10 +49,7 @@ class Retype(NamedTuple):
 class Reop(NamedTuple):
     """A node gets another op, or the same, other attributes, and perhaps other data inputs.
 
-    Attributes:
-        node, op: which node, and its op from then on.
-        attributes: what is set; a name with ``None`` is taken away. Others stay.
-        inputs: all data inputs from then on; ``None`` for those that it has.
+    An attribute that is ``None`` is taken away, and others stay; so do all inputs where they are ``None``.
     """
 
     node: Node
@@ -83,14 +75,7 @@ class Wait(NamedTuple):
 
 
 class NewNode(NamedTuple):
-    """A node after all others.
-
-    Attributes:
-        name, op, device: of the node.
-        inputs: the tensors that it reads.
-        after: the nodes that it waits for.
-        attributes: a NodeDef that has all of its attributes, and nothing else.
-    """
+    """A node after all others, which waits for some of them; its attributes are those of a NodeDef of nothing else."""
 
     name: str
     op: str

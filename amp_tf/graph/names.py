@@ -128,12 +128,7 @@ def is_gradient(name: str) -> bool:
 
 
 def is_within(name: str, scope: str) -> bool:
-    """Whether a node is in a scope: its own nodes, those of scopes in it, and the gradients of both.
-
-    Args:
-        name: the node's.
-        scope: without what TensorFlow adds; or the name of a node outside of scopes.
-    """
+    """Whether a node is in a scope (without what TensorFlow adds), in one within it, or a gradient of such a node."""
     return f"/{scope}/" in f"/{_whole(name)}/"
 
 
@@ -202,12 +197,7 @@ def _holds(names: Sequence[str], tests: Sequence[Callable[[str], object]]) -> bo
 
 
 def tell_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
-    """Patterns that matched no node, in a row; one for a layer with the closest layer's path.
-
-    Args:
-        patterns: those that matched none.
-        names: of all nodes; asked for only where a pattern is for a layer.
-    """
+    """Patterns that matched no node, in a row; one for a layer with the closest layer's path."""
     found = list(patterns)
     paths = list(_paths(names)) if any(map(is_layer_pattern, found)) else []
     told = []

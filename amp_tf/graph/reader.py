@@ -24,7 +24,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP, BROKEN, Place, read_signatures, read_types
 from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
-from amp_tf.graph.view import GraphView, Ports, as_integers
+from amp_tf.graph.view import GraphView, Ports, place_of
 from amp_tf.graph.wire import CONTROL, UNKNOWN, NodeTable, SerializedGraph, WireNodes, pieces
 
 RETVAL_OP = "_Retval"
@@ -32,11 +32,7 @@ _MAX_DIGITS = 9  # of a port; larger numbers than any op has ports
 
 
 def read_graph(graph: Any, templates: Templates) -> GraphView:
-    """The view of a graph's nodes (its function library is not read).
-
-    Args:
-        graph: a :class:`~amp_tf.graph.wire.SerializedGraph`, or a GraphDef.
-        templates: the known ops.
+    """The view of the nodes of a SerializedGraph or GraphDef (its function library is not read).
 
     Raises:
         GraphError: the graph is broken; the message names node and port.
@@ -47,16 +43,10 @@ def read_graph(graph: Any, templates: Templates) -> GraphView:
 
 
 def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[str] = ()) -> GraphView:
-    """The view of a graph whose nodes are given, as :func:`read_graph`.
-
-    Args:
-        nodes: the nodes.
-        templates: the known ops.
-        names_before: names with which those of the nodes may begin; where they do, the view shares them.
-    """
+    """The view of given nodes, as :func:`read_graph`. Where their names begin as those before, it shares these."""
     found = nodes.read()
     names = _split_names(found, nodes, names_before)
-    place = functools.partial(_place, "")
+    place = functools.partial(place_of, "")
     if found.duplicate >= 0:
         raise _duplicate(names[found.duplicate], place)
     of_kind: list[Signature] = []
@@ -89,7 +79,7 @@ def read_function(function: Any, templates: Templates) -> GraphView:
         GraphError: the function is broken, or its types are parameters of the call.
     """
     title = function.signature.name
-    place = functools.partial(_place, title)
+    place = functools.partial(place_of, title)
     arguments = [_boundary(arg, ARG_OP, title) for arg in function.signature.input_arg]
     results = [_boundary(arg, RETVAL_OP, title) for arg in function.signature.output_arg]
     body = list(function.node_def)
@@ -127,9 +117,9 @@ def read_function(function: Any, templates: Templates) -> GraphView:
         names=[*names, *(f"{title}/{arg.name}" for arg in function.signature.output_arg)],
         devices=[*[""] * len(arguments), *(sys.intern(node.device) for node in body), *[""] * len(results)],
         protos=[*[None] * len(arguments), *body, *[None] * len(results)],
-        ports=Ports.of_each(signatures),
+        ports=Ports(signatures, np.arange(len(signatures), dtype=np.int32)),
         dtypes=array("i", [*first, *read_types(body, inner, place), *last]),
-        counts=as_integers(list(map(len, texts))),
+        counts=np.array(list(map(len, texts)), np.int32),
         sources=inputs[:, 0],
         source_ports=inputs[:, 1],
         texts=texts.__getitem__,
@@ -169,10 +159,10 @@ def _view(
     if not "".join([function, *names, *devices]).isprintable():  # TensorFlow refuses such names, too
         odd = [name for name, device in zip(names, devices, strict=True) if not f"{name}{device}".isprintable()]
         what = "the name or device of a node or function holds control characters"
-        raise GraphError(what, where=_place(function, odd[0] if odd else ""), fix=BROKEN)
+        raise GraphError(what, where=place_of(function, odd[0] if odd else ""), fix=BROKEN)
 
     def broken(node: Any, what: str) -> GraphError:
-        return GraphError(what, where=_place(function, names[node]), fix=BROKEN)
+        return GraphError(what, where=place_of(function, names[node]), fix=BROKEN)
 
     readers = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     starts = np.cumsum(counts, dtype=np.int32) - counts
@@ -255,10 +245,6 @@ def _split_names(found: WireNodes, nodes: NodeTable, before: Sequence[str]) -> l
 
 def _duplicate(name: str, place: Place) -> GraphError:
     return GraphError("two nodes have this name", where=place(name), fix=BROKEN)
-
-
-def _place(function: str, node: str) -> str:
-    return f"function {function!r}, node {node!r}" if function else f"node {node!r}"
 
 
 _get_op = attrgetter("op")

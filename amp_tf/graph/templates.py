@@ -7,9 +7,11 @@ two slots. Fixed types are slots too: danger travels through them although nothi
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
@@ -55,12 +57,9 @@ class Signature:
     Two signatures are equal if they are the same object, so that what follows from one can be kept by it.
 
     Attributes:
-        op: the op's name.
         slots: the node's types.
-        inputs: for each data input, the position of its slot.
-        outputs: for each output port, the position of its slot.
+        inputs, outputs: for each data input, or each output port, the position of its slot.
         output_starts: for each output argument, its first port (functions name tensors by argument).
-        is_stateful: the op has state.
         has_refs: an input or output is a reference (TF1 variables).
         holds_functions: the op calls functions; its types belong to their signatures.
         reads: for each slot (type attribute, 0), or of a fixed type (empty, its ``DataType`` number).
@@ -92,7 +91,7 @@ class Template:
     """Makes the :class:`Signature` of each node of one op from the op's definition."""
 
     def __init__(self, op_def: Any) -> None:
-        self._op_def = op_def
+        self.op_def = op_def
         self._attrs = {attr.name: attr for attr in op_def.attr}
         self._is_type_list = {a.name: a.type == "list(type)" for a in op_def.attr if a.type in ("type", "list(type)")}
         self._counts = [name for name, is_list in self._is_type_list.items() if is_list]
@@ -131,30 +130,30 @@ class Template:
 
     def _build(self, counts: dict[str, int]) -> Signature:
         slots: dict[tuple[str, int, int], int] = {}
-        inputs = [slots.setdefault(key, len(slots)) for arg in self._op_def.input_arg for key in _keys(arg, counts)]
+        inputs = [slots.setdefault(key, len(slots)) for arg in self.op_def.input_arg for key in _keys(arg, counts)]
         outputs: list[int] = []
         starts = {}
-        for arg in self._op_def.output_arg:
+        for arg in self.op_def.output_arg:
             starts[arg.name] = len(outputs)
             outputs += [slots.setdefault(key, len(slots)) for key in _keys(arg, counts)]
         for name, is_list in self._is_type_list.items():  # such as StackV2's elem_type, which types no port
             for key in [(name, index, 0) for index in range(counts[name])] if is_list else [(name, -1, 0)]:
                 slots.setdefault(key, len(slots))
-        args = (*self._op_def.input_arg, *self._op_def.output_arg)
+        args = (*self.op_def.input_arg, *self.op_def.output_arg)
         return Signature(
-            op=self._op_def.name,
+            op=self.op_def.name,
             slots=tuple(self._slot(*key) for key in slots),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             output_starts=starts,
-            is_stateful=self._op_def.is_stateful,
+            is_stateful=self.op_def.is_stateful,
             has_refs=any(arg.is_ref for arg in args),
-            holds_functions=any(attr.type in ("func", "list(func)") for attr in self._op_def.attr),
+            holds_functions=any(attr.type in ("func", "list(func)") for attr in self.op_def.attr),
         )
 
     def _slot(self, attr_name: str, index: int, fixed: int) -> Slot:
         if not attr_name:
-            return fixed_slot(self._op_def.name, fixed)
+            return fixed_slot(self.op_def.name, fixed)
         attr = self._attrs[attr_name]
         allowed = frozenset(attr.allowed_values.list.type) or None
         return Slot(attr_name, index, attr.default_value.type if index < 0 else datatypes.INVALID, allowed)
@@ -185,12 +184,9 @@ class Templates:
     """Finds the template of an op by name: in a function library first, then among TensorFlow's registered ops.
 
     Args:
-        library: a ``FunctionDefLibrary``, whose functions may be used as ops; ``None`` for none.
         successors: ops that are looked at as another op, which has one type attribute more: op to (successor, that
             attribute). The attribute counts as float32 where a node does not have it.
     """
-
-    _registered: ClassVar[dict[str, Template]] = {}  # op definitions never change while a process lives
 
     def __init__(self, library: Any = None, successors: Mapping[str, tuple[str, str]] | None = None) -> None:
         self._functions = {function.signature.name: function for function in library.function} if library else {}
@@ -204,36 +200,15 @@ class Templates:
         Raises:
             GraphError: neither TensorFlow nor the function library knows the op; the reader adds the place.
         """
-        found = self._own.get(op)
-        if found is not None:
-            return found
-        if op in self._functions:
-            found = self._own[op] = Template(self._functions[op].signature)
-        elif op in self._successors:
-            found = self._own[op] = self._as_successor(op)
-        else:
-            found = self._registered.get(op) or self._register(op)
-        return found
-
-    def _as_successor(self, op: str) -> Template:
-        successor, attribute = self._successors[op]
-        op_def = _registered_op_def(successor)
-        if op_def is None:
-            return self._register(op)
-        widened = type(op_def)()
-        widened.CopyFrom(op_def)
-        next(attr for attr in widened.attr if attr.name == attribute).default_value.type = datatypes.FLOAT
-        return Template(widened)
-
-    def _register(self, op: str) -> Template:
-        op_def = _registered_op_def(op)
-        if op_def is None:
-            raise GraphError(
-                f"op {op!r} is not registered in this TensorFlow and not in the graph's function library",
-                fix="Load the library that defines it (tf.load_op_library) first",
-            )
-        found = self._registered[op] = Template(op_def)
-        return found
+        if op not in self._own:
+            if op in self._functions:
+                self._own[op] = Template(self._functions[op].signature)
+            elif op in self._successors:
+                successor, attribute = self._successors[op]
+                self._own[op] = _widened(successor, attribute)
+            else:
+                self._own[op] = _registered(op)
+        return self._own[op]
 
     def is_function(self, op: str) -> bool:
         """Whether the op's name is that of a library function."""
@@ -270,10 +245,26 @@ class Templates:
         return self._reaching[ops]
 
 
-def _registered_op_def(op: str) -> Any:
+@functools.cache
+def _registered(op: str) -> Template:
+    """The template of one of TensorFlow's ops, whose definitions never change while a process lives."""
     from tensorflow.python.framework import op_def_registry
 
-    return op_def_registry.get(op)
+    op_def = op_def_registry.get(op)
+    if op_def is None:
+        raise GraphError(
+            f"op {op!r} is not registered in this TensorFlow and not in the graph's function library",
+            fix="Load the library that defines it (tf.load_op_library) first",
+        )
+    return Template(op_def)
+
+
+@functools.cache
+def _widened(op: str, attribute: str) -> Template:
+    """The template of an op of which a type attribute counts as float32 where a node does not have it."""
+    op_def = copy.deepcopy(_registered(op).op_def)
+    next(attr for attr in op_def.attr if attr.name == attribute).default_value.type = datatypes.FLOAT
+    return Template(op_def)
 
 
 def referenced(node: Any) -> Iterator[str]:

@@ -35,14 +35,7 @@ from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is compared.
-
-    Attributes:
-        original: the graph before all edits.
-        edits: what changed in it, but for types and casts.
-        before: the graph that was painted, which these edits make of it.
-        after: the graph as it was written.
-    """
+    """What is compared: the original, the graph before casts, which the edits make of it, and the one after."""
 
     original: GraphView
     edits: Edits
@@ -68,11 +61,7 @@ class Case:
 
 def find_ring(ops: Sequence[str], links: npt.ArrayLike, node_count: int) -> int | None:
     """A node that waits for itself, by a ring that no NextIteration closes, or for one that does; ``None`` for none.
-
-    Args:
-        ops: of the nodes; further ones close no ring.
-        links: (source, reader) of each edge.
-        node_count: how many nodes there are.
+    Links are (source, reader) of each edge; nodes beyond those whose ops are given close no ring.
     """
     sources, readers = np.asarray(links, np.int32).reshape(-1, 2).T
     closing = np.zeros(node_count, np.bool_)
@@ -90,7 +79,9 @@ def _first_change(case: Case, what: str, before: Sequence[str], after: Sequence[
 
 def _no_new_cycle(case: Case) -> str:
     """A graph that had a cycle before proves nothing."""
-    have_waits = case.edits.waits or _casts_wait(case)
+    protos, first = case.after.protos, case.before.node_count
+    of_casts = protos.mentioning("^") if isinstance(protos, NodeTable) else ()
+    have_waits = case.edits.waits or any(node >= first for node in of_casts)
     if not case.edits and not have_waits and not _inputs_kept(case):
         return ""
 
@@ -101,11 +92,6 @@ def _no_new_cycle(case: Case) -> str:
 
     node = ring(case.after)
     return f"{case.after.names[node]!r} is on a cycle" if node is not None and ring(case.original) is None else ""
-
-
-def _casts_wait(case: Case) -> bool:
-    protos, first = case.after.protos, case.before.node_count
-    return isinstance(protos, NodeTable) and any(node >= first for node in protos.mentioning("^"))
 
 
 def _inputs_kept(case: Case) -> str:
@@ -189,24 +175,16 @@ def find_violation(
     before: GraphView, after: GraphView, edits: Edits = NO_EDITS, painted: GraphView | None = None
 ) -> str:
     """A sentence on the first row that does not hold, or an empty string.
-
-    Args:
-        before: the graph before all edits.
-        after: the graph as it was written.
-        edits: what should have changed, but for types and casts.
-        painted: the graph once these changes are made; needed if there are some.
+    Edits are what should have changed, but for types and casts; the painted graph is the one once they are made.
     """
     case = Case(before, edits, painted or before, after)
     return next((f"{name}: {found}" for name, find in CHECKS.items() if (found := find(case))), "")
 
 
 def _without_casts(after: GraphView, old_number: Indices) -> tuple[Indices, Indices, Indices]:
-    """What the nodes that were there before read once new casts are skipped.
+    """What the nodes that were there before read once new casts are skipped, input by input.
 
-    Returns:
-        Three arrays with one entry for each of their inputs, in order: the number that the reading node had before, the
-        number that the node it reads had before (-1 for a new one that is not a cast, or is in a ring of casts), and
-        the port.
+    The numbers that reader and node had before (-1 for a new one that is no cast, or is in a ring of them), and a port.
     """
     edges = after.edges
     into_old = old_number[edges.dst_node] >= 0

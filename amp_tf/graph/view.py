@@ -72,6 +72,12 @@ class Adjacency:
         self.fanin_start, self.fanin = _compress(dst_array, src_array, unit_count)
         self.fanout_start, self.fanout = _compress(src_array, dst_array, unit_count)
 
+    @classmethod
+    def of_links(cls, links: npt.ArrayLike, count: int) -> Adjacency:
+        """Neighbours along links, each a source and a reader."""
+        sources, readers = np.asarray(links, np.int32).reshape(-1, 2).T
+        return cls(sources, readers, count)
+
     def fanins(self, unit: Unit) -> list[Unit]:
         return self.fanin[self.fanin_start[unit] : self.fanin_start[unit + 1]].tolist()
 
@@ -101,17 +107,7 @@ def compact(values: npt.NDArray[Any] | Iterable[int]) -> array[int]:
 
 
 class Ports:
-    """Which unit types each port of each node; the rows of all nodes are looked up at once.
-
-    Args:
-        of_kind: a signature for each kind of node.
-        kinds: of each node, the number of its kind.
-
-    Attributes:
-        signatures: of each node.
-        of_kind, kinds: as given.
-        base: the first unit of each node, and the number of units at the end.
-    """
+    """Which unit types each port of each node, from signatures of kinds; all nodes' rows are looked up at once."""
 
     def __init__(self, of_kind: Sequence[Signature], kinds: Indices) -> None:
         self.signatures = list(map(of_kind.__getitem__, kinds.tolist()))
@@ -119,19 +115,14 @@ class Ports:
         self.kinds = kinds
         self._inputs = _Table(list(map(_get_inputs, of_kind)))
         self._outputs = _Table(list(map(_get_outputs, of_kind)))
-        self._slots = as_integers([len(signature.slots) for signature in of_kind])
+        self._slots = np.array([len(signature.slots) for signature in of_kind], np.int32)
         self._first_unit = np.zeros(len(kinds) + 1, np.int32)
         np.cumsum(self._slots[kinds], out=self._first_unit[1:])
         self.base = compact(self._first_unit)
 
-    @classmethod
-    def of_each(cls, signatures: Sequence[Signature]) -> Ports:
-        """Where every node is a kind of its own."""
-        return cls(signatures, np.arange(len(signatures), dtype=np.int32))
-
     def of_nodes(self, slots_of_kinds: Sequence[int]) -> array[int]:
         """What is known of each slot of each kind, one after the other, for each slot of each node."""
-        return compact(as_integers(slots_of_kinds)[slots_of_units(self._slots, self.kinds)])
+        return compact(np.array(slots_of_kinds, np.int32)[slots_of_units(self._slots, self.kinds)])
 
     def input_counts(self) -> Indices:
         """How many data inputs the op of each node has."""
@@ -150,8 +141,8 @@ class Ports:
 
 class _Table:
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
-        self.counts = as_integers([len(row) for row in rows])
-        self._values = as_integers(list(itertools.chain.from_iterable(rows)))
+        self.counts = np.array([len(row) for row in rows], np.int32)
+        self._values = np.array(list(itertools.chain.from_iterable(rows)), np.int32)
         self._starts = np.cumsum(self.counts, dtype=np.int32) - self.counts
 
     def at(self, rows: Indices, places: Indices) -> Indices:
@@ -159,9 +150,9 @@ class _Table:
         return found
 
 
-def as_integers(values: Sequence[int]) -> Indices:
-    """An array of 32-bit integers, which number nodes, ports and units."""
-    return np.fromiter(values, np.int32, len(values))
+def place_of(function: str, node: str) -> str:
+    """The place of a node, for a message; of a graph's, the function is empty."""
+    return f"{f'function {function!r}, ' if function else ''}node {node!r}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,16 +161,11 @@ class GraphView:
 
     Attributes:
         function: the function's name, empty for a graph.
-        names, ops, devices: of each node.
         protos: the NodeDef of each node; ``None`` for a function's arguments and results, which come first and last.
             Of a graph they are its own container, which makes a Python object at each access.
-        signatures: of each node.
         kinds: of each node, the number of its kind, as an array; nodes of one kind are told apart by name, device,
             inputs and TensorFlow's own marks alone.
-        of_kind: the signature of each kind.
         base: first unit of each node, and the number of units at the end.
-        dtypes: the ``DataType`` number of each unit.
-        edges: all data edges.
         argument_attributes: of a function's arguments, which have no NodeDef.
     """
 
@@ -292,7 +278,7 @@ class GraphView:
 
     def where(self, node: Node) -> str:
         """The place of a node, for a message."""
-        return f"{f'function {self.function!r}, ' if self.function else ''}node {self.names[node]!r}"
+        return place_of(self.function, self.names[node])
 
     def adjacency(self) -> Adjacency:
         """Neighbours of each unit along the data edges."""

@@ -40,20 +40,6 @@ UNKNOWN = -2  #: among them, not a tensor of the graph; smaller numbers: a contr
 LIBRARY = Path(__file__).with_name("amp_tf_wire.so")
 
 
-_COLUMNS = [
-    "names",
-    "name_ends",
-    "input_counts",
-    "kinds",
-    "firsts",
-    "devices",
-    "device_firsts",
-    "sources",
-    "ports",
-    "entries",
-]
-
-
 class _Graph(ctypes.Structure):
     """``graph`` in wire.c."""
 
@@ -63,7 +49,8 @@ class _Graph(ctypes.Structure):
         ("ends", ctypes.c_void_p),
         ("is_tail_opaque", ctypes.c_int32),
         *((name, ctypes.c_uint64) for name in ("input_count", "names_size")),
-        *((name, ctypes.c_void_p) for name in _COLUMNS),
+        *((name, ctypes.c_void_p) for name in ("names", "name_ends", "input_counts", "kinds", "firsts")),
+        *((name, ctypes.c_void_p) for name in ("devices", "device_firsts", "sources", "ports", "entries")),
         *((name, ctypes.c_uint64) for name in ("entry_count", "kind_count", "device_count")),
         ("duplicate", ctypes.c_int32),
     )
@@ -78,9 +65,7 @@ class WireNodes:
         duplicate: the number of a node with the name of one before it, -1 if there is none.
         kinds: of each node, the number of its kind: nodes of one op whose attributes are the same, bar those that
             TensorFlow itself adds (their names begin with an underscore).
-        firsts: the first node of each kind.
-        devices: of each node, the number of its device.
-        device_firsts: the first node with each device.
+        firsts: the first node of each kind; devices and their firsts likewise.
         input_counts: how many inputs each node has, control inputs included.
         sources: of all inputs of all nodes, in order: the node, :data:`CONTROL`, or :data:`UNKNOWN` and less.
         ports: of all inputs, in the same order, the port that is read.
@@ -98,11 +83,7 @@ class WireNodes:
 
 
 def find_nodes(data: bytes) -> array[int] | None:
-    """The end of each of the node fields with which a serialized GraphDef begins.
-
-    Returns:
-        ``None`` if the last of them is cut off, or not written as protobuf writes it.
-    """
+    """The end of each of the node fields with which a serialized GraphDef begins, ``None`` if the last is damaged."""
     library = _library()
     count = library.amp_tf_find_nodes(data, len(data), None)
     if count < 0:
@@ -158,13 +139,11 @@ class NodeTable(Nodes):
     """The nodes of a serialized GraphDef, to be looked at only. Each access parses them, unless all are one piece.
 
     Args:
-        data: a serialized GraphDef.
-        ends: the end of each node's field.
+        ends: of each node's field.
         is_tail_opaque: fields of nodes that this version does not know are passed over. They must be their node's last,
             where protobuf puts what it does not know.
 
     Attributes:
-        data: as given.
         is_usual: whether the nodes are written as protobuf writes them; others cannot be read.
     """
 
@@ -226,11 +205,7 @@ class NodeTable(Nodes):
     def with_types(self, retype: Retype) -> tuple[NodeTable, Mask]:
         """The same nodes with other types, where a type is one byte that can be changed in its place.
 
-        Args:
-            retype: to a type whose number is less than 128.
-
-        Returns:
-            The new table, and whether each of the types was changed.
+        A type's number is less than 128. The new table comes with whether each of the types was changed.
         """
         places = np.empty(len(retype.nodes), np.uint64)
         names = [name.encode() for name in retype.names]
@@ -247,13 +222,7 @@ class NodeTable(Nodes):
 
     def find_change(self, after: NodeTable, first: int = 0) -> int:
         """The first node whose control inputs or, types apart, attributes may not be in an edited graph what they were.
-
-        Args:
-            after: the edited graph, whose first nodes are these.
-            first: the node to begin with.
-
-        Returns:
-            Its number, or -1 if there is none.
+        The first nodes of the edited graph are these; -1 if there is none.
         """
         graphs = (ctypes.byref(layout._graph) for layout in (self, after))
         return int(_library().amp_tf_find_change(*graphs, first))
@@ -288,9 +257,6 @@ class NodeTable(Nodes):
 
 class SerializedGraph:
     """A serialized GraphDef.
-
-    Args:
-        data: the bytes.
 
     Attributes:
         node: its nodes.

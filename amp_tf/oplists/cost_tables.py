@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from amp_tf.errors import ConfigError
 from amp_tf.oplists.table import Trait
 
@@ -99,8 +101,7 @@ class ProductCost:
 
     Attributes:
         rate: floating-point operations in a ns, two to a multiplication and addition.
-        ns: for each element that it reads or writes.
-        start: ns of its own.
+        ns, start: for each element that it reads or writes, and of its own.
         alone: ns more for each of the first :data:`FEW_OPERATIONS`.
     """
 
@@ -120,7 +121,6 @@ class CostTable:
     """What ops take on one kind of CPU.
 
     Attributes:
-        source: where the figures come from, for people.
         elements: ns for each element of the largest tensor of an op, at each of the sizes.
         other: the same for ops that are not in ``elements``.
         products: for each product; some again with :data:`TRANSPOSED`, :data:`CHANNELS_FIRST` or
@@ -144,12 +144,9 @@ class CostTable:
         return any(in_f16.rate > in_float32.rate for in_float32, in_f16 in plain)
 
     def of_op(self, op: str, elements: float, variant: str = "") -> Pair:
-        """What an op that is not a product takes in float32 and in 16 bit, in ns.
+        """What an op that is not a product takes in float32 and in 16 bit, in ns, by its largest tensor's elements.
 
-        Args:
-            op: the op.
-            elements: of the largest tensor that it reads or writes.
-            variant: what stands after its op in the name of its row, if there is such a row.
+        The variant stands after the op in the name of its row, if there is such a row.
         """
         if op in FREE:
             return 0.0, 0.0
@@ -159,13 +156,9 @@ class CostTable:
         return first_float32 * first + second_float32 * second, first_f16 * first + second_f16 * second
 
     def of_product(self, op: str, operations: float, elements: float, variant: str = "") -> Pair:
-        """What a product takes in float32 and in 16 bit, in ns.
+        """What a product takes in float32 and in 16 bit, in ns, by the elements of what it reads and writes.
 
-        Args:
-            op: the op; one that is not in the table counts as a MatMul.
-            operations: floating-point operations, two to a multiplication and addition.
-            elements: of what it reads and writes.
-            variant: what stands after its op in the name of its row. Channels first without a row gain nothing.
+        One that is not in the table counts as a MatMul. Channels first without a row gain nothing.
         """
         plain = next((name for name in (op, COSTS_AS.get(op, op)) if name in self.products), "MatMul")
         in_float32, in_f16 = self.products.get(plain + variant, self.products[plain])
@@ -176,17 +169,12 @@ class CostTable:
             in_f16 = in_float32
         return in_float32.of(operations, elements), in_f16.of(operations, elements)
 
-    def of_cast_to_f16(self, elements: float) -> float:
-        """What a cast to 16 bit takes, in ns."""
-        return DISPATCH + self._time(self.to_f16, elements)
-
-    def of_cast_to_float32(self, elements: float) -> float:
-        """What a cast to float32 takes, in ns."""
-        return DISPATCH + self._time(self.to_float32, elements)
-
-    def _time(self, figures: Sequence[float], elements: float) -> float:
+    def of_casts(self, elements: float) -> Pair:
+        """What casts of so many elements take, to float32 and to 16 bit, in ns."""
         size, first, second = self._place(elements)
-        return figures[size] * first + figures[size + 1] * second
+        figures = self.to_float32, self.to_f16
+        to_float32, to_f16 = (DISPATCH + each[size] * first + each[size + 1] * second for each in figures)
+        return to_float32, to_f16
 
     def _place(self, elements: float) -> Place:
         """Times between two sizes lie on the line between theirs; smaller or larger ones go by the nearest figure."""
@@ -201,11 +189,7 @@ class CostTable:
         return place, start * (1 - nearness), end * nearness
 
     def conservative(self, source: str) -> CostTable:
-        """The table for a CPU of which nothing is known: products gain the square root of what they gain in this one.
-
-        Args:
-            source: of the new table.
-        """
+        """The table for a CPU of which nothing is known: products gain the square root of what they gain here."""
 
         def nearer(in_float32: ProductCost, in_f16: ProductCost) -> ProductCost:
             pairs = zip(dataclasses.astuple(in_float32), dataclasses.astuple(in_f16), strict=True)
@@ -217,7 +201,7 @@ class CostTable:
     def to_json(self) -> str:
         """As a file holds it: an op on each line."""
         fields = dataclasses.asdict(self)
-        fields["products"] = {op: [_figures(cost) for cost in pair] for op, pair in self.products.items()}
+        fields["products"] = {op: [dataclasses.astuple(cost) for cost in pair] for op, pair in self.products.items()}
         lines = [f'  "version": {VERSION}']
         for name, value in fields.items():
             if isinstance(value, dict):
@@ -233,12 +217,7 @@ def padding_factor(op: str, kernel: Sequence[int] | None, variant: str = "") -> 
 
     The channels of a convolution's result fill whole vectors. An input gradient of 3 channels counts 84 operations in a
     ns, where others reach 500, because it computes 16. With channels first, in depthwise ones and in products of
-    matrices it is not so.
-
-    Args:
-        op: a product.
-        kernel: the shape of a convolution's filter: taps, channels in, channels out.
-        variant: what stands after its op in the name of its row.
+    matrices it is not so. The kernel is given by its shape: taps, channels in, channels out.
     """
     if kernel is None or variant or op not in CONVOLUTIONS or op in DEPTHWISE:
         return 1.0
@@ -257,13 +236,13 @@ def read_table(path: Path) -> CostTable:
         fields = json.loads(path.read_text(encoding="utf-8"))
         if fields.pop("version") != VERSION:
             raise ValueError("it has another version")
-        sizes = _times(fields.get("sizes", CACHED_AND_IN_MEMORY))
-        if len(sizes) < 2 or any(size <= before for before, size in itertools.pairwise(sizes)):
+        sizes = tuple(map(float, fields.get("sizes", CACHED_AND_IN_MEMORY)))
+        if len(sizes) < 2 or not all(before < size < math.inf for before, size in itertools.pairwise((0, *sizes))):
             raise ValueError(f"{sizes} are not sizes from small to large")
         table = CostTable(
             source=str(fields["source"]),
-            elements={op: _pairs(row, len(sizes)) for op, row in fields["elements"].items()},
-            other=_pairs(fields["other"], len(sizes)),
+            elements={op: _times(row, len(sizes), 2) for op, row in fields["elements"].items()},
+            other=_times(fields["other"], len(sizes), 2),
             products={op: (_product(row[0]), _product(row[1])) for op, row in fields["products"].items()},
             to_f16=_times(fields["to_f16"], len(sizes)),
             to_float32=_times(fields["to_float32"], len(sizes)),
@@ -278,21 +257,12 @@ def read_table(path: Path) -> CostTable:
     return table
 
 
-def _pairs(row: Any, count: int) -> tuple[Pair, ...]:
-    if len(row) != count:
-        raise ValueError(f"{row} does not hold {count} sizes")
-    pairs = []
-    for values in row:
-        first, second = _times(values, 2)
-        pairs.append((first, second))
-    return tuple(pairs)
-
-
-def _times(values: Any, count: int | None = None) -> tuple[float, ...]:
-    times = tuple(map(float, values))
-    if not all(math.isfinite(time) and time > 0 for time in times) or count not in (None, len(times)):
-        raise ValueError(f"{values} are not times")
-    return times
+def _times(values: Any, *shape: int) -> Any:
+    """Times as tuples, of pairs where the shape has two dimensions."""
+    times = np.array(values, np.float64)
+    if times.shape != shape or not (np.isfinite(times) & (times > 0)).all():
+        raise ValueError(f"{values} are not times, {' times '.join(map(str, shape))} of them")
+    return tuple(map(tuple, times.tolist())) if len(shape) > 1 else tuple(times.tolist())
 
 
 def _product(values: Any) -> ProductCost:
@@ -301,12 +271,6 @@ def _product(values: Any) -> ProductCost:
     if not (math.isfinite(rate + sum(others)) and rate > 0 and min(others) >= 0):
         raise ValueError(f"{values} are not figures of a product")
     return cost
-
-
-def _figures(cost: ProductCost) -> tuple[float, ...]:
-    """As a file holds them; the last only where it is known."""
-    figures = dataclasses.astuple(cost)
-    return figures if cost.alone else figures[:-1]
 
 
 SHIPPED = read_table(SHIPPED_FOLDER / "amd-zen5.json")  #: what counts where nobody says which CPU

@@ -22,7 +22,6 @@ class Step:
     """One of the ops that a fused product computes.
 
     Attributes:
-        op: the op.
         arguments: how many inputs it has beside the value that it is computed of, which is the first.
         attributes: its attributes, each with the attribute of the fused product that holds it.
         fixed: further attributes, each with its value as the argument of an ``AttrValue``.
@@ -43,7 +42,6 @@ class Fusion:
 
     Attributes:
         fused: the op that the remapper makes of both.
-        product: the product.
         activations: what is computed with it behind a bias that is added to its result; of none, no bias is either.
         squeezed: whether the bias may come behind a Squeeze, as that of a convolution over sequences does.
     """

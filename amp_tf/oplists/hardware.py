@@ -128,11 +128,7 @@ def has_onednn(flags: Set[str], arm_part: str, setting: str) -> bool:
 
 
 def has_fast_float16(flags: Set[str]) -> bool:
-    """Whether a CPU multiplies float16 in hardware.
-
-    Args:
-        flags: of /proc/cpuinfo.
-    """
+    """Whether a CPU multiplies float16 in hardware, by the flags of /proc/cpuinfo."""
     return not F16_CPU_FLAGS.isdisjoint(flags)
 
 

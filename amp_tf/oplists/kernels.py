@@ -4,17 +4,12 @@ Source: TensorFlow's own kernel registry, matched the way ``IsKernelRegisteredFo
 (or the kernel serves every device), the kernel's label is the node's, and every constrained attribute has only types
 that the kernel allows.
 
-There are two ways to ask. ``TryFindKernelClass`` (``tensorflow/python/util/kernel_registry.cc``) takes microseconds,
-but writes a warning to stderr where it finds nothing; it is asked about ops of the table that have 16-bit kernels in
-every supported TensorFlow. ``get_registered_kernels_for_op`` (``tensorflow/python/framework/kernels.py``) is silent,
-goes over all of the more than 10,000 kernels, and is asked about the others.
-
 Where a TensorFlow build has no kernels for a device type at all (a GPU target on a CPU build), availability is not
 known, and is assumed. Kernels are asked for when a graph needs them.
 
 The registry knows types alone. On CPUs, oneDNN computes most of float32, and of bfloat16 where the CPU has AVX-512.
 What it does not compute, TensorFlow's own kernels do (Eigen's). They refuse some of what other attributes ask for, once
-they run: :data:`REFUSALS` says what. tests/oplists/test_refusals.py runs every kernel and compares.
+they run: :data:`REFUSALS` says what. tests/oplists/test_kernels.py runs every kernel and compares.
 """
 
 from __future__ import annotations
@@ -24,40 +19,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amp_tf.oplists.cost_tables import CHANNELS_FIRST_LAYOUTS
-from amp_tf.oplists.table import CPU, CUDA, FUSED_PRODUCTS, ROWS, Trait
+from amp_tf.oplists.table import FUSED_PRODUCTS, Trait
 
-Types = tuple[tuple[str, tuple[int, ...]], ...]  #: a node's type attributes, each with its ``DataType`` numbers
-Finder = Callable[[bytes], bytes]  #: takes a serialized NodeDef, gives its kernel's class, empty for none
 Attributes = Mapping[str, Any]  #: of a node, as AttrValues
 Channels = Callable[[], tuple[int, int]]  #: how many a convolution's image has and its filter reads, -1 for unknown
 
 _HOST = "CPU"  # the device type that every TensorFlow has kernels for
 _EVERY_DEVICE = "DEFAULT"
 _WITNESS = "MatMul"  # an op that every TensorFlow build with kernels for a device type has on it
-_WITNESS_TYPES = (("T", (1,)),)  # float, in types.proto
 
-_WITHOUT_SOME_KERNEL = {
-    CPU: """AvgPool3D AvgPool3DGrad FusedBatchNormV3 MaxPool3D MaxPool3DGrad TopK _FusedBatchNormEx _FusedConv3D
-    _MklSwish""",
-    CUDA: """CheckNumerics FusedBatchNormV3 MaxPool3DGrad Softplus Softsign TopK Where _FusedConv2D
-    _FusedConv3D _FusedDepthwiseConv2dNative _FusedMatMul""",
-}
-#: Ops of each table that lack a kernel for bfloat16 or half in some TensorFlow from 2.16 to 2.21.
-DOUBTFUL = {table: frozenset(ops.split()) for table, ops in _WITHOUT_SOME_KERNEL.items()}
-#: The other ops, each with its table: asking about these prints nothing.
-SURE = frozenset((row.table, row.op) for row in ROWS if row.op not in DOUBTFUL[row.table])
 #: Ops that the remapper makes for oneDNN. Without it their kernels fail, most with "Missing 0-th output".
 PLACEHOLDERS = Trait("_FusedBatchNormEx _MklSwish", FUSED_PRODUCTS)
 
 
 class Refusal(NamedTuple):
-    """What registered 16-bit kernels of a CPU do not compute, although those of float32 do.
-
-    Attributes:
-        what: for people.
-        ops: the ops.
-        is_asked: whether a node asks for it.
-    """
+    """What registered 16-bit kernels of a CPU do not compute where a node asks for it, although those of float32 do."""
 
     what: str
     ops: Trait
@@ -114,20 +90,24 @@ PAIRED_WHAT = "channels first and a gradient"
 
 @functools.cache
 def refusals(data_type: int, *, runs_eigen: bool) -> tuple[Refusal, ...]:
-    """What the kernels of this CPU refuse.
-
-    Args:
-        data_type: the 16-bit type, as its ``DataType`` number.
-        runs_eigen: TensorFlow's own kernels compute it, not oneDNN's.
-    """
+    """What the kernels of this CPU refuse of a 16-bit type, which TensorFlow's own (Eigen's) compute, or oneDNN's."""
     if runs_eigen:
         return REFUSALS
-    find = finder()
+    return tuple(row for row in ONEDNN_REFUSALS if not all(_is_real(op, data_type) for op in row.ops))
 
-    def is_real(op: str) -> bool:
-        return find is not None and not find(question(op, _HOST, (("T", (data_type,)),))).startswith(_PLACEHOLDER_CLASS)
 
-    return tuple(row for row in ONEDNN_REFUSALS if not all(map(is_real, row.ops)))
+def _is_real(op: str, data_type: int) -> bool:
+    """Whether the CPU kernel of an op is more than a placeholder, by TensorFlow's private look-up of its class."""
+    from tensorflow.core.framework import node_def_pb2
+
+    node = node_def_pb2.NodeDef(name="amp_tf_asks_for_a_kernel", op=op, device="/device:CPU:0")
+    node.attr["T"].type = data_type
+    try:
+        from tensorflow.python.util import _pywrap_kernel_registry
+
+        return not _pywrap_kernel_registry.TryFindKernelClass(node.SerializeToString()).startswith(_PLACEHOLDER_CLASS)
+    except Exception:  # whatever goes wrong with what is private, the kernel is not relied on
+        return False
 
 
 class Kernel(NamedTuple):
@@ -168,37 +148,4 @@ def has_kernel(op: str, device_type: str, types: Mapping[str, Sequence[int]]) ->
         types: all of the node's type attributes, each with its ``DataType`` numbers; a kernel that constrains one that
             is missing does not count. Fixed types, under an empty name, do not matter.
     """
-    return _has_kernel(op, device_type, tuple((attr, tuple(types[attr])) for attr in types if attr))
-
-
-@functools.lru_cache(maxsize=8192)
-def _has_kernel(op: str, device_type: str, types: Types) -> bool:
-    if not is_known(device_type):
-        return True
-    find = finder() if (CPU if device_type == _HOST else CUDA, op) in SURE else None
-    if find is not None:
-        return bool(find(question(op, device_type, types)))
-    named = dict(types)
-    return any(kernel.accepts(named) for kernel in kernels_of(op, device_type))
-
-
-@functools.cache
-def finder() -> Finder | None:
-    """TensorFlow's quick look-up, ``None`` where this TensorFlow has none or it does not find what must be there."""
-    try:
-        from tensorflow.python.util import _pywrap_kernel_registry
-
-        find: Finder = _pywrap_kernel_registry.TryFindKernelClass
-        return find if find(question(_WITNESS, _HOST, _WITNESS_TYPES)) else None
-    except Exception:  # it is private: whatever goes wrong, there is the other way
-        return None
-
-
-def question(op: str, device_type: str, types: Types) -> bytes:
-    """A serialized NodeDef that stands for all nodes of an op with these types; TensorFlow's warning would name it."""
-    from tensorflow.core.framework import node_def_pb2
-
-    node = node_def_pb2.NodeDef(name="amp_tf_asks_for_a_kernel", op=op, device=f"/device:{device_type}:0")
-    for attr, numbers in types:  # TensorFlow's match takes a list of one for a single type
-        node.attr[attr].list.type.extend(numbers)
-    return bytes(node.SerializeToString())
+    return not is_known(device_type) or any(kernel.accepts(types) for kernel in kernels_of(op, device_type))

@@ -99,12 +99,7 @@ def forget_registered() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class UnknownOp:
-    """A name in a list change that no registered op has.
-
-    Attributes:
-        field: the field of :class:`AmpConfig` that holds it.
-        op: the name.
-    """
+    """A name in a list change, a field of :class:`AmpConfig`, that no registered op has."""
 
     field: str
     op: str
@@ -170,7 +165,8 @@ def find_idle_removals(config: AmpConfig) -> tuple[tuple[str, str], ...]:
         (field, op)
         for field, op in changes
         if field.endswith("_remove")
-        and field.removesuffix("_remove") not in _lists_with(op)
+        and field.removesuffix("_remove") not in _lists_of().get(op, ())
+        and not any(row.op == op and row.op_list == field.removesuffix("_remove") for row in registered_rows())
         and not any(other == op and name != field for name, other in changes)
     )
 
@@ -181,12 +177,6 @@ def _changes(config: AmpConfig) -> Iterator[tuple[str, str]]:
             field = f"{name}_{action}"
             for op in dict.fromkeys(getattr(config, field)):
                 yield field, op
-
-
-def _lists_with(op: str) -> set[str]:
-    """The lists that an op is on, registered ones included."""
-    row = find_registered(op)
-    return _lists_of().get(op, set()) | ({row.op_list} if row else set())
 
 
 @functools.cache

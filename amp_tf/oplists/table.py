@@ -25,12 +25,7 @@ AMP_TF = "amp_tf"
 
 
 class Trait(frozenset[str]):
-    """What some ops have in common: the set of their names.
-
-    Args:
-        ops: their names, with blanks between them.
-        *more: further sets of them.
-    """
+    """What some ops have in common: the set of their names, given with blanks between them, and further sets."""
 
     def __new__(cls, ops: str, *more: frozenset[str]) -> Trait:
         return super().__new__(cls, (*ops.split(), *itertools.chain.from_iterable(more)))
@@ -41,7 +36,6 @@ class OpRow:
     """One op on one table.
 
     Attributes:
-        op: the op's name.
         table: ``cuda`` or ``cpu``.
         op_list: ``allow``, ``infer``, ``deny`` or ``clear``.
         why: the reason, as words that complete "because it …".
@@ -270,10 +264,7 @@ FOLLOWING = Trait("BiasAdd BiasAddV1 LeakyRelu Relu Relu6")
 #: rewritten, so they cannot be asked for; a test asks the installed TensorFlow.
 FLOAT32_ONLY_IN_XLA = Trait("MaxPoolGradGrad MaxPoolGradGradV2 MaxPool3DGradGrad")
 #: Ops of which some inputs, by their numbers, decide only which values of the other go on.
-MASKED = {
-    **dict.fromkeys(Trait("LeakyReluGrad Relu6Grad ReluGrad"), (1,)),
-    **dict.fromkeys(Trait("MaxPool3DGrad MaxPoolGrad MaxPoolGradV2"), (0, 1)),
-}
+MASKED = {Trait("LeakyReluGrad Relu6Grad ReluGrad"): (1,), Trait("MaxPool3DGrad MaxPoolGrad MaxPoolGradV2"): (0, 1)}
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.
 REFERENCE_VARIABLES = Trait("Variable VariableV2")
 #: The handles of resource variables.

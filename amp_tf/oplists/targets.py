@@ -34,7 +34,6 @@ class OpLists:
     """Which list each op is on.
 
     Attributes:
-        table: ``cuda`` or ``cpu``.
         list_of: op name to ``allow``, ``infer``, ``deny`` or ``clear``; ops on no list are absent.
         force_all: paint every op that can be 16 bit, whatever its list (level ``UNSAFE_FORCE_ALL``).
     """
@@ -66,9 +65,6 @@ class Target:
     """The nodes of one device type and what becomes of them.
 
     Attributes:
-        device_type: ``"GPU"`` or ``"CPU"``.
-        precision: the 16-bit type.
-        lists: the op lists that decide.
         adds_in_float32: on CPUs, kernels of the 16-bit type keep their sums in float32: oneDNN's and XLA's do, Eigen's,
             which run otherwise, do not.
         is_xla: XLA compiles it, and may leave out roundings between two types.
@@ -103,7 +99,6 @@ class Resolution:
             whose ops the costs are known; a precision that the user chose means all that the lists convert.
         asked: where no op is faster but what the user asks for is converted, the ops that the user put on the allow
             list; nodes that are forced are asked for, too. Else ``None``.
-        costs: what ops take on the CPU.
         stores_weights: variables that are read in 16 bit alone will be stored so, and no cast of them is paid.
         weighs_memory: whether the cost model counts bytes at the peak, too.
     """
@@ -198,11 +193,7 @@ def build_lists(table: str, config: AmpConfig, more: tuple[OpRow, ...] = ()) -> 
 
     The level is applied as TensorFlow's pass does: ``TREAT_INFER_AS_DENY`` moves the infer list to the deny list;
     ``TENSOR_CORES_ONLY`` empties all lists but the allow list on the ``cuda`` table, what the user added included.
-
-    Args:
-        table: ``cuda`` or ``cpu``.
-        config: the configuration.
-        more: rows beside the table's: what libraries registered.
+    More rows are what libraries registered.
     """
     joins = {
         op: name

@@ -35,22 +35,15 @@ class Canvas:
     """The state of a painting.
 
     Attributes:
-        view: the graph.
-        resolution: what is converted here.
-        obstacles: what forbids to touch nodes, and what forces them.
         edges: neighbours of each unit; TensorList edges are added once they are known.
-        node_of: the node of each unit.
         src, dst: the units that each edge connects, as arrays; TensorList edges included.
         on_allow, on_infer, on_deny, on_clear: the unit's op is on this list.
         processable: nothing forbids to touch the unit's node.
         locked: the unit's type must stay, wherever the paint comes from (preserved nodes, name rules, scopes).
-        is_float32: the unit's type is float32.
         type_allowed: the unit is float32, processable, and its op's definition lets it be 16 bit.
         convertible: the unit's type is allowed, and there is a 16-bit kernel for it.
-        allow, deny: the paint.
         rule: the rule that painted each unit, 0 for none.
         cause: the unit from which the paint came, -1 for none.
-        is_function: whether an op is a function of the graph's library.
         calls_products: whether a node that holds or calls functions computes products in them; asked with its NodeDef.
         is_loop_body: whether the graph is the body of a functional loop: each result is the next argument in its place.
         shapes: the static shapes of the graph's tensors; ``None`` for those that its nodes carry.
@@ -119,13 +112,6 @@ class Canvas:
             computes=self.nodes_of(listed & self.on_infer) & ~products,
         )
 
-    def casts(self) -> Iterator[tuple[Unit, Unit]]:
-        """The units of what each Cast reads and gives."""
-        for node in self.view.nodes_with(CASTS):
-            source, result = map(self.view.signatures[node].slot_of, ("SrcT", "DstT"))
-            if source is not None and result is not None:
-                yield self.view.base[node] + source, self.view.base[node] + result
-
     def is_free(self, unit: Unit) -> bool:
         """Whether a unit is float32, and nothing but rules forbids to change it."""
         return bool(self.is_float32[unit] and not self.locked[unit])
@@ -139,15 +125,6 @@ class Canvas:
         found = np.zeros(self.view.node_count, np.bool_)
         found[np.asarray(self.node_of, np.int32)[flags.astype(np.bool_)]] = True
         return found
-
-    def add_edges(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Adds edges that the graph does not show, such as those from TensorList writers to readers."""
-        if not pairs:
-            return
-        extra = np.asarray(pairs, dtype=np.int32)
-        self.src = np.concatenate([self.src, extra[:, 0]])
-        self.dst = np.concatenate([self.dst, extra[:, 1]])
-        self.edges = Adjacency(self.src, self.dst, self.view.unit_count)
 
     def paint_allow(self, units: Iterable[Unit], rule: Rule) -> None:
         """Paints units allow; those that are allow already keep their rule."""
@@ -193,16 +170,19 @@ class Canvas:
     ) -> list[Unit]:
         """The units that can be reached from the seeds through enterable units, seeds not included.
 
-        Args:
-            seeds: where it begins.
-            enterable: the units that it may enter.
-            forward, backward: the ways that it goes.
-            is_cause: whether the neighbour from which a unit is reached is recorded as its cause.
+        Unless told otherwise it records the neighbour from which a unit is reached as its cause.
         """
         ways = [(self.edges.fanout_start, self.edges.fanout)] if forward else []
         if backward:
             ways.append((self.edges.fanin_start, self.edges.fanin))
         return flood(seeds, bytearray(enterable.tobytes()), ways, self.cause if is_cause else None)
+
+
+def casts(view: GraphView) -> Iterator[tuple[Node, Unit, Unit]]:
+    """Each Cast, with the units of what it reads and gives."""
+    for node in view.nodes_with(CASTS):
+        first, signature = view.base[node], view.signatures[node]
+        yield node, first + signature.inputs[0], first + signature.outputs[0]
 
 
 def units_of(flags: Flags | Mask) -> list[Unit]:
@@ -215,9 +195,7 @@ def prepare(
 ) -> Canvas:
     """A canvas without paint: what each unit's list says, and what can be 16 bit at all.
 
-    Args:
-        view, resolution, obstacles: as the canvas has them, and so are the settings.
-        assumed: ops that are taken to have 16-bit kernels, whatever TensorFlow has.
+    Ops that are ``assumed`` are taken to have 16-bit kernels, whatever TensorFlow has.
     """
     target = resolution.target
     assert target is not None
@@ -228,11 +206,9 @@ def prepare(
         if view.ops[node] in SUCCESSOR_OPS:  # the node may be another op, and may not become this one
             node_codes[node] = _CODES.get(list_of.get(view.protos[node].op, ""), 0)
     codes = view.spread(node_codes)
-    touchable = np.ones(view.node_count, np.uint8)
-    touchable[list(obstacles.rule_of)] = 0
-    movable = np.ones(view.node_count, np.uint8)
-    movable[[node for node, rule in obstacles.rule_of.items() if rule is not Rule.OTHER_DEVICE]] = 0
-    forced = np.zeros(view.node_count, np.bool_)
+    untouchable, locked, forced = np.zeros((3, view.node_count), np.bool_)
+    untouchable[list(obstacles.rule_of)] = True
+    locked[[node for node, rule in obstacles.rule_of.items() if rule is not Rule.OTHER_DEVICE]] = True
     forced[list(obstacles.forced)] = True
     force_all = target.lists.force_all
     candidates = (node_codes != 0) & (node_codes != _CODES[DENY]) | forced | force_all
@@ -242,7 +218,7 @@ def prepare(
         is_free = view.of_slots(np.array([not slot.is_fixed for kind in view.of_kind for slot in kind.slots], np.bool_))
         units = view.spread(view.mask_with(assumed)) & is_free & (np.asarray(view.dtypes) == datatypes.FLOAT)
         allowed[units] = runnable[units] = 1
-    processable = view.spread(touchable)
+    processable = view.spread(~untouchable).astype(np.uint8)
     canvas = Canvas(
         view=view,
         resolution=resolution,
@@ -253,7 +229,7 @@ def prepare(
         dst=view.edges.dst_unit,
         **{f"on_{name}": (codes == code).astype(np.uint8) for name, code in _CODES.items()},
         processable=processable,
-        locked=view.spread(movable) ^ 1,
+        locked=view.spread(locked).astype(np.uint8),
         is_float32=(np.asarray(view.dtypes) == datatypes.FLOAT).astype(np.uint8),
         type_allowed=allowed & processable,
         convertible=runnable & processable,

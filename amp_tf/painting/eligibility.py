@@ -222,8 +222,7 @@ def find_convertible(
         refused: the nodes that their kernels refuse (:attr:`Obstacles.refused`).
 
     Returns:
-        Two arrays of uint8, one entry a unit: (allowed by the definition, allowed and has a kernel). Both are zero for
-        units that are not float32.
+        Flags of the units: (allowed by the definition, allowed and has a kernel); none of units that are not float32.
     """
     allowed, runnable = np.zeros(view.unit_count, np.uint8), np.zeros(view.unit_count, np.uint8)
     starts = [0, *itertools.accumulate(len(signature.slots) for signature in view.of_kind)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,12 @@ class Values:
     """The values of a graph and who uses them.
 
     Args:
-        view: the graph.
         src, dst: the units that each edge connects, edges through TensorLists included.
-        node_of: the node of each unit.
         masks: whether edges that only mask other values count.
         links: further pairs of a node and one that gets its value, by other ways than an edge.
 
     Attributes:
-        sources, readers: the nodes that each value connects.
-        positions: at which input the reader gets it.
+        sources, readers, positions: the nodes that each value connects, and at which input it is read.
     """
 
     def __init__(
@@ -53,11 +50,8 @@ class Values:
         carries = np.isin(base_types, sorted(datatypes.CARRYING))
         if not masks:
             edges = view.edges
-            for position in sorted({position for positions in MASKED.values() for position in positions}):
-                masked = view.of_kinds(
-                    (position in MASKED.get(signature.op, ()) for signature in view.of_kind), np.bool_
-                )
-                carries[: len(edges)] &= ~(masked[edges.dst_node] & (edges.dst_position == position))
+            for ops, numbers in MASKED.items():
+                carries[: len(edges)] &= ~(view.mask_with(ops)[edges.dst_node] & np.isin(edges.dst_position, numbers))
         positions = np.zeros(len(src), np.int32)
         positions[: len(view.edges)] = view.edges.dst_position
         sources, readers = np.array(links, np.int32).reshape(-1, 2).T
@@ -77,8 +71,7 @@ class Values:
     def upstream(self, seeds: Mask, through: Mask, causes: dict[int, int] | None = None) -> Mask:
         """What the seeds read, and what that reads, through some nodes; only nodes of ``through`` are reached.
 
-        Args:
-            causes: gets each node that is reached with the one from which it was.
+        ``causes`` gets each node that is reached with the one from which it was.
         """
         return _flooded(seeds, through, (self._links.fanin_start, self._links.fanin), causes)
 
@@ -97,12 +90,7 @@ class Values:
         return first | self.upstream(first, through & ~first, causes)
 
     def along(self, seeds: Mask, edges: Mask) -> Mask:
-        """What is reached from the seeds, reader by reader, by some of the edges alone.
-
-        Args:
-            seeds: where it begins; they are reached only by an edge.
-            edges: for each of :attr:`sources` and :attr:`readers`, whether it may be gone.
-        """
+        """What is reached from the seeds, reader by reader, by some of the edges (:attr:`sources`) alone."""
         links = Adjacency(self.sources[edges], self.readers[edges], self.view.node_count)
         return _flooded(seeds, np.ones(self.view.node_count, np.bool_), (links.fanout_start, links.fanout))
 
@@ -137,9 +125,7 @@ class Values:
     def heaviest_paths(self, through: Mask, weights: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Mask]:
         """The weight of the heaviest path through each node; the nodes with a weight, or between two that have one.
 
-        Args:
-            through: the nodes that paths go through; those on cycles, and behind them, have none.
-            weights: of each node, zero or more.
+        Nodes on cycles, and behind them, have no path.
         """
         inner = through[self.sources] & through[self.readers]
         sources, readers = self.sources[inner], self.readers[inner]
@@ -147,12 +133,8 @@ class Values:
         after = heaviest_ends(through, readers, sources, weights)
         return before + after - weights, through & ((weights > 0) | ((before > 0) & (after > 0)))
 
-    def cycles(self, through: Mask, more: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
-        """The sets of nodes that lie on cycles together: strongly connected, with more than one node.
-
-        Args:
-            through: the nodes that may lie on one.
-            more: further links (source, reader) to close cycles with.
+    def cycles(self, through: Mask, more: Sequence[tuple[int, int]] = ()) -> Iterator[list[Node]]:
+        """The sets of nodes that lie on cycles together, closed by ``more`` links (source, reader), too.
 
         Most nodes of a graph are on no cycle, and are left out before.
         """
@@ -164,7 +146,7 @@ class Values:
             left = left & ~is_sorted(left, *(end[inner] for end in ends))
         inner = left[sources] & left[readers]
         links = Adjacency(sources[inner], readers[inner], self.view.node_count)
-        return strongly_connected(np.flatnonzero(left).tolist(), links.fanouts)
+        return strongly_connected(left, links)
 
 
 def _flooded(
@@ -180,9 +162,7 @@ class Flow:
     """The values of a graph and what their nodes are.
 
     Attributes:
-        values: the graph at the level of nodes.
         unmasked: the values without edges that only mask others.
-        products: the nodes that are painted allow.
         users: products, and calls of functions that compute some.
         is_open: the nodes that the lists may convert besides: infer and clear ones of float32.
         computes: those of the infer list: each may round.

@@ -156,9 +156,7 @@ def _gelus(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
         if view.ops[product] in table.BIASES:
             product = view.inputs(product)[0][0]
             is_alone = np.count_nonzero(view.edges.src_node == product) == 1
-            if (
-                not is_alone or view.ops[product] not in table.MATRIX_PRODUCT
-            ):  # it may be an argument, which has no attributes
+            if not is_alone or view.ops[product] not in table.MATRIX_PRODUCT:  # an argument has no attributes
                 continue
         attributes = view.protos[product].attr
         fused, transposed = attributes.get("fused_ops"), attributes.get("transpose_a")

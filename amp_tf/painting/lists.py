@@ -2,6 +2,8 @@
 
 Order and meaning are those of ``AutoMixedPrecisionImpl::Optimize`` (core/grappler/optimizers/auto_mixed_precision.cc,
 2.21); where a pass differs on purpose its docstring says so with the name of the difference, which tests/parity lists.
+Behind them stand three rules of amp_tf's own that only place casts: behind what passes a value on or picks a part of
+it, and none beside a cast that is there.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.datatypes import Node
-from amp_tf.oplists.table import CASTS, REFERENCE_READERS, REFERENCE_VARIABLES
-from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.graph.datatypes import Node, Unit
+from amp_tf.graph.edits import Tensor
+from amp_tf.graph.sizes import NO_SHAPES, element_count, shape_of
+from amp_tf.oplists import table
+from amp_tf.painting.canvas import Canvas, casts, units_of
 from amp_tf.painting.eligibility import can_be_forced
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import FORCED, Rule
 
 
 def place_forced(canvas: Canvas) -> None:
@@ -35,13 +39,12 @@ def place_forced(canvas: Canvas) -> None:
     for node, rule in forced.items():
         # Difference "force-all-casts": a cast to or from 16 bit is a border between precisions, ours among them.
         # TensorFlow converts its float32 side under UNSAFE_FORCE_ALL, and would change the graph at each rewrite.
-        if view.ops[node] in CASTS and wanted in view.dtypes[view.base[node] : view.base[node + 1]]:
+        if view.ops[node] in table.CASTS and wanted in view.dtypes[view.base[node] : view.base[node + 1]]:
             continue
         units = [unit for unit in view.units(node) if canvas.convertible[unit]]
-        for flags in (canvas.on_infer, canvas.on_deny, canvas.on_clear):
-            if rule is not Rule.FORCED_BY_LEVEL:
-                flags[view.base[node] : view.base[node + 1]] = 0
         if rule is not Rule.FORCED_BY_LEVEL:
+            for flags in (canvas.on_infer, canvas.on_deny, canvas.on_clear):
+                flags[view.base[node] : view.base[node + 1]] = 0
             canvas.on_allow[units] = 1
         canvas.paint_allow(units, rule)
 
@@ -170,7 +173,7 @@ def retarget_casts(canvas: Canvas) -> None:
         cast1 = Cast(n) SrcT=int32 DstT=float32  float32 → f16
         allow1 = MatMul(cast1, x)                f16
     """
-    for _, result in canvas.casts():
+    for _, _, result in casts(canvas.view):
         readers = canvas.edges.fanouts(result)
         if canvas.is_free(result) and readers and all(canvas.allow[reader] for reader in readers):
             canvas.paint_allow([result], Rule.CAST_FOLLOWS)
@@ -182,15 +185,102 @@ def _reference_readers(canvas: Canvas) -> list[Node]:
     An Enter that reads the variable itself is none of them, as in TensorFlow.
     """
     view = canvas.view
-    if not view.nodes_with(REFERENCE_VARIABLES):
+    if not view.nodes_with(table.REFERENCE_VARIABLES):
         return []
-    first_source = {node: source for node, (source, _) in view.first_inputs(view.mask_with(REFERENCE_READERS)).items()}
+    readers = view.mask_with(table.REFERENCE_READERS)
+    first_source = {node: source for node, (source, _) in view.first_inputs(readers).items()}
     found = []
     for reader in first_source:
         seen, node = set(), reader
         while view.ops[node] != "Identity" and first_source.get(node, node) not in seen:
             seen.add(node)
             node = first_source.get(node, node)
-        if view.ops[node] == "Identity" and view.ops[first_source.get(node, node)] in REFERENCE_VARIABLES:
+        if view.ops[node] == "Identity" and view.ops[first_source.get(node, node)] in table.REFERENCE_VARIABLES:
             found.append(reader)
     return found
+
+
+def leave_carried_values(canvas: Canvas) -> None:
+    """What passes a float32 value through unchanged, also to nodes that are not converted, stays in float32.
+
+    The cast then stands behind it, for those that want 16 bit: the others get the value as it was, and no cast back. So
+    the gradient of a bias is the sum of gradients that nobody rounded, though its product's gradients read them, too.
+
+    Difference "passed-through": TensorFlow converts a Reshape before a product, and what else reads it gets rounded
+    values.
+
+    Example (bfloat16)::
+
+        flat = Reshape(x, rows)   f16 → float32
+        allow1 = MatMul(flat, x)  f16
+        exact = Digamma(flat)
+    """
+    values = canvas.flow.values
+    painted = canvas.allow.astype(np.bool_)
+    forced = np.isin(canvas.rule, sorted(FORCED))
+    converted = canvas.nodes_of(painted)
+    carriers = values.nodes_of(table.HANDING_ON) & canvas.nodes_of(painted & ~forced)
+    behind = values.readers_of(converted & ~carriers) & carriers
+    free = carriers & ~behind & ~values.downstream(behind, through=carriers)
+    shared = free & values.sources_of(~converted)
+    found = shared | values.upstream(shared, through=free)
+    canvas.unpaint_allow(units_of(canvas.view.spread(found)), Rule.CARRIED)
+
+
+def leave_picked_values(canvas: Canvas) -> None:
+    """What picks rows of a float32 table stays in float32, where no other converted node reads the table.
+
+    The cast then stands behind it: of a table of embeddings the rows that were looked up are cast, not the table, which
+    Keras 3 gathers from as a tensor. Values are the same to the last bit. A table is a variable, or what is larger than
+    all that is picked of it; a variable that is known to be smaller is cast as a whole. In loops nothing is moved,
+    because what picks there picks again and again.
+
+    Difference "looked-up-rows": TensorFlow casts the table in each step.
+
+    Example (bfloat16)::
+
+        handle = VarHandleOp() dtype=float32 shape=[5000, 8]
+        table = ReadVariableOp(handle) dtype=float32
+        found = GatherV2(table, rows, axis) Tindices=int32 Taxis=int32  f16 → float32
+        allow1 = MatMul(found, x)                                       f16
+    """
+    view, edges = canvas.view, canvas.view.edges
+    if canvas.is_loop_body or view.nodes_with(table.PINNED):
+        return
+    meet = (canvas.is_float32[edges.src_unit] & (canvas.allow[edges.src_unit] ^ 1) & canvas.allow[edges.dst_unit]) == 1
+    as_whole = meet & ~(view.mask_with(table.PICKING)[edges.dst_node] & (edges.dst_position == 0))
+    cast = set(edges.at(as_whole).rows("src_node", "src_port"))
+    picked: dict[Tensor, dict[Node, Unit]] = {}
+    for *tensor, node, unit in edges.at(meet).rows("src_node", "src_port", "dst_node", "dst_unit"):
+        if tuple(tensor) not in cast:
+            picked.setdefault((tensor[0], tensor[1]), {})[node] = unit
+    shapes = canvas.shapes or NO_SHAPES
+    for (source, port), units in picked.items():
+        whole = element_count(shape_of(shapes, view.names[source], port))
+        sizes = [element_count(shape_of(shapes, view.names[node])) for node in units]
+        known = [size for size in sizes if size is not None]
+        is_known = whole is not None and len(known) == len(sizes)
+        is_larger = sum(known) < (whole or 0) if is_known else view.ops[source] in table.VARIABLE_VALUES
+        if is_larger and not any(canvas.rule[unit] in FORCED for unit in units.values()):
+            canvas.unpaint_allow(units.values(), Rule.PICKED)
+
+
+def absorb_casts(canvas: Canvas) -> None:
+    """An existing Cast to the 16-bit type takes a painted value as it is, which makes it a copy that costs nothing.
+
+    Otherwise the value would be cast to float32 for it alone, and back; none of TensorFlow's optimizers removes such a
+    pair. TensorFlow's own pass makes it, so this rule runs only where amp_tf chooses the precision. Casts of constants
+    are folded by TensorFlow's second round (``tests/hooks/test_executed.py`` shows both).
+
+    Example (auto)::
+
+        x = Placeholder() shape=[512, 512]
+        allow1 = MatMul(x, x)                            f16
+        cast1 = Cast(allow1) SrcT=float32 DstT=bfloat16  float32 → f16
+        allow2 = MatMul(cast1, cast1) T=bfloat16
+    """
+    for _, source, result in casts(canvas.view):
+        fanins = canvas.edges.fanins(source)
+        repeats = canvas.view.dtypes[result] == canvas.target.precision.data_type and canvas.is_free(source)
+        if repeats and fanins and all(canvas.allow[fanin] and canvas.is_float32[fanin] for fanin in fanins):
+            canvas.paint_allow([source], Rule.CAST_REPEATS)

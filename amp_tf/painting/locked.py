@@ -44,9 +44,7 @@ class Match:
 
     Attributes:
         name: the layer's path in the lock, or the node's name.
-        certainty: how sure it is.
         found: the path of the layer, or the name of the node, that stays in float32; empty where none does.
-        is_node: whether it is a node.
     """
 
     name: str
@@ -70,13 +68,7 @@ class Match:
 
 @dataclasses.dataclass(frozen=True)
 class Locked:
-    """What a lock file means in one graph.
-
-    Attributes:
-        nodes: those that stay in float32.
-        matches: what was found for each decision.
-        layers: the graph's layers, of which tuning chooses.
-    """
+    """What a lock file means in one graph: the nodes that stay in float32, and the layers, of which tuning chooses."""
 
     nodes: frozenset[Node] = frozenset()
     matches: tuple[Match, ...] = ()

@@ -29,7 +29,7 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Mask, Node
 from amp_tf.oplists import table
-from amp_tf.painting.canvas import Canvas, units_of
+from amp_tf.painting.canvas import Canvas, casts, units_of
 from amp_tf.painting.flow import Flow, Values
 from amp_tf.painting.reasons import Rule
 
@@ -39,7 +39,6 @@ class Need:
     """A row of the table.
 
     Attributes:
-        reason: of what stays in float32 for it.
         asked_by: the ops that ask it of what they read.
         position: at which input they ask; ``None`` for all.
         through: the ops of the infer list that pass it on to what they read; ``None`` for all. What only moves values
@@ -135,10 +134,8 @@ def _asking(need: Need, values: Values, moving: Mask, weighted: list[tuple[Node,
     """
     asking = values.nodes_of(need.asked_by)
     if need.asked_by >= table.CASTS:  # to integers
-        view = values.view
-        for node in view.nodes_with(table.CASTS):
-            result = view.signatures[node].slot_of("DstT")
-            asking[node] = result is not None and view.dtypes[view.base[node] + result] in datatypes.INTEGERS
+        for node, _, result in casts(values.view):
+            asking[node] = values.view.dtypes[result] in datatypes.INTEGERS
     if not need.asked_by >= table.SUBTRACTING:
         return asking, asking if need.position is None else np.zeros_like(asking)
     # Who takes a value from another that may be like it asks; not from a single number. A value and its own mean, or

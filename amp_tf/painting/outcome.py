@@ -49,13 +49,10 @@ class Painting:
     """What the rules decided.
 
     Attributes:
-        view: the graph that was painted.
         precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
         converted: the units that become 16 bit, in order.
-        obstacles: what forbids to touch nodes, and what forces them.
         to_split: fused products of whose bias or activation float32 is asked.
-        why_nothing: where nothing is converted, the rule that explains it; else ``None``.
-        detail: more words on ``why_nothing``.
+        why_nothing: where nothing is converted, the rule that explains it, with more words as detail; else ``None``.
     """
 
     view: GraphView
@@ -68,22 +65,16 @@ class Painting:
     _marks: Marks = NO_MARKS
 
     @classmethod
-    def blank(cls, view: GraphView, rule: Rule, detail: str) -> Painting:
-        """A painting that converts nothing."""
-        return cls(view, None, [], why_nothing=rule, detail=detail)
-
-    @classmethod
-    def of(cls, canvas: Canvas, *, nothing_to_convert: bool = False) -> Painting:
+    def of(cls, canvas: Canvas) -> Painting:
         """The result of a finished canvas."""
         converted = compact(np.flatnonzero(canvas.allow & canvas.is_float32))
-        nothing = nothing_to_convert or not converted
         return cls(
             view=canvas.view,
             precision=canvas.target.precision,
             converted=converted,
             obstacles=canvas.obstacles,
             to_split=tuple(canvas.to_split),
-            why_nothing=_why_nothing(canvas) if nothing else None,
+            why_nothing=None if converted else _why_nothing(canvas),
             _marks=Marks(
                 node_of=np.asarray(canvas.node_of, np.int32),
                 listed=canvas.on_allow | canvas.on_infer | canvas.on_deny | canvas.on_clear,

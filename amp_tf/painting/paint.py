@@ -13,13 +13,14 @@ What is taken away before a graph is painted again, to see what it kept in float
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.targets import Resolution
-from amp_tf.painting import kernels, lists, needs, origins, placing, range, ties
+from amp_tf.painting import kernels, lists, needs, origins, ties
 from amp_tf.painting.canvas import Canvas, prepare
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
 from amp_tf.painting.outcome import Painting
@@ -56,15 +57,13 @@ class Change:
 
     def lists(self, resolution: Resolution, config: AmpConfig) -> Resolution:
         """What is converted once the ops are on their new lists."""
-        if not self.op_lists or resolution.target is None:
+        if resolution.target is None:
             return resolution
         lists = resolution.target.lists.moved(dict(self.op_lists), config.level)
         return dataclasses.replace(resolution, target=dataclasses.replace(resolution.target, lists=lists))
 
     def config(self, config: AmpConfig) -> AmpConfig:
         """The settings without the patterns."""
-        if not self.patterns:
-            return config
         kept = tuple(pattern for pattern in config.keep_float32 if pattern not in self.patterns)
         return dataclasses.replace(config, keep_float32=kept)
 
@@ -91,18 +90,13 @@ def paint(
     """Decides the precision of every unit of a graph.
 
     Args:
-        view: the graph.
-        resolution: what is converted here, from :func:`amp_tf.oplists.targets.resolve_target`.
-        obstacles: what forbids to touch nodes, or forces them.
-        change: which rules are left out, and which ops are taken to have kernels.
-        folded: the nodes that have another meaning since normalization was folded.
         settings: further attributes of :class:`~amp_tf.painting.canvas.Canvas` that have defaults.
 
     Raises:
         GraphError: a loop is broken.
     """
     if resolution.target is None:
-        return Painting.blank(view, Rule.NO_TARGET, resolution.why_none)
+        return Painting(view, None, [], why_nothing=Rule.NO_TARGET, detail=resolution.why_none)
     if folded.scales:
         moved = dict.fromkeys(folded.scales, Rule.SCALES_FILTER)
         obstacles = dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **moved})
@@ -111,7 +105,7 @@ def paint(
         if row.name not in change.rules and row.when(resolution):
             row.apply(canvas)
             if row is ALLOW_LIST and not canvas.allow.any():
-                return Painting.of(canvas, nothing_to_convert=True)
+                break
     return Painting.of(canvas)
 
 
@@ -142,18 +136,12 @@ def _unless_forced(resolution: Resolution) -> bool:
     return resolution.target is not None and not resolution.target.lists.force_all
 
 
-def _where_amp_tf_chooses(resolution: Resolution) -> bool:
-    return resolution.uses_cost_model
-
-
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One rule.
 
     Attributes:
         name: by which it is left out; for a pass of TensorFlow's with its number there.
-        apply: paints the canvas.
-        when: whether it applies to what is converted here.
         difference: the name of the difference from TensorFlow's pass that it makes; empty for what TensorFlow does too.
         reasons: those of the nodes that it keeps in float32 for accuracy's sake.
     """
@@ -165,6 +153,7 @@ class Row:
     reasons: tuple[Rule, ...] = ()
 
 
+_chooses = operator.attrgetter("uses_cost_model")  #: where amp_tf chooses the precision
 ALLOW_LIST = Row("1 allow list", lists.paint_allow_list)
 
 RULES: tuple[Row, ...] = (
@@ -177,7 +166,7 @@ RULES: tuple[Row, ...] = (
     Row("forced nodes", lists.place_forced),
     Row("tensor lists", ties.find_clusters),
     ALLOW_LIST,
-    Row("range", range.keep_in_range, _unless_forced, "range", (Rule.BEYOND_RANGE, Rule.LEAVES_RANGE)),
+    Row("range", origins.keep_in_range, _unless_forced, "range", (Rule.BEYOND_RANGE, Rule.LEAVES_RANGE)),
     Row(
         "needs",
         needs.keep_needed,
@@ -194,10 +183,10 @@ RULES: tuple[Row, ...] = (
     Row("6 types that cannot be 16 bit", lists.drop_unsupported),
     Row("tensor lists after pass 6", ties.match_clusters),
     Row("7 recurrent edges", ties.match_recurrent_edges),
-    Row("cost model", weigh, _where_amp_tf_chooses),
-    Row("values passed through", placing.leave_carried_values, difference="passed-through", reasons=(Rule.CARRIED,)),
-    Row("looked-up rows", placing.leave_picked_values, difference="looked-up-rows"),
+    Row("cost model", weigh, _chooses),
+    Row("values passed through", lists.leave_carried_values, difference="passed-through", reasons=(Rule.CARRIED,)),
+    Row("looked-up rows", lists.leave_picked_values, difference="looked-up-rows"),
     Row("shared types", ties.match_types, difference="tied-types", reasons=(Rule.COMPARED, Rule.SUMS)),
     Row("8 existing casts to float32", lists.retarget_casts),
-    Row("existing casts to 16 bit", placing.absorb_casts, _where_amp_tf_chooses),
+    Row("existing casts to 16 bit", lists.absorb_casts, _chooses),
 )

@@ -86,9 +86,7 @@ IMPOSSIBLE = frozenset({Rule.NO_FUSED_KERNEL, Rule.NO_KERNEL, Rule.TYPE_NOT_ALLO
 class Balance:
     """What a set of connected nodes was estimated to take, in ns.
 
-    Attributes:
-        in_f16: in 16 bit, with the casts that this needs at the border of the set.
-        in_float32: in float32, with the casts that this needs.
+    Both are with the casts that this needs at the border of the set.
     """
 
     in_f16: float
@@ -103,7 +101,6 @@ class Reason:
     """Why a node has its precision.
 
     Attributes:
-        rule: the rule that decided.
         cause: the name of the node that brought it about, empty where the rule needs none.
         detail: more words, empty for none.
         balance: the two figures that :attr:`Rule.DOES_NOT_PAY` weighed, where it weighed some.

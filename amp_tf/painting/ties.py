@@ -26,7 +26,7 @@ from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.templates import Signature
-from amp_tf.graph.view import GraphView
+from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import NO_CAUSE, Canvas
 from amp_tf.painting.kernels import fused_with_products
@@ -53,14 +53,14 @@ def find_clusters(canvas: Canvas) -> None:
     """
     view = canvas.view
     of_lists = np.flatnonzero(view.of_kinds(map(handles_lists, view.of_kind), np.bool_)).tolist()
-    element = {node: unit for node in of_lists if (unit := element_unit(view, node)) is not None}
+    units = {node: list_units(view, node) for node in of_lists}
+    element = {node: unit for node, (unit, _) in units.items() if unit is not None}
     everywhere = np.ones(view.unit_count, np.uint8)
     seen: set[int] = set()
     for root in element:
         if root in seen or not canvas.processable[element[root]]:
             continue
-        handle = handle_unit(view, root)
-        if handle is None:
+        if (handle := units[root][1]) is None:
             continue
         reached = canvas.flood([handle], everywhere, forward=True, backward=True)
         touched = {canvas.node_of[unit] for unit in reached}
@@ -85,12 +85,14 @@ def find_clusters(canvas: Canvas) -> None:
     pairs: list[tuple[Unit, Unit]] = []  # from each writer upstream of a reader to that
     for cluster in canvas.clusters:
         for node, unit in cluster.items():
-            handle = handle_unit(view, node)
+            handle = units[node][1]
             if view.ops[node] in table.TENSOR_LIST_READERS and handle is not None and canvas.processable[handle]:
                 upstream = {canvas.node_of[each] for each in canvas.flood([handle], canvas.processable, backward=True)}
                 writers = (each for each in cluster if each in upstream and view.ops[each] in table.TENSOR_LIST_WRITERS)
                 pairs += ((cluster[writer], unit) for writer in writers)
-    canvas.add_edges(pairs)
+    if pairs:
+        canvas.src, canvas.dst = np.concatenate([[canvas.src, canvas.dst], np.array(pairs, np.int32).T], axis=1)
+        canvas.edges = Adjacency(canvas.src, canvas.dst, view.unit_count)
 
 
 def match_clusters(canvas: Canvas) -> None:
@@ -143,9 +145,7 @@ def recurrent_units(canvas: Canvas) -> Iterator[list[int]]:
     """For each NextIteration, the units that must have one type: its own, and those of the Merges that read it."""
     view = canvas.view
     for node in view.nodes_with(("NextIteration",)):
-        slot = view.signatures[node].slot_of("T")
-        assert slot is not None
-        unit = view.base[node] + slot
+        unit = view.base[node] + view.signatures[node].outputs[0]
         yield [unit, *canvas.edges.fanouts(unit)]
 
 
@@ -288,11 +288,9 @@ def _match_maximum(canvas: Canvas, node: Node) -> None:
 
 
 def _chosen(canvas: Canvas, unit: Unit) -> tuple[set[Unit], dict[Unit, bool]]:
-    """Where a value was chosen from.
+    """The units that gave the values from which one was chosen, as far as :data:`FARTHEST` reaches.
 
-    Returns:
-        The units that gave the values to choose from, as far as :data:`FARTHEST` reaches; and the converted units on
-        the way from there, each with whether it reads float32, which it rounds.
+    With the converted units on the way from there, each with whether it reads float32, which it rounds.
     """
     seen, waiting = {unit}, [unit]
     origins: set[Unit] = set()
@@ -320,18 +318,9 @@ def handles_lists(signature: Signature) -> bool:
     return "TensorList" in signature.op
 
 
-def element_unit(view: GraphView, node: Node) -> int | None:
-    """The unit of a TensorList node that is the float32 type of the list's elements."""
-    for unit in view.units(node):
-        slot = view.slot(node, unit)
-        if not slot.is_fixed and slot.index < 0 and view.dtypes[unit] == datatypes.FLOAT:
-            return unit
-    return None
-
-
-def handle_unit(view: GraphView, node: Node) -> int | None:
-    """The unit of a TensorList node that is the list's handle."""
-    for unit in view.units(node):
-        if view.slot(node, unit).is_fixed and view.dtypes[unit] == datatypes.VARIANT:
-            return unit
-    return None
+def list_units(view: GraphView, node: Node) -> tuple[Unit | None, Unit | None]:
+    """The units of a TensorList node that are the float32 type of the list's elements, and the list's handle."""
+    slots = [(unit, view.slot(node, unit), view.dtypes[unit]) for unit in view.units(node)]
+    elements = (unit for unit, slot, of in slots if of == datatypes.FLOAT and not slot.is_fixed and slot.index < 0)
+    handles = (unit for unit, slot, of in slots if of == datatypes.VARIANT and slot.is_fixed)
+    return next(elements, None), next(handles, None)

@@ -52,16 +52,7 @@ def operations_of(view: GraphView, node: Node, shapes: Shapes) -> float | None:
 def count_operations(
     op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None], equation: str = ""
 ) -> float | None:
-    """The operations of a product, a multiplication and an addition counted as two.
-
-    Args:
-        op: the op.
-        inputs, outputs: the shapes of its data inputs and outputs; -1 for an unknown dimension.
-        equation: of an Einsum.
-
-    Returns:
-        ``None`` where the shapes that it takes are not known.
-    """
+    """The operations of a product, a multiplication and an addition counted as two; ``None`` for unknown shapes."""
     if op in CONVOLUTIONS:
         kernel, values = (_at(place, inputs, outputs) for place in CONVOLUTIONS[op])
         if kernel is None or values is None or len(kernel) < 3 or any(size < 0 for size in kernel):

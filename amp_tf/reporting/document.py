@@ -74,7 +74,7 @@ def _cast_time(graph: GraphFigures, cast: InsertedCast) -> float | None:
     if elements is None or not _has_costs(graph):
         return None
     table = graph.basis.resolution.costs  # which has the time of one cast, in ns
-    time = table.of_cast_to_f16(elements) if cast.to_f16 else table.of_cast_to_float32(elements)
+    time = table.of_casts(elements)[cast.to_f16]
     return time * float(graph.figures.runs[cast.node])
 
 

@@ -46,9 +46,6 @@ class Job:
     """What stays the same for all forms of a graph, or of a function.
 
     Attributes:
-        config: what to convert.
-        resolution: what that means on this machine.
-        templates: the known ops.
         preserve: names of nodes that stay as they are.
         has_preserved: whether all of these must be there.
         loop_bodies: the functions that are bodies of functional loops, and nothing else.
@@ -109,11 +106,7 @@ class Job:
         return dataclasses.replace(self, config=config, resolution=resolution, change=change)
 
     def form(self, view: GraphView, shapes: Shapes | None) -> Form:
-        """The graph as it is given.
-
-        Args:
-            view: the graph.
-            shapes: the static shapes of its tensors; ``None`` for those that its nodes carry.
+        """The graph as it is given; where no shapes are, with those that its nodes carry.
 
         Raises:
             GraphError: a node that is to be preserved is not there; the message names the closest ones.
@@ -133,19 +126,13 @@ class Job:
         target = self.resolution.target
         return frozenset(target.lists.members(ALLOW)) if target else frozenset()
 
-    def _calls_products(self, node: Any) -> bool:
-        """Whether functions that a node calls compute products, as far as one can tell."""
-        return not self.converts or self.templates.reaches(node, self.products)
-
 
 @dataclasses.dataclass(frozen=True)
 class Form:
     """A graph with edits that are decided, but not written yet.
 
     Attributes:
-        job: what is to be done with it.
         view: the graph once the edits are made.
-        shapes: the static shapes of its tensors.
         edits: all edits so far, but for types and casts.
         folded: the nodes that have another meaning since normalization was folded.
     """
@@ -159,13 +146,7 @@ class Form:
     def then(
         self, edits: Edits, shapes: Mapping[str, Sequence[Shape | None]] | None = None, folded: Folded | None = None
     ) -> Form:
-        """The form with more edits.
-
-        Args:
-            edits: those of this form's view; the form itself comes back where there are none.
-            shapes: of the new nodes, and of those with another shape now, by name.
-            folded: the nodes that have another meaning now; as before by default.
-        """
+        """The form with more edits, and shapes of nodes that are new or have others; itself if there are none."""
         if not edits:
             return self
         view = self.view.after(edits, self.job.templates)
@@ -176,13 +157,8 @@ class Form:
     def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
         """A pass for those of its candidates that become 16 bit by it, which shows when the graph is painted.
 
-        Args:
-            wanted: the candidates.
-            make: the form with a change for some of them.
-            kept: those for which a form should have it, by its painting, and those for which it has.
-
-        Returns:
-            The form in which these are the same, or else, after three paintings, the one with those that are left.
+        It is made for some of them until the form should have it, by its painting, just for those for which it has; or
+        else, after three paintings, for those that are left.
         """
         for _ in range(_ATTEMPTS):
             if not wanted:
@@ -216,7 +192,7 @@ class Form:
             self.obstacles,
             job.change,
             is_function=job.templates.is_function,
-            calls_products=job._calls_products,
+            calls_products=functools.partial(job.templates.reaches, ops=job.products),
             is_loop_body=self.view.function in job.loop_bodies,
             shapes=self.shapes,
             folded=self.folded,
@@ -226,13 +202,7 @@ class Form:
 
 
 class Pass(NamedTuple):
-    """Something that changes a graph before its types are decided.
-
-    Attributes:
-        name: for people.
-        is_needed: whether it has anything to do for a job.
-        run: the form as it makes it; the form itself where it finds nothing to do.
-    """
+    """Something that changes a graph before its types are decided, or gives the form itself where it need not."""
 
     name: str
     is_needed: Callable[[Job], bool]

@@ -45,13 +45,13 @@ from typing import NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import Links, control_links, readers_of
+from amp_tf.graph.algorithms import Links, control_links
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait, attribute, having
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
 from amp_tf.graph.verify import find_ring
-from amp_tf.graph.view import GraphView
+from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.table import READ_OPS
 from amp_tf.rewriting.form import Form
@@ -112,7 +112,7 @@ def find_frames(view: GraphView, links: Links) -> Frames | None:
     included; what runs in between is its frame, and frames lie in each other as loops do. Source of the method:
     ``BuildControlFlowInfo`` of core/graph/control_flow.cc (TensorFlow 2.21).
     """
-    readers = readers_of(view.node_count, links)
+    neighbours = Adjacency.of_links(links, view.node_count)
     of = [OUTSIDE] * view.node_count
     for _, reader in links:
         of[reader] = _UNKNOWN
@@ -137,7 +137,7 @@ def find_frames(view: GraphView, links: Links) -> Frames | None:
             after = around[frame]
         else:
             after = frame
-        for reader in readers[node]:
+        for reader in neighbours.fanouts(node):
             if of[reader] == _UNKNOWN:
                 of[reader] = after
                 ready.append(reader)
@@ -204,11 +204,9 @@ class LoopRead(NamedTuple):
     """A read in a loop that may be done before it.
 
     Attributes:
-        node: the ReadVariableOp.
         entry: the Enter through which the handle comes.
         after: what the early read waits for: all that any Enter of its loop reads or waits for, because the late read
             came after one of them.
-        readers: who may get the early read's value.
     """
 
     node: Node
@@ -234,20 +232,13 @@ def _reads_behind_enters(view: GraphView) -> set[Node]:
 
 
 class _Search:
-    """What the nodes of a graph with loops read, wait for, and run after.
-
-    Args:
-        form: the graph.
-        reads: the reads in its loops.
-        controls: its control edges.
-        frames: its frames.
-    """
+    """What the nodes of a graph with loops read, wait for, and run after."""
 
     def __init__(self, form: Form, reads: Collection[Node], controls: Links, frames: Frames) -> None:
         view = self._view = form.view
         self._reads, self._frames, self._controls = reads, frames, controls
         self._kept = form.obstacles.rule_of
-        self._waiting = readers_of(view.node_count, controls)
+        self._waiting = Adjacency.of_links(controls, view.node_count).fanouts
         self._loop_switches = {
             node
             for condition in view.nodes_with(table.LOOP_CONDITIONS)
@@ -269,9 +260,11 @@ class _Search:
                 for reader, position in self._view.readers(read)
                 if self._view.ops[reader] not in table.CONTROL_FLOW and reader in gated and reader not in self._kept
             )
-            if readers and entry not in self._kept and self._lets_pass(entry, read):
+            is_constant, loop = value_of(self._view.protos[entry], "is_constant").b, self._frames.entered[entry]
+            may_move = is_constant and loop not in self._written and entry not in self._kept
+            if readers and may_move and self._view.devices[entry] == self._view.devices[read]:
                 handle, _ = self._view.inputs(entry)[0]
-                waits = after[self._frames.entered[entry]] - {handle}
+                waits = after[loop] - {handle}
                 by_name = sorted(waits, key=self._view.names.__getitem__)  # so that the order of nodes does not matter
                 found.append(LoopRead(read, entry, tuple(by_name), readers))
         return found
@@ -314,7 +307,7 @@ class _Search:
                 continue
             data = [reader for reader, _ in self._view.readers(node)]
             ready += [reader for reader in data if self._lets_through(reader, missing)]
-            ready += [reader for reader in self._waiting[node] if view.ops[reader] not in table.CONTROL_FLOW]
+            ready += [reader for reader in self._waiting(node) if view.ops[reader] not in table.CONTROL_FLOW]
         return found
 
     def _in_branches(self) -> set[int]:
@@ -331,15 +324,8 @@ class _Search:
                 continue
             found.add(node)
             ready += [reader for reader, _ in self._view.readers(node)]
-            ready += self._waiting[node]
+            ready += self._waiting(node)
         return found
-
-    def _lets_pass(self, enter: Node, read: Node) -> bool:
-        """Whether a read may move out of the loop that an Enter leads into."""
-        view = self._view
-        is_written = self._frames.entered[enter] in self._written
-        is_constant: bool = value_of(view.protos[enter], "is_constant").b
-        return not is_written and view.devices[enter] == view.devices[read] and is_constant
 
     def _lets_through(self, node: Node, missing: dict[int, int]) -> bool:
         """Whether a node runs in proper iterations alone if one more of its inputs does; a Merge needs that of all."""

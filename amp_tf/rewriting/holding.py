@@ -22,7 +22,7 @@ That is done for casts to float32, because what they are made from is smaller, a
 weight, or what is read in its own type as late. Values stay the same to the last bit; a cast more is the price.
 
 No ring comes about: what is waited for waits for nothing new, and comes before all that stays and reads what waits, by
-the times of :mod:`amp_tf.graph.lifetimes`. What stands behind a branch or in a loop is left alone, for one side of it
+the times of :mod:`amp_tf.graph.sizes`. What stands behind a branch or in a loop is left alone, for one side of it
 may never run. So are ops with a state, what reads TF1's reference variables, which change in place, what is fetched,
 and functions, because what XLA compiles is scheduled by XLA. Dropped where nothing becomes 16 bit.
 """
@@ -39,9 +39,8 @@ import numpy as np
 from amp_tf.graph.algorithms import connected
 from amp_tf.graph.datatypes import SIZES, Indices, Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait
-from amp_tf.graph.lifetimes import LONG, Lifetimes
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames
-from amp_tf.graph.sizes import element_count, shape_of
+from amp_tf.graph.sizes import LONG, Lifetimes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import BROADCASTING, WITHOUT_WAITING
 from amp_tf.rewriting.form import Form

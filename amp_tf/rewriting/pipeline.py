@@ -9,7 +9,6 @@ import gc
 import importlib
 import itertools
 import operator
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,8 +29,7 @@ from amp_tf.reporting.figures import GraphReport
 from amp_tf.reporting.schema import RewriteReport
 from amp_tf.rewriting.form import Form, Job, Pass, plan_edits
 from amp_tf.rewriting.holding import delay, make_late
-from amp_tf.rewriting.log_files import Log
-from amp_tf.rewriting.recording import report_of
+from amp_tf.rewriting.recording import Log, report_of
 from amp_tf.rewriting.sharing import find_narrow_units, part_lists, share_reads
 from amp_tf.rewriting.splitting import split, split_in_float32
 
@@ -66,8 +64,6 @@ CORRECTIONS = (
 
 
 _clones = itertools.count()  # their numbers, so that no other function has their names
-_pausing = threading.Lock()
-_paused = [0, False]  # how many rewrites go on, and whether the collector was on before the first
 
 
 @contextlib.contextmanager
@@ -76,21 +72,16 @@ def pause_garbage_collector() -> Iterator[None]:
 
     Reading a graph makes tens of thousands of small objects, none of them in a cycle. Each few thousand start a
     collection, and in a process that holds TensorFlow and Keras a full one takes about 0.2 s, several times the rewrite
-    itself (measured with cProfile on ResNet-50's training graph). Concurrent rewrites resume it once, and only if it
-    was on.
+    itself (measured with cProfile on ResNet-50's training graph). It is turned on again by whoever found it on.
     """
-    with _pausing:
-        if not _paused[0]:
-            _paused[1] = gc.isenabled()
-            gc.disable()
-        _paused[0] += 1
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
     try:
         yield
     finally:
-        with _pausing:
-            _paused[0] -= 1
-            if not _paused[0] and _paused[1]:
-                gc.enable()
+        gc.enable()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,11 +147,17 @@ def rewrite(
     resolution = settle(config, Hardware.detect_cpu() if hardware is None else hardware)
     resolution = dataclasses.replace(resolution, stores_weights=stores_weights)
 
+    from google.protobuf.message import EncodeError
+
     def work() -> tuple[Any, list[GraphReport]]:
         if hasattr(graph, "node_def"):
             job = Job.of(config, resolution, library, names, has_preserved=True)
             return _rewrite_function(graph, job, shapes)
-        serialized = SerializedGraph(serialize(graph))
+        try:
+            serialized = SerializedGraph(graph.SerializeToString())
+        except EncodeError as error:
+            fix = "A GraphDef holds at most 2 GiB; keep large constants in variables"
+            raise GraphError(f"the graph cannot be serialized ({error})", where="rewrite(graph)", fix=fix) from error
         job = Job.of(config, resolution, serialized.library, names, has_preserved=True)
         data, reports = _rewrite_graph(serialized, job, shapes, functions)
         return parse_graph(data) if data else graph, reports
@@ -371,9 +368,7 @@ def _verify(before: GraphView, read: Callable[[], GraphView], form: Form | None 
 def graph_def_of(graph: Any, preserve: Iterable[str]) -> tuple[Any, Iterable[str]]:
     """The GraphDef of a ``tf.Graph`` or a concrete function, with its shapes, and the nodes to preserve.
 
-    Args:
-        graph: one of these, or anything else, which is given back.
-        preserve: names of nodes; those of a concrete function's inputs and outputs come on top.
+    Anything else is given back. The inputs and outputs of a concrete function are preserved, too.
     """
     if hasattr(graph, "as_graph_def"):
         return graph.as_graph_def(add_shapes=True), preserve
@@ -420,21 +415,3 @@ def check_arguments(
             fix = "Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name"
             raise wrong(f"{name!r} is not a node name, so it would preserve nothing", fix=fix)
     return frozenset(names)
-
-
-def serialize(graph: Any) -> bytes:
-    """The bytes of a GraphDef.
-
-    Raises:
-        GraphError: they are too many.
-    """
-    from google.protobuf.message import EncodeError
-
-    try:
-        return graph.SerializeToString()  # type: ignore[no-any-return]
-    except EncodeError as error:
-        raise GraphError(
-            f"the graph cannot be serialized ({error})",
-            where="rewrite(graph)",
-            fix="A GraphDef holds at most 2 GiB; keep large constants in variables",
-        ) from error

@@ -50,7 +50,7 @@ from amp_tf.graph.templates import referenced
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.ties import element_unit, handle_unit, handles_lists
+from amp_tf.painting.ties import handles_lists, list_units
 from amp_tf.rewriting.form import Form
 
 LIST_SUFFIX = "AmpTfList"  #: ends the names of new makers of lists
@@ -115,12 +115,7 @@ def _with_own_makers(form: Form, readers: Sequence[_Reader]) -> Form:
 
 
 def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str, list[Unit]]:
-    """The units that are the element types of lists which may hold 16 bit, by function.
-
-    Args:
-        paintings: of functions that call each other, by their names.
-        root: the function that others call, too.
-    """
+    """The units that are the element types of lists which may hold 16 bit, by function; others call the root, too."""
     views = [painting.view for painting in paintings.values()]
     starts = itertools.accumulate((view.unit_count for view in views), initial=0)
     bodies = dict(zip(paintings, map(_Body, views, starts), strict=True))
@@ -145,13 +140,7 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
 
 
 def _largest(candidates: Mask, lists: Indices, needed: Indices, given: Mask | None = None) -> Mask:
-    """The largest set of candidates each of which needs lists of the set, or given ones, alone.
-
-    Args:
-        candidates: of each list, whether it may be in the set.
-        lists, needed: pairs of a list and the one that it needs, which may be none that there is.
-        given: of each list, whether it is there anyway.
-    """
+    """The largest set of candidates each of which (``lists``) needs lists of the set, or given ones, alone."""
     found: Mask = candidates.copy()
     while True:
         there = np.append(found if given is None else found | given, False)
@@ -197,7 +186,7 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
             callees = [bodies[name] for name in called if name in bodies]
             if handles_lists(view.signatures[node]):
                 shown += (unit + start for unit in units if not view.slot(node, unit).is_fixed)  # in another list
-                element, handle = element_unit(view, node), handle_unit(view, node)
+                element, handle = list_units(view, node)
                 if element is not None and handle is not None:
                     elements.append((element + start, handle + start))
             elif (view.ops[node] in table.HANDING_OVER or view.ops[node] in bodies) and len(callees) == len(called):

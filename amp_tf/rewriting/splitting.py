@@ -127,12 +127,7 @@ def _stuck_products(form: Form) -> dict[Node, Sequence[_Part]]:
 
 
 class _Part(NamedTuple):
-    """A node that a fused product is split into.
-
-    Attributes:
-        step: what it computes.
-        inputs: the tensors that it reads beside the result of the part before.
-    """
+    """A node that a fused product is split into; it reads its inputs beside the result of the part before."""
 
     step: Step
     inputs: Sequence[Tensor]

@@ -103,8 +103,7 @@ class _Graph:
         for node in np.flatnonzero(is_cast).tolist():
             known = shapes.output_shapes(view.names[node])
             elements = (element_count(known[0]) if known else None) or 0
-            cost = costs.of_cast_to_f16 if casts[node] else costs.of_cast_to_float32
-            times[node] = cost(elements) * figures.runs[node]
+            times[node] = costs.of_casts(elements)[bool(casts[node])] * figures.runs[node]
         return cls(
             products=_share(figures.work[figures.is_product], is_f16[figures.is_product]),
             elements=_share(written, is_f16),

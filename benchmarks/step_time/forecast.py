@@ -75,10 +75,8 @@ def saved_ms(report: Any) -> Saved:
         is_product = found.figures.is_product
         casts = 0.0
         for cast in found.basis.casts:
-            costs = found.basis.resolution.costs
-            time = costs.of_cast_to_f16 if cast.to_f16 else costs.of_cast_to_float32
-            elements = elements_of(found.basis, cast.node, cast.port) or 0
-            casts += time(elements) * float(found.figures.runs[cast.node])
+            times = found.basis.resolution.costs.of_casts(elements_of(found.basis, cast.node, cast.port) or 0)
+            casts += times[cast.to_f16] * float(found.figures.runs[cast.node])
         parts = float((before - now)[is_product].sum()), float((before - now)[~is_product].sum()), casts
         saved[found.view.node_count, int(found.is_f16.sum())] = parts
     products, others, casts = (sum(parts) / 1e6 for parts in zip(*saved.values(), strict=True)) if saved else (0.0,) * 3

@@ -130,8 +130,8 @@ def test_a_cast_before_a_loop_is_weighed_against_all_of_its_turns():
     """The cast of the weight alone takes longer than 16 bit saves in a few turns."""
     operations = 2 * 16 * 1024 * 1024
     in_float32, in_f16 = SHIPPED.of_product("MatMul", operations, 1024 * (1024 + 2 * 16))
-    casts = SHIPPED.of_cast_to_f16(16 * 1024) + SHIPPED.of_cast_to_float32(16 * 1024)
-    enough = math.ceil(SHIPPED.of_cast_to_f16(1024 * 1024) / (in_float32 - in_f16 - casts))
+    casts = sum(SHIPPED.of_casts(16 * 1024))
+    enough = math.ceil(SHIPPED.of_casts(1024 * 1024)[1] / (in_float32 - in_f16 - casts))
     assert 2 < enough < 100
     assert _loop_of_products(2 * enough).changed
     assert not _loop_of_products(enough // 2).changed
@@ -296,7 +296,7 @@ def test_a_reason_gives_the_two_figures_that_were_weighed():
     reason = _full_reasons(_chain)["infer0"]
     elements = 512 * 512
     in_float32, in_f16 = (4 * ns for ns in SHIPPED.of_op("Sigmoid", elements))
-    around = SHIPPED.of_cast_to_float32(elements) + SHIPPED.of_cast_to_f16(elements)
+    around = sum(SHIPPED.of_casts(elements))
     assert reason.balance == Balance(pytest.approx(in_f16), pytest.approx(in_float32 + around))
     figures = f"{in_f16 / 1e3:.1f} µs with its casts, {(in_float32 + around) / 1e3:.1f} µs in float32"
     assert str(reason) == f"it would not be faster in 16 bit ({figures})"

@@ -30,8 +30,6 @@ def test_shapes_come_from_the_attribute_that_exporters_write():
     assert shapes.output_shapes("s") == [(-1, 2), (-1, 2)]
     assert shapes.output_shapes("any") == [None]
     assert shapes.output_shapes("nothing") == ()
-    assert shapes
-    assert not AttributeShapes(graph.as_graph_def().node)
 
 
 KEPT = """

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network
-from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.sizes import Lifetimes
 from amp_tf.graph.templates import Templates
 from tests.rewriting.rewritten import GraphShapes
 from tests.small_graphs import function, graph

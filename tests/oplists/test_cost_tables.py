@@ -88,8 +88,7 @@ def test_times_of_what_is_between_two_measured_sizes_lie_on_the_line_between_the
     }
     for elements, pair in each.items():
         assert table.of_op("Relu", elements) == pytest.approx(pair)
-        casts = table.of_cast_to_f16(elements) - DISPATCH, table.of_cast_to_float32(elements) - DISPATCH
-        assert casts == pytest.approx(pair)
+        assert table.of_casts(elements)[::-1] == pytest.approx([DISPATCH + time for time in pair])
     assert table.of_op("Relu", 0) == (0, 0)
 
 
@@ -119,7 +118,7 @@ def test_a_table_comes_back_from_its_file(tmp_path):
         ("not figures of a product", lambda fields: fields["products"].update(Conv2D=[[0, 1, 1], [1, 1, 1]])),
         ("no MatMul", lambda fields: fields["products"].pop("MatMul")),
         ("to_f16", lambda fields: fields.pop("to_f16")),
-        ("does not hold 7 sizes", lambda fields: fields["elements"].update(Mul=[[0.1, 0.1]])),
+        ("not times, 7 times 2", lambda fields: fields["elements"].update(Mul=[[0.1, 0.1]])),
         ("not sizes from small to large", lambda fields: fields.update(sizes=[2e6, 1e6])),
         ("not times", lambda fields: fields.update(to_f16=[0.1])),
         (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import amp_tf
-from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.reader import read_graph
+from amp_tf.graph.sizes import Lifetimes
 from amp_tf.graph.templates import Templates
 from tests.rewriting import hold_judging
 from tests.rewriting.rewritten import BF16_CPU, GraphShapes, feeds, reads, rewrite, run

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 import amp_tf
 from amp_tf.errors import GraphError, RewriteError
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.rewriting import log_files, pipeline
+from amp_tf.rewriting import pipeline, recording
 from tests.small_graphs import function, graph
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
@@ -25,12 +25,12 @@ def rewrite(proto, path, **settings):
 
 def files(folder):
     """The files by what stands before the number and the time."""
-    numbered = [path for path in folder.iterdir() if path.name != log_files.INDEX]
+    numbered = [path for path in folder.iterdir() if path.name != recording.INDEX]
     return {path.name.rpartition("_")[0].rpartition("_")[0] + "".join(path.suffixes): path for path in numbered}
 
 
 def index(folder):
-    return [line.split("\t") for line in (folder / log_files.INDEX).read_text().splitlines()]
+    return [line.split("\t") for line in (folder / recording.INDEX).read_text().splitlines()]
 
 
 def test_the_index_says_which_files_are_of_which_graph_and_way_in(tmp_path):
@@ -123,16 +123,16 @@ def test_without_a_target_the_lists_file_says_why(tmp_path):
 
 
 def test_processes_that_begin_together_do_not_overwrite_one_anothers_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_files.time, "time_ns", lambda: 0)
+    monkeypatch.setattr(recording.time, "time_ns", lambda: 0)
     for process in (1, 2):
-        monkeypatch.setattr(log_files, "_numbers", itertools.count())
-        monkeypatch.setattr(log_files.os, "getpid", lambda process=process: process)
+        monkeypatch.setattr(recording, "_numbers", itertools.count())
+        monkeypatch.setattr(recording.os, "getpid", lambda process=process: process)
         rewrite(graph(TEXT), tmp_path)
     assert len(list(tmp_path.iterdir())) == 2 * 6 + 1  # the index
 
 
 def test_a_folder_that_cannot_be_written_is_one_warning_and_the_rewrite_goes_on(tmp_path, caplog):
-    log_files._warn_once.cache_clear()
+    recording._warn_once.cache_clear()
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     for _ in range(2):
@@ -147,13 +147,13 @@ def test_a_folder_that_cannot_be_written_is_one_warning_and_the_rewrite_goes_on(
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_the_index_is_not_written_through_a_link_and_no_pipe_stops_the_program(kind, tmp_path, caplog):
     (tmp_path / "victim").write_text("kept")
-    log_files._warn_once.cache_clear()
+    recording._warn_once.cache_clear()
     folder = tmp_path / "logs"
     folder.mkdir()
     if kind == "link":
-        (folder / log_files.INDEX).symlink_to(tmp_path / "victim")
+        (folder / recording.INDEX).symlink_to(tmp_path / "victim")
     else:
-        os.mkfifo(folder / log_files.INDEX)
+        os.mkfifo(folder / recording.INDEX)
     assert rewrite(graph(TEXT), folder).changed
     assert (tmp_path / "victim").read_text() == "kept"
     assert "graphdef_preop.pb" in files(folder)
@@ -163,7 +163,7 @@ def test_the_index_is_not_written_through_a_link_and_no_pipe_stops_the_program(k
 @pytest.mark.parametrize("most_bytes", [0, 10, 200])
 def test_a_disk_that_is_full_holds_whole_files_or_none(most_bytes, tmp_path, caplog):
     """The limit stands for the disk: a write beyond it is short, and the next one fails."""
-    log_files._warn_once.cache_clear()
+    recording._warn_once.cache_clear()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
     try:
@@ -173,5 +173,5 @@ def test_a_disk_that_is_full_holds_whole_files_or_none(most_bytes, tmp_path, cap
     assert result.changed
     assert "cannot write" in caplog.text
     assert [file.name for file in tmp_path.iterdir() if not file.stat().st_size or file.suffix == ".tmp"] == []
-    if (tmp_path / log_files.INDEX).exists():
-        assert (tmp_path / log_files.INDEX).read_text().startswith("files\tway\tfunction")
+    if (tmp_path / recording.INDEX).exists():
+        assert (tmp_path / recording.INDEX).read_text().startswith("files\tway\tfunction")
