@@ -73,14 +73,8 @@ def take_step(scaler, gradient, weight):
 
 
 TRACE = [gradients(i) for i in range(4)]
-POISONED = [
-    TRACE[0],
-    poisoned(gradients(9), 0, np.nan),
-    TRACE[1],
-    TRACE[2],
-    poisoned(gradients(9), 2, -np.inf),
-    TRACE[3],
-]
+NAN, INFINITY = poisoned(gradients(9), 0, np.nan), poisoned(gradients(9), 2, -np.inf)
+POISONED = [TRACE[0], NAN, TRACE[1], TRACE[2], INFINITY, TRACE[3]]
 
 
 @pytest.mark.parametrize("mode", MODES)
