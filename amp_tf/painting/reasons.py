@@ -22,7 +22,7 @@ class Rule(enum.IntEnum):
 
     ALLOW_LIST = 1, "its op is on the allow list"
     FORCED_BY_LEVEL = 2, "the level is UNSAFE_FORCE_ALL"
-    FORCED_BY_NAME = 3, "its name matches a force_f16 rule"
+    FORCED_BY_NAME = 3, "its name matches a pattern of force_f16"
     FORCED_BY_SCOPE = 4, "it was made inside amp_tf.scope"
     BETWEEN_ALLOW = 5, "it lies between converted nodes, next to {cause}"
     AFTER_ALLOW = 6, "it directly follows the converted node {cause}"
@@ -41,7 +41,7 @@ class Rule(enum.IntEnum):
     AFTER_DENY = 104, "it uses values of the deny-list node {cause}"
     PRESERVED = 105, "it is fed, fetched or otherwise preserved"
     OTHER_DEVICE = 106, "it is on a device that is not converted"
-    KEPT_BY_NAME = 107, "its name matches a keep_float32 rule"
+    KEPT_BY_NAME = 107, "its name matches a pattern of keep_float32"
     KEPT_BY_SCOPE = 108, 'it was made inside amp_tf.scope("float32")'
     TYPE_NOT_ALLOWED = 109, "the definition of its op does not allow the 16-bit type"
     NO_KERNEL = 110, "TensorFlow has no 16-bit kernel of its op for its device"

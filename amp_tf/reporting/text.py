@@ -40,7 +40,7 @@ def why_no_node(reason: Reason) -> str:
         return str(reason)
     if reason.rule is Rule.DOES_NOT_PAY:
         return "16 bit would not be faster here, casts included (AMP_TF_PRECISION=bfloat16 converts all the same)"
-    return f"no matmul or convolution is converted, and for most of them the reason is: {reason}"
+    return f"no matmul or convolution is converted; most of them stay in float32, each because {reason}"
 
 
 def plural(count: int, noun: str) -> str:

@@ -62,7 +62,7 @@ OLD_GPU = {"precision": "auto", "hardware": Hardware(gpu_capabilities=((6, 0),))
     [
         ("x = Placeholder()\nr = Relu(x)", {}, Rule.NOTHING_TO_CONVERT, "the graph has no node that the allow list"),
         (TEXT, {"preserve": ["allow1"]}, Rule.PRESERVED, "it is fed, fetched or otherwise preserved"),
-        (TEXT, {"keep_float32": ("allow",)}, Rule.KEPT_BY_NAME, "its name matches a keep_float32 rule"),
+        (TEXT, {"keep_float32": ("allow",)}, Rule.KEPT_BY_NAME, "its name matches a pattern of keep_float32"),
         (
             TEXT,
             OLD_GPU,

@@ -105,6 +105,12 @@ CAUSES = (
         offsets=frozenset({"AddV2"}),  # x + 0.5 and later - 0.5
     ),
     Rounding(
+        "centred",
+        frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"}),
+        True,
+        "a normalization takes the mean from values that are alike, and each is rounded, once; how alike, a run knows",
+    ),
+    Rounding(
         "partial sums",
         frozenset({"AddN"}),
         True,

@@ -64,6 +64,15 @@ OFFSETS = Program(  # 0.5 less, negated, 0.5 less: what is left was rounded besi
     (Weighted((0,), "transposed"), Affine((1,), 0.1, -0.5), Affine((2,), -1.0, -0.5), Move((3,), "max pool")),
     "mean",
 )
+ALIKE = Program(  # 1 / (1 + x²) of small x
+    (Input(0.01),),
+    (
+        Weighted((0,), "dense"),
+        Elementwise((1,), "reciprocal"),
+        Normalize((2,), "batch norm"),
+        Weighted((3,), "dense"),
+    ),
+)
 INNER = Loop((1, 1), 1, 0.01, (Weighted((1,), "depthwise", has_bias=True),))
 SMALL_IN_LOOPS = Program(  # gradients below 6e-5, the normal numbers of float16, where the loss is not scaled
     (Input(),), (Loop((0, 0), 3, 0.1, (INNER,)), Weighted((1,), "transposed")), "mean"
@@ -90,8 +99,9 @@ THREE_GRADIENTS = (
         (NEAR_ONE, 0, "bfloat16", "cancelled"),
         (OFFSETS, 1058572, "bfloat16", "cancelled"),
         (THREE_GRADIENTS, 1006934, "bfloat16", "partial sums"),
+        (ALIKE, 0, "bfloat16", "centred"),
     ],
-    ids=["large", "small gradients in loops", "cancelled", "offsets", "partial sums"],
+    ids=["large", "small gradients in loops", "cancelled", "offsets", "partial sums", "centred"],
 )
 def test_a_limit_of_16_bit_is_named(program: Program, seed: int, mode: str, cause: str) -> None:
     far = [row for row in judging.rows_of([program], [seed], [mode]) if judging.is_far_off(row)]
