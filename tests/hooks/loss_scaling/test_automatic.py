@@ -46,7 +46,7 @@ def test_a_failure_in_the_hook_leaves_the_program_alone_and_says_so_once(log, mo
 
 def test_whether_losses_are_scaled_follows_from_the_devices_of_this_process():
     on_cpu = not tf.config.list_physical_devices("GPU")
-    for config, is_scaled in ((AmpConfig(precision="float16"), True), (AmpConfig(), not on_cpu)):
+    for config, is_scaled in ((AmpConfig(), not on_cpu), (AmpConfig(precision="float16"), True)):
         with installed(config):
             assert loss_scaling.runs_in_float16() is is_scaled
     assert not loss_scaling.runs_in_float16()
