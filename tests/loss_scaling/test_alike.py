@@ -78,7 +78,7 @@ def test_case_27_and_k06_an_optimizer_that_is_wrapped_is_refused_in_the_same_wor
     assert str(caught.value) == "LossScaleOptimizer: the optimizer is a LossScaleOptimizer already. Wrap it once."
 
 
-def test_settings_that_mean_nothing_are_refused_in_the_same_words(kind):
+def test_settings_that_mean_nothing_are_refused_in_the_same_words(kind: str) -> None:
     where = "LossScaler" if kind == "scaler" else "LossScaleOptimizer"
     for settings, words in (
         ({"unknown": 1}, f"{where}: there is no setting 'unknown'. The settings are: initial_scale, "),
