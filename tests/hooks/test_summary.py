@@ -47,7 +47,7 @@ def swish(x):
 @pytest.mark.parametrize(
     ("result", "is_converted", "text"),
     [
-        ("swish(x)", False, f": {Rule.NO_FUSED_KERNEL.words}"),
+        ("swish(x)", False, f"each because {Rule.NO_FUSED_KERNEL.words}"),
         ("tf.reshape(swish(x), (64, 8)) @ tf.ones((8, 8))", True, f"; 1 product left in float32: {summary.FUSED}"),
     ],
 )
