@@ -9,13 +9,9 @@ FOLDER = Path(__file__).parent / "gold"
 
 
 def check_golden(name: str, actual: str, folder: Path = FOLDER) -> None:
-    """Compares a text with the golden file of that name.
+    """Compares a text with the golden file of that name; the AssertionError shows the difference.
 
-    Where they differ, or where there is no such file yet, the text is written beside it as ``….actual`` (ignored by
-    git): look at it, and rename it if it is right.
-
-    Raises:
-        AssertionError: they differ; the message is the difference.
+    Then the text is beside it as ``….actual`` (ignored by git): look at it, and rename it if it is right.
     """
     path = folder / f"{name}.txt"
     beside = path.with_suffix(".actual")

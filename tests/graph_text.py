@@ -16,14 +16,7 @@ _INDENT = "  "
 
 
 def to_text(graph: Any) -> str:
-    """The text form of a GraphDef, with its function library, or of a FunctionDef.
-
-    Args:
-        graph: the GraphDef or FunctionDef; it is not modified.
-
-    Returns:
-        The lines, each ended by a line feed; an empty string for an empty graph.
-    """
+    """The text form of a GraphDef, with its function library, or of a FunctionDef."""
     lines = _function_lines(graph) if hasattr(graph, "node_def") else _graph_lines(graph)
     return "".join(f"{line}\n" for line in lines)
 
@@ -48,28 +41,20 @@ def _graph_lines(graph: Any) -> Iterator[str]:
 
 def _function_lines(function: Any) -> Iterator[str]:
     signature = function.signature
-    arguments = _joined(map(_argument, signature.input_arg))
-    results = _joined(map(_argument, signature.output_arg))
+    arguments, results = (
+        _joined(f"{arg.name}: {datatypes.type_name(arg.type)}" for arg in side)
+        for side in (signature.input_arg, signature.output_arg)
+    )
     attributes = "".join(f" {name}={_value(function.attr[name])}" for name in sorted(function.attr))
     yield f"function {signature.name}({arguments}) -> ({results}){attributes}"
     for node in function.node_def:
         yield _INDENT + node_to_text(node)
     for result in signature.output_arg:
-        yield f"{_INDENT}return {result.name} = {function.ret.get(result.name, '?')}"
-    for control in sorted(function.control_ret):
-        yield f"{_INDENT}return ^{function.control_ret[control]}"
-
-
-def _argument(arg: Any) -> str:
-    kind = arg.type_list_attr or arg.type_attr or datatypes.type_name(arg.type)
-    times = f"{arg.number_attr} * " if arg.number_attr else ""
-    return f"{arg.name}: {times}{kind}{'_ref' if arg.is_ref else ''}"
+        yield f"{_INDENT}return {result.name} = {function.ret[result.name]}"
 
 
 def _value(attr: Any) -> str:
     kind = attr.WhichOneof("value")
-    if kind is None:
-        return "?"
     value = getattr(attr, kind)
     if kind != "list":
         return _scalar(kind, value)
@@ -93,14 +78,10 @@ def _scalar(kind: str, value: Any) -> str:
         return str(value).lower()
     if kind == "f":
         return f"{value:.9g}"  # the shortest that tells every two float32 values apart
-    if kind == "placeholder":
-        return f"${value}"
     return str(value)
 
 
 def _shape(shape: Any) -> str:
-    if shape.unknown_rank:
-        return "[...]"
     return f"[{_joined('?' if dim.size < 0 else str(dim.size) for dim in shape.dim)}]"
 
 

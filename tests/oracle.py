@@ -35,16 +35,11 @@ DT_FLOAT, DT_HALF, DT_BFLOAT16 = 1, 19, 14
 
 
 class Mode(enum.Enum):
-    """A mode of the original pass. The value is Grappler's name for it.
+    """A mode of the original pass. The value is Grappler's name for it."""
 
-    ``BFLOAT16``: the oneDNN lists, bfloat16 on the CPU. ``CUDA_LISTS``: the CUDA lists with the CPU's float16 kernels.
-    ``CUDA``: the CUDA lists with the GPU's kernels; only the CUDA wheel has these, and there nodes without a device
-    count as being on a GPU.
-    """
-
-    BFLOAT16 = "auto_mixed_precision_onednn_bfloat16"
-    CUDA_LISTS = "auto_mixed_precision_cpu"
-    CUDA = "auto_mixed_precision"
+    BFLOAT16 = "auto_mixed_precision_onednn_bfloat16"  #: the oneDNN lists, bfloat16 on the CPU
+    CUDA_LISTS = "auto_mixed_precision_cpu"  #: the CUDA lists with the CPU's float16 kernels
+    CUDA = "auto_mixed_precision"  #: with the GPU's, of the CUDA wheel; nodes without a device count as being on a GPU
 
     @property
     def f16(self) -> int:
@@ -95,22 +90,13 @@ class Knobs:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a pass made of a graph.
-
-    Attributes:
-        graph: the rewritten graph.
-        added: how many nodes the pass added.
-        types: the DataType numbers of every type attribute of every node that was there before, by (node, attribute);
-            a single type is a tuple of one.
-        ops: the op of every node that was there before.
-        seconds: wall time of the call.
-    """
+    """What a pass made of a graph; types and ops are those of the nodes that were there before."""
 
     graph: graph_pb2.GraphDef
-    added: int
-    types: Mapping[tuple[str, str], tuple[int, ...]]
+    added: int  #: nodes
+    types: Mapping[tuple[str, str], tuple[int, ...]]  #: DataType numbers by node and attribute
     ops: Mapping[str, str]
-    seconds: float
+    seconds: float  #: wall time of the call
 
     def nodes_in(self, data_type: int) -> set[str]:
         """The nodes with at least one type attribute of that DataType."""
@@ -124,17 +110,10 @@ class OriginalFailedError(Exception):
 def run_original(
     graph_def: graph_pb2.GraphDef, mode: Mode | None, preserve: Iterable[str], knobs: Knobs | None = None
 ) -> Outcome:
-    """The graph as the C++ pass alone rewrites it.
+    """The graph as the C++ pass alone rewrites it; raises an OriginalFailedError where the pass ends with an error.
 
-    Args:
-        graph_def: the graph; it is not modified.
-        mode: which mode of the pass, or ``None`` for the same call without a pass, to subtract its time: the CUDA mode,
-            which ends at once where there is no GPU.
-        preserve: the nodes that keep their types: fetches of the graph. At least one.
-        knobs: settings; the defaults if ``None``.
-
-    Raises:
-        OriginalFailedError: the pass ended with an error.
+    ``preserve`` are the nodes that keep their types, at least one. Without a mode it is the same call without a pass,
+    to subtract its time: the CUDA mode, which ends at once where there is no GPU.
     """
     variables = (knobs or Knobs()).as_environment()
     if mode is Mode.CUDA:  # in the CPU modes a simulated GPU would attract the nodes without a device

@@ -1,11 +1,9 @@
 """Starts the Python programs of tests: as a fork of a process that has imported TensorFlow, or as a fresh process.
 
-Four fifths of what a test's process takes are TensorFlow's import. So ``start`` and ``run``, which are
-``subprocess.Popen`` and ``subprocess.run`` for Python programs, ask a zygote (``tests/zygote.py``) for a fork, in which
-arguments, environment, folder, streams, status and signals are those of a fresh process. There is one zygote for each
-environment that decides something while Python starts or TensorFlow is imported; that of programs that begin with
-``-S`` was started with it and has imported nothing. What tests the start itself, needs another Python or is about
-``fork`` says so by ``fresh``, with its reason, and gets a process of its own.
+``start`` and ``run`` are ``subprocess.Popen`` and ``subprocess.run`` for Python programs, in forks of a zygote
+(``tests/zygote.py``), with arguments, environment, folder, streams, status and signals as in a fresh process. There is
+one zygote for each environment that decides something while Python starts or TensorFlow is imported; that of programs
+with ``-S`` has imported nothing. What tests the start itself or is about ``fork`` gives its reason by ``fresh``.
 """
 
 from __future__ import annotations
@@ -78,10 +76,7 @@ def start(
 ) -> subprocess.Popen[Any]:
     """``subprocess.Popen`` of a command that begins with this Python.
 
-    Args:
-        fresh: why it has to be a process of its own; without a reason it is forked, unless the command or the options
-            ask for more than a fork can be.
-        options: Popen's.
+    Without a reason for a ``fresh`` process it is forked, unless it asks for more than a fork can be.
     """
     arguments = [os.fspath(argument) for argument in command]
     environ = EVERYWHERE | dict(os.environ if env is None else env)
@@ -154,11 +149,7 @@ class _Zygote:
             )
 
     def fork(self, program: dict[str, Any], streams: list[int]) -> tuple[int, int]:
-        """Starts a program.
-
-        Returns:
-            Its process' number, and a pipe that says how it ended.
-        """
+        """Starts a program; returns its process' number, and a pipe that says how it ended."""
         data = json.dumps(program).encode()
         end, theirs = os.pipe()
         try:

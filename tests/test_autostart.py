@@ -1,13 +1,9 @@
 """The line in amp_tf.pth: what it loads, and that it never stands in the way; and what importing amp_tf loads."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -40,7 +36,7 @@ print({{"tensorflow", "keras", "tf_keras"}} & sys.modules.keys())
 """
 
 
-def test_little_is_loaded_at_the_start_at_the_import_of_amp_tf_and_for_its_public_names(site_folder: Path) -> None:
+def test_little_is_loaded_at_the_start_at_the_import_of_amp_tf_and_for_its_public_names(site_folder):
     """Nothing before TensorFlow is imported, and then little.
 
     To import amp_tf and to read its settings imports nothing heavy, and no public name needs TensorFlow but the one
@@ -61,7 +57,7 @@ def test_little_is_loaded_at_the_start_at_the_import_of_amp_tf_and_for_its_publi
     ],
     ids=str,
 )
-def test_nothing_of_amp_tf_is_loaded_when_it_is_off(variables: dict[str, str], site_folder: Path) -> None:
+def test_nothing_of_amp_tf_is_loaded_when_it_is_off(variables, site_folder):
     code = (
         f"import tensorflow, keras, os; os.environ['OTHER'] = '1'; {LOADED}; print(os.environ.__setitem__.__module__)"
     )
@@ -75,13 +71,13 @@ def test_nothing_of_amp_tf_is_loaded_when_it_is_off(variables: dict[str, str], s
     "code",
     ["", "import tensorflow, amp_tf; amp_tf.AmpConfig.from_env()", "import tensorflow, os; os.environ[SWITCH] = '1'"],
 )
-def test_settings_that_somebody_reads_are_not_told_as_idle(code: str, site_folder: Path) -> None:
+def test_settings_that_somebody_reads_are_not_told_as_idle(code, site_folder):
     program = f"SWITCH = {running.SWITCH!r}; {code}"
     ended = running.run(["-c", program], site_folder, {"AMP_TF_PRECISION": "bfloat16"})
     assert (ended.status, "alone converts nothing" in ended.err) == (0, False)
 
 
-def test_values_and_names_that_are_wrong_are_told_together_where_the_switch_is_one_of_them(site_folder: Path) -> None:
+def test_values_and_names_that_are_wrong_are_told_together_where_the_switch_is_one_of_them(site_folder):
     misspelt = {"TF_ENABLE_AUTO_MIXED_PRECISON": "1", "AMP_TF_PRECISON": "bf16", "AMP_TF_IMAGE": "1"}
     wrong = {running.SWITCH: "on", "AMP_TF_PRECISION": "fp8"}
     program = "import sys, tensorflow; print('amp_tf may be trained with', file=sys.stderr)"
@@ -102,50 +98,7 @@ def test_values_and_names_that_are_wrong_are_told_together_where_the_switch_is_o
     assert "'fp8' is not a valid value" in lines[-1]
 
 
-def test_a_bad_value_ends_in_a_message_a_float32_program_and_a_line_at_exit(site_folder: Path) -> None:
-    program = str(running.PROGRAMS / "custom_loop.py")
-    ended = running.run([program], site_folder, {"TF_ENABLE_AUTO_MIXED_PRECISION": "maybe"})
-    plain = running.run([program], site_folder, {})
-    assert ended.result == plain.result
-    why = "TF_ENABLE_AUTO_MIXED_PRECISION: 'maybe' is not a valid value. Valid values: 1, true, 0, false"
-    assert [line for line in ended.err.splitlines() if "amp_tf" in line] == [
-        f"WARNING:absl:amp_tf: stays off, the program runs in float32: {why}.",
-        f"INFO:absl:amp_tf: 0 graphs, 0 of 0 nodes converted, 0 casts: amp_tf is off: {why}",
-    ]
-
-
-def test_start_twice_adds_one_finder_and_one_action(monkeypatch: pytest.MonkeyPatch) -> None:
-    from amp_tf.hooks import imports
-
-    finder = imports._AfterImport()
-    monkeypatch.setattr(imports, "_finder", finder)
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.setattr(sys, "modules", {k: v for k, v in sys.modules.items() if k != "tensorflow"})
-    monkeypatch.setenv("TF_ENABLE_AUTO_MIXED_PRECISION", "1")
-    monkeypatch.delenv("AMP_TF_DISABLE", raising=False)
-    for _ in range(2):
-        _amp_tf_start._start()
-    assert sys.meta_path.count(finder) == 1
-    assert [len(finder.actions[name]) for name in finder.actions] == [1]
-
-
-def test_finder_never_raises(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from amp_tf.hooks import imports
-
-    monkeypatch.setattr(imports, "after_import", None)  # a damaged installation
-    monkeypatch.setenv("TF_ENABLE_AUTO_MIXED_PRECISION", "1")
-    monkeypatch.delenv("AMP_TF_DISABLE", raising=False)
-    assert _amp_tf_start.AmpTfStart().find_spec("tensorflow") is None
-    assert capsys.readouterr().err.startswith("amp_tf: stays off: TypeError")
-
-
-def test_the_pth_is_one_line_that_python_executes() -> None:
-    line = (running.ROOT / "amp_tf.pth").read_text(encoding="ascii")
-    assert line.startswith("import ")
-    assert line.count("\n") == 1
-
-
-def test_a_start_that_fails_leaves_the_path_as_it_was(tmp_path: Path) -> None:
+def test_a_start_that_fails_leaves_the_path_as_it_was(tmp_path):
     (tmp_path / "amp_tf.pth").write_bytes((running.ROOT / "amp_tf.pth").read_bytes())
     (tmp_path / "_amp_tf_start.py").write_text("1 / 0\n")
     code = f"import site, sys; before = list(sys.path); site.addsitedir({str(tmp_path)!r}); print(before, sys.path)"
@@ -156,7 +109,7 @@ def test_a_start_that_fails_leaves_the_path_as_it_was(tmp_path: Path) -> None:
     assert after == [*before, str(tmp_path)]
 
 
-def test_it_knows_every_switch() -> None:
+def test_it_knows_every_switch():
     assert list(_amp_tf_start.SWITCHES) == list(config.SWITCH_VARS) == SWITCHES
     assert _amp_tf_start.DISABLE == config.DISABLE_VAR
     ours = [row.name for row in config.ENV_VARS if row.name.startswith("AMP_TF_") and row.field]
@@ -167,9 +120,7 @@ def test_it_knows_every_switch() -> None:
 FINDERS = "import sys; print([type(finder).__name__ for finder in sys.meta_path].count('AmpTfStart'))"
 
 
-def read_pth(
-    tmp_path: Path, code: str, *, has_package: bool = True, switch: str = ""
-) -> subprocess.CompletedProcess[str]:
+def read_pth(tmp_path, code, *, has_package=True, switch=""):
     """Runs code in a Python that read amp_tf.pth twice, as ``site`` does, in a site folder of its own."""
     for name in ("amp_tf.pth", "_amp_tf_start.py"):
         (tmp_path / name).write_bytes((running.ROOT / name).read_bytes())
@@ -183,7 +134,7 @@ def read_pth(
 
 
 @pytest.mark.parametrize(("name", "switch"), [("keras", ""), ("keras", "1"), ("tf_keras", "1")])
-def test_an_import_that_is_noticed_finds_the_module_or_fails_as_ever(name: str, switch: str, tmp_path: Path) -> None:
+def test_an_import_that_is_noticed_finds_the_module_or_fails_as_ever(name, switch, tmp_path):
     for found in (name, "tensorflow"):
         (tmp_path / f"{found}.py").write_text("value = 3\n")
     (missing,) = {"keras", "tf_keras"} - {name}
@@ -205,7 +156,7 @@ import tensorflow; print(tensorflow.value); {LOADED}
     assert switch or ended.stderr == ""  # this TensorFlow is a fake, and absl is not there
 
 
-def test_a_switch_that_is_set_later_loads_it_once(tmp_path: Path) -> None:
+def test_a_switch_that_is_set_later_loads_it_once(tmp_path):
     """What ``os.environ`` is given afterwards is the package's to follow."""
     (tmp_path / "tensorflow.py").write_text("")
     code = f"""
@@ -225,9 +176,7 @@ print(switch.is_enabled(), switch._switch.active.config.precision)
 
 
 @pytest.mark.parametrize("when", ["before", "later"])
-def test_a_pth_without_its_package_says_so_once_it_is_asked_for_and_lets_tensorflow_in(
-    when: str, tmp_path: Path
-) -> None:
+def test_a_pth_without_its_package_says_so_once_it_is_asked_for_and_lets_tensorflow_in(when, tmp_path):
     """Such as an editable installation whose checkout was moved away."""
     (tmp_path / "tensorflow.py").write_text("value = 3\n")
     code = (
@@ -244,7 +193,7 @@ FOREIGN = "print('foreign', __name__)\n"
 
 
 @pytest.fixture(scope="module")
-def folder_of_others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder_of_others(tmp_path_factory):
     """A current folder with a package and a module of our names."""
     folder = tmp_path_factory.mktemp("others")
     (folder / "amp_tf" / "hooks").mkdir(parents=True)
@@ -261,9 +210,7 @@ def folder_of_others(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("installed", {"AMP_TF_PRECISON": "bf16"}),
     ],
 )
-def test_what_has_our_names_in_the_current_folder_is_not_run(
-    layout: str, variables: dict[str, str], folder_of_others: Path, tmp_path: Path
-) -> None:
+def test_what_has_our_names_in_the_current_folder_is_not_run(layout, variables, folder_of_others, tmp_path):
     site_folder = tmp_path / "site"
     site_folder.mkdir()
     (site_folder / "amp_tf.pth").write_bytes((running.ROOT / "amp_tf.pth").read_bytes())
@@ -287,20 +234,20 @@ def test_what_has_our_names_in_the_current_folder_is_not_run(
     assert os.path.realpath(package) == os.path.realpath(expected)
 
 
-def test_a_tool_is_loaded_only_where_it_is_asked_for() -> None:
+def test_a_tool_is_loaded_only_where_it_is_asked_for():
     is_loaded = "print(any(name.startswith('amp_tf.tools') for name in sys.modules))"
     code = f"import sys, keras, amp_tf; amp_tf.enable(); {is_loaded}; amp_tf.enable(watchdog=True); {is_loaded}"
     ended = processes.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["False", "True"]
 
 
-def test_every_public_name_is_found_and_listed() -> None:
+def test_every_public_name_is_found_and_listed():
     assert set(amp_tf.__all__) <= set(dir(amp_tf))
     for name in amp_tf.__all__:
         assert getattr(amp_tf, name).__name__.rpartition(".")[2] == name
 
 
-def test_an_unknown_name_is_refused_with_the_names_that_exist() -> None:
+def test_an_unknown_name_is_refused_with_the_names_that_exist():
     with pytest.raises(AttributeError) as caught:
         amp_tf.rewrit  # noqa: B018  the access is the test
     assert str(caught.value) == (

@@ -1,16 +1,12 @@
 """Case 34 and K12: the scale is seen, also in TensorBoard, skips are told, and a stuck training says why."""
 
-from __future__ import annotations
-
 import csv
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 
 import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
@@ -50,22 +46,17 @@ class Clock:
         return self.now
 
 
-def test_case_34_history_and_csv_show_scale_and_skipped_steps(library, tmp_path):
+def test_case_34_history_csv_and_the_progress_bar_show_scale_and_skipped_steps(library, tmp_path, capsys):
     model = make_model(library)
-    callbacks = [LossScaleMonitor(), library.callbacks.CSVLogger(tmp_path / "log.csv")]
-    history = model.fit(poisoned([1, 5]), Y, batch_size=8, epochs=2, verbose=2, shuffle=False, callbacks=callbacks)
+    callbacks = [LossScaleMonitor(every=1), library.callbacks.CSVLogger(tmp_path / "log.csv")]
+    given = {"batch_size": 8, "epochs": 2, "verbose": 1, "shuffle": False}
+    history = model.fit(poisoned([1, 5]), Y, callbacks=callbacks, **given)
     assert history.history["loss_scale"] == [2.0**13, 2.0**11]
     assert history.history["skipped_steps"] == [2.0, 4.0]
     rows = list(csv.DictReader((tmp_path / "log.csv").open()))
     assert [float(row["loss_scale"]) for row in rows] == [2.0**13, 2.0**11]
-
-
-def test_case_34_the_progress_bar_shows_scale_and_skipped_steps(library, capsys):
-    make_model(library).fit(
-        poisoned([1, 5]), Y, batch_size=8, verbose=1, shuffle=False, callbacks=[LossScaleMonitor(every=1)]
-    )
-    last = capsys.readouterr().out.split("10/10")[-1]
-    shown = dict(part.split(": ") for part in last.split(" - ") if part.count(": ") == 1)
+    first_epoch = capsys.readouterr().out.partition("Epoch 2/2")[0].split("10/10")[-1]
+    shown = dict(part.split(": ") for part in first_epoch.split(" - ") if part.count(": ") == 1)
     # tf_keras shows the mean over the epoch of everything that is no metric of the model.
     expected = (2.0**13, 2.0) if library is keras else (pytest.approx(13405.0909), pytest.approx(1.4545))
     assert (float(shown["loss_scale"]), float(shown["skipped_steps"])) == expected
@@ -134,10 +125,15 @@ def test_action_log_lets_training_go_on_and_complains_once(library, log):
     assert model.optimizer.status().steps == 10
 
 
-def test_a_model_without_loss_scale_trains_as_ever(library):
+@pytest.mark.parametrize("has_status", [False, True])
+def test_a_model_without_loss_scale_trains_as_ever(library, has_status):
+    class Tracked(library.optimizers.SGD):
+        def status(self):
+            return "fine"
+
     model = make_model(library)
-    model.compile("sgd", "mse")
-    history = model.fit(X, Y, verbose=0, callbacks=[LossScaleMonitor()], validation_data=(X, Y))
+    model.compile(Tracked(0.01) if has_status else "sgd", "mse")
+    history = model.fit(X, Y, verbose=0, callbacks=[LossScaleMonitor(every=1)], validation_data=(X, Y))
     assert "loss_scale" not in history.history
     model.predict(X, verbose=0, callbacks=[LossScaleMonitor()])
 
@@ -147,9 +143,7 @@ def test_a_model_without_loss_scale_trains_as_ever(library):
     [
         ({"action": "ignore"}, "LossScaleMonitor.action: 'ignore' is not a valid value. Valid values: raise, log."),
         ({"max_skips": 0}, "LossScaleMonitor.max_skips: 0 is not a valid value. Valid values: integers from 1."),
-        ({"max_skips": "a"}, "LossScaleMonitor.max_skips: 'a' is not a valid value. Valid values: integers from 1."),
         ({"min_seconds": "a"}, "LossScaleMonitor.min_seconds: 'a' is not a valid value. Valid values: numbers."),
-        ({"every": 1.5}, "LossScaleMonitor.every: 1.5 is not a valid value. Valid values: integers from 1."),
         (
             {"ranges": "runs/a"},
             "LossScaleMonitor.ranges: there is no such setting any more. Use amp-tf compare -- python train.py: each "
@@ -164,17 +158,6 @@ def test_a_bad_setting_is_refused(settings, text):
     assert str(error.value) == text
     with pytest.raises(ConfigError, match=r"LossScaleMonitor\.log_dir"):
         LossScaleMonitor(log_dir=3)
-
-
-def test_an_optimizer_of_somebody_else_that_has_a_status_is_left_alone(library):
-    class Tracked(library.optimizers.SGD):
-        def status(self):
-            return "fine"
-
-    model = library.Sequential([library.layers.Input((4,)), library.layers.Dense(1)])
-    model.compile(Tracked(0.01), "mse")
-    history = model.fit(X, Y, verbose=0, callbacks=[LossScaleMonitor(every=1)])
-    assert "loss_scale" not in history.history
 
 
 @pytest.fixture
@@ -233,7 +216,7 @@ def test_the_models_of_one_program_are_told_apart_also_where_one_got_the_place_o
 ROWS = np.random.RandomState(0).randn(64, 4).astype("float32")
 
 
-def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+def scalars(folder):
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     found = event_accumulator.EventAccumulator(str(folder), size_guidance={"tensors": 0})
     found.Reload()
@@ -245,7 +228,6 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-@pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_the_loss_scale_and_skipped_steps_are_curves_over_batches(library, tmp_path):
     x = ROWS.copy()
     x[3 * 8] = np.nan

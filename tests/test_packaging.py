@@ -1,7 +1,5 @@
 """The package as pip builds, installs and removes it, with no C compiler on PATH and no TensorFlow."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -27,7 +25,7 @@ ELF_MACHINE = {"x86_64": 62, "aarch64": 183}  # e_machine of the ELF header
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkout(tmp_path_factory):
     """What a clone holds, so that the build leaves nothing behind in this checkout."""
     folder = tmp_path_factory.mktemp("checkout")
     names = ["setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "CHANGELOG.md", "README.md", *AT_ROOT]
@@ -40,7 +38,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environ(tmp_path_factory):
     """An environment without a C compiler, on which amp_tf's variables and other checkouts have no effect."""
     empty = tmp_path_factory.mktemp("no-compiler")
     keep = {name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name and "AMP_TF" not in name}
@@ -50,7 +48,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) -> Path:
+def python(tmp_path_factory, environ):
     """A Python of a new virtual environment, with the build requirements, so that they are unpacked only once."""
     folder = tmp_path_factory.mktemp("venv")
     venv.create(folder, symlinks=True)
@@ -59,7 +57,7 @@ def python(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) ->
     return python
 
 
-def pip(python: Path, environ: dict[str, str], *arguments: str) -> None:
+def pip(python, environ, *arguments):
     """Runs this environment's pip for another Python."""
     command = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", *arguments]
     ended = processes.run(command, env=environ, capture_output=True, text=True)
@@ -86,7 +84,7 @@ backend.build_wheel(f"{folder}/again")
 
 
 @pytest.fixture(scope="module")
-def built(python: Path, checkout: Path, environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(python, checkout, environ, tmp_path_factory):
     """A folder for each architecture's wheel, and what one process said; ``scripts/test_wheel`` lets pip build."""
     folder = tmp_path_factory.mktemp("built")
     with (folder / "said.txt").open("w") as said:
@@ -95,16 +93,16 @@ def built(python: Path, checkout: Path, environ: dict[str, str], tmp_path_factor
 
 
 @pytest.fixture(scope="module")
-def wheel(built: Path) -> Path:
+def wheel(built):
     return wheel_in(built / "x86_64")
 
 
-def wheel_in(folder: Path) -> Path:
+def wheel_in(folder):
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
-def test_builds_leave_nothing_in_the_checkout(built: Path, checkout: Path) -> None:
+def test_builds_leave_nothing_in_the_checkout(built, checkout):
     for folder in (checkout, built / "source"):
         left = {path.name for path in folder.iterdir()}
         assert "setup.py" in left
@@ -113,17 +111,17 @@ def test_builds_leave_nothing_in_the_checkout(built: Path, checkout: Path) -> No
         assert not list(folder.rglob("*.so"))
 
 
-def machines(wheel: Path) -> set[int]:
+def machines(wheel):
     with zipfile.ZipFile(wheel) as archive:
         return {int.from_bytes(archive.read(name)[18:20], "little") for name in LIBRARIES}
 
 
-def test_the_wheel_is_for_every_python_and_manylinux2014(wheel: Path) -> None:
+def test_the_wheel_is_for_every_python_and_manylinux2014(wheel):
     assert wheel.name.split("-", 2)[2] == "py3-none-manylinux2014_x86_64.whl"
     assert machines(wheel) == {ELF_MACHINE["x86_64"]}
 
 
-def test_the_wheel_holds_the_libraries_and_lists_the_switch_at_its_root(wheel: Path) -> None:
+def test_the_wheel_holds_the_libraries_and_lists_the_switch_at_its_root(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         assert archive.testzip() is None
@@ -134,7 +132,7 @@ def test_the_wheel_holds_the_libraries_and_lists_the_switch_at_its_root(wheel: P
     assert len(names) == len(set(names))
 
 
-def test_the_libraries_need_no_newer_glibc_than_manylinux2014(wheel: Path) -> None:
+def test_the_libraries_need_no_newer_glibc_than_manylinux2014(wheel):
     with zipfile.ZipFile(wheel) as archive:
         for name in LIBRARIES:
             wanted = {part.split(b"\0")[0] for part in archive.read(name).split(b"GLIBC_")[1:]}
@@ -143,7 +141,7 @@ def test_the_libraries_need_no_newer_glibc_than_manylinux2014(wheel: Path) -> No
             assert max(versions) <= (2, 17)
 
 
-def test_an_architecture_can_be_asked_for_and_another_is_refused_with_the_valid_ones(built: Path) -> None:
+def test_an_architecture_can_be_asked_for_and_another_is_refused_with_the_valid_ones(built):
     wheel = wheel_in(built / "aarch64")
     assert wheel.name.endswith("-py3-none-manylinux2014_aarch64.whl")
     assert machines(wheel) == {ELF_MACHINE["aarch64"]}
@@ -154,16 +152,14 @@ def test_an_architecture_can_be_asked_for_and_another_is_refused_with_the_valid_
     )
 
 
-def test_the_source_distribution_builds_the_same_wheel(built: Path, wheel: Path) -> None:
+def test_the_source_distribution_builds_the_same_wheel(built, wheel):
     with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(wheel_in(built / "again")) as second:
         assert set(second.namelist()) == set(first.namelist())
         for library in LIBRARIES:
             assert second.read(library) == first.read(library)
 
 
-def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(
-    wheel: Path, checkout: Path, python: Path, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(wheel, checkout, python, environ, tmp_path):
     """From a wheel, and in its place the checkout, editable, which is built once more meanwhile.
 
     From a folder with an empty package of the same name, which is first on the path. A program may start, in another

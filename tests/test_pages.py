@@ -18,7 +18,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -81,18 +80,18 @@ AFTER = {
 }
 
 
-def blocks(page: str) -> Iterator[tuple[str, str, str]]:
+def blocks(page):
     """Language, what else the first line says, and text."""
     yield from FENCED.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
-def commands(text: str) -> list[str]:
+def commands(text):
     lines = text.replace("\\\n", " ").splitlines()
     return [" ".join(shlex.split(line, comments=True, posix=False)) for line in lines if line.strip()]
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory):
     """A folder with what the commands name."""
     folder = tmp_path_factory.mktemp("models")
     (text,) = [text for _, about, text in blocks(MODEL) if about == "file: train.py"]
@@ -107,7 +106,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page))])
-def test_a_page_does_what_it_says(page: str, models: Path, tmp_path: Path) -> None:
+def test_a_page_does_what_it_says(page, models, tmp_path):
     shutil.copytree(models, tmp_path, dirs_exist_ok=True)
     program = []
     for language, about, text in blocks(page):
@@ -135,7 +134,7 @@ def test_a_page_does_what_it_says(page: str, models: Path, tmp_path: Path) -> No
         assert "all blocks ran" in ended.stdout
 
 
-def check_session(text: str, status: int, folder: Path) -> None:
+def check_session(text, status, folder):
     """Runs the commands of a console, each of which must print what stands below it."""
     first, *parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
     assert not first, f"a console begins with a command, not with {first!r}"
@@ -146,7 +145,7 @@ def check_session(text: str, status: int, folder: Path) -> None:
         assert re.search(pattern(said), ended.stdout, re.MULTILINE), f"{command}\n{said}\nbut it says\n{ended.stdout}"
 
 
-def pattern(said: str) -> str:
+def pattern(said):
     """A regular expression for an output."""
     lines = []
     for line in said.splitlines():
@@ -159,7 +158,7 @@ def pattern(said: str) -> str:
 _ended: dict[str, subprocess.CompletedProcess[str]] = {}
 
 
-def start(command: str | list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def start(command, folder, **variables):
     """Runs a command, or Python with arguments; what it prints is in one stream.
 
     What writes no file says the same on each page, and runs once.
@@ -169,7 +168,7 @@ def start(command: str | list[str], folder: Path, **variables: str) -> subproces
     return _ended.get(command) or _ended.setdefault(command, _start(command, folder))
 
 
-def _start(command: str | list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def _start(command, folder, **variables):
     words = shlex.split(command) if isinstance(command, str) else ["python", *command]
     while SETTING.match(words[0]):
         name, _, variables[name] = words.pop(0).partition("=")
@@ -189,7 +188,7 @@ def _start(command: str | list[str], folder: Path, **variables: str) -> subproce
     )
 
 
-def test_pages_are_short() -> None:
+def test_pages_are_short():
     """Without what scripts make."""
     limits = {"README.md": 1200, "CONTRIBUTING.md": 3000, "benchmarks/README.md": 3000, "docker/README.md": 900}
     words = {page: len(MADE.sub("", (ROOT / page).read_text(encoding="utf-8")).split()) for page in PAGES}
@@ -198,7 +197,7 @@ def test_pages_are_short() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page: str) -> None:
+def test_every_link_leads_somewhere(page):
     path = ROOT / page
     for link in LINK.findall(FENCED.sub("", path.read_text(encoding="utf-8"))):
         name, _, anchor = link.partition("#")
@@ -209,12 +208,12 @@ def test_every_link_leads_somewhere(page: str) -> None:
         assert not anchor or anchor in anchors, link
 
 
-def test_every_page_is_in_the_index() -> None:
+def test_every_page_is_in_the_index():
     index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
     assert [page for page in DOCS if page != "docs/README.md" and f"]({page.removeprefix('docs/')}" not in index] == []
 
 
-def source_of(program: str) -> str:
+def source_of(program):
     """A program's text, with its neighbours' where it is a module of a package of ``benchmarks/``; empty for none."""
     name = program if program.startswith((".", "scripts/")) or "/" in program else program.replace(".", "/")
     path = next((path for path in (ROOT / f"{name}.py", ROOT / name) if path.exists()), None)
@@ -227,7 +226,7 @@ def source_of(program: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_program_in_a_sentence_is_there_and_has_the_options_that_are_named(page: str) -> None:
+def test_every_program_in_a_sentence_is_there_and_has_the_options_that_are_named(page):
     text = FENCED.sub(r"`\3`", (ROOT / page).read_text(encoding="utf-8"))
     wrong = []
     for quoted in re.findall(r"`[^`]+`", text):
@@ -240,7 +239,7 @@ def test_every_program_in_a_sentence_is_there_and_has_the_options_that_are_named
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_amp_tf_command_in_a_sentence_has_the_options_that_are_named(page: str) -> None:
+def test_every_amp_tf_command_in_a_sentence_has_the_options_that_are_named(page):
     text = FENCED.sub("", (ROOT / page).read_text(encoding="utf-8"))
     (subcommands,) = [action for action in parser()._actions if action.dest == "command_name"]
     assert isinstance(subcommands.choices, dict)
@@ -251,7 +250,7 @@ def test_every_amp_tf_command_in_a_sentence_has_the_options_that_are_named(page:
 
 
 @pytest.mark.slow
-def test_the_start_of_python_is_measured(tmp_path: Path) -> None:
+def test_the_start_of_python_is_measured(tmp_path):
     ended = processes.run(
         [sys.executable, ROOT / "benchmarks/interpreter_start.py", "--starts", "2"],
         fresh="it measures the start",
@@ -265,7 +264,7 @@ def test_the_start_of_python_is_measured(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stdout
 
 
-def test_a_benchmark_that_a_page_names_is_run_by_a_test() -> None:
+def test_a_benchmark_that_a_page_names_is_run_by_a_test():
     text = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", *DOCS))
     tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     named = set(re.findall(r"benchmarks[./](\w+)(?:\.py)?[ `]", text))

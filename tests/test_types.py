@@ -1,7 +1,5 @@
 """What a type checker says to users."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -32,7 +30,7 @@ amp_tf.LossScaleOptimizer(None, dynamic="no")  # wrong
 """
 
 
-def test_mistakes_are_found_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_found_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)  # where the settings and the cache of mypy are
     (tmp_path / "program.py").write_text(PROGRAM)
     out, err, _ = api.run(["--strict", str(tmp_path / "program.py")])

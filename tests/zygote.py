@@ -161,11 +161,7 @@ class Zygote:
 
 
 def become(program: dict[str, Any]) -> None:
-    """Makes this process what Python makes of a command line before the program's first line.
-
-    Args:
-        program: the ``arguments`` of Python, ``environ``, ``folder`` and ``start_new_session``.
-    """
+    """Makes this process what Python makes of a command line before the program's first line."""
     if program["start_new_session"]:
         os.setsid()
     os.chdir(program["folder"])

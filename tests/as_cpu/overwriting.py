@@ -56,11 +56,7 @@ def library(tensorflow: Path) -> ctypes.CDLL:
 
 
 def function(of: ctypes.CDLL, name: str) -> ctypes._NamedFuncPointer:
-    """The function by its name in the library.
-
-    Raises:
-        OverwritingError: there is none.
-    """
+    """The function by its name in the library; an OverwritingError if there is none."""
     try:
         found = getattr(of, name)
     except AttributeError:
@@ -70,11 +66,7 @@ def function(of: ctypes.CDLL, name: str) -> ctypes._NamedFuncPointer:
 
 
 def overwrite(of: ctypes.CDLL, name: str, code: bytes) -> bytes:
-    """Puts machine code in the place of a function's first bytes, and returns these.
-
-    Raises:
-        OverwritingError: there is no such function, or this system lets nobody write to code.
-    """
+    """Puts machine code in the place of a function's first bytes, and returns these; or an OverwritingError."""
     address = ctypes.cast(function(of, name), ctypes.c_void_p).value
     assert address is not None
     libc = ctypes.CDLL(None, use_errno=True)

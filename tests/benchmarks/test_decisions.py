@@ -1,7 +1,5 @@
 """The table of decisions: what is read from a rewritten graph, and what the check says of a change."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

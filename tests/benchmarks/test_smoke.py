@@ -1,7 +1,5 @@
 """One small run of each benchmark that has no test file of its own."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json
@@ -10,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -50,7 +47,7 @@ FIGURES = r" \| .*\d\.\d"  # a row of a table with a figure
 
 
 @pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked(monkeypatch):
     """The processes that a benchmark starts are forks; not those of which it takes the memory."""
     monkeypatch.setattr(subprocess, "Popen", processes.start)
 
@@ -79,7 +76,7 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
         ("step_time.profile", f"wide_mlp {TINY} --modes float32,amp_tf --rows 100 --turns 1", r"\| Cast \|.*\(\d+\)"),
     ],
 )
-def test_a_command_prints_its_figures(module, arguments, said, capfd, monkeypatch, tmp_path) -> None:
+def test_a_command_prints_its_figures(module, arguments, said, capfd, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
     arguments = [word.replace("~", " ").replace("FILE", str(tmp_path / "file")) for word in arguments.split()]
@@ -99,7 +96,7 @@ def test_a_command_prints_its_figures(module, arguments, said, capfd, monkeypatc
         ("rewrite_time synthetic-1k --rounds 1 --json --cache FILE", r'"nodes": 992', "TensorFlow logs more"),
     ],
 )
-def test_a_process_prints_its_figures(arguments: str, said: str, fresh: str, tmp_path: Path) -> None:
+def test_a_process_prints_its_figures(arguments, said, fresh, tmp_path):
     module, *words = arguments.replace("FILE", str(tmp_path / "file")).split()
     command = [sys.executable, "-m", f"benchmarks.{module}", *words]
     ended = processes.run(command, fresh=fresh, cwd=ROOT, capture_output=True, text=True, timeout=550)
@@ -110,7 +107,7 @@ MODULES = (economy, folding, fusions, hoisting, paint, planning, xla)
 
 
 @pytest.mark.parametrize("part", parts.PARTS)
-def test_a_part_is_found_where_the_ablation_takes_it_out(part: str) -> None:
+def test_a_part_is_found_where_the_ablation_takes_it_out(part):
     before = [dict(vars(module)) for module in MODULES]
     try:
         parts.remove(part)
@@ -127,7 +124,7 @@ def test_a_part_is_found_where_the_ablation_takes_it_out(part: str) -> None:
 
 
 @pytest.mark.usefixtures("forked")
-def test_another_checkout_is_at_work_or_its_row_says_that_it_is_not(tmp_path: Path) -> None:
+def test_another_checkout_is_at_work_or_its_row_says_that_it_is_not(tmp_path):
     """A copy of the package stands for the checkout; from a folder without one, today's would be imported."""
     shutil.copytree(ROOT / "amp_tf", tmp_path / "copy" / "amp_tf")
     shutil.copy(ROOT / "_amp_tf_start.py", tmp_path / "copy")
@@ -146,14 +143,14 @@ def test_another_checkout_is_at_work_or_its_row_says_that_it_is_not(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_process_tells_its_rewrites_apart() -> None:
+def test_a_process_tells_its_rewrites_apart():
     options = {"model": "ncf", "way": "predict", "size": "tiny", "batch": None, "precision": "bfloat16"}
     taken = first_step.measure({**options, "mode": "amp_tf"}, modes("bfloat16")["amp_tf"])
     assert 0 < taken.rewrite_ms < taken.total_ms
 
 
 @pytest.mark.slow
-def test_exports_are_float32_and_answer_as_the_model_does(tmp_path: Path) -> None:
+def test_exports_are_float32_and_answer_as_the_model_does(tmp_path):
     """In processes of their own: what TFLite's converter writes in a fork has no signatures."""
     formats = ("keras", "h5", "weights", "export", "module", "tflite", "tflite16")
     environ = running.environment(tmp_path, ON | {"AMP_TF_PRECISION": "bfloat16"})
@@ -168,12 +165,12 @@ def test_exports_are_float32_and_answer_as_the_model_does(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("forked")
 @pytest.mark.skipif(not Hardware.detect_cpu().cpu_gains, reason="auto converts nothing on this CPU")
-def test_a_wide_product_is_expected_to_save_time() -> None:
+def test_a_wide_product_is_expected_to_save_time():
     saved = forecast.expect("autoencoder", "predict")
     assert 0.1 < saved.total < saved.products < 100
 
 
-def test_the_ops_that_are_called_inaccurate_are_those_that_the_table_shows_to_be() -> None:
+def test_the_ops_that_are_called_inaccurate_are_those_that_the_table_shows_to_be():
     written = kernel_accuracy.WRITTEN.read_text(encoding="utf-8")
     # what is absolute is painted deny wherever it is
     assert kernel_accuracy.inaccurate(written) - table.ABSOLUTE == table.INACCURATE
@@ -184,13 +181,13 @@ def test_the_ops_that_are_called_inaccurate_are_those_that_the_table_shows_to_be
     assert all(row.is_exact for row in rows if row.op == "Maximum")
 
 
-def test_a_step_with_loss_scaling_is_one_trace_that_stays_in_the_graph() -> None:
+def test_a_step_with_loss_scaling_is_one_trace_that_stays_in_the_graph():
     row = loss_scaling_overhead.measure("mlp", "train", False, {"global_clipnorm": 1.0}, rounds=1)
     assert all(row[f"{name}_ms"] > 0 for name in loss_scaling_overhead.VARIANTS)
     assert (row["traces"], row["ops_that_leave_the_graph"]) == (1, 0)
 
 
-def test_products_are_measured_with_the_math_mode_and_without_it() -> None:
+def test_products_are_measured_with_the_math_mode_and_without_it():
     for _, ratio, without, with_mode in math_mode.measure(rounds=1):
         assert ratio > 0
         assert 0 < without < 1e-6  # float32's own error
@@ -198,7 +195,7 @@ def test_products_are_measured_with_the_math_mode_and_without_it() -> None:
         assert with_mode == pytest.approx(without, rel=0.5) or 1e-4 < with_mode < 1e-2
 
 
-def test_memory_is_that_of_training_steps_and_the_largest_batch_is_found_on_the_line() -> None:
+def test_memory_is_that_of_training_steps_and_the_largest_batch_is_found_on_the_line():
     mib, live = memory.measure("wide_mlp", "tiny", "bfloat16", modes("bfloat16")["memory"], 8192)
     assert 0 < live < mib < 400  # the process itself takes more
     points = [(8, 180.0), (16, 260.0)]  # 100 MiB and 10 for each example
@@ -207,8 +204,8 @@ def test_memory_is_that_of_training_steps_and_the_largest_batch_is_found_on_the_
     assert (found.batch, found.mib) == (33, 496.0)
 
 
-def test_both_states_of_an_optimizer_are_measured_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tiny() -> tuple[Any, Any]:
+def test_both_states_of_an_optimizer_are_measured_in_turn(monkeypatch):
+    def tiny():
         return keras.Sequential([keras.layers.Input((128,)), keras.layers.Dense(128)]), np.ones((4, 128), "float32")
 
     monkeypatch.setitem(optimizer_state.MODELS, "tiny", tiny)
@@ -220,7 +217,7 @@ def test_both_states_of_an_optimizer_are_measured_in_turn(monkeypatch: pytest.Mo
     assert found == {"float32": 2 * 4 * (kernel + bias) + rest, "bfloat16": 2 * (2 * kernel + 4 * bias) + rest}
 
 
-def test_ratios_are_to_float32_without_rematerialization() -> None:
+def test_ratios_are_to_float32_without_rematerialization():
     found = {
         combination: {"seconds": [1.0 + number, 2.0 + number], "live": 100.0 - 20 * number, "losses": [2.0, 1.5]}
         for number, combination in enumerate(rematerialization.COMBINATIONS)
@@ -229,7 +226,7 @@ def test_ratios_are_to_float32_without_rematerialization() -> None:
     assert lines[3] == "| mlp | fit | amp_tf | yes | 4500 | 3.25 | 40 | 0.40 | 1.5000 |"
 
 
-def test_each_way_of_serving_has_its_size_latency_and_error(monkeypatch, capsys, tmp_path) -> None:
+def test_each_way_of_serving_has_its_size_latency_and_error(monkeypatch, capsys, tmp_path):
     def run(options):  # a step of the benchmark without a process of its own
         folder = Path(options["folder"])
         if options["step"] == "make":
@@ -257,7 +254,7 @@ def test_each_way_of_serving_has_its_size_latency_and_error(monkeypatch, capsys,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
-def test_a_program_is_tuned_to_its_weak_layer(tmp_path: Path) -> None:
+def test_a_program_is_tuned_to_its_weak_layer(tmp_path):
     row = next(tune.rows_of(tune.PROGRAMS[-1], tmp_path / "runs"))
     assert (row["rule"], row["is_good"], row["is_verified"]) == ("amp_tf", True, True)
     assert row["runs"] <= 15
@@ -265,6 +262,6 @@ def test_a_program_is_tuned_to_its_weak_layer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["two_towers", "tf_keras_lstm", "functions_of_tensorflow"])
-def test_a_model_of_the_wide_suite_trains_a_step(name: str) -> None:
+def test_a_model_of_the_wide_suite_trains_a_step(name):
     """``python -m benchmarks.models.wide`` tries all of them."""
     assert np.isfinite(try_one(name))

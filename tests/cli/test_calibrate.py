@@ -1,8 +1,6 @@
 """``amp-tf calibrate``: it measures, keeps and forgets; from then on ``auto``, doctor and report go by it."""
 
 import os
-import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -16,17 +14,12 @@ needs_bf16 = pytest.mark.skipif(not Hardware.detect_cpu().cpu_has_bf16, reason="
 SOURCE = "from amp_tf.oplists.hardware import Hardware; print(Hardware.detect_cpu().costs.source)"
 
 
-def run(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess:
-    return processes.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "XDG_CACHE_HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
+def run(folder, *arguments):
+    environ = {**os.environ, "XDG_CACHE_HOME": str(folder)}
+    return processes.run([sys.executable, *arguments], env=environ, capture_output=True, text=True, timeout=500)
 
 
-def amp_tf(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess:
+def amp_tf(folder, *arguments):
     return run(folder, "-m", "amp_tf.cli.main", *arguments)
 
 

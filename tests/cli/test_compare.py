@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.cli.main import main
-from amp_tf.oplists.hardware import Hardware
 from tests.reporting.rendering import shown
 
 ARGUMENTS = ("--precision", "float16", "--target", "cpu")
@@ -57,8 +56,7 @@ def test_one_that_goes_wrong_has_status_1_and_the_line(model, tmp_path, capsys):
     assert "No node's name matches" not in capsys.readouterr().err
 
 
-def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(model, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Hardware, "detect_cpu", classmethod(lambda cls: cls()))  # without 16-bit arithmetic
+def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(model, tmp_path, capsys, without_16_bit):
     inputs = _inputs(tmp_path, 1)
     assert main(["compare", model, "--inputs", inputs]) == 0
     first, *_, last = capsys.readouterr().out.splitlines()
@@ -81,13 +79,6 @@ def test_as_a_page(model, tmp_path, capsys):
         assert not re.search(r'(src|href)="http', page)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"no arrays"])
-def test_files_that_are_no_inputs_are_told(model, tmp_path, capsys, content):
-    (tmp_path / "in.npz").write_bytes(content)
-    assert main(["compare", model, "--inputs", str(tmp_path / "in.npz")]) == 2
-    assert "in.npz: cannot be read (" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -97,26 +88,20 @@ def test_files_that_are_no_inputs_are_told(model, tmp_path, capsys, content):
         (["--precision", "float16", "--target", "cpu", "--infer-remove", "Relux"], "Relux"),
         (["--html", "nowhere/page.html", *ARGUMENTS], "nowhere/page.html"),
         (["--inputs", "none.npz"], "cannot be read (No such file or directory)"),
+        *((["--inputs", f"{name}.npz"], f"{name}.npz: cannot be read (") for name in ("empty", "cut", "text")),
         (["--inputs", "z.npz"], "expected the arrays x, got z. Write it with numpy.savez('inputs.npz', x=…)."),
         (["--inputs", "wide.npz", *ARGUMENTS], "amp-tf compare: "),
+        ([], "there is no file of inputs. Name it with --inputs, or write --"),
+        (["more", "--inputs", "z.npz"], "expected one model"),
         (["--signature", "other"], "the model has no signature 'other'. Choose with --signature: serving_default."),
     ],
 )
 def test_misuse_has_another_status_than_a_model_that_goes_wrong(model, tmp_path, capsys, options, why, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for name, content in (("empty", b""), ("cut", b"PK\x03\x04 cut off"), ("text", b"no arrays")):
+        (tmp_path / f"{name}.npz").write_bytes(content)
     np.savez("z.npz", z=np.ones(3))
     np.savez("wide.npz", x=np.ones((2, 5), np.float32))
-    assert main(["compare", model, "--inputs", _inputs(tmp_path, 1e5), *options]) == 2
-    assert why in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("subject", "why"),
-    [
-        ([], "there is no file of inputs. Name it with --inputs, or write --"),
-        (["more", "--inputs", "in.npz"], "expected one model"),
-    ],
-)
-def test_a_model_without_inputs_and_inputs_without_a_model_are_told(model, capsys, subject, why):
-    assert main(["compare", model, *subject]) == 2
+    inputs = ["--inputs", _inputs(tmp_path, 1e5)] if "".join(options[:1]).startswith("--") else []
+    assert main(["compare", model, *inputs, *options]) == 2
     assert why in capsys.readouterr().err

@@ -4,10 +4,8 @@ import dataclasses
 import importlib.util
 import json
 import os
-import pathlib
 import re
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -24,7 +22,7 @@ OWN = ("TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED", "AMP_TF_", "KERAS_", "TF_XLA_FLA
 OF_THIS_MACHINE = {"hardware"}  #: findings on a machine that computes nothing in 16 bit
 
 
-def run_doctor(*arguments: str, flags: tuple[str, ...] = (), **environ: str) -> subprocess.CompletedProcess:
+def run_doctor(*arguments, flags=(), **environ):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
     path = [entry for entry in sys.path if entry] if flags else []
     program = f"import sys; sys.path[:0] = {path!r}; from amp_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -37,11 +35,11 @@ def run_doctor(*arguments: str, flags: tuple[str, ...] = (), **environ: str) -> 
     )
 
 
-def findings(answer: subprocess.CompletedProcess) -> dict[str, dict]:
+def findings(answer):
     return {finding["name"]: finding for finding in json.loads(answer.stdout)["findings"]}
 
 
-def test_this_machine_is_well_and_every_trial_converts() -> None:
+def test_this_machine_is_well_and_every_trial_converts():
     answer = run_doctor("--json")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     found = json.loads(answer.stdout)
@@ -63,7 +61,7 @@ def test_this_machine_is_well_and_every_trial_converts() -> None:
         assert item["error"] <= trials.TOLERANCES[item["precision"]]
 
 
-def test_names_a_bad_setting_a_double_installation_a_mixed_policy_and_auto_clustering(tmp_path: pathlib.Path) -> None:
+def test_names_a_bad_setting_a_double_installation_a_mixed_policy_and_auto_clustering(tmp_path):
     (tmp_path / "keras.json").write_text('{"floatx": "float16", "backend": "tensorflow"}')
     for name in ("tensorflow", "tensorflow_cpu"):  # newer wheels write it with an underscore
         folder = tmp_path / "packages" / f"{name}-9.9.dist-info"
@@ -88,7 +86,7 @@ def test_names_a_bad_setting_a_double_installation_a_mixed_policy_and_auto_clust
     assert not found["auto-clustering"]["is_problem"]
 
 
-def test_names_a_backend_that_is_not_installed_a_pth_that_is_not_read_and_the_kill_switch() -> None:
+def test_names_a_backend_that_is_not_installed_a_pth_that_is_not_read_and_the_kill_switch():
     answer = run_doctor(
         "--json",
         flags=("-S",),
@@ -106,7 +104,7 @@ def test_names_a_backend_that_is_not_installed_a_pth_that_is_not_read_and_the_ki
     assert json.loads(answer.stdout)["trials"] == []  # with amp_tf off, none would convert anything
 
 
-def test_names_another_plugin_and_what_it_stops(tmp_path: pathlib.Path) -> None:
+def test_names_another_plugin_and_what_it_stops(tmp_path):
     other = shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path / "libother_optimizer.so")
     answer = run_doctor("--json", TF_PLUGGABLE_DEVICE_LIBRARY_PATH=str(other))
     found = findings(answer)
@@ -118,7 +116,7 @@ def test_names_another_plugin_and_what_it_stops(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.fixture
-def facts() -> MachineFacts:
+def facts():
     return MachineFacts(
         environ={},
         versions={"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": ""},
@@ -136,7 +134,7 @@ PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 TWICE = {f"{PREFIX}{name}LIST_ADD": "Relu" for name in ("ALLOW", "DENY")}
 
 
-def gpus(**tf32: bool | None) -> list[dict]:
+def gpus(**tf32):
     return [{"name": name, "description": "a GPU", "fast_in": [], "tf32": is_on} for name, is_on in tf32.items()]
 
 
@@ -187,7 +185,7 @@ CHECKS = [
 
 
 @pytest.mark.parametrize(("name", "seen", "told"), CHECKS)
-def test_a_finding_says_what_is_wrong_and_what_to_do(name: str, seen: dict, told: str, facts: MachineFacts) -> None:
+def test_a_finding_says_what_is_wrong_and_what_to_do(name, seen, told, facts):
     changed = {
         field: {**getattr(facts, field), **value} if isinstance(value, dict) else value for field, value in seen.items()
     }
@@ -209,13 +207,13 @@ def test_a_finding_says_what_is_wrong_and_what_to_do(name: str, seen: dict, told
         ("float16", 4, 0.001, ""),
     ],
 )
-def test_judges_a_trial(precision: str, converted: int, error: float, words: str) -> None:
+def test_judges_a_trial(precision, converted, error, words):
     failure = trials._judge(precision, converted, error)
     assert words in failure
     assert bool(failure) is bool(words)
 
 
-def test_text_for_people_has_every_finding_with_its_fix(facts: MachineFacts) -> None:
+def test_text_for_people_has_every_finding_with_its_fix(facts):
     problem, note = (doctor.Issue(what, what == "wrong", f"something is {what}", "Do it") for what in ("wrong", "odd"))
     text = doctor.render(facts, (problem, note))
     assert text.index("Problems\n  - something is wrong.\n    Do it.") < text.index("Notes\n  - something is odd.")
@@ -223,12 +221,12 @@ def test_text_for_people_has_every_finding_with_its_fix(facts: MachineFacts) -> 
     assert "No problems." in doctor.render(facts, (note,))
 
 
-def test_a_run_that_fails_later_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_later_is_a_finding(monkeypatch):
     """Such as memory that runs out in the second run: the other precisions are timed all the same."""
     runs = []
 
-    def make(device: str, way: str, precision: str) -> trials._Made:
-        def run() -> None:
+    def make(device, way, precision):
+        def run():
             runs.append(precision)
             if precision == "bfloat16" and runs.count(precision) == 2:
                 raise MemoryError("no memory is left")

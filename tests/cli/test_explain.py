@@ -10,16 +10,6 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from amp_tf.cli.main import main
 from amp_tf.offline.reading import write_graph_file
-from amp_tf.oplists.hardware import Hardware
-
-
-@pytest.fixture
-def graph_file(tmp_path):
-    with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, (4, 4), name="x")
-        tf.exp(tf.matmul(tf.nn.relu(x, name="r"), x, name="m"), name="e")
-    write_graph_file(graph.as_graph_def(), tmp_path / "in.pb")
-    return tmp_path / "in.pb"
 
 
 @pytest.fixture
@@ -40,8 +30,7 @@ def product(x):
     return tf.matmul(x, x, name="product")
 
 
-def test_where_nothing_is_converted_the_options_that_would_are_named(graph_file, capsys, monkeypatch):
-    monkeypatch.setattr(Hardware, "detect_cpu", classmethod(lambda cls: cls()))  # without 16-bit arithmetic
+def test_where_nothing_is_converted_the_options_that_would_are_named(graph_file, capsys, without_16_bit):
     named = "--precision float16 --target gpu"
     assert main(["explain", str(graph_file), "m"]) == 0
     first, second = capsys.readouterr().out.splitlines()

@@ -1,7 +1,5 @@
 """The ``amp-tf`` command as a whole, and the options that its commands share."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os
@@ -10,7 +8,6 @@ import subprocess
 import sys
 import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,7 +29,7 @@ from tests import processes
         ("--help", 0, "run a command", ""),
     ],
 )
-def test_what_argparse_answers(argument: str, status: int, out: str, error: str, capsys: Any) -> None:
+def test_what_argparse_answers(argument, status, out, error, capsys):
     with pytest.raises(SystemExit) as ended:
         command.main([argument])
     assert ended.value.code == status
@@ -42,15 +39,13 @@ def test_what_argparse_answers(argument: str, status: int, out: str, error: str,
     assert "monitor" not in said.out
 
 
-def test_a_command_of_before_is_refused_with_what_to_use_instead(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_of_before_is_refused_with_what_to_use_instead(capsys):
     assert command.main(["monitor", "runs/a", "--tolerance", "0.1"]) == 1
     assert capsys.readouterr().err == f"amp-tf monitor: this is no longer a command of amp_tf. {USE_COMPARE}.\n"
 
 
-def test_an_error_of_amp_tf_is_told_without_a_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def run(args: argparse.Namespace) -> int:
+def test_an_error_of_amp_tf_is_told_without_a_traceback(monkeypatch, capsys):
+    def run(args):
         raise ConfigError("'x' is not a valid value", where="--precision", fix="Valid values: a, b")
 
     monkeypatch.setitem(sys.modules, "amp_tf.cli.run", types.SimpleNamespace(run=run))
@@ -58,7 +53,7 @@ def test_an_error_of_amp_tf_is_told_without_a_traceback(
     assert capsys.readouterr().err == "amp-tf run: --precision: 'x' is not a valid value. Valid values: a, b.\n"
 
 
-def run(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(code, **options):
     """Runs the command ``fake``, which does what the code says."""
     program = f"""
 import os, sys, types
@@ -74,7 +69,7 @@ sys.exit(command.main(["fake"]))
     return processes.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, timeout=60, **options)
 
 
-def test_a_reader_that_has_enough_ends_a_command_without_a_word_and_with_the_status_of_a_shell() -> None:
+def test_a_reader_that_has_enough_ends_a_command_without_a_word_and_with_the_status_of_a_shell():
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -94,13 +89,13 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word_and_with_the_sta
         ("os.close(1); sys.stdout = None; print(1)", "/dev/null", 0, ""),
     ],
 )
-def test_a_command_ends_with_the_status_of_a_shell(code: str, out: str, status: int, error: str) -> None:
+def test_a_command_ends_with_the_status_of_a_shell(code, out, status, error):
     with open(out, "w") as stdout:
         ended = run(code, stdout=stdout)
     assert (ended.returncode, ended.stderr) == (status, error)
 
 
-def start(arguments: list[str], folder: Path, fresh: str = "") -> subprocess.CompletedProcess[str]:
+def start(arguments, folder, fresh=""):
     """Runs Python in a folder, where a module of it is found before any other of its name."""
     (folder / "g.pb").write_bytes(b"\n")
     environ = {**os.environ, "PYTHONPATH": str(Path(amp_tf.__file__).parents[1])}
@@ -112,9 +107,7 @@ def start(arguments: list[str], folder: Path, fresh: str = "") -> subprocess.Com
     ("module", "arguments", "fresh"),
     [("numpy", ["report", "g.pb"], "it has another NumPy"), ("tensorflow", ["explain", "g.pb", "m"], "")],
 )
-def test_an_import_that_is_interrupted_ends_likewise(
-    module: str, arguments: list[str], fresh: str, tmp_path: Path
-) -> None:
+def test_an_import_that_is_interrupted_ends_likewise(module, arguments, fresh, tmp_path):
     """As if the user pressed Ctrl-C while the command loads itself, or TensorFlow."""
     (tmp_path / f"{module}.py").write_text(
         "import os, signal\n"
@@ -132,9 +125,7 @@ def test_an_import_that_is_interrupted_ends_likewise(
         ("RuntimeError('half an installation')", (["doctor"],)),
     ],
 )
-def test_without_a_tensorflow_that_works_a_command_says_what_to_install(
-    error: str, commands: tuple[list[str], ...], tmp_path: Path
-) -> None:
+def test_without_a_tensorflow_that_works_a_command_says_what_to_install(error, commands, tmp_path):
     (tmp_path / "tensorflow.py").write_text(f"raise {error}\n")
     code = f"from amp_tf.cli.main import main; print([main(command) for command in {commands}])"
     ended = start(["-c", code], tmp_path)
@@ -152,7 +143,7 @@ def test_without_a_tensorflow_that_works_a_command_says_what_to_install(
     assert all(f'["{requirement}"]' in project for requirement in advised)
 
 
-def test_help_is_printed_where_the_output_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_is_printed_where_the_output_is_ascii(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
     with pytest.raises(SystemExit) as ended:
         command.main(["run", "--help"])
@@ -161,7 +152,7 @@ def test_help_is_printed_where_the_output_is_ascii(monkeypatch: pytest.MonkeyPat
     print(end="", flush=True)
 
 
-def test_the_summary_of_a_program_does_not_follow_a_command(tmp_path: Path) -> None:
+def test_the_summary_of_a_program_does_not_follow_a_command(tmp_path):
     (tmp_path / "in.pb").write_bytes(b"\x22\x00")  # a graph with nothing but versions
     files = [str(tmp_path / "in.pb"), str(tmp_path / "out.pb")]
     program = "import sys, amp_tf; amp_tf.enable(); from amp_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -182,9 +173,15 @@ def test_options_win_and_lists_add_up_and_without_options_the_environment_counts
     monkeypatch.setenv("AMP_TF_KEEP_FLOAT32", "a,b")
     assert _config() == AmpConfig(precision="float16", keep_float32=("a", "b"))
     lists = ("--keep-float32", "b{1,2},c", "--deny-add", "Relu, Tanh,")
-    found = _config("--precision", "bf16", *lists, "--target", "gpu", "--goal", "memory")
+    others = ("--target", "gpu", "--goal", "memory", "--level", "unsafe_force_all", "--clear-remove", "Relu")
+    monkeypatch.setenv("AMP_TF_PRECISION", "bogus")  # where the option wins nobody reads it
     kept = ("a", "b", "b{1,2}", "c")
-    assert found == AmpConfig("bfloat16", target="gpu", goal="memory", keep_float32=kept, deny_add=("Relu", "Tanh"))
+    named = {"target": "gpu", "goal": "memory", "level": "UNSAFE_FORCE_ALL", "clear_remove": ("Relu",)}
+    expected = AmpConfig("bfloat16", keep_float32=kept, deny_add=("Relu", "Tanh"), **named)
+    assert _config("--precision", "bf16", *lists, *others) == expected
+    with pytest.raises(ConfigError, match="AMP_TF_PRECISION: 'bogus' is not a valid value"):
+        _config(*lists)
+    monkeypatch.delenv("AMP_TF_PRECISION")
     with pytest.raises(ConfigError, match="is not a regular expression"):
         _config("--force-f16", "(")
 

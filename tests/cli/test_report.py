@@ -1,7 +1,5 @@
 """``amp-tf report`` on what runs wrote, on models, graphs and log folders."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

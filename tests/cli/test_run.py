@@ -1,7 +1,5 @@
 """``amp-tf run -- command`` and ``python -m amp_tf script``, where no .pth file is read."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -23,7 +21,7 @@ LOADED = "import sitecustomize, sys; print([type(each).__name__ for each in sys.
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Path:
+def target(tmp_path):
     """What ``pip install -t`` makes: a folder that is on PYTHONPATH and whose .pth files nobody reads."""
     folder = tmp_path / "target"
     folder.mkdir()
@@ -32,7 +30,7 @@ def target(tmp_path: Path) -> Path:
     return folder
 
 
-def start(arguments: list[str], target: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def start(arguments, target, **variables):
     environ = {
         name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name and "AMP_TF" not in name
     }
@@ -41,11 +39,11 @@ def start(arguments: list[str], target: Path, **variables: str) -> subprocess.Co
     return processes.run(command, env=environ, cwd=target, capture_output=True, text=True, timeout=240)
 
 
-def run(arguments: list[str], target: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(arguments, target, **variables):
     return start(["-m", "amp_tf.cli.main", "run", *arguments], target, **variables)
 
 
-def test_the_command_and_its_children_have_amp_tf_on(target: Path) -> None:
+def test_the_command_and_its_children_have_amp_tf_on(target):
     nested = (
         f"import subprocess; {LOADED}; sys.stdout.flush(); subprocess.run([sys.executable, '-S', '-c', {LOADED!r}])"
     )
@@ -55,7 +53,7 @@ def test_the_command_and_its_children_have_amp_tf_on(target: Path) -> None:
     assert run(["--", sys.executable, "-S", "-c", LOADED], target, AMP_TF_DISABLE="1").stdout == "[]\n"
 
 
-def test_the_users_sitecustomize_runs_too(target: Path) -> None:
+def test_the_users_sitecustomize_runs_too(target):
     (target / "sitecustomize.py").write_text("import sys\nsys.users_own = __file__\n")
     code = "import sys; print(sys.users_own); import sitecustomize; print(sitecustomize.__file__)"
     ended = run(["--", sys.executable, "-c", code], target)
@@ -63,7 +61,7 @@ def test_the_users_sitecustomize_runs_too(target: Path) -> None:
     assert ended.stdout.split("\n") == [own, own, ""], ended.stderr
 
 
-def test_a_python_without_amp_tf_is_left_alone(target: Path) -> None:
+def test_a_python_without_amp_tf_is_left_alone(target):
     environ = command.environment({**os.environ, "PYTHONPATH": ""})
     code = "import sitecustomize, sys; print('amp_tf' in sys.modules)"
     command_line = [sys.executable, "-S", "-c", code]
@@ -79,14 +77,12 @@ def test_a_python_without_amp_tf_is_left_alone(target: Path) -> None:
         (["--", "/etc/passwd"], 126, "amp-tf run: /etc/passwd cannot be executed: Permission denied.\n"),
     ],
 )
-def test_what_cannot_be_run_is_told_with_the_status_of_a_shell(
-    arguments: list[str], status: int, message: str, target: Path
-) -> None:
+def test_what_cannot_be_run_is_told_with_the_status_of_a_shell(arguments, status, message, target):
     ended = run(arguments, target)
     assert (ended.returncode, ended.stderr) == (status, message)
 
 
-def test_precision_is_passed_on_and_the_status_of_the_command_is_kept(target: Path) -> None:
+def test_precision_is_passed_on_and_the_status_of_the_command_is_kept(target):
     ended = run(["--precision", "float16", "--", "sh", "-c", "echo $AMP_TF_PRECISION; exit 7"], target)
     assert (ended.returncode, ended.stdout) == (7, "float16\n")
 
@@ -101,47 +97,37 @@ def test_precision_is_passed_on_and_the_status_of_the_command_is_kept(target: Pa
         ({f"{ENABLE_VAR}_GRAPH_REWRITE": "1"}, {}),  # a part on purpose
     ],
 )
-def test_the_switch_is_added_only_where_nothing_is_on(given: dict[str, str], added: dict[str, str]) -> None:
+def test_the_switch_is_added_only_where_nothing_is_on(given, added):
     assert command.switched_on(given) == added
     once = command.environment({**given, "PYTHONPATH": "a:b"})
     assert once["PYTHONPATH"].split(os.pathsep)[1:] == ["a", "b"]
     assert command.environment(once) == once
 
 
-def test_the_path_of_the_command_is_what_it_would_be_without_us(target: Path) -> None:
-    code = ["-c", "import sys; print(sys.path[1:])"]
-    environ = {**os.environ, "PYTHONPATH": ":/a::/b:"}
-    paths = [
-        subprocess.run([sys.executable, *code], env=env, cwd=target, capture_output=True, text=True, check=True).stdout
-        for env in (environ, command.environment(environ))
-    ]
-    assert paths[1] == paths[0]
+def test_the_path_of_the_command_is_what_it_would_be_without_us(target):
+    code = ["-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
+    environ = command.environment({**os.environ, "PYTHONPATH": ":/a::/b:"})
+    path = json.loads(subprocess.check_output([sys.executable, *code], env=environ, cwd=target, text=True))
+    assert path[:3] == [os.path.realpath(target), "/a", "/b"]  # an empty entry is the current folder
+    assert str(PACKAGE / "cli" / "bootstrap") not in path
 
 
-def test_a_script_runs_as_if_python_had_been_given_it(target: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "neighbour.py").write_text("value = 3\n")
-    script = folder / "script.py"
-    script.write_text(
+@pytest.mark.parametrize("command", [["{folder}/script.py"], ["-m", "script"]], ids=["script", "module"])
+def test_a_script_or_module_runs_as_if_python_had_been_given_it(command, target):
+    (target / "neighbour.py").write_text("value = 3\n")
+    (target / "script.py").write_text(
         "import json, sys, neighbour, __main__\n"
-        "print(json.dumps([sys.argv, __name__, __file__, sys.path[0], neighbour.value, __main__.__file__]))\n"
+        "spec = __spec__ and __spec__.name\n"
+        "print(json.dumps([sys.argv, __name__, __file__, sys.path[0], spec, neighbour.value, __main__.__file__]))\n"
         "sys.exit(5)\n"
     )
-    plain = start([str(script), "a", "--b"], target)
-    ended = start(["-m", "amp_tf", str(script), "a", "--b"], target)
+    arguments = [*(word.format(folder=target) for word in command), "a", "--b"]
+    plain, ended = start(arguments, target), start(["-m", "amp_tf", *arguments], target)
     assert plain.returncode == ended.returncode == 5
     assert json.loads(ended.stdout) == json.loads(plain.stdout)
 
 
-def test_a_module_runs_as_if_python_had_been_given_it(target: Path) -> None:
-    (target / "program.py").write_text("import sys\nprint(sys.argv[1:], __name__, __spec__.name)\n")
-    plain = start(["-m", "program", "x"], target)
-    ended = start(["-m", "amp_tf", "-m", "program", "x"], target)
-    assert ended.stdout == plain.stdout == "['x'] __main__ program\n"
-
-
-def test_a_command_of_amp_tf_is_run_unless_there_is_such_a_file(target: Path, tmp_path: Path) -> None:
+def test_a_command_of_amp_tf_is_run_unless_there_is_such_a_file(target, tmp_path):
     ended = start(["-m", "amp_tf", "run", "--", "echo", "hello"], target)
     assert (ended.returncode, ended.stdout) == (0, "hello\n")
     helped = start(["-m", "amp_tf", "doctor", "--help"], target)
@@ -160,15 +146,13 @@ def test_a_command_of_amp_tf_is_run_unless_there_is_such_a_file(target: Path, tm
         (["-m", "none.such"], 1, "python -m amp_tf: there is no module 'none'. Check its name, and that it is "),
     ],
 )
-def test_a_script_that_is_not_there_is_one_line_with_the_status_of_python(
-    arguments: list[str], status: int, message: str, target: Path
-) -> None:
+def test_a_script_that_is_not_there_is_one_line_with_the_status_of_python(arguments, status, message, target):
     ended = start(["-m", "amp_tf", *arguments], target)
     assert (ended.returncode, ended.stderr[: len(message)]) == (status, message)
     assert ended.stderr.count("\n") == 1 + message.startswith("usage")
 
 
-def test_a_command_that_nobody_reads_ends_as_it_would_without_us(target: Path) -> None:
+def test_a_command_that_nobody_reads_ends_as_it_would_without_us(target):
     # Its own write must kill it: a shell would go on for ever where the signal is ignored.
     ended = run(["--", "sh", "-c", "grep SigIgn /proc/$$/status"], target)
     ignored = int(ended.stdout.split()[1], 16)
@@ -177,7 +161,7 @@ def test_a_command_that_nobody_reads_ends_as_it_would_without_us(target: Path) -
 
 @pytest.mark.quick
 @pytest.mark.parametrize("way", ["python -m amp_tf", "amp-tf run"])
-def test_training_is_converted(way: str, target: Path) -> None:
+def test_training_is_converted(way, target):
     program = str(PROGRAMS / "custom_loop.py")
     precision = {"AMP_TF_PRECISION": "bfloat16"}
     if way == "amp-tf run":

@@ -1,7 +1,5 @@
 """``amp-tf tune``: wrong options, programs without a metric, and a real tuning that is killed and goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -26,7 +24,7 @@ OPTIONS = ("--max-drop", "0.03", "--precision", "bfloat16")
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, "Popen", processes.start)
     return tmp_path
@@ -65,13 +63,14 @@ def test_one_direction_must_be_given(capsys, options):
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        ("echo trained nothing", "the program gave no accuracy"),
-        ("echo no data; exit 3", "it ended with status 3: no data ("),
+        (["sh", "-c", "echo trained nothing"], "there is no accuracy in float32 (the program gave no accuracy"),
+        (["sh", "-c", "echo no data; exit 3"], "there is no accuracy in float32 (it ended with status 3: no data ("),
+        (["no-such-program"], "no-such-program: cannot be started (No such file or directory)"),
     ],
 )
-def test_a_program_without_the_metric_is_an_error(capsys, program, why):
-    assert main(["tune", "--metric", "accuracy", *OPTIONS, "--", "sh", "-c", program]) == 2
-    assert f"tune: there is no accuracy in float32 ({why}" in capsys.readouterr().err
+def test_a_program_that_cannot_be_started_or_has_no_metric_is_an_error(capsys, program, why):
+    assert main(["tune", "--metric", "accuracy", *OPTIONS, "--", *program]) == 2
+    assert f"tune: {why}" in capsys.readouterr().err
 
 
 def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, capsys):
@@ -160,17 +159,12 @@ def test_what_the_program_started_ends_with_the_tuning(here, number):
     assert not _is_running(child)
 
 
-def _is_running(process: int) -> bool:
+def _is_running(process):
     """Whether a process has not ended; nobody may have waited for it."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def test_a_command_that_is_not_there_is_an_error(capsys):
-    assert main(["tune", "--metric", "accuracy", *OPTIONS, "--", "no-such-program"]) == 2
-    assert "no-such-program: cannot be started (No such file or directory)" in capsys.readouterr().err
 
 
 def test_a_configuration_reaches_the_program_by_its_variables(monkeypatch):
@@ -183,7 +177,7 @@ def test_a_configuration_reaches_the_program_by_its_variables(monkeypatch):
     assert AmpConfig.from_env(variables_of(config)) == config
 
 
-def command(lock: Path) -> list[str]:
+def command(lock):
     options = [*OPTIONS, "--metric", "val_accuracy", "--verify", "stations_norm:accuracy", "--lock", str(lock)]
     return ["tune", *options, "--", sys.executable, str(PROGRAM)]
 

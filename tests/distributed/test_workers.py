@@ -8,7 +8,6 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,11 @@ sys.path.insert(0, str(SCRIPTS))
 loopback: Any = importlib.import_module("loopback")
 
 
-def run(launch: Callable[[Any], int], site_folder: Path, variables: dict[str, str]) -> running.Ended:
-    """Runs a launcher of several processes; what they wrote is put together.
-
-    Args:
-        launch: is given what starts a process, in place of ``subprocess.Popen``, and returns the status.
-        site_folder, variables: as for :func:`tests.hooks.running.run`.
-    """
+def run(launch, site_folder, variables):
+    """Runs a launcher, which is given what starts a process; what the processes wrote is put together."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
 
-        def start(command: Sequence[str], env: dict[str, str]) -> Any:
+        def start(command, env):
             environ = running.environment(site_folder, {**variables, "TF_CONFIG": env["TF_CONFIG"]})
             return processes.start(command, env=environ, cwd=site_folder, stdout=out, stderr=err)
 
@@ -43,7 +37,7 @@ def run(launch: Callable[[Any], int], site_folder: Path, variables: dict[str, st
         return running.Ended(status, out.read(), err.read())
 
 
-def run_tasks(jobs: Mapping[str, int], command: Sequence[str], *more: Any, served: Sequence[str] = ()) -> running.Ended:
+def run_tasks(jobs, command, *more, served=()):
     """Runs a script with its arguments as each task of a cluster."""
     return run(lambda start: loopback.run_cluster(jobs, command, served=served, start=start), *more)
 
@@ -56,14 +50,14 @@ RELATIVE, ABSOLUTE = 0.05, 0.03  # bfloat16 against float32 over 30 steps, losse
 ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
 
 
-def train(site_folder: Path, variables: dict[str, str], *options: str, status: int = 0) -> running.Ended:
+def train(site_folder, variables, *options, status=0):
     command = [str(SCRIPTS / "train_distributed.py"), "--steps", str(STEPS), *options]
     ended = run_tasks({"worker": WORKERS}, command, site_folder, variables)
     assert (ended.status != 0) is (status != 0), ended.err
     return ended
 
 
-def train_measured(site_folder: Path, variables: dict[str, str]) -> running.Ended:
+def train_measured(site_folder, variables):
     """The same in a network of its own, whose bytes are counted; the script starts the workers."""
     train_distributed = [sys.executable, str(SCRIPTS / "train_distributed.py")]
     arguments = [*train_distributed, "--workers", str(WORKERS), "--steps", str(STEPS)]
@@ -72,14 +66,14 @@ def train_measured(site_folder: Path, variables: dict[str, str]) -> running.Ende
     return ended
 
 
-def results(ended: running.Ended) -> list[dict[str, Any]]:
+def results(ended):
     found = [json.loads(line) for line in ended.out.splitlines() if line.startswith("{")]
     assert sorted(result["worker"] for result in found) == list(range(WORKERS)), ended.out + ended.err
     assert all(result["workers"] == WORKERS for result in found)
     return found
 
 
-def loopback_bytes(ended: running.Ended) -> int:
+def loopback_bytes(ended):
     measured = json.loads(ended.err.strip().splitlines()[-1])
     if not measured["private"]:
         pytest.skip("no network namespace of its own here: other programs' traffic would be counted")
@@ -87,12 +81,12 @@ def loopback_bytes(ended: running.Ended) -> int:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(site_folder: Path) -> running.Ended:
+def uninterrupted(site_folder):
     return train_measured(site_folder, ON)
 
 
 @pytest.mark.slow
-def test_every_worker_converts_and_all_have_the_same_loss(site_folder: Path, uninterrupted: running.Ended) -> None:
+def test_every_worker_converts_and_all_have_the_same_loss(site_folder, uninterrupted):
     in_float32 = results(train(site_folder, {}))
     found = results(uninterrupted)
     converted = [int(match[2].replace(",", "")) for match in running.SUMMARY.finditer(uninterrupted.err)]
@@ -106,9 +100,7 @@ def test_every_worker_converts_and_all_have_the_same_loss(site_folder: Path, uni
 
 
 @pytest.mark.slow
-def test_after_a_worker_died_the_restart_ends_as_if_nothing_had_happened(
-    site_folder: Path, uninterrupted: running.Ended, tmp_path: Path
-) -> None:
+def test_after_a_worker_died_the_restart_ends_as_if_nothing_had_happened(site_folder, uninterrupted, tmp_path):
     checkpoint = ("--checkpoint", str(tmp_path), "--save-every", "10")
     died = train(site_folder, ON, *checkpoint, "--die-at", "17", status=17)
     assert not re.search(r"^\{", died.out, re.MULTILINE)  # no worker came to its end
@@ -121,7 +113,7 @@ def test_after_a_worker_died_the_restart_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.slow
-def test_slurms_variables_alone_make_a_cluster(site_folder: Path, uninterrupted: running.Ended) -> None:
+def test_slurms_variables_alone_make_a_cluster(site_folder, uninterrupted):
     # What srun -n 2 on one node sets, in a network of its own because the resolver's ports are fixed.
     variables = {
         "SLURM_STEP_NUM_TASKS": str(WORKERS),
@@ -136,9 +128,7 @@ def test_slurms_variables_alone_make_a_cluster(site_folder: Path, uninterrupted:
 
 
 @pytest.mark.slow
-def test_gradients_summed_in_16_bit_cost_half_the_network_and_no_accuracy(
-    site_folder: Path, uninterrupted: running.Ended
-) -> None:
+def test_gradients_summed_in_16_bit_cost_half_the_network_and_no_accuracy(site_folder, uninterrupted):
     ended = train_measured(site_folder, FLOAT16 | {"AMP_TF_ALLREDUCE": "float16"})
     expected = results(uninterrupted)[0]
     for result in results(ended):
@@ -181,9 +171,7 @@ SAID = [
     ],
     ids=["settings", "off", "equal, one late", "settings, one late"],
 )
-def test_workers_with_other_settings_stop_at_their_first_step(
-    first: dict[str, str], second: dict[str, str], said: list[str], tmp_path: Path
-) -> None:
+def test_workers_with_other_settings_stop_at_their_first_step(first, second, said, tmp_path):
     """Some turn it on when they are connected already; a worker with amp_tf waits five seconds for one without."""
     each = json.dumps([first, second])
     ended = run_tasks({"worker": 2}, [str(PROGRAM), each, str(TRAIN), "--steps", "2"], tmp_path, {})
@@ -206,7 +194,7 @@ FIRST_EPOCH, LAST_EPOCH = 0.1, 0.1
 
 
 @pytest.mark.slow
-def test_workers_convert_what_the_chief_sends_them(tmp_path: Path) -> None:
+def test_workers_convert_what_the_chief_sends_them(tmp_path):
     jobs = {"chief": 1, "worker": 2, "ps": 1}
     ended, in_float32 = (
         run_tasks(jobs, [str(SCRIPTS / "train_parameter_server.py")], tmp_path, given, served=("worker", "ps"))
@@ -226,17 +214,8 @@ def test_workers_convert_what_the_chief_sends_them(tmp_path: Path) -> None:
     assert abs(ended.result["accuracy"] - in_float32.result["accuracy"]) <= 0.05
 
 
-def test_an_evaluator_has_a_task_and_is_in_no_cluster() -> None:
-    configs = tfjob.configs({"Chief": 1, "Worker": 2, "PS": 1, "Evaluator": 1}, [1, 2, 3, 4])
-    cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2", "127.0.0.1:3"], "ps": ["127.0.0.1:4"]}
-    read = {pod: json.loads(config) for pod, config in configs.items()}
-    assert all(config["cluster"] == cluster and config["environment"] == "cloud" for config in read.values())
-    assert read["Worker", 1]["task"] == {"type": "worker", "index": 1}
-    assert read["Evaluator", 0]["task"] == {"type": "evaluator", "index": 0}
-
-
 @pytest.mark.slow
-def test_a_tfjob_trains_while_its_evaluator_judges(tmp_path: Path) -> None:
+def test_a_tfjob_trains_while_its_evaluator_judges(tmp_path):
     options = [str(TRAIN), "--steps", "15", "--checkpoint", str(tmp_path), "--save-every", "5"]
     pods = ["Chief=1,Worker=1,Evaluator=1", *options]
     ended = run(lambda start: tfjob.main(pods, start), tmp_path, ON)

@@ -30,16 +30,10 @@ class Outcome:
 def run_programs(
     kind: str, seeds: Sequence[int], site_folder: Path, *, made_small: bool = False
 ) -> tuple[Ended, list[Outcome]]:
-    """Runs the programs of some seeds, one after the other.
+    """How a process ends that runs the programs of some seeds, and the outcomes; after a crash the last tells of it.
 
-    Args:
-        kind: one of :data:`KINDS`; matrices are for XLA, the others for Grappler, reads as if each product paid.
-        seeds: one for each program.
-        site_folder: where the process runs.
-        made_small: whether programs that fail are cut down, which takes minutes.
-
-    Returns:
-        How the process ended, and the outcomes; after a crash the last one tells of it.
+    Of :data:`KINDS` matrices are for XLA, the others for Grappler, reads as if each product paid. To cut down what
+    fails takes minutes.
     """
     # On CPUs ``auto`` leaves what XLA compiles in float32.
     named = {SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}

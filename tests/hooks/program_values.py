@@ -18,17 +18,10 @@ CONSTANTS = 2
 
 
 class Values(abc.ABC):
-    """The variables, constants and the input of a program.
+    """The weights and the input of a program."""
 
-    Attributes:
-        x: the input, which has the shape of every result.
-        variables: the weights, :data:`WEIGHTS` of them.
-        constants: :data:`CONSTANTS` weights that are no variables.
-        dtype: of what products and what stands around them are computed in.
-    """
-
-    dtype = tf.float32
-    x: tf.Tensor
+    dtype = tf.float32  #: of what products and what stands around them are computed in
+    x: tf.Tensor  #: it has the shape of every result
     variables: Sequence[tf.Variable]
     constants: Sequence[tf.Tensor]
 

@@ -76,9 +76,9 @@ class Step(abc.ABC):
     def run(self, x: tf.Tensor, weights: Weights, values: Values) -> tf.Tensor:
         """The next value; a variable may change."""
 
-    @abc.abstractmethod
     def products(self) -> int:
-        """At most how many products one run computes."""
+        """At most how many products one run computes: one block's, or one."""
+        return max((count_products(block) for _, block in self.blocks()), default=1)
 
     def blocks(self) -> Iterator[tuple[str, Block]]:
         """The names of the fields that hold blocks, and the blocks."""
@@ -90,42 +90,15 @@ class Step(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Multiply(Step):
-    """By a weight that the block was given."""
+    """By a weight that the block was given, by a constant, or by a variable itself, which a function captures."""
 
-    weight: int
+    of: str
+    number: int
     style: int
 
     def run(self, x, weights, values):
-        return values.multiply(x, weights[self.weight], self.style)
-
-    def products(self):
-        return 1
-
-
-@dataclasses.dataclass(frozen=True)
-class MultiplyByConstant(Step):
-    constant: int
-    style: int
-
-    def run(self, x, weights, values):
-        return values.multiply(x, values.constants[self.constant], self.style)
-
-    def products(self):
-        return 1
-
-
-@dataclasses.dataclass(frozen=True)
-class MultiplyByVariable(Step):
-    """By a variable itself, whatever the block was given: a function captures it."""
-
-    variable: int
-    style: int
-
-    def run(self, x, weights, values):
-        return values.multiply(x, values.variables[self.variable], self.style)
-
-    def products(self):
-        return 1
+        found = {"given": weights, "constant": values.constants, "variable": values.variables}[self.of]
+        return values.multiply(x, found[self.number], self.style)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,9 +113,6 @@ class Write(Step):
         variable = values.variables[self.variable]
         variable.assign(-variable if self.negates else values.turned(variable))
         return values.multiply(x, variable, self.style)
-
-    def products(self):
-        return 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,14 +160,10 @@ class Condition(Step):
     second: Block
 
     def run(self, x, weights, values):
-        return tf.cond(
-            tf.reduce_sum(x) * 0.0 < (1.0 if self.takes_first else -1.0),
-            lambda: run_block(self.first, x, weights, values),
-            lambda: run_block(self.second, x, weights, values),
+        first, second = (
+            lambda block=block: run_block(block, x, weights, values) for block in (self.first, self.second)
         )
-
-    def products(self):
-        return max(count_products(self.first), count_products(self.second))
+        return tf.cond(tf.reduce_sum(x) * 0.0 < (1.0 if self.takes_first else -1.0), first, second)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,15 +175,8 @@ class Choice(Step):
     second: Block
 
     def run(self, x, weights, values):
-        branches = [
-            lambda: run_block(self.first, x, weights, values),
-            lambda: run_block(self.second, x, weights, values),
-            lambda: x,
-        ]
-        return tf.switch_case(tf.cast(tf.reduce_sum(x) * 0.0, tf.int32) + self.taken, branches)
-
-    def products(self):
-        return max(count_products(self.first), count_products(self.second))
+        branches = (lambda block=block: run_block(block, x, weights, values) for block in (self.first, self.second, ()))
+        return tf.switch_case(tf.cast(tf.reduce_sum(x) * 0.0, tf.int32) + self.taken, [*branches])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,9 +187,6 @@ class CallWithWeights(Step):
 
     def run(self, x, weights, values):
         return tf.function(lambda y, given: run_block(self.body, y, given, values))(x, list(weights))
-
-    def products(self):
-        return count_products(self.body)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,10 +214,8 @@ def _random_step(dice: random.Random, depth: int, where: type[Step] | None) -> S
     style = dice.randrange(1 << 16)
     # One variable is met more often, so that what some step writes another one reads.
     weight = dice.choice((0, 0, *range(WEIGHTS)))
-    if kind in (Multiply, MultiplyByVariable):
-        return kind(weight, style)
-    if kind is MultiplyByConstant:
-        return MultiplyByConstant(dice.randrange(CONSTANTS), style)
+    if isinstance(kind, str):
+        return Multiply(kind, dice.randrange(CONSTANTS) if kind == "constant" else weight, style)
     if kind is Write:
         return Write(weight, dice.random() < 0.5, style)
     block = _random_block(dice, depth - 1, kind)
@@ -280,7 +234,7 @@ def _random_step(dice: random.Random, depth: int, where: type[Step] | None) -> S
 # Kinds of steps, the more frequent ones more often. Programs are mostly loops of calls of products: what a rewrite
 # moves out of one of these meets the others' effects.
 CALLS = (CallWithWeights, CallTwice)
-SIMPLE = (Multiply,) * 3 + (MultiplyByVariable,) * 2 + (Write,) * 3 + (MultiplyByConstant,)
+SIMPLE = ("given",) * 3 + ("variable",) * 2 + (Write,) * 3 + ("constant",)
 IN_A_CALL_OR_BRANCH = SIMPLE * 3 + (Loop, CallWithWeights, CallTwice, LoopOverWeights, Condition, Choice)
 IN_A_LOOP = IN_A_CALL_OR_BRANCH + (CallWithWeights,) * 20 + (CallTwice,) * 5
 OUTSIDE = IN_A_CALL_OR_BRANCH + (Loop,) * 20

@@ -30,13 +30,7 @@ SUMMARY = re.compile(
 
 @dataclass(frozen=True)
 class Ended:
-    """A program that ended.
-
-    Attributes:
-        status: its exit status.
-        out: what it wrote to stdout.
-        err: what it wrote to stderr.
-    """
+    """A program that ended, and what it wrote to stdout and stderr."""
 
     status: int
     out: str
@@ -100,15 +94,9 @@ def run(
     fresh: str = "",
     status: int | None = 0,
 ) -> Ended:
-    """Runs Python with arguments, from a folder that is not the checkout.
+    """Runs Python with arguments, in a folder that is not the checkout; it must end with a status, ``None`` is any.
 
-    Args:
-        arguments: Python's.
-        site_folder: where it runs.
-        variables: of amp_tf and others.
-        seconds: how long at most.
-        fresh: as in ``tests/processes.py``.
-        status: with which it has to end; ``None`` is any.
+    ``fresh`` is as in ``tests/processes.py``.
     """
     ended = processes.run(
         [sys.executable, *arguments],

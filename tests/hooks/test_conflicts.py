@@ -1,10 +1,5 @@
 """A program with Keras' own mixed precision is told; test_ways_in.py shows what then happens to it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import keras
 import pytest
 
@@ -15,13 +10,13 @@ tf_keras = pytest.importorskip("tf_keras")
 
 
 @pytest.fixture(autouse=True)
-def unsaid() -> Iterator[None]:
+def unsaid():
     yield
     conflicts.uninstall()
     keras.mixed_precision.set_dtype_policy("float32")
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def told(caplog):
     messages = [record.getMessage() for record in caplog.records]
     return [text.split(":")[1].strip() for text in messages if text.startswith("amp_tf: ")]
 
@@ -36,23 +31,21 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
         (lambda: tf_keras.mixed_precision.Policy("mixed_bfloat16"), "mixed_bfloat16"),
     ],
 )
-def test_a_policy_of_the_program_or_of_one_layer_is_told_once(
-    make: Any, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_policy_of_the_program_or_of_one_layer_is_told_once(make, name, caplog):
     conflicts.install(AmpConfig())
     make()
     make()
     assert told(caplog) == [f"Keras policy {name!r}"]
 
 
-def test_a_policy_that_was_there_before_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_policy_that_was_there_before_is_told(caplog):
     keras.mixed_precision.set_dtype_policy("mixed_float16")
     assert told(caplog) == []
     conflicts.install(AmpConfig())
     assert told(caplog) == ["Keras policy 'mixed_float16'"]
 
 
-def test_float32_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_float32_is_not_worth_a_word(caplog):
     conflicts.install(AmpConfig())
     keras.layers.Dense(2)
     keras.layers.Dense(2, dtype="float64")

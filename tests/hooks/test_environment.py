@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.hooks import running
 
-PROGRAM = str(running.PROGRAMS / "own_switch.py")
 PRECISION = {"AMP_TF_PRECISION": "bfloat16"}
 ON = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
+LOOP = f"""
+import os, runpy
+before, late, main = {{before!r}}, {{late!r}}, {str(running.PROGRAMS / "custom_loop.py")!r}
+if before: os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = before
+import tensorflow
+if late: os.environ.update({{{{"TF_ENABLE_AUTO_MIXED_PRECISION": late}}}})
+runpy.run_path(main)
+"""
+
+
+def trained(site_folder, variables, before="", late=""):
+    """A training whose script sets the switch itself, before or after its imports."""
+    ended = running.run(["-c", LOOP.format(before=before, late=late)], site_folder, variables | PRECISION)
+    assert ended.warnings == []
+    return ended
 
 
 @pytest.fixture(scope="module")
-def from_outside(site_folder: Path) -> running.Ended:
-    return running.run([PROGRAM, "nowhere"], site_folder, ON | PRECISION)
+def from_outside(site_folder):
+    return trained(site_folder, ON)
 
 
-@pytest.mark.parametrize("where", ["top", "flag", "late"])
-def test_a_script_that_sets_the_switch_itself_is_converted(
-    where: str, site_folder: Path, from_outside: running.Ended
-) -> None:
-    ended = running.run([PROGRAM, where], site_folder, PRECISION)
-    assert ended.result == from_outside.result
-    assert (ended.status, ended.converted, ended.warnings) == (0, from_outside.converted, [])
+@pytest.mark.parametrize("script", [{"before": "1"}, {"late": "1"}], ids=str)
+def test_a_script_that_sets_the_switch_itself_is_converted(script, site_folder, from_outside):
+    ended = trained(site_folder, {}, **script)
+    assert (ended.result, ended.converted) == (from_outside.result, from_outside.converted)
     assert ended.converted > 0
 
 
-@pytest.mark.parametrize("where", ["off", "off first"])
+@pytest.mark.parametrize("script", [{"before": "0"}, {"late": "0"}], ids=str)
 def test_a_script_that_turns_the_switch_off_is_not_converted_but_told_what_converts_it(
-    where: str, site_folder: Path, from_outside: running.Ended
-) -> None:
-    ended = running.run([PROGRAM, where], site_folder, ON | PRECISION)
-    assert (ended.status, ended.warnings) == (0, [])
+    script, site_folder, from_outside
+):
+    ended = trained(site_folder, ON, **script)
     what, _, proposed = ended.summary[6].partition("; to convert all the same, start it with ")
     assert what == ": amp_tf is off: the program itself set TF_ENABLE_AUTO_MIXED_PRECISION=0"
     assert ended.result != from_outside.result
     variables = dict(each.split("=") for each in proposed.split())
     assert len(variables) == 2
-    again = running.run([PROGRAM, where], site_folder, variables | PRECISION)
+    again = trained(site_folder, variables, **script)
     assert (again.result, again.converted) == (from_outside.result, from_outside.converted)
 
 
@@ -201,7 +209,7 @@ environ[SWITCH] = "1"; say()
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_programs_do_to_the_environment_is_followed(case: str, site_folder: Path) -> None:
+def test_what_programs_do_to_the_environment_is_followed(case, site_folder):
     code, variables, words, said, times = CASES[case]
     ended = running.run(["-c", STEPS + code], site_folder, variables)
     assert (ended.status, ended.out.split()) == (0, words.split()), ended.err

@@ -1,13 +1,11 @@
 """What TensorFlow runs at last: the types of products, casts, gelus in the kernels of products, and input pipelines."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import amp_tf
+from amp_tf.hooks.plugin import MARK
 from amp_tf.oplists.hardware import Hardware
 from tests import as_cpu
 from tests.as_cpu import onednn
@@ -48,13 +46,13 @@ print(json.dumps(found | {{"report": str(amp_tf.report())}}))
 
 
 @pytest.fixture(scope="module")
-def in_float32(site_folder: Path) -> dict[str, list[float]]:
+def in_float32(site_folder):
     ended = running.run([str(PROGRAM)], site_folder, as_cpu.variables())
     return ended.result
 
 
 @pytest.fixture(scope="module", params=["bfloat16", "float16", "bfloat16 in hardware"])
-def named(request: pytest.FixtureRequest, site_folder: Path) -> tuple[str, dict[str, list]]:
+def named(request, site_folder):
     """The precision, and what was found with it: without 16-bit hardware, or with that of this CPU."""
     precision, _, in_hardware = request.param.partition(" ")
     if in_hardware and not onednn.computes_bfloat16():
@@ -93,63 +91,7 @@ def test_the_report_says_that_no_product_is_left(named):
 
 
 needs_bf16 = pytest.mark.skipif(not Hardware.detect_cpu().cpu_gains, reason="auto converts nothing on this CPU")
-OF_CASTS = """
-import json
-import numpy as np
-import tensorflow as tf
-from tensorflow.python.eager import context
-from amp_tf.config import AmpConfig
-from amp_tf.hooks import plugin
-
-plugin.install(AmpConfig())
-context.context().enable_run_metadata()
-SIZE = 512
-
-def executed(function, *arguments):
-    function(*arguments)
-    metadata = context.context().export_run_metadata()
-    nodes = {n.name: n for g in metadata.partition_graphs for n in g.node}
-    op_behind = lambda cast: nodes[cast.input[0].partition(":")[0]].op
-    products = [n.attr["T"].type == tf.bfloat16.as_datatype_enum for n in nodes.values() if "MatMul" in n.op]
-    casts = [n for n in nodes.values() if n.op == "Cast"]
-    return {
-        "products in bfloat16": sum(products),
-        "casts of constants": sum(op_behind(cast) == "Const" for cast in casts),
-        "casts of casts": sum(op_behind(cast) == "Cast" for cast in casts),
-        "casts": len(casts),
-    }
-
-ones = tf.ones((SIZE, SIZE))
-weights = (np.arange(SIZE * SIZE).reshape(SIZE, SIZE) / SIZE**2).astype("float32")
-
-@tf.function
-def constant(x):
-    return tf.exp(tf.matmul(x, tf.constant(weights)))
-
-@tf.function
-def pair(x):
-    h = tf.cast(tf.cast(tf.matmul(x, x), tf.bfloat16), tf.float32)
-    return tf.exp(tf.matmul(h, x))
-
-@tf.function
-def down(x):
-    return tf.cast(tf.matmul(x, x), tf.bfloat16)
-
-print(json.dumps({f.__name__: executed(f, ones) for f in (constant, pair, down)}))
-"""
-
-
-@needs_bf16
-def test_constants_are_cast_once_and_pairs_of_casts_do_not_run(tmp_path: Path) -> None:
-    ended = running.run(["-c", OF_CASTS], tmp_path, running.switched_on())
-    found = ended.result
-    # TensorFlow folds the cast of a constant: what is left are the casts of x and of the result.
-    assert found["constant"] == {"products in bfloat16": 1, "casts of constants": 0, "casts of casts": 0, "casts": 2}
-    assert found["pair"] == {"products in bfloat16": 2, "casts of constants": 0, "casts of casts": 0, "casts": 2}
-    assert found["down"] == {"products in bfloat16": 1, "casts of constants": 0, "casts of casts": 0, "casts": 1}
-
-
-OF_GELUS_AND_PRODUCTS = """
+OF_AUTO = """
 import json
 import numpy as np
 import tensorflow as tf
@@ -160,54 +102,83 @@ from amp_tf.hooks import plugin
 SIZE = 512
 OF_GELUS = ("Erf", "Erfc", "Square", "Tanh")
 random = np.random.default_rng(0)
-layers = [(random.standard_normal((SIZE, SIZE), "f") / SIZE**0.5, random.standard_normal(SIZE, "f")) for _ in range(3)]
+normal = lambda *shape: random.standard_normal(shape, "f")
+layers = [(normal(SIZE, SIZE) / SIZE**0.5, normal(SIZE)) for _ in range(3)]
+weights = (np.arange(SIZE * SIZE).reshape(SIZE, SIZE) / SIZE**2).astype("float32")
 
-def model(x, is_approximate):
+def constant(x):
+    return tf.exp(tf.matmul(x, tf.constant(weights)))
+
+def pair(x):
+    h = tf.cast(tf.cast(tf.matmul(x, x), tf.bfloat16), tf.float32)
+    return tf.exp(tf.matmul(h, x))
+
+def down(x):
+    return tf.cast(tf.matmul(x, x), tf.bfloat16)
+
+def gelus(x, is_approximate=False):
     for number, (w, b) in enumerate(layers):
         x = tf.nn.bias_add(tf.tensordot(x, w, 1), b)
         x = tf.nn.gelu(x, is_approximate) if number < 2 else x
     return x
 
-def executed(batch, is_approximate):
-    result = tf.function(model)(tf.constant(batch), is_approximate).numpy()
-    nodes = [node for graph in context.context().export_run_metadata().partition_graphs for node in graph.node]
-    products = [node for node in nodes if "FusedMatMul" in node.op]
+def executed(function, *arguments):
+    result = tf.function(function)(*arguments).numpy()
+    graphs = context.context().export_run_metadata().partition_graphs
+    nodes = {node.name: node for graph in graphs for node in graph.node}
+    products = [node for node in nodes.values() if "MatMul" in node.op]
+    behind = [nodes[node.input[0].partition(":")[0]].op for node in nodes.values() if node.op == "Cast"]
     return result, {
         "in bfloat16": sum(node.attr["T"].type == tf.bfloat16.as_datatype_enum for node in products),
         "fused": sorted(item.decode() for node in products for item in node.attr["fused_ops"].list.s),
-        "alone": sum(node.op in OF_GELUS for node in nodes),
+        "gelus alone": sum(node.op in OF_GELUS for node in nodes.values()),
+        "casts": [len(behind), behind.count("Const"), behind.count("Cast")],
     }
 
 context.context().enable_run_metadata()
 cases = {
-    "exact over sequences": (random.standard_normal((8, 64, SIZE), "f"), False),
-    "exact": (random.standard_normal((512, SIZE), "f"), False),
-    "approximate": (random.standard_normal((512, SIZE), "f"), True),
+    "exact over sequences": (gelus, normal(8, 64, SIZE)),
+    "exact": (gelus, normal(512, SIZE)),
+    "approximate": (gelus, normal(512, SIZE), True),
+    **{function.__name__: (function, tf.ones((SIZE, SIZE))) for function in (constant, pair, down)},
 }
-exact = {name: executed(*case)[0] for name, case in cases.items()}
+exact = {name: executed(*case)[0] for name, case in cases.items() if case[0] is gelus}
 plugin.install(AmpConfig())
 found = {}
 for name, case in cases.items():
     result, found[name] = executed(*case)
-    found[name]["error"] = float(np.abs(result - exact[name]).max() / np.abs(exact[name]).max())
+    if name in exact:
+        found[name]["error"] = float(np.abs(result - exact[name]).max() / np.abs(exact[name]).max())
 print(json.dumps(found))
 """
 
 
+@pytest.fixture(scope="module")
+def under_auto(site_folder):
+    return running.run(["-c", OF_AUTO], site_folder, {}).result
+
+
 @needs_bf16
-def test_gelus_are_fused_with_products_in_bfloat16(site_folder: Path) -> None:
-    ended = running.run(["-c", OF_GELUS_AND_PRODUCTS], site_folder, {})
-    for name, found in ended.result.items():
-        kind = "GeluApproximate" if name == "approximate" else "GeluExact"
-        assert found.pop("error") < 0.02, name
-        assert found == {"in bfloat16": 3, "fused": [*["BiasAdd"] * 3, kind, kind], "alone": 0}, name
+# TensorFlow folds the cast of a constant: what is left are the casts of x and of the result.
+@pytest.mark.parametrize(("case", "products", "casts"), [("constant", 1, 2), ("pair", 2, 2), ("down", 1, 1)])
+def test_constants_are_cast_once_and_pairs_of_casts_do_not_run(under_auto, case, products, casts):
+    assert (under_auto[case]["in bfloat16"], under_auto[case]["casts"]) == (products, [casts, 0, 0])
+
+
+@needs_bf16
+@pytest.mark.parametrize("case", ["exact over sequences", "exact", "approximate"])
+def test_gelus_are_fused_with_products_in_bfloat16(under_auto, case):
+    found, kind = under_auto[case], "GeluApproximate" if case == "approximate" else "GeluExact"
+    assert found["error"] < 0.02
+    assert (found["in bfloat16"], found["gelus alone"]) == (3, 0)
+    assert found["fused"] == [*["BiasAdd"] * 3, kind, kind]
 
 
 PIPELINE = str(running.PROGRAMS / "input_pipeline.py")
 ROUNDING = 2.0**-8  # of bfloat16
 
 
-def test_an_input_pipeline_is_exact_and_the_model_behind_it_is_converted(tmp_path: Path) -> None:
+def test_an_input_pipeline_is_exact_and_the_model_behind_it_is_converted(tmp_path):
     ended = running.run([PIPELINE], tmp_path, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"})
     assert ended.result["prepared"] < 1e-5  # float32's own roundings of 16 products; bfloat16 was off by .04
     assert ended.converted >= 4  # two products of the model, two of the loop over the dataset
@@ -216,16 +187,11 @@ def test_an_input_pipeline_is_exact_and_the_model_behind_it_is_converted(tmp_pat
         assert ended.result[name] == pytest.approx(ended.result["exact"], rel=20 * ROUNDING)
 
 
-def test_nothing_is_marked_once_amp_tf_is_off() -> None:
-    import tensorflow as tf
-
-    import amp_tf
-    from amp_tf.hooks.plugin import MARK
-
-    def marks() -> set[str]:
+def test_nothing_is_marked_once_amp_tf_is_off():
+    def marks():
         traced = []
 
-        def double(x: tf.Tensor) -> tf.Tensor:
+        def double(x):
             y = x * 2
             traced.append(y.graph)
             return y

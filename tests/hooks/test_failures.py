@@ -1,12 +1,11 @@
 """Faults, interrupts, forks and other plugins: the program goes on."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
+import shutil
 
 import pytest
 
+from amp_tf.hooks import native
 from tests.hooks import running
 
 # Breaks amp_tf from the inside, at the import of TensorFlow, and then runs an unchanged program.
@@ -41,14 +40,12 @@ native.nodes_to_preserve = nodes_to_preserve
 
 
 @pytest.fixture(scope="module")
-def in_float32(site_folder: Path) -> running.Ended:
+def in_float32(site_folder):
     return running.run([str(running.PROGRAMS / "threads.py")], site_folder, {})
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_leaves_the_program_in_float32_with_one_warning(
-    fault: str, in_float32: running.Ended, site_folder: Path
-) -> None:
+def test_a_fault_leaves_the_program_in_float32_with_one_warning(fault, in_float32, site_folder):
     program = str(running.PROGRAMS / "threads.py")  # eight threads meet the fault at once
     code = SABOTAGE.format(sabotage=FAULTS[fault], program=program)
     ended = running.run(["-c", code], site_folder, running.switched_on())
@@ -59,7 +56,7 @@ def test_a_fault_leaves_the_program_in_float32_with_one_warning(
     assert "failed, and the graphs stayed in float32" in ended.err
 
 
-def test_a_graph_that_runs_while_the_interpreter_exits_stays_in_float32(site_folder: Path) -> None:
+def test_a_graph_that_runs_while_the_interpreter_exits_stays_in_float32(site_folder):
     code = """
 import atexit
 @atexit.register  # before TensorFlow is imported, so after amp_tf's own exit
@@ -78,65 +75,70 @@ import tensorflow
     assert ended.converted == 0
 
 
-def test_an_interrupt_during_a_rewrite_reaches_the_program(site_folder: Path) -> None:
-    code = """
-import signal
+#: What happens while a graph is converted, the status of the program, and what it prints.
+DURING_A_REWRITE = {
+    "an interrupt reaches the program": (
+        """
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
-import tensorflow as tf
-from amp_tf.hooks import plugin
-plugin.set_conversion(lambda *graph: signal.raise_signal(signal.SIGINT))
+def convert(*graph): signal.raise_signal(signal.SIGINT)
+plugin.set_conversion(convert)
 try:
-    tf.function(lambda x: tf.nn.relu(tf.nn.relu(x @ x) @ x) @ x)(tf.ones((8, 8)))
+    f(x)
     print("swallowed")
 except KeyboardInterrupt:
     print("interrupted")
-"""
-    ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert ended.out == "interrupted\n"
-    assert ended.warnings == []
-
-
-def test_what_a_signal_handler_raises_during_a_rewrite_reaches_the_program(site_folder: Path) -> None:
-    code = """
-import os, signal, sys, time
-import tensorflow as tf
-from amp_tf.hooks import plugin
+""",
+        0,
+        "interrupted\n",
+    ),
+    "what a signal handler raises reaches the program": (
+        """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 def convert(*graph):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.1)  # Python runs handlers between two of its instructions
 plugin.set_conversion(convert)
-tf.function(lambda x: tf.nn.relu(tf.nn.relu(x @ x) @ x) @ x)(tf.ones((8, 8)))
+f(x)
 print("swallowed")
-"""
-    ended = running.run(["-c", code], site_folder, running.switched_on(), status=7)
-    assert ended.out == ""
-    assert ended.warnings == []
-    assert "Exception ignored" not in ended.err
-
-
-def test_exit_waits_for_a_rewrite_on_another_thread(site_folder: Path) -> None:
-    code = """
-import threading, time
-import tensorflow as tf
-from amp_tf.hooks import plugin
+""",
+        7,
+        "",
+    ),
+    "the exit waits for another thread": (
+        """
 inside = threading.Event()
 def convert(*graph):
     inside.set()
     time.sleep(1)
     print("rewrite ended", flush=True)
 plugin.set_conversion(convert)
-f = tf.function(lambda x: tf.nn.relu(tf.nn.relu(x @ x) @ x) @ x)
-threading.Thread(target=f, args=(tf.ones((8, 8)),), daemon=True).start()
+threading.Thread(target=f, args=(x,), daemon=True).start()
 assert inside.wait(60)
-import atexit
 atexit.register(print, "exit begins", flush=True)
+""",
+        0,
+        "exit begins\nrewrite ended\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DURING_A_REWRITE)
+def test_what_happens_during_a_rewrite(case, site_folder):
+    code, status, out = DURING_A_REWRITE[case]
+    begin = """
+import atexit, os, signal, sys, threading, time
+import tensorflow as tf
+from amp_tf.hooks import plugin
+f, x = tf.function(lambda x: tf.nn.relu(tf.nn.relu(x @ x) @ x) @ x), tf.ones((8, 8))
 """
-    ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert ended.out.splitlines()[:2] == ["exit begins", "rewrite ended"]
+    ended = running.run(["-c", begin + code], site_folder, running.switched_on(), status=status)
+    assert ended.out.startswith(out)
+    assert "swallowed" not in ended.out
+    assert ended.warnings == []
+    assert "Exception ignored" not in ended.err
 
 
-def test_a_fork_after_training_leaves_one_summary_and_two_good_ends(site_folder: Path) -> None:
+def test_a_fork_after_training_leaves_one_summary_and_two_good_ends(site_folder):
     code = f"""
 import os, runpy, sys
 runpy.run_path({str(running.PROGRAMS / "custom_loop.py")!r}, run_name="__main__")
@@ -151,12 +153,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert ended.warnings == []
 
 
-def test_another_graph_plugin_is_stepped_around_with_one_warning(site_folder: Path, tmp_path: Path) -> None:
+def test_another_graph_plugin_is_stepped_around_with_one_warning(site_folder, tmp_path):
     """The other plugin is a copy of the shim: to TensorFlow, a library that takes the device type CPU."""
-    import shutil
-
-    from amp_tf.hooks import native
-
     other = shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path / "libother.so")
     program = str(running.PROGRAMS / "custom_loop.py")
     ended = running.run(
@@ -186,7 +184,7 @@ assert child.exitcode == 0
 """
 
 
-def test_a_child_of_a_process_that_only_imported_tensorflow_converts(site_folder: Path) -> None:
+def test_a_child_of_a_process_that_only_imported_tensorflow_converts(site_folder):
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
     ended = running.run(["-c", PROGRAM], site_folder, variables)
     (casts,) = json.loads(ended.out)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import keras
 import pytest
@@ -20,7 +17,7 @@ tf_keras = pytest.importorskip("tf_keras")
 
 
 @pytest.fixture(autouse=True)
-def recording() -> Iterator[None]:
+def recording():
     recorded.forget()
     layer_paths.install(amp_tf.AmpConfig())
     yield
@@ -28,11 +25,11 @@ def recording() -> Iterator[None]:
     recorded.forget()
 
 
-def step_of(model: Any, shape: tuple[int, ...]) -> Any:
+def step_of(model, shape):
     """The names of the nodes of a training step, those of functions included."""
 
     @tf.function
-    def step(x: Any) -> Any:
+    def step(x):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(model(x) ** 2)
         return tape.gradient(loss, model.trainable_variables)
@@ -42,12 +39,12 @@ def step_of(model: Any, shape: tuple[int, ...]) -> Any:
     return [(node.name, node.op) for body in bodies for node in body]
 
 
-def path(layer: Any) -> str:
+def path(layer):
     """The path of a layer; the first versions of Keras 3 have none."""
     return str(layer.path) if hasattr(layer, "path") else pytest.skip("layers have no path")
 
 
-def products_by_layer(nodes: Any) -> dict[str, int]:
+def products_by_layer(nodes):
     counts: dict[str, int] = {}
     for name, op in nodes:
         if op == "MatMul":
@@ -55,7 +52,7 @@ def products_by_layer(nodes: Any) -> dict[str, int]:
     return counts
 
 
-def test_layers_with_the_names_that_keras_gives_are_told_apart() -> None:
+def test_layers_with_the_names_that_keras_gives_are_told_apart():
     keras.backend.clear_session()
     inputs = keras.Input((4,))
     shared = keras.layers.Dense(4, name="shared")
@@ -72,21 +69,21 @@ def test_layers_with_the_names_that_keras_gives_are_told_apart() -> None:
     assert sum(op == "MatMul" and matches("layer:dense", name) for name, op in nodes) == 3
 
 
-def test_layers_inside_of_layers_have_the_paths_of_keras() -> None:
+def test_layers_inside_of_layers_have_the_paths_of_keras():
     class Block(keras.layers.Layer):
-        def __init__(self, **settings: Any) -> None:
+        def __init__(self, **settings):
             super().__init__(**settings)
             self.inner = keras.layers.Dense(4, name="inner")
 
-        def call(self, x: Any) -> Any:
+        def call(self, x):
             return self.inner(x) + x
 
     class Model(keras.Model):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__(name="outer")
             self.blocks = [Block(name=f"block_{number}") for number in (1, 12)]
 
-        def call(self, x: Any) -> Any:
+        def call(self, x):
             for block in self.blocks:
                 x = block(x)
             return x
@@ -98,7 +95,7 @@ def test_layers_inside_of_layers_have_the_paths_of_keras() -> None:
     assert products_by_layer(step_of(model, (3, 4))) == {paths[0]: 2, paths[1]: 3}
 
 
-def test_a_recurrent_layers_loop_belongs_to_it_and_its_cell() -> None:
+def test_a_recurrent_layers_loop_belongs_to_it_and_its_cell():
     model = keras.Sequential([keras.layers.LSTM(4, name="lstm"), keras.layers.Dense(2, name="head")], name="net")
     model(tf.ones((1, 5, 4)))
     products = products_by_layer(step_of(model, (3, 5, 4)))
@@ -106,7 +103,7 @@ def test_a_recurrent_layers_loop_belongs_to_it_and_its_cell() -> None:
     assert products["net/head"] == 3
 
 
-def test_tf_keras_has_paths_too() -> None:
+def test_tf_keras_has_paths_too():
     inputs = tf_keras.Input((4,))
     shared = tf_keras.layers.Dense(4, name="shared")
     hidden = tf_keras.Sequential([tf_keras.layers.Dense(4, name="dense_1")], name="inner")(shared(shared(inputs)))
@@ -117,14 +114,14 @@ def test_tf_keras_has_paths_too() -> None:
     assert sum(op == "MatMul" and matches("layer:inner/dense_1", name) for name, op in nodes) == 3
 
 
-def test_what_runs_eagerly_or_for_shapes_alone_is_not_recorded() -> None:
+def test_what_runs_eagerly_or_for_shapes_alone_is_not_recorded():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
     model(tf.ones((1, 4)))
     tf_keras.layers.Dense(4)(tf.ones((1, 4)))
     assert recorded.paths() == []
 
 
-def test_what_goes_wrong_in_the_record_does_not_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_wrong_in_the_record_does_not_reach_the_program(monkeypatch):
     monkeypatch.setattr(layer_paths, "_scope_here", lambda: 1 / 0)
     step_of(keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]), (3, 4))
     assert not layer_paths._patches
@@ -153,7 +150,7 @@ print(json.dumps({{
 
 
 @pytest.mark.parametrize("jit", [False, True])
-def test_a_program_keeps_a_layer_by_its_path(jit: bool, site_folder: Path) -> None:
+def test_a_program_keeps_a_layer_by_its_path(jit, site_folder):
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "AMP_TF_KEEP_FLOAT32": "layer:block_1,layer:heed"}
     ended = running.run(["-c", PROGRAM.format(jit=jit)], site_folder, variables)
     found = json.loads(ended.out.strip().splitlines()[-1])

@@ -1,9 +1,6 @@
 """How the hooks speak: as absl would print it, and without taking the program's own logging from it."""
 
-from __future__ import annotations
-
 import logging
-from pathlib import Path
 
 import pytest
 
@@ -23,36 +20,26 @@ LINE = (
 AT_EXIT = "amp_tf: 0 graphs, 0 of 0 nodes converted, 0 casts: amp_tf is off: TF_ENABLE_AUTO_MIXED_PRECISION: 'maybe'"
 
 
-def test_a_program_that_sets_up_its_logging_after_the_import_gets_its_file(site_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_program_that_sets_up_its_logging_gets_the_lines_there_from_then_on(is_before, site_folder, tmp_path):
     file = tmp_path / "program.log"
-    code = (
-        "import tensorflow, logging\n"
-        f"logging.basicConfig(filename={str(file)!r}, format='%(message)s')\n"
-        "logging.warning('of the program')\n"
-    )
+    steps = f"logging.basicConfig(filename={str(file)!r}, format='%(message)s')", "import tensorflow"
+    code = "\n".join(["import logging", *(steps if is_before else steps[::-1]), "logging.warning('of the program')"])
     ended = running.run(["-c", code], site_folder, BAD_VALUE)
-    own, at_exit = file.read_text().splitlines()
+    *line, own, at_exit = file.read_text().splitlines()
     assert own == "of the program"
     assert at_exit.startswith(AT_EXIT)
-    assert [line for line in ended.err.splitlines() if "amp_tf" in line] == [LINE]
+    message = LINE.removeprefix("WARNING:absl:")
+    assert line == [message] * is_before
+    assert [line for line in ended.err.splitlines() if "amp_tf" in line] == [LINE] * (not is_before)
 
 
-def test_a_program_that_set_up_its_logging_before_gets_the_line_there(site_folder: Path, tmp_path: Path) -> None:
-    file = tmp_path / "program.log"
-    code = f"import logging; logging.basicConfig(filename={str(file)!r}); import tensorflow"
-    ended = running.run(["-c", code], site_folder, BAD_VALUE)
-    line, at_exit = file.read_text().splitlines()
-    assert line == LINE
-    assert at_exit.removeprefix("INFO:absl:").startswith(AT_EXIT)
-    assert "amp_tf" not in ended.err
-
-
-def test_a_filter_of_absls_logger_is_asked(site_folder: Path) -> None:
+def test_a_filter_of_absls_logger_is_asked(site_folder):
     code = "from absl import logging; logging.get_absl_logger().addFilter(lambda record: False); import tensorflow"
     assert "amp_tf" not in running.run(["-c", code], site_folder, BAD_VALUE).err
 
 
-def test_a_warning_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_is_told_once(caplog):
     assert notices.warn_once("key", "it broke", where="here", fix="Mend it")
     assert not notices.warn_once("key", "it broke", where="there", fix="Mend it")
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [
@@ -63,7 +50,7 @@ def test_a_warning_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 
 
-def test_program_with_misspelt_op_names_is_converted_and_told_each_once(site_folder: Path) -> None:
+def test_program_with_misspelt_op_names_is_converted_and_told_each_once(site_folder):
     names = {f"{PREFIX}ALLOWLIST_ADD": "MatMull", f"{PREFIX}CLEARLIST_REMOVE": "Relu,rellu"}
     ended = running.run(
         [str(running.PROGRAMS / "custom_loop.py")],
@@ -79,7 +66,7 @@ def test_program_with_misspelt_op_names_is_converted_and_told_each_once(site_fol
     assert "Did you mean 'Relu'" in removed
 
 
-def test_op_that_the_program_loads_later_counts_from_then_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_op_that_the_program_loads_later_counts_from_then_on(caplog):
     config = AmpConfig(precision="bfloat16", infer_add=("AmpTfOwnOp", "Sin"))
     with caplog.at_level(logging.WARNING, logger="absl"):
         for _ in range(2):
@@ -134,9 +121,7 @@ def test_cpus_with_float16_arithmetic_are_known_by_their_flags(flags, expected):
         (Hardware(), "Set AMP_TF_PRECISION=auto, which leaves this CPU in float32."),
     ],
 )
-def test_the_advice_names_what_this_cpu_is_good_at(
-    machine: Hardware, advice: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_advice_names_what_this_cpu_is_good_at(machine, advice, monkeypatch, caplog):
     monkeypatch.setattr(state, "hardware", lambda: machine)
     monkeypatch.setattr(hardware, "cpu_flags", lambda: frozenset({"avx2"}))
     notices.warn_if_slow(AmpConfig(precision="float16", target="cpu"))

@@ -1,12 +1,8 @@
 """The second visit of a graph is told from the first of another."""
 
-from __future__ import annotations
-
 import json
 import threading
-from pathlib import Path
 
-import pytest
 import tensorflow as tf
 
 import amp_tf
@@ -16,25 +12,25 @@ from tests.hooks import running
 PRESERVED = frozenset({"x", "result"})
 
 
-def _graph() -> bytes:
+def _graph():
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, (8, 8), name="x")
         tf.identity(tf.matmul(x, x, name="product"), name="result")
     return bytes(graph.as_graph_def().SerializeToString())
 
 
-def _rewritten(data: bytes) -> bytes:
+def _rewritten(data):
     graph = tf.compat.v1.GraphDef.FromString(data)
     return bytes(amp_tf.rewrite(graph, amp_tf.AmpConfig(precision="bfloat16")).graph.SerializeToString())
 
 
-def _after(rewritten: bytes | None) -> Visits:
+def _after(rewritten):
     visits = Visits()
     visits.note_first(PRESERVED, 3, rewritten)
     return visits
 
 
-def test_a_graph_that_stays_as_it_is_counts_once() -> None:
+def test_a_graph_that_stays_as_it_is_counts_once():
     visits = _after(None)
     assert not visits.is_second(frozenset({"x"}), 3)
     assert not visits.is_second(PRESERVED, 30)
@@ -42,7 +38,7 @@ def test_a_graph_that_stays_as_it_is_counts_once() -> None:
     assert not visits.is_second(PRESERVED, 3)
 
 
-def test_threads_know_nothing_of_each_other() -> None:
+def test_threads_know_nothing_of_each_other():
     new = _rewritten(_graph())
     visits, seen = _after(new), []
     other = threading.Thread(target=lambda: seen.append(visits.is_rewritten(new, PRESERVED)))
@@ -52,13 +48,13 @@ def test_threads_know_nothing_of_each_other() -> None:
 
 
 def test_a_thread_that_ended_leaves_nothing_to_the_next_and_the_table_stays_small(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """Python gives the next thread the identity of the last at once, and programs make threads without end."""
     new, seen, idents = _rewritten(_graph()), [], set()
     visits = Visits()
 
-    def visit() -> None:
+    def visit():
         idents.add(threading.get_ident())
         seen.append(visits.is_second(PRESERVED, 3))
         visits.note_first(PRESERVED, 3, new)
@@ -102,7 +98,7 @@ print(json.dumps({"visits": len(visits), "rewrites": rewrites}))
 """
 
 
-def test_tensorflow_visits_twice_and_amp_tf_works_once(tmp_path: Path) -> None:
+def test_tensorflow_visits_twice_and_amp_tf_works_once(tmp_path):
     """Also where a function is traced again: same names, same nodes to preserve."""
     folder = tmp_path
     ended = running.run(["-c", PROGRAM], folder, running.switched_on())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -24,20 +23,20 @@ needs_scope = pytest.mark.skipif(not hasattr(keras, "RematScope"), reason="this 
 
 
 @needs_scope
-def test_models_train_in_less_memory(tmp_path: Path) -> None:
+def test_models_train_in_less_memory(tmp_path):
     variables = {**running.switched_on(), "AMP_TF_PRECISION": "bfloat16", "PYTHONPATH": str(running.ROOT)}
     ended = running.run([REMATERIALIZED, "float32"], tmp_path, variables, seconds=600)
     found = ended.result
     assert ended.converted
     live = [found.pop(f"live {remat}") for remat in (False, True)]
     assert 0 < live[1] < 0.7 * live[0]  # 12 layers, of which 4 are computed again at a time
-    assert len(found) == 3
+    assert len(found) == 2
     for losses in found.values():
         assert losses[-1] < losses[0] < 2 * math.log(10)
 
 
 @needs_scope
-def test_under_keras_policy_the_same_layers_raise(tmp_path: Path) -> None:
+def test_under_keras_policy_the_same_layers_raise(tmp_path):
     """If this fails, Keras has learned it, and docs/limits.md says so no more."""
     ended = running.run([REMATERIALIZED, "mixed_bfloat16"], tmp_path, {"PYTHONPATH": str(running.ROOT)})
     assert ended.result["error"].startswith("TypeError: Input 'filter' of 'Conv2D' Op has type float32")
@@ -46,7 +45,7 @@ def test_under_keras_policy_the_same_layers_raise(tmp_path: Path) -> None:
 PADDED = str(running.PROGRAMS / "padded_attention.py")
 
 
-def test_padding_trains_in_float16_as_in_float32(tmp_path: Path) -> None:
+def test_padding_trains_in_float16_as_in_float32(tmp_path):
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"}
     plain = running.run([PADDED, "plain"], tmp_path, {})
     for compiled in ("jit", "plain"):
@@ -57,7 +56,7 @@ def test_padding_trains_in_float16_as_in_float32(tmp_path: Path) -> None:
         np.testing.assert_allclose(mixed.result["loss"], plain.result["loss"], rtol=0, atol=0.01)
 
 
-def test_a_model_that_was_trained_converts_for_tflite_in_float32(tmp_path: Path) -> None:
+def test_a_model_that_was_trained_converts_for_tflite_in_float32(tmp_path):
     ended = running.run(
         [str(running.PROGRAMS / "tflite.py")], tmp_path, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
     )
@@ -69,16 +68,14 @@ def test_a_model_that_was_trained_converts_for_tflite_in_float32(tmp_path: Path)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_of_a_model_that_amp_tf_converted_the_original_is_asked_for(precision: str, tmp_path: Path) -> None:
-    import tensorflow as tf
-
+def test_of_a_model_that_amp_tf_converted_the_original_is_asked_for(precision, tmp_path):
     class Product(tf.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.weights = tf.Variable(tf.ones((8, 4)))
 
         @tf.function(input_signature=[tf.TensorSpec((2, 8), tf.float32)])
-        def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        def __call__(self, x):
             return tf.matmul(x, self.weights)
 
     original, converted = str(tmp_path / "original"), str(tmp_path / "converted")
@@ -115,16 +112,14 @@ print(json.dumps({"rules": [[node.name, node.reason.rule.name] for node in nodes
 
 
 @pytest.mark.skipif(not Hardware.detect_cpu().cpu_gains, reason="auto converts nothing on this CPU")
-def test_a_forced_node_is_converted_under_auto_in_a_function_that_xla_compiles_too(tmp_path: Path) -> None:
+def test_a_forced_node_is_converted_under_auto_in_a_function_that_xla_compiles_too(tmp_path):
     variables = {running.SWITCH: "1", "AMP_TF_FORCE_F16": "^forced$"}
     ended = running.run(["-c", FORCED], tmp_path, variables)
     assert ended.result["rules"] == [["small", "DOES_NOT_PAY"], ["forced", "FORCED_BY_NAME"]] * 2
 
 
-@pytest.mark.parametrize("program", ["keras_fit.py", "monitored_session.py"])
-def test_a_loss_that_is_scaled_where_nothing_is_float16_gives_the_results_of_float32(
-    program: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("program", ["keras_fit.py", "session.py"])
+def test_a_loss_that_is_scaled_where_nothing_is_float16_gives_the_results_of_float32(program, tmp_path):
     path = running.PROGRAMS / program
     count = "from amp_tf.loss_scaling import ledger; (_, status), = ledger.statuses()[0]; steps = status.steps"
     code = f"import runpy, sys; runpy.run_path({str(path)!r}); {count}; print('scaled steps', steps, file=sys.stderr)"
@@ -151,7 +146,7 @@ ON_CPU = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 
 
 @pytest.mark.parametrize("name", ["dense/MatMul", "dense/BiasAdd", "dense/Relu"])
-def test_the_pattern_finds_the_fused_node_and_no_other(name: str) -> None:
+def test_the_pattern_finds_the_fused_node_and_no_other(name):
     model: dict[str, Any] = {}
     exec(MODEL, model)
     step = model["step"].get_concrete_function(tf.TensorSpec((64, 64)))

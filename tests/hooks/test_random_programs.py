@@ -3,18 +3,13 @@
 A few seeds, the same in every run; ``scripts/fuzz_parity compiled`` rolls new ones and makes what fails small.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.hooks.program_runs import KINDS, run_programs
-from tests.hooks.random_programs import Block, Step, random_program
+from tests.hooks.random_programs import Step, random_program
 
 
-def steps_of(block: Block) -> Iterator[Step]:
+def steps_of(block):
     for step in block:
         yield step
         for _, inner in step.blocks():
@@ -32,7 +27,7 @@ SEEDS = {
 
 @pytest.mark.quick
 @pytest.mark.parametrize("kind", KINDS)
-def test_results_and_variables_are_those_of_the_eager_program(kind: str, site_folder: Path) -> None:
+def test_results_and_variables_are_those_of_the_eager_program(kind, site_folder):
     seeds = SEEDS[kind]
     ended, outcomes = run_programs(kind, seeds, site_folder)
     problems = [f"seed {outcome.seed}: {outcome.problem}" for outcome in outcomes if outcome.problem]
@@ -42,6 +37,6 @@ def test_results_and_variables_are_those_of_the_eager_program(kind: str, site_fo
     assert ("reads moved: " in ended.err and "reads moved: 0" not in ended.err) is (kind == "reads")
 
 
-def test_programs_have_steps_of_every_kind() -> None:
+def test_programs_have_steps_of_every_kind():
     found = {type(step) for seed in range(50) for step in steps_of(random_program(seed))}
     assert found == set(Step.__subclasses__())

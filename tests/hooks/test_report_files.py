@@ -1,14 +1,11 @@
 """AMP_TF_REPORT with unchanged programs, each in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 from importlib import resources
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -24,7 +21,7 @@ PRODUCT = "import tensorflow as tf; f = tf.function(lambda x: tf.nn.relu(x @ x) 
 KEPT = {"AMP_TF_PRECISION": "bfloat16"}
 
 
-def one_report(folder: Path) -> dict:
+def one_report(folder):
     (file,) = folder.iterdir()
     (document,) = files.read(file)
     schema = json.loads(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -50,20 +49,18 @@ if thread.is_alive():
     ("module", "lock"),
     [("amp_tf.hooks.step_times", "module._lock"), ("amp_tf.reporting.process", "module._ledger._lock")],
 )
-def test_a_session_that_is_collected_waits_for_no_lock_of_ours(
-    module: str, lock: str, site_folder: Path, tmp_path: Path
-) -> None:
+def test_a_session_that_is_collected_waits_for_no_lock_of_ours(module, lock, site_folder, tmp_path):
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_REPORT": str(tmp_path)}
     code = TF1.replace("MODULE", module).replace("LOCK", lock)
     running.run(["-c", code], site_folder, variables)
 
 
-def test_a_thread_knows_its_own_collections_alone() -> None:
+def test_a_thread_knows_its_own_collections_alone():
     class Asking:
-        def __init__(self) -> None:
+        def __init__(self):
             self.itself = self
 
-        def __del__(self) -> None:
+        def __del__(self):
             seen.append(state.is_collecting())
             other = threading.Thread(target=lambda: seen.append(state.is_collecting()))
             other.start()

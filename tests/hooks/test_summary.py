@@ -1,10 +1,5 @@
 """The line at exit: what was converted, or why nothing was."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import tensorflow as tf
 
@@ -32,7 +27,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("case", PROGRAMS)
-def test_nothing_converted_comes_with_the_reason(case: str, site_folder: Path) -> None:
+def test_nothing_converted_comes_with_the_reason(case, site_folder):
     code, variables, reason = PROGRAMS[case]
     ended = running.run(["-c", f"import tensorflow as tf; {code}"], site_folder, {**running.switched_on(), **variables})
     assert ended.converted == 0
@@ -52,13 +47,11 @@ def swish(x):
 @pytest.mark.parametrize(
     ("result", "is_converted", "text"),
     [
-        ("swish(x)", False, f": {Rule.NO_FUSED_KERNEL.words}"),
+        ("swish(x)", False, f"each because {Rule.NO_FUSED_KERNEL.words}"),
         ("tf.reshape(swish(x), (64, 8)) @ tf.ones((8, 8))", True, f"; 1 product left in float32: {summary.FUSED}"),
     ],
 )
-def test_fused_products_that_are_left_are_counted_with_the_reason(
-    result: str, is_converted: bool, text: str, site_folder: Path
-) -> None:
+def test_fused_products_that_are_left_are_counted_with_the_reason(result, is_converted, text, site_folder):
     code = f"import tensorflow as tf{SWISH}tf.function(lambda x: tf.exp({result}))(tf.random.normal((1, 8, 8, 8)))"
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "TF_ENABLE_ONEDNN_OPTS": "1"}
     ended = running.run(["-c", f"{code}; import amp_tf; print(amp_tf.report())"], site_folder, variables)
@@ -84,7 +77,7 @@ print(amp_tf.report().converted)
 """
 
 
-def test_a_step_that_was_traced_before_amp_tf_was_on_is_named_with_what_to_do(site_folder: Path) -> None:
+def test_a_step_that_was_traced_before_amp_tf_was_on_is_named_with_what_to_do(site_folder):
     ended = running.run(["-c", NOTEBOOK], site_folder, {})
     before, *_, converted = ended.out.splitlines()
     assert before.startswith("0 graphs, 0 of 0 nodes converted, 0 casts: TensorFlow ran no new graph since amp_tf was ")
@@ -93,19 +86,19 @@ def test_a_step_that_was_traced_before_amp_tf_was_on_is_named_with_what_to_do(si
     assert int(converted) > 0
 
 
-def test_a_process_without_tensorflow_says_nothing(site_folder: Path) -> None:
+def test_a_process_without_tensorflow_says_nothing(site_folder):
     ended = running.run(["-c", "import amp_tf; amp_tf.enable()"], site_folder, running.switched_on())
     assert (ended.status, ended.out, ended.err) == (0, "", "")
 
 
-def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder: Path) -> None:
+def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder):
     code = "from absl import logging; logging.set_verbosity(logging.ERROR); import tensorflow"
     ended = running.run(["-c", code], site_folder, running.switched_on())
     assert "amp_tf" not in ended.err
 
 
 @pytest.fixture
-def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_seen(monkeypatch):
     """As in a process that has just begun."""
     _amp_tf_start.unfollow()  # what other tests of this process turned on
     monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
@@ -115,7 +108,7 @@ def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_seen")
-def test_the_report_begins_with_the_line_at_exit_and_says_that_amp_tf_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_begins_with_the_line_at_exit_and_says_that_amp_tf_is_off(monkeypatch):
     off = "0 graphs, 0 of 0 nodes converted, 0 casts: amp_tf is off: "
     assert str(amp_tf.report()) == amp_tf.report().to_dict()["summary"] == summary.line()
     assert str(amp_tf.report()) == f"{off}set {running.SWITCH}=1 or call amp_tf.enable() to turn it on"
@@ -130,7 +123,7 @@ def test_the_report_begins_with_the_line_at_exit_and_says_that_amp_tf_is_off(mon
 
 
 @pytest.mark.usefixtures("nothing_seen")
-def test_the_report_tells_failures_hooks_that_are_missing_and_what_else_the_line_has() -> None:
+def test_the_report_tells_failures_hooks_that_are_missing_and_what_else_the_line_has():
     process_state.note(off="")
     for text in ("first.\nmore", "second"):
         process_state.count_failure(ValueError(text))
@@ -143,7 +136,7 @@ def test_the_report_tells_failures_hooks_that_are_missing_and_what_else_the_line
 
 
 @pytest.mark.usefixtures("nothing_seen")
-def test_graphs_that_were_seen_before_amp_tf_was_turned_off_keep_their_own_reason() -> None:
+def test_graphs_that_were_seen_before_amp_tf_was_turned_off_keep_their_own_reason():
     seen = rewrite(graph("x = Placeholder()\ne = Exp(x)"), hardware=Hardware(cpu_has_bf16=True))
     process.record(seen.report, way="grappler")
     process_state.note(off="amp_tf is off: amp_tf.disable() was called")
@@ -159,7 +152,7 @@ def test_graphs_that_were_seen_before_amp_tf_was_turned_off_keep_their_own_reaso
 
 
 @pytest.mark.usefixtures("nothing_seen")
-def test_where_no_device_is_converted_the_line_ends_with_the_command_that_looks_at_a_gpu() -> None:
+def test_where_no_device_is_converted_the_line_ends_with_the_command_that_looks_at_a_gpu():
     product = rewrite(graph("x = Placeholder()\nm = MatMul(x, x)"), hardware=Hardware()).report
     process.record(product, way="grappler")
     process_state.note(off="")
@@ -173,9 +166,7 @@ def test_where_no_device_is_converted_the_line_ends_with_the_command_that_looks_
 
 
 @pytest.mark.parametrize(("code", "is_told"), [("", False), (f"{PRODUCT}; ", True)])
-def test_after_a_traceback_of_the_program_the_line_comes_only_if_something_was_done(
-    code: str, is_told: bool, site_folder: Path
-) -> None:
+def test_after_a_traceback_of_the_program_the_line_comes_only_if_something_was_done(code, is_told, site_folder):
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
     ended = running.run(["-c", f"import tensorflow as tf; {code}1 / 0"], site_folder, variables, status=1)
     assert ("amp_tf: " in ended.err) is is_told
@@ -199,13 +190,13 @@ TRACED = ("__inference_step_12",)
         ({}, {"not_installed": {XLA: "OSError: no"}}, summary.EAGER),
     ],
 )
-def test_the_state_tells_why(graphs: dict[str, int], seen: dict[str, Any], reason: str) -> None:
+def test_the_state_tells_why(graphs, seen, reason):
     state = process_state.ProcessState(**seen)
     assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), state) == reason
 
 
 @pytest.mark.parametrize(("home", "reason"), [(PLUGIN, f": {summary.NO_PLUGIN}"), (XLA, "")])
-def test_a_hook_that_failed_to_install_is_named_with_its_error(home: str, reason: str, site_folder: Path) -> None:
+def test_a_hook_that_failed_to_install_is_named_with_its_error(home, reason, site_folder):
     broken = f"import {home} as hook; hook.install = None; import tensorflow as tf; {PRODUCT}"
     ended = running.run(["-c", broken], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"})
     error = "TypeError: 'NoneType' object is not callable"
@@ -215,7 +206,7 @@ def test_a_hook_that_failed_to_install_is_named_with_its_error(home: str, reason
     assert f"a hook was not installed ({error})" in warning
 
 
-def test_a_later_success_takes_a_failure_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_success_takes_a_failure_back(monkeypatch):
     monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
     process_state.note_install(XLA, "OSError: no")
     process_state.note_install(PLUGIN, "OSError: neither")
@@ -224,7 +215,7 @@ def test_a_later_success_takes_a_failure_back(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("nothing_seen")
-def test_the_line_says_how_much_of_the_work_is_16_bit_and_guesses_no_time() -> None:
+def test_the_line_says_how_much_of_the_work_is_16_bit_and_guesses_no_time():
     """A product between what stays in float32 has more casts than nodes, and may be faster all the same."""
     both = traced(lambda x: (tf.sin(tf.matmul(x, x)), tf.tan(x)), (8, 8))
     config = amp_tf.AmpConfig(precision="bfloat16")

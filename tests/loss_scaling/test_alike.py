@@ -1,9 +1,6 @@
 """Cases 27 and 30: every wrapper, and the scaler for bare loops, shows its state and refuses misuse alike."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -19,13 +16,13 @@ from amp_tf.loss_scaling.schedule import DynamicScale
 from tests.loss_scaling.steps import OPTIMIZERS, variables
 
 
-def make(kind: str, **settings):
+def make(kind, **settings):
     if kind == "scaler":
         return amp_tf.LossScaler(**settings)
     return amp_tf.LossScaleOptimizer(OPTIMIZERS[kind](), **settings)
 
 
-def step(scaler, gradient: tf.Tensor, variable: tf.Variable) -> None:
+def step(scaler, gradient, variable):
     """A step by a gradient that the loop unscaled."""
     if isinstance(scaler, amp_tf.LossScaler):
         scaler.scale(tf.reduce_sum(variable))
@@ -37,11 +34,11 @@ def step(scaler, gradient: tf.Tensor, variable: tf.Variable) -> None:
 
 
 @pytest.fixture(params=[*OPTIMIZERS, "scaler"])
-def kind(request: pytest.FixtureRequest) -> str:
+def kind(request):
     return request.param
 
 
-def test_the_scale_is_a_variable_that_can_be_read_and_set(kind: str) -> None:
+def test_the_scale_is_a_variable_that_can_be_read_and_set(kind):
     scaler, variable = make(kind, initial_scale=4.0), tf.Variable([1.0])
     assert (scaler.loss_scale.dtype, scaler.loss_scale.shape, float(scaler.loss_scale.numpy())) == (tf.float32, (), 4.0)
     scaler.loss_scale = 8.0
@@ -53,7 +50,7 @@ def test_the_scale_is_a_variable_that_can_be_read_and_set(kind: str) -> None:
             scaler.loss_scale = bad
 
 
-def test_status_schedule_and_dynamic_say_the_same(kind: str) -> None:
+def test_status_schedule_and_dynamic_say_the_same(kind):
     scaler, variable = make(kind, initial_scale=4.0, dynamic_growth_steps=2), tf.Variable([1.0])
     for gradient in (4.0, float("nan"), 4.0, 4.0):
         step(scaler, tf.constant([gradient]), variable)
@@ -75,7 +72,7 @@ THEIRS = {
 
 @pytest.mark.parametrize("theirs", [False, True])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_case_27_and_k06_an_optimizer_that_is_wrapped_is_refused_in_the_same_words(kind: str, theirs: bool) -> None:
+def test_case_27_and_k06_an_optimizer_that_is_wrapped_is_refused_in_the_same_words(kind, theirs):
     with pytest.raises(ConfigError) as caught:
         amp_tf.LossScaleOptimizer(THEIRS[kind](OPTIMIZERS[kind]()) if theirs else make(kind))
     assert str(caught.value) == "LossScaleOptimizer: the optimizer is a LossScaleOptimizer already. Wrap it once."
@@ -96,11 +93,11 @@ def test_settings_that_mean_nothing_are_refused_in_the_same_words(kind: str) -> 
         assert str(caught.value).startswith(words)
 
 
-def test_a_step_without_gradients_and_one_outside_a_replica_are_refused_in_the_same_words(kind: str) -> None:
+def test_a_step_without_gradients_and_one_outside_a_replica_are_refused_in_the_same_words(kind):
     scaler, variable = make(kind), tf.Variable([1.0])
     name = "step" if kind == "scaler" else "apply_gradients"
 
-    def make_step(gradient) -> None:
+    def make_step(gradient):
         if kind == "scaler":
             scaler.step(lambda grads: None, [gradient])
         else:
@@ -116,7 +113,7 @@ def test_a_step_without_gradients_and_one_outside_a_replica_are_refused_in_the_s
 
 
 @pytest.mark.parametrize("kind", ["v1", "legacy", "scaler"])
-def test_in_a_tf1_graph_the_scale_is_set_in_the_default_session(kind: str) -> None:
+def test_in_a_tf1_graph_the_scale_is_set_in_the_default_session(kind):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         scaler = make(kind, initial_scale=4.0)
         session.run(tf.compat.v1.global_variables_initializer())
@@ -133,7 +130,7 @@ def test_case_27_an_optimizer_with_its_own_factor_is_refused_and_told_how():
 
 
 @pytest.mark.parametrize("kind", ["keras", "tf_keras", "legacy"])
-def test_case_27_keras_takes_the_wrapper_for_its_own_and_does_not_wrap_it(kind: str) -> None:
+def test_case_27_keras_takes_the_wrapper_for_its_own_and_does_not_wrap_it(kind):
     library = keras if kind == "keras" else tf_keras
     optimizer = make(kind)
     assert isinstance(optimizer, THEIRS[kind])
@@ -145,7 +142,7 @@ def test_case_27_keras_takes_the_wrapper_for_its_own_and_does_not_wrap_it(kind: 
 
 
 @pytest.mark.parametrize("kind", ["keras", "tf_keras", "legacy"])
-def test_case_33_settings_of_the_inner_optimizer_are_read_and_set_through_the_wrapper(kind: str) -> None:
+def test_case_33_settings_of_the_inner_optimizer_are_read_and_set_through_the_wrapper(kind):
     library = {"keras": keras.optimizers, "tf_keras": tf_keras.optimizers, "legacy": tf_keras.optimizers.legacy}[kind]
     inner = library.Adam(0.5, beta_1=0.8, clipnorm=2.0)
     optimizer = amp_tf.LossScaleOptimizer(inner)
@@ -230,16 +227,14 @@ def test_a_disabled_wrapper_neither_multiplies_nor_divides():
     assert [float(g) for g in optimizer.get_unscaled_gradients([tf.constant(1.0)])] == [1.0]
 
 
-def scaled(optimizer, variable, x):
+def scaled(optimizer, variable, x, method="apply_gradients"):
     with tf.GradientTape() as tape:
         loss = optimizer.scale_loss(tf.reduce_sum(variable * x))
-    optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
-
-
-def scaled_and_applied(optimizer, variable, x):
-    with tf.GradientTape() as tape:
-        loss = optimizer.scale_loss(tf.reduce_sum(variable * x))
-    optimizer.apply([tape.gradient(loss, variable)], [variable])
+    gradient = tape.gradient(loss, variable)
+    if method == "apply":
+        optimizer.apply([gradient], [variable])
+    else:
+        optimizer.apply_gradients([(gradient, variable)])
 
 
 def unscaled_by_the_loop(optimizer, variable, x):
@@ -251,12 +246,12 @@ def unscaled_by_the_loop(optimizer, variable, x):
 
 STEPS = [
     *((name, step) for name in ("keras", "tf_keras", "legacy") for step in (scaled, unscaled_by_the_loop)),
-    ("keras", scaled_and_applied),
+    ("keras", lambda *given: scaled(*given, "apply")),
 ]
 
 
 @pytest.mark.parametrize(("name", "step"), STEPS)
-def test_none_of_its_functions_is_converted(name: str, step: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_none_of_its_functions_is_converted(name, step, monkeypatch):
     optimizer = amp_tf.LossScaleOptimizer(OPTIMIZERS[name]())
     variable = (keras if name == "keras" else tf).Variable([1.0, 2.0])
     converted = []

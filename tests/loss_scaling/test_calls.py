@@ -75,51 +75,39 @@ def only_log(optimizer, value):
     return value
 
 
+def scaled_and_logged(optimizer, loss):
+    return optimizer.scale_loss(only_log(optimizer, loss))
+
+
 def log_unscaled(optimizer, gradient):
     tf.print(optimizer.get_unscaled_gradients([gradient]), output_stream="file:///dev/null")
     return gradient
 
 
-def own_scale(optimizer, loss):
-    return loss * 8.0
+def clip(optimizer, gradient):
+    return tf.clip_by_norm(optimizer.get_unscaled_gradients([gradient])[0], 0.5)
+
+
+#: What a loop does to its loss and to its gradient, how far its weight moves, and whether it is told.
+LOOPS = {
+    "by hand": (multiply, divide, 0.5, True),
+    "by a factor of its own": (lambda _, loss: loss * 8.0, lambda _, gradient: gradient / 8.0, 0.5, True),
+    "not divided": (multiply, as_it_is, 2.0, True),  # a step that is too large is seen, one that is too small is not
+    "reads the scale": (only_log, as_it_is, 0.5, True),
+    "logs the scale": (scaled_and_logged, only_log, 0.5, False),
+    "logs unscaled gradients": (scaled_and_logged, log_unscaled, 0.5, False),
+    "clips unscaled gradients": (scaled_and_logged, clip, 0.25, False),
+}
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_case_28_what_a_loop_multiplies_and_divides_by_hand_is_left_alone(optimizer, traced, log):
-    weight = tf.Variable([1.0])
-    assert one_step(optimizer, multiply, divide, traced, weight) == [0.5]
-    assert one_step(optimizer, own_scale, lambda _, gradient: gradient / 8.0, traced, weight) == [0.5]
-    assert len(log("never scaled")) == 1
-
-
-def test_case_28_a_step_that_is_multiplied_by_hand_and_not_divided_is_too_large_and_told(optimizer, log):
-    """A step that is too large is seen, one that is too small is not."""
-    assert one_step(optimizer, multiply) == [2.0]
-    (warning,) = log("never scaled")
-    assert "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0" in warning
-
-
-def test_case_28_a_loop_that_only_reads_the_scale_has_not_scaled_its_loss(optimizer, log):
-    assert one_step(optimizer, only_log) == [0.5]
-    assert len(log("never scaled")) == 1
-
-
-def test_case_28_the_scale_may_be_logged_and_gradients_unscaled_for_a_log(optimizer, log):
-    def scaled(optimizer, loss):
-        return optimizer.scale_loss(only_log(optimizer, loss))
-
-    weight = tf.Variable([1.0])
-    assert one_step(optimizer, scaled, only_log, weight=weight) == [0.5]
-    assert one_step(optimizer, scaled, log_unscaled, weight=weight) == [0.5]
-    assert not log("the gradients are applied")
-
-
-def test_case_28_unscaled_gradients_may_be_clipped_before_they_are_applied(optimizer, log):
-    def clip(optimizer, gradient):
-        return tf.clip_by_norm(optimizer.get_unscaled_gradients([gradient])[0], 0.5)
-
-    assert one_step(optimizer, lambda optimizer, loss: optimizer.scale_loss(loss), clip) == [0.25]
-    assert not log("the gradients are applied")
+@pytest.mark.parametrize("loop", LOOPS)
+def test_case_28_what_a_loop_does_by_hand_is_left_alone_and_told(loop, traced, optimizer, log):
+    scale, finish, moved, is_told = LOOPS[loop]
+    assert one_step(optimizer, scale, finish, traced) == [moved]
+    warnings = log("the gradients are applied as they are")
+    assert len(warnings) == is_told
+    assert all("TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0" in warning for warning in warnings)
 
 
 @pytest.mark.parametrize("traced", [False, True])

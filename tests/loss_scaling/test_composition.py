@@ -1,7 +1,5 @@
 """Cases 21 to 26: accumulation, two optimizers, second order, sparse, missing and special gradients."""
 
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -208,13 +206,13 @@ ACTIVATIONS = (
 )
 
 
-def activation(name: str) -> Any:
+def activation(name):
     if name.startswith("gelu"):
         return lambda x: keras.activations.gelu(x, approximate=name == "gelu_tanh")
     return getattr(keras.activations, name)
 
 
-def traced(optimizer: Any, divisor: float | None) -> Any:
+def traced(optimizer, divisor):
     """A training step of a network that has each activation between two products."""
     x = given = keras.Input((16,))
     for name in ACTIVATIONS:
@@ -224,7 +222,7 @@ def traced(optimizer: Any, divisor: float | None) -> Any:
     weights = [weight.value for weight in model.trainable_variables]
 
     @tf.function(autograph=False)
-    def step(x: Any) -> Any:
+    def step(x):
         with tf.GradientTape() as tape:
             loss = optimizer.scale_loss(tf.reduce_mean(tf.square(model(x))))
         gradients = tape.gradient(loss, weights)
@@ -248,9 +246,7 @@ def traced(optimizer: Any, divisor: float | None) -> Any:
     ],
     ids=["none", "amp_tf", "keras", "clipped", "by hand"],
 )
-def test_every_product_is_16_bit_whatever_becomes_of_its_gradient(
-    optimizer: Any, divisor: float | None, precision: Any
-) -> None:
+def test_every_product_is_16_bit_whatever_becomes_of_its_gradient(optimizer, divisor, precision):
     concrete = traced(optimizer(), divisor)
     ends = [*(tensor.name for tensor in (*concrete.inputs, *concrete.outputs))]
     ends += [operation.name for operation in concrete.graph.control_outputs]

@@ -60,19 +60,11 @@ def machines(draw):
     }
 
 
-@pytest.mark.slow
 @settings(max_examples=2_000, deadline=None)
 @given(machines(), st.lists(st.booleans(), max_size=40))
-def test_case_10_two_thousand_random_traces_equal_an_independent_oracle(machine, trace):
-    schedule = DynamicScale(
-        machine["start"],
-        machine["steps"],
-        machine["growth"],
-        machine["backoff"],
-        machine["hysteresis"],
-        machine["floor"],
-        machine["ceiling"],
-    )
+def test_case_04_05_and_10_two_thousand_random_traces_equal_an_independent_oracle(machine, trace):
+    names = ("start", "steps", "growth", "backoff", "hysteresis", "floor", "ceiling")
+    schedule = DynamicScale(*(machine[name] for name in names))
     scales, changed_at = oracle(trace, **machine)
     states = walk(schedule, trace)
     assert [np.float32(s.scale) for s in states] == scales
@@ -81,21 +73,6 @@ def test_case_10_two_thousand_random_traces_equal_an_independent_oracle(machine,
     in_row = next((i for i, finite in enumerate(reversed(trace)) if finite), len(trace))
     assert last.skipped_in_row == in_row
     assert machine["floor"] <= last.scale <= machine["ceiling"]
-
-
-def test_case_04_growth_and_backoff_follow_the_trace_exactly():
-    scales = [s.scale for s in walk(build_schedule(8.0, 3), [True, True, False, True, True, True, True, False])]
-    assert scales == [8, 8, 8, 4, 4, 4, 8, 8, 4]
-
-
-@pytest.mark.parametrize("interval", [1, 2, 7])
-def test_case_05_the_scale_grows_at_the_interval_and_not_one_step_later(interval):
-    states = walk(build_schedule(1.0, interval), [True] * (3 * interval))
-    assert [i for i in range(1, len(states)) if states[i].scale != states[i - 1].scale] == [
-        interval,
-        2 * interval,
-        3 * interval,
-    ]
 
 
 def test_case_06_after_300_overflows_the_scale_is_at_its_floor_and_recovers():
@@ -128,17 +105,6 @@ def test_any_scale_is_found_in_at_most_six_skipped_steps(start, needed):
     assert steps <= 70
 
 
-def test_a_scale_that_is_near_is_found_as_before():
-    assert [find(build_schedule(), 2.0**needed)[0] for needed in (15, 14, 13)] == [(0, 0), (1, 1), (2, 2)]
-
-
-def test_a_row_of_bad_batches_costs_two_back_offs_however_long_it_is():
-    for bad in (3, 4):
-        states = walk(build_schedule(), [True] * 5 + [False] * bad + [True] * 30)
-        assert (states[-1].scale, states[-1].skipped) == (2.0**13, bad)
-    assert states[-1].good_steps == 10  # 20 back-offs were made up for
-
-
 def test_where_the_loss_itself_is_nonfinite_the_scale_is_not_searched_for():
     schedule = build_schedule()
     state = schedule.initial_state()
@@ -152,12 +118,6 @@ def test_case_07_the_scale_stays_finite_from_1e38_with_factor_16():
     states = walk(schedule, [True] * 50)
     assert {s.scale for s in states[1:]} == {2.0**127}
     assert schedule.after_nonfinite(states[-1]).scale == 2.0**126
-
-
-def test_hysteresis_tolerates_single_overflows_and_backs_off_from_the_second_in_a_row_on():
-    schedule = build_schedule(16.0, 100, hysteresis=2)
-    trace = [False, True, False, False, False, True, False]
-    assert [s.scale for s in walk(schedule, trace)] == [16, 16, 16, 16, 8, 4, 4, 4]
 
 
 def test_case_11_fixed_and_disabled_schedules_never_move():

@@ -98,10 +98,6 @@ def test_eager_execution_works_too():
     assert (optimizer.status().skipped, optimizer.status().nonfinite_losses_in_row) == (1, 1)
 
 
-def test_case_11_disabled_is_the_bare_optimizer():
-    np.testing.assert_array_equal(Graph(True, enabled=False).train(GOOD), Graph(False).train(GOOD))
-
-
 def test_case_27_wrapping_twice_is_refused_by_tensorflow():
     optimizer = amp_tf.LossScaleOptimizer(v1.train.AdamOptimizer())
     with pytest.raises(ValueError, match="already"):

@@ -11,32 +11,6 @@ import amp_tf
 from tests.hooks import running
 from tests.hooks.loss_scaling.setup import OTHER, X, Y, installed, make_model
 
-
-class ForgetsToScale(keras.Model):
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((self(x) - y) ** 2)
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return {"loss": loss}
-
-
-def test_case_28_and_k05_a_train_step_that_does_not_scale_is_not_divided_but_told(log):
-    weights = []
-    for context in (installed(), contextlib.nullcontext()):
-        with context:
-            model = make_model(keras, ForgetsToScale)
-            model.compile(keras.optimizers.SGD(0.0625), "mse")
-            model.fit(X, Y, epochs=3, verbose=0, shuffle=False)
-            weights.append(model.get_weights())
-    for actual, expected in zip(*weights, strict=True):
-        np.testing.assert_array_equal(actual, expected)
-    (warning,) = log("amp_tf")
-    assert "optimizer 'sgd" in warning.lower()
-    assert "optimizer.scale_loss(loss)" in warning
-
-
 STEPS = {
     "apply_gradients": lambda optimizer, gradient, weight: optimizer.apply_gradients([(gradient, weight)]),
     "apply": lambda optimizer, gradient, weight: optimizer.apply([gradient], [weight]),
@@ -58,22 +32,17 @@ def variable():
     return tf.Variable([1.0])
 
 
-def test_a_custom_loop_in_float16_without_scaling_is_warned_once_with_what_to_write(library, log):
+@pytest.mark.parametrize("step", STEPS)
+def test_a_custom_loop_in_float16_without_scaling_is_warned_once_with_what_to_write(library, step, log):
+    if library is not keras and step == "apply":
+        pytest.skip("a method of Keras 3 alone")
     with installed():
         for _ in range(2):
-            custom_loop(library.optimizers.SGD(0.5), variable())
-    warnings = log("custom training loop runs in float16 without loss scaling")
-    assert len(warnings) == 1
-    assert "optimizer = amp_tf.LossScaleOptimizer(optimizer)" in warnings[0]
-    assert "optimizer.scale_loss(loss)" in warnings[0]
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_each_method_of_keras_3_that_makes_a_step_is_named_in_the_warning(step, log):
-    with installed():
-        custom_loop(keras.optimizers.SGD(0.5), variable(), step)
-    (warning,) = log("custom training loop")
-    assert f"SGD.{step}:" in warning
+            custom_loop(library.optimizers.SGD(0.5), variable(), step)
+    (warning,) = log("custom training loop runs in float16 without loss scaling")
+    assert f"SGD.{step}:" in warning or library is not keras
+    assert "optimizer = amp_tf.LossScaleOptimizer(optimizer)" in warning
+    assert "optimizer.scale_loss(loss)" in warning
 
 
 def test_a_custom_loop_that_scales_or_does_not_run_in_float16_is_not_warned(library, log):
@@ -206,19 +175,6 @@ def statistics(weight):
     return step
 
 
-def penalized_by(weight, scaler):
-    """The loss of a WGAN-GP's critic, which holds a gradient that nothing scales."""
-    x = tf.ones((2, 4))
-    with tf.GradientTape() as tape:
-        with tf.GradientTape() as inner:
-            inner.watch(x)
-            score = tf.reduce_sum(tf.tanh(tf.matmul(x, weight)))
-        norm = tf.norm(inner.gradient(score, x), axis=1)
-        loss = score + tf.reduce_mean((norm - 1.0) ** 2)
-        scaled = scaler(loss)
-    return loss, tape.gradient(scaled, weight)
-
-
 def scaled_around_an_inner_step(weight):
     """As in meta-learning: the loss, which a metric holds, comes from a gradient of a variable."""
     scaler, shown = amp_tf.LossScaler(), tf.Variable(0.0)
@@ -234,26 +190,26 @@ def scaled_around_an_inner_step(weight):
     return step
 
 
-def with_a_penalty_and_the_two_lines(library):
-    def make(weight):
-        optimizer, shown = amp_tf.LossScaleOptimizer(library.optimizers.Adam()), tf.Variable(0.0)
+@pytest.mark.parametrize("replicated", [False, True])
+def test_nothing_is_said_of_a_gradient_penalty_with_the_two_lines(library, replicated, log):
+    """The loss of a WGAN-GP's critic, which holds a gradient that nothing scales."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if replicated else tf.distribute.get_strategy()
+    with installed(), strategy.scope() if replicated else contextlib.nullcontext():
+        weight, shown, x = tf.Variable(tf.ones((4, 4))), tf.Variable(0.0), tf.ones((2, 4))
+        optimizer = amp_tf.LossScaleOptimizer(library.optimizers.Adam())
         optimizer.build([weight])
 
         def step():
-            loss, gradient = penalized_by(weight, optimizer.scale_loss)
-            optimizer.apply_gradients([(gradient, weight)])
+            with tf.GradientTape() as tape:
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    score = tf.reduce_sum(tf.tanh(tf.matmul(x, weight)))
+                norm = tf.norm(inner.gradient(score, x), axis=1)
+                loss = score + tf.reduce_mean((norm - 1.0) ** 2)
+                scaled = optimizer.scale_loss(loss)
+            optimizer.apply_gradients([(tape.gradient(scaled, weight), weight)])
             shown.assign(loss)
 
-        return step
-
-    return make
-
-
-@pytest.mark.parametrize("replicated", [False, True])
-def test_nothing_is_said_of_a_gradient_penalty_with_the_two_lines(library, replicated, log):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if replicated else tf.distribute.get_strategy()
-    with installed(), strategy.scope() if replicated else contextlib.nullcontext():
-        step = with_a_penalty_and_the_two_lines(library)(tf.Variable(tf.ones((4, 4))))
         tf.function(lambda: strategy.run(step))()
     assert not log("amp_tf")
 
@@ -269,20 +225,14 @@ def test_nothing_is_said_where_a_loss_is_scaled_or_no_gradient_is_written(make, 
     assert not log("amp_tf")
 
 
-def test_nothing_is_said_of_a_model_that_fit_trains(library, log):
+def test_nothing_is_said_of_a_model_that_fit_trains_or_a_tf1_optimizer_that_is_scaled_by_itself(library, log):
     with installed():
         model = make_model(library)
         model.compile(library.optimizers.Adam(clipnorm=1.0), "mse")
         model.fit(X, Y, verbose=0)
-    assert not log(WARNING)
-
-
-def test_nothing_is_said_of_a_tf1_optimizer_that_is_scaled_by_itself(log):
-    with installed(), tf.Graph().as_default(), v1.Session() as session:
-        weight = v1.get_variable("w", initializer=np.ones((4, 4), "float32"))
-        step = v1.train.MomentumOptimizer(0.1, 0.9).minimize(tf.reduce_sum(weight**2))
-        session.run(v1.global_variables_initializer())
-        session.run(step)
+        with tf.Graph().as_default():
+            weight = v1.get_variable("w", initializer=np.ones((4, 4), "float32"))
+            v1.train.MomentumOptimizer(0.1, 0.9).minimize(tf.reduce_sum(weight**2))
     assert not log(WARNING)
 
 

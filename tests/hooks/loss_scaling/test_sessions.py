@@ -20,10 +20,14 @@ def forgotten():
     vars(ledger).update(_entries={}, _dropped=0)
 
 
-def test_a_closed_session_told_its_scale_and_its_skipped_steps():
+def test_the_closed_session_that_made_the_most_steps_told_its_scale_and_its_skipped_steps():
     with installed():
-        Session().train([*BATCHES, NANS])
+        training = Session()
+        training.train([NANS, *BATCHES])
+        training.train(BATCHES[:2])
         assert loss_scaling.describe() == "loss scale 2^14, 1 of 6 steps skipped"
+        (curve,) = ledger.curves()
+        assert (curve["steps"], curve["skipped"], curve["points"]) == (6, 1, [(6, 2.0**14, 1)])
         Session("clip").train(BATCHES)
         assert loss_scaling.describe().endswith(": loss scale 2^15, 0 of 5 steps skipped")
 
@@ -34,14 +38,6 @@ def test_a_monitored_session_with_its_finalized_graph_tells_it_too():
         with training.graph.as_default(), v1.train.MonitoredTrainingSession() as session:
             for batch in (NANS, *BATCHES):
                 session.run(training.step, {training.x: batch})
-    assert loss_scaling.describe() == "loss scale 2^14, 1 of 6 steps skipped"
-
-
-def test_the_session_that_made_the_most_steps_counts():
-    with installed():
-        training = Session()
-        training.train([NANS, *BATCHES])
-        training.train(BATCHES[:2])
     assert loss_scaling.describe() == "loss scale 2^14, 1 of 6 steps skipped"
 
 
@@ -119,13 +115,6 @@ def test_of_very_many_graphs_the_oldest_are_counted_alone(monkeypatch):
             Session().train(BATCHES[:1])
     seen, more = ledger.statuses()
     assert (len(seen), more) == (3, 2)
-
-
-def test_a_session_that_was_closed_is_a_curve_of_the_report():
-    with installed():
-        Session().train([*BATCHES, NANS])
-    (curve,) = ledger.curves()
-    assert (curve["steps"], curve["skipped"], curve["points"]) == (6, 1, [(6, 2.0**14, 1)])
 
 
 def test_a_remote_session_is_not_asked():

@@ -1,7 +1,9 @@
-"""Keras 3: fit, evaluate, predict; a checkpoint and a SavedModel."""
+"""Keras 3, or ``keras_fit.py tf_keras``: fit, evaluate, predict; a checkpoint and a SavedModel."""
 
+import importlib
 import json
 import os
+import sys
 import tempfile
 
 import keras
@@ -9,13 +11,14 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-keras.utils.set_random_seed(1)
+keras.utils.set_random_seed(1)  # up to 2.18 tf_keras' own does not work on Python 3.12
+keras = importlib.import_module(sys.argv[1]) if sys.argv[1:] else keras
 rng = np.random.default_rng(1)
 images = rng.normal(size=(256, 16, 16, 3)).astype("float32")
 labels = (images.sum(axis=(1, 2, 3)) > 0).astype("int32")
 model = keras.Sequential(
     [
-        keras.Input((16, 16, 3)),
+        keras.layers.Input((16, 16, 3)),
         keras.layers.Conv2D(32, 3, activation="relu"),
         keras.layers.Conv2D(32, 3, activation="relu"),
         keras.layers.MaxPooling2D(),
@@ -27,7 +30,7 @@ model = keras.Sequential(
 model.compile(keras.optimizers.SGD(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 history = model.fit(images, labels, batch_size=32, epochs=3, verbose=0)
 folder = tempfile.mkdtemp()
-model.export(os.path.join(folder, "exported"), verbose=False)
+model.export(os.path.join(folder, "exported"))
 model.save_weights(os.path.join(folder, "model.weights.h5"))
 tf.train.Checkpoint(model=model).write(os.path.join(folder, "checkpoint"))
 with open(os.path.join(folder, "exported", "saved_model.pb"), "rb") as file:

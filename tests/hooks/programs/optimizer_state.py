@@ -36,14 +36,11 @@ def train(library, wrap):
     }
 
 
-def bare(optimizer):
-    return optimizer
-
-
 def wrapped(optimizer):
     import amp_tf
 
     return amp_tf.LossScaleOptimizer(optimizer, initial_scale=1024.0)
 
 
-print(json.dumps({f"{k.__name__} {w.__name__}": train(k, w) for k in (keras, tf_keras) for w in (bare, wrapped)}))
+WAYS = {"bare": lambda optimizer: optimizer, "wrapped": wrapped}
+print(json.dumps({f"{k.__name__} {name}": train(k, way) for k in (keras, tf_keras) for name, way in WAYS.items()}))

@@ -1,13 +1,8 @@
 """Random programs, eagerly and compiled; prints a line of JSON for each: what is wrong with it, if anything.
 
-A line on stderr says where each program begins, so that what is logged there belongs to one.
-
-    random_programs.py matrices [--small] SEED …        tf.function with jit_compile=True, for XLA
-    random_programs.py convolutions [--small] SEED …    tf.function without, for Grappler
-    random_programs.py twins [--small] SEED …           so, with parts that are called twice
-    random_programs.py reads [--small] SEED …           matrices for Grappler, run three times; how many reads moved
-
-Eager ops are never converted, so the eager run is the expected one. With --small a program that fails is cut down.
+``random_programs.py KIND [--small] SEED …``: with --small a program that fails is cut down. Eager ops are never
+converted, so the eager run is the expected one. A line on stderr says where each program begins, so that what is logged
+there belongs to one.
 """
 
 import json

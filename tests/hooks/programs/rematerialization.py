@@ -53,15 +53,6 @@ def mlp(remat=True, width=64, count=1):
     return keras.Sequential([L.Input((64,)), *blocks, L.Dense(10)])
 
 
-def transformer():
-    """Attention as it is, what follows it with its activations rematerialized."""
-    x = inputs = L.Input((16, 64))
-    normal = L.LayerNormalization()(x)
-    x = x + L.MultiHeadAttention(2, 32)(normal, normal)
-    x = x + L.Dense(64)(scoped("activations", lambda: L.Dense(128, activation="gelu"))(L.LayerNormalization()(x)))
-    return keras.Model(inputs, L.Dense(10)(L.GlobalAveragePooling1D()(x)))
-
-
 def train(model, batch=64, **settings):
     keras.utils.set_random_seed(0)
     data = np.random.default_rng(0)
@@ -80,7 +71,7 @@ if POLICY != "float32":
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {error}"
 else:
-    for make, jit in ((convnet, False), (mlp, True), (transformer, False)):
+    for make, jit in ((convnet, False), (mlp, True)):
         found[make.__name__] = train(make(), jit_compile=jit)()
     for remat in (False, True):
         fit = train(mlp(remat, 256, 3), 512)

@@ -1,12 +1,7 @@
 """The watchdog: its guard, steps that are done again, and the lock file that it writes."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -24,7 +19,7 @@ from amp_tf.tools.watchdog.watched import HOLD, NO_LIMIT, Guard, LossBand, StepO
 from tests.hooks import running
 
 
-def test_a_band_has_no_limit_at_first_and_then_one_that_jumps_exceed() -> None:
+def test_a_band_has_no_limit_at_first_and_then_one_that_jumps_exceed():
     band = LossBand()
     for step in range(16):
         assert band.limit == NO_LIMIT
@@ -35,10 +30,10 @@ def test_a_band_has_no_limit_at_first_and_then_one_that_jumps_exceed() -> None:
     assert band.limit > 10.0
 
 
-def test_a_guard_skips_nan_and_what_is_above_its_limit_and_says_what_it_saw() -> None:
+def test_a_guard_skips_nan_and_what_is_above_its_limit_and_says_what_it_saw():
     guard = Guard()
 
-    def judge(value: float, *, nonfinite: bool = False) -> bool:
+    def judge(value, *, nonfinite=False):
         return bool(guard(tf.constant(value), tf.constant(nonfinite)).numpy())
 
     assert not judge(3.0)
@@ -57,21 +52,21 @@ def test_a_guard_skips_nan_and_what_is_above_its_limit_and_says_what_it_saw() ->
 class Weak(keras.layers.Layer):
     """Overflows in float16 where the last feature is large."""
 
-    def build(self, shape: Any) -> None:
+    def build(self, shape):
         self.dense = keras.layers.Dense(4, name="inner")
         self.dense.build((None, shape[-1] - 1))
 
-    def call(self, x: Any) -> Any:
+    def call(self, x):
         return self.dense(x[:, :-1] * x[:, -1:]) / x[:, -1:]
 
 
 class Pair(keras.layers.Layer):
     """Two of them."""
 
-    def build(self, shape: Any) -> None:
+    def build(self, shape):
         self.parts = [Weak(name="weak_a"), Weak(name="weak_b")]
 
-    def call(self, x: Any) -> Any:
+    def call(self, x):
         return keras.ops.concatenate([part(x) for part in self.parts], -1)
 
 
@@ -80,11 +75,11 @@ class Sloped(keras.layers.Layer):
 
     times = 1
 
-    def build(self, shape: Any) -> None:
+    def build(self, shape):
         self.dense = keras.layers.Dense(4)
         self.dense.build((None, shape[-1] - 1))
 
-    def call(self, x: Any) -> Any:
+    def call(self, x):
         gain = x[:, -1:]
         hidden = self.dense(x[:, :-1])
         for _ in range(self.times):
@@ -95,16 +90,14 @@ class Sloped(keras.layers.Layer):
 
 
 @pytest.fixture(autouse=True)
-def begin_anew() -> Iterator[None]:
+def begin_anew():
     reverts.counts = reverts.Counts()
     yield
     reverts.end()
     reverts.counts = reverts.Counts()
 
 
-def train(
-    path: Path, weak: Any = None, *, at: int = 4, large: float = 1e5, scale: float = 2.0**6, **settings: Any
-) -> Any:
+def train(path, weak=None, *, at=4, large=1e5, scale=2.0**6, **settings):
     """Trains six batches, one of which overflows in float16; the model has its history and the line at exit."""
     keras.utils.set_random_seed(0)
     x = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")
@@ -121,19 +114,19 @@ def train(
     return model
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def said(caplog):
     """The lines of the watchdog."""
     found = (record.getMessage().partition("amp_tf: watchdog: ")[2] for record in caplog.records)
     return [line for line in found if line]
 
 
-def made(model: Any) -> int:
+def made(model):
     """The steps that the optimizer made."""
     return int(model.optimizer.iterations.numpy())
 
 
 @pytest.mark.parametrize("at", [1, 4])
-def test_a_step_is_done_again_and_counts_once(at: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_is_done_again_and_counts_once(at, tmp_path, caplog):
     """In metrics, too, of which the first step of a model is the first."""
     model = train(tmp_path / "a.lock", at=at)
     truth = train(
@@ -152,16 +145,7 @@ def test_a_step_is_done_again_and_counts_once(at: int, tmp_path: Path, caplog: p
 
 
 @pytest.mark.slow
-def test_a_step_for_which_the_loss_scale_has_to_fall_counts_once_as_well(tmp_path: Path) -> None:
-    model = train(tmp_path / "a.lock", at=1, scale=2.0**16)
-    status = model.optimizer.status()
-    assert status.scale < 2.0**15
-    assert status.steps == made(model) + status.skipped == 6
-    assert (reverts.counts.watched, reverts.counts.reverts, reverts.counts.lost) == (6, 1, 0)
-
-
-@pytest.mark.slow
-def test_each_revert_has_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_revert_has_a_line(tmp_path, caplog):
     model = train(tmp_path / "a.lock", Pair(name="weak"))
     assert made(model) == 6
     lines = said(caplog)
@@ -171,30 +155,32 @@ def test_each_revert_has_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert f"watchdog: {len(lines)} reverts, in {tmp_path}/a.lock" in model.line
 
 
-@pytest.mark.slow
-def test_gradients_that_a_lower_loss_scale_makes_finite_are_left_to_loss_scaling(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = train(tmp_path / "a.lock", Sloped(name="weak"), large=3e4)
-    assert (reverts.counts.watched, reverts.counts.reverts, reverts.counts.lost) == (6, 0, 0)
-    assert made(model) == 5
-    assert said(caplog) == []
-    assert "loss scale 2^5, 1 of 6 steps skipped" in model.line
+class Steep(Sloped):
+    times = 2
+
+
+#: The layer, the batch and its largest value, the loss scale at first and at most at last, and the reverts.
+LOSS_SCALES = {
+    "it has to fall as well": (Weak, 1, 1e5, 2.0**16, 2.0**14, 1),
+    "a lower one makes gradients finite": (Sloped, 4, 3e4, 2.0**6, 2.0**5, 0),
+    "at any one gradients overflow": (Steep, 4, 2e3, 2.0**6, 2.0**6, 1),
+}
 
 
 @pytest.mark.slow
-def test_gradients_that_overflow_at_any_loss_scale_are_the_layers_fault(tmp_path: Path) -> None:
-    sloped = Sloped(name="weak")
-    sloped.times = 2
-    model = train(tmp_path / "a.lock", sloped, large=2e3)
-    assert made(model) == 6
-    assert (reverts.counts.watched, reverts.counts.reverts, reverts.counts.lost) == (6, 1, 0)
-    assert [one.name for one in lock.read(str(tmp_path / "a.lock")).decisions] == ["net_1/weak_1"]
+@pytest.mark.parametrize("case", LOSS_SCALES)
+def test_what_a_loss_scale_mends_is_left_to_it_and_the_rest_reverted(case, tmp_path, caplog):
+    layer, at, large, first, last, reverted = LOSS_SCALES[case]
+    model = train(tmp_path / "a.lock", layer(name="weak"), at=at, large=large, scale=first)
+    status = model.optimizer.status()
+    assert status.steps == made(model) + status.skipped == 6
+    assert (status.skipped == 0) is (first == last)
+    assert status.scale <= last
+    assert (reverts.counts.watched, reverts.counts.reverts, reverts.counts.lost) == (6, reverted, 0)
+    assert len(said(caplog)) == reverted
 
 
-def test_a_lock_file_in_a_folder_that_is_missing_costs_no_step(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lock_file_in_a_folder_that_is_missing_costs_no_step(tmp_path, caplog):
     path, why = tmp_path / "nosuch" / "a.lock", "No such file or directory"
     model = train(path)
     assert made(model) == 6
@@ -207,7 +193,7 @@ def test_a_lock_file_in_a_folder_that_is_missing_costs_no_step(
     assert f"watchdog: 1 revert, kept in memory alone, because {path} cannot be written ({why})" in model.line
 
 
-def test_a_lock_file_that_is_damaged_meanwhile_costs_no_step_and_is_written_anew(tmp_path: Path) -> None:
+def test_a_lock_file_that_is_damaged_meanwhile_costs_no_step_and_is_written_anew(tmp_path):
     path = tmp_path / "a.lock"
     damage = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: path.write_text("{"))
     model = train(path, callbacks=[damage])
@@ -216,7 +202,7 @@ def test_a_lock_file_that_is_damaged_meanwhile_costs_no_step_and_is_written_anew
     assert "watchdog: 1 revert" in model.line
 
 
-def test_a_lock_file_that_is_damaged_without_the_watchdog_is_told_at_exit(tmp_path: Path) -> None:
+def test_a_lock_file_that_is_damaged_without_the_watchdog_is_told_at_exit(tmp_path):
     path = tmp_path / "a.lock"
     path.write_text(lock.NO_LOCK.to_text())
     with amp_tf.enable(lock=str(path)):
@@ -226,9 +212,7 @@ def test_a_lock_file_that_is_damaged_without_the_watchdog_is_told_at_exit(tmp_pa
         assert "Write it with" not in line
 
 
-def test_the_lock_file_of_an_earlier_run_is_mentioned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_lock_file_of_an_earlier_run_is_mentioned(tmp_path, monkeypatch, caplog):
     path = tmp_path / "amp_tf.watchdog.lock"
     path.write_text(lock.Lock(tuple(Decision(Layer(name), why="overflow") for name in ("net/a", "net/b"))).to_text())
     monkeypatch.setattr(config, "_watchdogs_lock", lambda: str(path))
@@ -241,37 +225,32 @@ def test_the_lock_file_of_an_earlier_run_is_mentioned(
     ]
 
 
-@pytest.mark.slow
-def test_beyond_the_limit_on_reverts_the_step_is_left_out_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(reverts, "MOST", 0)
-    model = train(tmp_path / "a.lock")
-    assert made(model) == 5
-    assert (reverts.counts.reverts, reverts.counts.lost) == (0, 1)
-    assert "batch 4 was left out, which float32 would have made: 0 reverts did not help" in caplog.text
-    assert not (tmp_path / "a.lock").exists()
-
-
-def fail(*_: Any, **__: Any) -> None:
+def fail(*_, **__):
     raise RuntimeError("no such luck")
 
 
 @pytest.mark.slow
-def test_where_the_watchdog_fails_training_goes_on_and_the_step_counts_as_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(reverts, "find_fault", fail)
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("MOST", 0, "batch 4 was left out, which float32 would have made: 0 reverts did not help"),
+        ("find_fault", fail, "watchdog: it failed at a step that was skipped (RuntimeError: no such luck)"),
+    ],
+)
+def test_beyond_the_limit_or_where_the_watchdog_fails_training_goes_on_and_the_step_is_lost(
+    name, value, told, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(reverts, name, value)
     model = train(tmp_path / "a.lock")
     assert made(model) == 5
-    assert "watchdog: it failed at a step that was skipped (RuntimeError: no such luck)" in caplog.text
+    assert (reverts.counts.reverts, reverts.counts.lost) == (0, 1)
+    assert told in caplog.text
     assert "watchdog: 1 step lost" in model.line
+    assert not (tmp_path / "a.lock").exists()
 
 
 @pytest.mark.slow
-def test_where_the_comparison_fails_all_layers_of_the_step_and_no_others_are_reverted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_the_comparison_fails_all_layers_of_the_step_and_no_others_are_reverted(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(reverts, "compare", fail)
     train(tmp_path / "before.lock", Pair(name="weak"), at=1)  # whose layers are no layers of the next model
     reverts.counts = reverts.Counts()
@@ -282,7 +261,7 @@ def test_where_the_comparison_fails_all_layers_of_the_step_and_no_others_are_rev
     assert names == {"net_1/weak_1", "net_1/weak_1/inner_1", "net_1/out_1", "compile_loss/mse"}
 
 
-def test_settings_without_it_take_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_without_it_take_it_off(monkeypatch):
     monkeypatch.setattr(switch, "HOOKS", [hook for hook in switch.HOOKS if hook.setting])
     owner = next(base for base in keras.Model.__mro__ if "make_train_function" in vars(base))
     before = vars(owner)["make_train_function"]
@@ -297,7 +276,7 @@ ON = {running.SWITCH: "1", "AMP_TF_WATCHDOG": "1", "AMP_TF_FORCE_F16": "weak"}
 
 
 @pytest.mark.parametrize("library", ["keras", pytest.param("tf_keras", marks=pytest.mark.slow)])
-def test_a_step_with_an_overflow_is_done_again_and_nan_in_the_data_is_bad_data(library: str, tmp_path: Path) -> None:
+def test_a_step_with_an_overflow_is_done_again_and_nan_in_the_data_is_bad_data(library, tmp_path):
     pytest.importorskip(library)
     ended = running.run([PROGRAM, library], tmp_path, ON | {"AMP_TF_PRECISION": "float16"})
     assert 0 < ended.result["weights"] < 1000  # no nan in the statistics either
@@ -313,7 +292,7 @@ def test_a_step_with_an_overflow_is_done_again_and_nan_in_the_data_is_bad_data(l
 
 
 @pytest.mark.slow
-def test_bfloat16_has_a_guard_and_reads_its_own_lock_file(tmp_path: Path) -> None:
+def test_bfloat16_has_a_guard_and_reads_its_own_lock_file(tmp_path):
     (tmp_path / "amp_tf.watchdog.lock").write_text(lock.NO_LOCK.to_text())
     ended = running.run([PROGRAM, "keras"], tmp_path, ON | {"AMP_TF_PRECISION": "bfloat16"})
     assert 0 < ended.result["weights"] < 1000
@@ -323,6 +302,6 @@ def test_bfloat16_has_a_guard_and_reads_its_own_lock_file(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_what_is_not_watched_is_told(tmp_path: Path) -> None:
+def test_what_is_not_watched_is_told(tmp_path):
     ended = running.run([str(running.PROGRAMS / "custom_loop.py")], tmp_path, running.switched_on() | ON)
     assert "watchdog: nothing was watched, because only fit and train_on_batch of Keras and tf_keras are" in ended.err

@@ -1,12 +1,8 @@
 """The hook in this process: on and off, name rules, list changes, and its own failures."""
 
-from __future__ import annotations
-
 import gc
 import logging
-import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,9 +1,4 @@
-"""Trains under MirroredStrategy on two logical CPUs, with a nonfinite gradient on one replica; prints JSON.
-
-Besides: a ``LossScaler``, and Keras optimizers that are built before they are wrapped, or by their first step.
-
-Its own process, because logical devices are chosen before TensorFlow starts.
-"""
+"""Trains under MirroredStrategy on two logical CPUs, with a nonfinite gradient on one replica; prints JSON."""
 
 import functools
 import itertools
@@ -19,11 +14,14 @@ import amp_tf
 from tests.loss_scaling.programs.own_steps import OWN
 
 STEPS, POISONED = 5, (1, 3)
+ACCUMULATION, AVERAGES = {"gradient_accumulation_steps": 2}, {"use_ema": True, "ema_overwrite_frequency": 3}
 OPTIONS = {
     "plain": {},
     "clipnorm": {"clipnorm": 0.5},
     "global_clipnorm": {"global_clipnorm": 0.5},
-    "weight_decay": {"weight_decay": 0.1},
+    "accumulation": ACCUMULATION,
+    "averages": AVERAGES,
+    "both": {**ACCUMULATION, **AVERAGES, "weight_decay": 0.1, "global_clipnorm": 0.5},
 }
 
 tf.config.set_logical_device_configuration(
@@ -38,37 +36,35 @@ def per_replica(values):
     )
 
 
+def weights_of(kind):
+    return [kind(np.ones(shape, "float32")) for shape in ((3,), (2, 2))]
+
+
 def keras3(options):
-    with strategy.scope():
-        weights = [keras.Variable(np.ones((3,), "float32")), keras.Variable(np.ones((2, 2), "float32"))]
-        return weights, [w.value for w in weights], keras.optimizers.SGD(0.125, momentum=0.5, **options)
+    weights = weights_of(keras.Variable)
+    return weights, [w.value for w in weights], keras.optimizers.SGD(0.125, momentum=0.5, **options)
 
 
 def tf_keras_new(options, own=lambda base: base):
-    with strategy.scope():
-        weights = [tf.Variable(np.ones((3,), "float32")), tf.Variable(np.ones((2, 2), "float32"))]
-        return weights, weights, own(tf_keras.optimizers.SGD)(0.125, momentum=0.5, jit_compile=False, **options)
+    weights = weights_of(tf.Variable)
+    return weights, weights, own(tf_keras.optimizers.SGD)(0.125, momentum=0.5, jit_compile=False, **options)
 
 
 def tf_keras_legacy(options, own=lambda base: base):
-    weights, values, _ = tf_keras_new({})
-    with strategy.scope():
-        return weights, values, own(tf_keras.optimizers.legacy.SGD)(0.125, momentum=0.5, **options)
+    weights = weights_of(tf.Variable)
+    return weights, weights, own(tf_keras.optimizers.legacy.SGD)(0.125, momentum=0.5, **options)
 
 
 def v1(options):
-    weights, values, _ = tf_keras_new({})
-    with strategy.scope():
-        return weights, values, tf.compat.v1.train.MomentumOptimizer(0.125, 0.5)
+    weights = weights_of(tf.Variable)
+    return weights, weights, tf.compat.v1.train.MomentumOptimizer(0.125, 0.5)
 
 
 def train(make, options, *, wrapped, bad, traced):
-    weights, tensors, optimizer = make(options)
-    if wrapped:
-        with strategy.scope():
-            optimizer = amp_tf.LossScaleOptimizer(optimizer, 2.0**10)
-    if make is keras3:
-        with strategy.scope():
+    with strategy.scope():
+        weights, tensors, optimizer = make(options)
+        optimizer = amp_tf.LossScaleOptimizer(optimizer, 2.0**10) if wrapped else optimizer
+        if make is keras3:
             optimizer.build(weights)
 
     def step(x, poison):
@@ -181,22 +177,19 @@ def train_a_model(is_built, wrapped_in_scope):
 BUILT = {"built": (True, True), "built, wrapped outside": (True, False), "unbuilt": (False, True)}
 
 
+KERAS = [(name, name, True) for name in ("plain", "accumulation", "averages", "both")]
+OWNS = {tf_keras_new: ("pairs_alone", "keeping_arguments"), tf_keras_legacy: ("without_name", "with_name_alone")}
+
+
 def main():
     results = {
         "scaler": [[*how, train_by_a_scaler(*how)] for how in itertools.product((True, False), repeat=3)],
         "counts": {name: train_a_model(*case) for name, case in BUILT.items()},
+        "keras3": {name: compare(keras3, *case) for name, *case in (*KERAS, ("both, eager", "both", False))},
     }
-    results["keras3"] = {
-        "plain": compare(keras3, "plain", True),
-        "weight_decay, eager": compare(keras3, "weight_decay", False),
-    }
-    others = {tf_keras_new: "global_clipnorm", tf_keras_legacy: "clipnorm", v1: "plain"}
-    for make, name in others.items():
-        results[make.__name__] = {name: compare(make, name, True)}
-    owns = {tf_keras_new: ("pairs_alone", "keeping_arguments"), tf_keras_legacy: ("without_name", "with_name_alone")}
-    for make, names in owns.items():
-        rows = {name: compare(functools.partial(make, own=OWN[name]), "plain", True) for name in names}
-        results[make.__name__].update(rows)
+    for make, name in {tf_keras_new: "global_clipnorm", tf_keras_legacy: "clipnorm", v1: "plain"}.items():
+        owns = {own: compare(functools.partial(make, own=OWN[own]), "plain", True) for own in OWNS.get(make, ())}
+        results[make.__name__] = {name: compare(make, name, True), **owns}
     json.dump(results, sys.stdout)
 
 

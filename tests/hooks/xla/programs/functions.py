@@ -22,38 +22,36 @@ def note(name, *tensors):
     result[name] = [np.asarray(part, "float64").ravel().tolist() for part in tensors]
 
 
+def loss_of(x):
+    return tf.reduce_sum(tf.tanh(x @ w) ** 2)
+
+
 @tf.function(jit_compile=True)
 def tape_inside(x):
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(tf.tanh(x @ w) ** 2)
-    gradient = tape.gradient(loss, w)
-    return loss, gradient
+        loss = loss_of(x)
+    return loss, tape.gradient(loss, w)
 
 
-note("tape_inside", *tape_inside(x))
+@tf.function(jit_compile=True)
+def replica(x):
+    with tf.GradientTape() as tape:
+        loss = loss_of(x)
+    return loss, tape.gradient(loss, w)
 
 
 @tf.function(jit_compile=True)
 def tape_outside(x):
-    return tf.reduce_sum(tf.tanh(x @ w) ** 2)
-
-
-with tf.GradientTape() as tape:
-    loss = tape_outside(x)
-note("tape_outside", loss, tape.gradient(loss, w))
+    return loss_of(x)
 
 
 @tf.function(jit_compile=True)
 def second_order(x):
     with tf.GradientTape() as outer:
         with tf.GradientTape() as inner:
-            loss = tf.reduce_sum(tf.tanh(x @ w) ** 2)
-        gradient = inner.gradient(loss, w)
-        penalty = tf.reduce_sum(gradient**2)
+            loss = loss_of(x)
+        penalty = tf.reduce_sum(inner.gradient(loss, w) ** 2)
     return penalty, outer.gradient(penalty, w)
-
-
-note("second_order", *second_order(x))
 
 
 @tf.custom_gradient
@@ -69,38 +67,38 @@ def custom_gradient(x):
     return loss, tape.gradient(loss, x)
 
 
-note("custom_gradient", *custom_gradient(x))
-
-
 @tf.function(jit_compile=True)
 def retraced(x):
     return x @ w
 
 
+note("tape_inside", *tape_inside(x))
+with tf.GradientTape() as tape:
+    loss = tape_outside(x)
+note("tape_outside", loss, tape.gradient(loss, w))
+note("second_order", *second_order(x))
+note("custom_gradient", *custom_gradient(x))
 note("retraced", retraced(x), retraced(x[:4]))
+strategy = tf.distribute.MirroredStrategy(["CPU:0"])  # each replica's step is compiled on its own
+note("replica", *strategy.run(replica, (x,)))
+note("plain_caller", tf.function(lambda x: 2.0 * retraced(x))(x))
 
 
-@tf.function
-def plain_caller(x):
-    return 2.0 * retraced(x)
+def between(x, weight):
+    y = tf.cond(tf.reduce_sum(x) < 1e9, lambda: tf.tanh(x @ weight), lambda: x)
+    return y @ weight
 
 
-note("plain_caller", plain_caller(x))
-
-graph = tf.Graph()
 inputs, weights = x.numpy(), w.numpy()
-with graph.as_default():
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     v1_weight = tf.constant(weights)
 
     @tf.function(jit_compile=True)
     def in_session(x):
-        y = tf.cond(tf.reduce_sum(x) < 1e9, lambda: x @ v1_weight, lambda: x)
-        return tf.tanh(y) @ v1_weight
+        return between(x, v1_weight)
 
     placeholder = tf.compat.v1.placeholder(tf.float32, (16, 16))
-    fetched = in_session(placeholder)
-    with tf.compat.v1.Session(graph=graph) as session:
-        note("in_session", session.run(fetched, {placeholder: inputs}))
+    note("in_session", session.run(in_session(placeholder), {placeholder: inputs}))
 
 
 class Served(tf.Module):
@@ -110,7 +108,7 @@ class Served(tf.Module):
 
     @tf.function(jit_compile=True, input_signature=[tf.TensorSpec((16, 16))])
     def served(self, x):
-        return tf.cond(tf.reduce_sum(x) < 1e9, lambda: tf.tanh(x @ self.weight), lambda: x) @ self.weight
+        return between(x, self.weight)
 
 
 module = Served()
@@ -125,12 +123,4 @@ result["saved_f16_nodes"] = [n.name for n in nodes if any(value.type in f16 for 
 result["saved_clones"] = [f.signature.name for f in saved.library.function if "amp_tf" in f.signature.name]
 loaded = tf.saved_model.load(folder)
 note("served", loaded.served(x))
-
-try:
-    import amp_tf
-
-    report = amp_tf.report()
-    result["ways"] = sorted({graph.way for graph in report.graphs if graph.converted})
-except ImportError:
-    pass
 print(json.dumps(result))

@@ -1,21 +1,27 @@
-"""Keras 3 under jit_compile: fit, evaluate, predict, several steps at once, a new shape, a strategy, Keras' choice."""
+"""Keras 3 under jit_compile: fit, evaluate, predict, several steps at once, a new shape, a strategy, Keras' choice.
+
+``keras_jit.py tf_keras``: fit alone, of tf_keras.
+"""
 
 import json
+import sys
 
 import keras
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
+set_random_seed = keras.utils.set_random_seed  # up to 2.18 tf_keras' own does not work on Python 3.12
 rng = np.random.default_rng(1)
 images = rng.normal(size=(64, 12, 12, 3)).astype("float32")
 labels = (images.mean(axis=(1, 2, 3)) > 0).astype("int32")
 
 
-def new_model(**settings):
-    keras.utils.set_random_seed(1)
+def new_model(keras=keras, **settings):
+    set_random_seed(1)
     model = keras.Sequential(
         [
-            keras.Input((None, None, 3)),
+            keras.layers.Input((None, None, 3)),
             keras.layers.Conv2D(16, 3, activation="relu"),
             keras.layers.BatchNormalization(),
             keras.layers.Conv2D(16, 3, activation="relu"),
@@ -29,6 +35,11 @@ def new_model(**settings):
 
 
 result = {}
+if sys.argv[1:]:
+    model = new_model(tf_keras, jit_compile=True)
+    result["fit"] = model.fit(images, labels, batch_size=16, epochs=3, verbose=0).history["loss"]
+    print(json.dumps(result))
+    sys.exit()
 model = new_model(jit_compile=True)
 result["fit"] = model.fit(images, labels, batch_size=16, epochs=3, verbose=0).history["loss"]
 result["evaluate"] = float(model.evaluate(images, labels, batch_size=16, verbose=0))
