@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network
+from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, strongly_connected
 from amp_tf.graph.lifetimes import Lifetimes
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
@@ -27,27 +27,6 @@ def view():
         i = IdentityN(c, p) T=[int32, float32]
     """
     return read_graph(graph(text), Templates())
-
-
-def test_units_run_through_the_nodes_in_order(view):
-    assert [list(view.units(node)) for node in range(view.node_count)] == [[0], [1, 2], [3], [], [4, 5]]
-    assert list(view.unit_nodes()) == [0, 1, 1, 2, 4, 4]
-    assert view.unit_count == 6
-
-
-def test_a_unit_knows_its_slot(view):
-    assert [str(view.slot(node, unit)) for node in (1, 4) for unit in view.units(node)] == [
-        "SrcT",
-        "DstT",
-        "T[0]",
-        "T[1]",
-    ]
-
-
-def test_neighbours_are_the_units_at_the_other_ends_of_the_edges(view):
-    adjacency = view.adjacency()
-    assert [adjacency.fanins(unit) for unit in range(6)] == [[], [0], [], [0, 0, 0], [2], [3]]
-    assert [adjacency.fanouts(unit) for unit in range(6)] == [[1, 3, 3, 3], [], [4], [5], [], []]
 
 
 def test_a_place_names_function_and_node(view):
@@ -140,6 +119,18 @@ def test_sixteen_bit_halves_what_is_live():
     view, lifetimes = lifetimes_of("x = Placeholder() shape=[10]\na = Relu(x)\nb = Relu(a)")
     halved = np.where(np.asarray(view.dtypes) == 1, 14, view.dtypes)
     assert lifetimes.bytes_over_time(halved).max() * 2 == lifetimes.bytes_over_time(view.dtypes).max() == 40
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=14))
+def test_what_is_strongly_connected_reaches_itself_together(links):
+    reaches = np.zeros((6, 6), np.bool_)
+    reaches[tuple(np.array(links, np.int32).reshape(-1, 2).T)] = True
+    for middle in range(6):
+        reaches |= reaches[:, middle, None] & reaches[middle]
+    wanted = {frozenset(np.flatnonzero(row).tolist()) for row in reaches & reaches.T if row.sum() > 1}
+    found = strongly_connected(range(6), lambda node: [reader for source, reader in links if source == node])
+    assert {frozenset(nodes) for nodes in found} == wanted
 
 
 @st.composite
