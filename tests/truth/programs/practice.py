@@ -107,15 +107,6 @@ def arc_face(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels, logits)), "output": cosines}
 
 
-def triplet_of_the_hardest(w: Weights, x: tf.Tensor) -> Results:
-    points = w.perceptron(x, 16, "net")
-    apart = tf.reduce_sum(tf.square(points[:, None] - points[None]), -1)
-    alike = tf.equal(_classes(x, 4)[:, None], _classes(x, 4)[None])
-    farthest = tf.reduce_max(tf.where(alike, apart, 0.0), 1)
-    nearest = tf.reduce_min(tf.where(alike, 1e12, apart), 1)
-    return {"loss": tf.reduce_mean(tf.nn.softplus(tf.sqrt(farthest + 1e-12) - tf.sqrt(nearest + 1e-12)))}
-
-
 def gaussian_process(w: Weights, x: tf.Tensor) -> Results:
     """The marginal likelihood, on learned features."""
     z = w.perceptron(x, 4, "net")
@@ -270,12 +261,3 @@ def spatial_transformer(w: Weights, x: tf.Tensor) -> Results:
             weight = (1.0 - tf.abs(down - top - row)) * (1.0 - tf.abs(right - left - column))
             result += weight * tf.gather_nd(image, near, batch_dims=1)
     return _end(result)
-
-
-def hyperbolic_embedding(w: Weights, x: tf.Tensor) -> Results:
-    """Distances in Poincare's ball."""
-    points = 0.9 * tf.tanh(w.perceptron(x, 4, "net")) / 2.0
-    squares = tf.reduce_sum(tf.square(points), 1)
-    apart = tf.reduce_sum(tf.square(points[:, None] - points[None]), -1)
-    argument = 1.0 + 2.0 * apart / ((1.0 - squares)[:, None] * (1.0 - squares)[None])
-    return {"loss": tf.reduce_mean(tf.acosh(argument + 1e-5)), "output": argument}
