@@ -16,7 +16,6 @@ import dataclasses
 import enum
 import functools
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
@@ -96,7 +95,6 @@ class Outcome:
     added: int  #: nodes
     types: Mapping[tuple[str, str], tuple[int, ...]]  #: DataType numbers by node and attribute
     ops: Mapping[str, str]
-    seconds: float  #: wall time of the call
 
     def nodes_in(self, data_type: int) -> set[str]:
         """The nodes with at least one type attribute of that DataType."""
@@ -120,33 +118,24 @@ def run_original(
         variables[f"{_PREFIX}SIMULATE_GPU"] = "1"
     judging_bfloat16 = onednn.told(bfloat16=True) if mode is Mode.BFLOAT16 else contextlib.nullcontext()
     with _environment(variables), judging_bfloat16:
-        graph, seconds = _optimize(graph_def, ((mode or Mode.CUDA).value,), preserve)
-    return outcome(graph_def, graph, seconds)
+        graph = optimized(graph_def, ((mode or Mode.CUDA).value,), preserve)
+    return outcome(graph_def, graph)
 
 
 def optimized(
     graph_def: graph_pb2.GraphDef, optimizers: tuple[str, ...], preserve: Iterable[str]
 ) -> graph_pb2.GraphDef:
     """The graph after Grappler optimizers given by name, such as ``function``, which inlines calls and lowers loops."""
-    return _optimize(graph_def, optimizers, preserve)[0]
-
-
-def _optimize(
-    graph_def: graph_pb2.GraphDef, optimizers: tuple[str, ...], preserve: Iterable[str]
-) -> tuple[graph_pb2.GraphDef, float]:
     metagraph = meta_graph_pb2.MetaGraphDef()
     metagraph.graph_def.CopyFrom(graph_def)
     metagraph.collection_def["train_op"].node_list.value.extend(preserve)
-    config = _config(optimizers)
-    start = time.perf_counter()
     try:
-        graph = tf_optimizer.OptimizeGraph(config, metagraph, verbose=False, cluster=_cluster())
+        return tf_optimizer.OptimizeGraph(_config(optimizers), metagraph, verbose=False, cluster=_cluster())
     except errors_impl.OpError as error:
         raise OriginalFailedError(error.message) from error
-    return graph, time.perf_counter() - start
 
 
-def outcome(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef, seconds: float = 0.0) -> Outcome:
+def outcome(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> Outcome:
     """Reads the types of the nodes of ``before`` in ``after``."""
     names = {node.name for node in before.node}
     kept = [node for node in after.node if node.name in names]
@@ -155,7 +144,6 @@ def outcome(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef, seconds: floa
         added=len(after.node) - len(before.node),
         types={(node.name, attr): types for node in kept for attr, types in type_attributes(node)},
         ops={node.name: node.op for node in kept},
-        seconds=seconds,
     )
 
 

@@ -10,11 +10,13 @@ is the number of inputs. A constant is ``value=float32[4, 4]``, full of 0.25, or
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.framework import op_def_registry
 
 _LINE = re.compile(r"^(\S+) = (\w+)\((.*?)\)(?: (.*))?$")
@@ -80,6 +82,24 @@ def types_of(graph_def: graph_pb2.GraphDef, name: str) -> dict[str, str]:
     """The type attributes of a node, as names."""
     found = next(node for node in graph_def.node if node.name == name)
     return {key: tf.as_dtype(value.type).name for key, value in sorted(found.attr.items()) if value.type}
+
+
+def run(
+    graph_def: graph_pb2.GraphDef, fetch: Sequence[str], feeds: Mapping[str, Any] | None = None, times: int = 1
+) -> list[Any]:
+    """The values of nodes in the last of some runs, computed by the graph as it is: no Grappler pass touches it.
+
+    A node that is called ``init`` is run before.
+    """
+    config = config_pb2.ConfigProto(operation_timeout_in_ms=60_000)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = config_pb2.OptimizerOptions.L0
+    with tf.Graph().as_default() as imported:
+        tf.import_graph_def(graph_def, name="")
+        with tf.compat.v1.Session(graph=imported, config=config) as session:
+            if any(node.name == "init" for node in graph_def.node):
+                session.run("init")
+            return [session.run([f"{name}:0" for name in fetch], feeds) for _ in range(times)][-1]
 
 
 def _lines(text: str) -> list[str]:

@@ -161,9 +161,9 @@ def _rounded(price: Price) -> dict[str, Any]:
 
 def failing(path: Path) -> str:
     """How many programs of a run of the truth table are above the limit and no named limit, and the first of them."""
-    from tests.truth import records, report
+    from tests.truth import report, runner
 
-    bad = sorted({row.program for row in records.read(path) if report.is_defect(row)})
+    bad = sorted({row.program for row in runner.read(path) if report.is_defect(row)})
     return f"{len(bad)} programs: {', '.join(bad[:3])}" if bad else "none of the truth table"
 
 

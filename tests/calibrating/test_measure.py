@@ -1,6 +1,5 @@
 """What is measured on this CPU, how, and what the table makes of the times."""
 
-import itertools
 import math
 import time
 
@@ -9,13 +8,10 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.oplists.cost_tables import (
-    CHANNELS_FIRST,
     DISPATCH,
     FREE,
-    POINTWISE_FIRST,
     SHIPPED,
     SHIPPED_FOLDER,
-    TRANSPOSED,
     ProductCost,
     read_table,
 )
@@ -140,13 +136,6 @@ def test_times_at_sizes_that_were_left_out_lie_on_a_line(few, monkeypatch):
     assert second == ((100 * 2 + 300 * 4) / 2 / 200, 1)
 
 
-def test_sizes_go_from_what_one_thread_computes_to_what_no_cache_holds():
-    counts = [math.prod(shape) for shape in elements.SHAPES]
-    assert all(before < after for before, after in itertools.pairwise(counts))
-    assert counts[0] < 210_000 / 4
-    assert counts[-1] > 8e6
-
-
 def test_data_lies_between_0_and_1_so_that_every_op_takes_it():
     data = elements.data_of(SMALL)
     assert data.dtype == tf.float32
@@ -221,37 +210,6 @@ def test_no_figure_is_negative():
     found = fit(WORK, times, AS_SHIPPED)
     assert found.rate > 0
     assert min(found.ns, found.start) >= 0
-
-
-def test_products_that_read_a_matrix_turned_or_have_channels_first_have_rows_of_their_own():
-    rows = {product.op: product.what for product in products.all_products() if "," in product.op}
-    turned = {"MatMul" + TRANSPOSED, "BatchMatMulV2" + TRANSPOSED}
-    convolutions = ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter")
-    one_tap = {op + POINTWISE_FIRST for op in convolutions}
-    first = {op + CHANNELS_FIRST for op in convolutions} | one_tap
-    assert rows.keys() == turned | first
-    for product in products.all_products():
-        assert ("b transposed" in product.what) == (product.op in turned)
-        assert ("channels first" in product.what) == (product.op in first)
-        assert (", 1×1" in product.what and product.op in first) == (product.op in one_tap)
-
-
-def test_operations_count_as_asked_for_and_as_computed():
-    few = [product for product in products.all_products() if product.what.startswith("16×32×32×32 → 3")]
-    assert {product.op: product.computed / product.operations for product in few} == {
-        "Conv2D": 16 / 3,
-        "Conv2DBackpropInput": 1,
-        "Conv2DBackpropFilter": 16 / 3,
-    }
-    assert all(product.padding_factor == 1 for product in products.all_products() if "," in product.op)
-
-
-def test_no_product_is_measured_that_never_pays_anyway():
-    for product in products.all_products():
-        if product.op == "DepthwiseConv2dNativeBackpropInput":
-            assert "stride" not in product.what
-        if product.op == "DepthwiseConv2dNativeBackpropFilter":
-            assert "3×3" in product.what
 
 
 DATA = tf.ones((4, 4))

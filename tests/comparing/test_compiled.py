@@ -110,8 +110,3 @@ def test_what_cannot_even_be_imported_as_one_function_is_run_without_xla(monkeyp
     found = amp_tf.compare(tf.function(rounded_twice, jit_compile=True), BATCHES, BFLOAT16)
     assert "functions for XLA (jit_compile) were run without it: no such function" in found.notes
     assert found.is_healthy
-
-
-def test_tensorflow_says_why_it_cannot_run_a_batch():
-    assert joining._why("Graph execution error:\n\nno such thing.\n") == "no such thing"
-    assert joining._why("no such thing\n\t [[{{node x}}]]") == "no such thing"

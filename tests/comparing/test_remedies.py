@@ -91,18 +91,6 @@ def test_nodes_of_few_layers_are_kept_by_the_names_of_these_where_that_is_health
     assert len(found.findings) > len(found.patterns)
 
 
-def test_that_no_line_mends_it_is_said_and_none_is_written():
-    found = amp_tf.compare(_two_products, [(1e5 * X, X)], CONFIG)
-    head = "What to write (fixes all outputs; 1 of 3 products in float32):\n  "
-    assert f"{head}{found.line}" in found.for_command()
-    assert f"{head}amp_tf.enable(keep_float32={list(found.patterns)})" in str(found)
-    assert "AMP_TF_KEEP_FLOAT32" not in str(found)
-    without = dataclasses.replace(found, patterns=(), mends=False)
-    assert without.line == without.worth == ""
-    assert "No line fixes it: with all nodes in float32 that become float16, some outputs stay wrong." in str(without)
-    assert "What to write" not in str(without)
-
-
 def test_where_everything_is_kept_it_says_that_16_bit_gains_nothing():
     found = amp_tf.compare(_two_products, [(1e5 * X, X)], CONFIG)
     assert "so that 16 bit gains nothing" not in found.worth

@@ -305,7 +305,6 @@ COMPARED = {
         "trained on",
     ),
     "many turns": (LOOP, (("--steps", "4"), ("9",)), ("train_step: healthy", "4 batches", "as they are after"), "done"),
-    "few turns": (LOOP, (("--steps", "4"), ("2",)), ("done", "train_step: healthy", "2 batches"), "4 batches"),
     "replicas": (
         MIRRORED.format(more="", loss="'mse'"),
         (("--steps", "3"), ()),
@@ -351,12 +350,6 @@ LOSS = "lambda y, p: tf.reduce_mean(tf.square(y - p)) + table.lookup(tf.constant
 #: Programs, why they are not compared, and what they then print.
 GOING_ON = {
     "fit": (FIT.format(more=TABLE, loss="loss", calls=2), "neither a variable nor a tensor", "trained on"),
-    "replicas": (MIRRORED.format(more=LOOKUP, loss=LOSS), "neither a variable nor a tensor", "trained on"),
-    "an iterator": (
-        PROGRAM.format(call=SEVERAL, **DATA | {"table": LOOKUP, "more": "+ table.lookup(tf.constant(1))"}),
-        "neither a variable nor a tensor",
-        "done",
-    ),
     "no data": (
         PROGRAM.format(call=EPOCH.replace("epoch(data", "epoch(data.take(0)"), **DATA),
         "a dataset that the function gets is empty",

@@ -152,14 +152,6 @@ def test_casts_of_weights_that_will_be_stored_in_16_bit_are_not_paid(is_read_in_
     assert stored.changed != is_read_in_float32
 
 
-def test_what_was_left_is_left_again():
-    with tf.Graph().as_default() as graph:
-        _chain()
-    once = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), amp_tf.AmpConfig(), hardware=BF16_CPU)
-    assert once.changed
-    assert not amp_tf.rewrite(once.graph, amp_tf.AmpConfig(), hardware=BF16_CPU).changed
-
-
 def _fused_convolution(size, channels):
     graph = tf.compat.v1.GraphDef()
     result = (8, size, size, channels)
@@ -183,23 +175,6 @@ def test_the_types_of_a_fused_product_change_together(size, channels, converts):
     node = next(node for node in result.graph.node if node.op == "_FusedConv2D")
     expected = tf.bfloat16 if converts else tf.float32
     assert [node.attr["T"].type, *node.attr["TArgs"].list.type] == [expected.as_datatype_enum] * 2
-
-
-def test_a_pooling_gradient_has_the_type_of_its_pooling():
-    """oneDNN computes it from what the forward op left behind; a mixed pair runs on a much slower kernel."""
-
-    def build():
-        x, w = _placeholder(16, 64, 64, 32), _placeholder(3, 3, 32, 32)
-        h = tf.nn.conv2d(x, w, 1, "SAME")
-        y = tf.nn.max_pool2d(tf.sigmoid(h), 2, 2, "SAME", name="pool")
-        g = tf.sigmoid(tf.sigmoid(tf.nn.conv2d(y, w, 1, "SAME")))
-        raw = tf.raw_ops.MaxPoolGrad(
-            orig_input=h, orig_output=y, grad=g, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME", name="grad"
-        )
-        tf.nn.conv2d(raw, w, 1, "SAME")
-
-    rules = _reasons(build)
-    assert (rules["pool"] is Rule.DOES_NOT_PAY) == (rules["grad"] is Rule.DOES_NOT_PAY)
 
 
 def test_a_pooling_whose_gradient_has_no_16_bit_kernel_stays_in_float32_with_it():
@@ -390,19 +365,3 @@ def test_an_op_that_the_user_forces_is_converted_where_no_product_is_near():
     assert rules["scoped"] is Rule.FORCED_BY_SCOPE
     assert rules["named"] is Rule.FORCED_BY_NAME
     assert not rules["neither"].converts
-
-
-def test_a_product_with_a_slow_kernel_stays_in_float32_inside_an_island_that_gains():
-    def build():
-        x, k = _placeholder(16, 24, 24, 144), _placeholder(1, 1, 144, 144)
-        y = tf.nn.conv2d(x, k, 1, "SAME", name="before")
-        z = tf.exp(_placeholder(16, 24, 24, 144))
-        tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
-            input=y, filter_sizes=[5, 5, 144, 1], out_backprop=z, strides=[1] * 4, padding="SAME", name="filter"
-        )
-        tf.nn.conv2d(y, k, 1, "SAME", name="after")
-
-    reasons = _full_reasons(build)
-    assert reasons["before"].rule is reasons["after"].rule is Rule.ALLOW_LIST
-    assert reasons["filter"].rule is Rule.DOES_NOT_PAY
-    assert reasons["filter"].balance.in_f16 > 10 * reasons["filter"].balance.in_float32

@@ -56,48 +56,6 @@ def test_without_edits_the_bytes_are_those_that_came_in():
     assert editor.apply_to_graph(before.node, ["x", "r"], NO_EDITS) == before.node.span(0, 2)
 
 
-def test_a_single_type_and_an_entry_of_a_list_get_another_type():
-    text = "x = Placeholder()\ni = IdentityN(x, x) T=[float32, float32]"
-    found = edit(text, lambda view, n: Edits(retypes=(retype(view, ("x", 0), ("i", 1)),)))
-    assert found == "x = Placeholder() dtype=float16\ni = IdentityN(x, x) T=[float32, float16]\n"
-
-
-IN_PLACE = """
-    x = Placeholder() dtype=float32
-    m = MatMul(x, x)
-    i = IdentityN(x, m, x) T=[float32, float32, float32]
-    f = FusedBatchNorm(x, x, x, x, x)
-"""
-
-
-def retype_in_place(made, *places):
-    """The graph once as much as possible was changed in place, and the (node, attribute) pairs that are left."""
-    whole = SerializedGraph(made.SerializeToString())
-    view = read_graph(whole, Templates(None, SUCCESSORS))
-    changed, left = editor._retype_in_place(whole.node, Edits(retypes=(retype(view, *places),)))
-    assert list(whole.node) == list(made.node)
-    return type(made)(node=changed), [
-        (view.names[node], name) for each in left.retypes for node, name, _ in each.each()
-    ]
-
-
-def test_types_are_changed_in_place_as_in_protos():
-    made = graph(IN_PLACE)
-    changed, left = retype_in_place(made, ("x", 0), ("m", 0), ("i", 0), ("i", 2))
-    assert left == []
-    made.node[0].attr["dtype"].type = made.node[1].attr["T"].type = HALF
-    made.node[2].attr["T"].list.type[0] = made.node[2].attr["T"].list.type[2] = HALF
-    assert changed == type(made)(node=made.node)
-
-
-def test_a_type_that_is_not_written_is_left_for_protobuf():
-    made = graph(f"{IN_PLACE}\np = MaxPool(x) ksize=[1, 2, 2, 1] strides=[1, 2, 2, 1] padding='SAME'")
-    changed, left = retype_in_place(made, ("x", 0), ("f", 1), ("p", 0))  # f is looked at as its successor, with U
-    assert left == [("f", "U"), ("p", "T")]
-    made.node[0].attr["dtype"].type = HALF
-    assert changed == type(made)(node=made.node)
-
-
 def test_another_op_comes_before_other_types_of_its_attributes():
     text = "x = Placeholder()\nf = FusedBatchNorm(x, x, x, x, x)"
 
@@ -113,25 +71,6 @@ def test_an_attribute_may_be_taken_away_and_one_that_is_not_there_too():
     attributes = {"N": None, "_gone": None, "data_format": attribute(s=b"NHWC")}
     found = edit(text, lambda view, n: Edits((Reop(n["s"], "BiasAdd", attributes),)))
     assert found.splitlines()[1] == "s = BiasAdd(x, x) T=float32 _mark='a' data_format='NHWC'"
-
-
-def test_a_cast_stands_on_its_device_and_serves_all_its_readers():
-    text = """
-        x = Placeholder() @/device:CPU:0
-        m = MatMul(x, x) ^x
-        r = Relu(x)
-    """
-
-    def plan(view, n):
-        readers = (Rewire(n["m"], 0, 3, 0), Rewire(n["m"], 1, 3, 0))
-        return Edits(rewires=readers, new=(cast("cast", (n["x"], 0), "/device:CPU:0"),))
-
-    assert edit(text, plan).splitlines() == [
-        "x = Placeholder() dtype=float32 @/device:CPU:0",
-        "m = MatMul(cast, cast) T=float32 ^x",
-        "r = Relu(x) T=float32",
-        "cast = Cast(x) DstT=float16 SrcT=float32 Truncate=false @/device:CPU:0",
-    ]
 
 
 def test_of_two_edits_of_one_input_the_later_counts_and_waits_add_up():

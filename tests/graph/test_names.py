@@ -77,36 +77,6 @@ def test_a_node_belongs_to_the_innermost_layer_whose_scope_it_was_made_in(name: 
 
 
 @pytest.mark.parametrize(
-    ("pattern", "found"),
-    [
-        ("layer:encoder/block_1/attention", "attention"),
-        ("layer:net/encoder/block_1/attention", "attention"),
-        ("layer:encoder/block_1", "attention block"),
-        ("layer:block_1", "attention block"),
-        (r"layer:encoder/block_\d+", "attention block twelfth"),
-        ("layer:encoder", "attention block twelfth"),
-        ("layer:dense", "dense"),
-        ("layer:dense_1", "second"),
-        ("layer:block_", ""),
-        ("layer:encoder/attention", ""),
-        ("layer:MatMul", ""),
-        ("dense_1", "dense second"),
-    ],
-)
-def test_a_layers_pattern_finds_its_nodes_and_no_others(pattern: str, found: str) -> None:
-    record()
-    nodes = {
-        "attention": [f"{FORWARD}/encoder_1/block_1_1/attention_1/MatMul"],
-        "block": [f"{FORWARD}/encoder_1/block_1_1/add"],
-        "twelfth": [f"{FORWARD}/encoder_1/block_12_1/add"],
-        "dense": [f"{FORWARD}/dense_1/MatMul", f"{BACKWARD}/dense_1/MatMul/MatMul_1"],
-        "second": [f"{FORWARD}/dense_1_2/MatMul", f"{BACKWARD}/dense_1_2/BiasAdd/BiasAddGrad"],
-    }
-    for key, names in nodes.items():
-        assert {matches(pattern, name) for name in names} == {key in found.split()}, key
-
-
-@pytest.mark.parametrize(
     "name", ["net/dense/MatMul", "net_1/dense_1/MatMul", "gradients/net/dense_7/MatMul_grad/MatMul"]
 )
 def test_without_a_record_a_number_at_the_end_of_a_scope_may_be_tensorflows(name: str) -> None:

@@ -39,13 +39,6 @@ def test_a_graph_becomes_names_ops_devices_types_and_edges():
     assert [view.dtypes[view.base[node] : view.base[node + 1]].tolist() for node in range(4)] == [[1], [3, 1], [3], [1]]
 
 
-def test_an_edge_connects_the_types_of_its_ports():
-    view = read("x = Placeholder()\nc = Cast(x) SrcT=float32 DstT=float16\nr = Relu(c) T=float16")
-    source_types = [view.dtypes[unit] for unit in view.edges.src_unit]
-    wanted_types = [view.dtypes[unit] for unit in view.edges.dst_unit]
-    assert source_types == wanted_types == [1, 19]
-
-
 def test_reading_leaves_the_graph_as_it_was():
     made = graph("x = Placeholder()\nr = LeakyRelu(x) T=float32\nf = FusedBatchNorm(x, x, x, x, x)")
     del made.node[1].attr["T"]  # a default that is not written down
@@ -70,11 +63,9 @@ def test_reading_leaves_the_graph_as_it_was():
         ),
         ("x = Placeholder()\nr = Relu(x:1)", "node 'r': reads port 1 of 'x', which has 1 output(s)" + BROKEN),
         ("n = NoOp()\nr = Relu(n)", "node 'r': reads port 0 of 'n', which has 0 output(s)" + BROKEN),
-        ("x = Placeholder()\nm = MatMul(x)", "node 'm': MatMul expects 2 data input(s) and has 1" + BROKEN),
         ("x = Placeholder()\nm = MatMul(x, x, x)", "node 'm': MatMul expects 2 data input(s) and has 3" + BROKEN),
         ("m = MatMul()", "node 'm': MatMul expects 2 data input(s) and has 0" + BROKEN),
         ("n = NoOp() ^x", "node 'n': control input '^x' names no node of this graph" + BROKEN),
-        ("x = Placeholder()\nr = Relu(^x, x)", "node 'r': data input 'x' comes after a control input" + BROKEN),
         ("x = Placeholder()\nr = Relu(x, ^x, x)", "node 'r': data input 'x' comes after a control input" + BROKEN),
         (
             "x = Placeholder()\nr = Relu(x) T=float16",
@@ -154,7 +145,6 @@ def test_an_argument_and_a_result_may_be_named_with_and_without_a_number(argumen
     ("body", "message"),
     [
         ("r = Relu(z)\nreturn y = x", "function 'f', node 'r': input 0 is 'z', which is not a tensor"),
-        ("r = Relu(x:1)\nreturn y = x", "function 'f', node 'r': input 0 is 'x:1', which is not a tensor"),
         ("r = Relu(x)\nreturn y = r", "function 'f', node 'f/y': input 0 is 'r', which is not a tensor"),
         ("r = Relu(x)\nreturn y = r:0", "function 'f', node 'f/y': input 0 is 'r:0', which is not a tensor"),
         (
@@ -165,15 +155,7 @@ def test_an_argument_and_a_result_may_be_named_with_and_without_a_number(argumen
             "r = Relu(x)\nreturn y = r:activations:1",
             "function 'f', node 'f/y': reads port 1 of 'r', which has 1 output(s)",
         ),
-        ("x = Relu(x)\nreturn y = x", "function 'f', node 'x': two nodes have this name"),
-        ("m = MatMul(x)\nreturn y = x", "function 'f', node 'm': MatMul expects 2 data input(s) and has 1"),
-        ("n = NoOp() ^m\nreturn y = x", "function 'f', node 'n': control input '^m' names no node"),
         ("n = NoOp()", "function 'f': result 'y' has no tensor"),
-        ("o = Frobnicate()\nreturn y = x", "function 'f', node 'o': op 'Frobnicate' is not registered"),
-        (
-            "c = Cast(x) SrcT=float32 DstT=float16\nreturn y = c:y:0",
-            "function 'f', node 'f/y': input 0 expects float32 and gets float16 from 'c'",
-        ),
     ],
 )
 def test_a_broken_function_is_refused_with_function_and_node(body, message):

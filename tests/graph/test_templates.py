@@ -22,48 +22,6 @@ def signature(line, templates=None):
     return (templates or Templates()).find(made.op).signature(made)
 
 
-@pytest.mark.parametrize(
-    ("line", "slots", "inputs", "outputs"),
-    [
-        ("m = MatMul(a, b)", ["T"], (0, 0), (0,)),
-        ("i = IdentityN(a, b) T=[float32, int32]", ["T[0]", "T[1]"], (0, 1), (0, 1)),
-        ("a = AddN(a, b, c)", ["T"], (0, 0, 0), (0,)),
-    ],
-    ids=["ports of one attribute share a slot", "each entry of a list is one", "a count repeats the port"],
-)
-def test_slots_of_ports(line, slots, inputs, outputs):
-    found = signature(line)
-    assert ([str(slot) for slot in found.slots], found.inputs, found.outputs) == (slots, inputs, outputs)
-
-
-def test_a_fixed_type_is_a_slot_that_nothing_can_change():
-    found = signature("s = SparseMatMul(a, b) Ta=float32 Tb=float32")
-    fixed = found.slots[found.outputs[0]]
-    assert fixed.is_fixed
-    assert fixed.fixed == datatypes.FLOAT
-    assert str(fixed) == "float32"
-    assert not fixed.can_be(datatypes.HALF)
-
-
-def test_the_types_that_a_definition_allows_are_kept():
-    found = signature("f = FusedBatchNorm(a, b, c, d, e)").slots[0]
-    assert found.can_be(datatypes.FLOAT)
-    assert not found.can_be(datatypes.HALF)
-    assert signature("i = Identity(a)").slots[0].can_be(datatypes.INT32)
-
-
-def test_output_arguments_know_their_first_port():
-    assert signature("u = Unique(a)").output_starts == {"y": 0, "idx": 1}
-
-
-def test_state_references_and_calls_are_known():
-    assert signature("v = VariableV2() shape=[2]").has_refs
-    assert signature("v = VariableV2() shape=[2]").is_stateful
-    assert signature("w = While(a) T=[float32] cond=c body=b").holds_functions
-    plain = signature("m = MatMul(a, b)")
-    assert (plain.has_refs, plain.is_stateful, plain.holds_functions) == (False, False, False)
-
-
 def test_a_library_function_is_an_op_and_hides_a_registered_one():
     library = graph("", function("function MatMul(x: int32) -> (y: int32)\nreturn y = x")).library
     templates = Templates(library)

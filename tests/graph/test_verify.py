@@ -39,12 +39,6 @@ def view(text):
 PLAIN = "x = Placeholder()\nr = Relu(x) @/device:CPU:0\ns = Relu(r)"
 SPLIT = "n = Const() dtype=int32 value=int32[]*0\nx = Placeholder()\np = Split(n, x) num_split=2\ns = Relu(p:1)"
 SUM = "x = Placeholder()\na = AddN(x, x, x) N=3"
-LOOP = """
-    x = Placeholder()
-    e = Enter(x) frame_name='f'
-    m = Merge(e, n)
-    n = NextIteration(m)
-"""
 
 
 ORDER = """

@@ -29,27 +29,6 @@ def view():
     return read_graph(graph(text), Templates())
 
 
-def test_units_run_through_the_nodes_in_order(view):
-    assert [list(view.units(node)) for node in range(view.node_count)] == [[0], [1, 2], [3], [], [4, 5]]
-    assert list(view.unit_nodes()) == [0, 1, 1, 2, 4, 4]
-    assert view.unit_count == 6
-
-
-def test_a_unit_knows_its_slot(view):
-    assert [str(view.slot(node, unit)) for node in (1, 4) for unit in view.units(node)] == [
-        "SrcT",
-        "DstT",
-        "T[0]",
-        "T[1]",
-    ]
-
-
-def test_neighbours_are_the_units_at_the_other_ends_of_the_edges(view):
-    adjacency = view.adjacency()
-    assert [adjacency.fanins(unit) for unit in range(6)] == [[], [0], [], [0, 0, 0], [2], [3]]
-    assert [adjacency.fanouts(unit) for unit in range(6)] == [[1, 3, 3, 3], [], [4], [5], [], []]
-
-
 def test_a_place_names_function_and_node(view):
     assert view.where(2) == "node 'p'"
     body = read_function(function("function f(x: int32) -> (y: int32)\nreturn y = x"), Templates())

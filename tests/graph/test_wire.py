@@ -96,6 +96,12 @@ def test_bytes_say_what_protos_say(rows):
     assert found.sources.tolist() == [source for source, _ in expected]
     for (source, wanted), port in zip(expected, found.ports.tolist(), strict=True):
         assert source < 0 or port == wanted
+    # Nodes of one kind have one op and the same attributes but for marks.
+    facts = [
+        (node.op, frozenset((key, value.type) for key, value in node.attr.items() if key != "_class"))
+        for node in made.node
+    ]
+    assert (found.kinds.tolist(), found.firsts) == numbered(facts)
 
 
 @pytest.mark.parametrize(
@@ -313,15 +319,3 @@ def test_nodes_that_mention_a_text_are_found_by_their_bytes():
     nodes = SerializedGraph(made().SerializeToString()).node
     assert nodes.mentioning(LONG) == [1, 2]
     assert nodes.mentioning("nothing") == []
-
-
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
-@given(st.lists(st.tuples(nodes, marks), max_size=12))
-def test_nodes_of_one_kind_have_one_op_and_the_same_attributes_but_for_marks(rows):
-    made = graph_of(rows)
-    found = read(made)
-    facts = [
-        (node.op, frozenset((key, value.type) for key, value in node.attr.items() if key != "_class"))
-        for node in made.node
-    ]
-    assert (found.kinds.tolist(), found.firsts) == numbered(facts)

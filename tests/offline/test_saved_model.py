@@ -14,7 +14,6 @@ import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 import amp_tf
-from amp_tf.cli.main import main
 from amp_tf.offline.saved_model import convert_saved_model
 from tests import processes
 
@@ -97,47 +96,6 @@ def test_it_is_served_by_an_environment_without_amp_tf(folders, tmp_path):
     assert answers[2]["y"] == answers[1]["y"]  # the weights were rounded once instead of in each call
     assert answers[0]["y"] != answers[1]["y"]  # it did compute in 16 bit
     np.testing.assert_allclose(answers[1]["y"], answers[0]["y"], rtol=RTOL, atol=RTOL)
-
-
-class Nested(tf.Module):
-    """A call, a loop, a branch and a choice, each with a product of its own."""
-
-    def __init__(self):
-        self.w = tf.Variable(0.3 * np.random.default_rng(1).normal(size=(8, 8)).astype("f"))
-
-    @tf.function
-    def called(self, x):
-        return tf.nn.relu(tf.matmul(x, self.w))
-
-    @tf.function(input_signature=[tf.TensorSpec((4, 8), tf.float32, name="x")])
-    def __call__(self, x):
-        y = self.called(x)
-        for _ in tf.range(2):
-            y = tf.tanh(tf.matmul(y, self.w))
-        if tf.reduce_sum(y) > 100.0:
-            y = tf.matmul(y, self.w, name="then")
-        else:
-            y = tf.matmul(y + 1.0, self.w, name="otherwise")
-        return tf.switch_case(tf.constant(1), [lambda: y, lambda: tf.matmul(y, self.w)])
-
-
-def test_products_in_calls_loops_branches_and_cases_are_converted_by_the_command_and_run(tmp_path):
-    model, x = Nested(), np.random.default_rng(2).normal(size=(4, 8)).astype("f")
-    tf.saved_model.save(model, tmp_path / "f32")
-    options = ["--precision", "bfloat16", "--target", "cpu"]
-    assert main(["rewrite", str(tmp_path / "f32"), str(tmp_path / "amp"), *options]) == 0
-    graph = SavedModel.FromString((tmp_path / "amp" / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
-    holders = {
-        f.signature.name: [n.attr["T"].type for n in f.node_def if n.op == "MatMul"] for f in graph.library.function
-    }
-    products = {name: types for name, types in holders.items() if types}
-    for kind in ("called", "while_body", "cond_true", "cond_false", "branch1"):
-        assert any(kind in name for name in products), f"no product in {kind}: {sorted(products)}"
-    assert {tf.as_dtype(data_type) for types in products.values() for data_type in types} == {tf.bfloat16}
-    y = tf.saved_model.load(tmp_path / "amp")(x)
-    assert y.dtype == tf.float32
-    # Five products in a row, each rounded to 8 bits.
-    np.testing.assert_allclose(y, model(x), atol=5 * 2**-8 * np.abs(model(x)).max())
 
 
 def test_a_v1_model_keeps_what_its_signature_names(tmp_path):

@@ -68,7 +68,7 @@ class Case:
 
 def cases() -> list[Case]:
     """All cases whose op this TensorFlow has."""
-    made = (_convolutions(), _matrices(), _pools(), _normalizations(), _moves(), _recurrent())
+    made = (_convolutions(), _matrices(), _pools(), _normalizations(), _recurrent())
     return [case for case in itertools.chain(*made) if op_def_registry.get(case.op) is not None]
 
 
@@ -179,25 +179,6 @@ def _normalizations() -> Iterator[Case]:
                 yield Case("FusedBatchNormGradV2", attributes, (x, x, *[(4,)] * 3))
                 yield Case("_FusedBatchNormEx", attributes | {"activation_mode": "Relu"}, (x, *[(4,)] * 4))
     yield Case("_MklSwish", {}, ((4, 5),))
-
-
-def _moves() -> Iterator[Case]:
-    for sides, layout in itertools.product((2, 3), ("NHWC", "NCHW")):
-        x = tuple(_laid_out(layout, 2, [6] * sides, 4))
-        yield Case("BiasAdd", {"data_format": layout}, (x, (4,)))
-        yield Case("BiasAddGrad", {"data_format": layout}, (x,))
-        if sides == 2:
-            yield Case("SpaceToDepth", {"data_format": layout, "block_size": 2}, (x,))
-            yield Case("DepthToSpace", {"data_format": layout, "block_size": 2}, (x,))
-    size = np.array([9, 4], np.int32)
-    for corners, half in ((False, False), (True, False), (False, True)):
-        attributes = {"align_corners": corners, "half_pixel_centers": half}
-        for op in ("ResizeBilinear", "ResizeNearestNeighbor", "ResizeNearestNeighborGrad"):
-            yield Case(op, attributes, ((2, 6, 6, 3), size))
-    pads = np.array([[0, 0], [1, 1], [2, 1]], np.int32)
-    for mode in ("REFLECT", "SYMMETRIC"):
-        yield Case("MirrorPad", {"mode": mode}, ((3, 5, 5), pads))
-        yield Case("MirrorPadGrad", {"mode": mode}, ((3, 7, 8), pads))
 
 
 def _recurrent() -> Iterator[Case]:

@@ -43,23 +43,33 @@ def test_every_product_of_the_cpu_lists_costs_as_one_that_was_measured(path):
     assert set(COSTS_AS.values()) <= measured <= products
 
 
-def test_a_product_that_reads_its_second_matrix_turned_costs_as_its_own_row_says_where_there_is_one():
-    plain, turned = ProductCost(100.0, 0.1, 1_000.0), ProductCost(50.0, 0.1, 1_000.0)
-    products = {"MatMul": (plain, plain), "MatMul" + TRANSPOSED: (turned, plain), "BatchMatMulV2": (plain, plain)}
-    table = dataclasses.replace(SHIPPED, products=products)
-    both = [table.of_product("_FusedMatMul", 1e9, 1e6, variant) for variant in ("", TRANSPOSED)]
-    assert both == [(plain.of(1e9, 1e6),) * 2, (turned.of(1e9, 1e6), plain.of(1e9, 1e6))]
-    assert table.of_product("Einsum", 1e9, 1e6, TRANSPOSED) == both[0]
+PLAIN, OTHER = ProductCost(100.0, 0.1, 1_000.0), ProductCost(50.0, 0.4, 1_000.0)
+#: The op, how it reads its inputs, the rows that there are in float32 and in 16 bit, and those that count.
+ROWS_OF_PRODUCTS = {
+    "as its own row says": ("Einsum", "", {"BatchMatMulV2": (PLAIN, PLAIN), "Einsum": (OTHER, OTHER)}, (OTHER, OTHER)),
+    "as that of the kernel that it runs": ("Einsum", "", {"BatchMatMulV2": (PLAIN, OTHER)}, (PLAIN, OTHER)),
+    "turned, as its own row says": (
+        "_FusedMatMul",
+        TRANSPOSED,
+        {"MatMul" + TRANSPOSED: (OTHER, PLAIN)},
+        (OTHER, PLAIN),
+    ),
+    "turned, of another op": ("Einsum", TRANSPOSED, {"BatchMatMulV2": (OTHER, PLAIN)}, (OTHER, PLAIN)),
+    "channels first where nobody has measured it": (
+        *("_FusedConv2D", CHANNELS_FIRST, {"Conv2D": (PLAIN, OTHER)}, (PLAIN, PLAIN)),
+    ),
+    "so with one tap": ("Conv2D", POINTWISE_FIRST, {"Conv2D": (PLAIN, OTHER)}, (PLAIN, PLAIN)),
+    "channels first where it was measured": (
+        *("Conv2D", CHANNELS_FIRST, {"Conv2D": (OTHER, OTHER), "Conv2D" + CHANNELS_FIRST: (PLAIN, OTHER)}),
+        (PLAIN, OTHER),
+    ),
+}
 
 
-def test_a_convolution_with_channels_first_gains_nothing_where_nobody_has_measured_it():
-    cost = ProductCost(100.0, 0.1, 1_000.0)
-    fast = ProductCost(200.0, 0.1, 1_000.0)
-    table = dataclasses.replace(SHIPPED, products={"MatMul": (cost, fast), "Conv2D": (cost, fast)})
-    assert table.of_product("_FusedConv2D", 1e9, 1e6, CHANNELS_FIRST) == (cost.of(1e9, 1e6),) * 2
-    assert table.of_product("Conv2D", 1e9, 1e6, POINTWISE_FIRST) == (cost.of(1e9, 1e6),) * 2
-    measured = dataclasses.replace(table, products={**table.products, "Conv2D" + CHANNELS_FIRST: (cost, fast)})
-    assert measured.of_product("Conv2D", 1e9, 1e6, CHANNELS_FIRST) == (cost.of(1e9, 1e6), fast.of(1e9, 1e6))
+@pytest.mark.parametrize(("op", "variant", "rows", "count"), ROWS_OF_PRODUCTS.values(), ids=ROWS_OF_PRODUCTS)
+def test_a_product_costs(op, variant, rows, count):
+    table = dataclasses.replace(SHIPPED, products={"MatMul": (PLAIN, PLAIN), **rows})
+    assert table.of_product(op, 1e9, 1e6, variant) == tuple(cost.of(1e9, 1e6) for cost in count)
 
 
 def test_a_small_product_takes_more_for_each_operation():
@@ -172,11 +182,3 @@ def test_a_product_costs_by_its_operations_and_by_its_tensors():
     for time, cost in zip(found, (in_float32, in_f16), strict=True):
         few = FEW_OPERATIONS * cost.alone
         assert time == pytest.approx(1e9 / cost.rate + 1e6 * cost.ns + cost.start + few)
-
-
-def test_an_op_that_runs_another_ones_kernel_costs_as_its_own_row_says_where_it_has_one():
-    cost, own = ProductCost(100.0, 0.1, 1_000.0), ProductCost(50.0, 0.4, 1_000.0)
-    table = dataclasses.replace(SHIPPED, products={"MatMul": (cost, cost), "BatchMatMulV2": (cost, cost)})
-    assert table.of_product("Einsum", 1e9, 1e6) == (cost.of(1e9, 1e6),) * 2
-    measured = dataclasses.replace(table, products={**table.products, "Einsum": (own, own)})
-    assert measured.of_product("Einsum", 1e9, 1e6) == (own.of(1e9, 1e6),) * 2

@@ -14,21 +14,6 @@ from amp_tf.oplists.hardware import Hardware
 from tests.as_cpu import onednn
 
 
-@pytest.fixture
-def cpu_with(monkeypatch, tmp_path):
-    """Whether a CPU with this ``/proc/cpuinfo`` has bfloat16; ``None`` for a machine without the file."""
-
-    def detect(text):
-        if text is not None:
-            (tmp_path / "cpuinfo").write_text(text)
-        monkeypatch.setattr(hardware, "_CPU_INFO", tmp_path / "cpuinfo")
-        hardware.cpu_info.cache_clear()
-        return Hardware.detect_cpu().cpu_has_bf16
-
-    yield detect
-    hardware.cpu_info.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("text", "has_bf16"),
     [
@@ -42,8 +27,9 @@ def cpu_with(monkeypatch, tmp_path):
         (None, False),
     ],
 )
-def test_the_cpus_flags_decide(cpu_with, text, has_bf16):
-    assert cpu_with(text) == has_bf16
+def test_the_cpus_flags_decide(monkeypatch, tmp_path, text, has_bf16):
+    cpu(monkeypatch, tmp_path, text)
+    assert Hardware.detect_cpu().cpu_has_bf16 == has_bf16
 
 
 @pytest.mark.parametrize(
@@ -110,7 +96,9 @@ def forget():
 
 
 def cpu(monkeypatch, tmp_path, text):
-    (tmp_path / "cpuinfo").write_text(text)
+    """Makes this a machine with such a ``/proc/cpuinfo``; ``None`` for one without the file."""
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
     monkeypatch.setattr(hardware, "_CPU_INFO", tmp_path / "cpuinfo")
     forget()
 

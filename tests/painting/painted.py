@@ -60,12 +60,17 @@ class Painted:
 
 
 def painted(text, *library, preserve=(), hardware=BF16_CPU, **settings) -> Painted:
-    """Paints a graph, or a function if the text starts with ``function``; float16 unless the settings say otherwise."""
+    """Paints a graph, or a function if the text starts with ``function``; float16 unless the settings say otherwise.
+
+    A graph that is none of text is taken as it is.
+    """
     settings.setdefault("precision", "float16")
     config = AmpConfig(**settings)
     templates = Templates(graph("", *library).library, SUCCESSORS)
-    is_function = text.strip().startswith("function ")
-    view = read_function(function(text), templates) if is_function else read_graph(graph(text), templates)
+    if isinstance(text, str) and text.strip().startswith("function "):
+        view = read_function(function(text), templates)
+    else:
+        view = read_graph(graph(text) if isinstance(text, str) else text, templates)
     resolution = resolve_target(config, hardware)
     obstacles = find_obstacles(view, resolution, config, preserve, lock=config.read_lock())
     return Painted(paint(view, resolution, obstacles, is_function=templates.is_function, cost_model=drop_unprofitable))
@@ -93,10 +98,3 @@ def rewritten(build, hardware=BF16_CPU, **settings):
     graph_def = built.as_graph_def(add_shapes=True)
     result = amp_tf.rewrite(graph_def, AmpConfig(**settings), preserve=["fetch"], hardware=hardware)
     return graph_def, result.graph, {node.name: node for node in result.report.nodes}
-
-
-def run(graph_def, *fetches):
-    """The values of some nodes."""
-    with tf.Graph().as_default() as built, tf.compat.v1.Session(graph=built) as session:
-        tf.import_graph_def(graph_def, name="")
-        return session.run([f"{name}:0" for name in fetches])

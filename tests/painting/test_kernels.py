@@ -23,9 +23,9 @@ from amp_tf.oplists.table import INACCURATE
 from amp_tf.painting.kernels import computed_with_products, find_gelus
 from amp_tf.painting.reasons import Rule
 from tests.as_cpu import onednn
-from tests.painting.painted import BF16_CPU, painted, rewritten, run
+from tests.painting.painted import BF16_CPU, painted, rewritten
 from tests.small_graphs import function as small_function
-from tests.small_graphs import graph
+from tests.small_graphs import graph, run
 
 v1 = tf.compat.v1
 PLAIN_CPU = Hardware(has_onednn=False)
@@ -234,19 +234,6 @@ def gelus(text):
     return [(view.names[gelu.biased], [view.names[node] for node in gelu.nodes]) for gelu in find_gelus(view)]
 
 
-def parts(text):
-    names = [line.split()[0] for line in text.splitlines() if line.strip() and "Const()" not in line]
-    return set(names) - {"product", "biased"}
-
-
-@KINDS
-def test_a_gelu_is_found_with_all_of_its_nodes(text):
-    [(biased, nodes)] = gelus(text)
-    assert biased == "biased"
-    assert set(nodes) == parts(text)
-    assert nodes[-1] == "out"
-
-
 @KINDS
 def test_the_order_of_the_terms_of_sums_and_products_does_not_matter(text):
     turned = re.sub(r"(Mul|AddV2)\((\w+), (\w+)\)", r"\1(\3, \2)", text)
@@ -265,10 +252,6 @@ def test_what_something_else_reads_makes_no_gelu(text, read):
 @pytest.mark.parametrize("change", [(r"\*0\.7", "*0.6"), (r"core = \w+", "core = Sin")], ids=["constant", "op"])
 def test_other_constants_and_ops_make_no_gelu(text, change):
     assert gelus(re.sub(*change, text)) == []
-
-
-def test_what_is_not_biased_makes_no_gelu():
-    assert gelus(EXACT.replace("BiasAdd(product, b)", "AddV2(product, b)")) == []
 
 
 def test_a_long_chain_of_arithmetic_ends_the_search():
@@ -290,7 +273,7 @@ def dense_gradients():
 def test_the_bias_gradient_of_a_dense_layer_is_summed_in_float32():
     _, new, nodes = rewritten(dense_gradients)
     assert nodes["bias_gradient"].reason.rule is Rule.SUMS
-    np.testing.assert_allclose(run(new, "fetch")[0], 16384)
+    np.testing.assert_allclose(run(new, ["fetch"])[0], 16384)
 
 
 def convolution_gradients(with_filter=True):
@@ -314,14 +297,14 @@ def test_onednn_computes_the_bias_gradient_of_a_convolution_with_the_filters():
 def test_the_bias_gradient_of_a_convolution_is_that_of_float32():
     old, new, _ = rewritten(convolution_gradients, HERE)
     # the filter gradient must run for oneDNN to compute both; eight bits of each value
-    expected, got = run(old, "fetch", "filter_gradient"), run(new, "fetch", "filter_gradient")
+    expected, got = run(old, ["fetch", "filter_gradient"]), run(new, ["fetch", "filter_gradient"])
     np.testing.assert_allclose(got[0], expected[0], rtol=2e-2)
 
 
 def test_it_is_summed_in_float32_where_no_filter_gradient_reads_the_same():
     old, new, nodes = rewritten(lambda: convolution_gradients(with_filter=False))
     assert nodes["bias_gradient"].reason.rule is Rule.SUMS
-    np.testing.assert_allclose(run(new, "fetch")[0], run(old, "fetch")[0], rtol=2e-2)
+    np.testing.assert_allclose(run(new, ["fetch"])[0], run(old, ["fetch"])[0], rtol=2e-2)
 
 
 def test_who_forces_a_sum_to_16_bit_gets_it():
@@ -345,7 +328,7 @@ def test_pools_of_large_averages_are_summed_in_float32_where_float16_would_be_in
     for precision, rule in (("float16", Rule.SUMS), ("bfloat16", Rule.BETWEEN_ALLOW)):
         _, new, nodes = rewritten(build, precision=precision)
         assert nodes["pool"].reason.rule is rule
-        np.testing.assert_allclose(run(new, "fetch")[0], 30000 * 2.0**-15, rtol=2**-7)
+        np.testing.assert_allclose(run(new, ["fetch"])[0], 30000 * 2.0**-15, rtol=2**-7)
 
 
 def test_pools_are_summed_in_float32_unless_onednn_computes_them():
@@ -360,7 +343,7 @@ def test_pools_are_summed_in_float32_unless_onednn_computes_them():
     for hardware, rule in ((BF16_CPU, Rule.BETWEEN_ALLOW), (PLAIN_CPU, Rule.SUMS)):
         assert rewritten(build, hardware)[2]["pool"].reason.rule is rule
     old, new, _ = rewritten(build, HERE)
-    np.testing.assert_allclose(run(new, "fetch")[0], run(old, "fetch")[0], rtol=2**-6)
+    np.testing.assert_allclose(run(new, ["fetch"])[0], run(old, ["fetch"])[0], rtol=2**-6)
 
 
 @pytest.mark.parametrize("op", sorted(INACCURATE))

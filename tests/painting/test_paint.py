@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amp_tf.config import LEVELS, AmpConfig
-from amp_tf.oplists.targets import resolve_target
-from amp_tf.painting.paint import NO_CHANGE, Change
+from amp_tf.config import LEVELS
 from amp_tf.painting.reasons import Reason, Rule
-from tests.painting.painted import BF16_CPU, VOLTA, painted
+from tests.painting.painted import painted
 
 pytestmark = pytest.mark.usefixtures("local_rules")
 
@@ -55,16 +53,6 @@ def test_forcing_all_says_so_and_leaves_constants_state_and_references():
     assert {"const1", "v", "random1"}.isdisjoint(result.f16.split())
 
 
-def test_forcing_all_converts_the_types_that_can_be_and_leaves_fixed_ones():
-    result = painted(
-        "x = Placeholder()\nallow1 = MatMul(x, x)\ns = SparseMatMul(allow1, allow1) Ta=float32 Tb=float32",
-        level="UNSAFE_FORCE_ALL",
-        precision="bfloat16",
-    )
-    assert "allow1.T" in result.f16_types.split()
-    assert "s.float32" not in result.f16_types.split()
-
-
 def test_forcing_all_respects_preserve_and_name_rules():
     result = painted(CHAIN, level="UNSAFE_FORCE_ALL", preserve=["clr2"], keep_float32=("deny",))
     assert result.f16 == "x infer1 clr1 allow1 infer2 other1"
@@ -78,11 +66,6 @@ def test_a_detached_painting_still_says_why():
     nodes = range(painting.view.node_count)
     assert [detached.reason(node) for node in nodes] == [painting.reason(node) for node in nodes]
     assert [detached.trail(node) for node in nodes] == [painting.trail(node) for node in nodes]
-
-
-def test_forcing_all_leaves_what_writes_a_reference():
-    result = painted("v = VariableV2() shape=[4, 4]\nx = Placeholder()\na = Assign(v, x)", level="UNSAFE_FORCE_ALL")
-    assert result.f16 == "x"
 
 
 POOLING_GRADIENT = "x = Placeholder()\ng = MaxPool3DGrad(x, x, x) ksize=[1] strides=[1] padding='SAME'"
@@ -107,11 +90,9 @@ def test_types_that_only_change_together_stay_where_paint_would_reach_one_of_the
     assert result.why("b") == (Rule.NO_KERNEL, "")
 
 
-def test_an_op_on_the_allow_list_whose_result_has_a_fixed_type_is_converted_as_far_as_it_can_be():
-    text = "x = Placeholder()\nsize = Placeholder() dtype=int32\nclr1 = Relu(x)\nr = ResizeBilinear(clr1, size)"
-    result = painted(text, allow_add=("ResizeBilinear",))
-    assert result.f16_types == "clr1.T r.T"
-    assert result.why("r") == (Rule.ALLOW_LIST, "")
+def test_forcing_all_leaves_what_writes_a_reference():
+    result = painted("v = VariableV2() shape=[4, 4]\nx = Placeholder()\na = Assign(v, x)", level="UNSAFE_FORCE_ALL")
+    assert result.f16 == "x"
 
 
 def test_an_op_on_the_allow_list_whose_result_is_no_float_keeps_a_type_that_has_no_kernel():
@@ -142,26 +123,6 @@ def test_an_equation_is_a_product_where_it_sums(equation, sums):
         f"x = Placeholder()\na = MatMul(x, x)\nproduct = Einsum(a, x) N=2 equation={equation!r}\nb = MatMul(product, x)"
     )
     assert painted(between).f16 == "a product b"
-
-
-@pytest.mark.parametrize("level", LEVELS[:3])
-@pytest.mark.parametrize("hardware", [BF16_CPU, VOLTA], ids=["cpu", "gpu"])
-@pytest.mark.parametrize(("op", "name"), [("Exp", "infer"), ("Exp", "allow"), ("MatMul", "deny"), ("Cumsum", "infer")])
-def test_the_lists_of_a_change_are_those_of_the_variable(op, name, hardware, level):
-    config = AmpConfig(level=level)
-    changed = Change(op_lists=((op, name),)).lists(resolve_target(config, hardware), config)
-    asked = AmpConfig(level=level, **{f"{name}_add": (op,)})
-    assert dict(changed.target.lists.list_of) == dict(resolve_target(asked, hardware).target.lists.list_of)
-
-
-def test_two_changes_together_are_both():
-    first = Change(op_lists=(("Exp", "infer"),), patterns=frozenset({"a"}), rules=frozenset({"results"}))
-    second = Change(op_lists=(("Exp", "allow"), ("Pow", "infer")), nodes=frozenset({"n"}), shapes=True)
-    both = first.plus(second)
-    assert dict(both.op_lists) == {"Exp": "allow", "Pow": "infer"}
-    assert (both.patterns, both.nodes, both.rules, both.shapes) == ({"a"}, {"n"}, {"results"}, True)
-    assert NO_CHANGE.plus(first) == first
-    assert (bool(NO_CHANGE), bool(first)) == (False, True)
 
 
 def test_reasons_are_sentences():

@@ -26,64 +26,58 @@ SIZES = "x = Placeholder()\nsizes = Const() dtype=int32 value=int32[4]*8\n"
 NO_KERNEL = "TensorFlow has no 16-bit kernel of its op for its device"
 
 
-@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_a_dilated_gradient_stays_and_its_reason_says_why(precision: str) -> None:
-    text = f"{SIZES}c = Conv2D(x, x) {DILATED}\ng = Conv2DBackpropInput(sizes, c, c) {DILATED}"
-    result = painted(text, precision=precision, hardware=OLD_CPU)
-    assert result.f16 == "c"
-    assert result.rule("g") is Rule.NO_KERNEL
-    assert result.words("g") == f"{NO_KERNEL} (with dilations)"
+INPUT_GRADIENT = "Conv2DBackpropInput(sizes, x, x)"
+PAIR = f"""
+    x = Placeholder()
+    m = Conv2D(x, x) {FIRST}
+    p = MaxPool(m) {POOL}
+    n = Conv2D(p, x) {FIRST}
+"""
+NORM = f"""
+    x = Placeholder()
+    m = Conv2D(x, x) {STRIDES}
+    e = _FusedBatchNormEx(m, x, x, x, x) T=float32 U=float32 activation_mode='Relu' is_training=true
+    n = Conv2D(e, x) {STRIDES}
+"""
+DILATED_GRADIENT = f"{SIZES}c = Conv2D(x, x) {DILATED}\ng = Conv2DBackpropInput(sizes, c, c) {DILATED}"
+EASY = f"{SIZES}g = {INPUT_GRADIENT} {DILATED}\nc = Conv2D(g, x) {FIRST}"
+IN_A_FUNCTION = f"""
+    function f(x: float32, sizes: int32) -> (y: float32)
+    g = {INPUT_GRADIENT} {DILATED}
+    return y = g:output:0
+"""
+#: The graph, the precision, the hardware, what becomes 16 bit, and what the kernels of the others refuse.
+SHOWN = {
+    "a dilated gradient": (DILATED_GRADIENT, "float16", OLD_CPU, "c", {"g": "with dilations"}),
+    "also in bfloat16": (DILATED_GRADIENT, "bfloat16", OLD_CPU, "c", {"g": "with dilations"}),
+    "one that is not dilated is converted": (f"{SIZES}g = {INPUT_GRADIENT} {STRIDES}", "float16", BF16_CPU, "g", {}),
+    "oneDNN refuses nothing": (EASY, "bfloat16", BF16_CPU, "g c", {}),
+    "nor do GPUs": (EASY, "float16", VOLTA, "g c", {}),
+    "a pool between products, channels first": (
+        f"x = Placeholder()\nm = Conv2D(x, x) {STRIDES}\np = MaxPool(m) {POOL}\nn = Conv2D(p, x) {STRIDES}",
+        *("float16", BF16_CPU, "m n", {"p": "with channels first"}),
+    ),
+    "a function is asked as a graph is": (IN_A_FUNCTION, "float16", BF16_CPU, "", {"g": "with dilations"}),
+    "a maximum and its gradient where only oneDNN computes both": (
+        f"{PAIR}\n g = MaxPoolGrad(m, p, n) {POOL}\n o = Conv2D(g, x) {FIRST}",
+        *("bfloat16", BF16_CPU, "m n o", dict.fromkeys("gp", "with channels first and a gradient")),
+    ),
+    "a maximum alone is converted": (PAIR, "bfloat16", BF16_CPU, "m p n", {}),
+    "a fused normalization where oneDNN computes it": (NORM, "bfloat16", BF16_CPU, "m e n", {}),
+    "and where it does not": (NORM, "bfloat16", OLD_CPU, "m n", {}),
+}
 
 
-def test_a_gradient_that_is_not_dilated_is_converted() -> None:
-    assert painted(f"{SIZES}g = Conv2DBackpropInput(sizes, x, x) {STRIDES}").f16 == "g"
-
-
-@pytest.mark.parametrize(("hardware", "precision"), [(BF16_CPU, "bfloat16"), (VOLTA, "float16")])
-def test_onednn_and_gpus_refuse_nothing(hardware: Hardware, precision: str) -> None:
-    text = f"{SIZES}g = Conv2DBackpropInput(sizes, x, x) {DILATED}\nc = Conv2D(g, x) {FIRST}"
-    assert painted(text, precision=precision, hardware=hardware).f16 == "g c"
-
-
-def test_a_pool_between_products_stays_if_its_channels_come_first() -> None:
-    result = painted(
-        f"x = Placeholder()\nm = Conv2D(x, x) {STRIDES}\np = MaxPool(m) {POOL}\nn = Conv2D(p, x) {STRIDES}"
-    )
-    assert result.f16 == "m n"
-    assert result.words("p") == f"{NO_KERNEL} (with channels first)"
+@pytest.mark.parametrize(("text", "precision", "hardware", "f16", "refused"), SHOWN.values(), ids=SHOWN)
+def test_what_kernels_refuse_stays_and_its_reason_says_why(text, precision, hardware, f16, refused) -> None:
+    result = painted(text, precision=precision, hardware=hardware)
+    assert result.f16 == f16
+    for name, what in refused.items():
+        assert (result.rule(name), result.words(name)) == (Rule.NO_KERNEL, f"{NO_KERNEL} ({what})")
 
 
 def test_a_forced_node_is_not_converted_where_its_kernel_refuses_it() -> None:
     assert painted(f"x = Placeholder()\nc = Conv2D(x, x) {FIRST}", force_f16=("c",)).f16 == ""
-
-
-def test_a_function_is_asked_as_a_graph_is() -> None:
-    head = "function f(x: float32, sizes: int32) -> (y: float32)"
-    text = f"{head}\n g = Conv2DBackpropInput(sizes, x, x) {DILATED}\n return y = g:output:0"
-    assert painted(text).rule("g") is Rule.NO_KERNEL
-
-
-def test_a_maximum_and_its_gradient_stay_where_only_onednn_computes_both() -> None:
-    text = f"""
-        x = Placeholder()
-        m = Conv2D(x, x) {FIRST}
-        p = MaxPool(m) {POOL}
-        n = Conv2D(p, x) {FIRST}
-        g = MaxPoolGrad(m, p, n) {POOL}
-        o = Conv2D(g, x) {FIRST}
-    """
-    result = painted(text, precision="bfloat16", hardware=BF16_CPU)
-    assert result.f16 == "m n o"
-    assert result.words("g") == result.words("p") == f"{NO_KERNEL} (with channels first and a gradient)"
-    alone = painted(text.partition("g =")[0], precision="bfloat16", hardware=BF16_CPU)
-    assert alone.f16 == "m p n"
-
-
-def test_a_fused_normalization_stays_where_onednn_does_not_compute_it() -> None:
-    norm = "e = _FusedBatchNormEx(m, x, x, x, x) T=float32 U=float32 activation_mode='Relu' is_training=true"
-    text = f"x = Placeholder()\nm = Conv2D(x, x) {STRIDES}\n{norm}\nn = Conv2D(e, x) {STRIDES}"
-    assert painted(text, precision="bfloat16", hardware=BF16_CPU).f16 == "m e n"
-    assert painted(text, precision="bfloat16", hardware=OLD_CPU).f16 == "m n"
 
 
 @pytest.mark.parametrize(

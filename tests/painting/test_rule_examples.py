@@ -16,18 +16,12 @@ from typing import NamedTuple
 import pytest
 import tensorflow as tf
 
-from amp_tf.config import AmpConfig
-from amp_tf.cpu.economy import drop_unprofitable
 from amp_tf.graph.attributes import read_types
 from amp_tf.graph.datatypes import type_name
-from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.oplists.table import SUCCESSORS
-from amp_tf.oplists.targets import resolve_target
-from amp_tf.painting.eligibility import find_obstacles
-from amp_tf.painting.paint import RULES, Row, paint
+from amp_tf.painting.paint import RULES, Row
 from tests.left_out import without
-from tests.painting.painted import BF16_CPU
+from tests.painting.painted import painted
 from tests.small_graphs import graph, node
 
 HEADED = re.compile(r"^Example \((?P<settings>[^)]*)\)::\n\n(?P<lines>(?:    .*(?:\n|\Z))+)", re.MULTILINE)
@@ -76,15 +70,10 @@ def converted_types(example: Example) -> dict[str, list[str]]:
         with tf.Graph().as_default() as imported:
             tf.import_graph_def(made, name="")
         made = imported.as_graph_def(add_shapes=True)
-    view = read_graph(made, Templates(made.library, SUCCESSORS))
-    config = AmpConfig(**example.settings)
-    resolution = resolve_target(config, BF16_CPU)
-    obstacles = find_obstacles(view, resolution, config, ())
-    painting = paint(view, resolution, obstacles, cost_model=drop_unprofitable)
-    node_of = view.unit_nodes()
     types: dict[str, list[str]] = {}
-    for unit in painting.converted:
-        types.setdefault(view.names[node_of[unit]], []).append(str(view.slot(node_of[unit], unit)))
+    for unit in painted(made, **example.settings).f16_types.split():
+        name, _, slot = unit.rpartition(".")
+        types.setdefault(name, []).append(slot)
     return types
 
 

@@ -17,28 +17,19 @@ from tensorflow.python.framework import kernels, op_def_registry
 
 LISTS = ("allow", "infer", "deny", "clear")
 # On no list, but with a part to play: boundaries, existing casts, variables, fixed types, handles that are passed on.
-OTHER_OPS = (
-    "Cast",
-    "Sin",
-    "SparseMatMul",
-    "RandomUniform",
-    "FusedBatchNorm",
-    "FusedBatchNormGrad",
-    "VariableV2",
-    "AssignAdd",
-    "ReadVariableOp",
-    "AssignVariableOp",
-    "MatrixInverse",
-    "Bitcast",
-    "TensorListReserve",
-    "EmptyTensorList",
-    "TensorListResize",
-    "TensorListLength",
-    "TensorListElementShape",
-    "Placeholder",
-    "Pow",
-    "Cumsum",
-    "Rsqrt",
+OTHER_OPS = (  # in an order that seeds know
+    *(
+        "Cast",
+        "Sin",
+        "SparseMatMul",
+        "RandomUniform",
+        "FusedBatchNorm",
+        "FusedBatchNormGrad",
+        "VariableV2",
+        "AssignAdd",
+    ),
+    *("ReadVariableOp", "AssignVariableOp", "MatrixInverse", "Bitcast", "TensorListReserve", "EmptyTensorList"),
+    *("TensorListResize", "TensorListLength", "TensorListElementShape", "Placeholder", "Pow", "Cumsum", "Rsqrt"),
     "ResizeBilinear",
 )
 # The functional loops need functions that fit them; the lists' private ops are made by Grappler itself.

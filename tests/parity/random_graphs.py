@@ -27,16 +27,7 @@ HOLDERS = (VARIANT, RESOURCE)
 RARE_TYPES = (INT32, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16, types_pb2.DT_DOUBLE, BOOL, types_pb2.DT_INT64)
 # Ops that also pass TensorList handles on.
 HANDLE_OPS = {
-    "Identity",
-    "IdentityN",
-    "Pack",
-    "Unpack",
-    "Reshape",
-    "ZerosLike",
-    "AddN",
-    "Split",
-    "ExpandDims",
-    "Squeeze",
+    *("Identity", "IdentityN", "Pack", "Unpack", "Reshape", "ZerosLike", "AddN", "Split", "ExpandDims", "Squeeze"),
 }
 STRINGS = {"equation": "ab,bc->ac", "mode": "REFLECT", "padding": "SAME", "message": "m", "data_format": "NHWC"}
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"

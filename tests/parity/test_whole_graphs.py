@@ -14,12 +14,12 @@ import tensorflow as tf
 from hypothesis import HealthCheck, Phase, given, settings
 from tensorflow.core.framework import graph_pb2
 
-from tests.oracle import MODES, Mode, run_original, type_attributes
-from tests.parity.case import can_run, run
-from tests.parity.comparison import differences, rewired, run_ours, type_errors
+from benchmarks.decisions import traces
+from tests.oracle import MODES, Mode, optimized, run_original, type_attributes
+from tests.parity.comparison import can_run, differences, rewired, run_ours, type_errors
 from tests.parity.judging import DIFFERS, EQUAL, judge, made_small, undone
-from tests.parity.models import APPLICATIONS, MODELS, training_graph
 from tests.parity.random_graphs import RandomGraph, random_graph
+from tests.small_graphs import run
 from tests.strategies import random_graphs
 
 
@@ -57,19 +57,26 @@ def test_graphs_on_which_the_comparison_once_failed(mode: Mode, seed: int) -> No
     assert judge(graph, mode).kind != DIFFERS
 
 
+#: Sums, concatenations, depthwise filters, gates, attention, and a loop.
+BLOCKS = ("convnext", "unet_step", "inverted_bottleneck", "causal_attention_norm_first", "lstm_ln")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*MODELS, *APPLICATIONS])
+@pytest.mark.parametrize("name", BLOCKS)
 def test_a_training_graph_gets_the_types_that_tensorflow_gives_it(name: str) -> None:
-    graph = training_graph(name)
-    recurrent = name in ("lstm_stack", "custom_loop")
-    assert any(node.op == "Enter" for node in graph.graph_def.node) == recurrent, "the loops are not in lowered form"
+    """With calls inlined and loops lowered, as Grappler's pass meets it."""
+    made = traces.step(name, "fit").graph
+    preserve = [*(tensor.op.name for tensor in made.outputs), *(op.name for op in made.control_outputs)]
+    graph_def = optimized(made.as_graph_def(), ("function", "pruning"), preserve)
+    preserve = sorted({node.name for node in graph_def.node} & {*preserve})
+    assert any(node.op == "Enter" for node in graph_def.node) == (name == "lstm_ln"), "no loop in lowered form"
     for mode in MODES:
-        original = run_original(graph.graph_def, mode, graph.preserve)
+        original = run_original(graph_def, mode, preserve)
         with undone():
-            ours = run_ours(graph.graph_def, mode, graph.preserve)
+            ours = run_ours(graph_def, mode, preserve)
         assert original.nodes_in(mode.f16), "TensorFlow converted nothing: the graph shows nothing"
         assert differences(ours, original) == []
-        assert rewired(graph.graph_def, ours.graph) == []
+        assert rewired(graph_def, ours.graph) == []
         assert type_errors(ours.graph) == []
 
 

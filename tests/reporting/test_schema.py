@@ -54,31 +54,6 @@ def test_counts_by_op_are_sorted_by_name():
     assert list(report().counts_by_op()) == sorted(report().counts_by_op())
 
 
-OLD_GPU = {"precision": "auto", "hardware": Hardware(gpu_capabilities=((6, 0),))}
-
-
-@pytest.mark.parametrize(
-    ("text", "arguments", "rule", "words"),
-    [
-        ("x = Placeholder()\nr = Relu(x)", {}, Rule.NOTHING_TO_CONVERT, "the graph has no node that the allow list"),
-        (TEXT, {"preserve": ["allow1"]}, Rule.PRESERVED, "it is fed, fetched or otherwise preserved"),
-        (TEXT, {"keep_float32": ("allow",)}, Rule.KEPT_BY_NAME, "its name matches a pattern of keep_float32"),
-        (
-            TEXT,
-            OLD_GPU,
-            Rule.NO_TARGET,
-            "no device of this machine is converted (the GPU is too old: compute capability",
-        ),
-    ],
-)
-def test_where_nothing_is_converted_the_report_says_why(text, arguments, rule, words):
-    found = report(text, **arguments)
-    assert found.converted == found.casts == 0
-    assert found.precisions == ()
-    assert found.why_nothing.rule is rule
-    assert str(found.why_nothing).startswith(words)
-
-
 def test_a_telling_reason_wins_over_graphs_that_have_nothing_to_convert():
     library = [function(f"function f{number}() -> ()\nn = NoOp()") for number in range(3)]
     assert report(TEXT, *library, preserve=["allow1"]).why_nothing.rule is Rule.PRESERVED

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 from unittest import mock
 
 import amp_tf
@@ -13,23 +13,17 @@ from tests.truth.fuzzing.graphs import GraphDef, ProgramGraph
 from tests.truth.fuzzing.programs import random_program
 
 PRECISIONS = ("bfloat16", "float16")
-_LONG = 3  # of these programs few have more than ten nodes in a row
-_PATCHES = {"LONG": _LONG, "_SMALL": 0}
+#: Small tensors and short times count as large ones and long ones do in a user's model.
+_LITTLE = {"LONG": 3, "_SMALL": 0}
 
 
-@dataclasses.dataclass(frozen=True)
-class Held:
-    """A program in one precision, rewritten for memory.
-
-    Attributes:
-        waiting: how many nodes of the whole graph wait that did not before.
-        problem: why it is wrong; empty if each value has the same bits.
-    """
+class Held(NamedTuple):
+    """A program in one precision, rewritten for memory: how many nodes of the whole graph wait more, what is wrong."""
 
     seed: int
     precision: str
     waiting: int
-    problem: str = ""
+    problem: str
 
 
 def judge(seeds: Sequence[int], is_lowered: bool) -> Iterator[Held]:
@@ -38,7 +32,7 @@ def judge(seeds: Sequence[int], is_lowered: bool) -> Iterator[Held]:
     for precision in PRECISIONS:
         config = amp_tf.AmpConfig(precision=precision)
         speed = graph.rewritten(config)
-        with _little_counts():
+        with mock.patch.multiple(holding, **_LITTLE):
             memory = graph.rewritten(dataclasses.replace(config, goal="memory"))
         expected, values = graph.run(speed), graph.run(memory)
         wrong: dict[int, list[str]] = {}
@@ -49,13 +43,6 @@ def judge(seeds: Sequence[int], is_lowered: bool) -> Iterator[Held]:
         for number, seed in enumerate(seeds):
             problem = f"other bits: {', '.join(wrong[number])}" if number in wrong else ""
             yield Held(seed, precision, waiting, problem)
-
-
-@contextlib.contextmanager
-def _little_counts() -> Iterator[None]:
-    """Small tensors and short times count as large ones and long ones do in a user's model."""
-    with mock.patch.multiple(holding, **_PATCHES):
-        yield
 
 
 def _waits(graph: GraphDef) -> int:

@@ -6,10 +6,10 @@ import collections
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
+from tests import small_graphs
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
 AUTO = amp_tf.AmpConfig()
@@ -45,12 +45,7 @@ def feeds(proto):
 
 
 def run(proto, values):
-    off = config_pb2.ConfigProto()
-    off.graph_options.rewrite_options.disable_meta_optimizer = True
-    with tf.Graph().as_default() as imported:
-        tf.import_graph_def(proto, name="")
-        with tf.compat.v1.Session(graph=imported, config=off) as session:
-            return session.run("fetch:0", values)
+    return small_graphs.run(proto, ["fetch"], values)[0]
 
 
 def reads(proto, name):

@@ -106,12 +106,6 @@ def test_the_multiplication_moves_to_the_filter_and_stays_in_float32():
     assert all(nodes[name].precision.is_f16 for name in ("conv", "shifted", "act"))
 
 
-def test_a_residual_sum_comes_after_the_bias_again():
-    read = without_casts(rewrite(graph(RESIDUAL)).graph)
-    assert read["summed"] == ["conv", "b"]
-    assert read["shifted"] == ["x", "summed"]
-
-
 @pytest.mark.parametrize("text", [BLOCK, RESIDUAL, TWO_BRANCHES, DEPTHWISE])
 def test_a_second_rewrite_changes_nothing(text):
     assert not rewrite(rewrite(graph(text)).graph).changed

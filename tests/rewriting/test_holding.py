@@ -68,14 +68,6 @@ def test_a_node_that_splitting_made_waits_as_any_other():
     assert waits(rewrite(proto, MEMORY).graph, "d-Neg-0-AmpTfSplit") == ["^m"]
 
 
-def test_values_stay_the_same_to_the_last_bit():
-    proto = step()
-    given = feeds(proto)
-    given["w:0"] = given["w:0"] / 256  # an exponential follows
-    speed, memory = (run(rewrite(proto, config).graph, given) for config in (SPEED, MEMORY))
-    np.testing.assert_array_equal(memory, speed)
-
-
 @pytest.mark.parametrize(("seeds", "is_lowered"), [(range(12), True), (range(300, 306), False)])
 def test_random_programs_give_the_same_bits(seeds, is_lowered):
     """``scripts/fuzz_parity memory`` rolls new ones."""

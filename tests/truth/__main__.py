@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.truth import records, report
+from tests.truth import report, runner
 from tests.truth.modes import MODES
 from tests.truth.runner import Row
 
@@ -47,17 +47,18 @@ def main() -> int:
     if not options.resume:
         options.rows.unlink(missing_ok=True)
     _run_all(options.only or "", modes, ways, options.rows, options.jobs, options.without)
-    rows = list(records.read(options.rows))
-    print(report.text(rows))
+    rows = list(runner.read(options.rows))
+    table = report.markdown(rows)
+    print(table, report.text(rows), sep="\n")
     if options.table:
-        TABLE.write_text(report.markdown(rows), encoding="utf-8")
+        TABLE.write_text(table, encoding="utf-8")
     return int(any(report.is_defect(row) for row in rows))
 
 
 def _run_all(only: str, modes: list[str], ways: list[str], path: Path, jobs: int, without: str) -> None:
     """Starts workers until every program has its rows."""
     names = _output("names", ",".join(ways), only).split("\n")
-    done = {row.program for row in records.read(path)}
+    done = {row.program for row in runner.read(path)}
     left = [name for name in names if name and name not in done]
     workers: list[tuple[subprocess.Popen[bytes], list[str]]] = []
     while left or workers:
@@ -66,11 +67,11 @@ def _run_all(only: str, modes: list[str], ways: list[str], path: Path, jobs: int
             workers.append((_start(batch, modes, ways, path, without), batch))
         process, batch = workers.pop(0)
         status = process.wait()
-        done = {row.program for row in records.read(path)}
+        done = {row.program for row in runner.read(path)}
         missing = [name for name in batch if name not in done]
         if missing and status:
             problem = f"the process ended with status {status}"
-            records.append(path, [Row(missing[0], ways[0], modes[0], "", "", float("inf"), float("inf"), 0.0, problem)])
+            runner.append(path, [Row(missing[0], ways[0], modes[0], "", "", float("inf"), float("inf"), 0.0, problem)])
             left = missing[1:] + left
 
 

@@ -13,7 +13,6 @@ from tests.truth.bench import Program
 GROUPS = (
     "defects",
     "origins",
-    "strangers",
     "loops",
     "training",
     "practice",

@@ -24,8 +24,8 @@ def line(name: str, rows: Sequence[Row], seconds: float) -> str:
 
 
 def text(rows: Sequence[Row]) -> str:
-    """The summary, and every program that fails."""
-    lines = [*_summary(rows), ""]
+    """A line for every program that fails."""
+    lines = []
     for (program, way, mode), bad in _by_program(row for row in rows if is_defect(row)):
         cases = sorted({row.case for row in bad})
         lines.append(f"{program} {mode} {way}: {len(bad)} tensors, cases {', '.join(cases)}; {_worst(bad)}")
@@ -54,11 +54,8 @@ def markdown(rows: Sequence[Row]) -> str:
         )
     lines += ["", "## Above the limit, and not named", ""]
     lines += _bad_table(defects) if defects else ["None."]
-    for title, is_open in (("Named limits", False), ("Known defects, to be mended", True)):
-        if not any(limit.is_open == is_open for limit in LIMITS):
-            continue
-        lines += ["", f"## {title}", "", "| programs | modes | inputs | worst ratio | why |", "| --- " * 5 + "|"]
-        lines += [_limit_line(limit, rows) for limit in LIMITS if limit.is_open == is_open]
+    lines += ["", "## Named limits", "", "| programs | modes | inputs | worst ratio | why |", "| --- " * 5 + "|"]
+    lines += [_limit_line(limit, rows) for limit in LIMITS]
     return "\n".join(lines) + "\n"
 
 
@@ -78,18 +75,6 @@ def _bad_table(rows: Sequence[Row]) -> list[str]:
         lines.append(
             f"| {program} | {mode} | {way} | {cases} | {len(bad)} | {what} | {worst.ratio:.3g} | {worst.error:.3g} "
             f"| {worst.ideal:.3g} |"
-        )
-    return lines
-
-
-def _summary(rows: Sequence[Row]) -> list[str]:
-    lines = []
-    for (mode, way), part in _grouped(rows, lambda row: (row.mode, row.way)):
-        defects = [row for row in part if is_defect(row)]
-        lines.append(
-            f"{mode} {way}: {len({row.program for row in part})} programs, {len(part)} tensors, median ratio "
-            f"{statistics.median(row.ratio for row in part):.2f}, worst {max(row.ratio for row in part):.3g}; "
-            f"{len(defects)} tensors of {len({row.program for row in defects})} programs above {LIMIT:g} and not named"
         )
     return lines
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -37,6 +39,21 @@ class Row:
     error: float
     ideal: float
     problem: str = ""
+
+
+def append(path: Path, rows: Iterable[Row]) -> None:
+    """Writes rows to a file, one line of JSON each, so that a run that was cut off goes on where it was."""
+    with path.open("a", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(dataclasses.asdict(row)) + "\n" for row in rows)
+
+
+def read(path: Path) -> Iterator[Row]:
+    """The rows of a file; a last line that was cut off is none."""
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            yield Row(**json.loads(line))
+        except json.JSONDecodeError:
+            return
 
 
 def rows_of(program: Program, modes: Iterable[str], ways: Iterable[str]) -> Iterator[Row]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import processes
-from tests.truth import records, report
+from tests.truth import report, runner
 from tests.truth.catalogue import GROUPS
 from tests.truth.modes import MODES
 from tests.truth.runner import Row
@@ -30,7 +30,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     names = b"\n".join(chosen)
     command = [*WORKER, "run", ",".join(MODES), "graph", str(path)]
     processes.run(command, cwd=ROOT, check=True, input=names)
-    found = list(records.read(path))
+    found = list(runner.read(path))
     assert {row.program for row in found} == set(names.decode().split("\n"))
     return found
 

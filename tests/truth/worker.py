@@ -21,7 +21,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     from tests import left_out
     from tests.pretending import pretend
-    from tests.truth import catalogue, modes, records, report, runner
+    from tests.truth import catalogue, modes, report, runner
 
     if sys.argv[1] == "names":
         found = catalogue.all_programs(sys.argv[3])
@@ -41,7 +41,7 @@ def main() -> None:
             faulthandler.dump_traceback_later(PATIENCE, exit=True)
             start = time.monotonic()
             rows = list(runner.rows_of(program, wanted, ways))
-            records.append(path, rows)
+            runner.append(path, rows)
             print(report.line(program.name, rows, time.monotonic() - start), flush=True)
     faulthandler.cancel_dump_traceback_later()
 

@@ -15,8 +15,8 @@ import amp_tf
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.hooks import state as process_state
 from amp_tf.lock import Decision, Layer, Lock
-from amp_tf.tools.search import Item, Items, OutOfRunsError, decisions_of, find_items, find_smallest, holds, rank
-from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
+from amp_tf.tools.search import Item, Items, OutOfRunsError, find_items, find_smallest, holds, rank
+from amp_tf.tools.tuning.result import Goal, Outcome
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
 from tests.tuning.programs import GOOD, Weak, findings, layer, node, report
 
@@ -59,16 +59,6 @@ def test_a_model_that_is_good_in_mixed_precision_needs_four_runs_and_nothing_in_
         "   16 bit     accuracy       step  in float32\n"
         "   100.0%          0.9    10.0 ms  nothing"
     )
-
-
-def test_the_best_trades_are_shown(tmp_path):
-    text = str(tuning(Weak(PATHS, ("m/e/dense/MatMul",)), tmp_path).for_accuracy())
-    assert "1 layer or node stays in float32: 0.9, 95.8% of the products' operations in 16 bit" in text
-    assert "without any one of them it does not suffice" in text
-    assert text.splitlines()[-2:] == [
-        "   100.0%          0.4    10.0 ms  nothing (not good)",
-        "    95.8%          0.9    10.0 ms  m/e/dense/MatMul",
-    ]
 
 
 def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path):
@@ -273,23 +263,6 @@ def test_what_the_comparison_finds_comes_first_in_its_order():
     assert [item.name for item in found] == ["m/c", "m/b", "m/a"]
 
 
-def test_then_comes_most_local_error_for_each_operation():
-    small, large = report("m/a", "m/b"), report("m/c")
-    for row in large["graphs"][0]["nodes"]:
-        row["operations"] = 1e9
-    items = find_items({"graphs": [*small["graphs"], *large["graphs"]]})
-    errors = {"m/a/Tanh": 0.01, "m/b/Tanh": 0.02, "m/c/Tanh": 0.1, "m/b/MatMul": "inf"}
-    nodes = [{"name": name, "local": error, "has_truth": True} for name, error in errors.items()]
-    assert [item.name for item in rank(items, {"nodes": nodes})] == ["m/b", "m/a", "m/c"]
-    del nodes[3]
-    assert [item.name for item in rank(items, {"nodes": nodes})] == ["m/b", "m/a", "m/c"]
-
-
-def test_decisions_of_items_are_each_once_by_name():
-    items = find_items(report("m/b", "m/a"))
-    assert [one.name for one in decisions_of([*items, *items])] == ["m/a", "m/b"]
-
-
 def leaf(name: str, operations: float = 1.0) -> Item:
     return Item(name, (Decision(Layer(name)),), operations)
 
@@ -339,6 +312,18 @@ def test_any_set_is_found_and_minimal(seed):
     assert is_minimal
 
 
+def test_then_comes_most_local_error_for_each_operation():
+    small, large = report("m/a", "m/b"), report("m/c")
+    for row in large["graphs"][0]["nodes"]:
+        row["operations"] = 1e9
+    items = find_items({"graphs": [*small["graphs"], *large["graphs"]]})
+    errors = {"m/a/Tanh": 0.01, "m/b/Tanh": 0.02, "m/c/Tanh": 0.1, "m/b/MatMul": "inf"}
+    nodes = [{"name": name, "local": error, "has_truth": True} for name, error in errors.items()]
+    assert [item.name for item in rank(items, {"nodes": nodes})] == ["m/b", "m/a", "m/c"]
+    del nodes[3]
+    assert [item.name for item in rank(items, {"nodes": nodes})] == ["m/b", "m/a", "m/c"]
+
+
 def test_items_are_divided_down_to_their_smallest_parts():
     blocks = tuple(
         whole(f"b{n}", tuple(whole(f"b{n}/l{m}", (leaf(f"b{n}/l{m}/x"), leaf(f"b{n}/l{m}/y"))) for m in range(4)))
@@ -352,10 +337,6 @@ def test_items_are_divided_down_to_their_smallest_parts():
 def test_an_item_all_of_whose_parts_are_needed_stays_whole():
     item = whole("layer", (leaf("a"), leaf("b")))
     assert find_smallest((item, leaf("c")), Asked({"a", "b"})) == ((item,), True)
-
-
-def test_an_earlier_result_that_does_not_suffice_any_more_is_left():
-    assert leaves(find_smallest(ITEMS, Asked({"i3"}), first=(ITEMS[20],))[0] or ()) == {"i3"}
 
 
 @pytest.mark.parametrize("most", range(12))
@@ -436,15 +417,6 @@ def test_what_cannot_be_is_said_before_any_run(tmp_path, monkeypatch, settings, 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(amp_tf.AmpError, match=message):
         amp_tf.tune(lambda: pytest.fail("it was run"), config=BF16, **settings)
-
-
-@pytest.mark.parametrize("number", [np.float32, np.float16, np.float64, np.int64, float])
-def test_numbers_of_numpy_are_numbers(number) -> None:
-    goal = read_goal("loss", max_drop=None, max_rise=number(2), max_runs=np.int64(7))
-    assert goal == Goal("loss", 2.0, is_loss=True)
-    assert type(goal.most) is float
-    with pytest.raises(ConfigError, match="too few"):
-        read_goal("loss", max_drop=None, max_rise=number(2), max_runs=np.int64(2))
 
 
 def test_amp_tf_must_be_off() -> None:

@@ -7,9 +7,9 @@ the contract lets a value be rounded once.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -28,24 +28,21 @@ Nodes = Mapping[str, tf.compat.v1.NodeDef]
 PRODUCTS = frozenset(row.op for row in OPS if row.op_list == ALLOW)
 
 
-@dataclasses.dataclass(frozen=True)
-class Rounding:
+class Rounding(NamedTuple):
     """A cause: some values are rounded, once.
 
     Attributes:
         name: what the cause is called.
         ops: of these nodes,
         inputs: the inputs are rounded, rather than the outputs.
-        why: for people.
-        offsets: also of these nodes, where one input is a constant.
         spares: not where the contract asks for float32: where what the node gives is magnified before the next product,
             and in loops whose turns depend on each other, where it may be a running sum.
+        offsets: also of these nodes, where one input is a constant.
     """
 
     name: str
     ops: frozenset[str]
     inputs: bool
-    why: str
     spares: bool = False
     offsets: frozenset[str] = frozenset()
 
@@ -55,6 +52,7 @@ TAKES = 4  # of changed inputs: a condition next to its bound turns over in abou
 RANGE = "float16's range"
 LOST = "lost"  # already in the ideal program: products in 16 bit leave no digit of the result
 INPUTS = "inputs"  # changed by half a unit of 16 bit, inputs and variables move the result as far in float32
+# Which of two nearly equal values is the larger decides where a value or a gradient goes, or a step lies.
 SWITCHED = Rounding(
     "switched",
     frozenset(
@@ -65,58 +63,35 @@ SWITCHED = Rounding(
         )
     ),
     True,
-    "which of two nearly equal values is the larger decides where a value or a gradient goes, or a step lies",
 )
+# The gradient of a saturated activation is made of 1 - y, and y is rounded to 16 bit, once.
 SATURATED = Rounding(
     "saturated",
     frozenset({"Tanh", "Sigmoid", "Softmax", "LogSoftmax", "Softplus", "Softsign", "Erf", "Elu", "Selu"}),
     False,
-    "the gradient of a saturated activation is made of 1 - y, and y is rounded to 16 bit, once",
 )
 CAUSES = (
-    Rounding(
-        "bias",
-        frozenset({"BiasAdd", "BiasAddV1"}),
-        False,
-        "a bias is added in the kernel of its product, so that their sum is rounded, once",
-    ),
+    # A bias is added in the kernel of its product, so that their sum is rounded, once.
+    Rounding("bias", frozenset({"BiasAdd", "BiasAddV1"}), False),
     SATURATED,
-    Rounding(
-        "quotient",
-        frozenset({"RealDiv"}),
-        False,
-        "the gradient of a saturated x / (1 + |x|) is made of two quotients that cancel, and each is rounded, once",
-        spares=True,
-    ),
+    # The gradient of a saturated x / (1 + |x|) is made of two quotients that cancel.
+    Rounding("quotient", frozenset({"RealDiv"}), False, spares=True),
     SWITCHED,
-    Rounding(
-        "steep",
-        frozenset({"Exp", "Expm1", "Sin", "Cos", "Softmax", "LogSoftmax"}),
-        True,
-        "a value of 100 is rounded, once, before its sine or exponential is taken",
-    ),
+    # A value of 100 is rounded, once, before its sine or exponential is taken.
+    Rounding("steep", frozenset({"Exp", "Expm1", "Sin", "Cos", "Softmax", "LogSoftmax"}), True),
+    # What is left of values that nearly cancel is made of their roundings; the contract asks for more where it is
+    # magnified. The offset: x + 0.5 and later - 0.5.
     Rounding(
         "cancelled",
         frozenset({"Sub", "SquaredDifference", "AddN", "Sum", "Mean", "BiasAddGrad"}),
         True,
-        "what is left of values that nearly cancel is made of their roundings; the contract asks for more where it is "
-        "magnified",
         spares=True,
-        offsets=frozenset({"AddV2"}),  # x + 0.5 and later - 0.5
+        offsets=frozenset({"AddV2"}),
     ),
-    Rounding(
-        "centred",
-        frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"}),
-        True,
-        "a normalization takes the mean from values that are alike, and each is rounded, once; how alike, a run knows",
-    ),
-    Rounding(
-        "partial sums",
-        frozenset({"AddN"}),
-        True,
-        "the kernel of a sum of three or more gradients rounds it after each term, and a large one may cancel",
-        spares=True,
-    ),
+    # A normalization takes the mean from values that are alike; how alike, a run knows.
+    Rounding("centred", frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"}), True),
+    # The kernel of a sum of three or more gradients rounds it after each term, and a large one may cancel.
+    Rounding("partial sums", frozenset({"AddN"}), True, spares=True),
 )
 
 

@@ -107,8 +107,7 @@ def findings_of(rows: Sequence[Row], seeds: Sequence[int], makes_small: bool = T
 
 def made_small(program: Program, seed: int, mode: str) -> Program:
     """A smaller program that still is further off than allowed, and not for a cause; all cuts are run at once."""
-    while True:
-        candidates = list(cuts(program))[:MOST_CUTS]
+    while candidates := list(cuts(program))[:MOST_CUTS]:
         rows = [row for row in rows_of(candidates, [seed] * len(candidates), [mode]) if is_far_off(row)]
         for index, candidate in enumerate(candidates):
             worst = max((row for row in rows if row.case == str(index)), key=lambda row: row.ratio, default=None)
@@ -116,7 +115,8 @@ def made_small(program: Program, seed: int, mode: str) -> Program:
                 program = candidate
                 break
         else:
-            return program
+            break
+    return program
 
 
 def is_far_off(row: Row) -> bool:

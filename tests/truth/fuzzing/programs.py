@@ -70,14 +70,6 @@ class Program:
     steps: Block
     loss: str = ""
 
-    def size(self) -> int:
-        return count_steps(self.steps)
-
-
-def count_steps(block: Block) -> int:
-    """Steps, those in blocks of steps among them."""
-    return sum(1 + sum(count_steps(inner) for _, inner in blocks_of(step)) for step in block)
-
 
 def blocks_of(step: Step) -> Iterator[tuple[str, Block]]:
     """The names of the fields that hold blocks, and the blocks."""
@@ -117,35 +109,23 @@ def from_text(text: str) -> Program:
 
 def cuts(program: Program) -> Iterator[Program]:
     """Programs that are a little smaller, the much smaller ones first."""
-    count = len(program.inputs)
     for end in range(1, len(program.steps)):
         yield _without_unread(dataclasses.replace(program, steps=program.steps[:end]))
-    for block in _cut_blocks(program.steps, count):
+    for block in _cut_blocks(program.steps, len(program.inputs)):
         yield _without_unread(dataclasses.replace(program, steps=block))
     if program.loss:
         yield dataclasses.replace(program, loss="")
-        if program.loss != "mean square":
-            yield dataclasses.replace(program, loss="mean square")
-    for index, given in enumerate(program.inputs):
-        if given != Input():
-            plain = (*program.inputs[:index], Input(), *program.inputs[index + 1 :])
-            yield dataclasses.replace(program, inputs=plain)
 
 
 def _cut_blocks(block: Block, given: int) -> Iterator[Block]:
-    """A step gone, what it read in its place; a step with a smaller block, fewer turns, or without its bias."""
+    """A step gone, what it read in its place, or a step with a smaller block."""
     for index, step in enumerate(block):
-        if len(block) > 1:
-            kept = [_renumbered(later, given + index, step.of[0]) for later in block[index + 1 :]]
-            if index < len(block) - 1 or step.of[0] >= given:
-                yield (*block[:index], *kept) if kept else block[: step.of[0] - given + 1]
+        kept = [_renumbered(later, given + index, step.of[0]) for later in block[index + 1 :]]
+        if kept:
+            yield (*block[:index], *kept)
         for name, inner in blocks_of(step):
             for smaller in _cut_blocks(inner, 2 if isinstance(step, Loop) else 1):
                 yield (*block[:index], dataclasses.replace(step, **{name: smaller}), *block[index + 1 :])
-        if isinstance(step, Loop) and step.turns > 1:
-            yield (*block[:index], dataclasses.replace(step, turns=step.turns // 2), *block[index + 1 :])
-        if isinstance(step, Weighted) and step.has_bias:
-            yield (*block[:index], dataclasses.replace(step, has_bias=False), *block[index + 1 :])
 
 
 def _renumbered(step: Step, gone: int, instead: int = 0) -> Step:
@@ -220,16 +200,9 @@ def _random_step(dice: random.Random, values: int, depth: int) -> Step:
         first, second = (_random_block(dice, 1, dice.randint(1, 3), depth - 1) for _ in range(2))
         return Branch((one(),), dice.choice((0.0, -1e9, 1e9)), first, second)
     of = (one(), dice.randrange(values)) if kind in (Product, Binary) else (one(),)
-    return kind(of, dice.choice(tuple(TABLES[kind])))
+    return kind(of, dice.choice(tuple(kind.table)))
 
 
-TABLES = {
-    Product: steps.PRODUCTS,
-    Elementwise: steps.ELEMENTWISE,
-    Binary: steps.BINARY,
-    Normalize: steps.NORMALIZATIONS,
-    Move: steps.MOVES,
-}
 # Stores stay outside of blocks, where their values are results of the program.
 FLAT = (Weighted,) * 5 + (Elementwise,) * 5 + (Binary,) * 4 + (Normalize,) * 2 + (Affine, Reduce, Move, Product)
 KINDS = FLAT * 3 + (Loop,) * 3 + (Branch,) * 2

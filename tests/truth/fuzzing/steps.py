@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -177,21 +178,39 @@ class Weighted(Step):
 
 
 @dataclasses.dataclass(frozen=True)
-class Product(Step):
+class _OfTable(Step):
+    """A function of a table, of values of the whole shape but where it broadcasts."""
+
+    kind: str
+    table: ClassVar[Mapping[str, Callable[..., tf.Tensor]]]
+    broadcasts: ClassVar[bool] = False
+
+    def run(self, args, place):
+        return self.table[self.kind](*(args if self.broadcasts else map(full, args)))
+
+
+class Product(_OfTable):
     """Of two values."""
 
-    kind: str
-
-    def run(self, args, place):
-        return PRODUCTS[self.kind](full(args[0]), full(args[1]))
+    table = PRODUCTS
 
 
-@dataclasses.dataclass(frozen=True)
-class Elementwise(Step):
-    kind: str
+class Elementwise(_OfTable):
+    table = ELEMENTWISE
+    broadcasts = True
 
-    def run(self, args, place):
-        return ELEMENTWISE[self.kind](args[0])
+
+class Binary(_OfTable):
+    table = BINARY
+    broadcasts = True
+
+
+class Normalize(_OfTable):
+    table = NORMALIZATIONS
+
+
+class Move(_OfTable):
+    table = MOVES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,36 +224,12 @@ class Affine(Step):
 
 
 @dataclasses.dataclass(frozen=True)
-class Binary(Step):
-    kind: str
-
-    def run(self, args, place):
-        return BINARY[self.kind](*args)
-
-
-@dataclasses.dataclass(frozen=True)
 class Reduce(Step):
     kind: str
     axis: int
 
     def run(self, args, place):
         return REDUCTIONS[self.kind](full(args[0]), axis=self.axis, keepdims=True)
-
-
-@dataclasses.dataclass(frozen=True)
-class Normalize(Step):
-    kind: str
-
-    def run(self, args, place):
-        return NORMALIZATIONS[self.kind](full(args[0]))
-
-
-@dataclasses.dataclass(frozen=True)
-class Move(Step):
-    kind: str
-
-    def run(self, args, place):
-        return MOVES[self.kind](full(args[0]))
 
 
 @dataclasses.dataclass(frozen=True)

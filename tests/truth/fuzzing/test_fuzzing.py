@@ -19,6 +19,7 @@ from tests.truth.fuzzing.steps import (
     Reduce,
     Step,
     Weighted,
+    _OfTable,
 )
 from tests.truth.modes import MODES
 from tests.truth.yardstick import LIMIT
@@ -159,33 +160,28 @@ MINIMUM_BEHIND_LOOP = (  # what is compared was rounded before the loop, and its
 )
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        Program((Input(),), (Branch((0,), -1e9, MAXIMUM_IN_BRANCH, MAXIMUM_IN_BRANCH),), "mean square"),
-        Program((Input(),), (Loop((0, 0), 3, 0.1, MAXIMUM_IN_LOOP),), "mean square"),
-        Program((Input(),), BEFORE_BRANCH, "mean square"),
-        Program((Input(), Input()), BIAS, "mean square"),
-        Program((Input(),), SELECTION),
-        Program((Input(),), STACKED),
-        Program((Input(),), COMPARISON_IN_LOOP, "mean square"),
-        Program((Input(),), STATE_MINUS_ITS_START, "mean square"),
-        Program((Input(),), MINIMUM_BEHIND_LOOP, "mean square"),
-    ],
-    ids=[
-        "a maximum in a branch",
-        "a maximum in a loop",
-        "a minimum of what a branch captures",
-        "a bias gradient beside products",
-        "a selection of what was selected",
-        "a comparison of a value with itself in a stack",
-        "a comparison with a state in a loop",
-        "a loop's state minus where it began",
-        "a minimum of what a loop gives",
-    ],
-)
-def test_a_defect_that_the_fuzzer_found_is_mended(program: Program) -> None:
-    assert not [row for row in judging.rows_of([program], [0], ["bfloat16", "auto"]) if judging.is_far_off(row)]
+#: Each was too far off in bfloat16 once.
+MENDED = {
+    "a maximum in a branch": (Branch((0,), -1e9, MAXIMUM_IN_BRANCH, MAXIMUM_IN_BRANCH),),
+    "a maximum in a loop": (Loop((0, 0), 3, 0.1, MAXIMUM_IN_LOOP),),
+    "a minimum of what a branch captures": BEFORE_BRANCH,
+    "a bias gradient beside products": BIAS,
+    "a comparison with a state in a loop": COMPARISON_IN_LOOP,
+    "a loop's state minus where it began": STATE_MINUS_ITS_START,
+    "a minimum of what a loop gives": MINIMUM_BEHIND_LOOP,
+    "a selection of what was selected": SELECTION,
+    "a comparison of a value with itself in a stack": STACKED,
+    "a norm of rows that are nearly equal": RMS_NORM,
+}
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_a_defect_that_the_fuzzer_found_is_mended(name: str) -> None:
+    steps = MENDED[name]
+    inputs = {BIAS: (Input(), Input()), RMS_NORM: (Input(0.1),)}.get(steps, (Input(),))
+    program = Program(inputs, steps, "" if steps in (SELECTION, STACKED) else "mean square")
+    seed = 1050655 if steps is RMS_NORM else 0
+    assert not [row for row in judging.rows_of([program], [seed], ["bfloat16", "auto"]) if judging.is_far_off(row)]
 
 
 def test_a_program_that_tensorflow_cannot_run_is_left_out() -> None:
@@ -195,14 +191,9 @@ def test_a_program_that_tensorflow_cannot_run_is_left_out() -> None:
     assert not list(judging.rows_of([program], [300], ["bfloat16"]))
 
 
-def test_a_norm_of_rows_that_are_nearly_equal_is_rounded_once() -> None:
-    program = Program((Input(0.1),), RMS_NORM, "mean square")
-    assert not [row for row in judging.rows_of([program], [1050655], ["bfloat16"]) if judging.is_far_off(row)]
-
-
 def test_programs_have_steps_of_every_kind() -> None:
     found = {type(step) for seed in range(50) for step in programs.steps_of(random_program(seed).steps)}
-    assert found == set(Step.__subclasses__())
+    assert found == {*Step.__subclasses__(), *_OfTable.__subclasses__()} - {_OfTable}
 
 
 def test_same_seed_makes_the_same_program_and_its_text_can_be_run_again() -> None:
@@ -216,6 +207,6 @@ def test_every_cut_is_another_program_that_reads_what_is_there() -> None:
         program = random_program(seed)
         for cut in cuts(program):
             assert cut != program
-            assert cut.size() <= program.size()
+            assert len([*programs.steps_of(cut.steps)]) <= len([*programs.steps_of(program.steps)])
             for index, step in enumerate(cut.steps):
                 assert all(0 <= number < len(cut.inputs) + index for number in step.of)

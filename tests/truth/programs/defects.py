@@ -18,14 +18,12 @@ def programs() -> Iterator[Program]:
         yield Program(f"defects/fit with loss x {scale:g}", functools.partial(_fit_with_scaled_loss, scale))
     yield Program("defects/increments of 500 turns", _increments)
     yield Program("defects/mean loss of 600 batches", _mean_loss)
-    yield Program("defects/counter in a loop", _counter)
     for function in (tf.image.ssim, tf.image.ssim_multiscale):
         for most in (1.0, 255.0):
             name = f"defects/{function.__name__} of 0-{most:g}"
             yield Program(name, functools.partial(_similarity, function, most))
     yield Program("defects/ssim of flat images", _flat)
     yield Program("defects/gates that have decided", _gates)
-    yield Program("defects/squared distances", _distances)
     yield Program("defects/input pipeline", _pipeline, compiled=False)
     yield Program("defects/numbers that evaluate returns", _evaluate)
     yield Program("defects/gradient of a maximum behind a residual", _maximum)
@@ -85,19 +83,6 @@ def _mean_loss(bench: Bench) -> None:
     bench.note("1", "loss", bench.function(body)(bench.normal(8, 32, 16), bench.normal(8, 32, 4)))
 
 
-def _counter(bench: Bench) -> None:
-    weight = bench.weight(16, 4)
-
-    @tf.autograph.to_graph
-    def body(x: tf.Tensor) -> tf.Tensor:
-        seen = 0.0
-        for _ in tf.range(600):
-            seen += tf.reduce_sum(tf.nn.softmax(tf.matmul(x, weight))) / 4.0
-        return seen
-
-    bench.note("1", "metric", bench.function(body)(bench.normal(4, 16)))
-
-
 def _similarity(function: Any, most: float, bench: Bench) -> None:
     run = bench.function(lambda first, second: function(first, second, most))
     for _ in range(3):
@@ -130,17 +115,6 @@ def _gates(bench: Bench) -> None:
 
     for _ in range(3):
         bench.note("1", "gradient", run(40 * np.eye(8, dtype=np.float32), bench.normal(8, 8)))
-
-
-def _distances(bench: Bench) -> None:
-    @bench.function
-    def run(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        squares = tf.reduce_sum(x * x, 1, keepdims=True) + tf.transpose(tf.reduce_sum(y * y, 1, keepdims=True))
-        return squares - 2.0 * tf.matmul(x, y, transpose_b=True)
-
-    for case in ("1", "mean 50"):
-        for _ in range(3):
-            bench.note(case, "output", run(bench.case(case, 32, 16), bench.case(case, 32, 16)))
 
 
 def _pipeline(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Every layer of Keras 3 between two dense layers: forward, the gradient of every variable, and a step of ``fit``."""
+"""Every layer of Keras 3 between two dense layers: forward, and the gradient of every variable."""
 
 from __future__ import annotations
 
@@ -33,11 +33,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     **{f"Conv{n}DTranspose": {"filters": 4, "kernel_size": 3, "strides": 2} for n in (1, 2)},
     **{f"DepthwiseConv{n}D": {"kernel_size": 3} for n in (1, 2)},
     **{key: {"units": 5} for key in ("GRU", "LSTM", "SimpleRNN")},
-    **{key: {"value_range": (0.0, 1.0)} for key in ("RandomGaussianBlur", "RandomInvert", "Solarization")},
-    **{
-        f"Random{kind}": {"factor": 0.3, "value_range": (0.0, 1.0)}
-        for kind in ("Brightness", "ColorDegeneration", "Contrast", "Hue", "Saturation", "Sharpness")
-    },
+    "Solarization": {"value_range": (0.0, 1.0)},
     "Activation": {"activation": "silu"},
     "ActivityRegularization": {"l1": 0.01, "l2": 0.01},
     "Bidirectional": {"layer": lambda: keras.layers.LSTM(4)},
@@ -57,14 +53,6 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "Normalization": {"mean": 0.3, "variance": 2.0},
     "Permute": {"dims": (2, 1)},
     "RNN": {"cell": lambda: keras.layers.GRUCell(5)},
-    "RandomColorJitter": {"value_range": (0.0, 1.0), "brightness_factor": 0.2, "contrast_factor": 0.2},
-    "RandomCrop": {"height": 6, "width": 6},
-    "RandomGrayscale": {"factor": 0.5},
-    "RandomPosterization": {"factor": 4, "value_range": (0.0, 1.0)},
-    "RandomRotation": {"factor": 0.2},
-    "RandomShear": {"x_factor": 0.2, "y_factor": 0.2},
-    "RandomTranslation": {"height_factor": 0.2, "width_factor": 0.2},
-    "RandomZoom": {"height_factor": 0.2},
     "RepeatVector": {"n": 3},
     "Rescaling": {"scale": 1 / 127.5, "offset": -1.0},
     "Reshape": {"target_shape": (4, 4)},
@@ -102,6 +90,12 @@ INPUTS: Mapping[str, int] = {
 }
 _AS_ARGUMENTS = ("MultiHeadAttention", "GroupQueryAttention")
 
+
+def public_layers() -> list[str]:
+    """The names of the layers that Keras exports."""
+    return public_classes(keras.layers, keras.layers.Layer)
+
+
 _NO_FLOATS = "takes integers or text, and computes no floats that follow a product"
 _ABSTRACT = "a base class, or needs another library"
 _PREPARES = "prepares data with labels, boxes or random partners; its arithmetic is that of layers that are here"
@@ -115,6 +109,7 @@ LEFT_OUT: Mapping[str, str] = {
         ("Layer", "Wrapper", "FlaxLayer", "JaxLayer", "TFSMLayer", "TorchModuleWrapper", "Pipeline"), _ABSTRACT
     ),
     "Equalization": "Keras cannot make a functional model of it: its tensors are part of a cycle",
+    **{name: _PREPARES for name in public_layers() if name.startswith("Random")},
     **dict.fromkeys(("AugMix", "CutMix", "MaxNumBoundingBoxes", "MixUp", "RandAugment"), _PREPARES),
     **dict.fromkeys(("GRUCell", "LSTMCell", "SimpleRNNCell", "StackedRNNCells"), "runs in RNN, which is here"),
 }
@@ -125,11 +120,6 @@ def programs() -> Iterator[Program]:
     for name in public_layers():
         if name not in LEFT_OUT:
             yield Program(f"keras.layers/{name}", functools.partial(_layer, name), compiled=in_a_quarter(name))
-
-
-def public_layers() -> list[str]:
-    """The names of the layers that Keras exports."""
-    return public_classes(keras.layers, keras.layers.Layer)
 
 
 def make(name: str) -> Any:
@@ -144,8 +134,6 @@ def shape_of(name: str) -> Shape:
     """The shape of one example of a layer's input."""
     if name in SHAPES:
         return SHAPES[name]
-    if name.startswith("Random"):
-        return IMAGE
     for ending, shape in (("1D", SEQUENCE), ("2D", IMAGE), ("3D", VOLUME)):
         if ending in name:
             return shape
@@ -169,15 +157,9 @@ def model_of(name: str) -> keras.Model:
 
 
 def _layer(name: str, bench: Bench) -> None:
-    model = model_of(name)
+    """Forward and gradients, in a hand-written step; the optimizers' programs train with ``fit``."""
+    model, shape = model_of(name), shape_of(name)
     start = [bench.given(weight) for weight in model.get_weights()]
-    _note_gradients(model, start, bench, shape_of(name))
-    if not bench.jit:  # the optimizers' programs do it there
-        _note_fit(model, start, bench, shape_of(name))
-
-
-def _note_gradients(model: keras.Model, start: list[Any], bench: Bench, shape: Shape) -> None:
-    """Forward and gradients, in a hand-written step."""
 
     @bench.function
     def step(x: tf.Tensor, target: tf.Tensor) -> Any:
@@ -189,7 +171,7 @@ def _note_gradients(model: keras.Model, start: list[Any], bench: Bench, shape: S
 
     for case in CASES:
         for _ in range(_DRAWS):
-            _set(model, start)
+            model.set_weights([np.asarray(value) for value in start])
             output, loss, gradients = step(bench.case(case, _BATCH, *shape), bench.normal(_BATCH, _RESULTS))
             bench.note(case, "output", output)
             bench.note(case, "loss", loss)
@@ -201,21 +183,5 @@ def _note_gradients(model: keras.Model, start: list[Any], bench: Bench, shape: S
                     bench.note(case, f"state {_path(variable)}", variable.numpy())
 
 
-def _note_fit(model: keras.Model, start: list[Any], bench: Bench, shape: Shape) -> None:
-    """One step as ``fit`` does it: by how much it moves every weight."""
-    model.compile(keras.optimizers.SGD(0.125), "mse", jit_compile=False)
-    for _ in range(_DRAWS):
-        _set(model, start)
-        loss = model.train_on_batch(bench.case("1", _BATCH, *shape), bench.normal(_BATCH, _RESULTS))
-        bench.note("fit", "loss", loss)
-        for variable, before in zip(model.weights, start, strict=True):
-            if "float" in variable.dtype:
-                bench.note("fit", f"move of {_path(variable)}", variable.numpy() - before)
-
-
 def _path(variable: Any) -> str:
     return str(variable.path)
-
-
-def _set(model: keras.Model, start: list[Any]) -> None:
-    model.set_weights([np.asarray(value) for value in start])

@@ -34,18 +34,6 @@ class Weights:
         return [self.first, self.second]
 
 
-def _small_steps(x: tf.Tensor, w: Weights) -> Any:
-    for _ in tf.range(_TURNS):
-        x = x + 1e-3 * w.layers(x)
-    return x
-
-
-def _residual_blocks(x: tf.Tensor, w: Weights) -> Any:
-    for _ in range(24):
-        x = x + 0.1 * w.layers(x)
-    return x
-
-
 def _descent_inside(x: tf.Tensor, w: Weights) -> Any:
     """Inner optimization of an input, as in samplers and adversarial examples."""
     for _ in tf.range(8):
@@ -54,24 +42,6 @@ def _descent_inside(x: tf.Tensor, w: Weights) -> Any:
             energy = tf.reduce_sum(tf.square(w.layers(x)))
         x = x - 1e-2 * tape.gradient(energy, x)
     return x
-
-
-def _product_of_many(x: tf.Tensor, w: Weights) -> Any:
-    weight = tf.ones(_SHAPE)
-    for _ in tf.range(200):
-        weight *= 1.0 + 1e-3 * tf.tanh(w.layers(x))
-    return weight
-
-
-def _sum_of_losses(x: tf.Tensor, w: Weights) -> Any:
-    total = tf.zeros([])
-    for scale in range(1, 80):
-        total = total + tf.reduce_mean(tf.square(w.layers(x * (scale / 80))))
-    return x * 1.0, total
-
-
-def _scan(x: tf.Tensor, w: Weights) -> Any:
-    return tf.scan(lambda state, row: state + 0.1 * w.layers(row[None])[0], x, tf.zeros([16]))
 
 
 def _vectorized_map(x: tf.Tensor, w: Weights) -> Any:
@@ -119,16 +89,6 @@ def _branch_in_loop(x: tf.Tensor, w: Weights) -> Any:
     return x
 
 
-def _until_small(x: tf.Tensor, w: Weights) -> Any:
-    """A fixed point, found by as many turns as it takes."""
-    state, turns, change = tf.zeros(_SHAPE), 0, tf.constant(1.0)
-    while change > 1e-2 and turns < 50:
-        new = 0.3 * tf.tanh(tf.matmul(state, w.first)) + 0.1 * tf.tanh(x)
-        change = tf.reduce_max(tf.abs(new - state))
-        state, turns = new, turns + 1
-    return state
-
-
 def _called_in_loop(x: tf.Tensor, w: Weights) -> Any:
     step = tf.function(lambda y: y + 1e-3 * w.layers(y))
     for _ in tf.range(_TURNS):
@@ -136,30 +96,17 @@ def _called_in_loop(x: tf.Tensor, w: Weights) -> Any:
     return x
 
 
-def _checkpointed(x: tf.Tensor, w: Weights) -> Any:
-    @tf.recompute_grad
-    def block(y: tf.Tensor) -> tf.Tensor:
-        return y + 0.1 * w.layers(y)
-
-    for _ in range(6):
-        x = block(x)
-    return x
-
-
 BODIES: dict[str, Body] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
-        *(_small_steps, _residual_blocks, _descent_inside, _product_of_many),
-        *(_sum_of_losses, _scan, _vectorized_map, _gated, _newton, _attention_online, _branch_in_loop),
-        *(_until_small, _called_in_loop, _checkpointed),
+        *(_descent_inside, _vectorized_map, _gated, _newton, _attention_online, _branch_in_loop, _called_in_loop),
     )
 }
-_WITHOUT_XLA = ("until small", "vectorized map")
 
 
 def programs() -> Iterator[Program]:
     for name, body in BODIES.items():
-        yield Program(f"loops/{name}", functools.partial(_loop, name, body), compiled=name not in _WITHOUT_XLA)
+        yield Program(f"loops/{name}", functools.partial(_loop, name, body), compiled=name != "vectorized map")
 
 
 def _loop(name: str, body: Body, bench: Bench) -> None:

@@ -1,9 +1,9 @@
-"""Every loss and metric of Keras 3, on the result of a product."""
+"""Every loss of Keras 3, on the result of a product."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -16,58 +16,24 @@ CASES = ("1", "1e-3", "1e3", "zeros", "equal rows", "half masked", "mean 50")
 _ROWS, _CLASSES = 64, 16
 _DRAWS = 6
 
-#: What the predictions and the labels of a loss or metric are, by words in its name; the first that fits.
+#: What the predictions and the labels of a loss are, by words in its name; the first that fits.
 _KINDS = (
-    ("CategoricalGeneralized", "classes"),
-    ("Sparse", "classes"),
-    ("BinaryAccuracy", "bits"),
-    ("CategoricalAccuracy", "one-hot"),
-    ("Circle", "classes unit"),
-    ("Categorical", "one-hot"),
-    ("OneHot", "one-hot"),
-    ("CTC", "sequences"),
-    ("KLDivergence", "chances"),
-    ("Binary", "bits"),
-    ("Hinge", "signs"),
-    ("Poisson", "counts"),
-    ("Logarithmic", "counts"),
-    ("IoU", "ids"),
-    ("F1Score", "one-hot"),
-    ("FBeta", "one-hot"),
-    ("AUC", "bits"),
-    ("Dice", "bits"),
-    ("Tversky", "bits"),
-    ("Positives", "bits"),
-    ("Negatives", "bits"),
-    ("Precision", "bits"),
-    ("Recall", "bits"),
-    ("Sensitivity", "bits"),
-    ("Specificity", "bits"),
-    ("", "numbers"),
+    *(
+        ("CategoricalGeneralized", "classes"),
+        ("Sparse", "classes"),
+        ("Circle", "classes unit"),
+        ("Categorical", "one-hot"),
+    ),
+    *(("CTC", "sequences"), ("KLDivergence", "chances"), ("Binary", "bits"), ("Hinge", "signs"), ("Poisson", "counts")),
+    *(("Logarithmic", "counts"), ("Dice", "bits"), ("Tversky", "bits"), ("", "numbers")),
 )
-ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
-    "BinaryIoU": {},
-    "IoU": {"num_classes": 4, "target_class_ids": (0, 2)},
-    "MeanIoU": {"num_classes": 4},
-    "MeanMetricWrapper": {"fn": keras.losses.mean_squared_error},
-    "OneHotIoU": {"num_classes": _CLASSES, "target_class_ids": (0, 2)},
-    "OneHotMeanIoU": {"num_classes": _CLASSES},
-    "PrecisionAtRecall": {"recall": 0.5},
-    "RecallAtPrecision": {"precision": 0.5},
-    "SensitivityAtSpecificity": {"specificity": 0.5},
-    "SpecificityAtSensitivity": {"sensitivity": 0.5},
-}
-_OF_VALUES = ("Mean", "Sum")
-LEFT_OUT = {"Loss": "a base class", "Metric": "a base class"}
+LEFT_OUT = {"Loss": "a base class"}
 
 
 def programs() -> Iterator[Program]:
     for name in public_classes(keras.losses, keras.losses.Loss):
         if name not in LEFT_OUT:
             yield Program(f"keras.losses/{name}", functools.partial(_loss, name), compiled=in_a_quarter(name))
-    for name in public_classes(keras.metrics, keras.metrics.Metric):
-        if name not in LEFT_OUT:
-            yield Program(f"keras.metrics/{name}", functools.partial(_metric, name), compiled=in_a_quarter(name))
 
 
 def kind_of(name: str) -> str:
@@ -92,8 +58,6 @@ def labels_of(kind: str, bench: Bench) -> np.ndarray:
         return np.sign(numbers)
     if kind == "counts":
         return np.floor(np.abs(2 * numbers))
-    if kind == "ids":
-        return bench.integers(2, _ROWS, _CLASSES)
     return numbers
 
 
@@ -103,7 +67,7 @@ def predictions(kind: str, y: tf.Tensor) -> tf.Tensor:
         return tf.nn.softmax(y)
     if kind == "classes unit":
         return tf.math.l2_normalize(y, -1)
-    if kind in ("bits", "ids"):
+    if kind == "bits":
         return tf.sigmoid(y)
     if kind == "counts":
         return tf.nn.softplus(y)
@@ -128,26 +92,3 @@ def _loss(name: str, bench: Bench) -> None:
             loss, gradient = step(bench.case(case, _ROWS, _CLASSES), labels_of(kind, bench))
             bench.note(case, "loss", loss)
             bench.note(case, "gradient of w", gradient)
-
-
-def _metric(name: str, bench: Bench) -> None:
-    kind = kind_of(name)
-    metric = getattr(keras.metrics, name)(**ARGUMENTS.get(name, {}))
-    weight = bench.weight(_CLASSES, _CLASSES)
-
-    @bench.function
-    def step(x: tf.Tensor, labels: tf.Tensor) -> None:
-        y = predictions(kind, tf.matmul(x, weight))
-        if name in _OF_VALUES:
-            metric.update_state(tf.square(y - labels))
-        elif name == "CosineSimilarity" or kind != "ids" or "OneHot" in name:
-            metric.update_state(labels, y)
-        else:
-            metric.update_state(labels, tf.cast(y > 0.5, tf.int32) if name != "BinaryIoU" else y)
-
-    for case in CASES:
-        for _ in range(_DRAWS):
-            metric.reset_state()
-            for _ in range(4):
-                step(bench.case(case, _ROWS, _CLASSES), labels_of(kind, bench))
-            bench.note(case, "metric", metric.result())

@@ -16,14 +16,9 @@ _DRAWS = 3
 def programs() -> Iterator[Program]:
     for what in (
         _moved_positions,
-        _moved_positions_in_a_loop,
         _times_beside_features,
-        _input_residual,
-        _critic,
-        _float64_island,
         _carrier_phase,
         _fraction,
-        _sampled_grid,
         _two_stored_steps,
         _average_over_steps,
         _survival,
@@ -69,18 +64,6 @@ def _moved_positions(bench: Bench) -> None:
     _judge(bench, run, lambda: (5000 + bench.normal(12, 3), bench.normal(12, 8)))
 
 
-def _moved_positions_in_a_loop(bench: Bench) -> None:
-    move = _Mlp(bench, 3, 16, 3)
-
-    @tf.autograph.to_graph
-    def run(positions: tf.Tensor) -> dict[str, tf.Tensor]:
-        for _ in tf.range(5):
-            positions += 0.05 * move(positions - tf.reduce_mean(positions, 0, keepdims=True))
-        return {"output": move(positions - tf.reduce_mean(positions, 0, keepdims=True))}
-
-    _judge(bench, run, lambda: (5000 + bench.normal(12, 3),))
-
-
 def _times_beside_features(bench: Bench) -> None:
     embed, out = _Mlp(bench, 8, 7), _Mlp(bench, 8, 16, 2)
 
@@ -96,44 +79,6 @@ def _times_beside_features(bench: Bench) -> None:
         return bench.given(1000 + gaps.cumsum(0)), bench.normal(64, 8)
 
     _judge(bench, run, make)
-
-
-def _input_residual(bench: Bench) -> None:
-    """A network that adds to its input, of mean 500, twice, and normalizes then."""
-    first, second, out = _Mlp(bench, 16, 32, 16), _Mlp(bench, 16, 32, 16), _Mlp(bench, 16, 4)
-
-    def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        centred = x - 500.0
-        h = x + first(centred)
-        h = h + second(h - 500.0)
-        return {"output": out(h - 500.0)}
-
-    _judge(bench, run, lambda: (500 + bench.normal(32, 16),))
-
-
-def _critic(bench: Bench) -> None:
-    """Temporal differences of values near 1,000."""
-    critic = _Mlp(bench, 8, 32, 1)
-    critic.biases[-1].assign([1000.0])
-
-    def run(now: tf.Tensor, then: tf.Tensor, reward: tf.Tensor) -> dict[str, tf.Tensor]:
-        with tf.GradientTape() as tape:
-            target = reward + 0.999 * tf.stop_gradient(critic(then))
-            loss = tf.reduce_mean(tf.square(target - critic(now)))
-        return {"loss": loss, "gradient": tape.gradient(loss, critic.weights[0])}
-
-    _judge(bench, run, lambda: (bench.normal(64, 8), bench.normal(64, 8), bench.normal(64, 1)))
-
-
-def _float64_island(bench: Bench) -> None:
-    move, out = _Mlp(bench, 8, 16, 3), _Mlp(bench, 3, 16, 2)
-
-    def run(x: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
-        exact = tf.cast(x + move(features), tf.float64)
-        centred = tf.cast(exact - tf.reduce_mean(exact, 0, keepdims=True), tf.float32)
-        return {"output": out(centred)}
-
-    _judge(bench, run, lambda: (2000 + bench.normal(32, 3), bench.normal(32, 8)))
 
 
 def _carrier_phase(bench: Bench) -> None:
@@ -153,36 +98,6 @@ def _fraction(bench: Bench) -> None:
         return {"output": out(y - tf.floor(y))}
 
     _judge(bench, run, lambda: (bench.normal(32, 8),))
-
-
-def _sampled_grid(bench: Bench) -> None:
-    """A spatial transformer: places of pixels, moved by what a network says, are read between four pixels."""
-    locate, out = _Mlp(bench, 8, 2), _Mlp(bench, 64, 2)
-
-    def run(image: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
-        with tf.GradientTape() as tape:
-            steps = tf.range(8, dtype=tf.float32) + 100.0
-            grid = tf.stack(tf.meshgrid(steps, steps, indexing="ij"), -1)
-            places = grid[None] + 3.0 * tf.tanh(locate(features))[:, None, None]
-            low = tf.floor(places)
-            share = places - low
-            corner = tf.cast(low, tf.int32)
-
-            def at(down: int, right: int) -> tf.Tensor:
-                return tf.gather_nd(image, corner + tf.constant([down, right]))
-
-            top = at(0, 0) * (1 - share[..., 1]) + at(0, 1) * share[..., 1]
-            bottom = at(1, 0) * (1 - share[..., 1]) + at(1, 1) * share[..., 1]
-            read = top * (1 - share[..., 0]) + bottom * share[..., 0]
-            y = out(tf.reshape(read, (-1, 64)))
-            loss = tf.reduce_mean(tf.square(y))
-        return {"output": y, "gradient": tape.gradient(loss, locate.weights[0])}
-
-    def make() -> tuple[Any, ...]:
-        waves = tf.sin(tf.range(220, dtype=tf.float32) * 0.4).numpy()
-        return bench.given(waves[:, None] * waves[None] + 0.01 * bench.normal(220, 220)), bench.normal(8, 8)
-
-    _judge(bench, run, make)
 
 
 def _regression(bench: Bench) -> tuple[_Mlp, Callable[[], tuple[Any, ...]]]:

@@ -1,4 +1,4 @@
-"""Hand-written training: accumulation, clipping, averages, second order, per-example gradients."""
+"""Hand-written training: accumulation, scaled losses, second order, per-example gradients."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ Step = Callable[["Net", Any, Any], Any]
 
 
 class Net:
-    """Three dense layers, a running average of their weights, and what loops keep."""
+    """Three dense layers."""
 
     def __init__(self, bench: Bench) -> None:
         shapes = ((_WIDTH, _WIDTH), (_WIDTH, _WIDTH), (_WIDTH, 4))
         self.weights = [bench.weight(*shape, name=f"w{number}") for number, shape in enumerate(shapes)]
         self.biases = [tf.Variable(tf.zeros(shape[1]), name=f"b{number}") for number, shape in enumerate(shapes)]
         self.variables = [*self.weights, *self.biases]
-        self.averages = [tf.Variable(variable) for variable in self.variables]
-        self.sums = [tf.Variable(tf.zeros_like(variable)) for variable in self.variables]
-        self.velocities = [tf.Variable(tf.zeros_like(variable)) for variable in self.variables]
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -45,12 +42,6 @@ class Net:
     def descend(self, gradients: list[tf.Tensor], rate: float = 0.05) -> None:
         for variable, gradient in zip(self.variables, gradients, strict=True):
             variable.assign_sub(rate * gradient)
-
-
-def _plain(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    loss, gradients = net.gradients(x, y)
-    net.descend(gradients)
-    return {"loss": loss, "metric norm": tf.linalg.global_norm(gradients)}
 
 
 def _scaled(scale: float, net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
@@ -80,32 +71,6 @@ def _accumulated_in_loop(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     return {f"gradient {number}": total for number, total in enumerate(totals)}
 
 
-def _clipped_by_norm(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    loss, gradients = net.gradients(x, y)
-    gradients, norm = tf.clip_by_global_norm(gradients, 0.1)
-    net.descend(gradients)
-    return {"loss": loss, "metric norm": norm}
-
-
-def _averaged_weights(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    loss, gradients = net.gradients(x, y)
-    net.descend(gradients)
-    for average, variable in zip(net.averages, net.variables, strict=True):
-        average.assign(0.999 * average + 0.001 * variable)
-    return {"loss": loss}
-
-
-def _adam_by_hand(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    loss, gradients = net.gradients(x, y)
-    steps = []
-    for first, second, gradient in zip(net.velocities, net.sums, gradients, strict=True):
-        first.assign_add(0.1 * (gradient - first))
-        second.assign_add(0.001 * (gradient * gradient - second))
-        steps.append(first / (tf.sqrt(second) + 1e-7))
-    net.descend(steps, 1e-3)
-    return {"loss": loss}
-
-
 def _gradient_penalty(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     with tf.GradientTape() as outer:
         with tf.GradientTape() as inner:
@@ -115,13 +80,6 @@ def _gradient_penalty(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
         loss = net.loss(x, y) + 10.0 * tf.reduce_mean(tf.square(norms - 1.0))
     net.descend(outer.gradient(loss, net.variables), 1e-3)
     return {"loss": loss, "metric penalty": tf.reduce_mean(norms)}
-
-
-def _hessian_product(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    with tf.GradientTape() as outer:
-        _, gradients = net.gradients(x, y)
-        along = tf.add_n([tf.reduce_sum(gradient * 0.1) for gradient in gradients])
-    return {f"gradient {i}": part for i, part in enumerate(outer.gradient(along, net.variables)) if part is not None}
 
 
 def _per_example(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
@@ -138,10 +96,7 @@ def _per_example(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
 
 _STEPS_BY_NAME: dict[str, Step] = {
     function.__name__.strip("_").replace("_", " "): function
-    for function in (
-        *(_plain, _accumulated_in_loop, _clipped_by_norm, _averaged_weights, _adam_by_hand),
-        *(_gradient_penalty, _hessian_product, _per_example),
-    )
+    for function in (_accumulated_in_loop, _gradient_penalty, _per_example)
 }
 SCALES = (1e-7, 1e-5, 1e-3, 1e3, 1e5)
 
@@ -166,6 +121,3 @@ def _train(step: Step, bench: Bench) -> None:
             bench.note("1", name, value)
     for variable, start in zip(net.variables, before, strict=True):
         bench.note("1", f"move of {variable.name}", variable.numpy() - start)
-    for kind in ("averages", "sums", "velocities"):
-        for number, variable in enumerate(getattr(net, kind)):
-            bench.note("1", f"state {kind} {number}", variable)
