@@ -1,7 +1,4 @@
-"""What random programs compute with: matrices, which XLA multiplies, or images that are convolved and normalized.
-
-Values stay of one size however many products follow each other, so that a wrong weight anywhere shows in the result.
-"""
+"""What random programs compute with, of one size after any number of products, so that any wrong weight shows."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import threading
 import time
 import weakref
@@ -247,6 +248,20 @@ def test_a_graph_does_not_wait_for_a_lock_that_is_kept_but_longer_while_the_proc
     assert shim.skipped == got.count(b"graph")
     assert max(visits) > 0.5
     assert registered.optimize(b"graph") == b"new"  # the lock is free again
+
+
+def test_an_interrupt_is_raised_again_after_the_callback(shim):
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell has it ignored
+    log = []
+    registered = Registered(shim.path)
+    shim.set_callback(lambda *_: log.append("callback ended") or native.INTERRUPTED)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            registered.optimize(b"graph", with_lock=True)
+        assert registered.optimize(b"graph") == b"graph"  # the next visit must not catch the signal
+    finally:
+        signal.signal(signal.SIGINT, old)
+    assert log == ["callback ended"]
 
 
 PROGRAM = """

@@ -1,7 +1,4 @@
-"""Random programs, compiled by XLA and run by Grappler, with amp_tf: what they compute eagerly, but for rounding.
-
-A few seeds, the same in every run; ``scripts/fuzz_parity compiled`` rolls new ones and makes what fails small.
-"""
+"""Random programs, for XLA and for Grappler: a few seeds; ``scripts/fuzz_parity compiled`` rolls new ones."""
 
 import pytest
 

@@ -1,7 +1,4 @@
-"""Trains models whose layers or blocks are rematerialized; prints losses, and what is live at the peak of a step.
-
-``python rematerialization.py POLICY``: under another Keras policy than float32 it prints the error of the first model.
-"""
+"""``rematerialization.py POLICY``: losses and what is live at the peak; under another policy than float32 the error."""
 
 from __future__ import annotations
 

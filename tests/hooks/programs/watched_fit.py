@@ -1,7 +1,4 @@
-"""Fits a model with a layer that overflows in float16 on one example: ``watched_fit.py keras`` or ``tf_keras``.
-
-Batch 5 has the example, batch 8 a nan. Prints losses, the steps that were made, and the sum of all sizes of weights.
-"""
+"""``watched_fit.py keras|tf_keras``: fits a layer that overflows in float16 in batch 5; batch 8 has a nan."""
 
 from __future__ import annotations
 

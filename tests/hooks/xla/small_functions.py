@@ -34,10 +34,7 @@ def products(fdef) -> Counter[str]:
 
 
 def assert_rounded(actual, expected, products: int) -> None:
-    """Whether two chains of so many products differ by bfloat16's rounding alone.
-
-    A product rounds both operands and its result to 8 significant bits, each by at most 2**-9, and sums in float32.
-    """
+    """Whether two chains of so many products differ by bfloat16's rounding alone: of operands and results, by 2**-9."""
     bound = products * 3 * 2**-9 * np.abs(expected).max()
     np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
 

@@ -1,7 +1,4 @@
-"""One worker of MultiWorkerMirroredStrategy: trains with a nonfinite gradient on one worker only; prints JSON.
-
-Arguments: the worker on which each poisoned step is poisoned. TF_CONFIG says which worker this is.
-"""
+"""One worker of MultiWorkerMirroredStrategy: trains with a nonfinite gradient on one worker only; prints JSON."""
 
 import json
 import os
