@@ -63,9 +63,9 @@ class Change:
         return dataclasses.replace(resolution, target=dataclasses.replace(resolution.target, lists=lists))
 
     def config(self, config: AmpConfig) -> AmpConfig:
-        """The settings without the patterns."""
+        """The settings without the patterns; no copy without need: it would ask for this process's locks."""
         kept = tuple(pattern for pattern in config.keep_float32 if pattern not in self.patterns)
-        return dataclasses.replace(config, keep_float32=kept)
+        return dataclasses.replace(config, keep_float32=kept) if self.patterns else config
 
     def obstacles(self, obstacles: Obstacles, names: Sequence[str]) -> Obstacles:
         """The obstacles without those of the nodes."""
