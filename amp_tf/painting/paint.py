@@ -63,9 +63,9 @@ class Change:
         return dataclasses.replace(resolution, target=dataclasses.replace(resolution.target, lists=lists))
 
     def config(self, config: AmpConfig) -> AmpConfig:
-        """The settings without the patterns; no copy without need: it would ask for this process's locks."""
+        """The settings without the patterns, and without the lock file, which a graph's job has read: it may be gone."""
         kept = tuple(pattern for pattern in config.keep_float32 if pattern not in self.patterns)
-        return dataclasses.replace(config, keep_float32=kept) if self.patterns else config
+        return dataclasses.replace(config, keep_float32=kept, lock=None)
 
     def obstacles(self, obstacles: Obstacles, names: Sequence[str]) -> Obstacles:
         """The obstacles without those of the nodes."""

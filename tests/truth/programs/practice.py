@@ -107,6 +107,55 @@ def arc_face(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels, logits)), "output": cosines}
 
 
+def triplet_of_the_hardest(w: Weights, x: tf.Tensor) -> Results:
+    points = w.perceptron(x, 16, "net")
+    apart = tf.reduce_sum(tf.square(points[:, None] - points[None]), -1)
+    alike = tf.equal(_classes(x, 4)[:, None], _classes(x, 4)[None])
+    farthest = tf.reduce_max(tf.where(alike, apart, 0.0), 1)
+    nearest = tf.reduce_min(tf.where(alike, 1e12, apart), 1)
+    return {"loss": tf.reduce_mean(tf.nn.softplus(tf.sqrt(farthest + 1e-12) - tf.sqrt(nearest + 1e-12)))}
+
+
+def normalized_temperature(w: Weights, x: tf.Tensor) -> Results:
+    """Contrastive pairs, each against all others of both views."""
+    first, second = (tf.math.l2_normalize(w.perceptron(view, 16, "net"), 1) for view in (x, 0.9 * x + 0.01))
+    views = tf.concat([first, second], 0)
+    count = views.shape[0]
+    logits = tf.matmul(views, views, transpose_b=True) / 0.1 - 1e9 * tf.eye(count)
+    pairs = (tf.range(count) + count // 2) % count
+    return {"loss": tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(pairs, logits)), "output": views}
+
+
+def mixture_density(w: Weights, x: tf.Tensor) -> Results:
+    logits, means, spreads = tf.split(w.perceptron(x, 15, "net"), 3, 1)
+    target = tf.reduce_mean(x, 1, keepdims=True) * 3.0
+    each = -0.5 * tf.square((target - means) * tf.exp(-spreads)) - spreads
+    return {"loss": -tf.reduce_mean(tf.reduce_logsumexp(tf.nn.log_softmax(logits) + each, 1))}
+
+
+def proportional_hazards(w: Weights, x: tf.Tensor) -> Results:
+    """Cox: each risk against the risks of all who are still there."""
+    risk = w.perceptron(x, 1, "net")[:, 0]
+    still_there = tf.math.log(tf.cumsum(tf.exp(risk), reverse=True))
+    return {"loss": -tf.reduce_mean(risk - still_there)}
+
+
+def listwise_ranking(w: Weights, x: tf.Tensor) -> Results:
+    """ListMLE and an approximate NDCG."""
+    scores = tf.reshape(w.perceptron(x, 1, "net"), [4, -1])
+    gains = tf.reshape(tf.cast(tf.range(x.shape[0]) % 4, tf.float32), [4, -1])
+    ranks = 0.5 + tf.reduce_sum(tf.sigmoid((scores[:, None] - scores[:, :, None]) / 0.1), 2)
+    ndcg = tf.reduce_mean(tf.reduce_sum((tf.pow(2.0, gains) - 1.0) / tf.math.log(1.0 + ranks), 1))
+    return {"loss": -ndcg, "output": ranks}
+
+
+def connectionist_classes(w: Weights, x: tf.Tensor) -> Results:
+    """CTC over a sequence."""
+    logits = tf.reshape(w.perceptron(x, 24, "net"), [8, 8, 6])
+    labels = tf.constant([[1, 2, 3]] * 8)
+    return {"loss": tf.reduce_mean(tf.nn.ctc_loss(labels, logits, [3] * 8, [8] * 8, logits_time_major=False))}
+
+
 def gaussian_process(w: Weights, x: tf.Tensor) -> Results:
     """The marginal likelihood, on learned features."""
     z = w.perceptron(x, 4, "net")
@@ -188,6 +237,20 @@ def state_space(w: Weights, x: tf.Tensor) -> Results:
     return _end(w.dense(tf.stack(states) * tf.nn.silu(w.dense(x, 8, "gate")), 4, "out"))
 
 
+def ordinary_differential_equation(w: Weights, x: tf.Tensor) -> Results:
+    """Runge and Kutta's method of fourth order."""
+
+    def slope(y: tf.Tensor) -> tf.Tensor:
+        return w.perceptron(y, 32, "field", tf.tanh)
+
+    for _ in range(20):
+        first = slope(x)
+        second = slope(x + 0.025 * first)
+        third = slope(x + 0.025 * second)
+        x += 0.05 / 6.0 * (first + 2.0 * second + 2.0 * third + slope(x + 0.05 * third))
+    return _end(x)
+
+
 def physics_informed(w: Weights, x: tf.Tensor) -> Results:
     """The residual of u'' + u = 0, by two derivatives of the network."""
     place = x[:, :1]
@@ -261,3 +324,12 @@ def spatial_transformer(w: Weights, x: tf.Tensor) -> Results:
             weight = (1.0 - tf.abs(down - top - row)) * (1.0 - tf.abs(right - left - column))
             result += weight * tf.gather_nd(image, near, batch_dims=1)
     return _end(result)
+
+
+def hyperbolic_embedding(w: Weights, x: tf.Tensor) -> Results:
+    """Distances in Poincare's ball."""
+    points = 0.9 * tf.tanh(w.perceptron(x, 4, "net")) / 2.0
+    squares = tf.reduce_sum(tf.square(points), 1)
+    apart = tf.reduce_sum(tf.square(points[:, None] - points[None]), -1)
+    argument = 1.0 + 2.0 * apart / ((1.0 - squares)[:, None] * (1.0 - squares)[None])
+    return {"loss": tf.reduce_mean(tf.acosh(argument + 1e-5)), "output": argument}
