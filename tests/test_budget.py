@@ -13,7 +13,7 @@ BUDGET = {
     "cli/": (1479, 9, 3),
     "cpu/": (531, 3, 1),
     "graph/": (2676, 13, 2),
-    "hooks/": (3463, 19, 3),
+    "hooks/": (3462, 19, 3),
     "loss_scaling/": (2343, 11, 1),
     "offline/": (1014, 5, 1),
     "oplists/": (1593, 8, 1),
@@ -22,7 +22,7 @@ BUDGET = {
     "rewriting/": (2273, 10, 2),
     "tools/": (5599, 24, 2),
     "*.py": (1314, 8, 4),
-    "all": (26814, 132, 22),
+    "all": (26813, 132, 22),
     "tests/": (35935, 255, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""

@@ -126,9 +126,8 @@ class _Switch:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self.stack: list[
-            _Active
-        ] = []  #: the last one is on, those below are on again when what came later is taken back
+        #: the last one is on, those below are on again when what came later is taken back
+        self.stack: list[_Active] = []
         self.refused = ""  #: the error in the environment, if that is why amp_tf is off
         self.is_off_by_program = False  #: whether the user turned amp_tf on and the program off, both by a variable
         self.exit_pid: int | None = None  #: of the process that prints the line at exit; a forked child does not
