@@ -321,12 +321,10 @@ def variable_of(field: str) -> str:
 
 def variables_of(config: AmpConfig) -> dict[str, str]:
     """The environment variables that mean a configuration; those of fields that have their default are left out."""
-    changed = {field: value for field, value in vars(config).items() if value != getattr(AmpConfig, field)}
-    texts = {field: int(value) if isinstance(value, bool) else value for field, value in changed.items()}
-    return {
-        variable_of(field): ",".join(value) if isinstance(value, tuple) else str(value)
-        for field, value in texts.items()
-    }
+    names = {row.field: row.name for row in reversed(ENV_VARS) if row.field}  # of two for one field, the first
+    values = {field: value for field in names if (value := getattr(config, field)) != getattr(AmpConfig, field)}
+    texts = {field: int(value) if isinstance(value, bool) else value for field, value in values.items()}
+    return {names[field]: ",".join(value) if isinstance(value, tuple) else str(value) for field, value in texts.items()}
 
 
 @functools.cache

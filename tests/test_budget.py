@@ -16,13 +16,13 @@ BUDGET = {
     "hooks/": (3462, 19, 3),
     "loss_scaling/": (2343, 11, 1),
     "offline/": (1014, 5, 1),
-    "oplists/": (1593, 8, 1),
+    "oplists/": (1591, 8, 1),
     "painting/": (2977, 14, 1),
     "reporting/": (1552, 8, 1),
     "rewriting/": (2273, 10, 2),
     "tools/": (5599, 24, 2),
-    "*.py": (1314, 8, 4),
-    "all": (26813, 132, 22),
+    "*.py": (1312, 8, 4),
+    "all": (26809, 132, 22),
     "tests/": (35935, 255, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""

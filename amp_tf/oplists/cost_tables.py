@@ -21,8 +21,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from amp_tf.errors import ConfigError
 from amp_tf.oplists.table import Trait
 
@@ -257,12 +255,12 @@ def read_table(path: Path) -> CostTable:
     return table
 
 
-def _times(values: Any, *shape: int) -> Any:
-    """Times as tuples, of pairs where the shape has two dimensions."""
-    times = np.array(values, np.float64)
-    if times.shape != shape or not (np.isfinite(times) & (times > 0)).all():
-        raise ValueError(f"{values} are not times, {' times '.join(map(str, shape))} of them")
-    return tuple(map(tuple, times.tolist())) if len(shape) > 1 else tuple(times.tolist())
+def _times(values: Any, count: int, *rest: int) -> Any:
+    """So many times as a tuple, or rows of times where there are further numbers."""
+    times = tuple(_times(row, *rest) if rest else float(row) for row in values)
+    if len(times) != count or not (rest or all(0 < time < math.inf for time in times)):
+        raise ValueError(f"{values} are not {count} {'rows of ' if rest else ''}positive times")
+    return times
 
 
 def _product(values: Any) -> ProductCost:

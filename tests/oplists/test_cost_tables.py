@@ -124,13 +124,13 @@ def test_a_table_comes_back_from_its_file(tmp_path):
     ("what", "change"),
     [
         ("another version", lambda fields: fields.update(version=2)),
-        ("not times", lambda fields: fields["elements"].update(Mul=[[0.1, -0.1]] * 7)),
+        ("not 2 positive times", lambda fields: fields["elements"].update(Mul=[[0.1, -0.1]] * 7)),
         ("not figures of a product", lambda fields: fields["products"].update(Conv2D=[[0, 1, 1], [1, 1, 1]])),
         ("no MatMul", lambda fields: fields["products"].pop("MatMul")),
         ("to_f16", lambda fields: fields.pop("to_f16")),
-        ("not times, 7 times 2", lambda fields: fields["elements"].update(Mul=[[0.1, 0.1]])),
+        ("not 7 rows of positive times", lambda fields: fields["elements"].update(Mul=[[0.1, 0.1]])),
         ("not sizes from small to large", lambda fields: fields.update(sizes=[2e6, 1e6])),
-        ("not times", lambda fields: fields.update(to_f16=[0.1])),
+        ("not 7 positive times", lambda fields: fields.update(to_f16=[0.1])),
         (
             "not figures of a product",
             lambda fields: fields["products"].update(Conv2D=[[1, 1, float("nan")], [1, 1, 1]]),
