@@ -133,7 +133,7 @@ def find_obstacles(
             found.update((node, rule) for node in matches)
             if not matches:
                 unmatched.append(pattern)
-    locked = find_locked(lock, view, shapes) if config.lock_path else NOTHING_LOCKED
+    locked = find_locked(lock, view, shapes) if config.lock_path or lock.decisions else NOTHING_LOCKED
     rule_of.update(dict.fromkeys(locked.nodes, Rule.KEPT_BY_LOCK))
     names = frozenset(preserve)
     if names:
