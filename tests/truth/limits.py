@@ -136,7 +136,7 @@ LIMITS: tuple[Limit, ...] = (
         ALL,
         500.0,
         "values far from zero beside their spread are rounded, once, before their mean is taken off",
-        cases="mean 50|equal rows|1e3",
+        cases="mean 50|equal rows|1e3|half masked",
     ),
     Limit(
         "practice/(gumbel choice|switch routing)",
