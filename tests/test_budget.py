@@ -23,7 +23,7 @@ BUDGET = {
     "tools/": (5599, 24, 2),
     "*.py": (1312, 8, 4),
     "all": (26809, 132, 22),
-    "tests/": (35949, 255, 99),
+    "tests/": (35956, 255, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

@@ -88,6 +88,13 @@ LIMITS: tuple[Limit, ...] = (
         cases="1|1e-6|1e-3|zeros|equal rows|mean 50",
     ),
     Limit(
+        "keras.layers/GroupNormalization",
+        ("bfloat16",),
+        7.0,
+        "its multiplications are rounded, once each (in float32 they mend it; why here and not elsewhere is not known)",
+        cases="half masked",
+    ),
+    Limit(
         "keras.layers/Rescaling",
         ("bfloat16", "auto"),
         20.0,
@@ -136,7 +143,7 @@ LIMITS: tuple[Limit, ...] = (
         ALL,
         500.0,
         "values far from zero beside their spread are rounded, once, before their mean is taken off",
-        cases="mean 50|equal rows|1e3|half masked",
+        cases="mean 50|equal rows|1e3",
     ),
     Limit(
         "practice/(gumbel choice|switch routing)",
