@@ -6,13 +6,12 @@ alike: without ``amp_tf.pth``, with it and the variable unset, with it and the v
 venv of its own without TensorFlow: its site-packages hold a link to this checkout's package and, for the last three,
 the .pth file and what it imports.
 
-    python benchmarks/interpreter_start.py [--starts 150] [--json]
+    python benchmarks/interpreter_start.py [--starts 150]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -69,17 +68,13 @@ def measure(starts: int) -> dict[str, float]:
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--starts", type=int, default=150, help="starts of each way (default 150)")
-    arguments.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = arguments.parse_args()
     medians = measure(options.starts)
     base = medians["without amp_tf"]
-    if options.json:
-        print(json.dumps({"starts": options.starts, "median_ms": medians}))
-    else:
-        print(f"Python {sys.version.split()[0]}, median of {options.starts} starts each, in turns")
-        for way, median in medians.items():
-            limit = f"   (limit +{LIMITS_MS[way]:.0f} ms)" if way in LIMITS_MS else ""
-            print(f"{way:<16}{median:8.2f} ms   {median - base:+.2f} ms{limit}")
+    print("| start | ms | added, ms | limit |\n|---|---:|---:|---:|")
+    for way, median in medians.items():
+        limit = f"+{LIMITS_MS[way]:.0f}" if way in LIMITS_MS else ""
+        print(f"| {way} | {median:.2f} | {median - base:+.2f} | {limit} |")
     return int(any(medians[way] - base > limit for way, limit in LIMITS_MS.items()))
 
 

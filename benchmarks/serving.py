@@ -308,12 +308,14 @@ def measure(model: str, ways: Sequence[str], arguments: argparse.Namespace) -> d
 
 
 def table(model: str, found: Mapping[str, Served], batches: Sequence[int]) -> str:
-    """One model's rows."""
-    lines = [f"| {model} | MB | MiB | error | {' | '.join(f'batch {batch}' for batch in batches)} |"]
-    lines.append("|" + "---|" * (4 + len(batches)))
+    """One model's rows: after float32's time over that of the way, the milliseconds."""
+    head = ["model", "way", "MB", "MiB", "error", *(f"batch {batch}" for batch in batches)]
+    lines = ["| " + " | ".join([*head, *(f"ms at {batch}" for batch in batches)]) + " |"]
+    lines.append("|---|---|" + "---:|" * (3 + 2 * len(batches)))
     for way, each in found.items():
-        times = [f"{each.milliseconds[batch]:.2f} ms ({each.ratios[batch]:.2f})" for batch in batches]
-        lines.append(f"| {way} | {each.megabytes:.1f} | {each.mib:.0f} | {each.error:.2g} | {' | '.join(times)} |")
+        cells = [model, way, f"{each.megabytes:.1f}", f"{each.mib:.0f}", f"{each.error:.2g}"]
+        cells += [f"{each.ratios[batch]:.2f}" for batch in batches]
+        lines.append("| " + " | ".join([*cells, *(f"{each.milliseconds[batch]:.2f}" for batch in batches)]) + " |")
     return "\n".join(lines)
 
 

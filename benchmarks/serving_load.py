@@ -344,6 +344,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for mode in options.modes:
             loads.append(measure(mode, folder, options.seconds, options.threads, options.precision))
             print(*show(loads[-1]), sep="\n", flush=True)
+    print("\n| mode | calls | reloads | MiB after a quarter of the run | at the end | KiB a reload |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for load in loads:
+        cells = [load.calls, load.reloads, load.memory[len(load.memory) // 4], load.memory[-1], load.kib_a_reload]
+        print(f"| {load.mode} | {' | '.join(f'{cell:,.0f}' for cell in cells)} |")
     if options.json:
         options.json.write_text(json.dumps([dataclasses.asdict(load) for load in loads]))
     return int(any(load.wrong for load in loads))

@@ -1,9 +1,10 @@
-"""The tables of figures that stand in README.md and benchmarks/README.md, from the rows that benchmarks wrote."""
+"""The tables of figures in README.md and benchmarks/README.md, from the JSON files that benchmarks wrote."""
 
 from __future__ import annotations
 
 import json
 import pathlib
+import re
 from typing import Any
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
@@ -64,3 +65,21 @@ def gpus() -> str:
         ratios = " | ".join(f"{min(one):.2f} – {max(one):.2f}" for one in (memory, beside, moved))
         lines.append(f"| {target.upper()}, {way}, {precision} | {len(models)} | {ratios} |")
     return "\n".join(lines)
+
+
+def results(name: str) -> str:
+    """The tables of a file of ``benchmarks/results``, under the command that made them, and when and where it ran."""
+    found = json.loads((BENCHMARKS / f"results/{name}.json").read_text(encoding="utf-8"))
+    facts = found["machine"]
+    tensorflow = facts.get("tensorflow-cpu") or facts["tensorflow"]
+    versions = f"TensorFlow {tensorflow}, Keras {facts['keras']}, Python {facts['python']}"
+    head = f"`{facts['command']}`  \n{facts['date']}, {facts['cores']} cores of {facts['cpu']}, {versions}"
+    return "\n\n".join([head, *(_table(table["columns"], table["rows"]) for table in found["tables"])])
+
+
+def _table(columns: list[str], rows: list[list[str]]) -> str:
+    """In Markdown; columns of numbers are aligned to the right."""
+    is_number = [all(re.match(r"[-+−]?\.?\d|$", row[place]) for row in rows) for place in range(len(columns))]
+    lines = [" | ".join(row) for row in (columns, *rows)]
+    marks = "|".join("---:" if right else "---" for right in is_number)
+    return "\n".join([f"| {lines[0]} |", f"|{marks}|", *(f"| {line} |" for line in lines[1:])])

@@ -88,6 +88,14 @@ def render(values: Values, tasks: list[str]) -> tuple[list[str], bool]:
                 f"| {task} | {mode} | {len(seen)} | {mean:.4f} | {deviation:.4f} | {difference:+.4f} | "
                 f"{2 * pooled:.4f} | {verdict} |"
             )
+    lines += ["", f"| task | {' | '.join(MODES)} |", "|---|" + "---:|" * len(MODES)]
+    for task in tasks:
+        seen = [values.get((task, mode), {}).values() for mode in MODES]
+        cells = [
+            f"{statistics.fmean(one):.4f}" + (f" ± {statistics.stdev(one):.4f}" if len(one) > 1 else "") if one else ""
+            for one in seen
+        ]
+        lines.append(f"| {task} | {' | '.join(cells)} |")
     return lines, passed
 
 

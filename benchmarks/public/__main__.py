@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.public.worker import PROGRAMS
+from benchmarks.results import machine
 from benchmarks.step_time import suite, tables
 from benchmarks.step_time.modes import Mode, modes
 from benchmarks.step_time.options import names_in
-from benchmarks.step_time.results import machine
 
 COMPARED = ("float32", "policy", "amp_tf", "all listed")
 SECONDS = 3.0  #: of a turn

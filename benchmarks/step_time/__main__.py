@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.models import benchmark, names
+from benchmarks.results import machine
 from benchmarks.step_time import options, results, suite, tables
 from benchmarks.step_time.modes import COMPARED, WAYS, modes
 from benchmarks.step_time.parts import PARTS
@@ -63,7 +64,7 @@ def measure(asked: argparse.Namespace) -> results.Results:
     chosen = [available[name] for name in [*options.names_in(asked.modes), *parts]]
     ways = [WAYS[name] for name in options.names_in(asked.ways)]
     settings = suite.Settings(asked.size, asked.precision, asked.rounds, asked.seconds, asked.prepare)
-    found = results.Results(results.machine("python -m benchmarks.step_time"), asked.precision, ())
+    found = results.Results(machine("python -m benchmarks.step_time"), asked.precision, ())
     begin = time.monotonic()
     for model in names(asked.models):
         for batch in batches(model, asked):

@@ -17,11 +17,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.models import BENCHMARKS, SIZES
+from benchmarks.results import machine
 from benchmarks.step_time import options, results, suite
 from benchmarks.step_time.modes import WAYS, modes
 from benchmarks.step_time.parts import PARTS, Part
 from benchmarks.step_time.suite import Row
-from benchmarks.step_time.tables import REFERENCE, SUBJECT, ratio_cell
+from benchmarks.step_time.tables import REFERENCE, SUBJECT, median_ratio, ratio_cell
 
 PRECISION = "bfloat16"
 
@@ -51,11 +52,12 @@ def jobs(parts: Iterable[Part], models: Sequence[str] = ()) -> list[Job]:
 
 
 def table(parts: Iterable[Part], rows: Sequence[Row]) -> str:
-    """One line for each part, model and way, as Markdown."""
+    """One line for each part, model and way, as Markdown, and then one for each part."""
     head = ["left out", "model", "way", "amp_tf over float32", "without it", "worth"]
     head += ["nodes converted", "without it", "casts", "without it"]
     lines = ["| " + " | ".join(head) + " |", "|---|---|---|" + "---:|" * (len(head) - 3)]
     by_key = {(row.model, row.way, row.mode): row for row in rows if not row.error}
+    speedups: dict[str, list[float]] = {}
     for part in parts:
         for model, way in part.shown_by:
             names = (REFERENCE, SUBJECT, f"without {part.name}")
@@ -66,6 +68,11 @@ def table(parts: Iterable[Part], rows: Sequence[Row]) -> str:
             cells += [ratio_cell(base, reference), ratio_cell(without, reference), ratio_cell(base, without)]
             cells += [f"{base.converted:,}", f"{without.converted:,}", f"{base.casts:,}", f"{without.casts:,}"]
             lines.append("| " + " | ".join(cells) + " |")
+            if base.ms:
+                speedups.setdefault(part.name, []).append(median_ratio(base, without))
+    lines += ["", "| part | speedup |", "|---|---:|"]
+    for name, ratios in speedups.items():
+        lines.append(f"| {name} | {min(ratios):.2f} – {max(ratios):.2f} |")
     lines += ["", *(f"{row.model} {row.way} {row.mode}: {row.error.splitlines()[-1]}" for row in rows if row.error)]
     return "\n".join(lines).strip()
 
@@ -82,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = [PARTS[name] for name in options.names_in(asked.parts)]
     settings = suite.Settings(asked.size, PRECISION, asked.rounds, asked.seconds)
     available = modes(PRECISION)
-    found = results.Results(results.machine("python -m benchmarks.step_time.ablation"), PRECISION, ())
+    found = results.Results(machine("python -m benchmarks.step_time.ablation"), PRECISION, ())
     begin = time.monotonic()
     for job in jobs(parts, options.names_in(asked.models)):
         rows = suite.measure(job.model, None, [available[name] for name in job.modes], [WAYS[job.way]], settings)

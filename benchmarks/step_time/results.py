@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import platform
-import sys
-import time
 from collections.abc import Collection, Iterable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -79,28 +74,3 @@ def _joined(rows: Iterable[Row]) -> tuple[Row, ...]:
                 f"{rounds[row.model, row.way, row.batch]}; show files with other modes alone."
             )
     return tuple(found.values())
-
-
-def machine(command: str) -> dict[str, Any]:
-    """Date, CPU, versions, and the command with the arguments of this process.
-
-    Args:
-        command: how the running module is called, without arguments.
-    """
-    info = Path("/proc/cpuinfo")
-    models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-    versions = {}
-    for package in ("tensorflow", "tensorflow-cpu", "keras"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpu": models[0] if models else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        **versions,
-        "command": " ".join([command, *sys.argv[1:]]),
-    }

@@ -109,51 +109,47 @@ def ratio_cell(row: Row, reference: Row) -> str:
 
 
 def _means(found: Mapping[Key, Mapping[str, Row]], others: Sequence[Mode]) -> list[str]:
-    lines = []
+    """A table: over all rows and over each half of the wide suite.
+
+    "±" is the standard error of the mean; where "other rounds choose" the best other mode, see :func:`fair_ratio`.
+    """
+    rows = []
     for mode in others:
         ratios = [median_ratio(by[mode.name], by[REFERENCE]) for by in found.values() if mode.name in by]
-        if ratios:
-            lines.append(_mean(f"{mode.title} over float32", ratios))
+        rows += [_mean(f"{mode.title} over float32", ratios)] if ratios else []
     ours = [median_ratio(by[SUBJECT], best_other(by)) for by in found.values() if SUBJECT in by]
-    lines += [_mean(f"{SUBJECT} over the best other of each row", ours)] if ours else []
+    rows += [_mean(f"{SUBJECT} over the best other", ours)] if ours else []
     variants = [mode.name for mode in others if mode.is_ours and mode.name != SUBJECT]
-    return [
-        *lines,
-        *_half_means(found),
-        *itertools.chain.from_iterable(_over_subject(found, name) for name in variants),
+    for half, way in itertools.product(HALVES, dict.fromkeys(way for _, way, _ in found)):
+        alike = [by for (model, at, _), by in found.items() if model in GROUPS[half] and at == way and SUBJECT in by]
+        rows += _half_means(f"{half} half, {way}", alike) if alike else []
+        for variant in variants:
+            ratios = [median_ratio(by[variant], by[SUBJECT]) for by in alike if variant in by]
+            if len(ratios) > 1:
+                error = statistics.stdev(map(math.log, ratios)) / math.sqrt(len(ratios))
+                rows.append(_mean(f"{half} half, {way}: {variant} over {SUBJECT}", ratios, error=error))
+    head = [
+        "mean of",
+        "rows",
+        "geometric mean",
+        "lowest",
+        "highest",
+        "other rounds choose",
+        "fastest rounds",
     ]
+    return ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1), *rows]
 
 
-def _over_subject(found: Mapping[Key, Mapping[str, Row]], variant: str) -> list[str]:
-    """How another form of amp_tf compares with it, of each half and way, with the standard error of the mean."""
-    lines = []
-    ways = dict.fromkeys(way for _, way, _ in found)
-    for half, way in itertools.product(HALVES, ways):
-        rows = [by for (model, at, _), by in found.items() if model in GROUPS[half] and at == way and variant in by]
-        ratios = [median_ratio(by[variant], by[SUBJECT]) for by in rows if SUBJECT in by]
-        if len(ratios) > 1:
-            error = statistics.stdev(map(math.log, ratios)) / math.sqrt(len(ratios))
-            mean = geometric_mean(ratios)
-            lines.append(f"{half} half, {way}: {variant} over {SUBJECT} {mean:.3f} ± {error:.3f}, of {len(ratios)}")
-    return lines
-
-
-def _half_means(found: Mapping[Key, Mapping[str, Row]]) -> list[str]:
-    """Of each half of the wide suite and each way, by medians, by the fastest rounds, and fairly."""
-    lines = []
-    ways = dict.fromkeys(way for _, way, _ in found)
-    for half, way in itertools.product(HALVES, ways):
-        rows = [by for key, by in found.items() if key[0] in GROUPS[half] and key[1] == way and SUBJECT in by]
-        for title, other in (("float32", lambda by: by[REFERENCE]), ("the best other", best_other)):
-            if rows:
-                by_median = geometric_mean([median_ratio(by[SUBJECT], other(by)) for by in rows])
-                by_least = geometric_mean([least_ratio(by, title) for by in rows])
-                figures = [f"{by_median:.3f} by medians", f"{by_least:.3f} by the fastest rounds"]
-                if title != REFERENCE:
-                    fair = geometric_mean([fair_ratio(by) for by in rows])
-                    figures.insert(1, f"{fair:.3f} where other rounds choose the best")
-                lines.append(f"{half} half, {way}: {SUBJECT} over {title} {', '.join(figures)}, of {len(rows)}")
-    return lines
+def _half_means(title: str, alike: Sequence[Mapping[str, Row]]) -> list[str]:
+    """Of a half of the wide suite in one way, by medians, fairly, and by the fastest rounds."""
+    over_float32 = [median_ratio(by[SUBJECT], by[REFERENCE]) for by in alike]
+    over_best = [median_ratio(by[SUBJECT], best_other(by)) for by in alike]
+    fair = f"{geometric_mean([fair_ratio(by) for by in alike]):.3f}"
+    least = [f"{geometric_mean([least_ratio(by, name) for by in alike]):.3f}" for name in (REFERENCE, "the best other")]
+    return [
+        _mean(f"{title}: {SUBJECT} over float32", over_float32, "", least[0]),
+        _mean(f"{title}: {SUBJECT} over the best other", over_best, fair, least[1]),
+    ]
 
 
 def least_ratio(by_mode: Mapping[str, Row], title: str) -> float:
@@ -168,8 +164,9 @@ def _others(by_mode: Mapping[str, Row]) -> list[Row]:
     return [row for mode, row in by_mode.items() if not known[mode].is_ours]
 
 
-def _mean(title: str, ratios: Sequence[float]) -> str:
-    return f"{title}: geometric mean {geometric_mean(ratios):.3f}, worst {min(ratios):.3f} of {len(ratios)}"
+def _mean(title: str, ratios: Sequence[float], fair: str = "", least: str = "", *, error: float | None = None) -> str:
+    mean = f"{geometric_mean(ratios):.3f}" + ("" if error is None else f" ± {error:.3f}")
+    return f"| {title} | {len(ratios)} | {mean} | {min(ratios):.2f} | {max(ratios):.2f} | {fair} | {least} |"
 
 
 def _subject_cells(by_mode: Mapping[str, Row]) -> list[str]:
