@@ -252,11 +252,11 @@ def missing_node(wanted: str, names: Sequence[str], where: str) -> GraphError:
     return GraphError(
         f"the graph has no node {wanted!r}",
         where=where,
-        fix=f"The closest names: {', '.join(close)}" if close else "amp-tf rewrite --report lists all names",
+        fix=f"The closest names: {', '.join(close)}" if close else "amp-tf explain --all lists all names",
     )
 
 
 def closest(wanted: str, names: Sequence[str]) -> list[str]:
-    """Up to three names, first those that end in what was typed: Keras puts the model's name before the layer's."""
-    inner = sorted((name for name in names if name.endswith(f"/{wanted}")), key=len)
+    """Up to three names, first those of a node or layer called so: Keras puts the model's name before the layer's."""
+    inner = sorted(filter(re.compile(rf"/{re.escape(wanted)}(_\d+)?(/|$)").search, names), key=len)
     return list(dict.fromkeys([*inner, *difflib.get_close_matches(wanted, names, n=_SHOWN, cutoff=0.5)]))[:_SHOWN]

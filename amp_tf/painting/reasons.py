@@ -55,20 +55,20 @@ class Rule(enum.IntEnum):
     NOTHING_TO_CONVERT = 118, "the graph has no node that the allow list converts"
     DOES_NOT_PAY = 119, "it would not be faster in 16 bit"
     SCALES_FILTER = 120, "it normalizes: amp_tf moved it from the result of a convolution to its filter"
-    BEYOND_RANGE = 121, "it uses a constant that 16 bit would make infinite, zero or one, by {cause}"
+    BEYOND_RANGE = 121, "it uses a constant that 16 bit would make infinite, zero or one: {cause}"
     SUMS = 122, "it adds up many values, and its 16-bit kernel would round after each"
-    AFTER_PRODUCTS = 123, "no product uses what it computes: its value goes to a variable or to the caller"
-    WHOLE_NUMBERS = 124, "it computes what becomes whole numbers, a phase or a place, by {cause}"
+    AFTER_PRODUCTS = 123, "no matmul or convolution uses its result, which goes to a variable or to the caller"
+    WHOLE_NUMBERS = 124, "its result becomes an integer, a phase or a position: {cause}"
     COMPARED = 125, "it is compared for equality, in float32, with the values that it was selected from"
     RUNNING_SUM = 126, "it is a part of a running sum, from which 16 bit would lose small terms"
     LEAVES_RANGE = 128, "it is a square or a quotient, which leaves float16's range for ordinary values"
     INACCURATE = 129, "its 16-bit kernel loses small results"
     CARRIED = 130, "it passes a float32 value through unchanged, also to nodes in float32"
     NO_FUSED_KERNEL = 133, "TensorFlow fused it with what follows, and the fused kernel has no 16-bit form here"
-    JOINED = 134, "it joins float32 data to what a product gave, at the size of the data"
+    JOINED = 134, "it combines float32 data with the result of a matmul or convolution, at the size of the data"
     KEPT_BY_LOCK = 135, "the lock file keeps it in float32"
-    PICKED = 136, "it picks a part of a larger float32 tensor, and what it picks is cast instead"
-    NEEDED = 138, "it is or is used by a difference, a root or a logarithm, which would show its rounding, by {cause}"
+    PICKED = 136, "it picks a part of a larger float32 tensor; only that part is cast"
+    NEEDED = 138, "it is or feeds a difference, a root or a logarithm, which would show its rounding: {cause}"
 
     @property
     def converts(self) -> bool:
@@ -84,16 +84,14 @@ IMPOSSIBLE = frozenset({Rule.NO_FUSED_KERNEL, Rule.NO_KERNEL, Rule.TYPE_NOT_ALLO
 
 @dataclasses.dataclass(frozen=True)
 class Balance:
-    """What a set of connected nodes was estimated to take, in ns.
-
-    Both are with the casts that this needs at the border of the set.
-    """
+    """What a set of connected nodes was estimated to take, in ns, with the casts that this needs at its border."""
 
     in_f16: float
     in_float32: float
 
     def __str__(self) -> str:
-        return f"{self.in_f16 / 1e3:.1f} µs with its casts, {self.in_float32 / 1e3:.1f} µs in float32"
+        times = f"{self.in_f16 / 1e3:.1f} µs in 16 bit and {self.in_float32 / 1e3:.1f} µs in float32"
+        return f"its group of connected nodes takes {times}, casts included"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +110,6 @@ class Reason:
     balance: Balance | None = None
 
     def __str__(self) -> str:
-        words = self.rule.words if self.cause else self.rule.words.replace(", by {cause}", "")
+        words = self.rule.words if self.cause else self.rule.words.replace(": {cause}", "")
         words = words.replace("{cause}", repr(self.cause))
         return f"{words} ({self.detail})" if self.detail else words

@@ -169,7 +169,7 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
     origin = int(graph.report.painting.origins[node]) if graph.reasons[node].cause else node
     rule = graph.reasons[origin].rule
     if rows := tuple(row.name for row in RULES if rule in row.reasons):
-        return Root(ACCURACY, rows[0], rows, rule.words.partition(", by {cause}")[0])
+        return Root(ACCURACY, rows[0], rows, rule.words.partition(": {cause}")[0])
     kind = _KIND_OF.get(rule, STRUCTURE)
     name, op = graph.view.names[origin], graph.view.ops[origin]
     if kind is COST and math.isnan(graph.figures.elements[origin]):

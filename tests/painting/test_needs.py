@@ -99,7 +99,7 @@ def test_what_the_user_forces_stays_so(settings):
 
 def test_the_sentence_says_by_which_node_or_nothing():
     result = painted(INPUT + "s = AddV2(a, z)\nd = Sub(s, z)\nb = MatMul(d, y)", **CPU)
-    assert result.words("s").endswith("which would show its rounding, by 'd'")
+    assert result.words("s").endswith("which would show its rounding: 'd'")
     assert result.words("d").endswith("which would show its rounding")
 
 

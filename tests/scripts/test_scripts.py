@@ -97,7 +97,7 @@ def test_the_demo_trains_twice_and_shows_what_this_cpu_is_good_for(tmp_path):
         assert "This CPU is not faster in 16 bit" in ended.stdout
         assert "times as fast" not in ended.stdout
         assert re.search(r"^nodes converted +0 +[1-9]\d* of \d+$", ended.stdout, re.MULTILINE), ended.stdout
-        assert re.search(r"^  sequential: healthy in float16 \([1-9]\d* of \d+ nodes;", ended.stdout, re.MULTILINE)
+        assert re.search(r"^  sequential: healthy in float16 \([1-9]\d* of \d+ nodes in", ended.stdout, re.MULTILINE)
     assert ended.returncode == (0 if is_as_promised else 1), ended.stdout
 
 

@@ -157,7 +157,7 @@ class Comparison:
         batches = batches_text(self.batches, self.loss_scale)
         bad = sum(not output.is_good for output in self.outputs)
         verdict = f"{bad} of {len(self.outputs)} outputs go wrong" if bad else "healthy"
-        of = f"{self.converted} of {self.total} nodes"
+        of = f"{self.converted} of {self.total} nodes in 16 bit"
         head = f"{self.name}: {verdict} in {self.precision.value} ({of}; {batches})"
         lines = [head, *(self._ill(written) if bad else self._healthy())]
         cut = ["it was interrupted: not all batches, nodes or remedies were tried"] if self.is_cut else []

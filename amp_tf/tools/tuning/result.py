@@ -127,8 +127,8 @@ class Tuned:
         count, part = len(self.lock.decisions), self.chosen.share
         what = f"{count} layers or nodes stay" if count > 1 else "1 layer or node stays"
         what = what if count else "Nothing has to stay"
-        work = "" if part is None else f", {part:.1%} of the products' operations in 16 bit"
-        told, end = f"{self.chosen.metrics[name]:.6g}{work}", f"; {self.proof}):" if count else ")."
+        work = "" if part is None else f", {part:.1%} of matmul and convolution work in 16 bit"
+        told, end = f"{name} {self.chosen.metrics[name]:.6g}{work}", f"; {self.proof}):" if count else ")."
         lines = [head, f"{what} in float32: {told} ({self.runs} runs{end}"]
         lines += [f"  {one.name}" for one in self.lock.decisions]
         lines += ["The best trades:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
