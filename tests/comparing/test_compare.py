@@ -120,12 +120,14 @@ def test_share_of_underflow_and_names_to_be_looked_at():
 def test_a_step_that_only_writes_variables_is_compared():
     weight = tf.Variable(np.random.default_rng(1).normal(size=(16, 16)).astype("float32"), name="weight")
 
+    largest = tf.Variable(0.0, name="largest")
+
     def step(x):
         weight.assign_sub(1e-2 * tf.matmul(x, weight))
+        largest.assign(tf.reduce_max(weight), read_value=False)  # so that its graph does not list it
 
-    x = np.random.default_rng(2).normal(size=(16, 16)).astype("float32")
-    found = amp_tf.compare(step, [x], amp_tf.AmpConfig(precision="bfloat16", target="cpu"))
-    assert [(output.kind, output.name) for output in found.outputs] == [("update", "weight")]
+    found = amp_tf.compare(step, [np.random.default_rng(2).normal(size=(16, 16)).astype("float32")], BF16)
+    assert [(output.kind, output.name) for output in found.outputs] == [("update", "weight"), ("update", "largest")]
     assert found.is_healthy
 
 

@@ -16,7 +16,7 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import process
 from amp_tf.reporting.schema import RewriteReport
-from amp_tf.tools.comparing.findings import scope_of
+from amp_tf.tools.comparing.findings import scope_of, scope_patterns
 from amp_tf.tools.comparing.pipeline import notes_on_run
 from amp_tf.tools.search import reduce
 from tests.small_graphs import graph
@@ -113,6 +113,8 @@ def test_where_everything_is_kept_it_says_that_16_bit_gains_nothing():
 )
 def test_the_layer_of_a_gradient_is_that_of_what_it_is_the_gradient_of(node, layer):
     assert scope_of(node) == layer
+    of_function = scope_patterns("gradient_tape/model/conv1d_3/Conv2DBackpropInput")  # its layer may be the whole model
+    assert of_function == ["(^|/)model/conv1d_3/", "(^|/)model/"]
 
 
 WITH_BF16 = Hardware(cpu_has_bf16=True)

@@ -137,7 +137,6 @@ class Comparison:
         return json.dumps(self.to_dict(), indent=1)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the page."""
         from amp_tf.reporting import files
 
         found = {**self.to_dict(), "text": str(self), "line": keep_call(self.patterns)}
@@ -150,7 +149,6 @@ class Comparison:
         return self._text(keep_line)
 
     def __str__(self) -> str:
-        """One screen: the verdict, the outputs that are wrong, the findings, and what to write."""
         return self._text(keep_call)
 
     def _text(self, written: Callable[[Patterns], str]) -> str:
@@ -314,7 +312,6 @@ class Ranges:
         return dict(without_infinities({**head, **dataclasses.asdict(self)}))
 
     def __str__(self) -> str:
-        """One screen: how many leave the range, and how far."""
         bad = [node for node in self.nodes if node.is_f16]
         outside = f"{len(bad)} of {self.seen} tensors would leave float16's range"
         verdict = outside if bad else "float16 reaches far enough"

@@ -164,7 +164,7 @@ class Search:
         """Tries each suspect alone, until one suffices.
 
         Of each, sets of patterns that grow: the node, or the sources of its 16-bit inputs; then the chain back to the
-        products before it, these included; then its layer.
+        products before it, these included; then its scope, and its layer.
         """
         known = {measured.name: measured for measured in nodes}
 
@@ -174,8 +174,7 @@ class Search:
         for measured in self._suspects(nodes):
             narrow = self._narrow(measured)
             chain = tuple(pattern_for(name, self._followers) for name in reached(_own(measured), sources))
-            layer = [(_scope_pattern(measured.name),)] if scope_of(measured.name) else []
-            sets = dict.fromkeys((narrow, chain, *layer))
+            sets = dict.fromkeys((narrow, chain, *((scope,) for scope in scope_patterns(measured.name))))
             better = (some for some in sets if _harm(self._outputs_with(some)) < _harm(self._outputs))
             chosen = next(better, narrow)
             yield _Part(chosen, measured, self._outputs_with(chosen))
@@ -281,7 +280,6 @@ class Search:
         )
 
     def _converted(self) -> list[str]:
-        """The nodes that are 16 bit without further patterns, by name."""
         return [node.name for node in self._work.rewritten(self._config).report.nodes if node.precision.is_f16]
 
     def _outputs_with(self, patterns: Patterns) -> Sequence[Output]:
@@ -289,7 +287,6 @@ class Search:
         return self._run(patterns, self._watched)[0]
 
     def _is_right(self, patterns: Patterns) -> bool:
-        """Whether all outputs are good on the watched batches."""
         return all(output.is_good for output in self._outputs_with(patterns))
 
     def _holds(self, patterns: Patterns) -> bool:
@@ -303,7 +300,6 @@ class Search:
         return is_right
 
     def _measure_nodes(self, patterns: Patterns) -> list[NodeMeasurement]:
-        """Measures each node with these patterns, in the batch with the largest error."""
         _, furthest, scale = self._run(patterns, self._watched)
         rewritten = self._work.rewritten(self._config_with(patterns)).graph
         return self._work.measure_nodes(rewritten, furthest[0], scale, None)
@@ -347,6 +343,12 @@ def _own(measured: NodeMeasurement) -> Patterns:
 
 def _added(measured: NodeMeasurement) -> float:
     return 0.0 if measured.local is None else measured.local.distance
+
+
+def scope_patterns(node: str) -> list[str]:
+    """Patterns for the scope of a gradient's forward node, which may be a function's, and for that of its layer."""
+    names = (re.sub(".*?(gradient_tape|gradients)/", "", node), node)
+    return [_scope_pattern(name) for name in names if scope_of(name)]
 
 
 def _scope_pattern(node: str) -> str:

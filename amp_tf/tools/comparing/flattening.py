@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -124,7 +125,7 @@ def flatten(
     """
     import tensorflow as tf
 
-    of_handle = {id(variable.handle): variable for variable in function.graph.variables}
+    read = {id(variable.handle): variable.name.partition(":")[0] for variable in function.graph.variables}
     captures: dict[str, np.ndarray] = {}
     variables: dict[str, Variable] = {}
     for outer, inner in function.graph.captures:
@@ -132,11 +133,12 @@ def flatten(
             continue
         if outer.dtype not in (tf.resource, tf.variant):
             captures[inner.op.name] = outer.numpy()
-        elif id(outer) in of_handle:
-            variable = of_handle[id(outer)]
+        elif (dtype := type_of(outer)) is not None:
             # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced elsewhere.
-            value = np.asarray(variable.read_value())
-            variables[inner.op.name] = Variable(variable.name.partition(":")[0], value, variable.dtype.as_datatype_enum)
+            value = np.asarray(tf.raw_ops.ReadVariableOp(resource=outer, dtype=dtype))
+            written = re.search(r'name="(.*?)(/\d+)?"', str(outer))  # one that is never read is not the graph's
+            name = read.get(id(outer)) or (written[1] if written else inner.op.name)
+            variables[inner.op.name] = Variable(name, value, dtype.as_datatype_enum)
         else:
             what = f"the step captures {inner.op.name!r} ({outer.dtype.name}), which is neither a variable nor a tensor"
             fix = "Pass a function without lookup tables and iterators: look up before, and feed what they give"
@@ -225,6 +227,14 @@ def _wanting(graph: Any, ends: list[str]) -> Any:
     meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
     meta_graph.collection_def["train_op"].node_list.value.extend(ends)
     return meta_graph
+
+
+def type_of(handle: Any) -> Any:
+    """The ``tf.DType`` of the variable that a handle is for; ``None`` for another thing, such as a table."""
+    import tensorflow as tf
+
+    data = getattr(handle, "_handle_data", None)
+    return tf.as_dtype(data.shape_and_type[0].dtype) if data is not None and data.shape_and_type else None
 
 
 def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:

@@ -143,7 +143,6 @@ def _training_results(model: Any, x: Any, y: Any, weight: Any = None, *, scale: 
 
 
 def _named(structure: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The tensors of a structure, each with its path."""
     if isinstance(structure, Mapping):
         items: Iterable[tuple[Any, Any]] = structure.items()
     elif isinstance(structure, (tuple, list)):

@@ -266,7 +266,6 @@ def _gradient(training: Training, original: Any, /, *args: Any, **kwargs: Any) -
 
 
 def _compare_what_is_there(training: Training) -> None:
-    """Compares the function that trains on the calls made so far, if there were any."""
     calls, training.calls = training.calls, []
     if calls:
         after = f"the variables as they are after {len(calls)} calls of it"

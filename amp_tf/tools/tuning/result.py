@@ -118,7 +118,6 @@ class Tuned:
         return best
 
     def __str__(self) -> str:
-        """A few lines: what stays in float32, what it costs, and the best trades."""
         name, values = self.goal.metric, " and ".join(f"{value:.6g}" for value in self.float32)
         head = f"{name}: {values} in float32, good is {self.goal.bound(self.limit)}"
         notes = [f"Note: {note}" for note in self.notes]

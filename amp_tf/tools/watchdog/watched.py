@@ -26,7 +26,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.hooks import plugin, xla
 from amp_tf.loss_scaling.schedule import DynamicScale
 from amp_tf.reporting import process
-from amp_tf.tools.comparing.flattening import by_python, keeping_state
+from amp_tf.tools.comparing.flattening import by_python, keeping_state, type_of
 from amp_tf.tools.train_functions import Repeated, generated, without_optionals
 from amp_tf.tools.watchdog import reverts
 
@@ -179,7 +179,7 @@ class Watched:
         known = _handles((*self._model.trainable_variables, *of_optimizer, self._guard.limit, self._guard.seen))
         ours = {id(handle) for handle in (*known, *self._scaling, *self._others)}
         found = [outer for outer, _ in graph.captures if outer.dtype == tf.resource and id(outer) not in ours]
-        if strange := [handle for handle in found if _type_of(handle) is None]:
+        if strange := [handle for handle in found if type_of(handle) is None]:
             return f"it uses {strange[0].dtype.name}s that are not variables, such as lookup tables"
         self._late = found
         return ""
@@ -363,15 +363,9 @@ def _handles(variables: Iterable[Any]) -> list[Any]:
     return [(variable if isinstance(variable, tf.Variable) else variable.value).handle for variable in variables]
 
 
-def _type_of(handle: Any) -> tf.DType | None:
-    """The type of the variable that a handle is for; ``None`` where it is for something else, such as a table."""
-    data = getattr(handle, "_handle_data", None)
-    return tf.as_dtype(data.shape_and_type[0].dtype) if data is not None and data.shape_and_type else None
-
-
 def _read(handles: Sequence[Any]) -> list[Any]:
     """The values of variables. In a graph this copies nothing: a variable that is written then gets other memory."""
-    return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=_type_of(handle)) for handle in handles]
+    return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=type_of(handle)) for handle in handles]
 
 
 def _put_back(handles: Sequence[Any], values: Sequence[Any]) -> None:
