@@ -28,8 +28,7 @@ from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
 
-# The attribute of an optimizer that holds its wrappers by graph (or "eager"): the variables belong to one graph.
-_WRAPPERS = "_amp_tf_wrappers"
+_WRAPPERS = "_amp_tf_wrappers"  # of an optimizer: its wrappers by graph (or "eager"), to which the variables belong
 # optimizers that the program wrapped itself
 _wrapped_by_hand: weakref.WeakSet[Any] = weakref.WeakSet()
 # the base class's methods as they were; a subclass that overrides one reaches the patched one by super()
@@ -258,4 +257,5 @@ def _handles(source: Any) -> Iterator[Any]:
         yield source
     variable = source if isinstance(source, tf.Variable) else getattr(source, "value", None)
     if isinstance(variable, tf.Variable):
-        yield from (part.handle for part in getattr(variable, "values", None) or [variable])
+        parts = getattr(variable, "values", None) or [variable]
+        yield from (part.handle if hasattr(part, "handle") else part._ref() for part in parts)  # TF1's have no handle
