@@ -135,8 +135,8 @@ class Tuned:
             value = trade.outcome.metrics.get(name, math.nan)
             share = "?" if trade.outcome.share is None else f"{trade.outcome.share:.1%}"
             step = "?" if trade.outcome.step_ms is None else f"{trade.outcome.step_ms:.1f} ms"
-            good = "" if trade.is_good else " (not good)"
-            lines.append(f"  {share:>7} {value:>12.6g} {step:>10}  {some(trade.kept, 2) or 'nothing'}{good}")
+            kept = f"{some(trade.kept, 2) or 'nothing'}{'' if trade.is_good else ' (not good)'}"
+            lines.append(f"  {share:>7} {value:>{max(12, len(name))}.6g} {step:>10}  {kept}")
         return "\n".join([*lines, *notes])
 
     def write(self, path: Path) -> None:
