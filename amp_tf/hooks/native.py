@@ -165,15 +165,11 @@ class ItemShapes:
 FOLDER = Path(__file__).resolve().parent
 DEVICE_TYPES = ("CPU", "GPU")
 
-GraphCallback = Callable[[int, int, int, int, int], int]
+GraphCallback = Callable[[int, int, int, int, int], None]
 """Called with the address and length of a serialized GraphDef, the TF_GrapplerItem, the TF_Buffer for the result, and
-the ``threading.get_native_id()`` of the thread that waits for it. Returns :data:`DONE` or :data:`INTERRUPTED`."""
+the ``threading.get_native_id()`` of the thread that waits for it."""
 
-DONE, INTERRUPTED = 0, 1  # what shim.c expects
-
-_CALLBACK = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
-)
+_CALLBACK = ctypes.CFUNCTYPE(None, _POINTER, _SIZE, _POINTER, _POINTER, _SIZE)
 _NO_CALLBACK = _CALLBACK()  # a null pointer
 
 
@@ -184,12 +180,9 @@ class _Gil(ctypes.Structure):
 
 
 class Shim:
-    """The library that is registered for one device type; an OSError where it does not load.
+    """The library that is registered for one device type; an OSError where it does not load."""
 
-    ``wait_ms`` is how long a graph waits for the interpreter, 0 for the shim's own 5 seconds.
-    """
-
-    def __init__(self, device_type: str, wait_ms: int = 0) -> None:
+    def __init__(self, device_type: str) -> None:
         self.path = FOLDER / f"amp_tf_{device_type.lower()}.so"
         self._library = ctypes.CDLL(str(self.path))
         self._emit, self._set_callback = self._library.amp_tf_emit, self._library.amp_tf_set_callback
@@ -197,8 +190,8 @@ class Shim:
         self._set_callback.argtypes = [_CALLBACK, _INT]
         names = ("PyGILState_Check", "PyGILState_Ensure", "PyGILState_Release")
         addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
-        self._library.amp_tf_set_gil.argtypes = [_Gil, ctypes.c_int]
-        self._library.amp_tf_set_gil(_Gil(*addresses), wait_ms)
+        self._library.amp_tf_set_gil.argtypes = [_Gil]
+        self._library.amp_tf_set_gil(_Gil(*addresses))
         self._callback: GraphCallback | None = None
         self._native = _CALLBACK(self._on_graph)  # kept for ever: a thread of TensorFlow's may be about to call it
 
@@ -217,8 +210,9 @@ class Shim:
         self._callback = callback
         self._set_callback(self._native, 0)
 
-    def _on_graph(self, *visit: int) -> int:
-        return DONE if self._callback is None else self._callback(*visit)
+    def _on_graph(self, *visit: int) -> None:
+        if self._callback is not None:
+            self._callback(*visit)
 
     def clear_callback(self, wait_ms: int = 0) -> int:
         """Makes the optimizer the identity; returns how many calls are still inside it, after so long a wait."""
