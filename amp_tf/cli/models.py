@@ -27,7 +27,7 @@ from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import files
 from amp_tf.reporting.figures import GraphReport, percent
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.values import read_names, read_patterns
 

@@ -49,7 +49,7 @@ from amp_tf.hooks import native, notices, state, summary
 from amp_tf.hooks.conflicts import PATH_VAR, other_graph_plugins
 from amp_tf.hooks.native import DEVICE_TYPES, ItemShapes, Shim
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.reporting import process
+from amp_tf.reporting import reports
 from amp_tf.reporting.text import plural
 from amp_tf.rewriting import pipeline
 
@@ -243,7 +243,7 @@ def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, c
         _visits.note_first(preserve, nodes, is_rewritten=new is not None)
         if new is None and any(mark in serialized for mark in _XLA_MARKS):
             state.count_xla_graph()
-        process.record(result.report, way="grappler")
+        reports.record(result.report, way="grappler")
     return new
 
 

@@ -221,8 +221,8 @@ class _Switch:
     def _at_exit(self) -> None:
         """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
         is_child = os.getpid() != self.exit_pid  # a forked child converts too, but its parent prints the line
-        process = sys.modules.get("amp_tf.reporting.process")
-        has_seen = process is not None and process.totals().graphs
+        reports = sys.modules.get("amp_tf.reporting.reports")
+        has_seen = reports is not None and reports.totals().graphs
         is_due = self.active or self.is_off_by_program or self.refused or has_seen
         if plugin := sys.modules.get("amp_tf.hooks.plugin"):
             plugin.stop(_EXIT_WAIT_MS)

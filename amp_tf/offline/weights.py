@@ -33,7 +33,7 @@ from amp_tf.offline.reading import Checkpoint
 from amp_tf.oplists import table
 from amp_tf.oplists.table import GRADIENT_GATE
 from amp_tf.precision import Precision
-from amp_tf.reporting.schema import Kept, StoredVariable, Weights
+from amp_tf.reporting.reports import Kept, StoredVariable, Weights
 
 _PASSING = table.UNCHANGED | table.PICKING
 _F16 = {datatypes.BFLOAT16: Precision.BFLOAT16, datatypes.HALF: Precision.FLOAT16}

@@ -12,7 +12,7 @@ from typing import Any
 
 from amp_tf.graph.names import without_calls
 from amp_tf.oplists.table import PRODUCTS
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 
 _LONGEST = 3  # bias, normalization, activation
 

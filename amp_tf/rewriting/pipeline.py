@@ -26,7 +26,7 @@ from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import Resolution, resolve_target
 from amp_tf.reporting.figures import GraphReport
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.form import Form, Job, Pass, plan_edits
 from amp_tf.rewriting.holding import delay, make_late
 from amp_tf.rewriting.recording import Log, report_of

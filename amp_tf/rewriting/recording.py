@@ -41,7 +41,7 @@ from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.figures import Basis, GraphReport, InsertedCast, Products, has_costs
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.form import Form, Job
 
 INDEX = "index.tsv"

@@ -1,7 +1,7 @@
 import pytest
 
 from amp_tf.hooks import notices, xla
-from amp_tf.reporting import process
+from amp_tf.reporting import reports
 
 
 @pytest.fixture(autouse=True)
@@ -14,4 +14,4 @@ def told_anew():
 def xla_hook_off_afterwards():
     yield
     xla.uninstall()
-    process.reset()
+    reports.reset()

@@ -13,7 +13,7 @@ import pytest
 import amp_tf
 from amp_tf.config import AmpConfig, sources
 from amp_tf.hooks import state
-from amp_tf.reporting import files, process
+from amp_tf.reporting import files, reports
 from tests import processes
 from tests.hooks import running
 
@@ -184,7 +184,7 @@ def test_each_setting_tells_where_it_came_from():
 
 def test_the_report_of_a_process_has_its_facts(monkeypatch):
     monkeypatch.setattr(state, "_state", state.ProcessState())  # tests before this one turned amp_tf on
-    process.reset()
+    reports.reset()
     found = amp_tf.report().to_dict()
     assert found["process"]["pid"] == os.getpid()
     assert {"field": "level", "value": "DEFAULT", "from": "default"} in found["settings"]

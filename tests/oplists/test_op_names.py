@@ -19,7 +19,7 @@ from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 from tests.small_graphs import graph
 
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"

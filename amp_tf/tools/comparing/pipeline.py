@@ -16,8 +16,8 @@ from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
-from amp_tf.reporting import process
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting import reports
+from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.fused_names import count_products, find_followers
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools import Progress, silent, some
@@ -215,7 +215,7 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         is_cut=is_cut,
         notes=(
             *_nonfinite_notes(measurements, work.flat.graph, precision),
-            *notes_on_run(result.report, work.flat.graph, process.report(), precision),
+            *notes_on_run(result.report, work.flat.graph, reports.of_process(), precision),
             *_notes(work, measured, result),
         ),
     )
