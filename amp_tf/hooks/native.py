@@ -101,41 +101,40 @@ class ItemShapes:
     """Asks TensorFlow for the shapes of a ``TF_GrapplerItem``; they are inferred at the first request."""
 
     def __init__(self, item: int) -> None:
+        self._library = tensorflow_library()
         self._item: int | None = item  # until it is asked
         self._properties: int | None = None  # what was inferred
-        self._status: int = tensorflow_library().TF_NewStatus()
+        self._status: int = self._library.TF_NewStatus()
         self._known: dict[str, Sequence[Shape | None]] = {}
         self._parsed: dict[bytes, Shape | None] = {}  # most tensors of a graph have one of a few shapes
         self._buffers: dict[int, tuple[Any, Any]] = {}  # by their number, with their addresses
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """The shapes of a node's output ports; empty where TensorFlow does not know them."""
-        library = tensorflow_library()
         if self._item is not None:
-            self._properties = library.TF_NewGraphProperties(self._item)
+            self._properties = self._library.TF_NewGraphProperties(self._item)
             self._item = None
-            library.TF_InferStatically(self._properties, 0, 0, 0, 0, self._status)
-            if library.TF_GetCode(self._status) != TF_OK:
+            self._library.TF_InferStatically(self._properties, 0, 0, 0, 0, self._status)
+            if self._library.TF_GetCode(self._status) != TF_OK:
                 self.close()
         if self._properties is None:
             return ()
         if node not in self._known:
-            self._known[node] = [self._parse(port) for port in self._read(library, node.encode())]
+            self._known[node] = [self._parse(port) for port in self._read(node.encode())]
         return self._known[node]
 
     def close(self) -> None:
         """Frees the inferred shapes. Idempotent."""
-        library, self._item = tensorflow_library(), None
         if self._properties is not None:
-            library.TF_DeleteGraphProperties(self._properties)
+            self._library.TF_DeleteGraphProperties(self._properties)
         if self._status:
-            library.TF_DeleteStatus(self._status)
-        self._properties, self._status = None, 0
+            self._library.TF_DeleteStatus(self._status)
+        self._item, self._properties, self._status = None, None, 0
         self._known.clear()
 
-    def _read(self, library: ctypes.CDLL, node: bytes) -> list[bytes]:
+    def _read(self, node: bytes) -> list[bytes]:
         count = ctypes.c_int()
-        library.TF_GetOutputPropertiesListSize(self._properties, node, ctypes.byref(count), self._status)
+        self._library.TF_GetOutputPropertiesListSize(self._properties, node, ctypes.byref(count), self._status)
         if not count.value:
             return []
         if count.value not in self._buffers:
@@ -143,14 +142,14 @@ class ItemShapes:
             addresses = (ctypes.POINTER(_Buffer) * count.value)(*map(ctypes.pointer, each))
             self._buffers[count.value] = each, addresses
         buffers, addresses = self._buffers[count.value]
-        library.TF_GetOutputPropertiesList(self._properties, node, addresses, count.value, self._status)
+        self._library.TF_GetOutputPropertiesList(self._properties, node, addresses, count.value, self._status)
         found = []
         for buffer in buffers:
             if buffer.data:
                 found.append(ctypes.string_at(buffer.data, buffer.length))
                 buffer.data_deallocator(buffer.data, buffer.length)
                 buffer.data = None
-        return found if library.TF_GetCode(self._status) == TF_OK else []
+        return found if self._library.TF_GetCode(self._status) == TF_OK else []
 
     def _parse(self, properties: bytes) -> Shape | None:
         if properties not in self._parsed:
