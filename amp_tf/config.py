@@ -183,15 +183,14 @@ class Settings(TypedDict, total=False):
     report_path: str | None
 
 
-def sources(config: AmpConfig, environ: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+def sources(config: AmpConfig) -> list[dict[str, Any]]:
     """Each setting in force, and where it came from: its default, a variable's name, or the program itself."""
-    environ = os.environ if environ is None else environ
     named: dict[str, list[str]] = {}
     for row in ENV_VARS:
-        if row.field and environ.get(row.name):
+        if row.field and os.environ.get(row.name):
             named.setdefault(row.field, []).append(row.name)
     try:
-        asked = AmpConfig.from_env(environ)
+        asked = AmpConfig.from_env()
     except ConfigError:  # it was valid when the program turned amp_tf on
         asked = AmpConfig()
     found = []
@@ -264,7 +263,7 @@ def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def onednn_setting() -> str:
-    """What the user says of oneDNN to TensorFlow; empty for nothing."""
+    """The user's value of the variable by which TensorFlow uses oneDNN or does not; empty if it is not set."""
     return os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
 
 

@@ -114,7 +114,7 @@ def check_patterns(value: object, *, where: str) -> tuple[str, ...]:
 
 
 def _may_hang(items: Iterable[tuple[Any, Any]]) -> bool:
-    """Whether a parsed pattern repeats something that can match the same letters in several ways: each doubles the time.
+    """Whether a parsed pattern repeats what can match the same letters in several ways: each doubles the time.
 
     There is one way where each repetition begins with a letter that nothing else in it can match: ``(_[0-9]+)*``.
     """

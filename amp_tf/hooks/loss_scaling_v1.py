@@ -6,10 +6,10 @@ base class's (BERT's); such methods are patched when an optimizer of the class i
 its gradients itself is left alone: it mostly passes both calls to another optimizer. Old checkpoints restore into new
 graphs. What loss scaling did in a session is read when it closes, because then its variables are gone.
 
-*Loops* are warned where variables are trained by unscaled gradients. Calls alone count, as for wrapped optimizers: a
-trace that takes gradients of variables, in which nothing called a scaler, marks these variables (the last time counts,
-as in meta-learning); a trace that then writes one of them trains it, and is warned once. A loop that scales its loss by
-hand is warned, too. An eager update is not noticed. The Python functions of the ops that write are wrapped.
+*Loops* that train variables by unscaled gradients lead to one warning. Only calls count, as for wrapped optimizers:
+variables whose gradients are taken in a trace in which no scaler was called are marked (the latest trace decides, as in
+meta-learning), and a trace that then writes one of them trains it without scaling. A loop that scales its loss by hand
+gets the warning, too; an eager update is not noticed. The Python functions of the ops that write are wrapped.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def install(config: AmpConfig) -> None:
 def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
     """The wrapper of this optimizer in the current graph, created at the first request; none if it needs none.
 
-    Nor has a class one that never reaches the base class's method and computes its gradients itself.
+    Nor for a class that never calls the base class's method and computes its gradients itself.
     """
     from amp_tf.loss_scaling import v1
 
@@ -217,7 +217,7 @@ def _read_closed() -> ledger.Status:
 
 def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Records the variables whose gradients are taken in the graph that is being traced."""
-    if not tf.executing_eagerly() and CUSTOM_LOOP not in notices.said:
+    if not tf.executing_eagerly() and CUSTOM_LOOP not in notices.warned:
         with surviving("GradientTape.gradient"):
             sources = args[place] if len(args) > place else kwargs.get("sources", kwargs.get("xs"))
             is_scaled = calls.is_scaled_place()
@@ -230,7 +230,7 @@ def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def _write(write: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Warns once if a variable that gradients train is written where no loss is scaled."""
-    if _unscaled and CUSTOM_LOOP not in notices.said and not tf.executing_eagerly():
+    if _unscaled and CUSTOM_LOOP not in notices.warned and not tf.executing_eagerly():
         with surviving("Variable.assign"):
             written = args[0] if args else kwargs.get("resource", kwargs.get("ref"))
             is_trained = any(_unscaled.get(id(handle)) is handle for handle in _handles(written))

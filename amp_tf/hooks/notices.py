@@ -16,7 +16,7 @@ from amp_tf.errors import AmpError
 from amp_tf.hooks import state
 
 _lock = threading.Lock()
-said: set[str] = set()  #: the keys of the warnings that were printed, or are not to be
+warned: set[str] = set()  #: the keys of the warnings that were printed, or must not be
 
 
 def warn_once(key: str, what: str, *, where: str, fix: str) -> bool:
@@ -25,9 +25,9 @@ def warn_once(key: str, what: str, *, where: str, fix: str) -> bool:
     ``what`` is wrong, and what the user can do (``fix``), are sentences without their full stop.
     """
     with _lock:
-        if key in said:
+        if key in warned:
             return False
-        said.add(key)
+        warned.add(key)
     emit(logging.WARNING, f"{where}: {what}. {fix}.")
     return True
 

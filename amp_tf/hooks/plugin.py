@@ -79,7 +79,7 @@ _here = _Here()
 
 
 class _First(NamedTuple):
-    """A first visit that no second visit has followed yet."""
+    """A first visit that was not followed by a second one yet."""
 
     preserve: frozenset[str]
     nodes: int  #: how many the graph had
@@ -87,16 +87,16 @@ class _First(NamedTuple):
 
 
 class Visits:
-    """The last first visits, by TensorFlow's threads."""
+    """The latest first visits, by TensorFlow's threads."""
 
     def __init__(self) -> None:
         self._firsts: dict[int, _First] = {}
 
     def is_second(self, preserve: frozenset[str], nodes: int | None = None) -> bool:
-        """Whether this thread rewrote this graph, which has casts of ours, when it last visited one.
+        """Whether the last graph that this thread visited, once, was this one, and was rewritten.
 
-        Or else, with the number of its nodes, which other optimizers change, whether it most likely visited this one
-        last: only counts depend on that.
+        With the number of its nodes, which TensorFlow's own optimizers change, whether it most likely was this one,
+        rewritten or not; only counts depend on that.
         """
         first = self._firsts.get(_here.waiting)
         if first is None or preserve != first.preserve:
@@ -126,8 +126,8 @@ def install(config: AmpConfig) -> None:
     from tensorflow.python.framework import func_graph
 
     set_conversion(functools.partial(convert_graph, config=config))
-    _patches.put(structured_function.StructuredFunctionWrapper, "__init__", calling(_announce))
-    _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_first))
+    _patches.put(structured_function.StructuredFunctionWrapper, "__init__", calling(_mark_next_graph))
+    _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_graph))
 
 
 def set_conversion(convert: Convert) -> bool:
@@ -161,8 +161,8 @@ def stop(wait_ms: int = 0) -> None:
 def skipped() -> str:
     """A part of the line at exit: graphs that stayed in float32 because a call that waited for them held Python."""
     count = (sum(shim.skipped for shim in _shims.values()) + 1) // 2  # TensorFlow asks twice for each graph
-    told = "skipped, because the call that ran them held Python's lock meanwhile, as TFLite's converter does"
-    return f"{plural(count, 'graph')} {told}" if count else ""
+    why = "because the call that ran them held Python's lock meanwhile, as TFLite's converter does"
+    return f"{plural(count, 'graph')} skipped, {why}" if count else ""
 
 
 def _register() -> bool:
@@ -172,13 +172,13 @@ def _register() -> bool:
         native.tensorflow_library()  # so that an error shows before the first graph
         shims = {device_type: Shim(device_type) for device_type in DEVICE_TYPES}
     except (OSError, AttributeError) as error:
-        return _step_back(
+        return _stay_idle(
             f"it does not load, so graphs stay in float32 ({error})",
             fix="Install amp-tf again with pip, for this machine and with TensorFlow 2.16 to 2.21",
         )
     missing = [shim for shim in shims.values() if not shim.is_registered]
     if missing and (others := other_graph_plugins()):
-        return _step_back(
+        return _stay_idle(
             f"another graph optimizer plugin is loaded, and TensorFlow takes only one, so amp_tf converts nothing "
             f"({', '.join(others)})",
             fix=f"Uninstall that plugin, or unset {PATH_VAR}, to use amp_tf",
@@ -189,7 +189,7 @@ def _register() -> bool:
             # script that is about to choose its visible ones.
             pywrap_tf_session.TF_LoadPluggableDeviceLibrary(str(shim.path))
         except Exception as error:
-            return _step_back(
+            return _stay_idle(
                 f"this TensorFlow does not take it, so graphs stay in float32 ({error})",
                 fix="Use TensorFlow 2.16 to 2.21, or a newer amp-tf",
             )
@@ -197,7 +197,7 @@ def _register() -> bool:
     return True
 
 
-def _step_back(what: str, *, fix: str) -> bool:
+def _stay_idle(what: str, *, fix: str) -> bool:
     state.note(idle=what)
     notices.warn_once("grappler.idle", what, where=_WHERE, fix=fix)
     return False
@@ -213,14 +213,15 @@ def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item: int, o
             shim.emit(output, new)
     except Exception as error:
         state.count_failure(error)
-        what, where, fix = (
-            f"a graph stays in float32 because amp_tf failed on it ({type(error).__name__}: {str(error).rstrip('.')})",
-            _WHERE,
-            f"Training goes on; please report it, with the files that {LOG_PATH_VAR}=<folder> makes amp_tf write. "
-            f"{DISABLE_VAR}=1 turns amp_tf off",
-        )
         if isinstance(error, ConfigError):
             what, where, fix = f"graphs stay in float32: {error.what}", error.where, error.fix
+        else:
+            why = f"{type(error).__name__}: {str(error).rstrip('.')}"
+            what, where = f"a graph stays in float32 because amp_tf failed on it ({why})", _WHERE
+            fix = (
+                f"Training goes on; please report it, with the files that {LOG_PATH_VAR}=<folder> makes amp_tf write. "
+                f"{DISABLE_VAR}=1 turns amp_tf off"
+            )
         notices.warn_once("grappler.failed", what, where=where, fix=fix)
 
 
@@ -247,7 +248,9 @@ def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, c
     return new
 
 
-def _announce(init: Any, wrapper: Any, /, func: Any, transformation_name: str, *args: Any, **kwargs: Any) -> None:
+def _mark_next_graph(
+    init: Any, wrapper: Any, /, func: Any, transformation_name: str, *args: Any, **kwargs: Any
+) -> None:
     outer = _here.traces_pipeline
     _here.traces_pipeline = transformation_name not in _TRANSFORMATIONS_OF_LOOPS
     try:
@@ -256,7 +259,7 @@ def _announce(init: Any, wrapper: Any, /, func: Any, transformation_name: str, *
         _here.traces_pipeline = outer
 
 
-def _mark_first(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
+def _mark_graph(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
     is_pipeline = _here.traces_pipeline
     _here.traces_pipeline = False  # what the function calls has graphs of its own, and other callers
     init(graph, *args, **kwargs)

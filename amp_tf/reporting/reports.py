@@ -159,7 +159,7 @@ class RewriteReport:
         graphs: the graphs and function bodies, in the order in which they were rewritten.
         summary: of a process, the line that it prints at exit; else empty. It also says what no graph shows: rewrites
             that failed, and why amp_tf is off.
-        facts: what a document says beside its graphs of the process that it was made in, by its keys there.
+        facts: what the document says of the process in which it was made, by its keys there.
         weights: of a SavedModel that was converted with 16-bit weights, which variables those are.
     """
 

@@ -7,7 +7,7 @@ from amp_tf.reporting import reports
 @pytest.fixture(autouse=True)
 def told_anew():
     """What is told once in a process is told anew in each test."""
-    notices.said.clear()
+    notices.warned.clear()
 
 
 @pytest.fixture
