@@ -36,7 +36,7 @@ def decide_together(
 
     ``values`` is a nest: this replica's gradients and what else its step needs. ``take`` is called with the strategy,
     or ``None`` where each replica decides alone, and with ``values``; it may return operations, which a TF1 graph runs
-    with the step. ``skip`` also gets what is nonfinite in any replica, which is all that ``judge`` gets: whether to skip.
+    with the step. ``skip`` also gets what is nonfinite in any replica; ``judge`` gets that alone: whether to skip.
 
     Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """

@@ -85,7 +85,7 @@ def _make(device: str, way: str, precision: str) -> _Made:
     if precision == "float32":
         switch.disable()
     else:
-        notices.said.add(notices.SLOW_FLOAT16)  # the trial measures it
+        notices.warned.add(notices.SLOW_FLOAT16)  # the trial measures it
         settings = {"precision": precision, "target": target, "ignore_performance": True}
         amp = switch.enable(with_settings(AmpConfig(), settings, where="trial"))
     generator = np.random.default_rng(0)
