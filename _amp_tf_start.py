@@ -58,8 +58,8 @@ class AmpTfStart:
                     _start()  # its finder stands behind this one, and is asked next
                 elif not _originals:
                     follow(_start_if_asked_for)
-                    _tell_unknown()
-                    _tell_idle_at_exit()
+                    _warn_of_unknown()
+                    _warn_at_exit_if_idle()
             except Exception as error:
                 _say(error)
         return None
@@ -164,7 +164,7 @@ def _on_tensorflow(name: str) -> None:
     follow(switch.on_change)
 
 
-def _tell_unknown() -> None:
+def _warn_of_unknown() -> None:
     """Warns of names that look misspelt, before anything is trained: one of them may be the switch."""
     known = (*SWITCHES, *SETTINGS, DISABLE, *OF_THE_BUILD)
     odd = (name for name in os.environ if name.startswith(_PREFIXES) and name not in known)
@@ -173,23 +173,23 @@ def _tell_unknown() -> None:
             load_package()
             from amp_tf.hooks import switch
 
-            switch.tell_unknown_variables()
+            switch.warn_of_unknown_variables()
         except ImportError:  # nothing is on, so a package that is gone is not missed
             pass
 
 
-def _tell_idle_at_exit() -> None:
+def _warn_at_exit_if_idle() -> None:
     """Settings without the switch, in a program that does not ask for amp_tf by itself either, are reported at exit."""
     names, process = [name for name in SETTINGS if os.environ.get(name)], os.getpid()
     if not names:
         return
     import atexit
 
-    def tell() -> None:
+    def warn() -> None:
         if os.getpid() == process and "amp_tf.config" not in sys.modules:
             print(f"amp_tf: {', '.join(names)} alone converts nothing: set {SWITCHES[0]}=1, too.", file=sys.stderr)
 
-    atexit.register(tell)
+    atexit.register(warn)
 
 
 def _is_asked_for() -> bool:

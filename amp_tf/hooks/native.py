@@ -75,12 +75,11 @@ def nodes_to_preserve(item: int) -> frozenset[str]:
         library.TF_GetNodesToPreserveListSize(item, ctypes.byref(count), ctypes.byref(size), status)
         check()
         starts, lengths = (ctypes.c_void_p * count.value)(), (ctypes.c_size_t * count.value)()
-        storage = ctypes.create_string_buffer(max(size.value, 1))
+        storage = ctypes.create_string_buffer(max(size.value, 1))  # into which the starts point
         library.TF_GetNodesToPreserveList(item, starts, lengths, count, storage, size, status)
         check()
-        base, text = ctypes.addressof(storage), storage.raw
-        ends = [(start - base, start - base + length) for start, length in zip(starts, lengths, strict=True) if start]
-        return frozenset(text[start:end].decode() for start, end in ends)
+        names = zip(starts, lengths, strict=True)
+        return frozenset(ctypes.string_at(start, length).decode() for start, length in names if start)
     finally:
         library.TF_DeleteStatus(status)
 

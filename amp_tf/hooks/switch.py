@@ -173,7 +173,7 @@ class _Switch:
         off, traced = "" if wanted.graph_rewrite else only_scaling, process_state.traced_functions()
         process_state.note(off=off, traced=traced)
         imports.forget(self._on_import)
-        self._speak_at_exit()
+        self._report_at_exit()
         for trigger in _ALL:
             imports.after_import(trigger, self._on_import)
 
@@ -189,21 +189,21 @@ class _Switch:
             asked, reason = _asked_by_environment()
         except ConfigError as error:
             if str(error) != self.refused:  # reported once while it is the reason for amp_tf being off
-                tell_unknown_variables()
+                warn_of_unknown_variables()
                 notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
             self.turn_off(f"amp_tf is off: {str(error).rstrip('.')}")
             self.refused = str(error)
-            self._speak_at_exit()
+            self._report_at_exit()
             return
         if asked is None and was_asked:
             self.turn_off(reason)
             self.is_off_by_program = not is_disabled()
-            self._speak_at_exit()
+            self._report_at_exit()
         elif asked is not None and (now is None or vars(asked) != vars(now)):
-            tell_unknown_variables()
+            warn_of_unknown_variables()
             self._turn_on([asked])
 
-    def _speak_at_exit(self) -> None:
+    def _report_at_exit(self) -> None:
         if self.exit_pid is None:
             self.exit_pid = os.getpid()
             atexit.register(self._at_exit)
@@ -277,7 +277,7 @@ def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Han
     """
     fix = 'Write amp_tf.enable(precision="bfloat16"), or amp_tf.enable(amp_tf.AmpConfig(precision="bfloat16"))'
     if config is None:
-        tell_unknown_variables()
+        warn_of_unknown_variables()
     base = AmpConfig.from_env() if config is None else check_config(config, where="amp_tf.enable(config)", fix=fix)
     wanted = Handle(with_settings(base, settings, where="amp_tf.enable"), EVERYTHING)
     if is_disabled():
@@ -305,7 +305,7 @@ def is_enabled() -> bool:
     return _switch.active is not None
 
 
-def tell_unknown_variables() -> None:
+def warn_of_unknown_variables() -> None:
     """Warns once of each variable that looks like one of amp_tf's and is not."""
     for name, close in find_unknown_variables():
         fix = f"Write {close}, if that is meant" if close else "docs/variables.md lists the variables"

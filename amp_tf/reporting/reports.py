@@ -318,7 +318,7 @@ class Kept(enum.Enum):
 class StoredVariable:
     """A float32 variable of a model, as the checkpoint has it."""
 
-    name: str  #: where nothing tells it, its key
+    name: str  #: where it is not known, its key
     key: str  #: of its values in the checkpoint
     shape: tuple[int, ...]
     precision: Precision  #: in which it is stored now
