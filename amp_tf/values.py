@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import numbers
 import os
 import re
 import sys
@@ -71,7 +72,7 @@ def check_choice(value: object, valid: tuple[str, ...], *, where: str) -> str:
 
 def check_count(value: object, *, where: str) -> None:
     """Checks that a value is a whole number above zero."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise invalid(value, where, "integers from 1")
 
 

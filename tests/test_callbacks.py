@@ -160,6 +160,10 @@ def test_a_bad_setting_is_refused(settings, text):
         LossScaleMonitor(log_dir=3)
 
 
+def test_a_count_may_be_a_number_of_numpy():
+    assert LossScaleMonitor(every=np.int64(5), max_skips=np.int32(7)).every == 5
+
+
 @pytest.fixture
 def nothing_scaled_yet():
     """Other tests of this process trained models and ran sessions; the line at exit tells of all of them."""
