@@ -41,8 +41,7 @@ LIBRARIES = ("tensorflow", "keras", "tf_keras")
 HOME = os.path.dirname(os.path.abspath(__file__))  # of the package; setup.py writes the checkout's where that is used
 
 _ENVIRON = os._Environ  # programs and tests put a plain dict in the place of os.environ, which cannot be wrapped
-_originals: "dict[str, Callable[..., None]]" = {}  # the methods that were wrapped
-_follower: "Callable[[str], None] | None" = None
+_follower: "Callable[[str], None] | None" = None  # once there is one, the methods are wrapped for good
 _was_asked_for = False  # when Python began: a program that turns it off itself is warned at its end
 
 
@@ -56,7 +55,7 @@ class AmpTfStart:
             try:
                 if _is_asked_for() or (_was_asked_for and not _is_disabled()):
                     _start()  # its finder stands behind this one, and is asked next
-                elif not _originals:
+                elif _follower is None:
                     follow(_start_if_asked_for)
                     _warn_of_unknown()
                     _warn_at_exit_if_idle()
@@ -81,24 +80,14 @@ def follow(follower: "Callable[[str], None]") -> None:
         follower: takes the place of the one before.
     """
     global _follower
-    _follower = follower
-    for method in ("__setitem__", "__delitem__"):
-        if method not in _originals:
+    is_first, _follower = _follower is None, follower
+    if is_first:
+        for method in ("__setitem__", "__delitem__"):
             _wrap(method)
 
 
-def unfollow() -> None:
-    """Takes the wrappers off. Idempotent. A wrapper of somebody else stays, and ours in it only passes on."""
-    global _follower
-    _follower = None
-    for method, original in list(_originals.items()):
-        if getattr(getattr(_ENVIRON, method), "__module__", None) == __name__:
-            setattr(_ENVIRON, method, original)
-            del _originals[method]
-
-
 def _wrap(method: str) -> None:
-    original = _originals[method] = getattr(_ENVIRON, method)
+    original = getattr(_ENVIRON, method)
 
     def changed(self: "os._Environ[str]", name: str, *value: str) -> None:
         original(self, name, *value)

@@ -46,7 +46,6 @@ SWITCH_VARS = (ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR)
 DISABLE_VAR = "AMP_TF_DISABLE"
 ALLREDUCE_VAR = "AMP_TF_ALLREDUCE"
 OPTIMIZER_STATE_VAR = "AMP_TF_OPTIMIZER_STATE"
-WATCHDOG_VAR = "AMP_TF_WATCHDOG"
 WATCHDOG_LOCK = "amp_tf.watchdog.lock"
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 USE_COMPARE = "Use amp-tf compare -- python train.py: each layer's distance from float32 in a step, and what overflows"
@@ -420,7 +419,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
     ),
     EnvVar("AMP_TF_LOCK", "lock", "the lock file of amp-tf tune: what it names stays in float32"),
     EnvVar(
-        WATCHDOG_VAR,
+        "AMP_TF_WATCHDOG",
         "watchdog",
         "fit of Keras and tf_keras repeats a step that fails in 16 bit but not in float32, with the layer at fault in "
         f"float32 from then on; the layer is written to AMP_TF_LOCK's file, or {WATCHDOG_LOCK}",

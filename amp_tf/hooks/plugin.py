@@ -41,7 +41,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from amp_tf.config import DISABLE_VAR, AmpConfig
+from amp_tf.config import DISABLE_VAR, AmpConfig, variable_of
 from amp_tf.errors import ConfigError
 from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.sizes import Shapes
@@ -55,7 +55,6 @@ from amp_tf.rewriting import pipeline
 
 Convert = Callable[[bytes, frozenset[str], Shapes], bytes | None]
 
-LOG_PATH_VAR = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH"
 MARK = "_amp_tf_input_pipeline"  #: an attribute of the ops of a function of tf.data
 _TRANSFORMATIONS_OF_LOOPS = ("reduce()", "Dataset.reduce()", "Dataset.scan()", "Dataset.take_while()")
 _WHERE = "Grappler plugin"
@@ -218,8 +217,9 @@ def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item: int, o
         else:
             why = f"{type(error).__name__}: {str(error).rstrip('.')}"
             what, where = f"a graph stays in float32 because amp_tf failed on it ({why})", _WHERE
+            log_path = variable_of("log_path")
             fix = (
-                f"Training goes on; please report it, with the files that {LOG_PATH_VAR}=<folder> makes amp_tf write. "
+                f"Training goes on; please report it, with the files that {log_path}=<folder> makes amp_tf write. "
                 f"{DISABLE_VAR}=1 turns amp_tf off"
             )
         notices.warn_once("grappler.failed", what, where=where, fix=fix)
