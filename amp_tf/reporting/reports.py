@@ -32,11 +32,6 @@ from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, NodeReport, Produ
 from amp_tf.reporting.text import Layers, plural, render, report_by_layer, why_no_node
 from amp_tf.values import LAYER, check_pattern, dtype_name
 
-MAX_CONVERTED = 250_000  # nodes of the graphs in which something was converted; a node takes about 200 bytes
-MAX_UNTOUCHED = 50_000  # nodes of the others
-BASIS_WEIGHT = 4  # factor for a node whose graph is kept for figures
-GRAPH_WEIGHT = 16  # the memory of a graph's report beside its nodes, in nodes
-
 
 class Nodes(list[NodeReport]):
     """A list of nodes that can be filtered."""
@@ -104,7 +99,7 @@ def _unknown(argument: str, asked: str, known: Sequence[str]) -> ConfigError:
 class Totals:
     """Counts over several graphs."""
 
-    #: graphs and function bodies by the way they came, ``"grappler"`` or ``"xla"``
+    #: graphs and function bodies by the way they came: ``"offline"``, ``"grappler"`` or ``"xla"``
     graphs: dict[str, int] = dataclasses.field(default_factory=dict)
     total: int = 0  #: nodes seen
     converted: int = 0  #: nodes converted
@@ -369,6 +364,12 @@ class Weights:
         return "\n".join(lines)
 
 
+MAX_CONVERTED = 250_000  # nodes of the graphs in which something was converted; a node takes about 200 bytes
+MAX_UNTOUCHED = 50_000  # nodes of the others
+BASIS_WEIGHT = 4  # factor for a node whose graph is kept for figures
+GRAPH_WEIGHT = 16  # the memory of a graph's report beside its nodes, in nodes
+
+
 def _weight(graph: GraphReport) -> int:
     return graph.total * (1 if graph.basis is None else 1 + BASIS_WEIGHT) + GRAPH_WEIGHT
 
@@ -383,9 +384,7 @@ class Ledger:
     def reset(self) -> None:
         """Forgets everything, for notebooks that measure one model after the other."""
         with self._lock:
-            self._converted: collections.deque[tuple[int, GraphReport]] = collections.deque()  # the last, by number
-            self._untouched: collections.deque[tuple[int, GraphReport]] = collections.deque()
-            self._count = 0
+            self._graphs: list[GraphReport] = []  # the last ones
             self._totals = Totals()
 
     def record(self, new: RewriteReport, *, way: str) -> None:
@@ -396,18 +395,18 @@ class Ledger:
         kept = [dataclasses.replace(graph, way=way) for graph in new.graphs if graph.converted or not graph.is_revisit]
         with self._lock:
             for graph in kept:
-                self._count += 1
                 self._totals = self._totals.plus(graph)
-                shelf, most = (self._converted, MAX_CONVERTED) if graph.converted else (self._untouched, MAX_UNTOUCHED)
-                shelf.append((self._count, graph))
-                while len(shelf) > 1 and sum(_weight(kept) for _, kept in shelf) > most:
-                    shelf.popleft()
+                self._graphs.append(graph)
+                most = MAX_CONVERTED if graph.converted else MAX_UNTOUCHED
+                alike = [other for other in self._graphs if bool(other.converted) is bool(graph.converted)]
+                while len(alike) > 1 and sum(map(_weight, alike)) > most:
+                    oldest = alike.pop(0)
+                    self._graphs = [other for other in self._graphs if other is not oldest]
 
     def of_process(self) -> RewriteReport:
         """The graphs that are kept, in the order in which they came."""
         with self._lock:
-            numbered = [*self._converted, *self._untouched]
-        return RewriteReport(tuple(graph for _, graph in sorted(numbered, key=lambda entry: entry[0])))
+            return RewriteReport(tuple(self._graphs))
 
     def totals(self) -> Totals:
         """The counts of all graphs, including those whose reports were dropped."""
