@@ -32,8 +32,6 @@ from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
 _WRAPPERS = "_amp_tf_wrappers"
 # optimizers that the program wrapped itself
 _wrapped_by_hand: weakref.WeakSet[Any] = weakref.WeakSet()
-# the base class's methods as they were; a subclass that overrides one reaches the patched one by super()
-_base_methods: dict[str, Any] = {}
 _WATCHED = "_amp_tf_loss_scales"  # of a graph: its wrappers, each with the steps of the session that made the most
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
 
@@ -61,8 +59,7 @@ def install(config: AmpConfig) -> None:
     for owner, name, make in (
         (session.BaseSession, "close", calling(look_and_close)),
         (v1.train.Optimizer, "__init__", calling(_init)),
-        (v1.train.Optimizer, "compute_gradients", lambda original: _method(original, "compute_gradients")),
-        (v1.train.Optimizer, "apply_gradients", lambda original: _method(original, "apply_gradients")),
+        *((v1.train.Optimizer, name, calling(_call, name)) for name in ("compute_gradients", "apply_gradients")),
         (v1.mixed_precision.MixedPrecisionLossScaleOptimizer, "__init__", calling(_remember_wrapped)),
         (v1.train.Saver, "restore", calling(_restore)),
         (backprop.GradientTape, "gradient", calling(_gradient, 2)),
@@ -108,21 +105,16 @@ def _init(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
         patch_overrides(optimizer)
 
 
-def _method(original: Any, name: str) -> Any:
-    _base_methods[name] = original
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        where = f"tf.compat.v1.train.Optimizer.{name}"
-        wrapper = None
-        with surviving(where):
-            patch_overrides(self)  # it may have been created before this was installed
-            wrapper = wrapper_of(self)
-        if wrapper is None:
-            return original(self, *args, **kwargs)
-        wrapper.delegate_to(_base_methods)
-        return getattr(wrapper, name)(*args, **kwargs)
-
-    return method
+def _call(name: str, original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Replaces a method of the base class, which a subclass that overrides it reaches by super()."""
+    wrapper = None
+    with surviving(f"tf.compat.v1.train.Optimizer.{name}"):
+        patch_overrides(optimizer)  # it may have been created before this was installed
+        wrapper = wrapper_of(optimizer)
+    if wrapper is None:
+        return original(optimizer, *args, **kwargs)
+    wrapper.delegate_to({name: original})
+    return getattr(wrapper, name)(*args, **kwargs)
 
 
 def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -138,7 +130,7 @@ def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any
     def apply(inner: Any, pairs: Any, **_: Any) -> Any:
         return apply_gradients(inner, pairs, *args[1:], **others)
 
-    wrapper.delegate_to({**_base_methods, "apply_gradients": apply})
+    wrapper.delegate_to({"apply_gradients": apply})
     pairs = list(args[0] if args else kwargs["grads_and_vars"])
     try:
         return wrapper.apply_gradients(pairs)
