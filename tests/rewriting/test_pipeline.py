@@ -124,6 +124,12 @@ def test_preserve_names_nodes_of_the_graph_and_not_of_its_functions():
     assert [report.converted for report in result.report.graphs] == [0, 2]
 
 
+def test_the_memory_of_functions_is_weighed_like_that_of_graphs():
+    """Where amp_tf chooses; arguments and results of functions are no NodeDefs."""
+    result = rewrite(graph(CHAIN, function(FUNCTION)), amp_tf.AmpConfig(goal="memory"))
+    assert [report.function for report in result.report.graphs] == ["", "f"]
+
+
 def test_functions_of_the_library_stay_if_the_caller_says_so():
     before = graph(CHAIN, function(FUNCTION))
     result = rewrite(before, functions=False)
