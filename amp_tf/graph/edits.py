@@ -150,10 +150,7 @@ def having(**attributes: Any) -> Any:
     """A NodeDef that has these attributes, and nothing else."""
     from tensorflow.core.framework import node_def_pb2
 
-    node = node_def_pb2.NodeDef()
-    for name, value in attributes.items():
-        node.attr[name].CopyFrom(value)
-    return node
+    return node_def_pb2.NodeDef(attr=attributes)
 
 
 @functools.lru_cache(maxsize=64)

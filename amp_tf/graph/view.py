@@ -49,8 +49,7 @@ class Edges:
 
     def at(self, numbers: npt.NDArray[Any] | slice) -> Edges:
         """Some of the edges."""
-        columns = self.src_node, self.src_port, self.dst_node, self.dst_position, self.src_unit, self.dst_unit
-        return Edges(*(column[numbers] for column in columns))
+        return Edges(*(getattr(self, field.name)[numbers] for field in dataclasses.fields(self)))
 
     def into(self, node: Node) -> Edges:
         """Those that go to a node, in the order of its inputs."""
@@ -308,6 +307,12 @@ class GraphView:
         kinds = np.concatenate([self.kinds, np.zeros(len(edits.new), np.int32)])
         kinds[remade] = np.arange(len(self.of_kind), len(self.of_kind) + len(made))
         ports = Ports([*self.of_kind, *signatures], kinds)
+        is_remade = np.zeros(len(kinds), np.bool_)
+        is_remade[remade] = True
+        of_remade = np.repeat(is_remade, np.diff(ports.base))
+        dtypes = np.empty(len(of_remade), np.int32)
+        dtypes[of_remade] = read_types(made, signatures, repr)
+        dtypes[~of_remade] = np.asarray(self.dtypes)[self.spread(~is_remade[: self.node_count])]
         return GraphView(
             function=self.function,
             names=[*self.names, *(node.name for node in edits.new)],
@@ -318,18 +323,9 @@ class GraphView:
             kinds=kinds,
             of_kind=ports.of_kind,
             base=ports.base,
-            dtypes=self._types_after(ports, remade, read_types(made, signatures, repr)),
+            dtypes=compact(dtypes),
             edges=self._edges_after(edits, ports),
         )
-
-    def _types_after(self, ports: Ports, remade: Sequence[int], types: Sequence[int]) -> array[int]:
-        is_remade = np.zeros(len(ports.kinds), np.bool_)
-        is_remade[remade] = True
-        of_remade = np.repeat(is_remade, np.diff(ports.base))
-        found = np.empty(len(of_remade), np.int32)
-        found[of_remade] = types
-        found[~of_remade] = np.asarray(self.dtypes)[self.spread(~is_remade[: self.node_count])]
-        return compact(found)
 
     def _edges_after(self, edits: Edits, ports: Ports) -> Edges:
         """The data edges once the edits are made; their units are those of the new ports."""

@@ -342,8 +342,7 @@ def store_weights(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozen
 def _function_after(function: Any, body: Body, changes: _Changes) -> Any:
     view = body.view
     edits = _edits(view, changes)
-    gate = Templates().find(GRADIENT_GATE).fixed_signature
-    assert gate is not None
+    gate = Templates().find(GRADIENT_GATE).signature(None)
     gated = {reop.node for reop in edits.reops}
     # Results of functions are read by their names, and a gate's has another one than a cast's.
     rewires = [Rewire(reader, position, node, 0) for node in sorted(gated) for reader, position in view.readers(node)]

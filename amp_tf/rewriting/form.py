@@ -82,8 +82,9 @@ class Job:
         A ``root`` is a function that is not in the library, and calls some of it.
         """
         bodies = find_loop_bodies([*(library.function if library else ()), *([root] if root else ())])
-        settings |= {"loop_bodies": bodies, "lock": config.read_lock() if resolution.target else NO_LOCK}
-        return cls(config, resolution, Templates(library, SUCCESSORS), preserve, **settings)
+        lock = config.read_lock() if resolution.target else NO_LOCK
+        templates = Templates(library, SUCCESSORS)
+        return cls(config, resolution, templates, preserve, loop_bodies=bodies, lock=lock, **settings)
 
     @property
     def converts(self) -> bool:

@@ -98,12 +98,6 @@ class Frames:
     entered: Mapping[int, int]
     around: Sequence[int]
 
-    def with_those_around(self, frame: int) -> Iterable[int]:
-        """A frame and all that it lies in, but not :data:`OUTSIDE`."""
-        while frame != OUTSIDE:
-            yield frame
-            frame = self.around[frame]
-
 
 def find_frames(view: GraphView, links: Links) -> Frames | None:
     """The frames of nodes, by all edges; ``None`` if the loops are broken, or two of them have one name.
@@ -150,7 +144,12 @@ def find_frames(view: GraphView, links: Links) -> Frames | None:
 def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     """The reads that may be done before their loops; none where no product reads what is read in a loop."""
     view = form.view
-    candidates = _reads_behind_enters(view)
+    candidates = {  # float32 variables whose handle comes through an Enter
+        node
+        for node in (view.nodes_with(READ_OPS) if "Enter" in view.ops else ())
+        if view.dtypes[view.base[node] + view.signatures[node].outputs[0]] == datatypes.FLOAT
+        and view.ops[_handle_path(view, node)[-1]] == "Enter"
+    }
     behind = view.edges.dst_node[np.isin(view.edges.src_node, list(candidates))]
     if not any(view.ops[reader] in form.job.products for reader in behind.tolist()):
         return ()
@@ -219,26 +218,14 @@ def _readers(reads: Iterable[LoopRead]) -> frozenset[Reader]:
     return frozenset(reader for read in reads for reader in read.readers)
 
 
-def _reads_behind_enters(view: GraphView) -> set[Node]:
-    """The reads of float32 variables in loops whose handle comes through an Enter."""
-    if "Enter" not in view.ops:
-        return set()
-    return {
-        node
-        for node in view.nodes_with(READ_OPS)
-        if view.dtypes[view.base[node] + view.signatures[node].outputs[0]] == datatypes.FLOAT
-        and view.ops[_handle_path(view, node)[-1]] == "Enter"
-    }
-
-
 class _Search:
     """What the nodes of a graph with loops read, wait for, and run after."""
 
     def __init__(self, form: Form, reads: Collection[Node], controls: Links, frames: Frames) -> None:
         view = self._view = form.view
-        self._reads, self._frames, self._controls = reads, frames, controls
+        self._reads, self._frames = reads, frames
         self._kept = form.obstacles.rule_of
-        self._waiting = Adjacency.of_links(controls, view.node_count).fanouts
+        self._controls = Adjacency.of_links(controls, view.node_count)
         self._loop_switches = {
             node
             for condition in view.nodes_with(table.LOOP_CONDITIONS)
@@ -248,7 +235,9 @@ class _Search:
         self._written: set[int] = set()  # the frames in which something runs, or in a loop inside, that may write
         for node, frame in enumerate(frames.of):
             if frame not in (OUTSIDE, *self._written) and _may_write(view, node, form.job.templates.is_function):
-                self._written.update(frames.with_those_around(frame))
+                while frame != OUTSIDE:
+                    self._written.add(frame)
+                    frame = frames.around[frame]
 
     def movable(self) -> list[LoopRead]:
         """Which reads may be done before their loops."""
@@ -271,13 +260,10 @@ class _Search:
 
     def _awaited(self) -> Mapping[int, set[Node]]:
         """For each loop what its Enters read or wait for, but for what is there at once."""
-        waits: dict[Node, list[Node]] = {}
-        for source, node in self._controls:
-            waits.setdefault(node, []).append(source)
-        found: dict[int, set[Node]] = {}
+        awaited, found = self._controls.fanins, dict[int, set[Node]]()
         for enter, frame in self._frames.entered.items():
-            found.setdefault(frame, set()).update(waits.get(enter, ()), [self._view.inputs(enter)[0][0]])
-        idle = {node for node, op in enumerate(self._view.ops) if op in table.WITHOUT_WAITING and node not in waits}
+            found.setdefault(frame, set()).update(awaited(enter), [self._view.inputs(enter)[0][0]])
+        idle = {node for node in self._view.nodes_with(table.WITHOUT_WAITING) if not awaited(node)}
         return {frame: sources - idle for frame, sources in found.items()}
 
     def _gated(self) -> set[int]:
@@ -307,7 +293,7 @@ class _Search:
                 continue
             data = [reader for reader, _ in self._view.readers(node)]
             ready += [reader for reader in data if self._lets_through(reader, missing)]
-            ready += [reader for reader in self._waiting(node) if view.ops[reader] not in table.CONTROL_FLOW]
+            ready += [reader for reader in self._controls.fanouts(node) if view.ops[reader] not in table.CONTROL_FLOW]
         return found
 
     def _in_branches(self) -> set[int]:
@@ -324,7 +310,7 @@ class _Search:
                 continue
             found.add(node)
             ready += [reader for reader, _ in self._view.readers(node)]
-            ready += self._waiting(node)
+            ready += self._controls.fanouts(node)
         return found
 
     def _lets_through(self, node: Node, missing: dict[int, int]) -> bool:

@@ -46,7 +46,7 @@ from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
 from amp_tf.graph.edits import Edits, NewNode, Rewire
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.reader import RETVAL_OP
-from amp_tf.graph.templates import referenced
+from amp_tf.graph.templates import called
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.outcome import Painting
@@ -182,14 +182,14 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
         links += ((source + start, reader + start) for source, reader in edges.rows("src_unit", "dst_unit"))
         for node in range(view.node_count):
             units = [unit for unit in view.units(node) if is_handle[unit]]
-            called = _called(bodies, view, node)
-            callees = [bodies[name] for name in called if name in bodies]
+            names = called(view.protos[node], bodies) if view.protos[node] is not None else []
+            callees = [bodies[name] for name in names if name in bodies]
             if handles_lists(view.signatures[node]):
                 shown += (unit + start for unit in units if not view.slot(node, unit).is_fixed)  # in another list
                 element, handle = list_units(view, node)
                 if element is not None and handle is not None:
                     elements.append((element + start, handle + start))
-            elif (view.ops[node] in table.HANDING_OVER or view.ops[node] in bodies) and len(callees) == len(called):
+            elif (view.ops[node] in table.HANDING_OVER or view.ops[node] in bodies) and len(callees) == len(names):
                 given, taken = _Body(view, start).ports(node)
                 for callee in callees:
                     links += zip(given[table.HANDING_OVER.get(view.ops[node], 0) :], callee.ends(ARG_OP), strict=False)
@@ -211,21 +211,13 @@ def _that_reach_recursion(bodies: Mapping[str, _Body]) -> set[str]:
     """The functions that call themselves, by way of others too, and those that call one of them."""
     number_of = {name: number for number, name in enumerate(bodies)}
     calls = [
-        (number_of[called], number_of[name])
+        (number_of[callee], number_of[name])
         for name, body in bodies.items()
-        for node in range(body.view.node_count)
-        for called in _called(bodies, body.view, node)
-        if called in bodies
+        for proto in body.view.protos
+        if proto is not None
+        for callee in called(proto, bodies)
+        if callee in bodies
     ]
     callees, callers = np.array(calls, np.int32).reshape(-1, 2).T
     is_free = is_sorted(np.ones(len(bodies), np.bool_), callees, callers)
     return {name for name, is_one in zip(bodies, is_free, strict=True) if not is_one}
-
-
-def _called(bodies: Mapping[str, _Body], view: GraphView, node: Node) -> list[str]:
-    """The functions that a node names; its op is one if it is among those that are known."""
-    proto = view.protos[node]
-    if proto is None:
-        return []
-    op, *named = referenced(proto)
-    return [op, *named] if op in bodies else named
