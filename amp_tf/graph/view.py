@@ -11,7 +11,6 @@ import functools
 import itertools
 from array import array
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -112,8 +111,8 @@ class Ports:
         self.signatures = list(map(of_kind.__getitem__, kinds.tolist()))
         self.of_kind = of_kind
         self.kinds = kinds
-        self._inputs = _Table(list(map(_get_inputs, of_kind)))
-        self._outputs = _Table(list(map(_get_outputs, of_kind)))
+        self._inputs = _Table([signature.inputs for signature in of_kind])
+        self._outputs = _Table([signature.outputs for signature in of_kind])
         self._slots = np.array([len(signature.slots) for signature in of_kind], np.int32)
         self._first_unit = np.zeros(len(kinds) + 1, np.int32)
         np.cumsum(self._slots[kinds], out=self._first_unit[1:])
@@ -180,6 +179,12 @@ class GraphView:
     dtypes: array[int]
     edges: Edges
     argument_attributes: Sequence[Mapping[str, Any]] = ()
+
+    @classmethod
+    def of(cls, ports: Ports, **others: Any) -> GraphView:
+        """The view with what follows from signatures and kinds, and with all other fields."""
+        ops, of_nodes = [signature.op for signature in ports.signatures], ports.signatures
+        return cls(ops=ops, signatures=of_nodes, kinds=ports.kinds, of_kind=ports.of_kind, base=ports.base, **others)
 
     @property
     def node_count(self) -> int:
@@ -313,16 +318,12 @@ class GraphView:
         dtypes = np.empty(len(of_remade), np.int32)
         dtypes[of_remade] = read_types(made, signatures, repr)
         dtypes[~of_remade] = np.asarray(self.dtypes)[self.spread(~is_remade[: self.node_count])]
-        return GraphView(
+        return GraphView.of(
+            ports,
             function=self.function,
             names=[*self.names, *(node.name for node in edits.new)],
-            ops=[signature.op for signature in ports.signatures],
             devices=[*self.devices, *(node.device for node in edits.new)],
             protos=nodes,
-            signatures=ports.signatures,
-            kinds=kinds,
-            of_kind=ports.of_kind,
-            base=ports.base,
             dtypes=compact(dtypes),
             edges=self._edges_after(edits, ports),
         )
@@ -355,7 +356,3 @@ class GraphView:
         no_edges = self.edges.at(np.zeros(0, np.intp))  # a copy; an empty slice would keep the arrays alive
         base = np.asarray(self.base, np.int32)
         return dataclasses.replace(self, protos=[], base=base, edges=no_edges)
-
-
-_get_inputs = attrgetter("inputs")
-_get_outputs = attrgetter("outputs")

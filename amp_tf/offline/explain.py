@@ -1,11 +1,9 @@
 """Explains one node: its precision, the rule, how the decision came about, and what would change it.
 
-Proposals are not guessed: candidates are tried, the narrowest first, by deciding on the graph again under the changed
-configuration, and those that change the node's precision are named. What decides is the rewrite's own step
-(:func:`amp_tf.rewriting.pipeline.decide`), so normalization is folded.
-
-Graphs without shapes are not folded, here as in ``amp-tf rewrite``; a running program's graphs have theirs from
-Grappler.
+Proposals are tried, not guessed: candidates, the narrowest first, are decided by the rewrite's own step
+(:func:`amp_tf.rewriting.pipeline.decide`) under the changed configuration, and those that change the node's precision
+are named. Graphs without shapes are not folded, here as in ``amp-tf rewrite``; a running program's graphs get theirs
+from Grappler.
 """
 
 from __future__ import annotations

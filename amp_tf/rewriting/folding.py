@@ -1,36 +1,36 @@
 """Moves what follows products to where TensorFlow computes it with them: normalization into filters, biases up.
 
-TensorFlow's remapper, which runs after amp_tf once more, computes convolution, bias, a residual sum and the activation
-in one kernel, and a matrix product with a bias and an activation directly behind it.
+TensorFlow's remapper, which runs again after amp_tf, computes convolution, bias, a residual sum and the activation in
+one kernel, and a matrix product with the bias and the activation directly behind it.
 
-*Folding*, for inference. Keras normalizes in inference as ``y * s + b`` with vectors of one value a channel, two passes
-over the activations in float32. Where ``y`` is the result of a convolution that nobody else reads, the scale is
+*Folding*, for inference. Keras normalizes in inference as ``y * s + b`` with vectors of one value a channel: two passes
+over the activations in float32. Where ``y`` is the result of a convolution that nothing else reads, the scale is
 multiplied into the filter instead, ``conv(x, w) * s = conv(x, w * s)``, and the sum becomes a BiasAdd. The
-multiplication node itself moves: it scales the filter, in float32 and once a step. Where a scale is learned the
-gradient reads the convolution's result too, so training graphs are not touched. Where a residual sum stands between
-scale and bias, ``(y * s + z) + b``, which TensorFlow's arithmetic optimizer makes of ``(y * s + b) + z``, the two sums
-change places again.
+multiplication node itself moves: it scales the filter, in float32 and once a step. Training graphs are not touched,
+because the gradient of a learned scale reads the convolution's result too. Where a residual sum stands between scale
+and bias, ``(y * s + z) + b``, which TensorFlow's arithmetic optimizer makes of ``(y * s + b) + z``, the two sums change
+places again.
 
-It pays where two float32 passes over the result cost more than one over the filter; an unknown batch counts as one
+It is faster where two float32 passes over the result cost more than one over the filter; an unknown batch counts as one
 example. Refused: a filter that may be scaled already; a scale that comes from a product, which may be scaled and move
-itself; a depthwise convolution with two sums behind its scale, of which TensorFlow's remapper makes a node without an
+itself; a depthwise convolution with two sums behind its scale, for which TensorFlow's remapper makes a node without an
 op; NCHW. FusedBatchNormV3 of older Keras is left to the remapper. All biases are found before what follows them, so the
 order of nodes does not matter.
 
-*Lifting*. Keras 3 multiplies sequences as one large matrix and adds the bias to what was shaped back. A reshaping that
-keeps the last dimension and a bias along that dimension may change places: each value gets what it got. An exact Gelu
-goes with its bias as an activation does.
+*Lifting*. Keras 3 multiplies sequences as one large matrix, and adds the bias after reshaping the result. A reshaping
+that keeps the last dimension and a bias along that dimension may change places: each value gets the bias that it got.
+An exact Gelu moves with its bias as an activation does.
 
     before:  MatMul → Reshape → BiasAdd → Relu → …
     after:   MatMul → BiasAdd → Relu → Reshape → …
 
-Refused: a bias along another dimension; a last dimension that is unknown. A bias that others read too is lifted without
-its activation.
+Refused: a bias along another dimension; an unknown last dimension. A bias with other readers is lifted without its
+activation.
 
 Both are done only where amp_tf chooses the precision, only in GraphDefs (XLA fuses by itself), and dropped where
-nothing becomes 16 bit; a second rewrite finds nothing to do. What is fused so is free in the cost model and has the
-product's type. Nothing is done without shapes, nor with another reader of a product or a reshaping, control edges,
-preserved nodes, wishes of the user.
+nothing becomes 16 bit; a second rewrite finds nothing to do. Whatever is fused so is free in the cost model and has the
+product's type. Both need shapes, and refuse a product or reshaping with another reader, control edges, preserved nodes
+and what the user's settings name.
 """
 
 from __future__ import annotations

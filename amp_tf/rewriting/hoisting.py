@@ -1,9 +1,8 @@
 """Reads variables once, before a loop that only reads them.
 
 In a loop of graph nodes a weight is read in each iteration: the variable's handle enters the loop, and a ReadVariableOp
-stands inside, and so does the cast to 16 bit behind it. Here the variable is read before the loop, and its value enters
-the loop as one that never changes; Enter is painted like the products that read it, so that the cast comes to stand
-before the loop by itself::
+stands inside, with the cast to 16 bit behind it. Here the variable is read before the loop, and its value enters the
+loop as a constant of it. Enter is painted like the products that read it, so the cast moves before the loop by itself::
 
     w_in = Enter(w) T=resource frame_name='loop' is_constant=true
     read = ReadVariableOp(w_in) ^pivot
@@ -16,23 +15,22 @@ becomes, before the casts::
     read = ReadVariableOp(w_in) ^pivot ^w_in-0-AmpTfHoist
     product = MatMul(y_switch:1, w_in-0-AmpTfHoist)
 
-Of loops in loops a read leaves the innermost alone. The early read gives what the late ones gave:
+Of nested loops, a read leaves only the innermost. The early read gives the same value as the late ones:
 
 - *Nobody writes meanwhile.* One variable may come in by two handles, so nothing that runs in the loop, or in one inside
   it, may be able to write any variable.
-- *What was written before is read.* A loop is reached through its Enters alone, so what a late read came after, some
-  Enter of the loop came after. The early read waits for all that any of them reads or waits for.
-- *What is written afterwards is not read.* The late reads stay and wait for the early one's value, so what waits for
-  them, or for the loop by way of them, waits for it too. In a loop without iterations no late read runs; then the early
-  one may race with a later write, but nobody looks at its value. Of a variable that was never initialized it is an
-  error all the same.
-- *The loop still ends.* A late read runs in iterations that take place; a value that enters a loop is there in all,
-  even in the one after the last. So only such readers get it as run in proper iterations because of something else that
-  they read or wait for. A late read in a branch keeps its readers, because there it may be what decides.
+- *Earlier writes are seen.* A loop is reached through its Enters alone, so whatever a late read came after, some Enter
+  of the loop came after. The early read waits for all that any of them reads or waits for.
+- *Later writes are not seen.* The late reads stay and wait for the early one's value, so what waits for them, or
+  through them for the loop, waits for it too. In a loop without iterations no late read runs; then the early one may
+  race with a later write, but nobody looks at its value. If the variable was never initialized, it is an error all the
+  same.
+- *The loop still ends.* A late read runs only in iterations that take place; a value that enters a loop is there in
+  all, even in the one after the last. So only those readers get it that run in proper iterations because of something
+  else that they read or wait for. A late read in a branch keeps its readers, because there it may be what decides.
 
-Which readers get the value: those that become 16 bit, no others, or they would read rounded weights. That shows when
-the graph is painted. So it is painted with all readers of what products read moved, and once more if not just these
-become 16 bit.
+Only readers that become 16 bit get the value; others would read rounded weights. Which these are shows when the graph
+is painted. So it is painted with all readers of what products read moved, and again if not just these become 16 bit.
 """
 
 from __future__ import annotations

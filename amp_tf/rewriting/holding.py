@@ -1,30 +1,33 @@
 """Holds less where memory counts: nodes and casts wait until their readers need them.
 
 TensorFlow starts a node as soon as it can. *Nodes wait.* Backward nodes that need only forward values are computed in
-the forward pass, and held: of a Gelu an exponential and two products, each as large as its result, although all of them
-come from one tensor that is held as well. Here such nodes wait for what else their first reader reads, the gradient.
+the forward pass, and their results held: of a Gelu an exponential and two products, each as large as its result,
+although all of them come from one tensor that is held as well. Here such nodes wait for the other input of their first
+reader, the gradient.
 
     before:  x → Exp → Mul(grad, …)
     after:   x → Exp → Mul(grad, …), Exp waits for grad
 
-Nodes that are connected wait together or not at all, as it holds less. What is read early and late and is much larger
-than all that it was computed from, such as the factors of a layer normalization, is computed again for its late
-readers. To wait changes no bit, and of what is computed again the type is decided anew. Source of the idea: the choice
-of what is held from forward to backward in AOTAutograd's min-cut partitioner (PyTorch).
+Connected nodes wait together or not at all, whichever holds less. A value that is read early and late and is much
+larger than all that it was computed from, such as the factors of a layer normalization, is computed again for its late
+readers. Waiting changes no bit; the type of a copy is decided anew. Source of the idea: the choice of what is held from
+forward to backward in AOTAutograd's min-cut partitioner (PyTorch).
 
-*Casts wait.* One cast serves all readers, so that the 16-bit copy of each weight is held until the backward pass has
-read it. Here a cast waits for what else its first reader reads, and readers that come much later have one of their own:
+*Casts wait.* One cast serves all readers, so the 16-bit copy of each weight is held until the backward pass has read
+it. Here a cast waits for the other input of its first reader, and readers that come much later have a cast of their
+own:
 
     before:  read → Cast → MatMul, MatMul_grad
     after:   read → Cast → MatMul; read → Cast_1 → MatMul_grad; each Cast waits for the other input of its MatMul
 
-That is done for casts to float32, because what they are made from is smaller, and where that is held in any case: a
-weight, or what is read in its own type as late. Values stay the same to the last bit; a cast more is the price.
+This is done for casts to float32, because their sources are smaller, and where the source is held in any case: a
+weight, or a tensor that is read in its own type as late. Values stay the same to the last bit; the price is one more
+cast.
 
 No ring comes about: what is waited for waits for nothing new, and comes before all that stays and reads what waits, by
-the times of :mod:`amp_tf.graph.sizes`. What stands behind a branch or in a loop is left alone, for one side of it
-may never run. So are ops with a state, what reads TF1's reference variables, which change in place, what is fetched,
-and functions, because what XLA compiles is scheduled by XLA. Dropped where nothing becomes 16 bit.
+the times of :mod:`amp_tf.graph.sizes`. Nodes behind a branch or in a loop are left alone, because one side of it may
+never run. So are ops with a state, readers of TF1's reference variables, which change in place, fetched nodes, and
+functions, because XLA schedules what it compiles. Dropped where nothing becomes 16 bit.
 """
 
 from __future__ import annotations

@@ -1,34 +1,34 @@
-"""What is shared: variables that are read many times, and TensorLists of which only some may hold 16 bit.
+"""Shared values: variables that are read many times, and TensorLists of which only some may be 16 bit.
 
-*A variable is read once* where it is read many times with no write between, as in a layer that is shared or a recurrent
-cell that is unrolled, so that it is cast once.
+*A variable is read once* where it is read many times with no write in between, as in a shared layer or an unrolled
+recurrent cell, so that it is cast once. TensorFlow's pass casts each read (difference "shared-reads").
 
     before:  handle → read, read_1, read_2, each → Cast → MatMul
     after:   handle → read → Cast → MatMul, MatMul_1, MatMul_2
 
-A read that waits for nothing, of a handle that the graph is given, comes before every write that it must not see: what
-TensorFlow orders behind a write waits for it, and in branches and loops the handle comes in by another node. So all
-such reads give the same value. The others stay where they are, for what waits for them. Functions for XLA are left
-alone: XLA makes one cast of equal ones. Difference "shared-reads": TensorFlow's pass casts each read.
+A read that waits for nothing, of a handle that the graph is given, comes before every write that it must not see:
+whatever TensorFlow orders behind a write waits for it, and in branches and loops the handle comes through another node.
+So all such reads give the same value. The other reads stay, for nodes that wait for them. Functions for XLA are left
+alone: XLA merges equal casts.
 
-*Each TensorList gets an op that makes it.* A list is a value: each op that adds to one gives a new one. TensorFlow's
-optimizers make one op of all that make empty lists alike, as those in which a recurrent layer keeps gates, states and
+*Each TensorList gets a maker of its own.* A list is a value: each op that adds to one gives a new one. TensorFlow's
+optimizers merge the ops that make equal empty lists, such as those in which a recurrent layer keeps gates, states and
 inputs for its gradient. All these lists would have one type, float32 as soon as one of them must.
 
     before:  empty → PushBack of gates, empty → PushBack of states
     after:   empty → PushBack of gates, empty-0-AmpTfList → PushBack of states
 
-Lists that become 16 bit, although others of the same op do not, get an op of their own. Only in GraphDefs: functions,
-as they are traced, have an op for each list. Difference "shared-maker": TensorFlow's pass gives all these lists one
-type. Both are dropped where nothing becomes 16 bit, and a second rewrite finds nothing to do.
+Lists that become 16 bit, while others of the same maker do not, get one of their own. Only in GraphDefs: functions, as
+they are traced, have a maker for each list. TensorFlow's pass gives all these lists one type (difference
+"shared-maker"). Both changes are dropped where nothing becomes 16 bit, and a second rewrite finds nothing to do.
 
 *Functions share TensorLists*, as a loop and the loop of its gradient do. Each function is painted by itself, and a list
-that leaves it stays in float32 there. What it holds may be 16 bit all the same where that changes no value: where every
-value that comes out goes into 16 bit alone (the weights and states that the products of a recurrent layer's gradient
-read), it may be rounded before it goes in; where every value is a 16-bit one before it goes in, it comes out as it was.
-A value that goes from one list into another counts as rounded by the other. What some function keeps in float32 by the
-user's wish keeps its list there, and so does a list of which not all users are known: the functions' own caller has it,
-or an op that hands it on in another way than calls, branches and loops do.
+that leaves it stays in float32 there. The list may still be 16 bit where that changes no value: if everything read from
+it is used in 16 bit alone (the weights and states that the products of a recurrent layer's gradient read), it may be
+rounded before it is stored; if everything written to it is 16 bit, nothing is lost. A value that goes from one list
+into another counts as rounded by the other. A list stays in float32 if one of the functions keeps it so by the user's
+wish, or if not all of its users are known: the caller of the root function has it, or an op passes it on in another way
+than calls, branches and loops do.
 """
 
 from __future__ import annotations

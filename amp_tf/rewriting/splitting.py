@@ -1,8 +1,8 @@
-"""Splits what TensorFlow fused: products with what follows, where both together cannot be 16 bit and the product can.
+"""Splits what TensorFlow fused: products with what follows, where the whole cannot be 16 bit and the product can.
 
-TensorFlow's remapper runs before amp_tf looks: MatMul, BiasAdd and Relu are a ``_FusedMatMul`` by then. On CPUs without
-avx512, and in float16 on all, its kernel exists in float32 alone. So the fused product becomes what it was made of, and
-the product is converted as any other.
+TensorFlow's remapper runs before amp_tf. MatMul, BiasAdd and Relu are a ``_FusedMatMul`` by then, whose kernel exists
+in float32 alone on CPUs without avx512, and in float16 on all. So the fused product becomes what it was made of, and
+the product is converted like any other.
 
     before:  dense/Relu = _FusedMatMul(x, w, bias) fused_ops=[BiasAdd, Relu]
     after:   dense/Relu-MatMul-0-AmpTfSplit = MatMul(x, w)
@@ -13,20 +13,20 @@ The last node keeps the fused product's name, for readers, fetches and feeds; th
 user's patterns find them by its name too (:func:`amp_tf.graph.names.whole_of`). TensorFlow's remapper, which runs once
 more, fuses 16-bit products only where it has the kernel.
 
-So it does where the fused kernel has a 16-bit form and its result is needed in float32: for accuracy, such as a bias
-before a logarithm, or because it is fetched. That shows when the graph is painted; products that stay in float32 all
-the same are whole again, as are those that were 16 bit and of which no part becomes float32. Where amp_tf chooses, the
-cost model judges the product as it is once it is split; products whose fused kernel has no 16-bit form are split for
-nodes alone that the user forces. All is dropped where nothing becomes 16 bit. Only in GraphDefs: TensorFlow's remapper
-has seen no FunctionDef. A second rewrite finds nothing to split.
+A fused product that has a 16-bit kernel is split where its result is needed in float32: for accuracy, such as a bias
+before a logarithm, or because it is fetched. Which these are shows when the graph is painted. Products that stay in
+float32 all the same are left whole, as are those that were 16 bit and of which no part becomes float32. Where amp_tf
+chooses, the cost model judges the product as it is once split, and products without a 16-bit fused kernel are split
+only if the user forces the node. All is dropped where nothing becomes 16 bit. Only in GraphDefs: TensorFlow's remapper
+sees no FunctionDef. A second rewrite finds nothing to split.
 
-Chains of functions of one number are split as well, where one of them magnifies or tells fractions: on CPUs TensorFlow
-makes one ``_UnaryOpsComposition`` of Neg and Exp, in which no rule would see the Exp. TensorFlow's next round joins
-again what is left in float32.
+Chains of functions of one number are split as well, where one of them magnifies errors or depends on fractions: on CPUs
+TensorFlow makes one ``_UnaryOpsComposition`` of Neg and Exp, in which no rule would see the Exp. TensorFlow's next
+round joins again what is left in float32.
 
-Refused: nodes that the user keeps in float32 or that are on another device; steps and attributes that
-:mod:`amp_tf.oplists.fusions` has no row for, Gelus among them; an op that the user took off the lists; channels first
-and what else oneDNN alone computes on CPUs, because without it the product would end in an error.
+Refused: nodes that the user keeps in float32 or that are on another device; steps and attributes for which
+:mod:`amp_tf.oplists.fusions` has no row, Gelus among them; an op that the user took off the lists; channels first and
+whatever else only oneDNN computes on CPUs, because without it the product would end in an error.
 """
 
 from __future__ import annotations
