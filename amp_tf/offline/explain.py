@@ -17,7 +17,7 @@ from typing import Any
 
 from amp_tf.config import LIST_NAMES, AmpConfig, variable_of
 from amp_tf.errors import OpListError
-from amp_tf.graph.names import matches, missing_node
+from amp_tf.graph.names import find_followers, matches, missing_node, pattern_for
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.op_names import find_registered
@@ -25,7 +25,6 @@ from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.rewriting.form import Job
-from amp_tf.rewriting.fused_names import find_followers, pattern
 from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
 
 _PATTERN_FIELDS = {Rule.KEPT_BY_NAME: "keep_float32", Rule.FORCED_BY_NAME: "force_f16"}
@@ -158,7 +157,7 @@ def explain(
     list_of: Mapping[str, str] = target.lists.list_of if target else {}
     trail, op, reason = painting.trail(node), view.ops[node], painting.reason(node)
     ops = dict.fromkeys([op, *(view.ops[view.names.index(name)] for name in reversed(trail))])
-    own_pattern = pattern(node_name, find_followers(graph))
+    own_pattern = pattern_for(node_name, find_followers(graph))
     own: dict[str, tuple[str, ...]] = {"keep_float32" if is_f16 else "force_f16": (own_pattern,)}
     protos = graph.node_def if is_function else graph.node
     patterns = getattr(config, _PATTERN_FIELDS[reason.rule]) if reason.rule in _PATTERN_FIELDS else ()

@@ -49,11 +49,6 @@ class Body:
     is_loop_body: bool = False  #: it is the body of a loop, and nothing else
     is_called_once: bool = False  #: a single node calls it, and no object does
 
-    def where(self, node: int) -> str:
-        """The name of a node, with that of its function."""
-        name = self.view.names[node]
-        return f"{self.view.function}/{name}" if self.view.function else name
-
     def input_unit(self, node: int, position: int) -> int:
         """The type of an input."""
         return self.view.base[node] + self.view.signatures[node].inputs[position]
@@ -61,11 +56,6 @@ class Body:
     def output_unit(self, node: int, port: int) -> int:
         """The type of a result."""
         return self.view.base[node] + self.view.signatures[node].outputs[port]
-
-    def passes(self, node: int, position: int) -> bool:
-        """Whether a node gives the values of an input as they are, and nobody fetches them."""
-        is_passing = self.view.ops[node] in _PASSING and position == 0
-        return is_passing and self.view.names[node] not in self.preserved
 
 
 class Change(NamedTuple):
@@ -201,7 +191,8 @@ class _Search:
         self._changes[place].append(Change(body, kind, number))
 
     def _keep(self, place: int, why: Kept, body: Body, node: int) -> None:
-        self._kept.setdefault(place, (why, body.where(node)))
+        function, name = body.view.function, body.view.names[node]
+        self._kept.setdefault(place, (why, f"{function}/{name}" if function else name))
 
     def _handle(self, body: Body, node: int, port: int) -> int | None:
         """The place from which a tensor comes that is a handle; ``None`` for other tensors."""
@@ -241,12 +232,13 @@ class _Search:
                 self._change(handle, body, "cast", reader)
                 continue
             unit = body.input_unit(reader, position)
+            is_passing = op in _PASSING and position == 0 and view.names[reader] not in body.preserved
             is_saved = op in table.CHECKPOINT_WRITES and position >= table.CHECKPOINT_WRITES[op]
             if is_saved or op in table.SHAPE_QUESTIONS:
                 self._change(handle, body, "unit", unit)
             elif op in table.VARIABLE_WRITES and (written := self._handle(body, *view.inputs(reader)[0])) is not None:
                 self._links.append((handle, written))
-            elif body.passes(reader, position) and unit == body.output_unit(reader, 0):
+            elif is_passing and unit == body.output_unit(reader, 0):
                 self._change(handle, body, "unit", unit)
                 self._follow_value(handle, body, reader)
             elif self._stays(body, node, reader):
@@ -295,7 +287,6 @@ _FOR_INFERENCE = (
     "without 16-bit weights. Where this model is a part of one that is trained, call it outside of the GradientTape, "
     "or in tape.stop_recording()"
 )
-_CAST_ATTRIBUTES = ("SrcT", "DstT", "Truncate")
 
 
 def store_weights(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozenset[str]]) -> Weights:
@@ -367,8 +358,8 @@ def _edits(view: GraphView, changes: _Changes) -> Edits:
             units[data_type].add(node)
         elif change.kind == "cast":
             message = _FOR_INFERENCE.format(datatypes.type_name(data_type)).encode()
-            gone = dict.fromkeys(_CAST_ATTRIBUTES)
-            attributes = {**gone, "T": attribute(type=data_type), "message": attribute(s=message)}
+            attributes = dict.fromkeys(("SrcT", "DstT", "Truncate"))
+            attributes |= {"T": attribute(type=data_type), "message": attribute(s=message)}
             reops.append(Reop(node, GRADIENT_GATE, attributes))
         elif change.kind == "initial":
             source = view.inputs(node)[1]

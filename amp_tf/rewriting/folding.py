@@ -36,7 +36,7 @@ and what the user's settings name.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TypeGuard
 
 import numpy as np
@@ -48,6 +48,7 @@ from amp_tf.graph.datatypes import Node, Port
 from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Tensor, attribute, having
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import CostTable
 from amp_tf.oplists.fusions import FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS
@@ -71,6 +72,12 @@ def fold(form: Form) -> Form:
 def _kept(form: Form) -> set[Node]:
     """The nodes that must stay where they are; who waits, and who is waited for, are among them."""
     return {*form.obstacles.rule_of, *form.obstacles.forced}.union(*control_links(form.view))
+
+
+def _may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:
+    """Whether some nodes that give float32 on one device may change together."""
+    types = {view.dtypes[view.base[node] + slot] for node in nodes for slot in view.signatures[node].outputs}
+    return types == {datatypes.FLOAT} and len({view.devices[node] for node in nodes}) == 1 and kept.isdisjoint(nodes)
 
 
 def _then(form: Form, edits: Edits, models: Mapping[Node, Node], folded: Folded) -> Form:
@@ -118,7 +125,11 @@ class _Search:
     def _fold_scale(self, product: Node) -> None:
         """Moves the multiplication of a convolution's result to its filter."""
         scale = self._only_reader(product)
-        if scale is None or self._view.ops[scale] != "Mul" or not self._may_change(product, scale):
+        if (
+            scale is None
+            or self._view.ops[scale] != "Mul"
+            or not _may_change(self._view, self._untouchable, product, scale)
+        ):
             return
         if scale in self._scales.values():
             return  # it multiplies the results of two convolutions, and scales the other one's filter
@@ -208,12 +219,6 @@ class _Search:
         self._new.append(NewNode(self._names.make(stem), "Reshape", device, (tensor, (number, 0)), (), types))
         return number + 1, 0
 
-    def _may_change(self, *nodes: int) -> bool:
-        view = self._view
-        types = {view.dtypes[unit] for node in nodes for unit in view.units(node)}
-        devices = {view.devices[node] for node in nodes}
-        return types == {datatypes.FLOAT} and len(devices) == 1 and self._untouchable.isdisjoint(nodes)
-
     def _has_two_sums_behind(self, node: Node) -> bool:
         """Whether a bias and a residual sum may follow.
 
@@ -226,7 +231,8 @@ class _Search:
         )
 
     def _is_sum(self, node: Node) -> bool:
-        return self._view.ops[node] in table.BIAS_SUMS and len(self._view.inputs(node)) == 2 and self._may_change(node)
+        is_sum = self._view.ops[node] in table.BIAS_SUMS and len(self._view.inputs(node)) == 2
+        return is_sum and _may_change(self._view, self._untouchable, node)
 
     def _other_input(self, node: Node, known: int) -> tuple[int, int]:
         first, second = self._view.inputs(node)
@@ -279,7 +285,12 @@ def lift(form: Form) -> Form:
     models: dict[Node, Node] = {}
     for reshaping, bias in pairs:
         product = product_of[reshaping]
-        if not _may_lift(form, kept, product, reshaping, bias):
+        before, after = (shape_of(form.shapes, view.names[node]) for node in (product, reshaping))
+        if not before or not after or before[-1] != after[-1] or before[-1] <= 0:
+            continue
+        is_alone = all(view.only_reader(node) is not None for node in (product, reshaping))
+        may_change = is_alone and _may_change(view, kept, product, reshaping, bias)
+        if not may_change or not is_channels_last(view.protos[bias]):
             continue
         readers = view.readers(bias)
         is_activation = len(readers) == 1 and view.ops[readers[0][0]] in MATRIX_ACTIVATIONS
@@ -290,16 +301,3 @@ def lift(form: Form) -> Form:
         models.update(dict.fromkeys(followers, product))
     folded = dataclasses.replace(form.folded, lifted=frozenset(models))
     return _then(form, Edits(rewires=tuple(rewires)), models, folded)
-
-
-def _may_lift(form: Form, kept: Collection[Node], product: Node, reshaping: Node, bias: Node) -> bool:
-    view, nodes = form.view, (product, reshaping, bias)
-    before, after = (shape_of(form.shapes, view.names[node]) for node in (product, reshaping))
-    if any(node in kept for node in nodes) or any(view.only_reader(node) is None for node in (product, reshaping)):
-        return False
-    types = {view.dtypes[view.base[node] + slot] for node in nodes for slot in view.signatures[node].outputs}
-    if types != {datatypes.FLOAT} or len({view.devices[node] for node in nodes}) != 1:
-        return False
-    if not before or not after or before[-1] != after[-1] or before[-1] <= 0:
-        return False
-    return is_channels_last(view.protos[bias])

@@ -43,7 +43,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import Links, control_links
+from amp_tf.graph.algorithms import Links, control_links, flood
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait, attribute, having
@@ -97,17 +97,14 @@ class Frames:
     around: Sequence[int]
 
 
-def find_frames(view: GraphView, links: Links) -> Frames | None:
+def find_frames(view: GraphView, neighbours: Adjacency) -> Frames | None:
     """The frames of nodes, by all edges; ``None`` if the loops are broken, or two of them have one name.
 
     A loop of graph nodes is entered by its Enter nodes and left by its Exit nodes, and by nothing else, control inputs
     included; what runs in between is its frame, and frames lie in each other as loops do. Source of the method:
     ``BuildControlFlowInfo`` of core/graph/control_flow.cc (TensorFlow 2.21).
     """
-    neighbours = Adjacency.of_links(links, view.node_count)
-    of = [OUTSIDE] * view.node_count
-    for _, reader in links:
-        of[reader] = _UNKNOWN
+    of: list[int] = np.where(np.diff(neighbours.fanin_start), _UNKNOWN, OUTSIDE).tolist()
     entered: dict[int, int] = {}
     number_of: dict[bytes, int] = {}
     around = [OUTSIDE]
@@ -153,10 +150,11 @@ def find_loop_reads(form: Form) -> Sequence[LoopRead]:
         return ()
     controls = control_links(view)
     links = [*view.edges.rows("src_node", "dst_node"), *controls]
-    frames = find_frames(view, links)
+    neighbours = Adjacency.of_links(links, view.node_count)
+    frames = find_frames(view, neighbours)
     if frames is None:
         return ()
-    reads = _Search(form, candidates, controls, frames).movable()
+    reads = _Search(form, candidates, neighbours, controls, frames).movable()
     # The new edges must not close a ring, whatever else is wrong with a graph.
     edits, _ = _plan(view, reads, _readers(reads))
     ring = find_ring(view.ops, [*links, *edits.links(view.node_count)], view.node_count + len(edits.new))
@@ -219,9 +217,11 @@ def _readers(reads: Iterable[LoopRead]) -> frozenset[Reader]:
 class _Search:
     """What the nodes of a graph with loops read, wait for, and run after."""
 
-    def __init__(self, form: Form, reads: Collection[Node], controls: Links, frames: Frames) -> None:
+    def __init__(
+        self, form: Form, reads: Collection[Node], neighbours: Adjacency, controls: Links, frames: Frames
+    ) -> None:
         view = self._view = form.view
-        self._reads, self._frames = reads, frames
+        self._reads, self._neighbours, self._frames = reads, neighbours, frames
         self._kept = form.obstacles.rule_of
         self._controls = Adjacency.of_links(controls, view.node_count)
         self._loop_switches = {
@@ -296,20 +296,15 @@ class _Search:
 
     def _in_branches(self) -> set[int]:
         """The nodes of loops that may not run in an iteration that takes place."""
-        found = set[int]()
-        ready = []
-        for switch, op in enumerate(self._view.ops):
-            if op == "Switch":
-                port = 0 if switch in self._loop_switches else None
-                ready += [node for node, _ in self._view.readers(switch, port)]
-        while ready:
-            node = ready.pop()
-            if node in found or self._view.ops[node] in table.CONTROL_FLOW - {"Switch"}:
-                continue
-            found.add(node)
-            ready += [reader for reader, _ in self._view.readers(node)]
-            ready += self._controls.fanouts(node)
-        return found
+        view, is_open = self._view, ~self._view.mask_with(table.CONTROL_FLOW - {"Switch"})
+        first = [
+            node
+            for switch in view.nodes_with(("Switch",))
+            for node, _ in view.readers(switch, port=0 if switch in self._loop_switches else None)
+            if is_open[node]
+        ]
+        ways = [(self._neighbours.fanout_start, self._neighbours.fanout)]
+        return {*first, *flood(first, bytearray(is_open), ways)}
 
     def _lets_through(self, node: Node, missing: dict[int, int]) -> bool:
         """Whether a node runs in proper iterations alone if one more of its inputs does; a Merge needs that of all."""

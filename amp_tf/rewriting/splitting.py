@@ -180,9 +180,10 @@ def _is_wide_bias(form: Form, part: _Part) -> bool:
 
 def _with_parts(form: Form, chains: Mapping[Node, Sequence[_Part]]) -> Form:
     """The form with fused nodes split into their parts; each of these has the shape of the product."""
+    if not chains:
+        return form
     view = form.view
-    fresh = FreshNames(view.names if chains else (), SPLIT_SUFFIX)
-    number_of = {name: number for number, name in enumerate(view.names)} if chains else {}
+    fresh, number_of = FreshNames(view.names, SPLIT_SUFFIX), {name: node for node, name in enumerate(view.names)}
     reops: list[Reop] = []
     new: list[NewNode] = []
     shapes: dict[str, Sequence[Shape | None]] = {}
