@@ -74,13 +74,6 @@ class Signature:
     has_refs: bool
     holds_functions: bool
 
-    def slot_of(self, attr: str) -> int | None:
-        """Position of the slot of a single type attribute, ``None`` where the op has none of that name."""
-        for position, slot in enumerate(self.slots):
-            if slot.attr == attr and slot.index < 0:
-                return position
-        return None
-
 
 class Template:
     """Makes the :class:`Signature` of each node of one op from the op's definition."""
@@ -157,7 +150,7 @@ def fixed_slot(op: str, data_type: int) -> Slot:
         GraphError: the definition names no type, or a reference type (references are marked by ``is_ref`` instead); the
             reader adds the place.
     """
-    if data_type == datatypes.INVALID or data_type != datatypes.base_type(data_type):
+    if data_type == datatypes.INVALID or data_type > datatypes.LAST_BASE:
         what = f"an argument or result of {op} has type {datatypes.type_name(data_type)}, which none can have"
         raise GraphError(what, fix=_EXPORT_AGAIN)
     return Slot("", -1, data_type, frozenset({data_type}))

@@ -32,7 +32,6 @@ _NAME_A_TARGET = (
     "Nothing is converted here unless it is named. Explain it with --precision float16 --target gpu, as a GPU would "
     "run it, or with --precision bfloat16, as this CPU would."
 )
-_SCOPES = (Rule.KEPT_BY_SCOPE, Rule.FORCED_BY_SCOPE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +91,7 @@ class Explanation:
             ]
         if self.reason.rule is Rule.KEPT_BY_LOCK:
             return [f"Take it out of the lock file ({variable_of('lock')})"]
-        if self.reason.rule in _SCOPES:
+        if self.reason.rule in (Rule.KEPT_BY_SCOPE, Rule.FORCED_BY_SCOPE):
             return ["Take it out of the amp_tf.scope in which the model's code makes it"]
         lines = []
         if self.own_change:

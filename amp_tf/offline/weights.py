@@ -31,7 +31,6 @@ from amp_tf.graph.view import GraphView
 from amp_tf.graph.wire import SerializedGraph, parse_graph
 from amp_tf.offline.reading import Checkpoint
 from amp_tf.oplists import table
-from amp_tf.oplists.table import GRADIENT_GATE
 from amp_tf.precision import Precision
 from amp_tf.reporting.schema import Kept, StoredVariable, Weights
 
@@ -103,8 +102,8 @@ class _Search:
             named = view.protos[node].attr.get("shared_name")
             shared = (named.s if named else b"") or view.names[node].encode()
             self._links.append((self._node(body, node), self._place(body.meta, "shared", shared)))
-            unit = view.base[node] + (view.signatures[node].slot_of("dtype") or 0)
-            self._change(self._node(body, node), body, "unit", unit)
+            held = next(unit for unit in view.units(node) if view.slot(node, unit).attr == "dtype")
+            self._change(self._node(body, node), body, "unit", held)
         for source, port, node, position in view.edges.rows("src_node", "src_port", "dst_node", "dst_position"):
             handle = self._handle(body, source, port)
             if handle is None:
@@ -333,7 +332,7 @@ def store_weights(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozen
 def _function_after(function: Any, body: Body, changes: _Changes) -> Any:
     view = body.view
     edits = _edits(view, changes)
-    gate = Templates().find(GRADIENT_GATE).signature(None)
+    gate = Templates().find(table.GRADIENT_GATE).signature(None)
     gated = {reop.node for reop in edits.reops}
     # Results of functions are read by their names, and a gate's has another one than a cast's.
     rewires = [Rewire(reader, position, node, 0) for node in sorted(gated) for reader, position in view.readers(node)]
@@ -360,7 +359,7 @@ def _edits(view: GraphView, changes: _Changes) -> Edits:
             message = _FOR_INFERENCE.format(datatypes.type_name(data_type)).encode()
             attributes = dict.fromkeys(("SrcT", "DstT", "Truncate"))
             attributes |= {"T": attribute(type=data_type), "message": attribute(s=message)}
-            reops.append(Reop(node, GRADIENT_GATE, attributes))
+            reops.append(Reop(node, table.GRADIENT_GATE, attributes))
         elif change.kind == "initial":
             source = view.inputs(node)[1]
             name = fresh.make(view.names[node])

@@ -52,7 +52,6 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import CostTable
 from amp_tf.oplists.fusions import FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS
-from amp_tf.oplists.table import BIASES, SCALABLE
 from amp_tf.painting.eligibility import Folded
 from amp_tf.painting.kernels import find_gelus
 from amp_tf.rewriting.form import Form
@@ -63,7 +62,7 @@ SUFFIX = "AmpTfFold"  #: ends the names of new nodes
 def fold(form: Form) -> Form:
     """Folds all batch normalization for which it is right and pays."""
     view = form.view
-    readers = view.edges.dst_node[view.mask_with(SCALABLE)[view.edges.src_node]]
+    readers = view.edges.dst_node[view.mask_with(table.SCALABLE)[view.edges.src_node]]
     if not view.mask_with(("Mul",))[readers].any():
         return form
     return _Search(form).folded()
@@ -109,7 +108,7 @@ class _Search:
     def folded(self) -> Form:
         """The form with all moves: of scales, then of biases, then of what follows these."""
         for product, op in enumerate(self._view.ops):
-            if op in SCALABLE:
+            if op in table.SCALABLE:
                 self._fold_scale(product)
         for product in self._scales:
             self._fold_bias(product)
@@ -133,7 +132,7 @@ class _Search:
             return
         if scale in self._scales.values():
             return  # it multiplies the results of two convolutions, and scales the other one's filter
-        is_depthwise = SCALABLE[self._view.ops[product]]
+        is_depthwise = table.SCALABLE[self._view.ops[product]]
         if is_depthwise and self._has_two_sums_behind(scale):
             return
         kernel = self._view.inputs(product)[1]
@@ -148,7 +147,7 @@ class _Search:
             return
         if not _pays(result, filter_shape, self._form.job.resolution.costs):
             return
-        if any(self._view.ops[source] in SCALABLE for source, _ in self._view.inputs(vector[0])):
+        if any(self._view.ops[source] in table.SCALABLE for source, _ in self._view.inputs(vector[0])):
             return  # perhaps a scaled result too, which moves away
         if is_depthwise:
             vector = self._reshaped(vector, filter_shape[2:], scale)
@@ -272,7 +271,7 @@ def _pays(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
 def lift(form: Form) -> Form:
     """Lifts all biases for which it is right."""
     view, edges = form.view, form.view.edges
-    is_product, is_reshaping, is_bias = map(view.mask_with, (table.MATRIX_PRODUCT, table.RESHAPING, BIASES))
+    is_product, is_reshaping, is_bias = map(view.mask_with, (table.MATRIX_PRODUCT, table.RESHAPING, table.BIASES))
     first = edges.dst_position == 0
     behind = edges.at(first & is_product[edges.src_node] & is_reshaping[edges.dst_node])
     product_of = {reshaping: product for product, reshaping in behind.rows("src_node", "dst_node")}

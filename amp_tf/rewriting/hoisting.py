@@ -51,7 +51,6 @@ from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
 from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
-from amp_tf.oplists.table import READ_OPS
 from amp_tf.rewriting.form import Form
 
 Reader = tuple[Node, int]  #: a node and the number of its data input
@@ -141,7 +140,7 @@ def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     view = form.view
     candidates = {  # float32 variables whose handle comes through an Enter
         node
-        for node in (view.nodes_with(READ_OPS) if "Enter" in view.ops else ())
+        for node in (view.nodes_with(table.READ_OPS) if "Enter" in view.ops else ())
         if view.dtypes[view.base[node] + view.signatures[node].outputs[0]] == datatypes.FLOAT
         and view.ops[_handle_path(view, node)[-1]] == "Enter"
     }

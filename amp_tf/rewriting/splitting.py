@@ -43,16 +43,8 @@ from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute, having
 from amp_tf.graph.names import SPLIT_SUFFIX, FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.graph.view import GraphView
+from amp_tf.oplists import fusions
 from amp_tf.oplists.cost_tables import CHANNELS_FIRST_LAYOUTS
-from amp_tf.oplists.fusions import (
-    COMPOSITIONS,
-    FILTER_LAYOUT,
-    HOLDING_MORE,
-    SPLIT_PRODUCTS,
-    SPLIT_STEPS,
-    WIDE_BIAS,
-    Step,
-)
 from amp_tf.oplists.table import ABSOLUTE, ALLOW, BIASES, CONSTANTS, FUSED_PRODUCTS, MAGNIFYING, NORMALIZING
 from amp_tf.oplists.targets import CPU_DEVICE
 from amp_tf.painting.eligibility import SCOPE_ATTR
@@ -97,9 +89,9 @@ def split_in_float32(form: Form) -> Form:
 def _compositions(view: GraphView) -> dict[Node, Sequence[_Part]]:
     """The functions in each chain of float32 of which one shows roundings at full size."""
     found: dict[Node, Sequence[_Part]] = {}
-    for node in view.nodes_with(COMPOSITIONS):
+    for node in view.nodes_with(fusions.COMPOSITIONS):
         proto = view.protos[node]
-        steps = [Step(name.decode()) for name in proto.attr["op_names"].list.s]
+        steps = [fusions.Step(name.decode()) for name in proto.attr["op_names"].list.s]
         if proto.attr["T"].type == datatypes.FLOAT and any(step.op in MAGNIFYING | ABSOLUTE for step in steps):
             given = view.inputs(node)
             found[node] = [_Part(step, given if step is steps[0] else ()) for step in steps]
@@ -108,7 +100,7 @@ def _compositions(view: GraphView) -> dict[Node, Sequence[_Part]]:
 
 def _stuck_products(form: Form) -> dict[Node, Sequence[_Part]]:
     """The parts of the fused products that cannot be 16 bit although their products can, by the lists as they are."""
-    target, candidates = form.job.resolution.target, form.view.nodes_with(SPLIT_PRODUCTS)
+    target, candidates = form.job.resolution.target, form.view.nodes_with(fusions.SPLIT_PRODUCTS)
     if target is None or target.device_type != CPU_DEVICE or not candidates:
         return {}
     list_of = target.lists.list_of
@@ -120,7 +112,7 @@ def _stuck_products(form: Form) -> dict[Node, Sequence[_Part]]:
         if op in FUSED_PRODUCTS and op not in target.without_kernel:
             continue
         own_list = ALLOW if op in FUSED_PRODUCTS else None
-        is_listed = list_of.get(SPLIT_PRODUCTS[op].op) == ALLOW and list_of.get(op) == own_list
+        is_listed = list_of.get(fusions.SPLIT_PRODUCTS[op].op) == ALLOW and list_of.get(op) == own_list
         if (is_forced or is_listed) and (parts := _parts(form, node)):
             found[node] = parts
     return found
@@ -129,39 +121,39 @@ def _stuck_products(form: Form) -> dict[Node, Sequence[_Part]]:
 class _Part(NamedTuple):
     """A node that a fused product is split into; it reads its inputs beside the result of the part before."""
 
-    step: Step
+    step: fusions.Step
     inputs: Sequence[Tensor]
 
 
 def _parts(form: Form, node: Node) -> list[_Part]:
     """The parts of a fused product, none where something about it is not known."""
     view, proto = form.view, form.view.protos[node]
-    product = SPLIT_PRODUCTS[view.ops[node]]
+    product = fusions.SPLIT_PRODUCTS[view.ops[node]]
     types = {view.dtypes[unit] for unit in view.units(node) if not view.slot(node, unit).is_fixed}
     if types != {datatypes.FLOAT} or not _runs_alone(proto, product):
         return []
     names = [name.decode() for name in value_of(proto, "fused_ops").list.s]
-    if not names or any(name not in SPLIT_STEPS for name in names):
+    if not names or any(name not in fusions.SPLIT_STEPS for name in names):
         return []
-    steps = [product, *map(SPLIT_STEPS.__getitem__, names)]
+    steps = [product, *map(fusions.SPLIT_STEPS.__getitem__, names)]
     inputs = view.inputs(node)
     taken = [_OF_PRODUCTS, *(step.arguments for step in steps[1:])]
     if sum(taken) != len(inputs):
         return []
     left = iter(inputs)
     parts = [_Part(step, [next(left) for _ in range(count)]) for step, count in zip(steps, taken, strict=True)]
-    return [part._replace(step=WIDE_BIAS) if _is_wide_bias(form, part) else part for part in parts]
+    return [part._replace(step=fusions.WIDE_BIAS) if _is_wide_bias(form, part) else part for part in parts]
 
 
-def _runs_alone(proto: Any, product: Step) -> bool:
+def _runs_alone(proto: Any, product: fusions.Step) -> bool:
     """Whether a fused product holds nothing but what its steps say, and has a product that runs without oneDNN."""
     if _KERNEL_LABEL in proto.attr or value_of(proto, "data_format").s in CHANNELS_FIRST_LAYOUTS:
         return False
-    if value_of(proto, "filter_format").s not in (b"", FILTER_LAYOUT):
+    if value_of(proto, "filter_format").s not in (b"", fusions.FILTER_LAYOUT):
         return False
     if any(size != 1 for name in product.all_ones for size in value_of(proto, name).list.i):
         return False
-    return not any((more := value_of(proto, name)).i or more.list.i for name in HOLDING_MORE)
+    return not any((more := value_of(proto, name)).i or more.list.i for name in fusions.HOLDING_MORE)
 
 
 def _is_wide_bias(form: Form, part: _Part) -> bool:
@@ -204,7 +196,7 @@ def _with_parts(form: Form, chains: Mapping[Node, Sequence[_Part]]) -> Form:
     return form.then(Edits(tuple(reops), new=tuple(new)), shapes)
 
 
-def _attributes(step: Step, proto: Any) -> dict[str, Any]:
+def _attributes(step: fusions.Step, proto: Any) -> dict[str, Any]:
     found = {name: proto.attr[source] for name, source in step.attributes.items() if source in proto.attr}
     if SCOPE_ATTR in proto.attr:
         found[SCOPE_ATTR] = proto.attr[SCOPE_ATTR]
