@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from amp_tf.graph.datatypes import Indices, Mask, Node, Port
 
 Tensor = tuple[int, int]  #: a node and one of its output ports
+Reader = tuple[int, int]  #: a node and one of its data inputs
 
 
 class Retype(NamedTuple):

@@ -198,27 +198,17 @@ def _holds(names: Sequence[str], tests: Sequence[Callable[[str], object]]) -> bo
     )
 
 
-def tell_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
+def describe_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
     """Patterns that matched no node, in a row; one for a layer with the closest layer's path."""
-    found = list(patterns)
-    paths = list(_paths(names)) if any(map(is_layer_pattern, found)) else []
-    told = []
-    for pattern in found:
+    patterns, paths, found = list(patterns), recorded.paths(), []
+    if not paths and any(map(is_layer_pattern, patterns)):
+        around = [scopes(f"{scope}/") for scope in dict.fromkeys(name.rpartition("/")[0] for name in names)]
+        paths = ["/".join(parts[:end]) for parts in around for end in range(1, len(parts) + 1)]
+    for pattern in patterns:
         path = "/".join(layer_components(pattern)) if is_layer_pattern(pattern) else ""
         close = difflib.get_close_matches(path, paths, n=1, cutoff=_CLOSE) if path else ()
-        told.append(f"{pattern} (the closest layer is {close[0]})" if close else pattern)
-    return ", ".join(told)
-
-
-def _paths(names: Iterable[str]) -> Iterator[str]:
-    """The layers' paths as far as they are known: what was recorded, else all scopes."""
-    if paths := recorded.paths():
-        yield from paths
-        return
-    for scope in dict.fromkeys(name.rpartition("/")[0] for name in names):
-        parts = scopes(f"{scope}/")
-        for end in range(1, len(parts) + 1):
-            yield "/".join(parts[:end])
+        found.append(f"{pattern} (the closest layer is {close[0]})" if close else pattern)
+    return ", ".join(found)
 
 
 CAST_SUFFIX = "AutoMixedPrecision"  #: ends the name of every cast that a rewrite inserts, as in TensorFlow's own pass

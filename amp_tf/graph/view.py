@@ -19,7 +19,7 @@ import numpy.typing as npt
 from amp_tf.graph.attributes import ARG_OP, CAPTURED, CONST_OP, USER_NAME, floats, read_signatures, read_types
 from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.editor import EditedNodes
-from amp_tf.graph.edits import Edits, NewNode, Retype, Tensor, having
+from amp_tf.graph.edits import Edits, NewNode, Reader, Retype, Tensor, having
 from amp_tf.graph.templates import Signature, Slot, Templates
 from amp_tf.graph.wire import Nodes
 
@@ -238,8 +238,8 @@ class GraphView:
         starts, tensors = self._inward
         return tensors[starts[node] : starts[node + 1]]
 
-    def readers(self, node: Node, port: Port | None = None) -> list[tuple[Node, int]]:
-        """The data inputs that read a node's results, or those of one port: (node, number of the input)."""
+    def readers(self, node: Node, port: Port | None = None) -> list[Reader]:
+        """The data inputs that read a node's results, or those of one port."""
         starts, readers, ports = self._outward
         found = slice(starts[node], starts[node + 1])
         if port is None:
@@ -262,7 +262,7 @@ class GraphView:
         return starts.tolist(), list(self.edges.rows("src_node", "src_port"))
 
     @functools.cached_property
-    def _outward(self) -> tuple[list[int], list[tuple[Node, int]], list[Port]]:
+    def _outward(self) -> tuple[list[int], list[Reader], list[Port]]:
         edges = self.edges.at(np.argsort(self.edges.src_node, kind="stable"))
         starts = np.searchsorted(edges.src_node, np.arange(self.node_count + 1, dtype=np.int32))
         return starts.tolist(), list(edges.rows("dst_node", "dst_position")), edges.src_port.tolist()

@@ -84,7 +84,7 @@ def _bodies(number: int, meta: Any, preserved: Container[str]) -> list[Body]:
     return found
 
 
-class _Search:
+class _VariableSearch:
     """Finds variables, and what reads and writes them, in bodies by the number of their MetaGraph and name."""
 
     def __init__(self, bodies: Mapping[tuple[int, str], Body]) -> None:
@@ -299,7 +299,7 @@ def store_weights(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozen
     a bug of amp_tf.
     """
     found = [body for number, each in enumerate(preserved) for body in _bodies(number, model.meta_graphs[number], each)]
-    search = _Search({(body.meta, body.view.function): body for body in found})
+    search = _VariableSearch({(body.meta, body.view.function): body for body in found})
     for body in found:
         search.follow_handles(body)
     for number, meta in enumerate(model.meta_graphs):

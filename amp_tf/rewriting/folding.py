@@ -65,7 +65,7 @@ def fold(form: Form) -> Form:
     readers = view.edges.dst_node[view.mask_with(table.SCALABLE)[view.edges.src_node]]
     if not view.mask_with(("Mul",))[readers].any():
         return form
-    return _Search(form).folded()
+    return _FoldSearch(form).folded()
 
 
 def _kept(form: Form) -> set[Node]:
@@ -91,7 +91,7 @@ def _then(form: Form, edits: Edits, models: Mapping[Node, Node], folded: Folded)
     return form.then(dataclasses.replace(edits, reops=(*edits.reops, *reops)), shapes, folded)
 
 
-class _Search:
+class _FoldSearch:
     """Goes over the graph and collects the moves. Methods return nothing and do nothing where something is amiss."""
 
     def __init__(self, form: Form) -> None:

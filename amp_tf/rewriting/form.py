@@ -15,7 +15,7 @@ import numpy as np
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Unit
-from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Rewire, attribute
+from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reader, Reop, Rewire, attribute
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
 from amp_tf.graph.sizes import AttributeShapes, Shape, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
@@ -223,7 +223,7 @@ def plan_edits(painting: Painting) -> Edits:
     casts: list[NewNode] = []
     for number, (cast, readers) in enumerate(plan_casts(view, painting.dtypes_after()), view.node_count):
         casts.append(cast)
-        rewires += [Rewire(node, position, number, 0) for node, position in readers]
+        rewires += [Rewire(*reader, number, 0) for reader in readers]
     reops: list[Reop] = []
     for node in painting.converted_nodes():
         signature = view.signatures[node]
@@ -238,14 +238,14 @@ def plan_edits(painting: Painting) -> Edits:
     )
 
 
-def plan_casts(view: GraphView, after: Indices) -> Iterator[tuple[NewNode, Sequence[tuple[int, int]]]]:
-    """The casts, each with (node, number of its data input) of all readers that need the other type."""
+def plan_casts(view: GraphView, after: Indices) -> Iterator[tuple[NewNode, Sequence[Reader]]]:
+    """The casts, each with all readers that need the other type."""
     edges = view.edges
     source_types, wanted_types = after[edges.src_unit], after[edges.dst_unit]
     meeting = np.flatnonzero(source_types != wanted_types)
     edges = edges.at(meeting)
     keys = edges.src_node, edges.src_port, source_types[meeting], wanted_types[meeting]
-    readers: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
+    readers: dict[tuple[int, ...], list[Reader]] = {}
     for *key, reader in zip(*(column.tolist() for column in keys), edges.rows("dst_node", "dst_position"), strict=True):
         readers.setdefault(tuple(key), []).append(reader)
     names = FreshNames(view.names if readers else (), CAST_SUFFIX)

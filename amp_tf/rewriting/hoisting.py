@@ -46,14 +46,13 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import Links, control_links, flood
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
-from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait, attribute, having
+from amp_tf.graph.edits import Edits, NewNode, Reader, Rewire, Wait, attribute, having
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
 from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 from amp_tf.rewriting.form import Form
 
-Reader = tuple[Node, int]  #: a node and the number of its data input
 OUTSIDE = 0  #: the number of what is in no loop
 _UNKNOWN = -1
 _OF_A_LOOP = ("frame_name", "is_constant", "parallel_iterations")  # what the Enters of a loop say of it
@@ -153,7 +152,7 @@ def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     frames = find_frames(view, neighbours)
     if frames is None:
         return ()
-    reads = _Search(form, candidates, neighbours, controls, frames).movable()
+    reads = _LoopSearch(form, candidates, neighbours, controls, frames).movable()
     # The new edges must not close a ring, whatever else is wrong with a graph.
     edits, _ = _plan(view, reads, _readers(reads))
     ring = find_ring(view.ops, [*links, *edits.links(view.node_count)], view.node_count + len(edits.new))
@@ -184,14 +183,10 @@ def _plan(view: GraphView, reads: Sequence[LoopRead], wanted: Collection[Reader]
             carried[enter] = source[0] + 1
             new += early, value
             models |= dict.fromkeys((early.name, value.name), read.node)
-    edits = Edits(
-        rewires=tuple(
-            Rewire(*reader, carried[read.entry], 0) for read in reads for reader in read.readers if reader in wanted
-        ),
-        waits=tuple(Wait(read.node, carried[read.entry]) for read in reads),
-        new=tuple(new),
-    )
-    return edits, models
+    moved = [(read, reader) for read in reads for reader in read.readers if reader in wanted]
+    rewires = tuple(Rewire(*reader, carried[read.entry], 0) for read, reader in moved)
+    waits = tuple(Wait(read.node, carried[read.entry]) for read in reads)
+    return Edits(rewires=rewires, waits=waits, new=tuple(new)), models
 
 
 class LoopRead(NamedTuple):
@@ -213,7 +208,7 @@ def _readers(reads: Iterable[LoopRead]) -> frozenset[Reader]:
     return frozenset(reader for read in reads for reader in read.readers)
 
 
-class _Search:
+class _LoopSearch:
     """What the nodes of a graph with loops read, wait for, and run after."""
 
     def __init__(

@@ -43,7 +43,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import connected, control_links, is_sorted
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
-from amp_tf.graph.edits import Edits, NewNode, Rewire
+from amp_tf.graph.edits import Edits, NewNode, Reader, Rewire
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.templates import called
@@ -56,8 +56,6 @@ from amp_tf.rewriting.form import Form
 LIST_SUFFIX = "AmpTfList"  #: ends the names of new makers of lists
 _PASSING = frozenset({*table.UNCHANGED, *table.IDENTITIES, ARG_OP, RETVAL_OP})
 _NO_LIST = -1
-
-_Reader = tuple[Node, int]  # a node and the number of its data input
 
 
 def share_reads(form: Form) -> Form:
@@ -74,16 +72,13 @@ def share_reads(form: Form) -> Form:
             alike.setdefault((source, port, view.devices[node]), []).append(node)
     # Those that wait for something are left aside.
     groups = ([node for node in nodes if len(view.protos[node].input) == 1] for nodes in alike.values() if nodes[1:])
-    return form.then(
-        Edits(
-            rewires=tuple(
-                Rewire(reader, position, first, 0)
-                for first, *others in filter(None, groups)
-                for node in others
-                for reader, position in view.readers(node)
-            )
-        )
+    rewires = (
+        Rewire(*reader, first, 0)
+        for first, *others in filter(None, groups)
+        for node in others
+        for reader in view.readers(node)
     )
+    return form.then(Edits(rewires=tuple(rewires)))
 
 
 def part_lists(form: Form) -> Form:
@@ -102,7 +97,7 @@ def part_lists(form: Form) -> Form:
     return _with_own_makers(form, [reader for maker, reader in enumerate(readers, view.node_count) if maker in narrow])
 
 
-def _with_own_makers(form: Form, readers: Sequence[_Reader]) -> Form:
+def _with_own_makers(form: Form, readers: Sequence[Reader]) -> Form:
     view, waits = form.view, control_links(form.view)
     name = FreshNames(view.names, LIST_SUFFIX)
     new: list[NewNode] = []

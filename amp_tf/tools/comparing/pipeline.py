@@ -11,7 +11,7 @@ import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError, GraphError
-from amp_tf.graph.names import find_followers, tell_unmatched, whole_of
+from amp_tf.graph.names import describe_unmatched, find_followers, whole_of
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.oplists.targets import resolve_target
@@ -232,7 +232,7 @@ def _notes(work: Work, measured: OutputMeasurement, result: RewriteResult) -> It
         yield "some outputs are inf or nan in float32 already; those numbers are left out"
     if result.report.unmatched:
         names = (node.name for node in result.report.nodes)
-        yield f"no node's name matches {tell_unmatched(result.report.unmatched, names)}"
+        yield f"no node's name matches {describe_unmatched(result.report.unmatched, names)}"
     if has_loops:
         yield "nodes inside of loops are not measured one by one, only the results of loops"
 
