@@ -48,7 +48,8 @@ class Edges:
 
     def at(self, numbers: npt.NDArray[Any] | slice) -> Edges:
         """Some of the edges."""
-        return Edges(*(getattr(self, field.name)[numbers] for field in dataclasses.fields(self)))
+        columns = self.src_node, self.src_port, self.dst_node, self.dst_position, self.src_unit, self.dst_unit
+        return Edges(*(column[numbers] for column in columns))
 
     def into(self, node: Node) -> Edges:
         """Those that go to a node, in the order of its inputs."""
