@@ -75,11 +75,6 @@ def value_of(node: Any, name: str) -> Any:
     return node.attr[name] if name in node.attr else attribute()
 
 
-def is_channels_last(node: Any) -> bool:
-    """Whether a node that has a layout counts channels along the last dimension."""
-    return value_of(node, "data_format").s in (b"", b"NHWC")
-
-
 _BYTES = {datatypes.INT32: 4, datatypes.INT64: 8}
 
 

@@ -260,6 +260,7 @@ class SerializedGraph:
         node: its nodes.
         rest: a GraphDef that holds all the rest, parsed.
         rest_data: the same as bytes.
+        library: the function library, a part of ``rest``.
 
     Raises:
         GraphError: the bytes are not a GraphDef. Nodes are looked at later.
@@ -271,12 +272,7 @@ class SerializedGraph:
         if nodes is None or rest.node:  # another program wrote it in another way: protobuf writes it again
             nodes = read_table(parse_graph(data).SerializeToString())
             rest = parse_graph(nodes.data[nodes.end :])
-        self.node, self.rest, self.rest_data = nodes, rest, nodes.data[nodes.end :]
-
-    @property
-    def library(self) -> Any:
-        """The function library."""
-        return self.rest.library
+        self.node, self.rest, self.rest_data, self.library = nodes, rest, nodes.data[nodes.end :], rest.library
 
 
 def read_table(data: bytes) -> NodeTable:

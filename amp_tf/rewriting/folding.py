@@ -43,7 +43,6 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import control_links
-from amp_tf.graph.attributes import is_channels_last
 from amp_tf.graph.datatypes import Node, Port
 from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Tensor, attribute, having
 from amp_tf.graph.names import FreshNames
@@ -52,6 +51,7 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import CostTable
 from amp_tf.oplists.fusions import FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS
+from amp_tf.oplists.kernels import has_channels_first
 from amp_tf.painting.eligibility import Folded
 from amp_tf.painting.kernels import find_gelus
 from amp_tf.rewriting.form import Form
@@ -143,7 +143,7 @@ class _FoldSearch:
             return
         if not _is_channel_vector(self._shape(*vector), result):
             return
-        if self._view.ops[kernel[0]] not in table.FILTER_SOURCES or not is_channels_last(self._view.protos[product]):
+        if self._view.ops[kernel[0]] not in table.FILTER_SOURCES or has_channels_first(self._view.protos[product].attr):
             return
         if not _pays(result, filter_shape, self._form.job.resolution.costs):
             return
@@ -289,7 +289,7 @@ def lift(form: Form) -> Form:
             continue
         is_alone = all(view.only_reader(node) is not None for node in (product, reshaping))
         may_change = is_alone and _may_change(view, kept, product, reshaping, bias)
-        if not may_change or not is_channels_last(view.protos[bias]):
+        if not may_change or has_channels_first(view.protos[bias].attr):
             continue
         readers = view.readers(bias)
         is_activation = len(readers) == 1 and view.ops[readers[0][0]] in MATRIX_ACTIVATIONS

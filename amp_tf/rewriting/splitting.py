@@ -44,7 +44,7 @@ from amp_tf.graph.names import SPLIT_SUFFIX, FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import fusions
-from amp_tf.oplists.cost_tables import CHANNELS_FIRST_LAYOUTS
+from amp_tf.oplists.kernels import has_channels_first
 from amp_tf.oplists.table import ABSOLUTE, ALLOW, BIASES, CONSTANTS, FUSED_PRODUCTS, MAGNIFYING, NORMALIZING
 from amp_tf.oplists.targets import CPU_DEVICE
 from amp_tf.painting.eligibility import SCOPE_ATTR
@@ -52,8 +52,6 @@ from amp_tf.painting.paint import RULES
 from amp_tf.painting.reasons import Rule
 from amp_tf.rewriting.form import Form
 
-_OF_PRODUCTS = 2  # inputs
-_KERNEL_LABEL = "_kernel"
 _TO_BE_MADE = (SHAPES_ATTR, "_input_shapes")  # a node with other inputs or results has others
 
 
@@ -137,7 +135,7 @@ def _parts(form: Form, node: Node) -> list[_Part]:
         return []
     steps = [product, *map(fusions.SPLIT_STEPS.__getitem__, names)]
     inputs = view.inputs(node)
-    taken = [_OF_PRODUCTS, *(step.arguments for step in steps[1:])]
+    taken = [1 + product.arguments, *(step.arguments for step in steps[1:])]
     if sum(taken) != len(inputs):
         return []
     left = iter(inputs)
@@ -147,7 +145,7 @@ def _parts(form: Form, node: Node) -> list[_Part]:
 
 def _runs_alone(proto: Any, product: fusions.Step) -> bool:
     """Whether a fused product holds nothing but what its steps say, and has a product that runs without oneDNN."""
-    if _KERNEL_LABEL in proto.attr or value_of(proto, "data_format").s in CHANNELS_FIRST_LAYOUTS:
+    if "_kernel" in proto.attr or has_channels_first(proto.attr):
         return False
     if value_of(proto, "filter_format").s not in (b"", fusions.FILTER_LAYOUT):
         return False
