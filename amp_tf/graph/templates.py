@@ -239,7 +239,7 @@ def _registered(op: str) -> Template:
 
 @functools.cache
 def _widened(op: str, attribute: str) -> Template:
-    """The template of an op of which a type attribute counts as float32 where a node does not have it."""
+    """The template of an op with float32 as the default of one of its type attributes."""
     op_def = copy.deepcopy(_registered(op).op_def)
     next(attr for attr in op_def.attr if attr.name == attribute).default_value.type = datatypes.FLOAT
     return Template(op_def)

@@ -156,10 +156,10 @@ class Form:
         )
 
     def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
-        """A pass for those of its candidates that become 16 bit by it, which shows when the graph is painted.
+        """The form after a pass for just those candidates that become 16 bit by it, as its painting shows.
 
-        It is made for some of them until the form should have it, by its painting, just for those for which it has; or
-        else, after three paintings, for those that are left.
+        The pass is made for all candidates, and then for those that were kept, until all are kept; after three
+        paintings, for those that are left.
         """
         for _ in range(_ATTEMPTS):
             if not wanted:

@@ -251,7 +251,7 @@ class _LoopSearch:
         return found
 
     def _awaited(self) -> Mapping[int, set[Node]]:
-        """For each loop what its Enters read or wait for, but for what is there at once."""
+        """For each loop, what its Enters read or wait for, without nodes that start at once."""
         awaited, found = self._controls.fanins, dict[int, set[Node]]()
         for enter, frame in self._frames.entered.items():
             found.setdefault(frame, set()).update(awaited(enter), [self._view.inputs(enter)[0][0]])
@@ -259,7 +259,7 @@ class _LoopSearch:
         return {frame: sources - idle for frame, sources in found.items()}
 
     def _gated(self) -> set[int]:
-        """The nodes that run in proper iterations of their loop alone, even if all reads had their values always.
+        """The nodes that run only in proper iterations of their loop, even if the reads' values were always there.
 
         The loop's own Switch lets values through in proper iterations alone; so whatever reads or waits for one of
         these, or for what reads it, runs in proper iterations alone::
@@ -301,7 +301,7 @@ class _LoopSearch:
         return {*first, *flood(first, bytearray(is_open), ways)}
 
     def _lets_through(self, node: Node, missing: dict[int, int]) -> bool:
-        """Whether a node runs in proper iterations alone if one more of its inputs does; a Merge needs that of all."""
+        """Whether a node runs only in proper iterations once one more input does; a Merge needs that of all inputs."""
         op = self._view.ops[node]
         if op == "Merge":
             missing[node] -= 1

@@ -390,7 +390,7 @@ def check_arguments(
     others = (
         ("hardware", hardware, isinstance(hardware, Hardware), "an amp_tf.Hardware", _NO_HARDWARE),
         ("library", library, hasattr(library, "function"), "a FunctionDefLibrary", _NO_LIBRARY),
-        ("shapes", shapes, hasattr(shapes, "output_shapes"), "something that tells shapes", _NO_SHAPES),
+        ("shapes", shapes, hasattr(shapes, "output_shapes"), "an object with output_shapes(node)", _NO_SHAPES),
     )
     for name, value, is_one, wanted, fix in others:
         if value is not None and not is_one:

@@ -1,6 +1,6 @@
 """What a rewrite leaves for people: the report of each graph, and the log files (``LOG_PATH``).
 
-A report has counts, and what its figures are found from, where somebody asked for one.
+A report has counts and, if a report file was asked for, the basis of its figures.
 
 Log files are each graph before and after its rewrite, the op lists and the reason for every node. Their names are those
 of TensorFlow's own pass, so that tools that read them go on working; ``reasons_….txt`` is new, and so is
@@ -122,9 +122,9 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
 
 
 def _inferred(function: Any, names: Sequence[str], job: Job) -> KnownShapes:
-    """The shapes of a function of which the nodes carry none: as it was traced.
+    """The shapes of a function whose nodes carry none, from its trace.
 
-    For figures, which were asked for, a function that nobody traced is made a graph.
+    If a report file was asked for, a function without a trace is made a graph.
     """
     from tensorflow.python.framework import function_def_to_graph
 

@@ -135,7 +135,7 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
 
 
 def _largest(candidates: Mask, lists: Indices, needed: Indices, given: Mask | None = None) -> Mask:
-    """The largest set of candidates each of which (``lists``) needs lists of the set, or given ones, alone."""
+    """The largest set of candidates in which each one (``lists``) needs only lists of the set, or given ones."""
     found: Mask = candidates.copy()
     while True:
         there = np.append(found if given is None else found | given, False)

@@ -85,7 +85,7 @@ def split_in_float32(form: Form) -> Form:
 
 
 def _compositions(view: GraphView) -> dict[Node, Sequence[_Part]]:
-    """The functions in each chain of float32 of which one shows roundings at full size."""
+    """The parts of each float32 chain of functions in which one magnifies errors or depends on fractions."""
     found: dict[Node, Sequence[_Part]] = {}
     for node in view.nodes_with(fusions.COMPOSITIONS):
         proto = view.protos[node]
@@ -157,7 +157,7 @@ def _runs_alone(proto: Any, product: fusions.Step) -> bool:
 def _is_wide_bias(form: Form, part: _Part) -> bool:
     """Whether a bias may have more dimensions than one: then it is added as the sum that oneDNN took it from.
 
-    With channels last that is right for one dimension as well, so it is what is done where nothing is known.
+    With channels last that is right for one dimension as well, so it is also done where the shape is unknown.
     """
     if part.step.op not in BIASES:
         return False

@@ -214,7 +214,7 @@ NO_NAME = "is not a node name, so it would preserve nothing. Name nodes: 'logits
     [
         ({"hardware": "gpu"}, "rewrite(hardware=…): expected an amp_tf.Hardware, got 'gpu'. To "),
         ({"library": 3}, "rewrite(library=…): expected a FunctionDefLibrary, got 3."),
-        ({"shapes": 3}, "rewrite(shapes=…): expected something that tells shapes, got 3."),
+        ({"shapes": 3}, "rewrite(shapes=…): expected an object with output_shapes(node), got 3."),
         ({"preserve": None}, "rewrite(preserve=…): None is not a list of node names. Write"),
         # it would be taken letter by letter
         ({"preserve": "fetch"}, "'fetch' is one string, not several node names. Write preserve=['fetch']."),
