@@ -11,6 +11,7 @@ import functools
 import itertools
 from array import array
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -112,8 +113,8 @@ class Ports:
         self.signatures = list(map(of_kind.__getitem__, kinds.tolist()))
         self.of_kind = of_kind
         self.kinds = kinds
-        self._inputs = _Table([signature.inputs for signature in of_kind])
-        self._outputs = _Table([signature.outputs for signature in of_kind])
+        self._inputs = _Table(list(map(_get_inputs, of_kind)))
+        self._outputs = _Table(list(map(_get_outputs, of_kind)))
         self._slots = np.array([len(signature.slots) for signature in of_kind], np.int32)
         self._first_unit = np.zeros(len(kinds) + 1, np.int32)
         np.cumsum(self._slots[kinds], out=self._first_unit[1:])
@@ -357,3 +358,7 @@ class GraphView:
         no_edges = self.edges.at(np.zeros(0, np.intp))  # a copy; an empty slice would keep the arrays alive
         base = np.asarray(self.base, np.int32)
         return dataclasses.replace(self, protos=[], base=base, edges=no_edges)
+
+
+_get_inputs = attrgetter("inputs")
+_get_outputs = attrgetter("outputs")

@@ -378,7 +378,7 @@ STATELESS_TWINS = {
     "RandomUniformInt": ("StatelessRandomUniformInt", 1),
     "Multinomial": ("StatelessMultinomial", 2),
 }
-#: Ops that pass a reference variable on.
+#: What passes a reference variable on.
 REFERENCE_READERS = Trait("Enter Identity")
 #: Ops that read a resource variable, or ask about it, and leave it as it is.
 VARIABLE_READERS = Trait("ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape")
