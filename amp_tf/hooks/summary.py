@@ -17,7 +17,7 @@ from typing import Any
 import amp_tf
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled, sources
 from amp_tf.errors import ConfigError
-from amp_tf.graph.names import tell_unmatched
+from amp_tf.graph.names import describe_unmatched
 from amp_tf.hooks import notices
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks.xla import called_by
@@ -85,7 +85,7 @@ def line() -> str:
         text += f"; by now {state.off}"
     if totals.idle_patterns:
         names = (node.name for node in report.nodes)
-        text += f"; patterns that matched no node: {tell_unmatched(totals.idle_patterns, names)}"
+        text += f"; patterns that matched no node: {describe_unmatched(totals.idle_patterns, names)}"
     if (config := process_state.settings()).lock_path is not None:
         try:
             other = config.read_lock().differences(resolve_target(config, process_state.hardware()).facts())

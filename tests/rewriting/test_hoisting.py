@@ -109,7 +109,7 @@ def moved(proto):
 
 def check_same(proto, result, monkeypatch):
     """As without the move: the same values are cast in the same way, so no bit differs."""
-    monkeypatch.setattr("amp_tf.rewriting.hoisting._reads_behind_enters", lambda view: set())
+    monkeypatch.setattr("amp_tf.rewriting.hoisting.find_loop_reads", lambda form: ())
     kept = rewrite(proto)
     assert not moved(kept.graph)
     np.testing.assert_array_equal(*(run(each.graph, ["fetch"], X, times=3) for each in (result, kept)))
