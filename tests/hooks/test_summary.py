@@ -16,6 +16,8 @@ from tests.hooks import running
 from tests.reporting.reported_graphs import traced, use_own_ledger
 from tests.small_graphs import graph
 
+pytestmark = pytest.mark.cpu_dependent
+
 PRODUCT = "f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((32, 32)))"
 PLUGIN, XLA = "amp_tf.hooks.plugin", "amp_tf.hooks.xla"
 PROGRAMS = {

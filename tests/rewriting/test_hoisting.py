@@ -14,6 +14,8 @@ from amp_tf.oplists.cost_tables import SHIPPED
 from tests.rewriting.rewritten import AUTO, BF16_CPU
 from tests.small_graphs import function, graph, run
 
+pytestmark = pytest.mark.cpu_dependent
+
 START = """
     w = VarHandleOp() dtype=float32 shape=[4, 4] shared_name='w'
     start = Const() value=float32[4, 4]*0.125
