@@ -18,12 +18,14 @@ decided last, and none does where oneDNN does not run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import connected
 from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import Adjacency, GraphView
@@ -150,7 +152,7 @@ def recurrent_units(canvas: Canvas) -> Iterator[list[int]]:
 
 
 def match_recurrent_edges(canvas: Canvas) -> None:
-    """For each NextIteration: if a Merge that reads it is not allow, neither it nor its Merges are; else it is allow.
+    """A NextIteration and the Merges that read it are allow if all these Merges are, else none of them is.
 
     Difference "preserved-loop": TensorFlow paints a preserved NextIteration too.
 
@@ -159,30 +161,38 @@ def match_recurrent_edges(canvas: Canvas) -> None:
 
     Example (bfloat16, keep_float32=^next$)::
 
-        start = Enter(x) frame_name='f'                           f16 → float32
-        state = Merge(start, next)                                f16 → float32
+        start = Enter(bias) frame_name='f'
+        state = Merge(start, next)
         turns = Enter(go) T=bool frame_name='f' is_constant=true
         again = LoopCond(turns)
-        switch = Switch(state, again)                             f16
+        switch = Switch(state, again)                             f16 → float32
         allow1 = MatMul(switch:1, switch:1)                       f16
         next = NextIteration(allow1)
-        done = Exit(switch)                                       f16
+        done = Exit(switch)                                       f16 → float32
         allow2 = MatMul(done, x)                                  f16
+        exact = Digamma(done)
     """
-    view = canvas.view
-    for unit, *merges in recurrent_units(canvas):
-        for merge in merges:
-            reader = canvas.node_of[merge]
-            if view.ops[reader] != "Merge":
-                raise GraphError(
-                    f"reads a NextIteration, which only a Merge may do, and is a {view.ops[reader]}",
-                    where=view.where(reader),
-                    fix="The loop is broken; export the graph again",
-                )
-        if not canvas.locked[unit] and all(canvas.allow[merge] for merge in merges):
-            canvas.paint_allow([unit], Rule.LOOP_FOLLOWS)
+    links = list(recurrent_units(canvas))
+    for node in {canvas.node_of[unit] for _, *readers in links for unit in readers}:
+        if canvas.view.ops[node] != "Merge":
+            raise GraphError(
+                f"reads a NextIteration, which only a Merge may do, and is a {canvas.view.ops[node]}",
+                where=canvas.view.where(node),
+                fix="The loop is broken; export the graph again",
+            )
+    _match_loops(canvas, links)
+
+
+def _match_loops(canvas: Canvas, links: Sequence[Sequence[Unit]]) -> None:
+    """Gives what is linked one type: 16 bit if all Merges are and nothing else is locked, float32 otherwise."""
+    merges = canvas.view.mask_with(table.LOOP_MERGES)
+    links = [link for link in links if canvas.is_float32[link[0]]]
+    for loop in connected(itertools.chain.from_iterable(links), links):
+        others = [unit for unit in loop if not canvas.allow[unit]]
+        if any(canvas.locked[unit] or merges[canvas.node_of[unit]] for unit in others):
+            canvas.unpaint_allow(loop, Rule.LOOP_DENIED)
         else:
-            canvas.unpaint_allow([*merges, unit], Rule.LOOP_DENIED)
+            canvas.paint_allow(others, Rule.LOOP_FOLLOWS)
 
 
 def match_types(canvas: Canvas) -> None:
@@ -247,11 +257,7 @@ def match_types(canvas: Canvas) -> None:
     for node in view.nodes_with(table.COMPARING):
         _match_maximum(canvas, node)
     entering = edges.at(view.mask_with(table.LOOP_MERGES)[edges.dst_node] & view.mask_with(("Enter",))[edges.src_node])
-    for enter, merge in entering.rows("src_unit", "dst_unit"):
-        if canvas.allow[enter] and not canvas.allow[merge]:
-            canvas.unpaint_allow([enter], Rule.LOOP_DENIED)
-        elif canvas.allow[merge] and canvas.convertible[enter] and not canvas.locked[enter]:
-            canvas.paint_allow([enter], Rule.LOOP_FOLLOWS)
+    _match_loops(canvas, [*recurrent_units(canvas), *entering.rows("src_unit", "dst_unit")])
     for term, value in canvas.centred:
         if not any(canvas.allow[unit] for unit in view.units(value)):
             canvas.unpaint_allow([unit for unit in view.units(term) if canvas.rule[unit] not in FORCED], Rule.NEEDED)
