@@ -311,8 +311,6 @@ CHOOSING = Trait(
 )
 #: Ops behind which a value is as far from the others as before: moves, choices and multiplications.
 KEEPING_SIZE = Trait("Exit Fill Merge Mul MulNoNan Neg NextIteration Select SelectV2", ARRANGING)
-#: Of those that choose, the ones that close a loop: their type is that of all the others that close it.
-CLOSING = Trait("Merge NextIteration")
 #: Convolutions whose filter may be scaled, and whether each of their output channels reads one input channel alone.
 SCALABLE = {"Conv2D": False, "DepthwiseConv2dNative": True}
 #: Ops that add a bias or a residual; where a filter comes from that nobody has scaled yet.

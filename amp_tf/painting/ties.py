@@ -268,7 +268,7 @@ def match_types(canvas: Canvas) -> None:
 
 
 def _match_maximum(canvas: Canvas, node: Node) -> None:
-    """Makes a comparison of a value with what was chosen from it 16 bit, or what is rounded of one alone float32."""
+    """Where a value is compared in float32 with what was chosen from it, makes what is rounded of one alone float32."""
     view = canvas.view
     inputs = view.edges.into(node)
     inputs = inputs.at(inputs.dst_position < 2)  # the values and the maximum, in one type
@@ -279,18 +279,11 @@ def _match_maximum(canvas: Canvas, node: Node) -> None:
     is_gradient = view.ops[node] in table.MAXIMA_GRADIENTS
     if not is_gradient and not origins & others:
         return
-    if canvas.target.is_xla and not is_gradient:
-        rounded, may_convert = [*first, *second, unit], False
-    else:
+    rounded = [*first, *second, unit]
+    if is_gradient or not canvas.target.is_xla:
         here, there = _rounded_alone(first, second), _rounded_alone(second, first)
-        if bool(here) == bool(there):
-            return
-        rounded, may_convert = here or there, bool(canvas.convertible[unit] and not canvas.locked[unit])
-    closes_loop = any(view.ops[canvas.node_of[unit]] in table.CLOSING for unit in rounded)
-    if may_convert and (not canvas.deny[unit] or (closes_loop and canvas.rule[unit] == Rule.AFTER_PRODUCTS)):
-        canvas.paint_allow([unit], Rule.COMPARES)
-    elif not closes_loop:
-        canvas.unpaint_allow([unit for unit in rounded if canvas.rule[unit] not in FORCED], Rule.COMPARED)
+        rounded = (here or there) if bool(here) != bool(there) else []
+    canvas.unpaint_allow([unit for unit in rounded if canvas.rule[unit] not in FORCED], Rule.COMPARED)
 
 
 def _chosen(canvas: Canvas, unit: Unit) -> tuple[set[Unit], dict[Unit, bool]]:
