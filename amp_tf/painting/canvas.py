@@ -50,7 +50,7 @@ class Canvas:
         folded: the nodes that have another meaning since normalization was folded.
         cost_model: takes the paint off units that are faster in float32; ``None`` where costs do not count.
         weighed: for units that the cost model took the paint off, what it weighed, or why in words.
-        clusters: of the nodes that share a TensorList, each with the unit that is the type of the list's elements.
+        clusters: of the nodes that share a TensorList, the units that are the type of its elements.
         to_split: fused products of whose bias or activation float32 is asked.
         centred: what weights the terms of a mean, and the value with its rounding from which that mean is taken.
     """
@@ -82,7 +82,7 @@ class Canvas:
     folded: Folded = NOTHING_FOLDED
     cost_model: Callable[[Canvas], None] | None = None
     weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
-    clusters: list[dict[Node, Unit]] = dataclasses.field(default_factory=list)
+    clusters: list[list[Unit]] = dataclasses.field(default_factory=list)
     to_split: list[Node] = dataclasses.field(default_factory=list)
     centred: list[tuple[Node, Node]] = dataclasses.field(default_factory=list)
 

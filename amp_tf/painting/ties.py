@@ -59,6 +59,7 @@ def find_clusters(canvas: Canvas) -> None:
     element = {node: unit for node, (unit, _) in units.items() if unit is not None}
     everywhere = np.ones(view.unit_count, np.uint8)
     seen: set[int] = set()
+    pairs: list[tuple[Unit, Unit]] = []  # from each writer upstream of a reader to that
     for root in element:
         if root in seen or not canvas.processable[element[root]]:
             continue
@@ -83,9 +84,7 @@ def find_clusters(canvas: Canvas) -> None:
         if escapes or not all(canvas.processable[unit] for unit in cluster.values()):
             touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
             canvas.paint_deny(touchable, Rule.LIST_ESCAPES)
-        canvas.clusters.append(cluster)
-    pairs: list[tuple[Unit, Unit]] = []  # from each writer upstream of a reader to that
-    for cluster in canvas.clusters:
+        canvas.clusters.append([*cluster.values()])
         for node, unit in cluster.items():
             handle = units[node][1]
             if view.ops[node] in table.TENSOR_LIST_READERS and handle is not None and canvas.processable[handle]:
@@ -122,25 +121,18 @@ def match_clusters(canvas: Canvas) -> None:
         read1 = TensorListGetItem(write1, index, shape) element_dtype=float32          f16
         allow2 = MatMul(read1, x)                                                      f16
     """
-    for cluster in canvas.clusters:
-        units = list(cluster.values())
-        denied = [unit for unit in units if canvas.deny[unit]]
-        allowed = [unit for unit in units if canvas.allow[unit]]
+    for units in canvas.clusters:
+        denied, allowed = ([unit for unit in units if flags[unit]] for flags in (canvas.deny, canvas.allow))
+        others = [unit for unit in units if unit not in (denied or allowed)]
         if denied:
-            others = [unit for unit in units if not canvas.deny[unit]]
             escapes = any(canvas.rule[unit] == Rule.LIST_ESCAPES for unit in denied)
             rule = Rule.LIST_ESCAPES if escapes else Rule.LIST_DENIED
             canvas.unpaint_allow(units, rule)
             canvas.paint_deny(others, rule)
-            cause = denied[0]
         elif allowed:
-            others = [unit for unit in units if not canvas.allow[unit]]
             canvas.paint_allow(others, Rule.LIST_FOLLOWS)
-            cause = allowed[0]
-        else:
-            continue
-        for unit in others:
-            canvas.cause[unit] = cause
+        for unit in others if denied or allowed else ():
+            canvas.cause[unit] = (denied or allowed)[0]
 
 
 def recurrent_units(canvas: Canvas) -> Iterator[list[int]]:
