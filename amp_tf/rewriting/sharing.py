@@ -67,12 +67,10 @@ def share_reads(form: Form) -> Form:
     """
     view, edges = form.view, form.view.edges
     computing, given = map(view.mask_with, (form.job.products | table.BIASES, table.VARIABLE_HANDLES | {ARG_OP}))
-    reading = np.zeros(view.node_count, np.bool_)
-    reading[edges.src_node[computing[edges.dst_node]]] = True
-    reading &= view.mask_with(table.READ_OPS)
+    is_used = np.isin(edges.dst_node, edges.src_node[computing[edges.dst_node]])
+    reads = edges.at(is_used & view.mask_with(table.READ_OPS)[edges.dst_node] & given[edges.src_node])
     alike: dict[tuple[Node, int, str], list[Node]] = {}
-    handles = edges.at(reading[edges.dst_node] & given[edges.src_node])
-    for source, port, node in handles.rows("src_node", "src_port", "dst_node"):
+    for source, port, node in reads.rows("src_node", "src_port", "dst_node"):
         alike.setdefault((source, port, view.devices[node]), []).append(node)
     # Those that wait for something are left aside.
     groups = ([node for node in nodes if len(view.protos[node].input) == 1] for nodes in alike.values() if nodes[1:])
