@@ -18,7 +18,7 @@ from amp_tf.graph.datatypes import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import Adjacency, GraphView
-from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, JUDGED_AS, SUCCESSOR_OPS
+from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, JUDGED_AS, MASKED, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting import eligibility
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
@@ -103,9 +103,11 @@ class Canvas:
         links: list[tuple[Node, Node]] = []
         if self.is_loop_body:
             links = list(zip(view.nodes_with((RETVAL_OP,)), view.nodes_with((ARG_OP,)), strict=False))
+        values = Values(view, self.src, self.dst, self.node_of, links=links)
+        have_masks = any(view.mask_with(ops).any() for ops in MASKED)
         return Flow(
-            values=Values(view, self.src, self.dst, self.node_of, links=links),
-            unmasked=Values(view, self.src, self.dst, self.node_of, masks=False, links=links),
+            values=values,
+            unmasked=Values(view, self.src, self.dst, self.node_of, False, links) if have_masks else values,
             products=products,
             users=products | calls,
             is_open=self.nodes_of(listed) & ~products,
