@@ -214,6 +214,7 @@ def control_links(view: GraphView) -> list[tuple[int, int]]:
     return [
         (number_of[source[1:]], number)
         for number, proto in mentioning(view.protos, "^")
+        if proto is not None
         for source in proto.input
         if source.startswith("^")
     ]

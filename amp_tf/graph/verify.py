@@ -29,7 +29,7 @@ from amp_tf.graph.algorithms import control_links, is_sorted
 from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.view import GraphView
-from amp_tf.graph.wire import NodeTable, table_of
+from amp_tf.graph.wire import NodeTable, new_graph, read_table
 from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
 
 
@@ -155,7 +155,9 @@ def _controls(proto: Any) -> list[str]:
 
 def _table(view: GraphView) -> NodeTable:
     protos = view.protos
-    return protos if isinstance(protos, NodeTable) else table_of(proto for proto in protos if proto is not None)
+    if isinstance(protos, NodeTable):
+        return protos
+    return read_table(new_graph(node=[proto for proto in protos if proto is not None]).SerializeToString())
 
 
 #: What is checked, with what gives a sentence on the first violation, or an empty string.

@@ -11,6 +11,8 @@ from amp_tf.painting.reasons import Rule
 from tests.painting.painted import painted, rewritten
 from tests.small_graphs import function, run
 
+pytestmark = pytest.mark.cpu_dependent
+
 rng = np.random.default_rng(0)
 local = pytest.mark.usefixtures("local_rules")
 
