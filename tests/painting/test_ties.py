@@ -63,6 +63,12 @@ def test_loops_that_one_enter_starts_have_one_type_in_any_order_of_their_nodes()
         assert set(painted(text).f16.split()) == {"in0", "s", "allow1", "exit", "out0"}
 
 
+def test_a_loop_whose_result_is_compared_with_its_start_is_float32_as_a_whole():
+    text = loop("allow1 = MatMul(s:1, s:1)", "allow1").replace("Enter(in0)", "Enter(b)")
+    text += "b = Const() value=float32[4]*1.3\nabove = Greater(exit, b)"
+    assert painted(text, precision="bfloat16", keep_float32=("^above$",)).f16 == "in0 allow1 out0"
+
+
 # ---------------------------------------------------------------- maxima
 
 WINDOW = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "VALID"}
