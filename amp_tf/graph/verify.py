@@ -80,8 +80,9 @@ def _first_change(case: Case, what: str, before: Sequence[str], after: Sequence[
 def _no_new_cycle(case: Case) -> str:
     """A graph that had a cycle before proves nothing."""
     protos, first = case.after.protos, case.before.node_count
-    of_casts = protos.mentioning("^") if isinstance(protos, NodeTable) else ()
-    have_waits = case.edits.waits or any(node >= first for node in of_casts)
+    new = [node for node in protos.mentioning("^") if node >= first] if isinstance(protos, NodeTable) else []
+    waits = (name.startswith("^") for node in new for name in protos[node].input)
+    have_waits = case.edits.waits or any(waits)
     if not case.edits and not have_waits and not _inputs_kept(case):
         return ""
 

@@ -202,7 +202,7 @@ class GraphView:
 
     def mask_with(self, trait: Container[str]) -> Mask:
         """Of each node, whether its op has a trait."""
-        return self.of_kinds((kind.op in trait for kind in self.of_kind), np.bool_)
+        return self.of_kinds(map(trait.__contains__, map(_get_op, self.of_kind)), np.bool_)
 
     def of_kinds(self, values: Iterable[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array with one entry a node from one value a kind."""
@@ -216,10 +216,15 @@ class GraphView:
     def of_constants(self, figure: Callable[[npt.NDArray[np.float32]], Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """A figure of the values of each Const node, found once a kind: one entry a node, zero for all other nodes."""
         found = np.zeros(self.node_count, dtype)
-        constants = np.asarray(self.nodes_with((CONST_OP,)), np.int32)
-        _, first, kinds = np.unique(self.kinds[constants], return_index=True, return_inverse=True)
-        found[constants] = np.asarray([figure(floats(self.protos[node])) for node in constants[first]], dtype)[kinds]
+        constants = self.nodes_with((CONST_OP,))
+        found[constants] = self.read_once(constants, lambda proto: figure(floats(proto)))
         return found
+
+    def read_once(self, nodes: Sequence[Node], read: Callable[[Any], Any]) -> list[Any]:
+        """What the attributes of some nodes say, read once a kind."""
+        _, first, kinds = np.unique(self.kinds[np.asarray(nodes, np.int32)], return_index=True, return_inverse=True)
+        of_kinds = [read(self.protos[nodes[place]]) for place in first]
+        return [of_kinds[kind] for kind in kinds.tolist()]
 
     def units(self, node: Node) -> range:
         return range(self.base[node], self.base[node + 1])
@@ -360,5 +365,6 @@ class GraphView:
         return dataclasses.replace(self, protos=[], base=base, edges=no_edges)
 
 
+_get_op = attrgetter("op")
 _get_inputs = attrgetter("inputs")
 _get_outputs = attrgetter("outputs")

@@ -311,8 +311,6 @@ CHOOSING = Trait(
 )
 #: Ops behind which a value is as far from the others as before: moves, choices and multiplications.
 KEEPING_SIZE = Trait("Exit Fill Merge Mul MulNoNan Neg NextIteration Select SelectV2", ARRANGING)
-#: Of those that choose, the ones that close a loop: their type is that of all the others that close it.
-CLOSING = Trait("Merge NextIteration")
 #: Convolutions whose filter may be scaled, and whether each of their output channels reads one input channel alone.
 SCALABLE = {"Conv2D": False, "DepthwiseConv2dNative": True}
 #: Ops that add a bias or a residual; where a filter comes from that nobody has scaled yet.
@@ -378,8 +376,6 @@ STATELESS_TWINS = {
     "RandomUniformInt": ("StatelessRandomUniformInt", 1),
     "Multinomial": ("StatelessMultinomial", 2),
 }
-#: What passes a reference variable on.
-REFERENCE_READERS = Trait("Enter Identity")
 #: Ops that read a resource variable, or ask about it, and leave it as it is.
 VARIABLE_READERS = Trait("ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape")
 #: Ops that give what a resource variable holds, or rows of it; that ask about it or end it, whatever its type; that

@@ -63,13 +63,13 @@ def share_reads(form: Form) -> Form:
 
     Only of reads for products and biases: elsewhere there is no cast to share.
     """
-    view, computing = form.view, form.job.products | table.BIASES
+    view, edges = form.view, form.view.edges
+    computing, given = map(view.mask_with, (form.job.products | table.BIASES, table.VARIABLE_HANDLES | {ARG_OP}))
+    is_used = np.isin(edges.dst_node, edges.src_node[computing[edges.dst_node]])
+    reads = edges.at(is_used & view.mask_with(table.READ_OPS)[edges.dst_node] & given[edges.src_node])
     alike: dict[tuple[Node, int, str], list[Node]] = {}
-    for node in view.nodes_with(table.READ_OPS):
-        source, port = view.inputs(node)[0]
-        is_given = view.ops[source] == ARG_OP or view.ops[source] in table.VARIABLE_HANDLES
-        if is_given and any(view.ops[reader] in computing for reader, _ in view.readers(node)):
-            alike.setdefault((source, port, view.devices[node]), []).append(node)
+    for source, port, node in reads.rows("src_node", "src_port", "dst_node"):
+        alike.setdefault((source, port, view.devices[node]), []).append(node)
     # Those that wait for something are left aside.
     groups = ([node for node in nodes if len(view.protos[node].input) == 1] for nodes in alike.values() if nodes[1:])
     rewires = (
