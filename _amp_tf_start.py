@@ -41,8 +41,7 @@ LIBRARIES = ("tensorflow", "keras", "tf_keras")
 HOME = os.path.dirname(os.path.abspath(__file__))  # of the package; setup.py writes the checkout's where that is used
 
 _ENVIRON = os._Environ  # programs and tests put a plain dict in the place of os.environ, which cannot be wrapped
-_originals: "dict[str, Callable[..., None]]" = {}  # the methods that were wrapped
-_follower: "Callable[[str], None] | None" = None
+_follower: "Callable[[str], None] | None" = None  # once there is one, the methods are wrapped for good
 _was_asked_for = False  # when Python began: a program that turns it off itself is warned at its end
 
 
@@ -56,10 +55,10 @@ class AmpTfStart:
             try:
                 if _is_asked_for() or (_was_asked_for and not _is_disabled()):
                     _start()  # its finder stands behind this one, and is asked next
-                elif not _originals:
+                elif _follower is None:
                     follow(_start_if_asked_for)
-                    _tell_unknown()
-                    _tell_idle_at_exit()
+                    _warn_of_unknown()
+                    _warn_at_exit_if_idle()
             except Exception as error:
                 _say(error)
         return None
@@ -81,24 +80,14 @@ def follow(follower: "Callable[[str], None]") -> None:
         follower: takes the place of the one before.
     """
     global _follower
-    _follower = follower
-    for method in ("__setitem__", "__delitem__"):
-        if method not in _originals:
+    is_first, _follower = _follower is None, follower
+    if is_first:
+        for method in ("__setitem__", "__delitem__"):
             _wrap(method)
 
 
-def unfollow() -> None:
-    """Takes the wrappers off. Idempotent. A wrapper of somebody else stays, and ours in it only passes on."""
-    global _follower
-    _follower = None
-    for method, original in list(_originals.items()):
-        if getattr(getattr(_ENVIRON, method), "__module__", None) == __name__:
-            setattr(_ENVIRON, method, original)
-            del _originals[method]
-
-
 def _wrap(method: str) -> None:
-    original = _originals[method] = getattr(_ENVIRON, method)
+    original = getattr(_ENVIRON, method)
 
     def changed(self: "os._Environ[str]", name: str, *value: str) -> None:
         original(self, name, *value)
@@ -164,7 +153,7 @@ def _on_tensorflow(name: str) -> None:
     follow(switch.on_change)
 
 
-def _tell_unknown() -> None:
+def _warn_of_unknown() -> None:
     """Warns of names that look misspelt, before anything is trained: one of them may be the switch."""
     known = (*SWITCHES, *SETTINGS, DISABLE, *OF_THE_BUILD)
     odd = (name for name in os.environ if name.startswith(_PREFIXES) and name not in known)
@@ -173,23 +162,23 @@ def _tell_unknown() -> None:
             load_package()
             from amp_tf.hooks import switch
 
-            switch.tell_unknown_variables()
+            switch.warn_of_unknown_variables()
         except ImportError:  # nothing is on, so a package that is gone is not missed
             pass
 
 
-def _tell_idle_at_exit() -> None:
+def _warn_at_exit_if_idle() -> None:
     """Settings without the switch, in a program that does not ask for amp_tf by itself either, are reported at exit."""
     names, process = [name for name in SETTINGS if os.environ.get(name)], os.getpid()
     if not names:
         return
     import atexit
 
-    def tell() -> None:
+    def warn() -> None:
         if os.getpid() == process and "amp_tf.config" not in sys.modules:
             print(f"amp_tf: {', '.join(names)} alone converts nothing: set {SWITCHES[0]}=1, too.", file=sys.stderr)
 
-    atexit.register(tell)
+    atexit.register(warn)
 
 
 def _is_asked_for() -> bool:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from amp_tf.oplists.op_names import register_op as register_op
     from amp_tf.painting.reasons import Rule as Rule
     from amp_tf.precision import Precision as Precision
-    from amp_tf.reporting.schema import RewriteReport as RewriteReport
+    from amp_tf.reporting.reports import RewriteReport as RewriteReport
     from amp_tf.rewriting.pipeline import RewriteResult as RewriteResult
     from amp_tf.rewriting.pipeline import rewrite as rewrite
     from amp_tf.tools.comparing.comparison import Comparison as Comparison
@@ -59,7 +59,7 @@ _NAMES = {  # by the module that has them
     "oplists.op_names": "register_op",
     "painting.reasons": "Rule",
     "precision": "Precision",
-    "reporting.schema": "RewriteReport",
+    "reporting.reports": "RewriteReport",
     "rewriting.pipeline": "RewriteResult rewrite",
     "tools.comparing.comparison": "Comparison",
     "tools.comparing.pipeline": "compare",

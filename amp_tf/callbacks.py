@@ -19,7 +19,7 @@ from amp_tf.config import USE_COMPARE
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.ledger import DEFAULT_MAX_SKIPS, Status
-from amp_tf.reporting import process
+from amp_tf.reporting import reports
 from amp_tf.reporting.files import PREFIX
 from amp_tf.values import check_choice, check_count, check_path, invalid
 
@@ -161,7 +161,7 @@ class LossScaleMonitor:
         if not self._log_dir or step == self._written:
             return
         self._written = step
-        totals = process.totals()
+        totals = reports.totals()
         scalars = {"nodes_in_16_bit": totals.converted / totals.total} if totals.total else {}
         if now is not None:
             scalars |= {"loss_scale": now.scale, "skipped_steps": float(now.skipped)}

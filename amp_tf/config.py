@@ -46,7 +46,6 @@ SWITCH_VARS = (ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR)
 DISABLE_VAR = "AMP_TF_DISABLE"
 ALLREDUCE_VAR = "AMP_TF_ALLREDUCE"
 OPTIMIZER_STATE_VAR = "AMP_TF_OPTIMIZER_STATE"
-WATCHDOG_VAR = "AMP_TF_WATCHDOG"
 WATCHDOG_LOCK = "amp_tf.watchdog.lock"
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 USE_COMPARE = "Use amp-tf compare -- python train.py: each layer's distance from float32 in a step, and what overflows"
@@ -183,15 +182,14 @@ class Settings(TypedDict, total=False):
     report_path: str | None
 
 
-def sources(config: AmpConfig, environ: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+def sources(config: AmpConfig) -> list[dict[str, Any]]:
     """Each setting in force, and where it came from: its default, a variable's name, or the program itself."""
-    environ = os.environ if environ is None else environ
     named: dict[str, list[str]] = {}
     for row in ENV_VARS:
-        if row.field and environ.get(row.name):
+        if row.field and os.environ.get(row.name):
             named.setdefault(row.field, []).append(row.name)
     try:
-        asked = AmpConfig.from_env(environ)
+        asked = AmpConfig.from_env()
     except ConfigError:  # it was valid when the program turned amp_tf on
         asked = AmpConfig()
     found = []
@@ -264,7 +262,7 @@ def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def onednn_setting() -> str:
-    """What the user says of oneDNN to TensorFlow; empty for nothing."""
+    """The user's value of the variable by which TensorFlow uses oneDNN or does not; empty if it is not set."""
     return os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
 
 
@@ -421,7 +419,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
     ),
     EnvVar("AMP_TF_LOCK", "lock", "the lock file of amp-tf tune: what it names stays in float32"),
     EnvVar(
-        WATCHDOG_VAR,
+        "AMP_TF_WATCHDOG",
         "watchdog",
         "fit of Keras and tf_keras repeats a step that fails in 16 bit but not in float32, with the layer at fault in "
         f"float32 from then on; the layer is written to AMP_TF_LOCK's file, or {WATCHDOG_LOCK}",

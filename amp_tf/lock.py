@@ -113,13 +113,11 @@ class Lock:
 
     @property
     def digest(self) -> str:
-        """A short text that is another one where decisions are."""
+        """A short hash of the decisions."""
         return hashlib.sha256(dataclasses.replace(self, made={}, found={}).to_text().encode()).hexdigest()[:8]
 
     def differences(self, made: Mapping[str, str]) -> str:
-        """What it was made for that is something else here, for people; empty for nothing. Keys that are missing are
-        ignored.
-        """
+        """How the program differs from the one that it was made for, for people; missing keys are ignored."""
         other = [(name, self.made[name], made[name]) for name in made if self.made.get(name, made[name]) != made[name]]
         return ", ".join(f"made for {name.replace('_', ' ')} {was}, not {now}" for name, was, now in other)
 
@@ -176,11 +174,12 @@ def _parse(plain: Any) -> Lock:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of some pairs; of a key that is there twice, nobody would see the first."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        key = next(key for number, (key, _) in enumerate(pairs) if any(key == other for other, _ in pairs[:number]))
-        raise ValueError(f"the key {_shown(key)} is there twice")
+    """The object of these pairs. A key that is there twice is an error: its first value would be lost silently."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {_shown(key)} is there twice")
+        found[key] = value
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import numbers
 import os
 import re
 import sys
@@ -19,8 +20,11 @@ from amp_tf.errors import ConfigError
 from amp_tf.precision import Precision
 
 SHORT_NAMES = {"fp16": "float16", "bf16": "bfloat16"}  #: other frameworks' names of the two types
-_PARSER: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+_IS_IN_RE = sys.version_info >= (3, 11)
+_PARSER: Any = importlib.import_module("re._parser" if _IS_IN_RE else "sre_parse")
+_COMPILER: Any = importlib.import_module("re._compiler" if _IS_IN_RE else "sre_compile")
 _REPEATS = (_PARSER.MAX_REPEAT, _PARSER.MIN_REPEAT)
+_ONE_LETTER = (_PARSER.LITERAL, _PARSER.NOT_LITERAL, _PARSER.IN, _PARSER.ANY)
 _FEW = 4  # repetitions
 LAYER = "layer:"  #: begins a pattern that is for a layer, by its path in Keras
 
@@ -49,7 +53,7 @@ def check_path(value: object, *, where: str) -> str | None:
     """Checks a path; returns it as a string, or ``None``."""
     if value is None or (isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)):
         return None if value is None else str(os.fspath(value))
-    raise ConfigError(f"{value!r} is not a path", where=where, fix="Valid values: a folder's path, None")
+    raise ConfigError(f"{value!r} is not a path", where=where, fix="Valid values: a path, None")
 
 
 def check_bool(value: object, *, where: str) -> bool:
@@ -68,7 +72,7 @@ def check_choice(value: object, valid: tuple[str, ...], *, where: str) -> str:
 
 def check_count(value: object, *, where: str) -> None:
     """Checks that a value is a whole number above zero."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise invalid(value, where, "integers from 1")
 
 
@@ -111,9 +115,9 @@ def check_patterns(value: object, *, where: str) -> tuple[str, ...]:
 
 
 def _may_hang(items: Iterable[tuple[Any, Any]]) -> bool:
-    """Whether a parsed pattern repeats something in which several ways lead to the same letters: each doubles the time.
+    """Whether a parsed pattern repeats what can match the same letters in several ways: each doubles the time.
 
-    One way is left where each repetition begins with a letter that is nowhere else in it, as in ``(_[0-9]+)*``.
+    There is one way where each repetition begins with a letter that nothing else in it can match: ``(_[0-9]+)*``.
     """
     for op, argument in items:
         inner = _inner(argument)
@@ -132,26 +136,22 @@ def _varies(items: Iterable[tuple[Any, Any]]) -> bool:
 
 
 def _is_delimited(body: Any) -> bool:
-    """Whether a repetition is a letter, and then what cannot be that letter, of which one part varies in length."""
-    items = list(body)
-    while len(items) == 1 and items[0][0] is _PARSER.SUBPATTERN:
-        items = list(items[0][1][-1])
-    if not items or items[0][0] is not _PARSER.LITERAL:
+    """Whether a repetition is a letter, and then what cannot match that letter, of which one part varies in length."""
+    while len(body) == 1 and body[0][0] is _PARSER.SUBPATTERN:
+        body = body[0][1][-1]
+    if not len(body) or body[0][0] is not _PARSER.LITERAL:
         return False
-    letter, rest = items[0][1], items[1:]
+    letter, rest = chr(body[0][1]), list(body)[1:]
     repeats = [argument for op, argument in rest if op in _REPEATS]
-    single = [each for op, argument in rest for each in (argument[2] if op in _REPEATS else [(op, argument)])]
-    others = [each for op, argument in single for each in (argument if op is _PARSER.IN else [(op, argument)])]
-    is_simple = all(len(inner) == 1 for *_, inner in repeats) and sum(low != high for low, high, _ in repeats) <= 1
-    return is_simple and not any(_may_be(letter, *each) for each in others)
-
-
-def _may_be(letter: int, op: Any, argument: Any) -> bool:
-    if op is _PARSER.LITERAL:
-        return bool(letter == argument)
-    if op is _PARSER.RANGE:
-        return bool(argument[0] <= letter <= argument[1])
-    return not (op is _PARSER.CATEGORY and argument is _PARSER.CATEGORY_DIGIT) or chr(letter).isdigit()
+    single = [
+        argument[2] if op in _REPEATS else _PARSER.SubPattern(body.state, [(op, argument)]) for op, argument in rest
+    ]
+    is_simple = all(len(one) == 1 and one[0][0] in _ONE_LETTER for one in single)
+    return (
+        is_simple
+        and sum(low != high for low, high, _ in repeats) <= 1
+        and not any(_COMPILER.compile(one).match(letter) for one in single)
+    )
 
 
 def _inner(argument: Any) -> list[Any]:

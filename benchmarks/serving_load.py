@@ -268,9 +268,9 @@ def work(options: dict[str, Any]) -> None:
         print(error, file=sys.stderr)
     converted = 0
     if is_ours:
-        from amp_tf.reporting import process
+        from amp_tf.reporting import reports
 
-        converted = process.totals().converted
+        converted = reports.totals().converted
     done = Load(
         *(options["mode"], sum(calls), len(reloads), sum(traces), len(errors), max(off), max(seconds), memory),
         converted,

@@ -21,19 +21,6 @@ SOURCES = {
     "amp_tf/hooks/amp_tf_cpu.so": "amp_tf/hooks/shim.c",
     "amp_tf/graph/amp_tf_wire.so": "amp_tf/graph/wire.c",
 }
-#: The files whose tests decide or compute otherwise on another CPU; ``scripts/test --as-cpu avx2 -m cpu_dependent``.
-CPU_DEPENDENT = (
-    *(
-        "as_cpu/test_as_cpu.py",
-        "calibrating/test_measure.py",
-        "hooks/test_hoisted_reads.py",
-        "hooks/test_random_programs.py",
-        "hooks/test_summary.py",
-    ),
-    *("hooks/test_switch.py", "oplists/test_hardware.py", "painting/test_kernels.py", "painting/test_ties.py"),
-    *("parity/test_cpp_cases.py", "parity/test_deliberate_differences.py", "cpu/test_hoisting.py"),
-    "truth/fuzzing/test_fuzzing.py",
-)
 
 
 def pytest_configure() -> None:
@@ -76,13 +63,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks tests that start processes or differ by CPU, leaves out what the quick tier does, and orders the rest."""
-    tests = Path(__file__).resolve().parent
+    """Marks tests that start processes, leaves out what the quick tier does, and orders the rest."""
     for item in items:
         if isinstance(item, pytest.Function) and starts_process(item):
             item.add_marker("process")
-        if item.path.is_relative_to(tests) and item.path.relative_to(tests).as_posix() in CPU_DEPENDENT:
-            item.add_marker("cpu_dependent")
     if config.getoption("quick"):
         kept = [item for item in items if is_quick(item)]
         config.hook.pytest_deselected(items=[*set(items).difference(kept)])

@@ -14,7 +14,7 @@ from amp_tf.errors import ConfigError
 from amp_tf.hooks import loss_scaling
 from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.ledger import LossScaleError
-from amp_tf.reporting import process
+from amp_tf.reporting import reports
 from tests.reporting.reported_graphs import reported, traced, use_own_ledger
 
 pytestmark = pytest.mark.slow
@@ -160,6 +160,10 @@ def test_a_bad_setting_is_refused(settings, text):
         LossScaleMonitor(log_dir=3)
 
 
+def test_a_count_may_be_a_number_of_numpy():
+    assert LossScaleMonitor(every=np.int64(5), max_skips=np.int32(7)).every == 5
+
+
 @pytest.fixture
 def nothing_scaled_yet():
     """Other tests of this process trained models and ran sessions; the line at exit tells of all of them."""
@@ -247,7 +251,7 @@ def test_the_loss_scale_and_skipped_steps_are_curves_over_batches(library, tmp_p
 def test_without_a_loss_scale_the_share_is_written_each_epoch(tmp_path, monkeypatch):
     use_own_ledger(monkeypatch)
     product = traced(lambda x, w: tf.matmul(tf.exp(tf.matmul(x, w)), w), (64, 64), (64, 64))
-    process.record(reported(product, keep_float32=("^MatMul_1$",)), way="grappler")
+    reports.record(reported(product, keep_float32=("^MatMul_1$",)), way="grappler")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     model.fit(ROWS, ROWS.sum(1), batch_size=8, epochs=2, verbose=0, callbacks=[LossScaleMonitor(log_dir=tmp_path)])

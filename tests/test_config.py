@@ -155,7 +155,7 @@ def test_every_field_is_described_and_refuses_what_it_is_not(field):
 def test_a_folder_is_a_path_or_nothing(tmp_path):
     assert AmpConfig(log_path=tmp_path).log_path == str(tmp_path)
     for value in (1, b"folder", True):
-        with pytest.raises(ConfigError, match=r"^AmpConfig\.log_path: .* is not a path\. Valid values: a folder's"):
+        with pytest.raises(ConfigError, match=r"^AmpConfig\.log_path: .* is not a path\. Valid values: a path, None"):
             AmpConfig(log_path=value)
 
 
@@ -202,6 +202,9 @@ def test_each_name_of_a_layers_pattern_is_a_regular_expression():
         ("(_[_a]*)*$", False),
         (r"block(_\d+)*/attention", True),
         (r"(_[0-9]+)+(?=/|$)", True),
+        (r"encoder(/[^/]+)*/attention", True),
+        (r"(/[^a]+)*$", False),
+        (r"(/(a/b)*)*$", False),
         (r"layer:block_\d{1,2}/(query|key)", True),
         (r"(\d+_){1,2}", True),
         (r".*attention.*", True),

@@ -18,7 +18,7 @@ import amp_tf
 from amp_tf.cli.main import DEFAULT_SIGNATURE
 from amp_tf.config import WEIGHTS, AmpConfig
 from amp_tf.errors import AmpError, FileError, GraphError, printable
-from amp_tf.graph.names import closest, matcher, missing_node, tell_unmatched
+from amp_tf.graph.names import closest, describe_unmatched, matcher, missing_node
 from amp_tf.hooks.switch import disable
 from amp_tf.offline import reading
 from amp_tf.offline.explain import explain
@@ -27,7 +27,7 @@ from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import files
 from amp_tf.reporting.figures import GraphReport, percent
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.values import read_names, read_patterns
 
@@ -156,7 +156,7 @@ def _tell_target(report: RewriteReport) -> None:
 
 
 def _tell_idle(patterns: Iterable[str], names: Sequence[str]) -> None:
-    if idle := tell_unmatched(patterns, names):
+    if idle := describe_unmatched(patterns, names):
         print(f"No node's name matches: {idle}", file=sys.stderr)
 
 

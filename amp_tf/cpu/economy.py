@@ -154,7 +154,7 @@ class _Port(NamedTuple):
 
 def drop_unprofitable(canvas: Canvas) -> None:
     """Takes allow paint off units that are cheaper in float32, as :func:`amp_tf.painting.paint.weigh` says."""
-    ties: list[Sequence[Unit]] = [*(list(cluster.values()) for cluster in canvas.clusters), *recurrent_units(canvas)]
+    ties = [*canvas.clusters, *recurrent_units(canvas)]
     if (asked := canvas.resolution.asked) is not None:  # no op pays: all but forced nodes and some ops
         painted = np.flatnonzero(canvas.allow).tolist()
         wanted = canvas.view.mask_with(asked)

@@ -44,25 +44,22 @@ def flood(
     return reached
 
 
-def in_order(nodes: Mask, links: Adjacency) -> Iterator[tuple[Node, Sequence[Node]]]:
-    """Some nodes with their readers, each after all that it reads; those on cycles, and behind these, are left out."""
-    starts, fanout = links.fanout_start, links.fanout
+def in_order(nodes: Mask, links: Adjacency) -> list[Node]:
+    """Some nodes, each after all that it reads; those on cycles, and behind these, are left out."""
     missing = np.diff(links.fanin_start).tolist()
-    ready = [node for node in np.flatnonzero(nodes).tolist() if not missing[node]]
-    while ready:
-        node = ready.pop()
-        readers = fanout[starts[node] : starts[node + 1]]
-        yield node, readers
-        for reader in readers:
+    found = [node for node in np.flatnonzero(nodes).tolist() if not missing[node]]
+    for node in found:
+        for reader in links.fanout[links.fanout_start[node] : links.fanout_start[node + 1]]:
             missing[reader] -= 1
             if not missing[reader]:
-                ready.append(reader)
+                found.append(reader)
+    return found
 
 
 def is_sorted(nodes: Mask, sources: Indices, readers: Indices) -> Mask:
     """Of some nodes, those that are on no cycle and behind none."""
     found = np.zeros(len(nodes), np.bool_)
-    found[[node for node, _ in in_order(nodes, Adjacency(sources, readers, len(nodes)))]] = True
+    found[in_order(nodes, Adjacency(sources, readers, len(nodes)))] = True
     return found
 
 
@@ -71,9 +68,9 @@ def heaviest_ends(
 ) -> npt.NDArray[np.int64]:
     """For each node the weight of the heaviest path that ends there."""
     own = weights.tolist()
-    total = list(own)
-    for node, behind in in_order(nodes, Adjacency(sources, readers, len(nodes))):
-        for reader in behind:
+    total, links = list(own), Adjacency(sources, readers, len(nodes))
+    for node in in_order(nodes, links):
+        for reader in links.fanout[links.fanout_start[node] : links.fanout_start[node + 1]]:
             total[reader] = max(total[reader], own[reader] + total[node])
     return np.asarray(total, np.int64)
 
@@ -88,13 +85,13 @@ def strongly_connected(nodes: Mask, links: Adjacency) -> Iterator[list[Node]]:
         path = [(root, iter(links.fanouts(root)))] if is_open[root] else []
         is_open[root] = 0
         while path:
-            node, left = path[-1]
-            reader = next((reader for reader in left if is_open[reader]), None)
-            if reader is None:
-                ended.append(path.pop()[0])
+            for reader in path[-1][1]:
+                if is_open[reader]:
+                    is_open[reader] = 0
+                    path.append((reader, iter(links.fanouts(reader))))
+                    break
             else:
-                is_open[reader] = 0
-                path.append((reader, iter(links.fanouts(reader))))
+                ended.append(path.pop()[0])
     is_open = bytearray(nodes)
     for node in reversed(ended):
         if is_open[node]:
@@ -217,6 +214,7 @@ def control_links(view: GraphView) -> list[tuple[int, int]]:
     return [
         (number_of[source[1:]], number)
         for number, proto in mentioning(view.protos, "^")
+        if proto is not None
         for source in proto.input
         if source.startswith("^")
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -54,50 +53,26 @@ def read_types(protos: Sequence[Any], signatures: Sequence[Signature], place: Pl
     Raises:
         GraphError: a type is missing and has no default, or is a reference.
     """
-    types = [
-        fixed or (attributes[name].type if name in attributes else datatypes.INVALID)  # indexing alone would add it
-        for attributes, reads in zip(map(_get_attr, protos), map(_get_reads, signatures), strict=True)
-        for name, fixed in reads
-    ]
-    if datatypes.INVALID in types or max(types, default=0) > datatypes.LAST_BASE:
-        _read_rare_types(types, protos, signatures, place)
-    return types
-
-
-def _read_rare_types(types: list[int], protos: Sequence[Any], signatures: Sequence[Signature], place: Place) -> None:
-    """Fills in defaults and entries of lists, and refuses what is not a type."""
-    unit = 0
+    types = []
     for proto, signature in zip(protos, signatures, strict=True):
+        attributes = proto.attr
         for slot in signature.slots:
-            found = types[unit]
-            if not found and slot.attr not in proto.attr:
-                found = slot.fixed  # the default of its op
-            elif not found and 0 <= slot.index < len(proto.attr[slot.attr].list.type):
-                found = proto.attr[slot.attr].list.type[slot.index]
-            if not found:
-                raise GraphError(f"type attribute {slot} is missing", where=place(proto.name), fix=BROKEN)
-            if found != datatypes.base_type(found):
-                raise GraphError(
-                    f"type attribute {slot} is {datatypes.type_name(found)}, expected a type that is not a reference",
-                    where=place(proto.name),
-                    fix=BROKEN,
-                )
-            types[unit] = found
-            unit += 1
-
-
-_get_attr = attrgetter("attr")
-_get_reads = attrgetter("reads")
+            if not slot.attr or slot.attr not in attributes:
+                found = slot.fixed  # or the default of its op
+            elif slot.index < 0:
+                found = attributes[slot.attr].type
+            else:
+                found = attributes[slot.attr].list.type[slot.index]
+            if not found or found > datatypes.LAST_BASE:
+                wrong = f"{datatypes.type_name(found)}, expected a type that is not a reference" if found else "missing"
+                raise GraphError(f"type attribute {slot} is {wrong}", where=place(proto.name), fix=BROKEN)
+            types.append(found)
+    return types
 
 
 def value_of(node: Any, name: str) -> Any:
     """The ``AttrValue`` of a node's attribute; an empty one where the node lacks it, which indexing would add."""
     return node.attr[name] if name in node.attr else attribute()
-
-
-def is_channels_last(node: Any) -> bool:
-    """Whether a node that has a layout counts channels along the last dimension."""
-    return value_of(node, "data_format").s in (b"", b"NHWC")
 
 
 _BYTES = {datatypes.INT32: 4, datatypes.INT64: 8}

@@ -28,11 +28,6 @@ SIZES = {1: 4, 2: 8, 3: 4, 4: 1, 5: 2, 6: 1, 8: 8, 9: 8, 10: 1, 14: 2, 17: 2, 18
 LAST_BASE = 100  #: a reference type is its base type plus 100
 
 
-def base_type(data_type: int) -> int:
-    """The type behind a reference type; other types are their own base."""
-    return data_type - LAST_BASE if data_type > LAST_BASE else data_type
-
-
 def type_name(data_type: int) -> str:
     """The name that Python users know, such as ``float32``."""
     from tensorflow.python.framework import dtypes

@@ -26,8 +26,13 @@ from amp_tf.graph.wire import Nodes, NodeTable, new_graph, parse_graph, pieces, 
 def apply_to_graph(nodes: NodeTable, names: Sequence[str], edits: Edits, rest: bytes = b"") -> bytes:
     """The serialized graph once the edits are made, with what comes after its nodes: library, versions."""
     count = len(nodes)
-    nodes, edits = _retype_in_place(nodes, edits)
-    changes = _Changes(edits, names)
+    # Nearly all types change in place, where the change is of one byte.
+    reoped, left = [reop.node for reop in edits.reops], []  # whose types change after their attributes
+    for retype in edits.retypes:
+        is_done = (retype.nodes < count) & ~np.isin(retype.nodes, reoped)
+        nodes, is_done[is_done] = nodes.with_types(retype.where(is_done))
+        left.append(retype.where(~is_done))
+    changes = _Changes(dataclasses.replace(edits, retypes=tuple(left)), names)
     parts: list[bytes | memoryview] = []
     start = 0
     for numbers in pieces([number for number in changes.nodes() if number < count]):
@@ -78,8 +83,6 @@ class EditedNodes(Nodes):
         return len(self.original) + self._added
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return [self[number] for number in range(*key.indices(len(self)))]
         if not 0 <= key < len(self):
             raise IndexError(key)
         if key < len(self.original) and not self._changes.of(key):
@@ -173,17 +176,6 @@ class _Changes:
         proto.MergeFrom(node.attributes)
         if self._nodes and number <= self._nodes[-1]:  # few new nodes are edited, and there may be thousands
             self.make(number, proto)
-
-
-def _retype_in_place(nodes: NodeTable, edits: Edits) -> tuple[NodeTable, Edits]:
-    """Makes the changes of types that are the change of one byte, which are nearly all; the edits that are left."""
-    reoped = [reop.node for reop in edits.reops]  # their types change after their attributes
-    left = []
-    for retype in edits.retypes:
-        is_done = (retype.nodes < len(nodes)) & ~np.isin(retype.nodes, reoped)
-        nodes, is_done[is_done] = nodes.with_types(retype.where(is_done))
-        left.append(retype.where(~is_done))
-    return nodes, dataclasses.replace(edits, retypes=tuple(left))
 
 
 _get_node = attrgetter("node")

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from amp_tf.graph.datatypes import Indices, Mask, Node, Port
 
 Tensor = tuple[int, int]  #: a node and one of its output ports
+Reader = tuple[int, int]  #: a node and one of its data inputs
 
 
 class Retype(NamedTuple):
@@ -150,10 +151,7 @@ def having(**attributes: Any) -> Any:
     """A NodeDef that has these attributes, and nothing else."""
     from tensorflow.core.framework import node_def_pb2
 
-    node = node_def_pb2.NodeDef()
-    for name, value in attributes.items():
-        node.attr[name].CopyFrom(value)
-    return node
+    return node_def_pb2.NodeDef(attr=attributes)
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""Names of nodes: which layer a node belongs to, by its path in Keras; which names are new, close or parts of others.
+"""Names of nodes: the layer that a node belongs to, by its path in Keras; names that are new, close, parts or fused.
 
 A node carries the name scopes in which it was made, and these only nearly say which layer that was: Keras 3 opens a
 scope twice for each call, so ``encoder/block_1`` is ``net_1/encoder_1/block_1_1`` in ``fit``, and the scope ``dense_1``
@@ -15,9 +15,11 @@ import difflib
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from amp_tf.errors import GraphError
+from amp_tf.oplists.table import PRODUCTS
 from amp_tf.values import is_layer_pattern, layer_components
 
 # What TensorFlow puts around the names of what it inlines, differentiates, optimizes or names by itself.
@@ -196,27 +198,17 @@ def _holds(names: Sequence[str], tests: Sequence[Callable[[str], object]]) -> bo
     )
 
 
-def tell_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
+def describe_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
     """Patterns that matched no node, in a row; one for a layer with the closest layer's path."""
-    found = list(patterns)
-    paths = list(_paths(names)) if any(map(is_layer_pattern, found)) else []
-    told = []
-    for pattern in found:
+    patterns, paths, found = list(patterns), recorded.paths(), []
+    if not paths and any(map(is_layer_pattern, patterns)):
+        around = [scopes(f"{scope}/") for scope in dict.fromkeys(name.rpartition("/")[0] for name in names)]
+        paths = ["/".join(parts[:end]) for parts in around for end in range(1, len(parts) + 1)]
+    for pattern in patterns:
         path = "/".join(layer_components(pattern)) if is_layer_pattern(pattern) else ""
         close = difflib.get_close_matches(path, paths, n=1, cutoff=_CLOSE) if path else ()
-        told.append(f"{pattern} (the closest layer is {close[0]})" if close else pattern)
-    return ", ".join(told)
-
-
-def _paths(names: Iterable[str]) -> Iterator[str]:
-    """The layers' paths as far as they are known: what was recorded, else all scopes."""
-    if paths := recorded.paths():
-        yield from paths
-        return
-    for scope in dict.fromkeys(name.rpartition("/")[0] for name in names):
-        parts = scopes(f"{scope}/")
-        for end in range(1, len(parts) + 1):
-            yield "/".join(parts[:end])
+        found.append(f"{pattern} (the closest layer is {close[0]})" if close else pattern)
+    return ", ".join(found)
 
 
 CAST_SUFFIX = "AutoMixedPrecision"  #: ends the name of every cast that a rewrite inserts, as in TensorFlow's own pass
@@ -260,3 +252,43 @@ def closest(wanted: str, names: Sequence[str]) -> list[str]:
     """Up to three names, first those of a node or layer called so: Keras puts the model's name before the layer's."""
     inner = sorted(filter(re.compile(rf"/{re.escape(wanted)}(_\d+)?(/|$)").search, names), key=len)
     return list(dict.fromkeys([*inner, *difflib.get_close_matches(wanted, names, n=_SHOWN, cutoff=0.5)]))[:_SHOWN]
+
+
+_FUSED_AT_MOST = 3  # bias, normalization, activation
+
+
+def find_followers(graph: Any) -> Mapping[str, tuple[str, ...]]:
+    """For each product, and each node that may be fused with it, those behind it in its scope that may be, in order.
+
+    TensorFlow's remapper gives a fused node the name of the last one: ``dense/MatMul``, ``dense/BiasAdd`` and
+    ``dense/Relu`` become a ``_FusedMatMul`` called ``dense/Relu``. So a pattern for one must find those behind it, too.
+    """
+    nodes = {node.name: node for node in (graph.node_def if hasattr(graph, "node_def") else graph.node)}
+    readers: dict[str, list[str]] = {}
+    for node in nodes.values():
+        for text in node.input:
+            if not text.startswith("^"):
+                readers.setdefault(text.partition(":")[0], []).append(node.name)
+    found: dict[str, tuple[str, ...]] = {}
+    for node in nodes.values():
+        if node.op in PRODUCTS:
+            chain, last = list[str](), node.name
+            while len(chain) < _FUSED_AT_MOST and len(readers.get(last, ())) == 1:
+                last = readers[last][0]
+                if nodes[last].op in PRODUCTS or _scope(last) != _scope(node.name):
+                    break
+                chain.append(last)
+            found |= {name: tuple(chain[place:]) for place, name in enumerate([node.name, *chain])}
+    return found
+
+
+def pattern_for(node: str, followers: Mapping[str, tuple[str, ...]]) -> str:
+    """A regular expression that finds a node under all names that it may run under, whatever it is inlined into."""
+    names = [re.escape(name.rpartition("/")[2]) for name in (node, *followers.get(node, ()))]
+    scope = _scope(without_calls(node)) or _scope(node)  # a file that is converted has it in its function
+    scope = f"{re.escape(scope)}/" if scope else ""
+    return f"(^|/){scope}{names[0] if len(names) == 1 else f'({chr(124).join(names)})'}$"
+
+
+def _scope(node: str) -> str:
+    return node.rpartition("/")[0]

@@ -14,7 +14,6 @@ import itertools
 import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -166,16 +165,15 @@ def _view(
 
     readers = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     starts = np.cumsum(counts, dtype=np.int32) - counts
-    for unknown in np.flatnonzero(sources <= UNKNOWN):
-        position = int(unknown - starts[readers[unknown]])
-        text = texts(int(readers[unknown]))[position]
+    is_late = np.append(False, (sources[:-1] < 0) & (sources[1:] >= 0) & (readers[:-1] == readers[1:]))
+    for place in (*np.flatnonzero(sources <= UNKNOWN), *np.flatnonzero(is_late)):
+        reader, position = int(readers[place]), int(place - starts[readers[place]])
+        text = texts(reader)[position]
+        if sources[place] >= 0:
+            raise broken(reader, f"data input {text!r} comes after a control input")
         if text[:1] == "^":
-            raise broken(readers[unknown], f"control input {text!r} names no node of this graph")
-        raise broken(readers[unknown], f"input {position} is {text!r}, which is not a tensor of this graph")
-    late = np.flatnonzero((sources[:-1] < 0) & (sources[1:] >= 0) & (readers[:-1] == readers[1:])) + 1
-    for place in late:
-        text = texts(int(readers[place]))[int(place - starts[readers[place]])]
-        raise broken(readers[place], f"data input {text!r} comes after a control input")
+            raise broken(reader, f"control input {text!r} names no node of this graph")
+        raise broken(reader, f"input {position} is {text!r}, which is not a tensor of this graph")
     data = np.flatnonzero(sources >= 0)
     src_node, src_port, dst_node = sources[data], source_ports[data], readers[data]
     existing = ports.output_counts(src_node)
@@ -192,16 +190,12 @@ def _view(
         given, wanted = (datatypes.type_name(int(types[units[edge]])) for units in (edges.src_unit, edges.dst_unit))
         what = f"input {edges.dst_position[edge]} expects {wanted} and gets {given} from {names[src_node[edge]]!r}"
         raise broken(dst_node[edge], what)
-    return GraphView(
+    return GraphView.of(
+        ports,
         function=function,
         names=names,
-        ops=list(map(_get_op, ports.signatures)),
         devices=devices,
         protos=protos,
-        signatures=ports.signatures,
-        kinds=ports.kinds,
-        of_kind=ports.of_kind,
-        base=ports.base,
         dtypes=dtypes,
         edges=edges,
         argument_attributes=argument_attributes,
@@ -245,6 +239,3 @@ def _split_names(found: WireNodes, nodes: NodeTable, before: Sequence[str]) -> l
 
 def _duplicate(name: str, place: Place) -> GraphError:
     return GraphError("two nodes have this name", where=place(name), fix=BROKEN)
-
-
-_get_op = attrgetter("op")

@@ -34,7 +34,7 @@ Shape = tuple[int, ...]
 
 
 class Shapes(Protocol):
-    """Tells the static shapes of tensors."""
+    """Gives the static shapes of tensors."""
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """The shape of each output port of a node, -1 for an unknown dimension, ``None`` for an unknown rank.
@@ -102,7 +102,7 @@ class AttributeShapes:
 
 
 def read_shape(shape: Any) -> Shape | None:
-    """The dimensions of a TensorShapeProto; the symbols below -1 by which Grappler tells unknown ones apart are -1."""
+    """The dimensions of a TensorShapeProto; unknown ones are -1, also those that Grappler numbers from -2 down."""
     return None if shape.unknown_rank else tuple(max(dim.size, -1) for dim in shape.dim)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from amp_tf.errors import GraphError
@@ -62,7 +63,6 @@ class Signature:
         output_starts: for each output argument, its first port (functions name tensors by argument).
         has_refs: an input or output is a reference (TF1 variables).
         holds_functions: the op calls functions; its types belong to their signatures.
-        reads: for each slot (type attribute, 0), or of a fixed type (empty, its ``DataType`` number).
     """
 
     op: str
@@ -73,18 +73,6 @@ class Signature:
     is_stateful: bool
     has_refs: bool
     holds_functions: bool
-    reads: tuple[tuple[str, int], ...] = dataclasses.field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        reads = tuple((slot.attr, 0 if slot.attr else slot.fixed) for slot in self.slots)
-        object.__setattr__(self, "reads", reads)  # the dataclass is frozen
-
-    def slot_of(self, attr: str) -> int | None:
-        """Position of the slot of a single type attribute, ``None`` where the op has none of that name."""
-        for position, slot in enumerate(self.slots):
-            if slot.attr == attr and slot.index < 0:
-                return position
-        return None
 
 
 class Template:
@@ -98,7 +86,6 @@ class Template:
         args = (*op_def.input_arg, *op_def.output_arg)
         self._counts += sorted({arg.number_attr for arg in args if arg.number_attr})
         self._by_arity: dict[tuple[int, ...], Signature] = {}
-        self.fixed_signature = None if self._counts else self._build({})
 
     def signature(self, node: Any) -> Signature:
         """The signature of a NodeDef of this op.
@@ -107,13 +94,10 @@ class Template:
             GraphError: an attribute that gives the number of inputs or outputs is missing or negative; the
                 reader adds the place.
         """
-        if self.fixed_signature is not None:
-            return self.fixed_signature
         arity = tuple(self._count(node, name) for name in self._counts)
-        found = self._by_arity.get(arity)
-        if found is None:
-            found = self._by_arity[arity] = self._build(dict(zip(self._counts, arity, strict=True)))
-        return found
+        if arity not in self._by_arity:
+            self._by_arity[arity] = self._build(dict(zip(self._counts, arity, strict=True)))
+        return self._by_arity[arity]
 
     def _count(self, node: Any, name: str) -> int:
         value = node.attr.get(name)
@@ -142,7 +126,7 @@ class Template:
         args = (*self.op_def.input_arg, *self.op_def.output_arg)
         return Signature(
             op=self.op_def.name,
-            slots=tuple(self._slot(*key) for key in slots),
+            slots=tuple(itertools.starmap(self._slot, slots)),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             output_starts=starts,
@@ -166,7 +150,7 @@ def fixed_slot(op: str, data_type: int) -> Slot:
         GraphError: the definition names no type, or a reference type (references are marked by ``is_ref`` instead); the
             reader adds the place.
     """
-    if data_type == datatypes.INVALID or data_type != datatypes.base_type(data_type):
+    if data_type == datatypes.INVALID or data_type > datatypes.LAST_BASE:
         what = f"an argument or result of {op} has type {datatypes.type_name(data_type)}, which none can have"
         raise GraphError(what, fix=_EXPORT_AGAIN)
     return Slot("", -1, data_type, frozenset({data_type}))
@@ -200,14 +184,12 @@ class Templates:
         Raises:
             GraphError: neither TensorFlow nor the function library knows the op; the reader adds the place.
         """
+        if op in self._successors and op not in self._functions:
+            return _widened(*self._successors[op])
+        if op not in self._functions:
+            return _registered(op)
         if op not in self._own:
-            if op in self._functions:
-                self._own[op] = Template(self._functions[op].signature)
-            elif op in self._successors:
-                successor, attribute = self._successors[op]
-                self._own[op] = _widened(successor, attribute)
-            else:
-                self._own[op] = _registered(op)
+            self._own[op] = Template(self._functions[op].signature)
         return self._own[op]
 
     def is_function(self, op: str) -> bool:
@@ -217,11 +199,7 @@ class Templates:
     def reaches(self, node: Any, ops: frozenset[str]) -> bool:
         """Whether one of these ops may run in the functions that a node calls: also where a function is not known."""
         reaching = self._functions_with(ops)
-        return any(name in reaching or name not in self._functions for name in self._called(node))
-
-    def _called(self, node: Any) -> list[str]:
-        op, *called = referenced(node)
-        return [*([op] if op in self._functions else []), *called]
+        return any(name in reaching or name not in self._functions for name in called(node, self._functions))
 
     def _functions_with(self, ops: frozenset[str]) -> frozenset[str]:
         """The names of functions in which one of the ops, or a function that is not known, runs; found once."""
@@ -232,8 +210,8 @@ class Templates:
                 for node in function.node_def:
                     if node.op in ops:
                         waiting.append(name)
-                    for called in self._called(node):
-                        callers.setdefault(called, []).append(name)
+                    for callee in called(node, self._functions):
+                        callers.setdefault(callee, []).append(name)
             waiting += callers.keys() - self._functions.keys()
             found: set[str] = set()
             while waiting:
@@ -261,7 +239,7 @@ def _registered(op: str) -> Template:
 
 @functools.cache
 def _widened(op: str, attribute: str) -> Template:
-    """The template of an op of which a type attribute counts as float32 where a node does not have it."""
+    """The template of an op with float32 as the default of one of its type attributes."""
     op_def = copy.deepcopy(_registered(op).op_def)
     next(attr for attr in op_def.attr if attr.name == attribute).default_value.type = datatypes.FLOAT
     return Template(op_def)
@@ -275,6 +253,12 @@ def referenced(node: Any) -> Iterator[str]:
             yield value.func.name
         elif value.HasField("list"):
             yield from (function.name for function in value.list.func)
+
+
+def called(node: Any, functions: Container[str]) -> list[str]:
+    """The functions that a NodeDef calls; its op is one if it is among those that are known."""
+    op, *named = referenced(node)
+    return [op, *named] if op in functions else named
 
 
 def find_loop_bodies(functions: Iterable[Any]) -> frozenset[str]:

@@ -29,7 +29,7 @@ from amp_tf.graph.algorithms import control_links, is_sorted
 from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.view import GraphView
-from amp_tf.graph.wire import NodeTable, table_of
+from amp_tf.graph.wire import NodeTable, new_graph, read_table
 from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
 
 
@@ -80,8 +80,9 @@ def _first_change(case: Case, what: str, before: Sequence[str], after: Sequence[
 def _no_new_cycle(case: Case) -> str:
     """A graph that had a cycle before proves nothing."""
     protos, first = case.after.protos, case.before.node_count
-    of_casts = protos.mentioning("^") if isinstance(protos, NodeTable) else ()
-    have_waits = case.edits.waits or any(node >= first for node in of_casts)
+    new = [node for node in protos.mentioning("^") if node >= first] if isinstance(protos, NodeTable) else []
+    waits = (name.startswith("^") for node in new for name in protos[node].input)
+    have_waits = case.edits.waits or any(waits)
     if not case.edits and not have_waits and not _inputs_kept(case):
         return ""
 
@@ -154,7 +155,9 @@ def _controls(proto: Any) -> list[str]:
 
 def _table(view: GraphView) -> NodeTable:
     protos = view.protos
-    return protos if isinstance(protos, NodeTable) else table_of(proto for proto in protos if proto is not None)
+    if isinstance(protos, NodeTable):
+        return protos
+    return read_table(new_graph(node=[proto for proto in protos if proto is not None]).SerializeToString())
 
 
 #: What is checked, with what gives a sentence on the first violation, or an empty string.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from amp_tf.graph.attributes import ARG_OP, CAPTURED, CONST_OP, USER_NAME, floats, read_signatures, read_types
 from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.editor import EditedNodes
-from amp_tf.graph.edits import Edits, NewNode, Retype, Tensor, having
+from amp_tf.graph.edits import Edits, NewNode, Reader, Retype, Tensor, having
 from amp_tf.graph.templates import Signature, Slot, Templates
 from amp_tf.graph.wire import Nodes
 
@@ -182,6 +182,12 @@ class GraphView:
     edges: Edges
     argument_attributes: Sequence[Mapping[str, Any]] = ()
 
+    @classmethod
+    def of(cls, ports: Ports, **others: Any) -> GraphView:
+        """The view with what follows from signatures and kinds, and with all other fields."""
+        ops, of_nodes = [signature.op for signature in ports.signatures], ports.signatures
+        return cls(ops=ops, signatures=of_nodes, kinds=ports.kinds, of_kind=ports.of_kind, base=ports.base, **others)
+
     @property
     def node_count(self) -> int:
         return len(self.names)
@@ -196,7 +202,7 @@ class GraphView:
 
     def mask_with(self, trait: Container[str]) -> Mask:
         """Of each node, whether its op has a trait."""
-        return self.of_kinds((kind.op in trait for kind in self.of_kind), np.bool_)
+        return self.of_kinds(map(trait.__contains__, map(_get_op, self.of_kind)), np.bool_)
 
     def of_kinds(self, values: Iterable[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array with one entry a node from one value a kind."""
@@ -210,10 +216,15 @@ class GraphView:
     def of_constants(self, figure: Callable[[npt.NDArray[np.float32]], Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """A figure of the values of each Const node, found once a kind: one entry a node, zero for all other nodes."""
         found = np.zeros(self.node_count, dtype)
-        constants = np.asarray(self.nodes_with((CONST_OP,)), np.int32)
-        _, first, kinds = np.unique(self.kinds[constants], return_index=True, return_inverse=True)
-        found[constants] = np.asarray([figure(floats(self.protos[node])) for node in constants[first]], dtype)[kinds]
+        constants = self.nodes_with((CONST_OP,))
+        found[constants] = self.read_once(constants, lambda proto: figure(floats(proto)))
         return found
+
+    def read_once(self, nodes: Sequence[Node], read: Callable[[Any], Any]) -> list[Any]:
+        """What the attributes of some nodes say, read once a kind."""
+        _, first, kinds = np.unique(self.kinds[np.asarray(nodes, np.int32)], return_index=True, return_inverse=True)
+        of_kinds = [read(self.protos[nodes[place]]) for place in first]
+        return [of_kinds[kind] for kind in kinds.tolist()]
 
     def units(self, node: Node) -> range:
         return range(self.base[node], self.base[node + 1])
@@ -234,8 +245,8 @@ class GraphView:
         starts, tensors = self._inward
         return tensors[starts[node] : starts[node + 1]]
 
-    def readers(self, node: Node, port: Port | None = None) -> list[tuple[Node, int]]:
-        """The data inputs that read a node's results, or those of one port: (node, number of the input)."""
+    def readers(self, node: Node, port: Port | None = None) -> list[Reader]:
+        """The data inputs that read a node's results, or those of one port."""
         starts, readers, ports = self._outward
         found = slice(starts[node], starts[node + 1])
         if port is None:
@@ -258,7 +269,7 @@ class GraphView:
         return starts.tolist(), list(self.edges.rows("src_node", "src_port"))
 
     @functools.cached_property
-    def _outward(self) -> tuple[list[int], list[tuple[Node, int]], list[Port]]:
+    def _outward(self) -> tuple[list[int], list[Reader], list[Port]]:
         edges = self.edges.at(np.argsort(self.edges.src_node, kind="stable"))
         starts = np.searchsorted(edges.src_node, np.arange(self.node_count + 1, dtype=np.int32))
         return starts.tolist(), list(edges.rows("dst_node", "dst_position")), edges.src_port.tolist()
@@ -308,28 +319,21 @@ class GraphView:
         kinds = np.concatenate([self.kinds, np.zeros(len(edits.new), np.int32)])
         kinds[remade] = np.arange(len(self.of_kind), len(self.of_kind) + len(made))
         ports = Ports([*self.of_kind, *signatures], kinds)
-        return GraphView(
-            function=self.function,
-            names=[*self.names, *(node.name for node in edits.new)],
-            ops=[signature.op for signature in ports.signatures],
-            devices=[*self.devices, *(node.device for node in edits.new)],
-            protos=nodes,
-            signatures=ports.signatures,
-            kinds=kinds,
-            of_kind=ports.of_kind,
-            base=ports.base,
-            dtypes=self._types_after(ports, remade, read_types(made, signatures, repr)),
-            edges=self._edges_after(edits, ports),
-        )
-
-    def _types_after(self, ports: Ports, remade: Sequence[int], types: Sequence[int]) -> array[int]:
-        is_remade = np.zeros(len(ports.kinds), np.bool_)
+        is_remade = np.zeros(len(kinds), np.bool_)
         is_remade[remade] = True
         of_remade = np.repeat(is_remade, np.diff(ports.base))
-        found = np.empty(len(of_remade), np.int32)
-        found[of_remade] = types
-        found[~of_remade] = np.asarray(self.dtypes)[self.spread(~is_remade[: self.node_count])]
-        return compact(found)
+        dtypes = np.empty(len(of_remade), np.int32)
+        dtypes[of_remade] = read_types(made, signatures, repr)
+        dtypes[~of_remade] = np.asarray(self.dtypes)[self.spread(~is_remade[: self.node_count])]
+        return GraphView.of(
+            ports,
+            function=self.function,
+            names=[*self.names, *(node.name for node in edits.new)],
+            devices=[*self.devices, *(node.device for node in edits.new)],
+            protos=nodes,
+            dtypes=compact(dtypes),
+            edges=self._edges_after(edits, ports),
+        )
 
     def _edges_after(self, edits: Edits, ports: Ports) -> Edges:
         """The data edges once the edits are made; their units are those of the new ports."""
@@ -361,5 +365,6 @@ class GraphView:
         return dataclasses.replace(self, protos=[], base=base, edges=no_edges)
 
 
+_get_op = attrgetter("op")
 _get_inputs = attrgetter("inputs")
 _get_outputs = attrgetter("outputs")

@@ -157,23 +157,21 @@ class NodeTable(Nodes):
         return len(self._ends)
 
     def __getitem__(self, key: Any) -> Any:
-        """The NodeDef of a number, or those of a slice without a step.
+        """The NodeDef of a number.
 
         Raises:
             GraphError: the bytes are not a NodeDef.
         """
-        if isinstance(key, int) and not 0 <= key < len(self):
+        if not 0 <= key < len(self):
             raise IndexError(key)
-        if len(self) <= PIECE:
-            self._parsed = self._parsed or parse_graph(bytes(self.span(0, len(self))))
-            return self._parsed.node[key]
-        first, end, _ = key.indices(len(self)) if isinstance(key, slice) else (key, key + 1, 1)
-        nodes = parse_graph(bytes(self.span(first, end))).node if first < end else []
-        return list(nodes) if isinstance(key, slice) else nodes[0]
+        if len(self) > PIECE:
+            return self.some([key])[0]
+        self._parsed = self._parsed or parse_graph(bytes(self.span(0, len(self))))
+        return self._parsed.node[key]
 
     def __iter__(self) -> Iterator[Any]:
-        for piece in pieces(self):
-            yield from piece
+        for numbers in pieces(range(len(self))):
+            yield from self.some(numbers)
 
     def span(self, first: int, end: int) -> memoryview:
         """The bytes of some nodes one after the other, field headers included, without a copy."""
@@ -262,33 +260,19 @@ class SerializedGraph:
         node: its nodes.
         rest: a GraphDef that holds all the rest, parsed.
         rest_data: the same as bytes.
+        library: the function library, a part of ``rest``.
 
     Raises:
         GraphError: the bytes are not a GraphDef. Nodes are looked at later.
     """
 
-    rest_data: bytes
-    rest: Any
-
     def __init__(self, data: bytes) -> None:
         nodes = _nodes_of(data)
-        if nodes is None or self._take_rest(nodes).node:
-            # Another program wrote it in another way: protobuf writes it again.
-            nodes = _nodes_of(parse_graph(data).SerializeToString(), is_tail_opaque=True)
-            if nodes is None:
-                raise _unreadable(data, "a node has fields of another kind than this version knows")
-            self._take_rest(nodes)
-        self.node = nodes
-
-    def _take_rest(self, nodes: NodeTable) -> Any:
-        self.rest_data = nodes.data[nodes.end :]
-        self.rest = parse_graph(self.rest_data)
-        return self.rest
-
-    @property
-    def library(self) -> Any:
-        """The function library."""
-        return self.rest.library
+        rest: Any = None if nodes is None else parse_graph(nodes.data[nodes.end :])
+        if nodes is None or rest.node:  # another program wrote it in another way: protobuf writes it again
+            nodes = read_table(parse_graph(data).SerializeToString())
+            rest = parse_graph(nodes.data[nodes.end :])
+        self.node, self.rest, self.rest_data, self.library = nodes, rest, nodes.data[nodes.end :], rest.library
 
 
 def read_table(data: bytes) -> NodeTable:
@@ -299,13 +283,8 @@ def read_table(data: bytes) -> NodeTable:
     """
     nodes = _nodes_of(data, is_tail_opaque=True)
     if nodes is None:
-        raise _unreadable(data, "a node is cut off")
+        raise _unreadable(data, "a node is cut off, or has fields of another kind than this version knows")
     return nodes
-
-
-def table_of(protos: Iterable[Any]) -> NodeTable:
-    """The table of nodes that are given as NodeDefs."""
-    return read_table(new_graph(node=protos).SerializeToString())
 
 
 def parse_graph(data: bytes) -> Any:

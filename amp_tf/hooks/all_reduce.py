@@ -85,7 +85,7 @@ def uninstall() -> None:
     _patches.restore()
 
 
-def is_carried_narrow(tensor: Any) -> bool:
+def is_large_gradient(tensor: Any) -> bool:
     """Whether a value that is being summed is a large dense float32 gradient, judged by its static shape."""
     import tensorflow as tf
 
@@ -136,7 +136,7 @@ def _choose(strategy: Any, tensors: list[Any]) -> tuple[list[int], Any]:
     chosen, dtype = list[int](), None
     fix = "Please report this"
     with notices.surviving("all_reduce.failed", "gradients stay in float32", where=ALLREDUCE_VAR, fix=fix):
-        chosen = [number for number, tensor in enumerate(tensors) if is_carried_narrow(tensor)]
+        chosen = [number for number, tensor in enumerate(tensors) if is_large_gradient(tensor)]
         dtype = _narrow_type(strategy) if chosen else None
     return (chosen, dtype) if dtype is not None else ([], None)
 
@@ -283,9 +283,9 @@ def _compare() -> str:
         if other + suffix not in found:
             raise TimeoutError(f"{_name(other)} publishes none within {_SETTINGS_SECONDS / 60:.0f} minutes")
         theirs = json.loads(found[other + suffix])
-        if pairs := [name for name in {**theirs, **mine} if theirs.get(name) != mine.get(name)]:
-            told = (f"{name} is {theirs.get(name)!r} there and {mine.get(name)!r} here" for name in pairs)
-            return f"{_name(other)} and this one differ in amp_tf's settings: {'; '.join(told)}"
+        if differing := [name for name in {**theirs, **mine} if theirs.get(name) != mine.get(name)]:
+            both = (f"{name} is {theirs.get(name)!r} there and {mine.get(name)!r} here" for name in differing)
+            return f"{_name(other)} and this one differ in amp_tf's settings: {'; '.join(both)}"
     return ""
 
 

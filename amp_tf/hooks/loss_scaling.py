@@ -25,7 +25,7 @@ from amp_tf.hooks.patches import Patches, calling
 from amp_tf.loss_scaling import LossScaleOptimizer, is_loss_scaled, ledger
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
-from amp_tf.reporting import process
+from amp_tf.reporting import reports
 
 CUSTOM_LOOP = "loss_scaling.custom_loop"  #: the key of the warning that a loop does not scale its loss
 _MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains hundreds
@@ -79,7 +79,7 @@ def describe() -> str:
     """The part of the line at exit about loss scaling; empty where no loss was scaled."""
     seen, more = ledger.statuses()
     state = process_state.current()
-    if state.off == "" and not state.idle and Precision.FLOAT16 not in process.totals().precisions:
+    if state.off == "" and not state.idle and Precision.FLOAT16 not in reports.totals().precisions:
         # the rewrite is on and no graph became float16, so no loss needed to be scaled
         seen = [(label, status) for label, status in seen if status.skipped]
     more += len(seen[:-_MODELS_SHOWN])

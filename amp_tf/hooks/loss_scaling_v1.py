@@ -6,10 +6,10 @@ base class's (BERT's); such methods are patched when an optimizer of the class i
 its gradients itself is left alone: it mostly passes both calls to another optimizer. Old checkpoints restore into new
 graphs. What loss scaling did in a session is read when it closes, because then its variables are gone.
 
-*Loops* are warned where variables are trained by unscaled gradients. Calls alone count, as for wrapped optimizers: a
-trace that takes gradients of variables, in which nothing called a scaler, marks these variables (the last time counts,
-as in meta-learning); a trace that then writes one of them trains it, and is warned once. A loop that scales its loss by
-hand is warned, too. An eager update is not noticed. The Python functions of the ops that write are wrapped.
+*Loops* that train variables by unscaled gradients lead to one warning. Only calls count, as for wrapped optimizers:
+variables whose gradients are taken in a trace in which no scaler was called are marked (the latest trace decides, as in
+meta-learning), and a trace that then writes one of them trains it without scaling. A loop that scales its loss by hand
+gets the warning, too; an eager update is not noticed. The Python functions of the ops that write are wrapped.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
 _WRAPPERS = "_amp_tf_wrappers"  # of an optimizer: its wrappers by graph (or "eager"), to which the variables belong
 # optimizers that the program wrapped itself
 _wrapped_by_hand: weakref.WeakSet[Any] = weakref.WeakSet()
-# the base class's methods as they were; a subclass that overrides one reaches the patched one by super()
-_base_methods: dict[str, Any] = {}
 _WATCHED = "_amp_tf_loss_scales"  # of a graph: its wrappers, each with the steps of the session that made the most
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
 
@@ -60,8 +58,7 @@ def install(config: AmpConfig) -> None:
     for owner, name, make in (
         (session.BaseSession, "close", calling(look_and_close)),
         (v1.train.Optimizer, "__init__", calling(_init)),
-        (v1.train.Optimizer, "compute_gradients", lambda original: _method(original, "compute_gradients")),
-        (v1.train.Optimizer, "apply_gradients", lambda original: _method(original, "apply_gradients")),
+        *((v1.train.Optimizer, name, calling(_call, name)) for name in ("compute_gradients", "apply_gradients")),
         (v1.mixed_precision.MixedPrecisionLossScaleOptimizer, "__init__", calling(_remember_wrapped)),
         (v1.train.Saver, "restore", calling(_restore)),
         (backprop.GradientTape, "gradient", calling(_gradient, 2)),
@@ -75,7 +72,7 @@ def install(config: AmpConfig) -> None:
 def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
     """The wrapper of this optimizer in the current graph, created at the first request; none if it needs none.
 
-    Nor has a class one that never reaches the base class's method and computes its gradients itself.
+    Nor for a class that never calls the base class's method and computes its gradients itself.
     """
     from amp_tf.loss_scaling import v1
 
@@ -107,21 +104,16 @@ def _init(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
         patch_overrides(optimizer)
 
 
-def _method(original: Any, name: str) -> Any:
-    _base_methods[name] = original
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        where = f"tf.compat.v1.train.Optimizer.{name}"
-        wrapper = None
-        with surviving(where):
-            patch_overrides(self)  # it may have been created before this was installed
-            wrapper = wrapper_of(self)
-        if wrapper is None:
-            return original(self, *args, **kwargs)
-        wrapper.delegate_to(_base_methods)
-        return getattr(wrapper, name)(*args, **kwargs)
-
-    return method
+def _call(name: str, original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Replaces a method of the base class, which a subclass that overrides it reaches by super()."""
+    wrapper = None
+    with surviving(f"tf.compat.v1.train.Optimizer.{name}"):
+        patch_overrides(optimizer)  # it may have been created before this was installed
+        wrapper = wrapper_of(optimizer)
+    if wrapper is None:
+        return original(optimizer, *args, **kwargs)
+    wrapper.delegate_to({name: original})
+    return getattr(wrapper, name)(*args, **kwargs)
 
 
 def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -137,7 +129,7 @@ def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any
     def apply(inner: Any, pairs: Any, **_: Any) -> Any:
         return apply_gradients(inner, pairs, *args[1:], **others)
 
-    wrapper.delegate_to({**_base_methods, "apply_gradients": apply})
+    wrapper.delegate_to({"apply_gradients": apply})
     pairs = list(args[0] if args else kwargs["grads_and_vars"])
     try:
         return wrapper.apply_gradients(pairs)
@@ -216,7 +208,7 @@ def _read_closed() -> ledger.Status:
 
 def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Records the variables whose gradients are taken in the graph that is being traced."""
-    if not tf.executing_eagerly() and CUSTOM_LOOP not in notices.said:
+    if not tf.executing_eagerly() and CUSTOM_LOOP not in notices.warned:
         with surviving("GradientTape.gradient"):
             sources = args[place] if len(args) > place else kwargs.get("sources", kwargs.get("xs"))
             is_scaled = calls.is_scaled_place()
@@ -229,7 +221,7 @@ def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def _write(write: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Warns once if a variable that gradients train is written where no loss is scaled."""
-    if _unscaled and CUSTOM_LOOP not in notices.said and not tf.executing_eagerly():
+    if _unscaled and CUSTOM_LOOP not in notices.warned and not tf.executing_eagerly():
         with surviving("Variable.assign"):
             written = args[0] if args else kwargs.get("resource", kwargs.get("ref"))
             is_trained = any(_unscaled.get(id(handle)) is handle for handle in _handles(written))

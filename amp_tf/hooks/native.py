@@ -75,12 +75,11 @@ def nodes_to_preserve(item: int) -> frozenset[str]:
         library.TF_GetNodesToPreserveListSize(item, ctypes.byref(count), ctypes.byref(size), status)
         check()
         starts, lengths = (ctypes.c_void_p * count.value)(), (ctypes.c_size_t * count.value)()
-        storage = ctypes.create_string_buffer(max(size.value, 1))
+        storage = ctypes.create_string_buffer(max(size.value, 1))  # into which the starts point
         library.TF_GetNodesToPreserveList(item, starts, lengths, count, storage, size, status)
         check()
-        base, text = ctypes.addressof(storage), storage.raw
-        ends = [(start - base, start - base + length) for start, length in zip(starts, lengths, strict=True) if start]
-        return frozenset(text[start:end].decode() for start, end in ends)
+        names = zip(starts, lengths, strict=True)
+        return frozenset(ctypes.string_at(start, length).decode() for start, length in names if start)
     finally:
         library.TF_DeleteStatus(status)
 
@@ -101,41 +100,40 @@ class ItemShapes:
     """Asks TensorFlow for the shapes of a ``TF_GrapplerItem``; they are inferred at the first request."""
 
     def __init__(self, item: int) -> None:
+        self._library = tensorflow_library()
         self._item: int | None = item  # until it is asked
         self._properties: int | None = None  # what was inferred
-        self._status: int = tensorflow_library().TF_NewStatus()
+        self._status: int = self._library.TF_NewStatus()
         self._known: dict[str, Sequence[Shape | None]] = {}
         self._parsed: dict[bytes, Shape | None] = {}  # most tensors of a graph have one of a few shapes
         self._buffers: dict[int, tuple[Any, Any]] = {}  # by their number, with their addresses
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """The shapes of a node's output ports; empty where TensorFlow does not know them."""
-        library = tensorflow_library()
         if self._item is not None:
-            self._properties = library.TF_NewGraphProperties(self._item)
+            self._properties = self._library.TF_NewGraphProperties(self._item)
             self._item = None
-            library.TF_InferStatically(self._properties, 0, 0, 0, 0, self._status)
-            if library.TF_GetCode(self._status) != TF_OK:
+            self._library.TF_InferStatically(self._properties, 0, 0, 0, 0, self._status)
+            if self._library.TF_GetCode(self._status) != TF_OK:
                 self.close()
         if self._properties is None:
             return ()
         if node not in self._known:
-            self._known[node] = [self._parse(port) for port in self._read(library, node.encode())]
+            self._known[node] = [self._parse(port) for port in self._read(node.encode())]
         return self._known[node]
 
     def close(self) -> None:
         """Frees the inferred shapes. Idempotent."""
-        library, self._item = tensorflow_library(), None
         if self._properties is not None:
-            library.TF_DeleteGraphProperties(self._properties)
+            self._library.TF_DeleteGraphProperties(self._properties)
         if self._status:
-            library.TF_DeleteStatus(self._status)
-        self._properties, self._status = None, 0
+            self._library.TF_DeleteStatus(self._status)
+        self._item, self._properties, self._status = None, None, 0
         self._known.clear()
 
-    def _read(self, library: ctypes.CDLL, node: bytes) -> list[bytes]:
+    def _read(self, node: bytes) -> list[bytes]:
         count = ctypes.c_int()
-        library.TF_GetOutputPropertiesListSize(self._properties, node, ctypes.byref(count), self._status)
+        self._library.TF_GetOutputPropertiesListSize(self._properties, node, ctypes.byref(count), self._status)
         if not count.value:
             return []
         if count.value not in self._buffers:
@@ -143,14 +141,14 @@ class ItemShapes:
             addresses = (ctypes.POINTER(_Buffer) * count.value)(*map(ctypes.pointer, each))
             self._buffers[count.value] = each, addresses
         buffers, addresses = self._buffers[count.value]
-        library.TF_GetOutputPropertiesList(self._properties, node, addresses, count.value, self._status)
+        self._library.TF_GetOutputPropertiesList(self._properties, node, addresses, count.value, self._status)
         found = []
         for buffer in buffers:
             if buffer.data:
                 found.append(ctypes.string_at(buffer.data, buffer.length))
                 buffer.data_deallocator(buffer.data, buffer.length)
                 buffer.data = None
-        return found if library.TF_GetCode(self._status) == TF_OK else []
+        return found if self._library.TF_GetCode(self._status) == TF_OK else []
 
     def _parse(self, properties: bytes) -> Shape | None:
         if properties not in self._parsed:
@@ -165,15 +163,11 @@ class ItemShapes:
 FOLDER = Path(__file__).resolve().parent
 DEVICE_TYPES = ("CPU", "GPU")
 
-GraphCallback = Callable[[int, int, int, int, int], int]
+GraphCallback = Callable[[int, int, int, int, int], None]
 """Called with the address and length of a serialized GraphDef, the TF_GrapplerItem, the TF_Buffer for the result, and
-the ``threading.get_native_id()`` of the thread that waits for it. Returns :data:`DONE` or :data:`INTERRUPTED`."""
+the ``threading.get_native_id()`` of the thread that waits for it."""
 
-DONE, INTERRUPTED = 0, 1  # what shim.c expects
-
-_CALLBACK = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
-)
+_CALLBACK = ctypes.CFUNCTYPE(None, _POINTER, _SIZE, _POINTER, _POINTER, _SIZE)
 _NO_CALLBACK = _CALLBACK()  # a null pointer
 
 
@@ -184,12 +178,9 @@ class _Gil(ctypes.Structure):
 
 
 class Shim:
-    """The library that is registered for one device type; an OSError where it does not load.
+    """The library that is registered for one device type; an OSError where it does not load."""
 
-    ``wait_ms`` is how long a graph waits for the interpreter, 0 for the shim's own 5 seconds.
-    """
-
-    def __init__(self, device_type: str, wait_ms: int = 0) -> None:
+    def __init__(self, device_type: str) -> None:
         self.path = FOLDER / f"amp_tf_{device_type.lower()}.so"
         self._library = ctypes.CDLL(str(self.path))
         self._emit, self._set_callback = self._library.amp_tf_emit, self._library.amp_tf_set_callback
@@ -197,8 +188,8 @@ class Shim:
         self._set_callback.argtypes = [_CALLBACK, _INT]
         names = ("PyGILState_Check", "PyGILState_Ensure", "PyGILState_Release")
         addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
-        self._library.amp_tf_set_gil.argtypes = [_Gil, ctypes.c_int]
-        self._library.amp_tf_set_gil(_Gil(*addresses), wait_ms)
+        self._library.amp_tf_set_gil.argtypes = [_Gil]
+        self._library.amp_tf_set_gil(_Gil(*addresses))
         self._callback: GraphCallback | None = None
         self._native = _CALLBACK(self._on_graph)  # kept for ever: a thread of TensorFlow's may be about to call it
 
@@ -217,8 +208,9 @@ class Shim:
         self._callback = callback
         self._set_callback(self._native, 0)
 
-    def _on_graph(self, *visit: int) -> int:
-        return DONE if self._callback is None else self._callback(*visit)
+    def _on_graph(self, *visit: int) -> None:
+        if self._callback is not None:
+            self._callback(*visit)
 
     def clear_callback(self, wait_ms: int = 0) -> int:
         """Makes the optimizer the identity; returns how many calls are still inside it, after so long a wait."""

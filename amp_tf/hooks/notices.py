@@ -16,26 +16,25 @@ from amp_tf.errors import AmpError
 from amp_tf.hooks import state
 
 _lock = threading.Lock()
-said: set[str] = set()  #: the keys of the warnings that were printed, or are not to be
+warned: set[str] = set()  #: the keys of the warnings that were printed, or must not be
 
 
-def warn_once(key: str, what: str, *, where: str, fix: str) -> bool:
-    """Prints one warning, if none was printed yet under the same key in this process; returns whether it was.
+def warn_once(key: str, what: str, *, where: str, fix: str) -> None:
+    """Prints one warning, if none was printed yet under the same key in this process.
 
     ``what`` is wrong, and what the user can do (``fix``), are sentences without their full stop.
     """
     with _lock:
-        if key in said:
-            return False
-        said.add(key)
-    emit(logging.WARNING, f"{where}: {what}. {fix}.")
-    return True
+        is_new = key not in warned
+        warned.add(key)
+    if is_new:
+        emit(logging.WARNING, f"{where}: {what}. {fix}.")
 
 
-def warn_of_error(key: str, what: str, error: Exception, *, where: str, fix: str) -> bool:
+def warn_of_error(key: str, what: str, error: Exception, *, where: str, fix: str) -> None:
     """Warns once of an error that the program outlives; what it says stands behind ``what``."""
     why = str(error).rstrip(".") if isinstance(error, AmpError) else f"{type(error).__name__}: {error}".rstrip(".")
-    return warn_once(key, f"{what} ({why})", where=where, fix=fix)
+    warn_once(key, f"{what} ({why})", where=where, fix=fix)
 
 
 @contextlib.contextmanager

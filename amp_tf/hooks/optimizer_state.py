@@ -1,10 +1,10 @@
 """Keeps an optimizer's moments in bfloat16, and everything else in float32 (``AMP_TF_OPTIMIZER_STATE``).
 
-Keras 3 and tf_keras create what an optimizer keeps for a weight by ``add_variable_from_reference``, so this is the one
-place where a moment, known by its name, gets another type; the optimizer's arithmetic stays in float32. So does what
-weights are made of (averages, FTRL's ``linear``, what ScheduleFreeAdamW calls its momentum, sums of gradients), every
-name that is none of Keras' own, and the two moments of a centered RMSprop: it divides by the root of their difference.
-TF1's optimizers and tf_keras' legacy ones update their slots by kernels that take one type.
+Keras 3 and tf_keras create what an optimizer keeps for a weight by ``add_variable_from_reference``. There a moment,
+known by its name, gets another type; the optimizer's arithmetic stays in float32. Also in float32 stay variables from
+which weights are computed (averages, FTRL's ``linear``, what ScheduleFreeAdamW calls its momentum, sums of gradients),
+those whose names Keras does not use, and the two moments of a centered RMSprop, which divides by the root of their
+difference. TF1's optimizers and tf_keras' legacy ones update their slots by kernels that take one type.
 
 The variable is float32 to whoever reads, writes or saves it, as Keras' AutoCastVariable: it wraps what TensorFlow or a
 distribution strategy made, and passes through what has nothing to do with its type.
@@ -41,7 +41,7 @@ from amp_tf.hooks.patches import Patches, calling
 _NAMES = ("accumulated_delta_var", "accumulated_grad", "accumulator", "average_gradient", "momentum", "norm")
 MOMENTS = frozenset((*_NAMES, "velocity", "velocity_hat", "m", "u", "v", "vhat"))  #: the last four are tf_keras' names
 _SMALLEST = 4096  # elements; below, rounding takes more than it saves: biases, scales, small kernels
-_HANDED_ON = (
+_DELEGATED = (
     *("_constraint", "_shared_name", "aggregation", "constraint", "device", "graph", "initializer", "name", "op"),
     *("shape", "synchronization", "trainable"),
 )  # what tf.Variable itself defines; the rest finds its way through __getattr__
@@ -74,8 +74,8 @@ def install(config: AmpConfig) -> None:
                 owner = next(cls for cls in optimizers.Optimizer.__mro__ if name in vars(cls))
                 _patches.put(owner, name, calling(ours))
         if library == "tf_keras":
-            _patches.put(optimizers.legacy.Optimizer, "__init__", calling(_left))
-    _patches.put(tf.compat.v1.train.Optimizer, "__init__", calling(_left))
+            _patches.put(optimizers.legacy.Optimizer, "__init__", calling(_warn_of_slots))
+    _patches.put(tf.compat.v1.train.Optimizer, "__init__", calling(_warn_of_slots))
     summary.add_part(_summary_part)
 
 
@@ -143,7 +143,7 @@ def _step(original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
         _here.kept = outer
 
 
-def _left(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
+def _warn_of_slots(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
     init(optimizer, *args, **kwargs)
     kind = type(optimizer).__name__
     _warn("v1", f"the state of {kind} stays in float32: its kernels update slots of the weights' type alone")
@@ -258,7 +258,7 @@ class NarrowVariable(tf.Variable, tf.__internal__.types.Tensor):  # type: ignore
             object_map[self] = tf.Variable(self.value(), trainable=False)
 
 
-for _name in _HANDED_ON:
+for _name in _DELEGATED:
     setattr(NarrowVariable, _name, property(operator.attrgetter(f"kept_in.{_name}")))
 tf.register_tensor_conversion_function(
     NarrowVariable, lambda variable, dtype=None, name=None, as_ref=False: variable.__tf_tensor__(dtype, name)

@@ -23,8 +23,8 @@ handlers on the main thread only: an exception of theirs would end in a rewrite 
 
 *Second visits.* TensorFlow runs its optimizers over each graph twice, one visit right after the other on the same
 thread, and does not say which it is. No model of the suite changed at the second one, which took half of a first step's
-extra time. So a graph that was just rewritten is recognized, once, by the name of one of our casts and the same nodes
-to preserve. Graphs in which nothing changed are painted twice: they may be a retrace with other shapes.
+extra time. So a graph that was just rewritten is recognized, once, by one of our casts and the same nodes to preserve.
+Graphs in which nothing changed are painted twice: they may be a retrace with other shapes.
 
 *Input pipelines* stay in float32: rounding would change the images and labels beside them. TensorFlow does not say what
 a graph is for, so the ops of a function of tf.data get a mark as they are traced. Functions that it calls are inlined.
@@ -37,38 +37,30 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import itertools
-import re
-import string
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from amp_tf.config import DISABLE_VAR, AmpConfig
+from amp_tf.config import DISABLE_VAR, AmpConfig, variable_of
 from amp_tf.errors import ConfigError
 from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.sizes import Shapes
 from amp_tf.hooks import native, notices, state, summary
 from amp_tf.hooks.conflicts import PATH_VAR, other_graph_plugins
-from amp_tf.hooks.native import DEVICE_TYPES, DONE, INTERRUPTED, ItemShapes, Shim
+from amp_tf.hooks.native import DEVICE_TYPES, ItemShapes, Shim
 from amp_tf.hooks.patches import Patches, calling
-from amp_tf.reporting import process
+from amp_tf.reporting import reports
 from amp_tf.reporting.text import plural
 from amp_tf.rewriting import pipeline
 
 Convert = Callable[[bytes, frozenset[str], Shapes], bytes | None]
 
-LOG_PATH_VAR = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH"
 MARK = "_amp_tf_input_pipeline"  #: an attribute of the ops of a function of tf.data
 _TRANSFORMATIONS_OF_LOOPS = ("reduce()", "Dataset.reduce()", "Dataset.scan()", "Dataset.take_while()")
 _WHERE = "Grappler plugin"
 # Attributes by which TensorFlow marks calls of XLA-compiled functions (tensorflow/compiler/jit/defs.h).
 _XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
-_LANDMARKS = 16
-_SUFFIX = re.compile(re.escape(CAST_SUFFIX.encode()))
-_IN_NAMES = f"{string.ascii_letters}{string.digits}_./>\\-".encode()
 _THREADS = 1024  #: how many threads' first visits are remembered: far more than visit at once
-_LONGEST = 512  #: bytes; of a longer name its end is enough
 
 _shims: dict[str, Shim] = {}
 _patches = Patches()
@@ -86,44 +78,39 @@ _here = _Here()
 
 
 class _First(NamedTuple):
-    """A first visit that no second visit has followed yet."""
+    """A first visit that was not followed by a second one yet."""
 
     preserve: frozenset[str]
     nodes: int  #: how many the graph had
-    casts: tuple[bytes, ...]  #: names of some casts that the rewrite inserted; empty where nothing changed
+    is_rewritten: bool
 
 
 class Visits:
-    """The last first visits, by TensorFlow's threads."""
+    """The latest first visits, by TensorFlow's threads."""
 
     def __init__(self) -> None:
         self._firsts: dict[int, _First] = {}
 
-    def is_rewritten(self, serialized: bytes, preserve: frozenset[str]) -> bool:
-        """Whether this thread rewrote this graph last: it has one of its casts and the same nodes to preserve."""
-        return self._follows(preserve, lambda first: any(cast in serialized for cast in first.casts))
+    def is_second(self, preserve: frozenset[str], nodes: int | None = None) -> bool:
+        """Whether the last graph that this thread visited, once, was this one, and was rewritten.
 
-    def is_second(self, preserve: frozenset[str], nodes: int) -> bool:
-        """Whether a graph that stays as it is was most likely visited before; only counts depend on it."""
-        return self._follows(preserve, lambda first: abs(nodes - first.nodes) <= first.nodes // 2)
-
-    def _follows(self, preserve: frozenset[str], is_alike: Callable[[_First], bool]) -> bool:
+        With the number of its nodes, which TensorFlow's own optimizers change, whether it most likely was this one,
+        rewritten or not; only counts depend on that.
+        """
         first = self._firsts.get(_here.waiting)
-        if first is None or preserve != first.preserve or not is_alike(first):
+        if first is None or preserve != first.preserve:
+            return False
+        if not (first.is_rewritten if nodes is None else abs(nodes - first.nodes) <= first.nodes // 2):
             return False
         self._firsts.pop(_here.waiting, None)  # a third visit would be the first of another graph
         return True
 
-    def note_first(self, preserve: frozenset[str], nodes: int, rewritten: bytes | None) -> None:
-        """Remembers a first visit of a graph with so many nodes, and its serialized result if anything changed."""
+    def note_first(self, preserve: frozenset[str], nodes: int, *, is_rewritten: bool) -> None:
+        """Remembers a first visit of a graph with so many nodes."""
         self._firsts.pop(_here.waiting, None)  # so that the last one stands at the end
         while len(self._firsts) >= _THREADS:  # threads that ended never come again
             self._firsts.pop(next(iter(self._firsts)), None)
-        casts = []
-        for match in itertools.islice(_SUFFIX.finditer(rewritten or b""), _LANDMARKS):
-            before = match.string[max(0, match.start() - _LONGEST) : match.start()]
-            casts.append(before[len(before.rstrip(_IN_NAMES)) :] + match[0])  # perhaps with bytes in front of the name
-        self._firsts[_here.waiting] = _First(preserve, nodes, tuple(dict.fromkeys(casts)))
+        self._firsts[_here.waiting] = _First(preserve, nodes, is_rewritten)
 
 
 _visits = Visits()
@@ -138,8 +125,8 @@ def install(config: AmpConfig) -> None:
     from tensorflow.python.framework import func_graph
 
     set_conversion(functools.partial(convert_graph, config=config))
-    _patches.put(structured_function.StructuredFunctionWrapper, "__init__", calling(_announce))
-    _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_first))
+    _patches.put(structured_function.StructuredFunctionWrapper, "__init__", calling(_mark_next_graph))
+    _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_graph))
 
 
 def set_conversion(convert: Convert) -> bool:
@@ -173,8 +160,8 @@ def stop(wait_ms: int = 0) -> None:
 def skipped() -> str:
     """A part of the line at exit: graphs that stayed in float32 because a call that waited for them held Python."""
     count = (sum(shim.skipped for shim in _shims.values()) + 1) // 2  # TensorFlow asks twice for each graph
-    told = "skipped, because the call that ran them held Python's lock meanwhile, as TFLite's converter does"
-    return f"{plural(count, 'graph')} {told}" if count else ""
+    why = "because the call that ran them held Python's lock meanwhile, as TFLite's converter does"
+    return f"{plural(count, 'graph')} skipped, {why}" if count else ""
 
 
 def _register() -> bool:
@@ -184,13 +171,13 @@ def _register() -> bool:
         native.tensorflow_library()  # so that an error shows before the first graph
         shims = {device_type: Shim(device_type) for device_type in DEVICE_TYPES}
     except (OSError, AttributeError) as error:
-        return _step_back(
+        return _stay_idle(
             f"it does not load, so graphs stay in float32 ({error})",
             fix="Install amp-tf again with pip, for this machine and with TensorFlow 2.16 to 2.21",
         )
     missing = [shim for shim in shims.values() if not shim.is_registered]
     if missing and (others := other_graph_plugins()):
-        return _step_back(
+        return _stay_idle(
             f"another graph optimizer plugin is loaded, and TensorFlow takes only one, so amp_tf converts nothing "
             f"({', '.join(others)})",
             fix=f"Uninstall that plugin, or unset {PATH_VAR}, to use amp_tf",
@@ -201,7 +188,7 @@ def _register() -> bool:
             # script that is about to choose its visible ones.
             pywrap_tf_session.TF_LoadPluggableDeviceLibrary(str(shim.path))
         except Exception as error:
-            return _step_back(
+            return _stay_idle(
                 f"this TensorFlow does not take it, so graphs stay in float32 ({error})",
                 fix="Use TensorFlow 2.16 to 2.21, or a newer amp-tf",
             )
@@ -209,34 +196,33 @@ def _register() -> bool:
     return True
 
 
-def _step_back(what: str, *, fix: str) -> bool:
+def _stay_idle(what: str, *, fix: str) -> bool:
     state.note(idle=what)
     notices.warn_once("grappler.idle", what, where=_WHERE, fix=fix)
     return False
 
 
-def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item_address: int, output: int, thread: int) -> int:
+def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item: int, output: int, thread: int) -> None:
     """Converts one graph, on a thread for which one of TensorFlow's waits. No exception may leave it."""
     _here.waiting = thread
     try:
-        with contextlib.closing(ItemShapes(item_address)) as shapes:
-            new = convert(ctypes.string_at(data, length), native.nodes_to_preserve(item_address), shapes)
+        with contextlib.closing(ItemShapes(item)) as shapes:
+            new = convert(ctypes.string_at(data, length), native.nodes_to_preserve(item), shapes)
         if new is not None:
             shim.emit(output, new)
-    except KeyboardInterrupt:
-        return INTERRUPTED  # Ctrl-C hit this code by chance; it belongs to the program
     except Exception as error:
         state.count_failure(error)
-        what, where, fix = (
-            f"a graph stays in float32 because amp_tf failed on it ({type(error).__name__}: {str(error).rstrip('.')})",
-            _WHERE,
-            f"Training goes on; please report it, with the files that {LOG_PATH_VAR}=<folder> makes amp_tf write. "
-            f"{DISABLE_VAR}=1 turns amp_tf off",
-        )
         if isinstance(error, ConfigError):
             what, where, fix = f"graphs stay in float32: {error.what}", error.where, error.fix
+        else:
+            why = f"{type(error).__name__}: {str(error).rstrip('.')}"
+            what, where = f"a graph stays in float32 because amp_tf failed on it ({why})", _WHERE
+            log_path = variable_of("log_path")
+            fix = (
+                f"Training goes on; please report it, with the files that {log_path}=<folder> makes amp_tf write. "
+                f"{DISABLE_VAR}=1 turns amp_tf off"
+            )
         notices.warn_once("grappler.failed", what, where=where, fix=fix)
-    return DONE
 
 
 def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config: AmpConfig) -> bytes | None:
@@ -245,7 +231,7 @@ def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, c
     Library functions stay as they are: TensorFlow passes the body of each one that it runs separately. So do those of
     input pipelines. Raises a GraphError or RewriteError.
     """
-    if MARK.encode() in serialized or _visits.is_rewritten(serialized, preserve):
+    if MARK.encode() in serialized or (CAST_SUFFIX.encode() in serialized and _visits.is_second(preserve)):
         return None
     known = notices.known_only(config)
     result = pipeline.rewrite_serialized(
@@ -255,14 +241,16 @@ def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, c
     if new is not None:
         notices.warn_if_slow(known)
     if new is not None or not _visits.is_second(preserve, nodes):
-        _visits.note_first(preserve, nodes, new)
+        _visits.note_first(preserve, nodes, is_rewritten=new is not None)
         if new is None and any(mark in serialized for mark in _XLA_MARKS):
             state.count_xla_graph()
-        process.record(result.report, way="grappler")
+        reports.record(result.report, way="grappler")
     return new
 
 
-def _announce(init: Any, wrapper: Any, /, func: Any, transformation_name: str, *args: Any, **kwargs: Any) -> None:
+def _mark_next_graph(
+    init: Any, wrapper: Any, /, func: Any, transformation_name: str, *args: Any, **kwargs: Any
+) -> None:
     outer = _here.traces_pipeline
     _here.traces_pipeline = transformation_name not in _TRANSFORMATIONS_OF_LOOPS
     try:
@@ -271,7 +259,7 @@ def _announce(init: Any, wrapper: Any, /, func: Any, transformation_name: str, *
         _here.traces_pipeline = outer
 
 
-def _mark_first(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
+def _mark_graph(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
     is_pipeline = _here.traces_pipeline
     _here.traces_pipeline = False  # what the function calls has graphs of its own, and other callers
     init(graph, *args, **kwargs)

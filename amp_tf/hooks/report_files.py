@@ -49,7 +49,7 @@ def install(config: AmpConfig) -> None:
                 Path(config.report_path).mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=config.report_path).close()
             except OSError as error:
-                _tell(config.report_path, error)
+                _warn(config.report_path, error)
         _watch_sigterm()
 
 
@@ -72,7 +72,7 @@ def write(most_seconds: float = float("inf")) -> None:
             if files.holds_logs(Path(folder)):
                 files.write_scalars(document, Path(folder) / name)
         except OSError as error:
-            _tell(folder, error)
+            _warn(folder, error)
         except Exception as error:  # must not disturb the end of the user's program
             print(f"amp_tf: no report: {type(error).__name__}: {error}", file=sys.stderr)
         finally:
@@ -80,7 +80,7 @@ def write(most_seconds: float = float("inf")) -> None:
                 gc.enable()
 
 
-def _tell(folder: str, error: OSError) -> None:
+def _warn(folder: str, error: OSError) -> None:
     notices.warn_once(
         "report.folder",
         f"cannot write to {folder!r} ({error.strerror or error})",

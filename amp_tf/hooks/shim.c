@@ -10,7 +10,6 @@
  * release), an interpreter that is held by a call which waits for this very graph.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -64,21 +63,15 @@ typedef struct {
 } TP_OptimizerRegistrationParams;
 
 /* Gets a serialized GraphDef, valid during the call, and which thread of TensorFlow waits for it. Calls
- * amp_tf_emit(output, …) with the new graph, or does not, and the graph stays as it is. Returns 1 if Ctrl-C arrived
- * inside it: an exception cannot pass through TensorFlow, so the signal is raised again once it has returned, for the
- * program. */
-typedef int (*amp_tf_callback)(const void *graph, size_t length, const TF_GrapplerItem *item, TF_Buffer *output,
-                               uintptr_t thread);
+ * amp_tf_emit(output, …) with the new graph, or does not, and the graph stays as it is. */
+typedef void (*amp_tf_callback)(const void *graph, size_t length, const TF_GrapplerItem *item, TF_Buffer *output,
+                                uintptr_t thread);
 
 static _Atomic(amp_tf_callback) current_callback = NULL;
 static atomic_int running = 0;
 static atomic_int registered = 0;
 static _Atomic(pid_t) owner = 0; /* the process that visits graphs */
 static atomic_int visited = 0;   /* whether it ever did */
-
-/* After Ctrl-C no callback runs for a moment: the next would meet the raised signal before the program does. */
-#define QUIET_MS 1000
-static _Atomic(int64_t) quiet_until_ms = 0;
 
 static int64_t now_ms(void) {
   struct timespec now;
@@ -106,7 +99,6 @@ typedef struct {
 #define GIL_WAIT_MS 5000
 #define IDLE_MS 500
 static amp_tf_gil gil = {NULL, NULL, NULL};
-static atomic_int gil_wait_ms = GIL_WAIT_MS;
 static atomic_int late = 0;    /* threads that did not get the interpreter in time and still wait for it */
 static atomic_int skipped = 0; /* visits that ended so */
 
@@ -121,8 +113,8 @@ typedef struct {
   uintptr_t thread;
 } amp_tf_visit;
 
-static int call(const amp_tf_visit *visit) {
-  return visit->callback(visit->graph->data, visit->graph->length, visit->item, visit->output, visit->thread);
+static void call(const amp_tf_visit *visit) {
+  visit->callback(visit->graph->data, visit->graph->length, visit->item, visit->output, visit->thread);
 }
 
 static void *take_gil_and_call(void *given) {
@@ -150,7 +142,7 @@ static void wait_while_asking(const amp_tf_visit *visit) {
   const int64_t begin = now_ms();
   int64_t now = begin, since = begin, used = cpu_ms();
   int awake = 0;
-  while (atomic_load(&visit->stage) == ASKING && now - begin < atomic_load(&gil_wait_ms)) {
+  while (atomic_load(&visit->stage) == ASKING && now - begin < GIL_WAIT_MS) {
     /* Mostly it is there at once; looking all the time would itself be work. */
     const struct timespec pause = {0, now - begin < 10 ? 100000 : 2000000};
     nanosleep(&pause, NULL);
@@ -176,24 +168,26 @@ static int wait_for(pthread_t thread, amp_tf_visit *visit) {
   return 1;
 }
 
-/* Runs the callback; on this thread if it holds the interpreter already, or if there can be no other. Returns 1 if Ctrl-C
- * arrived inside it on this thread. */
-static int visit_graph(amp_tf_visit now) {
-  if (gil.check == NULL || gil.check()) return call(&now);
+/* Runs the callback; on this thread if it holds the interpreter already, or if there can be no other. */
+static void visit_graph(amp_tf_visit now) {
+  if (gil.check == NULL || gil.check()) {
+    call(&now);
+    return;
+  }
   if (atomic_load(&late) > 0) {
     atomic_fetch_add(&skipped, 1);
-    return 0;
+    return;
   }
   amp_tf_visit *visit = malloc(sizeof *visit);
   pthread_t thread;
-  if (visit == NULL) return 0;
+  if (visit == NULL) return;
   *visit = now;
   if (pthread_create(&thread, NULL, take_gil_and_call, visit) != 0) {
     free(visit);
-    return call(&now);
+    call(&now);
+    return;
   }
   if (!wait_for(thread, visit)) atomic_fetch_add(&skipped, 1);
-  return 0;
 }
 
 static void free_data(void *data, size_t length) {
@@ -217,10 +211,7 @@ EXPORT int amp_tf_emit(TF_Buffer *output, const void *graph, size_t length) {
 EXPORT int amp_tf_registered(void) { return atomic_load(&registered); }
 
 /* Sets how the interpreter is taken. To be called before the first callback is set. */
-EXPORT void amp_tf_set_gil(amp_tf_gil functions, int wait_ms) {
-  gil = functions;
-  atomic_store(&gil_wait_ms, wait_ms > 0 ? wait_ms : GIL_WAIT_MS);
-}
+EXPORT void amp_tf_set_gil(amp_tf_gil functions) { gil = functions; }
 
 /* How many visits left the graph as it was because the interpreter was held. */
 EXPORT int amp_tf_skipped(void) { return atomic_load(&skipped); }
@@ -266,12 +257,9 @@ static void optimize(void *state, const TF_Buffer *graph, const TF_GrapplerItem 
     /* Counted before the callback is read: whoever removes it sees either this call or no callback. */
     atomic_fetch_add(&running, 1);
     amp_tf_callback callback = atomic_load(&current_callback);
-    if (callback != NULL && now_ms() >= atomic_load(&quiet_until_ms)) {
+    if (callback != NULL) {
       const amp_tf_visit visit = {ASKING, callback, graph, item, output, (uintptr_t)syscall(SYS_gettid)};
-      if (visit_graph(visit) == 1) {
-        atomic_store(&quiet_until_ms, now_ms() + QUIET_MS);
-        raise(SIGINT);
-      }
+      visit_graph(visit);
     }
     atomic_fetch_sub(&running, 1);
   }

@@ -114,7 +114,7 @@ def traced_functions() -> list[str]:
 
 
 def functions() -> dict[str, Any]:
-    """What gives the FunctionDef of each function that TensorFlow has, by name; none before it has begun."""
+    """For each function that TensorFlow has, by name, a callable that returns its FunctionDef."""
     running = getattr(sys.modules.get("tensorflow.python.eager.context"), "context_safe", lambda: None)()
     if running is None or not running._initialized:
         return {}

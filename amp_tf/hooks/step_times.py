@@ -26,7 +26,7 @@ from amp_tf.hooks.patches import Patches, calling
 KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
 _CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}
 _KINDS = {"train": "fit", "test": "evaluate", "predict": "predict"}  # the names in callbacks, and the users' names
-_KEPT, _TOLD, _NAMED = 1000, 20, 3  # last steps of each kind; kinds in a report; fetches that name a run
+_KEPT, _REPORTED, _NAMED = 1000, 20, 3  # last steps of each kind; kinds in a report; fetches that name a run
 _MOST_KINDS = 200  # a program may create functions without end
 _patches = Patches()
 _unmeasured = contextlib.suppress(Exception)  # a step of which a batch number is not a number, for instance
@@ -92,7 +92,7 @@ def rows() -> list[dict[str, Any]]:
     """The times so far, the kind that took longest first."""
     with _lock:
         found = [steps.row(way, name) for (way, name), steps in _steps.items()]
-    return sorted(found, key=lambda row: -row["seconds"])[:_TOLD]
+    return sorted(found, key=lambda row: -row["seconds"])[:_REPORTED]
 
 
 def reset() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import amp_tf
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled, sources
 from amp_tf.errors import ConfigError
-from amp_tf.graph.names import tell_unmatched
+from amp_tf.graph.names import describe_unmatched
 from amp_tf.hooks import notices
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks.xla import called_by
@@ -26,10 +26,9 @@ from amp_tf.oplists.op_names import registered_rows
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.locked import describe
-from amp_tf.reporting import process
-from amp_tf.reporting.process import Totals
-from amp_tf.reporting.schema import RewriteReport
-from amp_tf.reporting.text import headline, plural, why_no_node
+from amp_tf.reporting import reports
+from amp_tf.reporting.reports import RewriteReport, Totals
+from amp_tf.reporting.text import plural, why_no_node
 
 EAGER = (
     "TensorFlow ran no graph of four nodes or more (it runs eagerly what is not in a tf.function, in Keras' fit, "
@@ -65,7 +64,7 @@ def log() -> None:
     _has_ended = True
     try:
         state = process_state.current()
-        has_acted = process.totals().converted or state.failures or state.not_installed
+        has_acted = reports.totals().converted or state.failures or state.not_installed
         is_ended_by_error = hasattr(sys, "last_type") and not hasattr(sys, "ps1")  # at a prompt it only ends a line
         if has_acted or not is_ended_by_error:
             notices.emit(logging.INFO, line())
@@ -75,20 +74,18 @@ def log() -> None:
 
 def line() -> str:
     """The summary of this process so far, such as ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``."""
-    report, totals, state = process.report(), process.totals(), process_state.current()
+    report, totals, state = reports.of_process(), reports.totals(), process_state.current()
     if state.off is None and not totals.graphs:
         state = dataclasses.replace(state, off=_why_never_on())
-    counts = (sum(totals.graphs.values()), totals.converted, totals.total, totals.precisions, totals.casts)
-    text = headline(*counts, totals.products)
     why = "" if totals.converted else why_nothing(report, totals, state)
-    text += f": {why}" if why else ""
+    text = f"{totals}: {why}" if why else str(totals)
     if totals.converted and totals.fused:
         text += f"; {plural(totals.fused, 'product')} left in float32: {FUSED}"
     if state.off and totals.graphs:
         text += f"; by now {state.off}"
     if totals.idle_patterns:
         names = (node.name for node in report.nodes)
-        text += f"; patterns that matched no node: {tell_unmatched(totals.idle_patterns, names)}"
+        text += f"; patterns that matched no node: {describe_unmatched(totals.idle_patterns, names)}"
     if (config := process_state.settings()).lock_path is not None:
         try:
             other = config.read_lock().differences(resolve_target(config, process_state.hardware()).facts())
@@ -113,7 +110,7 @@ def report() -> RewriteReport:
     ``print(amp_tf.report())`` begins with the line that the process prints at exit. Of programs with very many graphs,
     the report has the last ones: about 250,000 nodes of graphs in which something was converted, and 50,000 of others.
     """
-    state, totals = process_state.current(), process.totals()
+    state, totals = process_state.current(), reports.totals()
     error = getattr(sys, "last_type", None)
     tensorflow, keras = sys.modules.get("tensorflow"), sys.modules.get("keras")
     whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered_rows()}  # each op once
@@ -149,7 +146,7 @@ def report() -> RewriteReport:
         "loss_scales": ledger.curves() if ledger is not None else [],
         "steps": times.rows() if times is not None else [],
     }
-    return dataclasses.replace(process.report(), summary=line(), facts=facts)
+    return dataclasses.replace(reports.of_process(), summary=line(), facts=facts)
 
 
 def why_nothing(report: RewriteReport, totals: Totals, state: process_state.ProcessState) -> str:

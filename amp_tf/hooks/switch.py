@@ -89,33 +89,23 @@ BY_VARIABLE = f"amp_tf is off: {DISABLE_VAR} is set"
 _EXIT_WAIT_MS = 10_000
 
 
-@dataclasses.dataclass(frozen=True)
-class _Active:
-    config: AmpConfig
-    switches: Switches
-    by_environment: bool = False
-
-
 class Handle(contextlib.AbstractContextManager["Handle"]):
     """What :func:`enable` returns: takes its settings back, also as a context manager at the end of the block."""
 
-    def __init__(self, active: _Active) -> None:
-        self._active = active
+    def __init__(self, config: AmpConfig, switches: Switches, *, by_environment: bool = False) -> None:
+        self.config = config  #: the settings that were turned on
+        self._switches = switches
+        self._by_environment = by_environment
 
     def __repr__(self) -> str:
         fields = vars(self.config).items()
         settings = ", ".join(f"{name}={value!r}" for name, value in fields if value != getattr(AmpConfig, name))
-        state = "under later settings" if any(active is self._active for active in _switch.stack) else "off"
-        return f"<amp_tf.Handle({settings}), {'on' if _switch.active is self._active else state}>"
-
-    @property
-    def config(self) -> AmpConfig:
-        """The settings that were turned on."""
-        return self._active.config
+        state = "on" if _switch.active is self else "under later settings" if self in _switch.stack else "off"
+        return f"<amp_tf.Handle({settings}), {state}>"
 
     def uninstall(self) -> None:
         """Takes these settings back: what was on before is on again, and what a later ``enable`` turned on stays on."""
-        _switch.take_back(self._active)
+        _switch.take_back(self)
 
     def __exit__(self, *_: object) -> None:
         self.uninstall()
@@ -127,28 +117,27 @@ class _Switch:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         #: the last one is on, those below are on again when what came later is taken back
-        self.stack: list[_Active] = []
+        self.stack: list[Handle] = []
         self.refused = ""  #: the error in the environment, if that is why amp_tf is off
         self.is_off_by_program = False  #: whether the user turned amp_tf on and the program off, both by a variable
         self.exit_pid: int | None = None  #: of the process that prints the line at exit; a forked child does not
 
     @property
-    def active(self) -> _Active | None:
+    def active(self) -> Handle | None:
         return self.stack[-1] if self.stack else None
 
-    def enable(self, wanted: _Active) -> Handle:
+    def enable(self, wanted: Handle) -> None:
         with self._lock:
             self._turn_on([*self.stack, wanted])
-            return Handle(wanted)
 
-    def take_back(self, settings: _Active) -> None:
+    def take_back(self, handle: Handle) -> None:
         with self._lock:
-            rest = [active for active in self.stack if active is not settings]
-            if self.active is not settings:
+            rest = [other for other in self.stack if other is not handle]
+            if self.active is not handle:
                 self.stack = rest
             elif not rest:
                 self.turn_off(BY_HANDLE)
-            elif rest[-1].by_environment:  # which may say something else by now
+            elif rest[-1]._by_environment:  # which may say something else by now
                 self._follow_environment()
             else:
                 self._turn_on(rest)
@@ -164,7 +153,7 @@ class _Switch:
             is_off = self.active is None
             if is_off and not self.refused and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
                 return
-            if self.active is None or self.active.by_environment or _is_forbidden():
+            if self.active is None or self.active._by_environment or _is_forbidden():
                 self._follow_environment(is_asked_first=changed is None)
 
     def turn_off(self, reason: str) -> None:
@@ -174,46 +163,47 @@ class _Switch:
             imports.forget(self._on_import)
             _uninstall_hooks()
 
-    def _turn_on(self, stack: list[_Active]) -> None:
-        wanted = stack[-1]
-        if self.active is not None and self.active.switches != wanted.switches:
+    def _turn_on(self, stack: list[Handle]) -> None:
+        wanted = stack[-1]._switches
+        if self.active is not None and self.active._switches != wanted:
             _uninstall_hooks()
         self.stack, self.refused, self.is_off_by_program = stack, "", False
         name, value = deciding_switch()
         only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
-        off, traced = "" if wanted.switches.graph_rewrite else only_scaling, process_state.traced_functions()
+        off, traced = "" if wanted.graph_rewrite else only_scaling, process_state.traced_functions()
         process_state.note(off=off, traced=traced)
         imports.forget(self._on_import)
-        self._speak_at_exit()
+        self._report_at_exit()
         for trigger in _ALL:
             imports.after_import(trigger, self._on_import)
 
     def _on_import(self, trigger: str) -> None:
         with self._lock:
             if self.active is not None:
-                install_hooks(trigger, self.active.config, self.active.switches)
+                install_hooks(trigger, self.active.config, self.active._switches)
 
     def _follow_environment(self, *, is_asked_first: bool = False) -> None:
-        was_asked = is_asked_first or self.active is not None or bool(self.refused)
+        now = self.active
+        was_asked = is_asked_first or now is not None or bool(self.refused)
         try:
             asked, reason = _asked_by_environment()
         except ConfigError as error:
             if str(error) != self.refused:  # reported once while it is the reason for amp_tf being off
-                tell_unknown_variables()
+                warn_of_unknown_variables()
                 notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
             self.turn_off(f"amp_tf is off: {str(error).rstrip('.')}")
             self.refused = str(error)
-            self._speak_at_exit()
+            self._report_at_exit()
             return
         if asked is None and was_asked:
             self.turn_off(reason)
             self.is_off_by_program = not is_disabled()
-            self._speak_at_exit()
-        elif asked is not None and asked != self.active:
-            tell_unknown_variables()
+            self._report_at_exit()
+        elif asked is not None and (now is None or vars(asked) != vars(now)):
+            warn_of_unknown_variables()
             self._turn_on([asked])
 
-    def _speak_at_exit(self) -> None:
+    def _report_at_exit(self) -> None:
         if self.exit_pid is None:
             self.exit_pid = os.getpid()
             atexit.register(self._at_exit)
@@ -221,8 +211,8 @@ class _Switch:
     def _at_exit(self) -> None:
         """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
         is_child = os.getpid() != self.exit_pid  # a forked child converts too, but its parent prints the line
-        process = sys.modules.get("amp_tf.reporting.process")
-        has_seen = process is not None and process.totals().graphs
+        reports = sys.modules.get("amp_tf.reporting.reports")
+        has_seen = reports is not None and reports.totals().graphs
         is_due = self.active or self.is_off_by_program or self.refused or has_seen
         if plugin := sys.modules.get("amp_tf.hooks.plugin"):
             plugin.stop(_EXIT_WAIT_MS)
@@ -287,13 +277,14 @@ def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Han
     """
     fix = 'Write amp_tf.enable(precision="bfloat16"), or amp_tf.enable(amp_tf.AmpConfig(precision="bfloat16"))'
     if config is None:
-        tell_unknown_variables()
+        warn_of_unknown_variables()
     base = AmpConfig.from_env() if config is None else check_config(config, where="amp_tf.enable(config)", fix=fix)
-    wanted = _Active(with_settings(base, settings, where="amp_tf.enable"), EVERYTHING)
+    wanted = Handle(with_settings(base, settings, where="amp_tf.enable"), EVERYTHING)
     if is_disabled():
         notices.emit(logging.WARNING, f"stays off, although the program calls amp_tf.enable(): {DISABLE_VAR} is set")
-        return Handle(wanted)
-    return _switch.enable(wanted)
+    else:
+        _switch.enable(wanted)
+    return wanted
 
 
 obey_environment = _switch.obey_environment
@@ -314,7 +305,7 @@ def is_enabled() -> bool:
     return _switch.active is not None
 
 
-def tell_unknown_variables() -> None:
+def warn_of_unknown_variables() -> None:
     """Warns once of each variable that looks like one of amp_tf's and is not."""
     for name, close in find_unknown_variables():
         fix = f"Write {close}, if that is meant" if close else "docs/variables.md lists the variables"
@@ -329,12 +320,12 @@ def _is_forbidden() -> bool:
         return True  # it is reported with the other bad values
 
 
-def _asked_by_environment() -> tuple[_Active | None, str]:
+def _asked_by_environment() -> tuple[Handle | None, str]:
     """What the environment asks for; where nothing, why amp_tf is off: it asked when the program began."""
     try:
         switches = Switches.from_env()
         if switches.any:
-            return _Active(AmpConfig.from_env(), switches, by_environment=True), ""
+            return Handle(AmpConfig.from_env(), switches, by_environment=True), ""
     except ConfigError:
         check_environment()  # which reports what else is wrong
         raise

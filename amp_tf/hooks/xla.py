@@ -28,8 +28,8 @@ from amp_tf.hooks import notices
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.reporting import process
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting import reports
+from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting import pipeline
 
 _config: AmpConfig | None = None
@@ -94,8 +94,8 @@ def _convert(function: Any, config: AmpConfig) -> None:
     if changed := pipeline.name_clones([*callees.values(), original], [*results[1:], results[0]]):
         _register(function, original, changed)
         notices.warn_if_slow(config)
-    reports = [graph for result in results for graph in result.report.graphs]
-    process.record(RewriteReport(tuple(reports)), way="xla")
+    graphs = tuple(graph for result in results for graph in result.report.graphs)
+    reports.record(RewriteReport(graphs), way="xla")
 
 
 def called_by(definition: Any, find: Callable[[str], Any]) -> dict[str, Any]:

@@ -10,13 +10,14 @@ get_scaled_loss                             takes them as they are, and warns
 none                                        takes them as they are, and warns
 =========================================== =========================
 
-Calls alone count, made in the graph in which a step is made or in one around it, or eagerly. Gradients may also come
+Only calls count: those in the graph in which a step is made, in one around it, or eager ones. Gradients may also come
 from another function, by arguments or in variables, so calls in another graph count as long as no step was made there;
-those of a trace that failed do not. What a loop multiplies and divides by hand, it is left to do. A step that is too
-large shows at once, while gradients divided by a scale that never multiplied them stop a training in silence.
+those of a trace that failed do not. What a loop multiplies or divides by hand is left to it. A step that is too large
+shows at once, while gradients divided by a scale that never multiplied them stop training silently.
 
-*Two scalers*, as where a loop has a ``LossScaler`` and its optimizer was wrapped automatically: what is made inside the
-step of one is decided, and the other one takes it as it comes. Where both multiply the loss, it is refused.
+*Two scalers*, as where a loop has a ``LossScaler`` and its optimizer was wrapped automatically: the outer one decides
+whether to step, and the one that is called inside its step applies what it gets. If both multiply the loss, that is an
+error.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from amp_tf.errors import CallOrderError
 from amp_tf.loss_scaling import finite
 
 _ONE_OF_THEM = "Leave out one of them: either the LossScaler or the optimizer's scale_loss"
-
 
 #: why gradients are taken as they are, and warned about
 NEVER_SCALED = "apply_gradients was called but the loss was never scaled, so small gradients are lost in float16"
@@ -56,9 +56,9 @@ class Calls:
     def __init__(self) -> None:
         self.is_used = False  #: whether any loss was scaled
         self._made: weakref.WeakKeyDictionary[Any, dict[int, _Made]] = weakref.WeakKeyDictionary()
-        # Tensors that unscale was given and returned, by id, as long as they live.
-        self._given: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._returned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        # Tensors before and after a loop had them unscaled, by id, as long as they live.
+        self._scaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._unscaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def note_scale(self, divides_in_step: bool) -> None:
         """Records that a loss was scaled, and whether the step is to divide."""
@@ -70,8 +70,8 @@ class Calls:
     def note_unscale(self, gradients: Iterable[Any], results: Iterable[Any]) -> None:
         """Records that the loop unscales gradients, and what it gets for them."""
         self._here().unscaled += 1
-        self._given.update((id(value), value) for value in _tensors(gradients))
-        self._returned.update((id(value), value) for value in _tensors(results))
+        self._scaled.update((id(value), value) for value in _tensors(gradients))
+        self._unscaled.update((id(value), value) for value in _tensors(results))
 
     def note_step(self) -> None:
         """Records a step of a LossScaler; the next one needs a newly scaled loss."""
@@ -90,19 +90,19 @@ class Calls:
             made.is_open = False
         if not any(made.has_scaled for made in known):
             return False, NEVER_SCALED
-        if self.were_given(gradients):
+        if self.are_scaled(gradients):
             return True, ""
         if any(made.unscaled for made in known):
             return False, ""
         return (True, "") if any(made.divides_in_step for made in known) else (False, LEFT_TO_LOOP)
 
-    def were_given(self, gradients: Iterable[Any]) -> bool:
-        """Whether some gradients are as the loop gave them to be unscaled."""
-        return any(self._given.get(id(value)) is value for value in _tensors(gradients))
+    def are_scaled(self, gradients: Iterable[Any]) -> bool:
+        """Whether the loop had some of these gradients unscaled, and these are still the scaled ones."""
+        return any(self._scaled.get(id(value)) is value for value in _tensors(gradients))
 
-    def were_returned(self, gradients: Iterable[Any]) -> bool:
-        """Whether some gradients are unscaled already."""
-        return any(self._returned.get(id(value)) is value for value in _tensors(gradients))
+    def are_unscaled(self, gradients: Iterable[Any]) -> bool:
+        """Whether some of these gradients are what unscaling returned."""
+        return any(self._unscaled.get(id(value)) is value for value in _tensors(gradients))
 
     def check_alone(self, where: str) -> None:
         """Refuses, by a CallOrderError, a step inside another scaler's if both scaled the loss."""
@@ -119,7 +119,7 @@ class Calls:
         return [by_replica[_replica()]] if _replica() in by_replica else [*by_replica.values()]
 
     def known(self) -> list[_Made]:
-        """The calls in this graph and those around it, and in others whose gradients may arrive here."""
+        """The calls in this graph, in those around it, and in others whose gradients may be used here."""
         around = places()
         known = [(place, made) for place in list(self._made) for made in self._in(place)]
         return [made for place, made in known if place in around or (made.is_open and _ended(place))]

@@ -258,23 +258,24 @@ def _apply(strategy: Any, optimizer: Any, method: str, gradients: Any, variables
         if strategy is None:
             step(gradients)
             return
-        # Keras 3.0.0 itself has its conditions outside of replicas
-        often = (getattr(optimizer, _ACCUMULATION, None), optimizer.use_ema and optimizer.ema_overwrite_frequency)
-        often = often if hasattr(optimizer, "_backend_update_step") else (None, None)
-        counts = tuple(map(keras.ops.convert_to_tensor, (_counter_of(optimizer), optimizer.iterations)))
+        is_conditional = hasattr(
+            optimizer, "_backend_update_step"
+        )  # Keras 3.0.0 has its conditions outside of replicas
+        accumulation = is_conditional and getattr(optimizer, _ACCUMULATION, None)
+        averaging = is_conditional and optimizer.use_ema and optimizer.ema_overwrite_frequency
+        count, iterations = map(keras.ops.convert_to_tensor, (_counter_of(optimizer), optimizer.iterations))
 
-        def decide(*known: bool) -> Any:
-            place = len(known)
-            if place < len(often):
-                if not often[place]:
-                    return decide(*known, False)
-                is_due = tf.equal((counts[place] + 1) % often[place], 0)
-                return tf.cond(is_due, lambda: decide(*known, True), lambda: decide(*known, False))
-            with _decided(*known) if any(often) else contextlib.nullcontext():
+        def on_each(updates: bool, overwrites: bool) -> Any:
+            with _decided(updates, overwrites) if accumulation or averaging else contextlib.nullcontext():
                 strategy.extended.call_for_each_replica(step, args=(gradients,))
             return tf.constant(0)
 
-        decide()
+        def every(often: Any, steps: Any, go_on: Callable[[bool], Any]) -> Any:
+            if not often:
+                return go_on(False)
+            return tf.cond(tf.equal((steps + 1) % often, 0), lambda: go_on(True), lambda: go_on(False))
+
+        every(accumulation, count, lambda updates: every(averaging, iterations, lambda now: on_each(updates, now)))
 
 
 _deciding = threading.Lock()

@@ -72,11 +72,6 @@ class Status:
         return self.scale <= self.min_scale and self.steps > self.last_change
 
     @property
-    def skipped_at_floor(self) -> int:
-        """How many steps in a row were skipped although the scale was at its floor."""
-        return min(self.skipped_in_row, self.steps - self.last_change) if self.is_at_floor else 0
-
-    @property
     def cause(self) -> Cause | None:
         """Why the last step was skipped; ``None`` if it was not."""
         return None if self.skipped_in_row == 0 else self.last_cause
@@ -105,7 +100,8 @@ def describe_backoff(before: Status, now: Status) -> str:
 
 def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScaleError | None:
     """The error to raise if training is stuck: ``max_skips`` skipped steps in a row, or ten at the floor."""
-    if status.skipped_in_row < max_skips and status.skipped_at_floor < _MOST_AT_FLOOR:
+    skipped_at_floor = min(status.skipped_in_row, status.steps - status.last_change) if status.is_at_floor else 0
+    if status.skipped_in_row < max_skips and skipped_at_floor < _MOST_AT_FLOOR:
         return None
     cause = status.last_cause
     names = status.nonfinite_variables

@@ -73,7 +73,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         if not self.schedule.skips_nonfinite:
             return gradients
         given = [finite.as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
-        if self._scaler.calls.were_returned(given):
+        if self._scaler.calls.are_unscaled(given):
             raise _error("unscale() got gradients that it unscaled already: they would be divided twice")
         if not any(made.is_open for made in self._scaler.calls.known()):
             raise _error(
@@ -105,17 +105,17 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         finite.check_any(flat)
         if not any(made.unscaled for made in self._scaler.calls.known()):
             raise _error("step() was called, but no gradients were unscaled since the last step")
-        if self._scaler.calls.were_given(flat) and not self._scaler.schedule.is_one:
+        if self._scaler.calls.are_scaled(flat) and not self._scaler.schedule.is_one:
             raise _error("step() got gradients as unscale() was given them, still multiplied by the loss scale")
         self._scaler.calls.note_step()
 
-        def run(handed: Any) -> list[Any]:
-            grads, (more, named) = handed
+        def run(values: Any) -> list[Any]:
+            grads, (more, named) = values
             with inner_call():
                 return _operations(apply(tf.nest.pack_sequence_as(gradients, grads), *more, **named))
 
-        def take(strategy: Any, handed: Any) -> Any:
-            done = replicas.on_each(strategy, run, handed)
+        def take(strategy: Any, values: Any) -> Any:
+            done = replicas.on_each(strategy, run, values)
             if strategy is None:
                 return done
             return [local for part in tf.nest.flatten(done) for local in strategy.experimental_local_results(part)]

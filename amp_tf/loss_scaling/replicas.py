@@ -26,7 +26,7 @@ class Nonfinite(NamedTuple):
 
 def decide_together(
     found: Nonfinite,
-    handed: Any,
+    values: Any,
     *,
     take: Callable[[Any, Any], Any],
     skip: Callable[[Any, Any, Nonfinite], Any],
@@ -34,19 +34,19 @@ def decide_together(
 ) -> Any:
     """Takes the step unless something is nonfinite in any replica, else skips it, on all replicas alike.
 
-    ``take`` is called with the strategy, or ``None`` where each replica decides alone, and with ``handed``, a nest of
-    this replica's gradients and what else the step needs; it may return operations, which a TF1 graph runs with the
-    step. ``skip`` is called with the same and with what is nonfinite in any replica, as is ``judge``: whether to skip.
+    ``values`` is a nest: this replica's gradients and what else its step needs. ``take`` is called with the strategy,
+    or ``None`` where each replica decides alone, and with ``values``; it may return operations, which a TF1 graph runs
+    with the step. ``skip`` also gets what is nonfinite in any replica; ``judge`` gets that alone: whether to skip.
 
     Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """
     if not tf.__internal__.distribute.strategy_supports_no_merge_call():
-        arguments = (_as_numbers(found), handed, take, skip, judge)
+        arguments = (_as_numbers(found), values, take, skip, judge)
         return tf.distribute.get_replica_context().merge_call(_decide_across, args=arguments)
     context = tf.distribute.get_replica_context()
     if context is not None and context.num_replicas_in_sync > 1:
         found = _from_numbers(context.all_reduce(tf.distribute.ReduceOp.SUM, _as_numbers(found)))
-    return _decide(judge(found), lambda: take(None, handed), lambda: skip(None, handed, found))
+    return _decide(judge(found), lambda: take(None, values), lambda: skip(None, values, found))
 
 
 def check_in_replica(method: str) -> None:
@@ -60,19 +60,19 @@ def count() -> float:
     return float(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
-def on_each(strategy: Any, call: Callable[[Any], Any], handed: Any) -> Any:
+def on_each(strategy: Any, call: Callable[[Any], Any], values: Any) -> Any:
     """Calls a function on each replica, inside ``take`` or ``skip``; arguments as for :func:`sum_over`."""
-    return call(handed) if strategy is None else strategy.extended.call_for_each_replica(call, args=(handed,))
+    return call(values) if strategy is None else strategy.extended.call_for_each_replica(call, args=(values,))
 
 
-def sum_over(strategy: Any, compute: Callable[[Any], Any], handed: Any) -> Any:
-    """The sum over replicas of a tensor that each computes from its ``handed``, inside ``take`` or ``skip``."""
+def sum_over(strategy: Any, compute: Callable[[Any], Any], values: Any) -> Any:
+    """The sum over replicas of a tensor that each computes from its ``values``, inside ``take`` or ``skip``."""
     if strategy is not None:
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, on_each(strategy, compute, handed), axis=None)
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, on_each(strategy, compute, values), axis=None)
     context = tf.distribute.get_replica_context()
     if context is not None and context.num_replicas_in_sync > 1:
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, compute(handed))
-    return compute(handed)
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, compute(values))
+    return compute(values)
 
 
 def _as_numbers(found: Nonfinite) -> Any:
@@ -88,7 +88,7 @@ def _from_numbers(total: Any) -> Nonfinite:
 def _decide_across(
     strategy: Any,
     numbers: Any,
-    handed: Any,
+    values: Any,
     take: Callable[[Any, Any], Any],
     skip: Callable[[Any, Any, Nonfinite], Any],
     judge: Callable[[Nonfinite], Any],
@@ -96,7 +96,7 @@ def _decide_across(
     # merge_call passes one value per replica; the callables are the same on all replicas.
     take, skip, judge = (strategy.experimental_local_results(f)[0] for f in (take, skip, judge))
     found = _from_numbers(strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None))
-    return _decide(judge(found), lambda: take(strategy, handed), lambda: skip(strategy, handed, found))
+    return _decide(judge(found), lambda: take(strategy, values), lambda: skip(strategy, values, found))
 
 
 def _decide(is_bad: Any, take: Callable[[], Any], skip: Callable[[], Any]) -> Any:

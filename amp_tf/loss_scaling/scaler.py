@@ -195,14 +195,14 @@ class Scaler:
         present = [gradient for gradient in gradients if gradient is not None]
         trained = [variable for gradient, variable in zip(gradients, variables, strict=False) if gradient is not None]
 
-        def taken(strategy: Any, handed: Any) -> list[Any]:
-            return [take(strategy, handed[:2] if arguments else handed[0]), *self.note_finite()]
+        def taken(strategy: Any, values: Any) -> list[Any]:
+            return [take(strategy, values[:2] if arguments else values[0]), *self.note_finite()]
 
-        def skipped(strategy: Any, handed: Any, found: replicas.Nonfinite) -> list[Any]:
+        def skipped(strategy: Any, values: Any, found: replicas.Nonfinite) -> list[Any]:
             state = self.schedule.after_nonfinite(self.memory.load(), finite.TENSORS, found.loss)
             noted = self.nonfinite_variables.note(found.gradients, trained)
             if self.memory.last_skip is not None:
-                facts = replicas.sum_over(strategy, lambda mine: finite.find_facts(mine[0], mine[2]), handed)
+                facts = replicas.sum_over(strategy, lambda mine: finite.find_facts(mine[0], mine[2]), values)
                 noted.append(self.memory.last_skip.assign(facts, read_value=False))
             return [*self.memory.store(state), *noted]
 
@@ -216,8 +216,8 @@ class Scaler:
         is_loss_nonfinite = tf.constant(False) if flag is None else flag
         found = replicas.Nonfinite(finite.find_nonfinite(present, clips_norm, headroom), is_loss_nonfinite, value)
         with scaled_step():
-            handed = [list(gradients), arguments, data]
-            return replicas.decide_together(found, handed, take=taken, skip=skipped, judge=judged)
+            values = [list(gradients), arguments, data]
+            return replicas.decide_together(found, values, take=taken, skip=skipped, judge=judged)
 
     def note_finite(self) -> list[Any]:
         """Counts a step that was applied."""

@@ -240,7 +240,7 @@ def build_schedule(
     if not check_bool(dynamic, where=f"{_WHERE}dynamic"):
         return FixedScale(_plain(initial_scale))
     plain = {name: _plain(value) for name, value in settings.items()}
-    return DynamicScale(_plain(initial_scale), dynamic_growth_steps, **plain)
+    return DynamicScale(_plain(initial_scale), _plain(dynamic_growth_steps), **plain)
 
 
 def check_scale(value: object) -> None:
@@ -262,7 +262,9 @@ def _move(state: State, scale: Any, maths: Maths) -> State:
 
 def _plain(value: Any) -> Any:
     """A numpy number as Python's own type, which configuration files can hold."""
-    return float(value) if isinstance(value, numbers.Real) and not isinstance(value, int) else value
+    if isinstance(value, int) or not isinstance(value, numbers.Real):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def _check_range(name: str, value: Any, low: float, high: float) -> None:

@@ -70,7 +70,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
     def __init__(self, opt: Any, initial_scale: float = DEFAULT_INITIAL_SCALE, **settings: Any) -> None:
         schedule = build_schedule(initial_scale, **settings)
-        self._base_methods: Mapping[str, Any] = {}
+        self._methods: Mapping[str, Any] = {}
         variables = _ScaleVariables(schedule)
         memory = Memory(variables.scale, variables.good_steps, variables.counters, read=variables.read, explains=False)
         self._scaler = Scaler(schedule, memory)
@@ -139,9 +139,9 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
     def get_slot_names(self) -> Any:
         return self._optimizer.get_slot_names()
 
-    def delegate_to(self, base_methods: Mapping[str, Any]) -> None:
-        """Makes the wrapper call the base class's methods as given: the inner optimizer's own were called already."""
-        self._base_methods = base_methods
+    def delegate_to(self, methods: Mapping[str, Any]) -> None:
+        """Makes the wrapper call these methods where it would call the inner optimizer's own, which are calling it."""
+        self._methods = methods
 
     def _take_pairs(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:
         """The pairs that have a gradient, which is unscaled by now."""
@@ -154,8 +154,8 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             return method(pairs, **accepted(method, **keywords))
 
     def _inner_method(self, name: str) -> Callable[..., Any]:
-        if name in self._base_methods:
-            return functools.partial(self._base_methods[name], self._optimizer)
+        if name in self._methods:
+            return functools.partial(self._methods[name], self._optimizer)
         return getattr(self._optimizer, name)  # type: ignore[no-any-return]
 
 

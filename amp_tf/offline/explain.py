@@ -1,11 +1,9 @@
 """Explains one node: its precision, the rule, how the decision came about, and what would change it.
 
-Proposals are not guessed: candidates are tried, the narrowest first, by deciding on the graph again under the changed
-configuration, and those that change the node's precision are named. What decides is the rewrite's own step
-(:func:`amp_tf.rewriting.pipeline.decide`), so normalization is folded.
-
-Graphs without shapes are not folded, here as in ``amp-tf rewrite``; a running program's graphs have theirs from
-Grappler.
+Proposals are tried, not guessed: candidates, the narrowest first, are decided by the rewrite's own step
+(:func:`amp_tf.rewriting.pipeline.decide`) under the changed configuration, and those that change the node's precision
+are named. Graphs without shapes are not folded, here as in ``amp-tf rewrite``; a running program's graphs get theirs
+from Grappler.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import Any
 
 from amp_tf.config import LIST_NAMES, AmpConfig, variable_of
 from amp_tf.errors import OpListError
-from amp_tf.graph.names import matches, missing_node
+from amp_tf.graph.names import find_followers, matches, missing_node, pattern_for
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.op_names import find_registered
@@ -27,7 +25,6 @@ from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.rewriting.form import Job
-from amp_tf.rewriting.fused_names import find_followers, pattern
 from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
 
 _PATTERN_FIELDS = {Rule.KEPT_BY_NAME: "keep_float32", Rule.FORCED_BY_NAME: "force_f16"}
@@ -35,7 +32,6 @@ _NAME_A_TARGET = (
     "Nothing is converted here unless it is named. Explain it with --precision float16 --target gpu, as a GPU would "
     "run it, or with --precision bfloat16, as this CPU would."
 )
-_SCOPES = (Rule.KEPT_BY_SCOPE, Rule.FORCED_BY_SCOPE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +91,7 @@ class Explanation:
             ]
         if self.reason.rule is Rule.KEPT_BY_LOCK:
             return [f"Take it out of the lock file ({variable_of('lock')})"]
-        if self.reason.rule in _SCOPES:
+        if self.reason.rule in (Rule.KEPT_BY_SCOPE, Rule.FORCED_BY_SCOPE):
             return ["Take it out of the amp_tf.scope in which the model's code makes it"]
         lines = []
         if self.own_change:
@@ -160,7 +156,7 @@ def explain(
     list_of: Mapping[str, str] = target.lists.list_of if target else {}
     trail, op, reason = painting.trail(node), view.ops[node], painting.reason(node)
     ops = dict.fromkeys([op, *(view.ops[view.names.index(name)] for name in reversed(trail))])
-    own_pattern = pattern(node_name, find_followers(graph))
+    own_pattern = pattern_for(node_name, find_followers(graph))
     own: dict[str, tuple[str, ...]] = {"keep_float32" if is_f16 else "force_f16": (own_pattern,)}
     protos = graph.node_def if is_function else graph.node
     patterns = getattr(config, _PATTERN_FIELDS[reason.rule]) if reason.rule in _PATTERN_FIELDS else ()

@@ -25,8 +25,6 @@ TEXT_MODEL_FILE = "saved_model.pbtxt"  # read where there is no binary one, as T
 _SPLIT_MODEL_FILE = "saved_model.cpb"  # what TensorFlow writes for models above protobuf's 2 GiB, on request
 VARIABLES_FOLDER = "variables"
 PREFIX = "variables"  #: begins the names of a checkpoint's files
-_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_VALUE = "VARIABLE_VALUE"
 
 
 def read_graphs(path: str | Path) -> list[tuple[Any, set[str]]]:
@@ -190,7 +188,7 @@ class Checkpoint:
         """
         from tensorflow.python.checkpoint.checkpoint import object_metadata
 
-        if self._reader is None or _OBJECTS not in self._types or not objects.nodes:
+        if self._reader is None or "_CHECKPOINTABLE_OBJECT_GRAPH" not in self._types or not objects.nodes:
             return
         with self._reading():
             saved = object_metadata(self._prefix).nodes
@@ -198,7 +196,8 @@ class Checkpoint:
         while waiting:
             mine, its = waiting.pop()
             if objects.nodes[mine].HasField("variable"):
-                yield from ((mine, value.checkpoint_key) for value in saved[its].attributes if value.name == _VALUE)
+                values = (value for value in saved[its].attributes if value.name == "VARIABLE_VALUE")
+                yield from ((mine, value.checkpoint_key) for value in values)
             children = {child.local_name: child.node_id for child in saved[its].children}
             for child in objects.nodes[mine].children:
                 pair = (child.node_id, children.get(child.local_name, -1))

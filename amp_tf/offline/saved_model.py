@@ -18,11 +18,11 @@ from amp_tf.offline import reading
 from amp_tf.offline.weights import store_weights
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
-from amp_tf.reporting.schema import RewriteReport, Weights
+from amp_tf.reporting.reports import RewriteReport, Weights
 from amp_tf.rewriting.pipeline import rewrite
 
-_FINGERPRINT_FILE = "fingerprint.pb"  # contains a hash of the old graph
-_REWRITTEN = frozenset({reading.MODEL_FILE, reading.TEXT_MODEL_FILE, _FINGERPRINT_FILE})  # what is not copied
+# Not copied; the fingerprint contains a hash of the old graph.
+_REWRITTEN = frozenset({reading.MODEL_FILE, reading.TEXT_MODEL_FILE, "fingerprint.pb"})
 
 
 def convert_saved_model(

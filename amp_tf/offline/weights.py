@@ -31,9 +31,8 @@ from amp_tf.graph.view import GraphView
 from amp_tf.graph.wire import SerializedGraph, parse_graph
 from amp_tf.offline.reading import Checkpoint
 from amp_tf.oplists import table
-from amp_tf.oplists.table import GRADIENT_GATE
 from amp_tf.precision import Precision
-from amp_tf.reporting.schema import Kept, StoredVariable, Weights
+from amp_tf.reporting.reports import Kept, StoredVariable, Weights
 
 _PASSING = table.UNCHANGED | table.PICKING
 _F16 = {datatypes.BFLOAT16: Precision.BFLOAT16, datatypes.HALF: Precision.FLOAT16}
@@ -49,11 +48,6 @@ class Body:
     is_loop_body: bool = False  #: it is the body of a loop, and nothing else
     is_called_once: bool = False  #: a single node calls it, and no object does
 
-    def where(self, node: int) -> str:
-        """The name of a node, with that of its function."""
-        name = self.view.names[node]
-        return f"{self.view.function}/{name}" if self.view.function else name
-
     def input_unit(self, node: int, position: int) -> int:
         """The type of an input."""
         return self.view.base[node] + self.view.signatures[node].inputs[position]
@@ -61,11 +55,6 @@ class Body:
     def output_unit(self, node: int, port: int) -> int:
         """The type of a result."""
         return self.view.base[node] + self.view.signatures[node].outputs[port]
-
-    def passes(self, node: int, position: int) -> bool:
-        """Whether a node gives the values of an input as they are, and nobody fetches them."""
-        is_passing = self.view.ops[node] in _PASSING and position == 0
-        return is_passing and self.view.names[node] not in self.preserved
 
 
 class Change(NamedTuple):
@@ -95,7 +84,7 @@ def _bodies(number: int, meta: Any, preserved: Container[str]) -> list[Body]:
     return found
 
 
-class _Search:
+class _VariableSearch:
     """Finds variables, and what reads and writes them, in bodies by the number of their MetaGraph and name."""
 
     def __init__(self, bodies: Mapping[tuple[int, str], Body]) -> None:
@@ -113,8 +102,8 @@ class _Search:
             named = view.protos[node].attr.get("shared_name")
             shared = (named.s if named else b"") or view.names[node].encode()
             self._links.append((self._node(body, node), self._place(body.meta, "shared", shared)))
-            unit = view.base[node] + (view.signatures[node].slot_of("dtype") or 0)
-            self._change(self._node(body, node), body, "unit", unit)
+            held = next(unit for unit in view.units(node) if view.slot(node, unit).attr == "dtype")
+            self._change(self._node(body, node), body, "unit", held)
         for source, port, node, position in view.edges.rows("src_node", "src_port", "dst_node", "dst_position"):
             handle = self._handle(body, source, port)
             if handle is None:
@@ -201,7 +190,8 @@ class _Search:
         self._changes[place].append(Change(body, kind, number))
 
     def _keep(self, place: int, why: Kept, body: Body, node: int) -> None:
-        self._kept.setdefault(place, (why, body.where(node)))
+        function, name = body.view.function, body.view.names[node]
+        self._kept.setdefault(place, (why, f"{function}/{name}" if function else name))
 
     def _handle(self, body: Body, node: int, port: int) -> int | None:
         """The place from which a tensor comes that is a handle; ``None`` for other tensors."""
@@ -241,12 +231,13 @@ class _Search:
                 self._change(handle, body, "cast", reader)
                 continue
             unit = body.input_unit(reader, position)
+            is_passing = op in _PASSING and position == 0 and view.names[reader] not in body.preserved
             is_saved = op in table.CHECKPOINT_WRITES and position >= table.CHECKPOINT_WRITES[op]
             if is_saved or op in table.SHAPE_QUESTIONS:
                 self._change(handle, body, "unit", unit)
             elif op in table.VARIABLE_WRITES and (written := self._handle(body, *view.inputs(reader)[0])) is not None:
                 self._links.append((handle, written))
-            elif body.passes(reader, position) and unit == body.output_unit(reader, 0):
+            elif is_passing and unit == body.output_unit(reader, 0):
                 self._change(handle, body, "unit", unit)
                 self._follow_value(handle, body, reader)
             elif self._stays(body, node, reader):
@@ -295,7 +286,6 @@ _FOR_INFERENCE = (
     "without 16-bit weights. Where this model is a part of one that is trained, call it outside of the GradientTape, "
     "or in tape.stop_recording()"
 )
-_CAST_ATTRIBUTES = ("SrcT", "DstT", "Truncate")
 
 
 def store_weights(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozenset[str]]) -> Weights:
@@ -309,7 +299,7 @@ def store_weights(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozen
     a bug of amp_tf.
     """
     found = [body for number, each in enumerate(preserved) for body in _bodies(number, model.meta_graphs[number], each)]
-    search = _Search({(body.meta, body.view.function): body for body in found})
+    search = _VariableSearch({(body.meta, body.view.function): body for body in found})
     for body in found:
         search.follow_handles(body)
     for number, meta in enumerate(model.meta_graphs):
@@ -342,8 +332,7 @@ def store_weights(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozen
 def _function_after(function: Any, body: Body, changes: _Changes) -> Any:
     view = body.view
     edits = _edits(view, changes)
-    gate = Templates().find(GRADIENT_GATE).fixed_signature
-    assert gate is not None
+    gate = Templates().find(table.GRADIENT_GATE).signature(None)
     gated = {reop.node for reop in edits.reops}
     # Results of functions are read by their names, and a gate's has another one than a cast's.
     rewires = [Rewire(reader, position, node, 0) for node in sorted(gated) for reader, position in view.readers(node)]
@@ -368,9 +357,9 @@ def _edits(view: GraphView, changes: _Changes) -> Edits:
             units[data_type].add(node)
         elif change.kind == "cast":
             message = _FOR_INFERENCE.format(datatypes.type_name(data_type)).encode()
-            gone = dict.fromkeys(_CAST_ATTRIBUTES)
-            attributes = {**gone, "T": attribute(type=data_type), "message": attribute(s=message)}
-            reops.append(Reop(node, GRADIENT_GATE, attributes))
+            attributes = dict.fromkeys(("SrcT", "DstT", "Truncate"))
+            attributes |= {"T": attribute(type=data_type), "message": attribute(s=message)}
+            reops.append(Reop(node, table.GRADIENT_GATE, attributes))
         elif change.kind == "initial":
             source = view.inputs(node)[1]
             name = fresh.make(view.names[node])

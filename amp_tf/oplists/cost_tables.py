@@ -25,7 +25,6 @@ from amp_tf.errors import ConfigError
 from amp_tf.oplists.table import Trait
 
 VERSION = 1  #: of the files
-CACHED_AND_IN_MEMORY = (2_097_152.0, 8_388_608.0)  #: elements of the tensors of tables that do not say
 DISPATCH = 3_000.0  #: ns for each op that TensorFlow starts, whatever its size
 FEW_OPERATIONS = 8e6  #: so many of a product one thread computes; what is more is shared
 #: What stands after an op in rows of their own: for products that read their second matrix transposed, which oneDNN's
@@ -133,7 +132,7 @@ class CostTable:
     products: Mapping[str, tuple[ProductCost, ProductCost]]
     to_f16: tuple[float, ...]
     to_float32: tuple[float, ...]
-    sizes: tuple[float, ...] = CACHED_AND_IN_MEMORY
+    sizes: tuple[float, ...]
 
     @property
     def gains(self) -> bool:
@@ -234,7 +233,7 @@ def read_table(path: Path) -> CostTable:
         fields = json.loads(path.read_text(encoding="utf-8"))
         if fields.pop("version") != VERSION:
             raise ValueError("it has another version")
-        sizes = tuple(map(float, fields.get("sizes", CACHED_AND_IN_MEMORY)))
+        sizes = tuple(map(float, fields["sizes"]))
         if len(sizes) < 2 or not all(before < size < math.inf for before, size in itertools.pairwise((0, *sizes))):
             raise ValueError(f"{sizes} are not sizes from small to large")
         table = CostTable(

@@ -1,12 +1,12 @@
 """What TensorFlow computes together: the products that its remapper fuses with what follows them, and other pairs.
 
-The remapper runs before amp_tf looks and once more after it. What it fused before is split again where that stands in
-the way of 16 bit (:mod:`amp_tf.rewriting.splitting`); what it will fuse costs nothing of its own and has the type of
-its product (:mod:`amp_tf.painting.kernels`).
+The remapper runs before amp_tf and once more after it. What it fused before is split again where that prevents 16 bit
+(:mod:`amp_tf.rewriting.splitting`); what it will fuse costs nothing of its own and has the type of its product
+(:mod:`amp_tf.painting.kernels`).
 
 A fused product names its steps in the attribute ``fused_ops``; their further inputs follow those of the product, in the
-order of the steps. What the attributes may hold was read from the op definitions of TensorFlow 2.21 and from
-the nodes that ``core/grappler/optimizers/remapper.cc`` makes, with oneDNN and without.
+order of the steps. The attributes are those of the op definitions of TensorFlow 2.21, and of the nodes that
+``core/grappler/optimizers/remapper.cc`` makes with oneDNN and without.
 """
 
 from __future__ import annotations

@@ -180,8 +180,7 @@ def costs_here() -> CostTable:
 
 def shipped_costs() -> CostTable:
     """The shipped table for this kind of CPU; for one that was not measured, a careful one."""
-    info = cpu_info()
-    flags = info.get("flags", "").split()
+    info, flags = cpu_info(), cpu_flags()
     unit = next((flag for flag in ("amx_bf16", "avx512_bf16") if flag in flags), "")
     name = _SHIPPED.get((info.get("vendor_id", ""), info.get("cpu family", ""), unit))
     return read_table(SHIPPED_FOLDER / f"{name}.json") if name else SHIPPED.conservative(_CAREFUL)

@@ -24,10 +24,6 @@ from amp_tf.oplists.table import FUSED_PRODUCTS, Trait
 Attributes = Mapping[str, Any]  #: of a node, as AttrValues
 Channels = Callable[[], tuple[int, int]]  #: how many a convolution's image has and its filter reads, -1 for unknown
 
-_HOST = "CPU"  # the device type that every TensorFlow has kernels for
-_EVERY_DEVICE = "DEFAULT"
-_WITNESS = "MatMul"  # an op that every TensorFlow build with kernels for a device type has on it
-
 #: Ops that the remapper makes for oneDNN. Without it their kernels fail, most with "Missing 0-th output".
 PLACEHOLDERS = Trait("_FusedBatchNormEx _MklSwish", FUSED_PRODUCTS)
 
@@ -81,7 +77,6 @@ ONEDNN_REFUSALS = (
         lambda given, _: "transpose_a" in given and given["transpose_a"].b,
     ),
 )
-_PLACEHOLDER_CLASS = b"RaiseError"
 #: Gradients of maxima, each with its forward op and the input that reads this: channels first, oneDNN alone computes
 #: them, from what its own forward kernel left, and so in one type. (MaxPool3DGrad is float32 almost always.)
 PAIRED = {"MaxPool3DGrad": ("MaxPool3D", 1), "MaxPoolGrad": ("MaxPool", 1)}
@@ -105,47 +100,40 @@ def _is_real(op: str, data_type: int) -> bool:
     try:
         from tensorflow.python.util import _pywrap_kernel_registry
 
-        return not _pywrap_kernel_registry.TryFindKernelClass(node.SerializeToString()).startswith(_PLACEHOLDER_CLASS)
+        return not _pywrap_kernel_registry.TryFindKernelClass(node.SerializeToString()).startswith(b"RaiseError")
     except Exception:  # whatever goes wrong with what is private, the kernel is not relied on
         return False
 
 
-class Kernel(NamedTuple):
-    """One registered kernel: the types that it allows for each constrained attribute."""
-
-    constraints: tuple[tuple[str, frozenset[int]], ...]
-
-    def accepts(self, types: Mapping[str, Sequence[int]]) -> bool:
-        """Whether all constraints hold for a node's type attributes, each given as ``DataType`` numbers.
-
-        As in TensorFlow, a kernel that constrains an attribute which the op does not have (TopK's) serves no node.
-        """
-        return all(attr in types and allowed.issuperset(types[attr]) for attr, allowed in self.constraints)
-
-
 @functools.lru_cache(maxsize=8192)
-def kernels_of(op: str, device_type: str) -> tuple[Kernel, ...]:
-    """The kernels of an op for a device type, unlabelled ones only (labelled ones are chosen by name, not by type)."""
+def kernels_of(op: str, device_type: str) -> tuple[Mapping[str, frozenset[int]], ...]:
+    """The kernels of an op for a device type: the types that each allows, for each attribute that it constrains.
+
+    Kernels with a label are left out, because nodes choose these by name.
+    """
     from tensorflow.python.framework import kernels
 
-    found = kernels.get_registered_kernels_for_op(op).kernel
     return tuple(
-        Kernel(tuple((c.name, frozenset(types)) for c in kernel.constraint if (types := c.allowed_values.list.type)))
-        for kernel in found
-        if not kernel.label and kernel.device_type in (device_type, _EVERY_DEVICE)
+        {limit.name: frozenset(types) for limit in kernel.constraint if (types := limit.allowed_values.list.type)}
+        for kernel in kernels.get_registered_kernels_for_op(op).kernel
+        if not kernel.label and kernel.device_type in (device_type, "DEFAULT")  # the last is for every device
     )
 
 
 def is_known(device_type: str) -> bool:
     """Whether this TensorFlow has kernels for the device type at all; if not, availability is not known."""
-    return device_type == _HOST or bool(kernels_of(_WITNESS, device_type))
+    return device_type == "CPU" or bool(kernels_of("MatMul", device_type))
 
 
 def has_kernel(op: str, device_type: str, types: Mapping[str, Sequence[int]]) -> bool:
     """Whether some kernel of the op accepts these types; true where the device type is unknown to this TensorFlow.
 
     Args:
-        types: all of the node's type attributes, each with its ``DataType`` numbers; a kernel that constrains one that
-            is missing does not count. Fixed types, under an empty name, do not matter.
+        types: all of the node's type attributes, each with its ``DataType`` numbers; as in TensorFlow, a kernel that
+            constrains one that the op does not have (TopK's) serves no node. Fixed types, under an empty name, do not
+            matter.
     """
-    return not is_known(device_type) or any(kernel.accepts(types) for kernel in kernels_of(op, device_type))
+    return not is_known(device_type) or any(
+        all(attr in types and allowed.issuperset(types[attr]) for attr, allowed in kernel.items())
+        for kernel in kernels_of(op, device_type)
+    )

@@ -1,17 +1,17 @@
-"""Ops by the names that users give: those of custom libraries, and those in their list changes that do nothing.
+"""Ops by the names that users give: those of custom libraries, and those in list changes.
 
 *Ops of custom libraries* are registered, each in one line that says on which list it belongs. A registration is a row
-of the table for every device, and counts for all graphs that are rewritten afterwards, until the process ends; what the
-user's settings say of the op wins. TensorFlow need not know the op yet, and has the last word: without a 16-bit kernel
-on its device, the op stays float32 as any other does.
+of the table for every device. It counts for all graphs that are rewritten afterwards, until the process ends, and the
+user's settings override it. TensorFlow need not know the op yet, and has the last word: without a 16-bit kernel on its
+device, the op stays float32 as any other does.
 
-*A name that TensorFlow does not know* is an error of the API: the name is misspelt or its library was forgotten. In the
-hooks it is no failure, because a program may load its ops after its first graph: they say so once, leave the name out,
-and look again at each graph.
+*A name that TensorFlow does not know* is an error of the API: the name is misspelt or its library was forgotten. The
+hooks warn once, leave the name out, and look again at each graph, because a program may load its ops after its first
+graph.
 
-*A removal that changes nothing* is never an error: the lists of GPUs and CPUs differ, and to leave all lists before
-joining one is the way to move an op wherever it is. It is reported once, where no other setting concerns the op. To
-join is enough: the op leaves the list that it was on.
+*A removal that changes nothing* is never an error: the lists of GPUs and CPUs differ, and leaving all lists before
+joining one moves an op wherever it is (joining alone does that too). It is reported once, unless another setting
+concerns the op.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from amp_tf.errors import ConfigError, OpListError
 from amp_tf.oplists.table import ROWS, TABLES, OpRow
 from amp_tf.values import check_choice
 
-_CLOSE = 0.7
-_NAMED = 3
 REGISTERED = "registered"  #: the origin of the rows
 _NAME = re.compile(r"[A-Za-z_][\w>./]*")  # TensorFlow's own form, and the _ of its internal ops
 _WHERE = "amp_tf.register_op"
@@ -91,12 +89,6 @@ def find_registered(op: str) -> OpRow | None:
     return found[0] if found else None
 
 
-def forget_registered() -> None:
-    """Takes all registrations back, for tests."""
-    with _lock:
-        _rows.clear()
-
-
 @dataclasses.dataclass(frozen=True)
 class UnknownOp:
     """A name in a list change, a field of :class:`AmpConfig`, that no registered op has."""
@@ -118,8 +110,8 @@ class UnknownOp:
         """The ops whose names are the closest, as a question; empty if none is close."""
         import tensorflow as tf
 
-        names = {name.lower(): name for name in sorted({*dir(tf.raw_ops), *_lists_of()})}
-        close = [names[name] for name in difflib.get_close_matches(self.op.lower(), names, n=_NAMED, cutoff=_CLOSE)]
+        names = {name.lower(): name for name in sorted({*dir(tf.raw_ops), *(row.op for row in ROWS)})}
+        close = [names[name] for name in difflib.get_close_matches(self.op.lower(), names, cutoff=0.7)]
         return f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
 
 
@@ -143,7 +135,7 @@ def without(config: AmpConfig, unknown: tuple[UnknownOp, ...]) -> AmpConfig:
 
 
 def check(config: AmpConfig) -> None:
-    """Refuses names that TensorFlow does not know, and tells once of removals that change nothing.
+    """Refuses names that TensorFlow does not know, and warns once about removals that change nothing.
 
     Raises:
         OpListError: an op is not registered; the message names the setting and the closest ops.
@@ -155,18 +147,18 @@ def check(config: AmpConfig) -> None:
             fix=f"{unknown.guess}An op of a library of your own must be loaded before (tf.load_op_library)",
         )
     for field, op in find_idle_removals(config):
-        _tell_once(field, op)
+        _warn_once(field, op)
 
 
 def find_idle_removals(config: AmpConfig) -> tuple[tuple[str, str], ...]:
     """Removals (field, op) from a list that the op is not on, on no table, unless other changes concern the op too."""
     changes = tuple(_changes(config))
+    rows = (*ROWS, *registered_rows())
     return tuple(
         (field, op)
         for field, op in changes
         if field.endswith("_remove")
-        and field.removesuffix("_remove") not in _lists_of().get(op, ())
-        and not any(row.op == op and row.op_list == field.removesuffix("_remove") for row in registered_rows())
+        and not any((row.op, row.op_list) == (op, field.removesuffix("_remove")) for row in rows)
         and not any(other == op and name != field for name, other in changes)
     )
 
@@ -179,19 +171,11 @@ def _changes(config: AmpConfig) -> Iterator[tuple[str, str]]:
                 yield field, op
 
 
-@functools.cache
-def _lists_of() -> dict[str, set[str]]:
-    lists: dict[str, set[str]] = {}
-    for row in ROWS:
-        lists.setdefault(row.op, set()).add(row.op_list)
-    return lists
-
-
 @functools.lru_cache(maxsize=256)
-def _tell_once(field: str, op: str) -> None:
+def _warn_once(field: str, op: str) -> None:
     from absl import logging  # TensorFlow's; where that is missing, doctor says so
 
-    lists = " and the ".join(sorted(_lists_of().get(op, ())))
+    lists = " and the ".join(sorted({row.op_list for row in ROWS if row.op == op}))
     logging.warning(
         "amp_tf: %s: op %r is not on the %s list, so removing it changes nothing. %s.",
         setting_name(field),

@@ -177,9 +177,9 @@ TENSOR_LIST_MAKERS = Trait("EmptyTensorList TensorListReserve")
 #: Ops that give one element of a list, and at which port; ops that add one, and at which input it comes.
 TENSOR_LIST_ELEMENTS = {"TensorListGetItem": 0, "TensorListPopBack": 1}
 TENSOR_LIST_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
-#: Ops by which loops and branches keep values for their gradients.
+#: Ops with which loops and branches store values for their gradients.
 KEEPING = Trait("OptionalFromValue", TENSOR_LIST_WRITERS)
-#: Ops behind which a TensorList may have readers or writers that the graph does not show.
+#: Ops behind which a TensorList may have readers or writers outside the graph.
 TENSOR_LIST_BOUNDARIES = Trait(
     """OptionalFromValue OptionalGetValue PartitionedCall Placeholder StatefulPartitionedCall _Arg _Retval"""
 )
@@ -217,7 +217,7 @@ UPDATED_BY = Trait("AddV2 Sub")
 BEGINNINGS = Trait("Enter Switch")
 #: Ops that add to a value or take from it.
 ADDING = Trait("Add AddN AddV2 Sub")
-#: Ops whose nodes may sum nothing, whatever their op, and the op as which such nodes are judged.
+#: Ops of which some nodes sum nothing, and the op as which these are judged.
 JUDGED_AS = {"Einsum": "Mul"}
 #: Ops that multiply or divide one value by another.
 SCALING = Trait("Div DivNoNan Mul MulNoNan RealDiv")
@@ -225,9 +225,9 @@ SCALING = Trait("Div DivNoNan Mul MulNoNan RealDiv")
 SUBTRACTING = Trait("SquaredDifference Sub")
 #: Products that filter images, each channel by itself.
 FILTERING = Trait("DepthwiseConv2dNative")
-#: Ops of which the logarithm shows how far a value is from one.
+#: Logarithms, which show how far a value is from one.
 LOGARITHMS = Trait("CumulativeLogsumexp Log Log1p LogMatrixDeterminant")
-#: Ops on no list that tell a matrix from one that is nearly singular.
+#: Ops on no list whose result depends on how nearly singular a matrix is.
 DECOMPOSING = Trait(
     """Cholesky LogMatrixDeterminant Lu MatrixDeterminant MatrixInverse MatrixSolve MatrixSolveLs MatrixTriangularSolve
     Qr SelfAdjointEigV2 Svd TridiagonalSolve"""
@@ -263,7 +263,7 @@ FOLLOWING = Trait("BiasAdd BiasAddV1 LeakyRelu Relu Relu6")
 #: Ops that XLA compiles in float32 alone. It registers its kernels when it first compiles, which is after functions are
 #: rewritten, so they cannot be asked for; a test asks the installed TensorFlow.
 FLOAT32_ONLY_IN_XLA = Trait("MaxPoolGradGrad MaxPoolGradGradV2 MaxPool3DGradGrad")
-#: Ops of which some inputs, by their numbers, decide only which values of the other go on.
+#: Ops of which some inputs, by their numbers, only select values of the others.
 MASKED = {Trait("LeakyReluGrad Relu6Grad ReluGrad"): (1,), Trait("MaxPool3DGrad MaxPoolGrad MaxPoolGradV2"): (0, 1)}
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.
 REFERENCE_VARIABLES = Trait("Variable VariableV2")
@@ -311,8 +311,6 @@ CHOOSING = Trait(
 )
 #: Ops behind which a value is as far from the others as before: moves, choices and multiplications.
 KEEPING_SIZE = Trait("Exit Fill Merge Mul MulNoNan Neg NextIteration Select SelectV2", ARRANGING)
-#: Of those that choose, the ones that close a loop: their type is that of all the others that close it.
-CLOSING = Trait("Merge NextIteration")
 #: Convolutions whose filter may be scaled, and whether each of their output channels reads one input channel alone.
 SCALABLE = {"Conv2D": False, "DepthwiseConv2dNative": True}
 #: Ops that add a bias or a residual; where a filter comes from that nobody has scaled yet.
@@ -330,12 +328,12 @@ HARMLESS = Trait(
 )
 #: Ops that run Python code, which may do anything.
 PYTHON = Trait("EagerPyFunc PyFunc PyFuncStateless")
-#: Without inputs, these wait for nothing: to come after them says nothing.
+#: Ops that start at once where they have no inputs: who waits for them waits for nothing.
 WITHOUT_WAITING = Trait("Const Placeholder VarHandleOp _Arg")
 #: Ops that give a graph its inputs.
 GIVEN = Trait("IteratorGetNext IteratorGetNextSync OptionalGetValue Placeholder PlaceholderWithDefault")
-#: Ops that need a value to an absolute exactness, whatever its size: of its fraction, or as an angle. Ops that do so
-#: of their second input, places in an image.
+#: Ops whose result depends on a value's absolute error, whatever its size: on its fraction, or as an angle. Ops that
+#: need that of their second input, places in an image.
 ABSOLUTE = Trait("Ceil Cos Floor FloorDiv FloorMod Mod Rint Round Sin Tan TruncateDiv TruncateMod")
 PLACING = Trait("CropAndResize ImageProjectiveTransformV2 ImageProjectiveTransformV3")
 #: Ops that multiply many values with each other.
@@ -351,14 +349,14 @@ MULTIPLIED = Trait(
 )
 #: Quotients.
 DIVIDING = Trait("Div DivNoNan RealDiv Xdivy")
-#: Ops that hand several values on, each as it came.
+#: Ops that pass several values on unchanged.
 IDENTITIES = Trait("IdentityN")
-#: Ops of which the result is bounded, normalized or a square: it does not show how large an offset was.
+#: Ops whose result is bounded, normalized or a square, so that it does not show how large an offset was.
 ENDING_ORIGINS = Trait(
     "Atan Cos Erf Erfc LogSoftmax Sigmoid Sign Sin Softmax Softsign Square SquaredDifference Tanh _MklSwish",
     NORMALIZING,
 )
-#: Ops that hand what they get to the functions that they name, from an input on, and on what these give.
+#: Ops that pass their inputs, from the given one on, to the functions that they name, and give what these return.
 HANDING_OVER = {
     **dict.fromkeys(Trait("StatelessWhile While", CALLS), 0),
     **dict.fromkeys(Trait("Case If StatelessCase StatelessIf"), 1),
@@ -366,7 +364,7 @@ HANDING_OVER = {
 
 
 def is_loop(op: str) -> bool:
-    """Whether an op is a loop in functional form: it hands all that it gets to its functions, and on."""
+    """Whether an op is a loop in functional form, whose results are what its body returns."""
     return HANDING_OVER.get(op) == 0 and op not in CALLS
 
 
@@ -378,8 +376,6 @@ STATELESS_TWINS = {
     "RandomUniformInt": ("StatelessRandomUniformInt", 1),
     "Multinomial": ("StatelessMultinomial", 2),
 }
-#: What passes a reference variable on.
-REFERENCE_READERS = Trait("Enter Identity")
 #: Ops that read a resource variable, or ask about it, and leave it as it is.
 VARIABLE_READERS = Trait("ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape")
 #: Ops that give what a resource variable holds, or rows of it; that ask about it or end it, whatever its type; that
@@ -398,7 +394,7 @@ DATA_SOURCES = Trait(
 )
 #: Ops whose inputs belong to a loop or a branch, and whose results do not.
 WAYS_OUT = Trait("Exit Merge")
-#: What a loop goes on by; what joins two conditions; where the values of its iterations come together.
+#: The condition of a loop; what joins two conditions; where the values of its iterations come together.
 LOOP_CONDITIONS = Trait("LoopCond")
 CONJUNCTIONS = Trait("LogicalAnd")
 LOOP_MERGES = Trait("Merge")

@@ -147,12 +147,12 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
 @functools.lru_cache(maxsize=64)
 def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> Resolution:
     on_gpu = config.target == "gpu" or (config.target == "auto" and hardware.has_gpu)
-    default_device = GPU_DEVICE if on_gpu else CPU_DEVICE
-    device_type, precision, why_none = _choose(config, hardware, on_gpu)
-    if precision is None:
-        return Resolution(None, default_device, why_none)
+    device_type = GPU_DEVICE if on_gpu else CPU_DEVICE
+    precision = Precision(config.precision if config.precision != "auto" else "float16" if on_gpu else "bfloat16")
+    if why_none := _why_none(config, hardware, on_gpu):
+        return Resolution(None, device_type, why_none)
     # float16 always follows the cuda lists, which guard its range; bfloat16 on a CPU follows the cpu lists.
-    is_cpus = device_type == CPU_DEVICE and precision is Precision.BFLOAT16
+    is_cpus = precision is Precision.BFLOAT16 and not on_gpu
     lists = build_lists(CPU if is_cpus else CUDA, config, more)
     # Whether oneDNN computes in it: as IsDataTypeSupportedByOneDNNOnThisCPU of TensorFlow decides.
     uses_onednn = is_cpus and hardware.has_onednn and (hardware.cpu_has_bf16 or hardware.cpu_has_avx512)
@@ -161,30 +161,26 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
     uses_cost_model = is_cpus and config.precision == "auto" and not (config.ignore_performance or lists.force_all)
     asked = frozenset(config.allow_add) if uses_cost_model and hardware.is_xla else None
     if asked is not None and not (asked or config.force_f16):
-        return Resolution(None, default_device, XLA_WIDENS)  # measured: benchmarks/README.md, XLA on CPUs
+        return Resolution(None, device_type, XLA_WIDENS)  # measured: benchmarks/README.md, XLA on CPUs
     target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, hardware.is_xla)
     weighs_memory = uses_cost_model and config.goal == "memory"
-    return Resolution(target, default_device, "", uses_cost_model, asked, hardware.costs, weighs_memory=weighs_memory)
+    return Resolution(target, device_type, "", uses_cost_model, asked, hardware.costs, weighs_memory=weighs_memory)
 
 
-def _choose(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> tuple[str, Precision | None, str]:
-    if config.precision != "auto":
-        chosen = Precision(config.precision)
-    else:
-        chosen = Precision.FLOAT16 if on_gpu else Precision.BFLOAT16
+def _why_none(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> str:
+    """Why nothing is converted on this hardware; empty where something is."""
     if on_gpu:
-        old = hardware.has_gpu and not hardware.gpu_has_f16
-        if old and not config.ignore_performance:
-            found = ", ".join(f"{major}.{minor}" for major, minor in hardware.gpu_capabilities)
-            least = ".".join(map(str, MIN_COMPUTE_CAPABILITY))
-            return GPU_DEVICE, None, f"the GPU is too old: compute capability {found}, 16 bit is fast from {least} on"
-        return GPU_DEVICE, chosen, ""
+        if config.ignore_performance or hardware.gpu_has_f16 or not hardware.has_gpu:
+            return ""
+        found = ", ".join(f"{major}.{minor}" for major, minor in hardware.gpu_capabilities)
+        least = ".".join(map(str, MIN_COMPUTE_CAPABILITY))
+        return f"the GPU is too old: compute capability {found}, 16 bit is fast from {least} on"
     asked = config.precision != "auto" or config.ignore_performance or config.target == "cpu"
     asked |= config.goal == "memory" and hardware.cpu_has_bf16  # it halves what is held, though it be slower
-    if not hardware.cpu_gains and not asked:
-        why = "is no faster in bfloat16" if hardware.cpu_has_bf16 else "has neither avx512_bf16 nor amx_bf16"
-        return CPU_DEVICE, None, f"this CPU {why} and TensorFlow sees no GPU"
-    return CPU_DEVICE, chosen, ""
+    if hardware.cpu_gains or asked:
+        return ""
+    why = "is no faster in bfloat16" if hardware.cpu_has_bf16 else "has neither avx512_bf16 nor amx_bf16"
+    return f"this CPU {why} and TensorFlow sees no GPU"
 
 
 @functools.lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ from amp_tf.graph.datatypes import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import Adjacency, GraphView
-from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, JUDGED_AS, SUCCESSOR_OPS
+from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, JUDGED_AS, MASKED, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting import eligibility
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
@@ -50,7 +50,7 @@ class Canvas:
         folded: the nodes that have another meaning since normalization was folded.
         cost_model: takes the paint off units that are faster in float32; ``None`` where costs do not count.
         weighed: for units that the cost model took the paint off, what it weighed, or why in words.
-        clusters: of the nodes that share a TensorList, each with the unit that is the type of the list's elements.
+        clusters: of the nodes that share a TensorList, the units that are the type of its elements.
         to_split: fused products of whose bias or activation float32 is asked.
         centred: what weights the terms of a mean, and the value with its rounding from which that mean is taken.
     """
@@ -82,7 +82,7 @@ class Canvas:
     folded: Folded = NOTHING_FOLDED
     cost_model: Callable[[Canvas], None] | None = None
     weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
-    clusters: list[dict[Node, Unit]] = dataclasses.field(default_factory=list)
+    clusters: list[list[Unit]] = dataclasses.field(default_factory=list)
     to_split: list[Node] = dataclasses.field(default_factory=list)
     centred: list[tuple[Node, Node]] = dataclasses.field(default_factory=list)
 
@@ -103,9 +103,11 @@ class Canvas:
         links: list[tuple[Node, Node]] = []
         if self.is_loop_body:
             links = list(zip(view.nodes_with((RETVAL_OP,)), view.nodes_with((ARG_OP,)), strict=False))
+        values = Values(view, self.src, self.dst, self.node_of, links=links)
+        have_masks = any(view.mask_with(ops).any() for ops in MASKED)
         return Flow(
-            values=Values(view, self.src, self.dst, self.node_of, links=links),
-            unmasked=Values(view, self.src, self.dst, self.node_of, masks=False, links=links),
+            values=values,
+            unmasked=Values(view, self.src, self.dst, self.node_of, False, links) if have_masks else values,
             products=products,
             users=products | calls,
             is_open=self.nodes_of(listed) & ~products,

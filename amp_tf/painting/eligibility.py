@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def find_obstacles(
     view: GraphView,
     resolution: Resolution,
     config: AmpConfig,
-    preserve: Iterable[str],
+    preserve: Container[str],
     shapes: Shapes | None = None,
     lock: Lock = NO_LOCK,
 ) -> Obstacles:
@@ -135,13 +135,9 @@ def find_obstacles(
                 unmatched.append(pattern)
     locked = find_locked(lock, view, shapes) if config.lock_path or lock.decisions else NOTHING_LOCKED
     rule_of.update(dict.fromkeys(locked.nodes, Rule.KEPT_BY_LOCK))
-    names = frozenset(preserve)
-    if names:
-        rule_of.update((node, Rule.PRESERVED) for node, name in enumerate(view.names) if name in names)
+    rule_of.update((node, Rule.PRESERVED) for node, name in enumerate(view.names) if name in preserve)
     forced = {
-        node: rule
-        for node, rule in forced.items()
-        if node not in rule_of and can_be_forced(view.of_kind[view.kinds[node]])
+        node: rule for node, rule in forced.items() if node not in rule_of and can_be_forced(view.signatures[node])
     }
     refused = _find_refused(view, shapes or NO_SHAPES, resolution.target)
     return Obstacles(rule_of, forced, tuple(unmatched), locked, matched, refused)

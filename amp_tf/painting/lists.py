@@ -137,10 +137,15 @@ def spread_allow_through_clear(canvas: Canvas) -> None:
         allow1 = MatMul(clear2, x)  f16
     """
     open_units = canvas.on_clear & canvas.convertible & (canvas.deny ^ 1) & (canvas.allow ^ 1)
-    for node in _reference_readers(canvas):
-        blocked = [unit for unit in canvas.view.units(node) if open_units[unit]]
-        open_units[blocked] = 0
-        canvas.rule[blocked] = Rule.REFERENCE_VARIABLE
+    # Identity nodes that read a reference variable, and Enters behind these; as in TensorFlow, no Enter that reads the
+    # variable itself.
+    view, edges = canvas.view, canvas.view.edges
+    variables, identities = view.mask_with(table.REFERENCE_VARIABLES), view.mask_with(("Identity",))
+    reading = edges.dst_unit[variables[edges.src_node] & identities[edges.dst_node]].tolist()
+    reading += canvas.flood(reading, view.spread(view.mask_with(table.LOOP_ENTRIES)), forward=True, is_cause=False)
+    blocked = [unit for unit in reading if open_units[unit]]
+    open_units[blocked] = 0
+    canvas.rule[blocked] = Rule.REFERENCE_VARIABLE
     roots = units_of(canvas.allow & canvas.processable)
     canvas.paint_allow(canvas.flood(roots, open_units, forward=True, backward=True), Rule.BESIDE_ALLOW)
 
@@ -177,27 +182,6 @@ def retarget_casts(canvas: Canvas) -> None:
         readers = canvas.edges.fanouts(result)
         if canvas.is_free(result) and readers and all(canvas.allow[reader] for reader in readers):
             canvas.paint_allow([result], Rule.CAST_FOLLOWS)
-
-
-def _reference_readers(canvas: Canvas) -> list[Node]:
-    """Identity nodes that read a reference variable, and Enter nodes that read such a node, also through other Enters.
-
-    An Enter that reads the variable itself is none of them, as in TensorFlow.
-    """
-    view = canvas.view
-    if not view.nodes_with(table.REFERENCE_VARIABLES):
-        return []
-    readers = view.mask_with(table.REFERENCE_READERS)
-    first_source = {node: source for node, (source, _) in view.first_inputs(readers).items()}
-    found = []
-    for reader in first_source:
-        seen, node = set(), reader
-        while view.ops[node] != "Identity" and first_source.get(node, node) not in seen:
-            seen.add(node)
-            node = first_source.get(node, node)
-        if view.ops[node] == "Identity" and view.ops[first_source.get(node, node)] in table.REFERENCE_VARIABLES:
-            found.append(reader)
-    return found
 
 
 def leave_carried_values(canvas: Canvas) -> None:

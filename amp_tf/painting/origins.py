@@ -115,8 +115,10 @@ def _running_sums(canvas: Canvas, flow: Flow) -> Mask:
     stored = _stored_and_read(canvas)
     circling = np.zeros(view.node_count, np.bool_)
     cycles = values.cycles(~flow.users, back) if back or canvas.is_loop_body or "NextIteration" in view.ops else []
+    computes = flow.computes.tolist()
     for cycle in [*cycles, *(values.cycles(~flow.users & ~apart, stored) if stored else [])]:
-        circling[cycle] |= flow.computes[cycle].any()
+        if any(computes[node] for node in cycle):
+            circling[cycle] = True
     found = circling | values.upstream(circling & values.nodes_of(table.SCALING), through=flow.is_open & ~circling)
     adding = values.nodes_of(table.ADDING) & flow.computes
     scaled = values.nodes_of(table.SCALING) & values.readers_of(values.nodes_of(("Const",)))

@@ -31,7 +31,6 @@ class Rule(enum.IntEnum):
     LOOP_FOLLOWS = 9, "it closes a loop whose other end is converted"
     CAST_FOLLOWS = 10, "it is a cast whose readers are all converted"
     CAST_REPEATS = 11, "it is a cast to 16 bit of a converted value"
-    COMPARES = 12, "it compares a converted maximum with the values that it was taken from"
     LIST_SHARED = 13, "functions share its TensorList, and what this holds is 16 bit before or after it in all of them"
 
     NO_FLOAT32 = 100, "it handles no float32 values"

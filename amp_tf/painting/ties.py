@@ -18,12 +18,14 @@ decided last, and none does where oneDNN does not run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import connected
 from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import Adjacency, GraphView
@@ -57,6 +59,7 @@ def find_clusters(canvas: Canvas) -> None:
     element = {node: unit for node, (unit, _) in units.items() if unit is not None}
     everywhere = np.ones(view.unit_count, np.uint8)
     seen: set[int] = set()
+    pairs: list[tuple[Unit, Unit]] = []  # from each writer upstream of a reader to that
     for root in element:
         if root in seen or not canvas.processable[element[root]]:
             continue
@@ -81,9 +84,7 @@ def find_clusters(canvas: Canvas) -> None:
         if escapes or not all(canvas.processable[unit] for unit in cluster.values()):
             touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
             canvas.paint_deny(touchable, Rule.LIST_ESCAPES)
-        canvas.clusters.append(cluster)
-    pairs: list[tuple[Unit, Unit]] = []  # from each writer upstream of a reader to that
-    for cluster in canvas.clusters:
+        canvas.clusters.append([*cluster.values()])
         for node, unit in cluster.items():
             handle = units[node][1]
             if view.ops[node] in table.TENSOR_LIST_READERS and handle is not None and canvas.processable[handle]:
@@ -120,25 +121,18 @@ def match_clusters(canvas: Canvas) -> None:
         read1 = TensorListGetItem(write1, index, shape) element_dtype=float32          f16
         allow2 = MatMul(read1, x)                                                      f16
     """
-    for cluster in canvas.clusters:
-        units = list(cluster.values())
-        denied = [unit for unit in units if canvas.deny[unit]]
-        allowed = [unit for unit in units if canvas.allow[unit]]
+    for units in canvas.clusters:
+        denied, allowed = ([unit for unit in units if flags[unit]] for flags in (canvas.deny, canvas.allow))
+        others = [unit for unit in units if unit not in (denied or allowed)]
         if denied:
-            others = [unit for unit in units if not canvas.deny[unit]]
             escapes = any(canvas.rule[unit] == Rule.LIST_ESCAPES for unit in denied)
             rule = Rule.LIST_ESCAPES if escapes else Rule.LIST_DENIED
             canvas.unpaint_allow(units, rule)
             canvas.paint_deny(others, rule)
-            cause = denied[0]
         elif allowed:
-            others = [unit for unit in units if not canvas.allow[unit]]
             canvas.paint_allow(others, Rule.LIST_FOLLOWS)
-            cause = allowed[0]
-        else:
-            continue
-        for unit in others:
-            canvas.cause[unit] = cause
+        for unit in others if denied or allowed else ():
+            canvas.cause[unit] = (denied or allowed)[0]
 
 
 def recurrent_units(canvas: Canvas) -> Iterator[list[int]]:
@@ -150,7 +144,7 @@ def recurrent_units(canvas: Canvas) -> Iterator[list[int]]:
 
 
 def match_recurrent_edges(canvas: Canvas) -> None:
-    """For each NextIteration: if a Merge that reads it is not allow, neither it nor its Merges are; else it is allow.
+    """A NextIteration and the Merges that read it are allow if all these Merges are, else none of them is.
 
     Difference "preserved-loop": TensorFlow paints a preserved NextIteration too.
 
@@ -159,30 +153,38 @@ def match_recurrent_edges(canvas: Canvas) -> None:
 
     Example (bfloat16, keep_float32=^next$)::
 
-        start = Enter(x) frame_name='f'                           f16 → float32
-        state = Merge(start, next)                                f16 → float32
+        start = Enter(bias) frame_name='f'
+        state = Merge(start, next)
         turns = Enter(go) T=bool frame_name='f' is_constant=true
         again = LoopCond(turns)
-        switch = Switch(state, again)                             f16
+        switch = Switch(state, again)                             f16 → float32
         allow1 = MatMul(switch:1, switch:1)                       f16
         next = NextIteration(allow1)
-        done = Exit(switch)                                       f16
+        done = Exit(switch)                                       f16 → float32
         allow2 = MatMul(done, x)                                  f16
+        exact = Digamma(done)
     """
-    view = canvas.view
-    for unit, *merges in recurrent_units(canvas):
-        for merge in merges:
-            reader = canvas.node_of[merge]
-            if view.ops[reader] != "Merge":
-                raise GraphError(
-                    f"reads a NextIteration, which only a Merge may do, and is a {view.ops[reader]}",
-                    where=view.where(reader),
-                    fix="The loop is broken; export the graph again",
-                )
-        if not canvas.locked[unit] and all(canvas.allow[merge] for merge in merges):
-            canvas.paint_allow([unit], Rule.LOOP_FOLLOWS)
+    links = list(recurrent_units(canvas))
+    for node in {canvas.node_of[unit] for _, *readers in links for unit in readers}:
+        if canvas.view.ops[node] != "Merge":
+            raise GraphError(
+                f"reads a NextIteration, which only a Merge may do, and is a {canvas.view.ops[node]}",
+                where=canvas.view.where(node),
+                fix="The loop is broken; export the graph again",
+            )
+    _match_loops(canvas, links)
+
+
+def _match_loops(canvas: Canvas, links: Sequence[Sequence[Unit]]) -> None:
+    """Gives what is linked one type: 16 bit if all Merges are and nothing else is locked, float32 otherwise."""
+    merges = canvas.view.mask_with(table.LOOP_MERGES)
+    links = [link for link in links if canvas.is_float32[link[0]]]
+    for loop in connected(itertools.chain.from_iterable(links), links):
+        others = [unit for unit in loop if not canvas.allow[unit]]
+        if any(canvas.locked[unit] or merges[canvas.node_of[unit]] for unit in others):
+            canvas.unpaint_allow(loop, Rule.LOOP_DENIED)
         else:
-            canvas.unpaint_allow([*merges, unit], Rule.LOOP_DENIED)
+            canvas.paint_allow(others, Rule.LOOP_FOLLOWS)
 
 
 def match_types(canvas: Canvas) -> None:
@@ -247,11 +249,7 @@ def match_types(canvas: Canvas) -> None:
     for node in view.nodes_with(table.COMPARING):
         _match_maximum(canvas, node)
     entering = edges.at(view.mask_with(table.LOOP_MERGES)[edges.dst_node] & view.mask_with(("Enter",))[edges.src_node])
-    for enter, merge in entering.rows("src_unit", "dst_unit"):
-        if canvas.allow[enter] and not canvas.allow[merge]:
-            canvas.unpaint_allow([enter], Rule.LOOP_DENIED)
-        elif canvas.allow[merge] and canvas.convertible[enter] and not canvas.locked[enter]:
-            canvas.paint_allow([enter], Rule.LOOP_FOLLOWS)
+    _match_loops(canvas, [*recurrent_units(canvas), *entering.rows("src_unit", "dst_unit")])
     for term, value in canvas.centred:
         if not any(canvas.allow[unit] for unit in view.units(value)):
             canvas.unpaint_allow([unit for unit in view.units(term) if canvas.rule[unit] not in FORCED], Rule.NEEDED)
@@ -262,7 +260,7 @@ def match_types(canvas: Canvas) -> None:
 
 
 def _match_maximum(canvas: Canvas, node: Node) -> None:
-    """Makes a comparison of a value with what was chosen from it 16 bit, or what is rounded of one alone float32."""
+    """Where a value is compared in float32 with what was chosen from it, makes what is rounded of one alone float32."""
     view = canvas.view
     inputs = view.edges.into(node)
     inputs = inputs.at(inputs.dst_position < 2)  # the values and the maximum, in one type
@@ -273,18 +271,11 @@ def _match_maximum(canvas: Canvas, node: Node) -> None:
     is_gradient = view.ops[node] in table.MAXIMA_GRADIENTS
     if not is_gradient and not origins & others:
         return
-    if canvas.target.is_xla and not is_gradient:
-        rounded, may_convert = [*first, *second, unit], False
-    else:
+    rounded = [*first, *second, unit]
+    if is_gradient or not canvas.target.is_xla:
         here, there = _rounded_alone(first, second), _rounded_alone(second, first)
-        if bool(here) == bool(there):
-            return
-        rounded, may_convert = here or there, bool(canvas.convertible[unit] and not canvas.locked[unit])
-    closes_loop = any(view.ops[canvas.node_of[unit]] in table.CLOSING for unit in rounded)
-    if may_convert and (not canvas.deny[unit] or (closes_loop and canvas.rule[unit] == Rule.AFTER_PRODUCTS)):
-        canvas.paint_allow([unit], Rule.COMPARES)
-    elif not closes_loop:
-        canvas.unpaint_allow([unit for unit in rounded if canvas.rule[unit] not in FORCED], Rule.COMPARED)
+        rounded = (here or there) if bool(here) != bool(there) else []
+    canvas.unpaint_allow([unit for unit in rounded if canvas.rule[unit] not in FORCED], Rule.COMPARED)
 
 
 def _chosen(canvas: Canvas, unit: Unit) -> tuple[set[Unit], dict[Unit, bool]]:

@@ -112,18 +112,20 @@ class Runs(NamedTuple):
 
 def count_runs(view: GraphView) -> Runs:
     """How often each node is expected to run: more often in a loop of graph nodes, once elsewhere."""
-    if "Enter" not in view.ops:
-        once = [1.0] * view.node_count
+    once = [1.0] * view.node_count
+    if not (entries := view.nodes_with(table.LOOP_ENTRIES)):
         return Runs(once, once)
+    entered = dict(zip(entries, view.read_once(entries, lambda proto: proto.attr["frame_name"].s), strict=True))
     paths: list[Path] = [()] * view.node_count
+    left = frozenset(view.nodes_with(table.LOOP_EXITS))
 
     def behind(node: Node) -> Path:
         """The loops in which a node's readers run."""
-        if view.ops[node] in table.LOOP_ENTRIES:
-            return (*paths[node], view.protos[node].attr["frame_name"].s)
-        return paths[node][:-1] if view.ops[node] in table.LOOP_EXITS else paths[node]
+        if node in entered:
+            return (*paths[node], entered[node])
+        return paths[node][:-1] if node in left else paths[node]
 
-    ready = view.nodes_with(table.LOOP_ENTRIES)
+    ready = entries
     while ready:
         node = ready.pop()
         after = behind(node)
@@ -137,7 +139,9 @@ def count_runs(view: GraphView) -> Runs:
     def runs(path: Path) -> float:
         return math.prod(trip_counts.get(name, TYPICAL) for name in path)
 
-    return Runs([runs(path) for path in paths], [runs(behind(node)) for node in range(view.node_count)])
+    of_nodes = [runs(path) for path in paths]
+    of_readers = {node: runs(behind(node)) for node in (*entered, *left)}
+    return Runs(of_nodes, [of_readers.get(node, own) for node, own in enumerate(of_nodes)])
 
 
 class _TripCounts:

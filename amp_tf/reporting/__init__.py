@@ -1,1 +1,1 @@
-"""What was rewritten and why: the report's schema, its words and files, and the report of the whole process."""
+"""What was rewritten and why: the report of a rewrite and of the whole process, its words and files."""

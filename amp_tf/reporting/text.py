@@ -12,26 +12,12 @@ from amp_tf.oplists.fusions import SPLIT_PRODUCTS
 from amp_tf.oplists.op_names import find_registered
 from amp_tf.oplists.table import CONSTANTS, READ_OPS, WITHOUT_WAITING
 from amp_tf.painting.reasons import Reason, Rule
-from amp_tf.precision import Precision
 from amp_tf.reporting.figures import GraphFigures, GraphReport, NodeReport
 
 # Reasons of nodes that nobody would convert, which are in every graph.
 _SILENT = (Rule.NO_FLOAT32, Rule.NOT_LISTED)
 _OPS_SHOWN = 3
 _OF_GRAPHS = (Rule.NOTHING_TO_CONVERT, Rule.NO_TARGET)  # reasons that speak of the whole graph
-
-
-def headline(
-    graphs: int, converted: int, total: int, precisions: Iterable[Precision], casts: int, products: object = ""
-) -> str:
-    """The counts in one line.
-
-    Such as ``4 graphs, 120 of 560 nodes converted to bfloat16 (97.2 % of matmul and convolution work), 45 casts``.
-    """
-    kinds = " and ".join(precision.value for precision in precisions)
-    text = f"{plural(graphs, 'graph')}, {converted:,} of {plural(total, 'node')} converted"
-    of_products = f" ({products})" if str(products) else ""
-    return f"{text}{f' to {kinds}' if kinds else ''}{of_products}, {plural(casts, 'cast')}"
 
 
 def why_no_node(reason: Reason) -> str:

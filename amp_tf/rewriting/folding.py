@@ -1,57 +1,57 @@
 """Moves what follows products to where TensorFlow computes it with them: normalization into filters, biases up.
 
-TensorFlow's remapper, which runs after amp_tf once more, computes convolution, bias, a residual sum and the activation
-in one kernel, and a matrix product with a bias and an activation directly behind it.
+TensorFlow's remapper, which runs again after amp_tf, computes convolution, bias, a residual sum and the activation in
+one kernel, and a matrix product with the bias and the activation directly behind it.
 
-*Folding*, for inference. Keras normalizes in inference as ``y * s + b`` with vectors of one value a channel, two passes
-over the activations in float32. Where ``y`` is the result of a convolution that nobody else reads, the scale is
+*Folding*, for inference. Keras normalizes in inference as ``y * s + b`` with vectors of one value a channel: two passes
+over the activations in float32. Where ``y`` is the result of a convolution that nothing else reads, the scale is
 multiplied into the filter instead, ``conv(x, w) * s = conv(x, w * s)``, and the sum becomes a BiasAdd. The
-multiplication node itself moves: it scales the filter, in float32 and once a step. Where a scale is learned the
-gradient reads the convolution's result too, so training graphs are not touched. Where a residual sum stands between
-scale and bias, ``(y * s + z) + b``, which TensorFlow's arithmetic optimizer makes of ``(y * s + b) + z``, the two sums
-change places again.
+multiplication node itself moves: it scales the filter, in float32 and once a step. Training graphs are not touched,
+because the gradient of a learned scale reads the convolution's result too. Where a residual sum stands between scale
+and bias, ``(y * s + z) + b``, which TensorFlow's arithmetic optimizer makes of ``(y * s + b) + z``, the two sums change
+places again.
 
-It pays where two float32 passes over the result cost more than one over the filter; an unknown batch counts as one
+It is faster where two float32 passes over the result cost more than one over the filter; an unknown batch counts as one
 example. Refused: a filter that may be scaled already; a scale that comes from a product, which may be scaled and move
-itself; a depthwise convolution with two sums behind its scale, of which TensorFlow's remapper makes a node without an
+itself; a depthwise convolution with two sums behind its scale, for which TensorFlow's remapper makes a node without an
 op; NCHW. FusedBatchNormV3 of older Keras is left to the remapper. All biases are found before what follows them, so the
 order of nodes does not matter.
 
-*Lifting*. Keras 3 multiplies sequences as one large matrix and adds the bias to what was shaped back. A reshaping that
-keeps the last dimension and a bias along that dimension may change places: each value gets what it got. An exact Gelu
-goes with its bias as an activation does.
+*Lifting*. Keras 3 multiplies sequences as one large matrix, and adds the bias after reshaping the result. A reshaping
+that keeps the last dimension and a bias along that dimension may change places: each value gets the bias that it got.
+An exact Gelu moves with its bias as an activation does.
 
     before:  MatMul → Reshape → BiasAdd → Relu → …
     after:   MatMul → BiasAdd → Relu → Reshape → …
 
-Refused: a bias along another dimension; a last dimension that is unknown. A bias that others read too is lifted without
-its activation.
+Refused: a bias along another dimension; an unknown last dimension. A bias with other readers is lifted without its
+activation.
 
 Both are done only where amp_tf chooses the precision, only in GraphDefs (XLA fuses by itself), and dropped where
-nothing becomes 16 bit; a second rewrite finds nothing to do. What is fused so is free in the cost model and has the
-product's type. Nothing is done without shapes, nor with another reader of a product or a reshaping, control edges,
-preserved nodes, wishes of the user.
+nothing becomes 16 bit; a second rewrite finds nothing to do. Whatever is fused so is free in the cost model and has the
+product's type. Both need shapes, and refuse a product or reshaping with another reader, control edges, preserved nodes
+and what the user's settings name.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TypeGuard
 
 import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import control_links
-from amp_tf.graph.attributes import is_channels_last
 from amp_tf.graph.datatypes import Node, Port
 from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Tensor, attribute, having
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import CostTable
 from amp_tf.oplists.fusions import FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS
-from amp_tf.oplists.table import BIASES, SCALABLE
+from amp_tf.oplists.kernels import has_channels_first
 from amp_tf.painting.eligibility import Folded
 from amp_tf.painting.kernels import find_gelus
 from amp_tf.rewriting.form import Form
@@ -62,15 +62,21 @@ SUFFIX = "AmpTfFold"  #: ends the names of new nodes
 def fold(form: Form) -> Form:
     """Folds all batch normalization for which it is right and pays."""
     view = form.view
-    readers = view.edges.dst_node[view.mask_with(SCALABLE)[view.edges.src_node]]
+    readers = view.edges.dst_node[view.mask_with(table.SCALABLE)[view.edges.src_node]]
     if not view.mask_with(("Mul",))[readers].any():
         return form
-    return _Search(form).folded()
+    return _FoldSearch(form).folded()
 
 
 def _kept(form: Form) -> set[Node]:
     """The nodes that must stay where they are; who waits, and who is waited for, are among them."""
     return {*form.obstacles.rule_of, *form.obstacles.forced}.union(*control_links(form.view))
+
+
+def _may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:
+    """Whether some nodes that give float32 on one device may change together."""
+    types = {view.dtypes[view.base[node] + slot] for node in nodes for slot in view.signatures[node].outputs}
+    return types == {datatypes.FLOAT} and len({view.devices[node] for node in nodes}) == 1 and kept.isdisjoint(nodes)
 
 
 def _then(form: Form, edits: Edits, models: Mapping[Node, Node], folded: Folded) -> Form:
@@ -85,7 +91,7 @@ def _then(form: Form, edits: Edits, models: Mapping[Node, Node], folded: Folded)
     return form.then(dataclasses.replace(edits, reops=(*edits.reops, *reops)), shapes, folded)
 
 
-class _Search:
+class _FoldSearch:
     """Goes over the graph and collects the moves. Methods return nothing and do nothing where something is amiss."""
 
     def __init__(self, form: Form) -> None:
@@ -102,7 +108,7 @@ class _Search:
     def folded(self) -> Form:
         """The form with all moves: of scales, then of biases, then of what follows these."""
         for product, op in enumerate(self._view.ops):
-            if op in SCALABLE:
+            if op in table.SCALABLE:
                 self._fold_scale(product)
         for product in self._scales:
             self._fold_bias(product)
@@ -118,11 +124,15 @@ class _Search:
     def _fold_scale(self, product: Node) -> None:
         """Moves the multiplication of a convolution's result to its filter."""
         scale = self._only_reader(product)
-        if scale is None or self._view.ops[scale] != "Mul" or not self._may_change(product, scale):
+        if (
+            scale is None
+            or self._view.ops[scale] != "Mul"
+            or not _may_change(self._view, self._untouchable, product, scale)
+        ):
             return
         if scale in self._scales.values():
             return  # it multiplies the results of two convolutions, and scales the other one's filter
-        is_depthwise = SCALABLE[self._view.ops[product]]
+        is_depthwise = table.SCALABLE[self._view.ops[product]]
         if is_depthwise and self._has_two_sums_behind(scale):
             return
         kernel = self._view.inputs(product)[1]
@@ -133,11 +143,11 @@ class _Search:
             return
         if not _is_channel_vector(self._shape(*vector), result):
             return
-        if self._view.ops[kernel[0]] not in table.FILTER_SOURCES or not is_channels_last(self._view.protos[product]):
+        if self._view.ops[kernel[0]] not in table.FILTER_SOURCES or has_channels_first(self._view.protos[product].attr):
             return
         if not _pays(result, filter_shape, self._form.job.resolution.costs):
             return
-        if any(self._view.ops[source] in SCALABLE for source, _ in self._view.inputs(vector[0])):
+        if any(self._view.ops[source] in table.SCALABLE for source, _ in self._view.inputs(vector[0])):
             return  # perhaps a scaled result too, which moves away
         if is_depthwise:
             vector = self._reshaped(vector, filter_shape[2:], scale)
@@ -208,12 +218,6 @@ class _Search:
         self._new.append(NewNode(self._names.make(stem), "Reshape", device, (tensor, (number, 0)), (), types))
         return number + 1, 0
 
-    def _may_change(self, *nodes: int) -> bool:
-        view = self._view
-        types = {view.dtypes[unit] for node in nodes for unit in view.units(node)}
-        devices = {view.devices[node] for node in nodes}
-        return types == {datatypes.FLOAT} and len(devices) == 1 and self._untouchable.isdisjoint(nodes)
-
     def _has_two_sums_behind(self, node: Node) -> bool:
         """Whether a bias and a residual sum may follow.
 
@@ -226,7 +230,8 @@ class _Search:
         )
 
     def _is_sum(self, node: Node) -> bool:
-        return self._view.ops[node] in table.BIAS_SUMS and len(self._view.inputs(node)) == 2 and self._may_change(node)
+        is_sum = self._view.ops[node] in table.BIAS_SUMS and len(self._view.inputs(node)) == 2
+        return is_sum and _may_change(self._view, self._untouchable, node)
 
     def _other_input(self, node: Node, known: int) -> tuple[int, int]:
         first, second = self._view.inputs(node)
@@ -266,7 +271,7 @@ def _pays(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
 def lift(form: Form) -> Form:
     """Lifts all biases for which it is right."""
     view, edges = form.view, form.view.edges
-    is_product, is_reshaping, is_bias = map(view.mask_with, (table.MATRIX_PRODUCT, table.RESHAPING, BIASES))
+    is_product, is_reshaping, is_bias = map(view.mask_with, (table.MATRIX_PRODUCT, table.RESHAPING, table.BIASES))
     first = edges.dst_position == 0
     behind = edges.at(first & is_product[edges.src_node] & is_reshaping[edges.dst_node])
     product_of = {reshaping: product for product, reshaping in behind.rows("src_node", "dst_node")}
@@ -279,7 +284,12 @@ def lift(form: Form) -> Form:
     models: dict[Node, Node] = {}
     for reshaping, bias in pairs:
         product = product_of[reshaping]
-        if not _may_lift(form, kept, product, reshaping, bias):
+        before, after = (shape_of(form.shapes, view.names[node]) for node in (product, reshaping))
+        if not before or not after or before[-1] != after[-1] or before[-1] <= 0:
+            continue
+        is_alone = all(view.only_reader(node) is not None for node in (product, reshaping))
+        may_change = is_alone and _may_change(view, kept, product, reshaping, bias)
+        if not may_change or has_channels_first(view.protos[bias].attr):
             continue
         readers = view.readers(bias)
         is_activation = len(readers) == 1 and view.ops[readers[0][0]] in MATRIX_ACTIVATIONS
@@ -290,16 +300,3 @@ def lift(form: Form) -> Form:
         models.update(dict.fromkeys(followers, product))
     folded = dataclasses.replace(form.folded, lifted=frozenset(models))
     return _then(form, Edits(rewires=tuple(rewires)), models, folded)
-
-
-def _may_lift(form: Form, kept: Collection[Node], product: Node, reshaping: Node, bias: Node) -> bool:
-    view, nodes = form.view, (product, reshaping, bias)
-    before, after = (shape_of(form.shapes, view.names[node]) for node in (product, reshaping))
-    if any(node in kept for node in nodes) or any(view.only_reader(node) is None for node in (product, reshaping)):
-        return False
-    types = {view.dtypes[view.base[node] + slot] for node in nodes for slot in view.signatures[node].outputs}
-    if types != {datatypes.FLOAT} or len({view.devices[node] for node in nodes}) != 1:
-        return False
-    if not before or not after or before[-1] != after[-1] or before[-1] <= 0:
-        return False
-    return is_channels_last(view.protos[bias])

@@ -15,7 +15,7 @@ import numpy as np
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Unit
-from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Rewire, attribute
+from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reader, Reop, Rewire, attribute
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
 from amp_tf.graph.sizes import AttributeShapes, Shape, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
@@ -82,8 +82,9 @@ class Job:
         A ``root`` is a function that is not in the library, and calls some of it.
         """
         bodies = find_loop_bodies([*(library.function if library else ()), *([root] if root else ())])
-        settings |= {"loop_bodies": bodies, "lock": config.read_lock() if resolution.target else NO_LOCK}
-        return cls(config, resolution, Templates(library, SUCCESSORS), preserve, **settings)
+        lock = config.read_lock() if resolution.target else NO_LOCK
+        templates = Templates(library, SUCCESSORS)
+        return cls(config, resolution, templates, preserve, loop_bodies=bodies, lock=lock, **settings)
 
     @property
     def converts(self) -> bool:
@@ -155,10 +156,10 @@ class Form:
         )
 
     def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
-        """A pass for those of its candidates that become 16 bit by it, which shows when the graph is painted.
+        """The form after a pass for just those candidates that become 16 bit by it, as its painting shows.
 
-        It is made for some of them until the form should have it, by its painting, just for those for which it has; or
-        else, after three paintings, for those that are left.
+        The pass is made for all candidates, and then for those that were kept, until all are kept; after three
+        paintings, for those that are left.
         """
         for _ in range(_ATTEMPTS):
             if not wanted:
@@ -222,7 +223,7 @@ def plan_edits(painting: Painting) -> Edits:
     casts: list[NewNode] = []
     for number, (cast, readers) in enumerate(plan_casts(view, painting.dtypes_after()), view.node_count):
         casts.append(cast)
-        rewires += [Rewire(node, position, number, 0) for node, position in readers]
+        rewires += [Rewire(*reader, number, 0) for reader in readers]
     reops: list[Reop] = []
     for node in painting.converted_nodes():
         signature = view.signatures[node]
@@ -237,14 +238,14 @@ def plan_edits(painting: Painting) -> Edits:
     )
 
 
-def plan_casts(view: GraphView, after: Indices) -> Iterator[tuple[NewNode, Sequence[tuple[int, int]]]]:
-    """The casts, each with (node, number of its data input) of all readers that need the other type."""
+def plan_casts(view: GraphView, after: Indices) -> Iterator[tuple[NewNode, Sequence[Reader]]]:
+    """The casts, each with all readers that need the other type."""
     edges = view.edges
     source_types, wanted_types = after[edges.src_unit], after[edges.dst_unit]
     meeting = np.flatnonzero(source_types != wanted_types)
     edges = edges.at(meeting)
     keys = edges.src_node, edges.src_port, source_types[meeting], wanted_types[meeting]
-    readers: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
+    readers: dict[tuple[int, ...], list[Reader]] = {}
     for *key, reader in zip(*(column.tolist() for column in keys), edges.rows("dst_node", "dst_position"), strict=True):
         readers.setdefault(tuple(key), []).append(reader)
     names = FreshNames(view.names if readers else (), CAST_SUFFIX)

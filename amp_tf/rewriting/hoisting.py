@@ -1,9 +1,8 @@
 """Reads variables once, before a loop that only reads them.
 
 In a loop of graph nodes a weight is read in each iteration: the variable's handle enters the loop, and a ReadVariableOp
-stands inside, and so does the cast to 16 bit behind it. Here the variable is read before the loop, and its value enters
-the loop as one that never changes; Enter is painted like the products that read it, so that the cast comes to stand
-before the loop by itself::
+stands inside, with the cast to 16 bit behind it. Here the variable is read before the loop, and its value enters the
+loop as a constant of it. Enter is painted like the products that read it, so the cast moves before the loop by itself::
 
     w_in = Enter(w) T=resource frame_name='loop' is_constant=true
     read = ReadVariableOp(w_in) ^pivot
@@ -16,23 +15,22 @@ becomes, before the casts::
     read = ReadVariableOp(w_in) ^pivot ^w_in-0-AmpTfHoist
     product = MatMul(y_switch:1, w_in-0-AmpTfHoist)
 
-Of loops in loops a read leaves the innermost alone. The early read gives what the late ones gave:
+Of nested loops, a read leaves only the innermost. The early read gives the same value as the late ones:
 
 - *Nobody writes meanwhile.* One variable may come in by two handles, so nothing that runs in the loop, or in one inside
   it, may be able to write any variable.
-- *What was written before is read.* A loop is reached through its Enters alone, so what a late read came after, some
-  Enter of the loop came after. The early read waits for all that any of them reads or waits for.
-- *What is written afterwards is not read.* The late reads stay and wait for the early one's value, so what waits for
-  them, or for the loop by way of them, waits for it too. In a loop without iterations no late read runs; then the early
-  one may race with a later write, but nobody looks at its value. Of a variable that was never initialized it is an
-  error all the same.
-- *The loop still ends.* A late read runs in iterations that take place; a value that enters a loop is there in all,
-  even in the one after the last. So only such readers get it as run in proper iterations because of something else that
-  they read or wait for. A late read in a branch keeps its readers, because there it may be what decides.
+- *Earlier writes are seen.* A loop is reached through its Enters alone, so whatever a late read came after, some Enter
+  of the loop came after. The early read waits for all that any of them reads or waits for.
+- *Later writes are not seen.* The late reads stay and wait for the early one's value, so what waits for them, or
+  through them for the loop, waits for it too. In a loop without iterations no late read runs; then the early one may
+  race with a later write, but nobody looks at its value. If the variable was never initialized, it is an error all the
+  same.
+- *The loop still ends.* A late read runs only in iterations that take place; a value that enters a loop is there in
+  all, even in the one after the last. So only those readers get it that run in proper iterations because of something
+  else that they read or wait for. A late read in a branch keeps its readers, because there it may be what decides.
 
-Which readers get the value: those that become 16 bit, no others, or they would read rounded weights. That shows when
-the graph is painted. So it is painted with all readers of what products read moved, and once more if not just these
-become 16 bit.
+Only readers that become 16 bit get the value; others would read rounded weights. Which these are shows when the graph
+is painted. So it is painted with all readers of what products read moved, and again if not just these become 16 bit.
 """
 
 from __future__ import annotations
@@ -45,18 +43,16 @@ from typing import NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import Links, control_links
+from amp_tf.graph.algorithms import Links, control_links, flood
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
-from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait, attribute, having
+from amp_tf.graph.edits import Edits, NewNode, Reader, Rewire, Wait, attribute, having
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
 from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
-from amp_tf.oplists.table import READ_OPS
 from amp_tf.rewriting.form import Form
 
-Reader = tuple[Node, int]  #: a node and the number of its data input
 OUTSIDE = 0  #: the number of what is in no loop
 _UNKNOWN = -1
 _OF_A_LOOP = ("frame_name", "is_constant", "parallel_iterations")  # what the Enters of a loop say of it
@@ -98,24 +94,15 @@ class Frames:
     entered: Mapping[int, int]
     around: Sequence[int]
 
-    def with_those_around(self, frame: int) -> Iterable[int]:
-        """A frame and all that it lies in, but not :data:`OUTSIDE`."""
-        while frame != OUTSIDE:
-            yield frame
-            frame = self.around[frame]
 
-
-def find_frames(view: GraphView, links: Links) -> Frames | None:
+def find_frames(view: GraphView, neighbours: Adjacency) -> Frames | None:
     """The frames of nodes, by all edges; ``None`` if the loops are broken, or two of them have one name.
 
     A loop of graph nodes is entered by its Enter nodes and left by its Exit nodes, and by nothing else, control inputs
     included; what runs in between is its frame, and frames lie in each other as loops do. Source of the method:
     ``BuildControlFlowInfo`` of core/graph/control_flow.cc (TensorFlow 2.21).
     """
-    neighbours = Adjacency.of_links(links, view.node_count)
-    of = [OUTSIDE] * view.node_count
-    for _, reader in links:
-        of[reader] = _UNKNOWN
+    of: list[int] = np.where(np.diff(neighbours.fanin_start), _UNKNOWN, OUTSIDE).tolist()
     entered: dict[int, int] = {}
     number_of: dict[bytes, int] = {}
     around = [OUTSIDE]
@@ -150,16 +137,22 @@ def find_frames(view: GraphView, links: Links) -> Frames | None:
 def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     """The reads that may be done before their loops; none where no product reads what is read in a loop."""
     view = form.view
-    candidates = _reads_behind_enters(view)
+    candidates = {  # float32 variables whose handle comes through an Enter
+        node
+        for node in (view.nodes_with(table.READ_OPS) if "Enter" in view.ops else ())
+        if view.dtypes[view.base[node] + view.signatures[node].outputs[0]] == datatypes.FLOAT
+        and view.ops[_handle_path(view, node)[-1]] == "Enter"
+    }
     behind = view.edges.dst_node[np.isin(view.edges.src_node, list(candidates))]
     if not any(view.ops[reader] in form.job.products for reader in behind.tolist()):
         return ()
     controls = control_links(view)
     links = [*view.edges.rows("src_node", "dst_node"), *controls]
-    frames = find_frames(view, links)
+    neighbours = Adjacency.of_links(links, view.node_count)
+    frames = find_frames(view, neighbours)
     if frames is None:
         return ()
-    reads = _Search(form, candidates, controls, frames).movable()
+    reads = _LoopSearch(form, candidates, neighbours, controls, frames).movable()
     # The new edges must not close a ring, whatever else is wrong with a graph.
     edits, _ = _plan(view, reads, _readers(reads))
     ring = find_ring(view.ops, [*links, *edits.links(view.node_count)], view.node_count + len(edits.new))
@@ -190,14 +183,10 @@ def _plan(view: GraphView, reads: Sequence[LoopRead], wanted: Collection[Reader]
             carried[enter] = source[0] + 1
             new += early, value
             models |= dict.fromkeys((early.name, value.name), read.node)
-    edits = Edits(
-        rewires=tuple(
-            Rewire(*reader, carried[read.entry], 0) for read in reads for reader in read.readers if reader in wanted
-        ),
-        waits=tuple(Wait(read.node, carried[read.entry]) for read in reads),
-        new=tuple(new),
-    )
-    return edits, models
+    moved = [(read, reader) for read in reads for reader in read.readers if reader in wanted]
+    rewires = tuple(Rewire(*reader, carried[read.entry], 0) for read, reader in moved)
+    waits = tuple(Wait(read.node, carried[read.entry]) for read in reads)
+    return Edits(rewires=rewires, waits=waits, new=tuple(new)), models
 
 
 class LoopRead(NamedTuple):
@@ -219,26 +208,16 @@ def _readers(reads: Iterable[LoopRead]) -> frozenset[Reader]:
     return frozenset(reader for read in reads for reader in read.readers)
 
 
-def _reads_behind_enters(view: GraphView) -> set[Node]:
-    """The reads of float32 variables in loops whose handle comes through an Enter."""
-    if "Enter" not in view.ops:
-        return set()
-    return {
-        node
-        for node in view.nodes_with(READ_OPS)
-        if view.dtypes[view.base[node] + view.signatures[node].outputs[0]] == datatypes.FLOAT
-        and view.ops[_handle_path(view, node)[-1]] == "Enter"
-    }
-
-
-class _Search:
+class _LoopSearch:
     """What the nodes of a graph with loops read, wait for, and run after."""
 
-    def __init__(self, form: Form, reads: Collection[Node], controls: Links, frames: Frames) -> None:
+    def __init__(
+        self, form: Form, reads: Collection[Node], neighbours: Adjacency, controls: Links, frames: Frames
+    ) -> None:
         view = self._view = form.view
-        self._reads, self._frames, self._controls = reads, frames, controls
+        self._reads, self._neighbours, self._frames = reads, neighbours, frames
         self._kept = form.obstacles.rule_of
-        self._waiting = Adjacency.of_links(controls, view.node_count).fanouts
+        self._controls = Adjacency.of_links(controls, view.node_count)
         self._loop_switches = {
             node
             for condition in view.nodes_with(table.LOOP_CONDITIONS)
@@ -248,7 +227,9 @@ class _Search:
         self._written: set[int] = set()  # the frames in which something runs, or in a loop inside, that may write
         for node, frame in enumerate(frames.of):
             if frame not in (OUTSIDE, *self._written) and _may_write(view, node, form.job.templates.is_function):
-                self._written.update(frames.with_those_around(frame))
+                while frame != OUTSIDE:
+                    self._written.add(frame)
+                    frame = frames.around[frame]
 
     def movable(self) -> list[LoopRead]:
         """Which reads may be done before their loops."""
@@ -270,18 +251,15 @@ class _Search:
         return found
 
     def _awaited(self) -> Mapping[int, set[Node]]:
-        """For each loop what its Enters read or wait for, but for what is there at once."""
-        waits: dict[Node, list[Node]] = {}
-        for source, node in self._controls:
-            waits.setdefault(node, []).append(source)
-        found: dict[int, set[Node]] = {}
+        """For each loop, what its Enters read or wait for, without nodes that start at once."""
+        awaited, found = self._controls.fanins, dict[int, set[Node]]()
         for enter, frame in self._frames.entered.items():
-            found.setdefault(frame, set()).update(waits.get(enter, ()), [self._view.inputs(enter)[0][0]])
-        idle = {node for node, op in enumerate(self._view.ops) if op in table.WITHOUT_WAITING and node not in waits}
+            found.setdefault(frame, set()).update(awaited(enter), [self._view.inputs(enter)[0][0]])
+        idle = {node for node in self._view.nodes_with(table.WITHOUT_WAITING) if not awaited(node)}
         return {frame: sources - idle for frame, sources in found.items()}
 
     def _gated(self) -> set[int]:
-        """The nodes that run in proper iterations of their loop alone, even if all reads had their values always.
+        """The nodes that run only in proper iterations of their loop, even if the reads' values were always there.
 
         The loop's own Switch lets values through in proper iterations alone; so whatever reads or waits for one of
         these, or for what reads it, runs in proper iterations alone::
@@ -307,28 +285,23 @@ class _Search:
                 continue
             data = [reader for reader, _ in self._view.readers(node)]
             ready += [reader for reader in data if self._lets_through(reader, missing)]
-            ready += [reader for reader in self._waiting(node) if view.ops[reader] not in table.CONTROL_FLOW]
+            ready += [reader for reader in self._controls.fanouts(node) if view.ops[reader] not in table.CONTROL_FLOW]
         return found
 
     def _in_branches(self) -> set[int]:
         """The nodes of loops that may not run in an iteration that takes place."""
-        found = set[int]()
-        ready = []
-        for switch, op in enumerate(self._view.ops):
-            if op == "Switch":
-                port = 0 if switch in self._loop_switches else None
-                ready += [node for node, _ in self._view.readers(switch, port)]
-        while ready:
-            node = ready.pop()
-            if node in found or self._view.ops[node] in table.CONTROL_FLOW - {"Switch"}:
-                continue
-            found.add(node)
-            ready += [reader for reader, _ in self._view.readers(node)]
-            ready += self._waiting(node)
-        return found
+        view, is_open = self._view, ~self._view.mask_with(table.CONTROL_FLOW - {"Switch"})
+        first = [
+            node
+            for switch in view.nodes_with(("Switch",))
+            for node, _ in view.readers(switch, port=0 if switch in self._loop_switches else None)
+            if is_open[node]
+        ]
+        ways = [(self._neighbours.fanout_start, self._neighbours.fanout)]
+        return {*first, *flood(first, bytearray(is_open), ways)}
 
     def _lets_through(self, node: Node, missing: dict[int, int]) -> bool:
-        """Whether a node runs in proper iterations alone if one more of its inputs does; a Merge needs that of all."""
+        """Whether a node runs only in proper iterations once one more input does; a Merge needs that of all inputs."""
         op = self._view.ops[node]
         if op == "Merge":
             missing[node] -= 1

@@ -1,30 +1,33 @@
 """Holds less where memory counts: nodes and casts wait until their readers need them.
 
 TensorFlow starts a node as soon as it can. *Nodes wait.* Backward nodes that need only forward values are computed in
-the forward pass, and held: of a Gelu an exponential and two products, each as large as its result, although all of them
-come from one tensor that is held as well. Here such nodes wait for what else their first reader reads, the gradient.
+the forward pass, and their results held: of a Gelu an exponential and two products, each as large as its result,
+although all of them come from one tensor that is held as well. Here such nodes wait for the other input of their first
+reader, the gradient.
 
     before:  x → Exp → Mul(grad, …)
     after:   x → Exp → Mul(grad, …), Exp waits for grad
 
-Nodes that are connected wait together or not at all, as it holds less. What is read early and late and is much larger
-than all that it was computed from, such as the factors of a layer normalization, is computed again for its late
-readers. To wait changes no bit, and of what is computed again the type is decided anew. Source of the idea: the choice
-of what is held from forward to backward in AOTAutograd's min-cut partitioner (PyTorch).
+Connected nodes wait together or not at all, whichever holds less. A value that is read early and late and is much
+larger than all that it was computed from, such as the factors of a layer normalization, is computed again for its late
+readers. Waiting changes no bit; the type of a copy is decided anew. Source of the idea: the choice of what is held from
+forward to backward in AOTAutograd's min-cut partitioner (PyTorch).
 
-*Casts wait.* One cast serves all readers, so that the 16-bit copy of each weight is held until the backward pass has
-read it. Here a cast waits for what else its first reader reads, and readers that come much later have one of their own:
+*Casts wait.* One cast serves all readers, so the 16-bit copy of each weight is held until the backward pass has read
+it. Here a cast waits for the other input of its first reader, and readers that come much later have a cast of their
+own:
 
     before:  read → Cast → MatMul, MatMul_grad
     after:   read → Cast → MatMul; read → Cast_1 → MatMul_grad; each Cast waits for the other input of its MatMul
 
-That is done for casts to float32, because what they are made from is smaller, and where that is held in any case: a
-weight, or what is read in its own type as late. Values stay the same to the last bit; a cast more is the price.
+This is done for casts to float32, because their sources are smaller, and where the source is held in any case: a
+weight, or a tensor that is read in its own type as late. Values stay the same to the last bit; the price is one more
+cast.
 
 No ring comes about: what is waited for waits for nothing new, and comes before all that stays and reads what waits, by
-the times of :mod:`amp_tf.graph.sizes`. What stands behind a branch or in a loop is left alone, for one side of it
-may never run. So are ops with a state, what reads TF1's reference variables, which change in place, what is fetched,
-and functions, because what XLA compiles is scheduled by XLA. Dropped where nothing becomes 16 bit.
+the times of :mod:`amp_tf.graph.sizes`. Nodes behind a branch or in a loop are left alone, because one side of it may
+never run. So are ops with a state, readers of TF1's reference variables, which change in place, fetched nodes, and
+functions, because XLA schedules what it compiles. Dropped where nothing becomes 16 bit.
 """
 
 from __future__ import annotations
@@ -45,20 +48,20 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import BROADCASTING, WITHOUT_WAITING
 from amp_tf.rewriting.form import Form
 
-_LARGER = 4  #: times as large as what it reads is what is computed again
+_LARGER = 4  #: a result that is so many times as large as all inputs is computed again
 _SUFFIX = "AmpTfAgain"
-_SMALL = 16_384  #: elements: what has fewer is cast once, and at once
+_SMALL = 16_384  #: elements; smaller tensors are cast once, and at once
 
 
 def delay(form: Form) -> Form:
-    """Has nodes wait for what else their readers read."""
+    """Has nodes wait for the other inputs of their readers."""
     view, lifetimes = form.view, Lifetimes.of(form.view, form.shapes)
     bound = view.of_kinds(
         (kind.is_stateful or kind.has_refs or kind.holds_functions for kind in view.of_kind), np.bool_
     )
     bound |= view.mask_with(WITHOUT_WAITING) | lifetimes.is_bound
     bound[[node for node, name in enumerate(view.names) if name in form.job.preserve]] = True
-    # When each node runs if it runs as late as it can without any reader running later, and that is much later.
+    # When each node runs if it runs as late as its readers allow, where that is much later.
     times: list[int] = lifetimes.times.tolist()
     for node in np.argsort(-lifetimes.times, kind="stable").tolist():
         readers = lifetimes.order.fanouts(node)
@@ -73,7 +76,7 @@ def delay(form: Form) -> Form:
 
 
 def _with_copies(form: Form) -> Form:
-    """Computes what is larger than all that it reads once more for those that read it much later."""
+    """Computes results that are much larger than their inputs once more, for readers that run much later."""
     view, lifetimes = form.view, Lifetimes.of(form.view, form.shapes)
     fresh, new, rewires, shapes = FreshNames(view.names, _SUFFIX), list[NewNode](), list[Rewire](), {}
     for node in view.nodes_with(BROADCASTING):
@@ -95,7 +98,7 @@ def _with_copies(form: Form) -> Form:
 def _bytes_held(
     view: GraphView, lifetimes: Lifetimes, groups: Sequence[Sequence[Node]], times: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """What is held for each group as it is, its results, and if it runs late, what it reads and no one else so late."""
+    """The bytes held for each group as it is (its results), and if it runs late (inputs that only it needs so late)."""
     group_of = {node: number for number, group in enumerate(groups) for node in group}
     now, then = [0] * len(groups), [0] * len(groups)
     for tensor, count in lifetimes.elements.items():
@@ -112,7 +115,7 @@ def _bytes_held(
 
 
 def _waits(lifetimes: Lifetimes, moved: Sequence[Node]) -> Iterator[Wait]:
-    """Of the nodes that run late, those that wait for something; one that reads another which waits for it need not."""
+    """What nodes that run late wait for; a node that reads another one with the same wait needs none."""
     after: dict[Node, Node | None] = dict.fromkeys(moved)
     needed = lifetimes.times.tolist()  # when the first reader that stays runs, be it behind others that run late
     for node in sorted(moved, key=needed.__getitem__, reverse=True):
@@ -151,7 +154,7 @@ def make_late(form: Form, casts: Edits) -> Edits:
 def _find_late(
     cast: NewNode, readers: Sequence[Rewire], lifetimes: Lifetimes, dtypes: Indices
 ) -> Iterator[tuple[Node, Sequence[Rewire]]]:
-    """The readers for which a cast is better made late, those of one time together, and what it waits for."""
+    """The readers for which a cast is better made late, grouped by their time, and what that cast waits for."""
     times, source = lifetimes.times, cast.inputs[0]
     owner = lifetimes.owners.get(source, source)
     held = math.inf  # the time until which its source is held; what has no memory of its own, for ever

@@ -26,7 +26,7 @@ from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import Resolution, resolve_target
 from amp_tf.reporting.figures import GraphReport
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.form import Form, Job, Pass, plan_edits
 from amp_tf.rewriting.holding import delay, make_late
 from amp_tf.rewriting.recording import Log, report_of
@@ -326,28 +326,19 @@ def _rewrite_graph(
     graph: SerializedGraph, job: Job, shapes: Shapes | None, functions: bool
 ) -> tuple[bytes, list[GraphReport]]:
     """The new graph with its library; nothing if it did not change."""
-    rest, reports = graph.rest_data, []
-    if functions:
-        reports = _rewrite_library(graph.library, dataclasses.replace(job, preserve=frozenset()))
-        if any(function.converted for function in reports):
-            rest = graph.rest.SerializeToString()
+    rest, reports = graph.rest_data, list[GraphReport]()
+    of_library = dataclasses.replace(job, preserve=frozenset())
+    for function in graph.library.function if functions else ():
+        if not function.signature.attr:  # else each call chooses its types
+            result, found = _rewrite_function(function, of_library)
+            function.CopyFrom(result)
+            reports += found
+    if any(found.converted for found in reports):
+        rest = graph.rest.SerializeToString()
     result, report = _rewrite_nodes(graph, job, shapes, rest)
     if not result and rest is not graph.rest_data:
         result = editor.apply_to_graph(graph.node, (), NO_EDITS, rest)
     return result, [report, *reports]
-
-
-def _rewrite_library(library: Any, job: Job) -> list[GraphReport]:
-    """Rewrites functions in place; those whose types each call chooses are left alone."""
-    reports = []
-    for function in library.function:
-        if function.signature.attr:
-            continue
-        new_function, function_reports = _rewrite_function(function, job)
-        reports += function_reports
-        if new_function is not function:
-            function.CopyFrom(new_function)
-    return reports
 
 
 def _verify(before: GraphView, read: Callable[[], GraphView], form: Form | None = None) -> None:
@@ -399,7 +390,7 @@ def check_arguments(
     others = (
         ("hardware", hardware, isinstance(hardware, Hardware), "an amp_tf.Hardware", _NO_HARDWARE),
         ("library", library, hasattr(library, "function"), "a FunctionDefLibrary", _NO_LIBRARY),
-        ("shapes", shapes, hasattr(shapes, "output_shapes"), "something that tells shapes", _NO_SHAPES),
+        ("shapes", shapes, hasattr(shapes, "output_shapes"), "an object with output_shapes(node)", _NO_SHAPES),
     )
     for name, value, is_one, wanted, fix in others:
         if value is not None and not is_one:

@@ -1,6 +1,6 @@
 """What a rewrite leaves for people: the report of each graph, and the log files (``LOG_PATH``).
 
-A report has counts, and what its figures are found from, where somebody asked for one.
+A report has counts and, if a report file was asked for, the basis of its figures.
 
 Log files are each graph before and after its rewrite, the op lists and the reason for every node. Their names are those
 of TensorFlow's own pass, so that tools that read them go on working; ``reasons_….txt`` is new, and so is
@@ -32,7 +32,7 @@ from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.graph.edits import Edits
 from amp_tf.graph.names import CAST_SUFFIX, HOIST_SUFFIX, scopes
-from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Lifetimes, Shape, Shapes, read_shape, shape_of
+from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Lifetimes, Shapes, read_shape, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.graph.wire import parse_graph
 from amp_tf.oplists.table import PRODUCTS, READ_OPS
@@ -41,7 +41,7 @@ from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.figures import Basis, GraphReport, InsertedCast, Products, has_costs
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.form import Form, Job
 
 INDEX = "index.tsv"
@@ -59,7 +59,12 @@ def report_of(form: Form, casts: Edits, function: Any = None, given: Form | None
     names = view.names if has_report else [view.names[node] for node in dict.fromkeys([*around, *read])]
     shapes = KnownShapes.of(form.shapes, names)
     if function is not None:
-        shapes = (shapes or _inferred(function, names, form.job)).and_also(_of_arguments(function))
+        of_arguments = {
+            name: [read_shape(shape) for shape in attributes[SHAPES_ATTR].list.shape]
+            for name, attributes in zip(view.names, view.argument_attributes, strict=False)
+            if SHAPES_ATTR in attributes
+        }
+        shapes = (shapes or _inferred(function, names, form.job)).and_also(of_arguments)
     return GraphReport(
         function=form.view.function,
         way="offline",
@@ -117,9 +122,9 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
 
 
 def _inferred(function: Any, names: Sequence[str], job: Job) -> KnownShapes:
-    """The shapes of a function of which the nodes carry none: as it was traced.
+    """The shapes of a function whose nodes carry none, from its trace.
 
-    For figures, which were asked for, a function that nobody traced is made a graph.
+    If a report file was asked for, a function without a trace is made a graph.
     """
     from tensorflow.python.framework import function_def_to_graph
 
@@ -133,15 +138,6 @@ def _inferred(function: Any, names: Sequence[str], job: Job) -> KnownShapes:
     return KnownShapes(
         {op.name: [read_shape(out.shape.as_proto()) for out in op.outputs] for op in operations if op.name in wanted}
     )
-
-
-def _of_arguments(function: Any) -> dict[str, list[Shape | None]]:
-    found = {}
-    for number, argument in enumerate(function.signature.input_arg):
-        attributes = function.arg_attr[number].attr if number in function.arg_attr else {}
-        if SHAPES_ATTR in attributes:
-            found[argument.name] = [read_shape(shape) for shape in attributes[SHAPES_ATTR].list.shape]
-    return found
 
 
 def _graph_of(function: Any, name: str) -> Any:

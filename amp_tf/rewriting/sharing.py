@@ -1,34 +1,34 @@
-"""What is shared: variables that are read many times, and TensorLists of which only some may hold 16 bit.
+"""Shared values: variables that are read many times, and TensorLists of which only some may be 16 bit.
 
-*A variable is read once* where it is read many times with no write between, as in a layer that is shared or a recurrent
-cell that is unrolled, so that it is cast once.
+*A variable is read once* where it is read many times with no write in between, as in a shared layer or an unrolled
+recurrent cell, so that it is cast once. TensorFlow's pass casts each read (difference "shared-reads").
 
     before:  handle → read, read_1, read_2, each → Cast → MatMul
     after:   handle → read → Cast → MatMul, MatMul_1, MatMul_2
 
-A read that waits for nothing, of a handle that the graph is given, comes before every write that it must not see: what
-TensorFlow orders behind a write waits for it, and in branches and loops the handle comes in by another node. So all
-such reads give the same value. The others stay where they are, for what waits for them. Functions for XLA are left
-alone: XLA makes one cast of equal ones. Difference "shared-reads": TensorFlow's pass casts each read.
+A read that waits for nothing, of a handle that the graph is given, comes before every write that it must not see:
+whatever TensorFlow orders behind a write waits for it, and in branches and loops the handle comes through another node.
+So all such reads give the same value. The other reads stay, for nodes that wait for them. Functions for XLA are left
+alone: XLA merges equal casts.
 
-*Each TensorList gets an op that makes it.* A list is a value: each op that adds to one gives a new one. TensorFlow's
-optimizers make one op of all that make empty lists alike, as those in which a recurrent layer keeps gates, states and
+*Each TensorList gets a maker of its own.* A list is a value: each op that adds to one gives a new one. TensorFlow's
+optimizers merge the ops that make equal empty lists, such as those in which a recurrent layer keeps gates, states and
 inputs for its gradient. All these lists would have one type, float32 as soon as one of them must.
 
     before:  empty → PushBack of gates, empty → PushBack of states
     after:   empty → PushBack of gates, empty-0-AmpTfList → PushBack of states
 
-Lists that become 16 bit, although others of the same op do not, get an op of their own. Only in GraphDefs: functions,
-as they are traced, have an op for each list. Difference "shared-maker": TensorFlow's pass gives all these lists one
-type. Both are dropped where nothing becomes 16 bit, and a second rewrite finds nothing to do.
+Lists that become 16 bit, while others of the same maker do not, get one of their own. Only in GraphDefs: functions, as
+they are traced, have a maker for each list. TensorFlow's pass gives all these lists one type (difference
+"shared-maker"). Both changes are dropped where nothing becomes 16 bit, and a second rewrite finds nothing to do.
 
 *Functions share TensorLists*, as a loop and the loop of its gradient do. Each function is painted by itself, and a list
-that leaves it stays in float32 there. What it holds may be 16 bit all the same where that changes no value: where every
-value that comes out goes into 16 bit alone (the weights and states that the products of a recurrent layer's gradient
-read), it may be rounded before it goes in; where every value is a 16-bit one before it goes in, it comes out as it was.
-A value that goes from one list into another counts as rounded by the other. What some function keeps in float32 by the
-user's wish keeps its list there, and so does a list of which not all users are known: the functions' own caller has it,
-or an op that hands it on in another way than calls, branches and loops do.
+that leaves it stays in float32 there. The list may still be 16 bit where that changes no value: if everything read from
+it is used in 16 bit alone (the weights and states that the products of a recurrent layer's gradient read), it may be
+rounded before it is stored; if everything written to it is 16 bit, nothing is lost. A value that goes from one list
+into another counts as rounded by the other. A list stays in float32 if one of the functions keeps it so by the user's
+wish, or if not all of its users are known: the caller of the root function has it, or an op passes it on in another way
+than calls, branches and loops do.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import connected, control_links, is_sorted
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
-from amp_tf.graph.edits import Edits, NewNode, Rewire
+from amp_tf.graph.edits import Edits, NewNode, Reader, Rewire
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.reader import RETVAL_OP
-from amp_tf.graph.templates import referenced
+from amp_tf.graph.templates import called
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.outcome import Painting
@@ -57,33 +57,28 @@ LIST_SUFFIX = "AmpTfList"  #: ends the names of new makers of lists
 _PASSING = frozenset({*table.UNCHANGED, *table.IDENTITIES, ARG_OP, RETVAL_OP})
 _NO_LIST = -1
 
-_Reader = tuple[Node, int]  # a node and the number of its data input
-
 
 def share_reads(form: Form) -> Form:
     """Has what reads of one variable give read from the first of them.
 
     Only of reads for products and biases: elsewhere there is no cast to share.
     """
-    view, computing = form.view, form.job.products | table.BIASES
+    view, edges = form.view, form.view.edges
+    computing, given = map(view.mask_with, (form.job.products | table.BIASES, table.VARIABLE_HANDLES | {ARG_OP}))
+    is_used = np.isin(edges.dst_node, edges.src_node[computing[edges.dst_node]])
+    reads = edges.at(is_used & view.mask_with(table.READ_OPS)[edges.dst_node] & given[edges.src_node])
     alike: dict[tuple[Node, int, str], list[Node]] = {}
-    for node in view.nodes_with(table.READ_OPS):
-        source, port = view.inputs(node)[0]
-        is_given = view.ops[source] == ARG_OP or view.ops[source] in table.VARIABLE_HANDLES
-        if is_given and any(view.ops[reader] in computing for reader, _ in view.readers(node)):
-            alike.setdefault((source, port, view.devices[node]), []).append(node)
+    for source, port, node in reads.rows("src_node", "src_port", "dst_node"):
+        alike.setdefault((source, port, view.devices[node]), []).append(node)
     # Those that wait for something are left aside.
     groups = ([node for node in nodes if len(view.protos[node].input) == 1] for nodes in alike.values() if nodes[1:])
-    return form.then(
-        Edits(
-            rewires=tuple(
-                Rewire(reader, position, first, 0)
-                for first, *others in filter(None, groups)
-                for node in others
-                for reader, position in view.readers(node)
-            )
-        )
+    rewires = (
+        Rewire(*reader, first, 0)
+        for first, *others in filter(None, groups)
+        for node in others
+        for reader in view.readers(node)
     )
+    return form.then(Edits(rewires=tuple(rewires)))
 
 
 def part_lists(form: Form) -> Form:
@@ -102,7 +97,7 @@ def part_lists(form: Form) -> Form:
     return _with_own_makers(form, [reader for maker, reader in enumerate(readers, view.node_count) if maker in narrow])
 
 
-def _with_own_makers(form: Form, readers: Sequence[_Reader]) -> Form:
+def _with_own_makers(form: Form, readers: Sequence[Reader]) -> Form:
     view, waits = form.view, control_links(form.view)
     name = FreshNames(view.names, LIST_SUFFIX)
     new: list[NewNode] = []
@@ -140,7 +135,7 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
 
 
 def _largest(candidates: Mask, lists: Indices, needed: Indices, given: Mask | None = None) -> Mask:
-    """The largest set of candidates each of which (``lists``) needs lists of the set, or given ones, alone."""
+    """The largest set of candidates in which each one (``lists``) needs only lists of the set, or given ones."""
     found: Mask = candidates.copy()
     while True:
         there = np.append(found if given is None else found | given, False)
@@ -182,14 +177,14 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
         links += ((source + start, reader + start) for source, reader in edges.rows("src_unit", "dst_unit"))
         for node in range(view.node_count):
             units = [unit for unit in view.units(node) if is_handle[unit]]
-            called = _called(bodies, view, node)
-            callees = [bodies[name] for name in called if name in bodies]
+            names = called(view.protos[node], bodies) if view.protos[node] is not None else []
+            callees = [bodies[name] for name in names if name in bodies]
             if handles_lists(view.signatures[node]):
                 shown += (unit + start for unit in units if not view.slot(node, unit).is_fixed)  # in another list
                 element, handle = list_units(view, node)
                 if element is not None and handle is not None:
                     elements.append((element + start, handle + start))
-            elif (view.ops[node] in table.HANDING_OVER or view.ops[node] in bodies) and len(callees) == len(called):
+            elif (view.ops[node] in table.HANDING_OVER or view.ops[node] in bodies) and len(callees) == len(names):
                 given, taken = _Body(view, start).ports(node)
                 for callee in callees:
                     links += zip(given[table.HANDING_OVER.get(view.ops[node], 0) :], callee.ends(ARG_OP), strict=False)
@@ -211,21 +206,13 @@ def _that_reach_recursion(bodies: Mapping[str, _Body]) -> set[str]:
     """The functions that call themselves, by way of others too, and those that call one of them."""
     number_of = {name: number for number, name in enumerate(bodies)}
     calls = [
-        (number_of[called], number_of[name])
+        (number_of[callee], number_of[name])
         for name, body in bodies.items()
-        for node in range(body.view.node_count)
-        for called in _called(bodies, body.view, node)
-        if called in bodies
+        for proto in body.view.protos
+        if proto is not None
+        for callee in called(proto, bodies)
+        if callee in bodies
     ]
     callees, callers = np.array(calls, np.int32).reshape(-1, 2).T
     is_free = is_sorted(np.ones(len(bodies), np.bool_), callees, callers)
     return {name for name, is_one in zip(bodies, is_free, strict=True) if not is_one}
-
-
-def _called(bodies: Mapping[str, _Body], view: GraphView, node: Node) -> list[str]:
-    """The functions that a node names; its op is one if it is among those that are known."""
-    proto = view.protos[node]
-    if proto is None:
-        return []
-    op, *named = referenced(proto)
-    return [op, *named] if op in bodies else named

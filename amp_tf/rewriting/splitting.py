@@ -1,8 +1,8 @@
-"""Splits what TensorFlow fused: products with what follows, where both together cannot be 16 bit and the product can.
+"""Splits what TensorFlow fused: products with what follows, where the whole cannot be 16 bit and the product can.
 
-TensorFlow's remapper runs before amp_tf looks: MatMul, BiasAdd and Relu are a ``_FusedMatMul`` by then. On CPUs without
-avx512, and in float16 on all, its kernel exists in float32 alone. So the fused product becomes what it was made of, and
-the product is converted as any other.
+TensorFlow's remapper runs before amp_tf. MatMul, BiasAdd and Relu are a ``_FusedMatMul`` by then, whose kernel exists
+in float32 alone on CPUs without avx512, and in float16 on all. So the fused product becomes what it was made of, and
+the product is converted like any other.
 
     before:  dense/Relu = _FusedMatMul(x, w, bias) fused_ops=[BiasAdd, Relu]
     after:   dense/Relu-MatMul-0-AmpTfSplit = MatMul(x, w)
@@ -13,20 +13,20 @@ The last node keeps the fused product's name, for readers, fetches and feeds; th
 user's patterns find them by its name too (:func:`amp_tf.graph.names.whole_of`). TensorFlow's remapper, which runs once
 more, fuses 16-bit products only where it has the kernel.
 
-So it does where the fused kernel has a 16-bit form and its result is needed in float32: for accuracy, such as a bias
-before a logarithm, or because it is fetched. That shows when the graph is painted; products that stay in float32 all
-the same are whole again, as are those that were 16 bit and of which no part becomes float32. Where amp_tf chooses, the
-cost model judges the product as it is once it is split; products whose fused kernel has no 16-bit form are split for
-nodes alone that the user forces. All is dropped where nothing becomes 16 bit. Only in GraphDefs: TensorFlow's remapper
-has seen no FunctionDef. A second rewrite finds nothing to split.
+A fused product that has a 16-bit kernel is split where its result is needed in float32: for accuracy, such as a bias
+before a logarithm, or because it is fetched. Which these are shows when the graph is painted. Products that stay in
+float32 all the same are left whole, as are those that were 16 bit and of which no part becomes float32. Where amp_tf
+chooses, the cost model judges the product as it is once split, and products without a 16-bit fused kernel are split
+only if the user forces the node. All is dropped where nothing becomes 16 bit. Only in GraphDefs: TensorFlow's remapper
+sees no FunctionDef. A second rewrite finds nothing to split.
 
-Chains of functions of one number are split as well, where one of them magnifies or tells fractions: on CPUs TensorFlow
-makes one ``_UnaryOpsComposition`` of Neg and Exp, in which no rule would see the Exp. TensorFlow's next round joins
-again what is left in float32.
+Chains of functions of one number are split as well, where one of them magnifies errors or depends on fractions: on CPUs
+TensorFlow makes one ``_UnaryOpsComposition`` of Neg and Exp, in which no rule would see the Exp. TensorFlow's next
+round joins again what is left in float32.
 
-Refused: nodes that the user keeps in float32 or that are on another device; steps and attributes that
-:mod:`amp_tf.oplists.fusions` has no row for, Gelus among them; an op that the user took off the lists; channels first
-and what else oneDNN alone computes on CPUs, because without it the product would end in an error.
+Refused: nodes that the user keeps in float32 or that are on another device; steps and attributes for which
+:mod:`amp_tf.oplists.fusions` has no row, Gelus among them; an op that the user took off the lists; channels first and
+whatever else only oneDNN computes on CPUs, because without it the product would end in an error.
 """
 
 from __future__ import annotations
@@ -43,16 +43,8 @@ from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute, having
 from amp_tf.graph.names import SPLIT_SUFFIX, FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.cost_tables import CHANNELS_FIRST_LAYOUTS
-from amp_tf.oplists.fusions import (
-    COMPOSITIONS,
-    FILTER_LAYOUT,
-    HOLDING_MORE,
-    SPLIT_PRODUCTS,
-    SPLIT_STEPS,
-    WIDE_BIAS,
-    Step,
-)
+from amp_tf.oplists import fusions
+from amp_tf.oplists.kernels import has_channels_first
 from amp_tf.oplists.table import ABSOLUTE, ALLOW, BIASES, CONSTANTS, FUSED_PRODUCTS, MAGNIFYING, NORMALIZING
 from amp_tf.oplists.targets import CPU_DEVICE
 from amp_tf.painting.eligibility import SCOPE_ATTR
@@ -60,8 +52,6 @@ from amp_tf.painting.paint import RULES
 from amp_tf.painting.reasons import Rule
 from amp_tf.rewriting.form import Form
 
-_OF_PRODUCTS = 2  # inputs
-_KERNEL_LABEL = "_kernel"
 _TO_BE_MADE = (SHAPES_ATTR, "_input_shapes")  # a node with other inputs or results has others
 
 
@@ -95,11 +85,11 @@ def split_in_float32(form: Form) -> Form:
 
 
 def _compositions(view: GraphView) -> dict[Node, Sequence[_Part]]:
-    """The functions in each chain of float32 of which one shows roundings at full size."""
+    """The parts of each float32 chain of functions in which one magnifies errors or depends on fractions."""
     found: dict[Node, Sequence[_Part]] = {}
-    for node in view.nodes_with(COMPOSITIONS):
+    for node in view.nodes_with(fusions.COMPOSITIONS):
         proto = view.protos[node]
-        steps = [Step(name.decode()) for name in proto.attr["op_names"].list.s]
+        steps = [fusions.Step(name.decode()) for name in proto.attr["op_names"].list.s]
         if proto.attr["T"].type == datatypes.FLOAT and any(step.op in MAGNIFYING | ABSOLUTE for step in steps):
             given = view.inputs(node)
             found[node] = [_Part(step, given if step is steps[0] else ()) for step in steps]
@@ -108,7 +98,7 @@ def _compositions(view: GraphView) -> dict[Node, Sequence[_Part]]:
 
 def _stuck_products(form: Form) -> dict[Node, Sequence[_Part]]:
     """The parts of the fused products that cannot be 16 bit although their products can, by the lists as they are."""
-    target, candidates = form.job.resolution.target, form.view.nodes_with(SPLIT_PRODUCTS)
+    target, candidates = form.job.resolution.target, form.view.nodes_with(fusions.SPLIT_PRODUCTS)
     if target is None or target.device_type != CPU_DEVICE or not candidates:
         return {}
     list_of = target.lists.list_of
@@ -120,7 +110,7 @@ def _stuck_products(form: Form) -> dict[Node, Sequence[_Part]]:
         if op in FUSED_PRODUCTS and op not in target.without_kernel:
             continue
         own_list = ALLOW if op in FUSED_PRODUCTS else None
-        is_listed = list_of.get(SPLIT_PRODUCTS[op].op) == ALLOW and list_of.get(op) == own_list
+        is_listed = list_of.get(fusions.SPLIT_PRODUCTS[op].op) == ALLOW and list_of.get(op) == own_list
         if (is_forced or is_listed) and (parts := _parts(form, node)):
             found[node] = parts
     return found
@@ -129,45 +119,45 @@ def _stuck_products(form: Form) -> dict[Node, Sequence[_Part]]:
 class _Part(NamedTuple):
     """A node that a fused product is split into; it reads its inputs beside the result of the part before."""
 
-    step: Step
+    step: fusions.Step
     inputs: Sequence[Tensor]
 
 
 def _parts(form: Form, node: Node) -> list[_Part]:
     """The parts of a fused product, none where something about it is not known."""
     view, proto = form.view, form.view.protos[node]
-    product = SPLIT_PRODUCTS[view.ops[node]]
+    product = fusions.SPLIT_PRODUCTS[view.ops[node]]
     types = {view.dtypes[unit] for unit in view.units(node) if not view.slot(node, unit).is_fixed}
     if types != {datatypes.FLOAT} or not _runs_alone(proto, product):
         return []
     names = [name.decode() for name in value_of(proto, "fused_ops").list.s]
-    if not names or any(name not in SPLIT_STEPS for name in names):
+    if not names or any(name not in fusions.SPLIT_STEPS for name in names):
         return []
-    steps = [product, *map(SPLIT_STEPS.__getitem__, names)]
+    steps = [product, *map(fusions.SPLIT_STEPS.__getitem__, names)]
     inputs = view.inputs(node)
-    taken = [_OF_PRODUCTS, *(step.arguments for step in steps[1:])]
+    taken = [1 + product.arguments, *(step.arguments for step in steps[1:])]
     if sum(taken) != len(inputs):
         return []
     left = iter(inputs)
     parts = [_Part(step, [next(left) for _ in range(count)]) for step, count in zip(steps, taken, strict=True)]
-    return [part._replace(step=WIDE_BIAS) if _is_wide_bias(form, part) else part for part in parts]
+    return [part._replace(step=fusions.WIDE_BIAS) if _is_wide_bias(form, part) else part for part in parts]
 
 
-def _runs_alone(proto: Any, product: Step) -> bool:
+def _runs_alone(proto: Any, product: fusions.Step) -> bool:
     """Whether a fused product holds nothing but what its steps say, and has a product that runs without oneDNN."""
-    if _KERNEL_LABEL in proto.attr or value_of(proto, "data_format").s in CHANNELS_FIRST_LAYOUTS:
+    if "_kernel" in proto.attr or has_channels_first(proto.attr):
         return False
-    if value_of(proto, "filter_format").s not in (b"", FILTER_LAYOUT):
+    if value_of(proto, "filter_format").s not in (b"", fusions.FILTER_LAYOUT):
         return False
     if any(size != 1 for name in product.all_ones for size in value_of(proto, name).list.i):
         return False
-    return not any((more := value_of(proto, name)).i or more.list.i for name in HOLDING_MORE)
+    return not any((more := value_of(proto, name)).i or more.list.i for name in fusions.HOLDING_MORE)
 
 
 def _is_wide_bias(form: Form, part: _Part) -> bool:
     """Whether a bias may have more dimensions than one: then it is added as the sum that oneDNN took it from.
 
-    With channels last that is right for one dimension as well, so it is what is done where nothing is known.
+    With channels last that is right for one dimension as well, so it is also done where the shape is unknown.
     """
     if part.step.op not in BIASES:
         return False
@@ -180,9 +170,10 @@ def _is_wide_bias(form: Form, part: _Part) -> bool:
 
 def _with_parts(form: Form, chains: Mapping[Node, Sequence[_Part]]) -> Form:
     """The form with fused nodes split into their parts; each of these has the shape of the product."""
+    if not chains:
+        return form
     view = form.view
-    fresh = FreshNames(view.names if chains else (), SPLIT_SUFFIX)
-    number_of = {name: number for number, name in enumerate(view.names)} if chains else {}
+    fresh, number_of = FreshNames(view.names, SPLIT_SUFFIX), {name: node for node, name in enumerate(view.names)}
     reops: list[Reop] = []
     new: list[NewNode] = []
     shapes: dict[str, Sequence[Shape | None]] = {}
@@ -203,7 +194,7 @@ def _with_parts(form: Form, chains: Mapping[Node, Sequence[_Part]]) -> Form:
     return form.then(Edits(tuple(reops), new=tuple(new)), shapes)
 
 
-def _attributes(step: Step, proto: Any) -> dict[str, Any]:
+def _attributes(step: fusions.Step, proto: Any) -> dict[str, Any]:
     found = {name: proto.attr[source] for name, source in step.attributes.items() if source in proto.attr}
     if SCOPE_ATTR in proto.attr:
         found[SCOPE_ATTR] = proto.attr[SCOPE_ATTR]

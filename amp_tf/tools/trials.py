@@ -36,10 +36,10 @@ class Trial:
 
 def run_trials(devices: list[str]) -> list[Trial]:
     """Runs every way in every precision on devices such as ``"CPU:0"``; amp_tf is off again afterwards."""
-    from amp_tf.reporting import process
+    from amp_tf.reporting import reports
 
     trials = [trial for device in devices for way in WAYS for trial in _run_way(device, way)]
-    process.reset()  # no line at exit for the graphs of the trials
+    reports.reset()  # no line at exit for the graphs of the trials
     return trials
 
 
@@ -78,19 +78,19 @@ def _make(device: str, way: str, precision: str) -> _Made:
     import tensorflow as tf
 
     from amp_tf.hooks import notices, switch
-    from amp_tf.reporting import process
+    from amp_tf.reporting import reports
 
     target, width = ("gpu", 4096) if device.startswith("GPU") else ("cpu", 512)
     amp: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if precision == "float32":
         switch.disable()
     else:
-        notices.said.add(notices.SLOW_FLOAT16)  # the trial measures it
+        notices.warned.add(notices.SLOW_FLOAT16)  # the trial measures it
         settings = {"precision": precision, "target": target, "ignore_performance": True}
         amp = switch.enable(with_settings(AmpConfig(), settings, where="trial"))
     generator = np.random.default_rng(0)
     with tf.device(device), amp:
-        before = process.report().converted
+        before = reports.of_process().converted
         x, first, second = (tf.constant(generator.standard_normal((width, width), "float32")) for _ in range(3))
 
         def products_of(x: Any) -> Any:
@@ -103,7 +103,7 @@ def _make(device: str, way: str, precision: str) -> _Made:
                 return products(x).numpy()
 
         result = run()  # traced and converted here, which lasts
-        return run, result, process.report().converted - before
+        return run, result, reports.of_process().converted - before
 
 
 def _judge(precision: str, converted: int, error: float) -> str:

@@ -22,12 +22,11 @@ from pathlib import Path
 
 from benchmarks.decisions import traces
 from benchmarks.decisions.rewriting import rewrite_elsewhere, targets
+from benchmarks.decisions.table import COMMITTED as TABLE
 from benchmarks.decisions.table import decided, differences, lines, read
-from benchmarks.models.blocks import BLOCKS
 
-TABLE = Path(__file__).with_name("table.txt")
-#: What ``--check`` looks at where it is to be quick: the blocks, and models of each kind.
-QUICK = (*BLOCKS, "convnet", "resnet50", "mobilenetv2", "unet", "bert", "gpt", "gnmt", "small_mlp")
+#: Models of each kind, for a quick ``--check``; the blocks are checked by ``tests/painting/test_blocks.py``.
+QUICK = ("convnet", "resnet50", "mobilenetv2", "unet", "bert", "gpt", "gnmt", "small_mlp")
 
 
 def new_parser() -> argparse.ArgumentParser:

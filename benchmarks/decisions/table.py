@@ -14,6 +14,7 @@ from benchmarks.decisions import traces
 from benchmarks.decisions.figures import Figures, figures_of
 from benchmarks.decisions.rewriting import Target, path_of, rewrite
 
+COMMITTED = Path(__file__).parent / "table.txt"
 HEAD = "# model or block, way, target: products' work in 16 bit %, elements written in 16 bit %, casts, expected gain"
 
 Found = TypeVar("Found")

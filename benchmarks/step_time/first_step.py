@@ -62,10 +62,10 @@ def watch_rewrites() -> list[float]:
     taken: list[float] = []
     on_graph = plugin._on_graph
 
-    def timed(*arguments: Any) -> int:
+    def timed(*arguments: Any) -> None:
         begin = time.thread_time()
         try:
-            return on_graph(*arguments)
+            on_graph(*arguments)
         finally:
             taken.append((time.thread_time() - begin) * 1e3)
 

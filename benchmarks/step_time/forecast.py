@@ -88,10 +88,10 @@ def worker(job: dict[str, Any]) -> None:
     from benchmarks.step_time.worker import new_runner, set_up
 
     set_up(modes(job["precision"])[job["mode"]])
-    from amp_tf.reporting import process
+    from amp_tf.reporting import reports
 
     new_runner(job, WAYS[job["way"]]).steps(2)
-    print(MARK + json.dumps(dataclasses.asdict(saved_ms(process.report()))), flush=True)
+    print(MARK + json.dumps(dataclasses.asdict(saved_ms(reports.of_process()))), flush=True)
 
 
 def expect(model: str, way: str) -> Saved:

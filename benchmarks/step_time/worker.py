@@ -134,9 +134,9 @@ def conversions(mode: Mode) -> tuple[int, int]:
     """The nodes that amp_tf converted in this process so far, and the casts that it inserted."""
     if not mode.is_ours:
         return 0, 0
-    from amp_tf.reporting import process
+    from amp_tf.reporting import reports
 
-    totals = process.totals()
+    totals = reports.totals()
     return totals.converted, totals.casts
 
 

@@ -11,9 +11,10 @@ from tensorflow.python.platform import sysconfig
 
 from tests.as_cpu import overwriting
 
-pytestmark = pytest.mark.skipif(
-    platform.machine() != "x86_64", reason="the features that are hidden are those of x86-64"
-)
+pytestmark = [
+    pytest.mark.cpu_dependent,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the features that are hidden are those of x86-64"),
+]
 HERE = Path(__file__).resolve().parent
 AVX2 = 14
 WITH_TENSORFLOW = """

@@ -20,6 +20,8 @@ from amp_tf.tools import calibrating as measure
 from amp_tf.tools.calibrating import elements, fit, products
 from tests.as_cpu import onednn
 
+pytestmark = pytest.mark.cpu_dependent
+
 SMALL = (8, 8, 8, 64)
 OPS = ("Mul", "Tanh", "Reciprocal", "BiasAdd", "AddV2")
 needs_onednn = pytest.mark.skipif(

@@ -14,8 +14,8 @@ from amp_tf.graph.names import recorded
 from amp_tf.hooks import layer_paths
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
-from amp_tf.reporting import process
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting import reports
+from amp_tf.reporting.reports import RewriteReport
 from amp_tf.tools.comparing.findings import scope_of, scope_patterns
 from amp_tf.tools.comparing.pipeline import notes_on_run
 from amp_tf.tools.search import reduce
@@ -160,13 +160,13 @@ def test_a_model_that_was_trained_before_is_compared_as_it_ran():
     model.compile("adam", "mse")
     x, y = np.random.rand(32, 16).astype("float32"), np.random.rand(32, 1).astype("float32")
     config = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
-    process.reset()
+    reports.reset()
     with amp_tf.enable(config):
         model.fit(x, y, batch_size=16, verbose=0)
     batches = [(x[:16], y[:16]), (x[16:], y[16:])]
     same = amp_tf.compare(model, batches, config)
     kept = amp_tf.compare(model, batches, dataclasses.replace(config, keep_float32=("first",)))
-    process.reset()
+    reports.reset()
     assert not [note for note in same.notes if "otherwise" in note]
     (note,) = [note for note in kept.notes if "otherwise" in note]
     assert "first_1/MatMul (bfloat16 there, float32 here)" in note

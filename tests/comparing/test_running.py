@@ -12,9 +12,9 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.config import AmpConfig
+from amp_tf.graph.names import find_followers, pattern_for
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
-from amp_tf.rewriting.fused_names import find_followers, pattern
 from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.tools import silent
 from amp_tf.tools.comparing import joining, nodes
@@ -218,7 +218,7 @@ def test_patterns_find_what_a_product_is_fused_to():
         with tf.name_scope("other"):
             return tf.matmul(y, y, name="MatMul")
 
-    found = pattern("dense/MatMul", find_followers(_flat(program)))
+    found = pattern_for("dense/MatMul", find_followers(_flat(program)))
     assert found == "(^|/)dense/(MatMul|BiasAdd|Relu)$"
     names = ["dense/Relu", "outer/dense/MatMul", "other/MatMul", "dense/Relu/more", "my_dense/Relu"]
     assert [bool(re.search(found, name)) for name in names] == [True, True, False, False, False]

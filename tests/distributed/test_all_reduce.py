@@ -95,16 +95,16 @@ def test_scales_are_exact_and_bring_the_bound_below_2_to_the_15(bound):
     ],
 )
 def test_large_float32_matrices_are_carried(value, is_carried):
-    assert all_reduce.is_carried_narrow(value) is is_carried
+    assert all_reduce.is_large_gradient(value) is is_carried
 
 
 @pytest.fixture
 def installed():
-    notices.said.clear()
+    notices.warned.clear()
     all_reduce.install(AmpConfig(allreduce="bfloat16"))
     yield
     all_reduce.uninstall()
-    notices.said.clear()
+    notices.warned.clear()
 
 
 @pytest.mark.usefixtures("installed")

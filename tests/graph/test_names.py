@@ -10,12 +10,12 @@ from amp_tf.graph import names as layers
 from amp_tf.graph.names import (
     FreshNames,
     KerasLayer,
+    describe_unmatched,
     is_gradient,
     is_within,
     matches,
     path_of,
     recorded,
-    tell_unmatched,
 )
 
 # Scopes as Keras 3.15 opens them in fit, each with the layer that opens it.
@@ -110,7 +110,7 @@ def test_a_scope_whose_name_is_tensorflows_is_not_recorded() -> None:
 def test_what_matched_nothing_is_told_with_the_closest_layer(is_recorded: bool) -> None:
     if is_recorded:
         record()
-    told = tell_unmatched(("^loss$", "layer:encoder/blok_12", "layer:qqqq"), ["net_1/encoder_1/block_12_1/add"])
+    told = describe_unmatched(("^loss$", "layer:encoder/blok_12", "layer:qqqq"), ["net_1/encoder_1/block_12_1/add"])
     close = "encoder/block_12" if is_recorded else "net_1/encoder_1/block_12_1"
     assert told == f"^loss$, layer:encoder/blok_12 (the closest layer is {close}), layer:qqqq"
 

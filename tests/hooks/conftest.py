@@ -1,17 +1,17 @@
 import pytest
 
 from amp_tf.hooks import notices, xla
-from amp_tf.reporting import process
+from amp_tf.reporting import reports
 
 
 @pytest.fixture(autouse=True)
 def told_anew():
     """What is told once in a process is told anew in each test."""
-    notices.said.clear()
+    notices.warned.clear()
 
 
 @pytest.fixture
 def xla_hook_off_afterwards():
     yield
     xla.uninstall()
-    process.reset()
+    reports.reset()

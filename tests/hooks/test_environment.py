@@ -182,29 +182,6 @@ os.environ[SWITCH] = "1"; say()
         "WARNING",
         0,
     ),
-    "unfollow leaves no trace": (
-        """
-_amp_tf_start.unfollow(); _amp_tf_start.unfollow()
-print({vars(type(environ))[name].__module__ for name in ("__setitem__", "__delitem__")} == {"os"})
-environ[SWITCH] = "1"; say()
-""",
-        {},
-        "True None",
-        "amp_tf",
-        0,
-    ),
-    "a wrapper of somebody else is kept": (
-        """
-ours = type(environ).__setitem__
-type(environ).__setitem__ = lambda *args: (print("theirs"), ours(*args))[1]
-_amp_tf_start.unfollow()
-environ[SWITCH] = "1"; say()
-""",
-        {},
-        "theirs None",
-        "amp_tf",
-        0,
-    ),
 }
 
 

@@ -8,6 +8,8 @@ from amp_tf.oplists.hardware import Hardware
 from tests.as_cpu import onednn
 from tests.hooks import running
 
+pytestmark = pytest.mark.cpu_dependent
+
 LOOPS = running.PROGRAMS / "loops.py"
 
 

@@ -8,7 +8,7 @@ import amp_tf
 from amp_tf.graph.names import is_within
 from amp_tf.hooks import summary
 from amp_tf.lock import Decision, Lock
-from amp_tf.reporting import process
+from amp_tf.reporting import reports
 
 PRODUCTS = ("MatMul", "_FusedMatMul")
 FIRST = (("in", 24), ("a", 16), ("b", 16), ("c", 16), ("out", 1))
@@ -17,7 +17,7 @@ FIRST = (("in", 24), ("a", 16), ("b", 16), ("c", 16), ("out", 1))
 def trained(layers, lock, *, batch=8):
     """The report of a training step of dense layers, whose names are Keras' where none is given."""
     keras.utils.clear_session()
-    process.reset()
+    reports.reset()
     with amp_tf.enable(precision="bfloat16", target="cpu", lock=lock):
         stack = [keras.layers.Dense(width, activation="tanh", name=name) for name, width in layers]
         model = keras.Sequential([keras.Input((12,)), *stack])
@@ -106,6 +106,6 @@ def test_what_the_lock_was_made_for_is_told(folder):
     lock = folder / "other.lock"
     lock.write_text(Lock(made={"precision": "float16", "device": "CPU"}).to_text())
     with amp_tf.enable(precision="bfloat16", target="cpu", lock=lock):
-        process.reset()
+        reports.reset()
         trained(FIRST, lock)
         assert "; lock file: made for precision float16, not bfloat16" in summary.line()

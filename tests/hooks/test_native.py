@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import threading
 import time
 import weakref
@@ -105,7 +104,6 @@ def emits(shim, *graphs):
     def callback(data, length, item, output, thread):
         for graph in graphs or (b"new",):
             shim.emit(output, graph)
-        return native.DONE
 
     return callback
 
@@ -137,7 +135,6 @@ def test_an_interface_of_another_version_is_refused(change, shim):
 def test_callback_gets_the_graph_and_gives_the_new_one(shim):
     def callback(data, length, item, output, thread):
         shim.emit(output, b"new " + ctypes.string_at(data, length))
-        return native.DONE
 
     assert not shim.is_registered
     registered = Registered(shim.path)
@@ -148,7 +145,7 @@ def test_callback_gets_the_graph_and_gives_the_new_one(shim):
 
 def test_graph_is_unchanged_when_the_callback_gives_nothing_or_is_removed(shim):
     registered = Registered(shim.path)
-    shim.set_callback(lambda *_: native.DONE)
+    shim.set_callback(lambda *_: None)
     assert registered.optimize(b"graph") == b"graph"
     shim.set_callback(emits(shim, b"first", b"last"))
     assert registered.optimize(b"graph") == b"last"
@@ -207,7 +204,7 @@ def test_the_callback_runs_whether_the_caller_has_the_lock_or_not(shim):
 
 def test_the_callback_is_told_which_thread_waits_for_it(shim):
     seen: list[tuple[int, int]] = []
-    shim.set_callback(lambda *visit: seen.append((visit[-1], threading.get_native_id())) or native.DONE)
+    shim.set_callback(lambda *visit: seen.append((visit[-1], threading.get_native_id())))
     Registered(shim.path).optimize(b"graph")
     ((waits, runs),) = seen
     assert waits == threading.get_native_id() != runs
@@ -248,20 +245,6 @@ def test_a_graph_does_not_wait_for_a_lock_that_is_kept_but_longer_while_the_proc
     assert shim.skipped == got.count(b"graph")
     assert max(visits) > 0.5
     assert registered.optimize(b"graph") == b"new"  # the lock is free again
-
-
-def test_an_interrupt_is_raised_again_after_the_callback(shim):
-    old = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell has it ignored
-    log = []
-    registered = Registered(shim.path)
-    shim.set_callback(lambda *_: log.append("callback ended") or native.INTERRUPTED)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            registered.optimize(b"graph", with_lock=True)
-        assert registered.optimize(b"graph") == b"graph"  # the next visit must not catch the signal
-    finally:
-        signal.signal(signal.SIGINT, old)
-    assert log == ["callback ended"]
 
 
 PROGRAM = """

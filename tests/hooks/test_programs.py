@@ -15,7 +15,7 @@ import amp_tf
 from amp_tf.hooks import conflicts
 from amp_tf.offline.explain import explain
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.reporting import process
+from amp_tf.reporting import reports
 from tests.hooks import running
 
 REMATERIALIZED = str(running.PROGRAMS / "rematerialization.py")
@@ -151,7 +151,7 @@ def test_the_pattern_finds_the_fused_node_and_no_other(name):
     exec(MODEL, model)
     step = model["step"].get_concrete_function(tf.TensorSpec((64, 64)))
     (pattern,) = explain(step.graph.as_graph_def(), name, ON_CPU).own_change["keep_float32"]
-    process.reset()
+    reports.reset()
     with amp_tf.enable(precision="bfloat16", target="cpu", keep_float32=[pattern]):
         exec(MODEL, model)
         model["step"](tf.ones((64, 64)))

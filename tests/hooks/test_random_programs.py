@@ -5,6 +5,8 @@ import pytest
 from tests.hooks.program_runs import KINDS, run_programs
 from tests.hooks.random_programs import Step, random_program
 
+pytestmark = pytest.mark.cpu_dependent
+
 
 def steps_of(block):
     for step in block:

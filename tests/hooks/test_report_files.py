@@ -13,7 +13,7 @@ import pytest
 import amp_tf
 from amp_tf.config import AmpConfig, sources
 from amp_tf.hooks import state
-from amp_tf.reporting import files, process
+from amp_tf.reporting import files, reports
 from tests import processes
 from tests.hooks import running
 
@@ -172,19 +172,20 @@ def test_without_the_variable_nothing_is_kept_or_caught(tmp_path):
     assert os.listdir(tmp_path) in ([], ["sitecustomize.py", "amp_tf.pth"])
 
 
-def test_each_setting_tells_where_it_came_from():
-    environ = {"AMP_TF_PRECISION": "float16", "AMP_TF_KEEP_FLOAT32": "^a/"}
-    found = {row["field"]: (row["value"], row["from"]) for row in sources(AmpConfig.from_env(environ), environ)}
+def test_each_setting_tells_where_it_came_from(monkeypatch):
+    monkeypatch.setenv("AMP_TF_PRECISION", "float16")
+    monkeypatch.setenv("AMP_TF_KEEP_FLOAT32", "^a/")
+    found = {row["field"]: (row["value"], row["from"]) for row in sources(AmpConfig.from_env())}
     assert found["precision"] == ("float16", "AMP_TF_PRECISION")
     assert found["keep_float32"] == (["^a/"], "AMP_TF_KEEP_FLOAT32")
     assert found["target"] == ("auto", "default")
-    chosen = {row["field"]: row["from"] for row in sources(AmpConfig(precision="bfloat16"), environ)}
+    chosen = {row["field"]: row["from"] for row in sources(AmpConfig(precision="bfloat16"))}
     assert (chosen["precision"], chosen["keep_float32"]) == ("amp_tf.enable", "default")
 
 
 def test_the_report_of_a_process_has_its_facts(monkeypatch):
     monkeypatch.setattr(state, "_state", state.ProcessState())  # tests before this one turned amp_tf on
-    process.reset()
+    reports.reset()
     found = amp_tf.report().to_dict()
     assert found["process"]["pid"] == os.getpid()
     assert {"field": "level", "value": "DEFAULT", "from": "default"} in found["settings"]

@@ -6,7 +6,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting import process
+from amp_tf.reporting import reports
 
 CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 
@@ -39,7 +39,7 @@ def test_a_product_that_tensorflow_fused_is_in_the_scope_in_which_it_was_made():
         with tf.name_scope("free"):
             return tf.nn.relu(tf.nn.bias_add(tf.matmul(x, variables[1]), bias)) * 2.0
 
-    process.reset()
+    reports.reset()
     with amp_tf.enable(CONFIG):
         layers(tf.ones((8, 16)))
     nodes = {node.name.split("/")[-2]: node for node in amp_tf.report().nodes if "MatMul" in node.op}

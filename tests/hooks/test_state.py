@@ -47,7 +47,7 @@ if thread.is_alive():
 
 @pytest.mark.parametrize(
     ("module", "lock"),
-    [("amp_tf.hooks.step_times", "module._lock"), ("amp_tf.reporting.process", "module._ledger._lock")],
+    [("amp_tf.hooks.step_times", "module._lock"), ("amp_tf.reporting.reports", "module._ledger._lock")],
 )
 def test_a_session_that_is_collected_waits_for_no_lock_of_ours(module, lock, site_folder, tmp_path):
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_REPORT": str(tmp_path)}

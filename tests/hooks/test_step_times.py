@@ -12,7 +12,7 @@ import amp_tf
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import step_times
 from amp_tf.reporting import files
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 from tests.reporting.rendering import shown
 
 PAUSE = 0.02  # seconds

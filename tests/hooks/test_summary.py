@@ -9,13 +9,14 @@ from amp_tf.hooks import state as process_state
 from amp_tf.hooks import summary
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting import process
-from amp_tf.reporting.process import Totals
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting import reports
+from amp_tf.reporting.reports import RewriteReport, Totals
 from amp_tf.rewriting.pipeline import rewrite
 from tests.hooks import running
 from tests.reporting.reported_graphs import traced, use_own_ledger
 from tests.small_graphs import graph
+
+pytestmark = pytest.mark.cpu_dependent
 
 PRODUCT = "f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((32, 32)))"
 PLUGIN, XLA = "amp_tf.hooks.plugin", "amp_tf.hooks.xla"
@@ -100,7 +101,7 @@ def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder)
 @pytest.fixture
 def nothing_seen(monkeypatch):
     """As in a process that has just begun."""
-    _amp_tf_start.unfollow()  # what other tests of this process turned on
+    monkeypatch.setattr(_amp_tf_start, "_follower", lambda name: None)  # other tests of this process may have one
     monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
     use_own_ledger(monkeypatch)
     monkeypatch.setattr(summary, "_parts", [])
@@ -138,7 +139,7 @@ def test_the_report_tells_failures_hooks_that_are_missing_and_what_else_the_line
 @pytest.mark.usefixtures("nothing_seen")
 def test_graphs_that_were_seen_before_amp_tf_was_turned_off_keep_their_own_reason():
     seen = rewrite(graph("x = Placeholder()\ne = Exp(x)"), hardware=Hardware(cpu_has_bf16=True))
-    process.record(seen.report, way="grappler")
+    reports.record(seen.report, way="grappler")
     process_state.note(off="amp_tf is off: amp_tf.disable() was called")
     assert summary.line() == (
         "1 graph, 0 of 2 nodes converted, 0 casts: the graph has no node that the allow list converts; by now amp_tf "
@@ -154,7 +155,7 @@ def test_graphs_that_were_seen_before_amp_tf_was_turned_off_keep_their_own_reaso
 @pytest.mark.usefixtures("nothing_seen")
 def test_where_no_device_is_converted_the_line_ends_with_the_command_that_looks_at_a_gpu():
     product = rewrite(graph("x = Placeholder()\nm = MatMul(x, x)"), hardware=Hardware()).report
-    process.record(product, way="grappler")
+    reports.record(product, way="grappler")
     process_state.note(off="")
     summary.add_part(lambda: "loss scale 32,768")
     assert summary.line().endswith(
@@ -219,7 +220,7 @@ def test_the_line_says_how_much_of_the_work_is_16_bit_and_guesses_no_time():
     """A product between what stays in float32 has more casts than nodes, and may be faster all the same."""
     both = traced(lambda x: (tf.sin(tf.matmul(x, x)), tf.tan(x)), (8, 8))
     config = amp_tf.AmpConfig(precision="bfloat16")
-    process.record(rewrite(both, config, hardware=Hardware(cpu_has_bf16=True)).report, way="grappler")
+    reports.record(rewrite(both, config, hardware=Hardware(cpu_has_bf16=True)).report, way="grappler")
     process_state.note(off="")
     assert summary.line() == (
         "1 graph, 1 of 6 nodes converted to bfloat16 (100 % of matmul and convolution work), 2 casts"

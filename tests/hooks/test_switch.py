@@ -11,6 +11,8 @@ from amp_tf.hooks import switch
 from amp_tf.hooks.patches import Patches
 from tests.hooks import running
 
+pytestmark = pytest.mark.cpu_dependent
+
 
 def test_enable_raises_on_a_bad_value(monkeypatch):
     monkeypatch.setenv("AMP_TF_PRECISION", "float8")

@@ -177,3 +177,6 @@ def test_numbers_of_numpy_are_numbers():
     assert schedule == DynamicScale(1024.0, max_scale=2048.0)
     assert type(schedule.initial_scale) is float
     assert build_schedule(np.float16(8), dynamic=False) == FixedScale(8.0)
+    counted = build_schedule(8.0, np.int64(5), hysteresis=np.int32(2))
+    assert counted == DynamicScale(8.0, 5, hysteresis=2)
+    assert type(counted.growth_steps) is type(counted.hysteresis) is int

@@ -7,7 +7,6 @@ import pytest
 
 from amp_tf.errors import ConfigError
 from amp_tf.oplists.cost_tables import (
-    CACHED_AND_IN_MEMORY,
     CHANNELS_FIRST,
     COSTS_AS,
     DISPATCH,
@@ -100,18 +99,6 @@ def test_times_of_what_is_between_two_measured_sizes_lie_on_the_line_between_the
         assert table.of_op("Relu", elements) == pytest.approx(pair)
         assert table.of_casts(elements)[::-1] == pytest.approx([DISPATCH + time for time in pair])
     assert table.of_op("Relu", 0) == (0, 0)
-
-
-def test_a_file_without_sizes_is_of_two(tmp_path):
-    """As those of the first release are."""
-    path = tmp_path / "costs.json"
-    table = dataclasses.replace(
-        SHIPPED, elements={"Relu": ((0.1, 0.2), (0.3, 0.4))}, other=((1, 1), (2, 1)), to_f16=(1, 2), to_float32=(1, 2)
-    )
-    fields = json.loads(table.to_json())
-    del fields["sizes"]
-    path.write_text(json.dumps(fields), encoding="utf-8")
-    assert read_table(path).sizes == CACHED_AND_IN_MEMORY
 
 
 def test_a_table_comes_back_from_its_file(tmp_path):

@@ -13,6 +13,8 @@ from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.hardware import Hardware
 from tests.as_cpu import onednn
 
+pytestmark = pytest.mark.cpu_dependent
+
 
 @pytest.mark.parametrize(
     ("text", "has_bf16"),

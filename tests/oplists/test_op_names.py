@@ -19,7 +19,7 @@ from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 from tests.small_graphs import graph
 
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
@@ -116,9 +116,9 @@ WHY = "computes each color by itself"
 
 @pytest.fixture(autouse=True)
 def nothing_registered() -> Iterator[None]:
-    op_names.forget_registered()
+    op_names._rows.clear()
     yield
-    op_names.forget_registered()
+    op_names._rows.clear()
 
 
 def report(text: str = TEXT, **settings: Any) -> RewriteReport:

@@ -1,4 +1,5 @@
-"""Ordinary blocks of layers, with their defaults: no product of theirs is float32 but for its cost.
+"""Ordinary blocks of layers, with their defaults: no product of theirs is float32 but for its cost, and all is decided
+as in the table of decisions.
 
 Training and inference, for the CPU of each shipped table and for a GPU in float16, without XLA and with it. A block is
 traced once and decided for all of them; nothing runs, so every host decides the same.
@@ -14,7 +15,8 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.painting.reasons import Rule
 from amp_tf.rewriting import pipeline
-from benchmarks.decisions import traces
+from benchmarks.decisions import table, traces
+from benchmarks.decisions.figures import figures_of
 from benchmarks.decisions.rewriting import rewrite, targets
 from benchmarks.models.blocks import BLOCKS
 
@@ -24,13 +26,6 @@ ON_A_GPU = AmpConfig(precision="float16", target="gpu")
 @pytest.fixture(scope="module")
 def modes(tmp_path_factory):
     return list(targets(tmp_path_factory.mktemp("tables")).values())
-
-
-def reports_without_xla(concrete, modes):
-    """The report of each mode, of the graph that the plugin is given there."""
-    given = {device: traces.optimized(concrete, device) for device in traces.DEVICES}
-    for mode in modes:
-        yield mode.name, rewrite(given[mode.device], mode).report
 
 
 def report_with_xla(concrete):
@@ -52,14 +47,23 @@ def float32_products(mode, report):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(  # each block is trained, and each third one is served: 'benchmarks.decisions --check' has all
-    ("name", "way"), [(name, way) for n, name in enumerate(BLOCKS) for way in traces.WAYS if way == "fit" or n % 3 == 0]
-)
+@pytest.mark.parametrize("way", traces.WAYS)
+@pytest.mark.parametrize("name", BLOCKS)
 def test_no_product_of_an_ordinary_block_is_float32_but_for_its_cost(name, way, modes):
     concrete = traces.step(name, way)
-    reports = [*reports_without_xla(concrete, modes)]
+    traced = {device: traces.optimized(concrete, device) for device in traces.DEVICES}
+    results = {mode: rewrite(traced[mode.device], mode) for mode in modes}
+    reports = [(mode.name, result.report) for mode, result in results.items()]
     reports += [("gpu-float16, XLA", result.report) for result in report_with_xla(concrete)]
     converted = {mode: sum(graph.converted for graph in report.graphs) for mode, report in reports}
     assert all(converted[mode.name] for mode in modes)  # or there would be nothing to see
     lines = [line for mode, report in reports for line in float32_products(mode, report)]
     assert not lines, "\n".join(lines)
+
+    committed = {key: row for key, row in table.read(table.COMMITTED).items() if key[:2] == (name, way)}
+    now = {
+        (name, way, mode.name): figures_of(traced[mode.device], result.graph, mode.table)
+        for mode, result in results.items()
+    }
+    changed = table.differences(committed, now)
+    assert not changed, "\n".join([*changed, "python -m benchmarks.decisions makes the table anew; say why it changed"])

@@ -27,6 +27,8 @@ from tests.painting.painted import BF16_CPU, painted, rewritten
 from tests.small_graphs import function as small_function
 from tests.small_graphs import graph, run
 
+pytestmark = pytest.mark.cpu_dependent
+
 v1 = tf.compat.v1
 PLAIN_CPU = Hardware(has_onednn=False)
 HERE = Hardware.detect_cpu()  # for tests that look at values: they are those of the kernels that this machine has

@@ -11,6 +11,8 @@ from amp_tf.painting.reasons import Rule
 from tests.painting.painted import painted, rewritten
 from tests.small_graphs import function, run
 
+pytestmark = pytest.mark.cpu_dependent
+
 rng = np.random.default_rng(0)
 local = pytest.mark.usefixtures("local_rules")
 
@@ -52,6 +54,19 @@ def test_a_next_iteration_that_no_merge_reads_is_refused_with_the_place():
         "node 'r': reads a NextIteration, which only a Merge may do, and is a Relu. "
         "The loop is broken; export the graph again."
     )
+
+
+def test_loops_that_one_enter_starts_have_one_type_in_any_order_of_their_nodes():
+    second = "m2 = Merge(e, n2)\ns2 = Switch(m2, l)\ndeny1 = Exp(s2:1)\nn2 = NextIteration(deny1)"
+    lines = loop(f"allow1 = MatMul(s:1, s:1)\n{second}", "allow1").split("\n")
+    for text in ("\n".join(lines), "\n".join(reversed(lines))):
+        assert set(painted(text).f16.split()) == {"in0", "s", "allow1", "exit", "out0"}
+
+
+def test_a_loop_whose_result_is_compared_with_its_start_is_float32_as_a_whole():
+    text = loop("allow1 = MatMul(s:1, s:1)", "allow1").replace("Enter(in0)", "Enter(b)")
+    text += "b = Const() value=float32[4]*1.3\nabove = Greater(exit, b)"
+    assert painted(text, precision="bfloat16", keep_float32=("^above$",)).f16 == "in0 allow1 out0"
 
 
 # ---------------------------------------------------------------- maxima

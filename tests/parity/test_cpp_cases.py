@@ -18,7 +18,7 @@ from tests.parity.judging import undone
 from tests.small_graphs import function, graph, run
 from tests.strategies import lowered_control_flow
 
-pytestmark = pytest.mark.usefixtures("local_rules")
+pytestmark = [pytest.mark.cpu_dependent, pytest.mark.usefixtures("local_rules")]
 CPU = "@/job:localhost/replica:0/task:0/device:CPU:0"
 INPUT = "input = Const() value=float32[32, 32]*0.03125\n"
 PRODUCT = INPUT + "allow1 = MatMul(input, input)\n"

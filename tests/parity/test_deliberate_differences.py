@@ -18,6 +18,8 @@ from tests.parity.judging import has_kernel
 from tests.parity.test_cpp_cases import SIMPLE
 from tests.small_graphs import graph, run
 
+pytestmark = pytest.mark.cpu_dependent
+
 FP16, BF16 = Mode.CUDA_LISTS, Mode.BFLOAT16
 BOTH = (FP16, BF16)
 FORCE = Knobs(level="UNSAFE_FORCE_ALL")

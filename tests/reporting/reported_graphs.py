@@ -7,8 +7,8 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.reporting import process
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting import reports
+from amp_tf.reporting.reports import RewriteReport
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
 
@@ -28,6 +28,6 @@ def reported(graph, *, hardware=BF16_CPU, preserve=(), **settings) -> RewriteRep
 
 def use_own_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the report of the process one of the test's own."""
-    own = process.Ledger()
-    for name in ("record", "report", "totals", "reset"):
-        monkeypatch.setattr(process, name, getattr(own, name))
+    own = reports.Ledger()
+    for name in ("record", "of_process", "totals", "reset"):
+        monkeypatch.setattr(reports, name, getattr(own, name))

@@ -18,7 +18,7 @@ from amp_tf.errors import GraphError
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.reporting import files
 from amp_tf.reporting.figures import NO_PRODUCTS, GraphFigures, Products, times_before_and_now
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 from tests.reporting.rendering import shown
 from tests.reporting.reported_graphs import BF16_CPU, reported, traced
 

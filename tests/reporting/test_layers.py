@@ -12,7 +12,7 @@ from amp_tf.errors import ConfigError
 from amp_tf.graph.names import KerasLayer, recorded
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import files
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 from amp_tf.reporting.text import LayerReason, LayerReport, Layers
 from tests.reporting.reported_graphs import reported, traced
 from tests.small_graphs import graph

@@ -12,7 +12,7 @@ from tensorflow.core.framework import graph_pb2
 
 from amp_tf.reporting import files
 from amp_tf.reporting.figures import percent
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 from tests.reporting import browser
 from tests.reporting.rendering import evaluated, shown
 from tests.reporting.reported_graphs import reported

@@ -124,6 +124,12 @@ def test_preserve_names_nodes_of_the_graph_and_not_of_its_functions():
     assert [report.converted for report in result.report.graphs] == [0, 2]
 
 
+def test_the_memory_of_functions_is_weighed_like_that_of_graphs():
+    """Where amp_tf chooses; arguments and results of functions are no NodeDefs."""
+    result = rewrite(graph(CHAIN, function(FUNCTION)), amp_tf.AmpConfig(goal="memory"))
+    assert [report.function for report in result.report.graphs] == ["", "f"]
+
+
 def test_functions_of_the_library_stay_if_the_caller_says_so():
     before = graph(CHAIN, function(FUNCTION))
     result = rewrite(before, functions=False)
@@ -208,7 +214,7 @@ NO_NAME = "is not a node name, so it would preserve nothing. Name nodes: 'logits
     [
         ({"hardware": "gpu"}, "rewrite(hardware=…): expected an amp_tf.Hardware, got 'gpu'. To "),
         ({"library": 3}, "rewrite(library=…): expected a FunctionDefLibrary, got 3."),
-        ({"shapes": 3}, "rewrite(shapes=…): expected something that tells shapes, got 3."),
+        ({"shapes": 3}, "rewrite(shapes=…): expected an object with output_shapes(node), got 3."),
         ({"preserve": None}, "rewrite(preserve=…): None is not a list of node names. Write"),
         # it would be taken letter by letter
         ({"preserve": "fetch"}, "'fetch' is one string, not several node names. Write preserve=['fetch']."),

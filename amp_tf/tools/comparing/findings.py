@@ -19,10 +19,8 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.names import matches, path_of, without_calls
+from amp_tf.graph.names import find_followers, matches, path_of, pattern_for, without_calls
 from amp_tf.oplists.table import HANDING_ON, PRODUCTS
-from amp_tf.rewriting.fused_names import find_followers
-from amp_tf.rewriting.fused_names import pattern as pattern_for
 from amp_tf.tools.comparing.flattening import reached
 from amp_tf.tools.comparing.nodes import NodeMeasurement
 from amp_tf.tools.comparing.verdicts import Output, Patterns, has_truth, roundoff

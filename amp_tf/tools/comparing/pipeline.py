@@ -11,14 +11,13 @@ import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError, GraphError
-from amp_tf.graph.names import tell_unmatched, whole_of
+from amp_tf.graph.names import describe_unmatched, find_followers, whole_of
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
-from amp_tf.reporting import process
-from amp_tf.reporting.schema import RewriteReport
-from amp_tf.rewriting.fused_names import count_products, find_followers
+from amp_tf.reporting import reports
+from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools import Progress, silent, some
 from amp_tf.tools.comparing import verdicts
@@ -192,7 +191,7 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
     before = config.keep_float32  # which the line replaces
     kept = (*before, *patterns) if patterns else ()
     fixed = work.rewritten(dataclasses.replace(config, keep_float32=kept)) if kept else result
-    products = count_products(result.report)
+    products, kept_products = (sum(graph.products.nodes[0] for graph in each.report.graphs) for each in (result, fixed))
     errors = tuple(NodeError.of(node, precision) for node in measurements)
     most = LIMIT * roundoff(precision)
     far_off = (node for node in errors if not is_healthy and node.accumulated > most and node.has_truth)
@@ -211,11 +210,11 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         mends=bool(kept),
         trials=tried,
         products=products,
-        products_kept=products - count_products(fixed.report),
+        products_kept=products - kept_products,
         is_cut=is_cut,
         notes=(
             *_nonfinite_notes(measurements, work.flat.graph, precision),
-            *notes_on_run(result.report, work.flat.graph, process.report(), precision),
+            *notes_on_run(result.report, work.flat.graph, reports.of_process(), precision),
             *_notes(work, measured, result),
         ),
     )
@@ -233,7 +232,7 @@ def _notes(work: Work, measured: OutputMeasurement, result: RewriteResult) -> It
         yield "some outputs are inf or nan in float32 already; those numbers are left out"
     if result.report.unmatched:
         names = (node.name for node in result.report.nodes)
-        yield f"no node's name matches {tell_unmatched(result.report.unmatched, names)}"
+        yield f"no node's name matches {describe_unmatched(result.report.unmatched, names)}"
     if has_loops:
         yield "nodes inside of loops are not measured one by one, only the results of loops"
 

@@ -27,7 +27,7 @@ from amp_tf.hooks import state as process_state
 from amp_tf.hooks import step_times, switch
 from amp_tf.lock import NO_LOCK, Decision, Lock, read
 from amp_tf.oplists.targets import resolve_target
-from amp_tf.reporting import files, process
+from amp_tf.reporting import files, reports
 from amp_tf.tools import silent, some
 from amp_tf.tools.comparing import LIBRARIES
 from amp_tf.tools.comparing.training import CompareRequest, Training, install
@@ -358,11 +358,11 @@ class _Function:
         changes: dict[str, Any] = {"lock": str(path), "report_path": str(self.folder)}
         if way is Way.NOTHING:
             changes["keep_float32"] = (".",)
-        process.reset()
+        reports.reset()
         step_times.reset()
         with switch.enable(dataclasses.replace(self.config, **changes)):
             outcome = self._call()
-        report = {**process.report().to_dict(seconds=0), "steps": step_times.rows()}
+        report = {**reports.of_process().to_dict(seconds=0), "steps": step_times.rows()}
         return Outcome.of(outcome.metrics, report, outcome.failure)
 
     def compare(self) -> Mapping[str, Any] | None:

@@ -66,6 +66,8 @@ def uninstall() -> None:
 def _watch(model: Any, owner: Any, make: Callable[[], Any]) -> Any:
     if _config is None or model.optimizer is None:
         return model.train_function
+    import tensorflow as tf
+
     from amp_tf.callbacks import has_loss_scale
     from amp_tf.loss_scaling import LossScaleOptimizer
     from amp_tf.tools.watchdog import reverts
@@ -80,8 +82,8 @@ def _watch(model: Any, owner: Any, make: Callable[[], Any]) -> Any:
         if not has_loss_scale(model):
             optimizer = LossScaleOptimizer(optimizer, initial_scale=1.0, dynamic=False)
             optimizer._scaler.label = ""  # a scale that stays 1 is not worth a word at exit
-            if hasattr(model.optimizer, "_delete_tracking"):
-                model.optimizer._delete_tracking("loss_scale")  # nor a place in checkpoints
+            if hasattr(model.optimizer, "_track_trackable"):  # nor a place in checkpoints, of legacy optimizers either
+                tf.__internal__.tracking.AutoTrackable._delete_tracking(model.optimizer, "loss_scale")
         return Watched(make, model, optimizer, owner, lambda: _config)
     return model.train_function
 

@@ -25,7 +25,7 @@ import tensorflow as tf
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import plugin, xla
 from amp_tf.loss_scaling.schedule import DynamicScale
-from amp_tf.reporting import process
+from amp_tf.reporting import reports
 from amp_tf.tools.comparing.flattening import by_python, keeping_state, type_of
 from amp_tf.tools.train_functions import Repeated, generated, without_optionals
 from amp_tf.tools.watchdog import reverts
@@ -211,11 +211,11 @@ class Watched:
             attributes["optimizer"], self._scaler.guard = users, None
 
     def _train(self, source: Any) -> Any:
-        graphs = set(map(id, process.report().graphs)) if not self._number else set()
+        graphs = set(map(id, reports.of_process().graphs)) if not self._number else set()
         late = _read(self._late)
         logs, (of_scale, others), seen, batch = self._step(source)
         if not self._number:
-            new = (graph for graph in process.report().graphs if graph.converted and id(graph) not in graphs)
+            new = (graph for graph in reports.of_process().graphs if graph.converted and id(graph) not in graphs)
             layers = (layer for graph in new for layer in graph.painting.obstacles.locked.layers)
             self._layers = list({layer.path: layer for layer in layers}.values())
         self._number += 1

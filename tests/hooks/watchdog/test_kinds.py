@@ -205,10 +205,9 @@ def train(make, folder, precision, *, watchdog):
             history = losses = [model.train_on_batch(X[n : n + ROWS], Y[n : n + ROWS]) for n in range(0, len(X), ROWS)]
         else:
             history = model.fit(**FIT | given, callbacks=[note]).history
-    is_legacy = isinstance(model.optimizer, tf_keras.optimizers.legacy.Optimizer)  # of which it keeps the scale, too
     checkpoint = tf.train.Checkpoint(optimizer=model.optimizer).save(str(folder / "checkpoint"))
     return {
-        "saved": [] if is_legacy else [name for name, _ in tf.train.list_variables(checkpoint)],
+        "saved": [name for name, _ in tf.train.list_variables(checkpoint)],
         "losses": losses,
         "history": history,
         "weights": [np.asarray(value).tobytes() for value in model.get_weights()],

@@ -14,7 +14,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.hooks import xla
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting import process
+from amp_tf.reporting import reports
 from tests.hooks.xla.small_functions import BF16, BFLOAT16, W, X, clones, definition, jitted, products
 
 pytestmark = pytest.mark.usefixtures("xla_hook_off_afterwards")
@@ -93,7 +93,7 @@ def test_report_names_the_function_its_callees_and_the_way():
     xla.install(BFLOAT16)
     caller = jitted(lambda x: callee(x) @ W)
     name = caller.get_concrete_function(X).name.decode()
-    graphs = process.report().graphs
+    graphs = reports.of_process().graphs
     assert {graph.way for graph in graphs} == {"xla"}
     assert name in {graph.function for graph in graphs}
     assert any("callee" in graph.function and graph.converted for graph in graphs)
@@ -153,7 +153,7 @@ def test_auto_on_a_cpu_leaves_what_does_not_pay_and_says_so():
         pytest.skip("auto converts nothing on a CPU without bfloat16 in hardware")
     xla.install(AmpConfig())
     assert products(definition(jitted(lambda x: x @ W), X)) == {"float32": 1}
-    why = process.report().why_nothing
+    why = reports.of_process().why_nothing
     assert why is not None
     assert why.rule is Rule.NO_TARGET
     assert "XLA:CPU" in str(why)

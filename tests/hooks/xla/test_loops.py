@@ -15,7 +15,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.hooks import xla
 from amp_tf.hooks.xla import called_by
 from amp_tf.oplists.table import DENY, FLOAT32_ONLY_IN_XLA, ROWS
-from amp_tf.reporting.schema import RewriteReport
+from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting import pipeline
 from amp_tf.rewriting.pipeline import RewriteResult, name_clones
 from tests.hooks.xla.small_functions import (

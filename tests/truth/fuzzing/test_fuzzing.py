@@ -24,6 +24,8 @@ from tests.truth.fuzzing.steps import (
 from tests.truth.modes import MODES
 from tests.truth.yardstick import LIMIT
 
+pytestmark = pytest.mark.cpu_dependent
+
 SEEDS = range(12)
 FUNCTIONS = range(300, 304)  # loops and branches as functions
 LATE_SEEDS = range(LATE, LATE + 12)  # of 50, 8 are too far off where nothing is promoted

@@ -1,7 +1,11 @@
-"""The report of a rewrite: counts at once, and a typed reason for every node on request.
+"""The report of a rewrite, and that of the whole process: counts at once, a typed reason for every node on request.
 
 As plain data it is the document of :mod:`amp_tf.reporting.document`; text, page, notebook view and data frame are made
 of that.
+
+Hooks record each graph of a process here; the user and the line at exit read it. Counts cover all graphs. Reasons for
+every node are kept only for the last graphs, limited by their number of nodes: a program that retraces without end must
+not fill the memory with reports.
 """
 
 from __future__ import annotations
@@ -13,18 +17,19 @@ import enum
 import functools
 import json
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import ConfigError
 from amp_tf.graph.names import matcher
-from amp_tf.painting.locked import describe, surest
+from amp_tf.painting.locked import Match, describe, surest
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting import document, files
 from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, NodeReport, Products
-from amp_tf.reporting.text import Layers, headline, plural, render, report_by_layer, why_no_node
+from amp_tf.reporting.text import Layers, plural, render, report_by_layer, why_no_node
 from amp_tf.values import LAYER, check_pattern, dtype_name
 
 
@@ -91,6 +96,57 @@ def _unknown(argument: str, asked: str, known: Sequence[str]) -> ConfigError:
 
 
 @dataclasses.dataclass(frozen=True)
+class Totals:
+    """Counts over several graphs."""
+
+    #: graphs and function bodies by the way they came: ``"offline"``, ``"grappler"`` or ``"xla"``
+    graphs: dict[str, int] = dataclasses.field(default_factory=dict)
+    total: int = 0  #: nodes seen
+    converted: int = 0  #: nodes converted
+    casts: int = 0  #: casts inserted
+    products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
+    precisions: tuple[Precision, ...] = ()  #: the 16-bit types in use
+    unmatched: tuple[str, ...] = ()  #: name rules that matched no node of any graph
+    locked: tuple[Match, ...] = ()  #: what was found for each decision of the lock file, the surest of all graphs
+    fused: int = 0  #: products that stay in float32 because TensorFlow fused them
+    #: the patterns of scopes, each with whether it matched a node of any graph
+    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Such as ``4 graphs, 120 of 560 nodes converted to bfloat16 (97.2 % of matmul and convolution work)``."""
+        kinds = " and ".join(precision.value for precision in self.precisions)
+        counts = f"{plural(sum(self.graphs.values()), 'graph')}, {self.converted:,} of {plural(self.total, 'node')}"
+        share = f" ({products})" if (products := str(self.products)) else ""
+        return f"{counts} converted{f' to {kinds}' if kinds else ''}{share}, {plural(self.casts, 'cast')}"
+
+    @property
+    def idle_patterns(self) -> tuple[str, ...]:
+        """Name rules, and patterns of scopes, that matched no node of any graph, sorted."""
+        of_scopes = (pattern for pattern, is_matched in self.of_scopes.items() if not is_matched)
+        return tuple(sorted({*self.unmatched, *of_scopes}))
+
+    def plus(self, graph: GraphReport) -> Totals:
+        """The totals with one more graph."""
+        obstacles = graph.painting.obstacles
+        used = (*self.precisions, graph.precision) if graph.converted and graph.precision else self.precisions
+        return Totals(
+            graphs={**self.graphs, graph.way: self.graphs.get(graph.way, 0) + 1},
+            total=self.total + graph.total,
+            converted=self.converted + graph.converted,
+            casts=self.casts + graph.casts,
+            products=self.products.plus(graph.products),
+            precisions=tuple(dict.fromkeys(used)),
+            locked=tuple(surest((*self.locked, *obstacles.locked.matches)).values()),
+            fused=self.fused + graph.painting.count(Rule.NO_FUSED_KERNEL),
+            of_scopes={
+                pattern: self.of_scopes.get(pattern, False) or obstacles.of_scopes.get(pattern, False)
+                for pattern in {**self.of_scopes, **obstacles.of_scopes}
+            },
+            unmatched=tuple(rule for rule in obstacles.unmatched if rule in self.unmatched or not self.graphs),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class RewriteReport:
     """Everything that one rewrite, or one process, converted and left alone.
 
@@ -98,7 +154,7 @@ class RewriteReport:
         graphs: the graphs and function bodies, in the order in which they were rewritten.
         summary: of a process, the line that it prints at exit; else empty. It also says what no graph shows: rewrites
             that failed, and why amp_tf is off.
-        facts: what a document says beside its graphs of the process that it was made in, by its keys there.
+        facts: what the document says of the process in which it was made, by its keys there.
         weights: of a SavedModel that was converted with 16-bit weights, which variables those are.
     """
 
@@ -112,20 +168,24 @@ class RewriteReport:
         """Every node of every graph, with its precision and the reason for it."""
         return Nodes(node for graph in self.graphs for node in graph.nodes)
 
+    @functools.cached_property
+    def _totals(self) -> Totals:
+        return functools.reduce(Totals.plus, self.graphs, Totals())
+
     @property
     def total(self) -> int:
         """Nodes seen."""
-        return sum(graph.total for graph in self.graphs)
+        return self._totals.total
 
     @property
     def converted(self) -> int:
         """Nodes converted."""
-        return sum(graph.converted for graph in self.graphs)
+        return self._totals.converted
 
     @property
     def casts(self) -> int:
         """Casts inserted."""
-        return sum(graph.casts for graph in self.graphs)
+        return self._totals.casts
 
     @property
     def folded(self) -> int:
@@ -135,24 +195,17 @@ class RewriteReport:
     @property
     def precisions(self) -> tuple[Precision, ...]:
         """The 16-bit types in use, each once."""
-        used = (graph.precision for graph in self.graphs if graph.converted and graph.precision)
-        return tuple(dict.fromkeys(used))
+        return self._totals.precisions
 
     @property
     def unmatched(self) -> tuple[str, ...]:
         """Name rules, and patterns of scopes, that matched no node of any graph."""
-        obstacles = [graph.painting.obstacles for graph in self.graphs]
-        sets = [set(found.unmatched) for found in obstacles]
-        scopes = [pair for found in obstacles for pair in found.of_scopes.items()]
-        idle = {pattern for pattern, _ in scopes} - {pattern for pattern, is_matched in scopes if is_matched}
-        return tuple(sorted(idle.union(set.intersection(*sets) if sets else ())))
+        return self._totals.idle_patterns
 
     @property
     def lock_changes(self) -> str:
         """The entries of the lock file that no longer match, in words; empty for none."""
-        return describe(
-            surest(match for graph in self.graphs for match in graph.painting.obstacles.locked.matches).values()
-        )
+        return describe(self._totals.locked)
 
     @property
     def why_nothing(self) -> Reason | None:
@@ -180,9 +233,7 @@ class RewriteReport:
 
     def __str__(self) -> str:
         """What was converted, by op, and what was left in float32, by reason."""
-        products = functools.reduce(Products.plus, (graph.products for graph in self.graphs), NO_PRODUCTS)
-        summary = headline(len(self.graphs), self.converted, self.total, self.precisions, self.casts, products)
-        summary += f": {why_no_node(self.why_nothing)}" if self.why_nothing else ""
+        summary = f"{self._totals}: {why_no_node(self.why_nothing)}" if self.why_nothing else str(self._totals)
         text = render(self.summary or summary, self.nodes)
         return text if self.weights is None else f"{text}\n{self.weights}"
 
@@ -262,7 +313,7 @@ class Kept(enum.Enum):
 class StoredVariable:
     """A float32 variable of a model, as the checkpoint has it."""
 
-    name: str  #: where nothing tells it, its key
+    name: str  #: where it is not known, its key
     key: str  #: of its values in the checkpoint
     shape: tuple[int, ...]
     precision: Precision  #: in which it is stored now
@@ -311,3 +362,57 @@ class Weights:
             example = f"such as {group[0].name!r}: {group[0].why}"
             lines.append(f"  {plural(len(group), 'variable')} ({size:,.1f} MB) in float32, {example}")
         return "\n".join(lines)
+
+
+MAX_CONVERTED = 250_000  # nodes of the graphs in which something was converted; a node takes about 200 bytes
+MAX_UNTOUCHED = 50_000  # nodes of the others
+BASIS_WEIGHT = 4  # factor for a node whose graph is kept for figures
+GRAPH_WEIGHT = 16  # the memory of a graph's report beside its nodes, in nodes
+
+
+def _weight(graph: GraphReport) -> int:
+    return graph.total * (1 if graph.basis is None else 1 + BASIS_WEIGHT) + GRAPH_WEIGHT
+
+
+class Ledger:
+    """Holds the reports of a process; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything, for notebooks that measure one model after the other."""
+        with self._lock:
+            self._graphs: list[GraphReport] = []  # the last ones
+            self._totals = Totals()
+
+    def record(self, new: RewriteReport, *, way: str) -> None:
+        """Adds the report of one rewrite, whose graphs came by ``"grappler"`` or ``"xla"``.
+
+        TensorFlow passes a graph to its optimizers more than once. A second visit is kept only if it converted more.
+        """
+        kept = [dataclasses.replace(graph, way=way) for graph in new.graphs if graph.converted or not graph.is_revisit]
+        with self._lock:
+            for graph in kept:
+                self._totals = self._totals.plus(graph)
+                self._graphs.append(graph)
+                most = MAX_CONVERTED if graph.converted else MAX_UNTOUCHED
+                alike = [other for other in self._graphs if bool(other.converted) is bool(graph.converted)]
+                while len(alike) > 1 and sum(map(_weight, alike)) > most:
+                    oldest = alike.pop(0)
+                    self._graphs = [other for other in self._graphs if other is not oldest]
+
+    def of_process(self) -> RewriteReport:
+        """The graphs that are kept, in the order in which they came."""
+        with self._lock:
+            return RewriteReport(tuple(self._graphs))
+
+    def totals(self) -> Totals:
+        """The counts of all graphs, including those whose reports were dropped."""
+        with self._lock:
+            return self._totals
+
+
+_ledger = Ledger()
+record, of_process, totals, reset = _ledger.record, _ledger.of_process, _ledger.totals, _ledger.reset
