@@ -20,10 +20,10 @@ BUDGET = {
     "painting/": (2955, 14, 1),
     "reporting/": (1527, 7, 1),
     "rewriting/": (2155, 9, 1),
-    "tools/": (5596, 24, 2),
+    "tools/": (5598, 24, 2),
     "*.py": (1309, 8, 4),
-    "all": (26517, 130, 21),
-    "tests/": (35891, 253, 99),
+    "all": (26496, 130, 21),
+    "tests/": (35895, 253, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

@@ -165,7 +165,7 @@ def _channels(view: GraphView, node: Node, shapes: Shapes) -> tuple[int, int]:
     is_result = view.ops[node] in INPUT_GRADIENTS
     image = shape_of(shapes, view.names[node]) if is_result else input_shapes(view, node, shapes)[0]
     kernel = filter_shape(view, node, shapes)
-    return (image[-1], kernel[-2]) if image and kernel and len(image) == len(kernel) else (-1, -1)
+    return (image[-1], kernel[-2]) if image and kernel and len(image) == len(kernel) > 1 else (-1, -1)
 
 
 def _scopes_of(view: GraphView, parts: Mapping[int, str]) -> dict[Node, bytes]:

@@ -82,7 +82,12 @@ def test_a_forced_node_is_not_converted_where_its_kernel_refuses_it() -> None:
 
 @pytest.mark.parametrize(
     ("image", "taps", "refused"),
-    [((2, 8, 8, 4), (3, 3, 2, 8), True), ((2, 8, 8, 4), (3, 3, 4, 8), False), ((2, 8, 8, -1), (3, 3, 2, 8), False)],
+    [
+        ((2, 8, 8, 4), (3, 3, 2, 8), True),
+        ((2, 8, 8, 4), (3, 3, 4, 8), False),
+        ((2, 8, 8, -1), (3, 3, 2, 8), False),
+        ((4,), (8,), False),  # wrong shapes
+    ],
 )
 def test_a_grouped_gradient_is_told_by_its_shapes(image: tuple[int, ...], taps: tuple[int, ...], refused: bool) -> None:
     text = f"""
