@@ -17,12 +17,12 @@ BUDGET = {
     "loss_scaling/": (2342, 11, 1),
     "offline/": (998, 5, 1),
     "oplists/": (1553, 8, 1),
-    "painting/": (2955, 14, 1),
+    "painting/": (2953, 14, 1),
     "reporting/": (1527, 7, 1),
     "rewriting/": (2155, 9, 1),
     "tools/": (5598, 24, 2),
     "*.py": (1309, 8, 4),
-    "all": (26496, 130, 21),
+    "all": (26494, 130, 21),
     "tests/": (35895, 253, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
