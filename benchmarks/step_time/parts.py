@@ -10,6 +10,8 @@ name if a function that it replaces moves.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,15 +33,20 @@ class Part:
     shown_by: tuple[tuple[str, str], ...]
 
 
-def _rules(*names: str) -> Callable[[], None]:
-    """Leaves rows of the painting's rules out for as long as the process lives."""
+def _rows(module: str, table: str, *names: str) -> Callable[[], None]:
+    """Leaves rows of a module's table out, by their names, for as long as the process lives."""
 
     def leave_out() -> None:
-        from amp_tf.painting import paint
-
-        paint.RULES = tuple(row for row in paint.RULES if row.name not in names)
+        home = importlib.import_module(module)
+        rows = getattr(home, table)
+        if missing := {*names} - {row.name for row in rows}:
+            raise LookupError(f"{module}.{table} has no {', '.join(sorted(missing))}")
+        setattr(home, table, tuple(row for row in rows if row.name not in names))
 
     return leave_out
+
+
+_rules = functools.partial(_rows, "amp_tf.painting.paint", "RULES")
 
 
 CONTRACT = {
@@ -88,18 +95,6 @@ def _shared_casts() -> None:
     planning.plan_casts = one_for_each_reader
 
 
-def _folding() -> None:
-    from amp_tf.rewriting import folding
-
-    folding.SCALABLE = {}
-
-
-def _lifting() -> None:
-    from amp_tf.rewriting import folding
-
-    folding.BIASES = frozenset()
-
-
 def _fused_followers() -> None:
     from amp_tf.cpu import economy
     from amp_tf.oplists import fusions
@@ -121,12 +116,6 @@ def _loop_entries() -> None:
     from amp_tf.cpu import economy
 
     economy.PINNED = frozenset()
-
-
-def _hoisted_reads() -> None:
-    from amp_tf.rewriting import hoisting
-
-    hoisting.READ_OPS = frozenset()
 
 
 def _xla_cost_model() -> None:
@@ -172,13 +161,13 @@ PARTS = {
         Part(
             "folding",
             "multiplies batch normalization into the filters of convolutions, for inference",
-            _folding,
+            _rows("amp_tf.rewriting.pipeline", "PREPARATIONS", "fold"),
             (("resnet50", "predict"), ("mobilenetv2", "predict"), ("ssd", "predict")),
         ),
         Part(
             "lifting",
             "moves biases before the reshaping behind their product, so that they are computed with it",
-            _lifting,
+            _rows("amp_tf.rewriting.pipeline", "PREPARATIONS", "lift"),
             (("bert", "predict"), ("gpt", "predict"), ("bert", "fit")),
         ),
         Part(
@@ -214,7 +203,7 @@ PARTS = {
         Part(
             "variable reads before loops",
             "reads variables that such a loop only reads once, before the loop, and casts them there",
-            _hoisted_reads,
+            _rows("amp_tf.rewriting.pipeline", "CORRECTIONS", "hoist"),
             (("gnmt", "predict"), ("gnmt", "fit")),
         ),
         Part(

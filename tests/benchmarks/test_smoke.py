@@ -20,8 +20,8 @@ from amp_tf.hooks import xla
 from amp_tf.oplists import fusions, table
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting import paint
-from amp_tf.rewriting import folding, hoisting
 from amp_tf.rewriting import form as planning
+from amp_tf.rewriting import pipeline
 from benchmarks import (
     kernel_accuracy,
     loss_scaling_overhead,
@@ -103,7 +103,7 @@ def test_a_process_prints_its_figures(arguments, said, fresh, tmp_path):
     assert re.search(said, ended.stdout), ended.stdout + ended.stderr
 
 
-MODULES = (economy, folding, fusions, hoisting, paint, planning, xla)
+MODULES = (economy, fusions, paint, pipeline, planning, xla)
 
 
 @pytest.mark.parametrize("part", parts.PARTS)
