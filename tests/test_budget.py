@@ -23,7 +23,7 @@ BUDGET = {
     "tools/": (5598, 24, 2),
     "*.py": (1309, 8, 4),
     "all": (26494, 130, 21),
-    "tests/": (35895, 253, 99),
+    "tests/": (35896, 253, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 
