@@ -31,9 +31,9 @@ class Precision(enum.Enum):
         self.smallest_normal = 2.0 ** (1 - max_exponent)
         self.smallest = 2.0 ** (2 - max_exponent - self.significant_bits)
 
-    def rounds_to_one(self, value: float) -> bool:
-        """Whether a positive value is rounded to 1."""
-        return 1 - 2.0 ** -(self.significant_bits + 1) <= value <= 1 + 2.0**-self.significant_bits
+    def rounds_to_one(self, value: Any) -> Any:
+        """Whether a positive value, or each of an array, is rounded to 1."""
+        return (1 - 2.0 ** -(self.significant_bits + 1) <= value) & (value <= 1 + 2.0**-self.significant_bits)
 
     @property
     def is_f16(self) -> bool:

@@ -58,6 +58,11 @@ class Case:
         """Of one value a node, those of nodes that were there before."""
         return list(itertools.compress(values, (self.old_numbers >= 0).tolist()))
 
+    @functools.cached_property
+    def wrong_input(self) -> str:
+        """What :func:`_inputs_kept` says."""
+        return _inputs_kept(self)
+
 
 def find_ring(ops: Sequence[str], links: npt.ArrayLike, node_count: int) -> int | None:
     """A node that waits for itself, by a ring that no NextIteration closes, or for one that does; ``None`` for none.
@@ -72,18 +77,19 @@ def find_ring(ops: Sequence[str], links: npt.ArrayLike, node_count: int) -> int 
 
 
 def _first_change(case: Case, what: str, before: Sequence[str], after: Sequence[str]) -> str:
-    changes = zip(case.before.names, before, case.old_ones(after), strict=True)
+    kept = case.old_ones(after)
+    changes = zip(case.before.names, before, kept, strict=True) if kept != before else ()
     found = (f"the {what} of {name!r} changed from {old!r} to {new!r}" for name, old, new in changes if old != new)
     return next(found, "")
 
 
 def _no_new_cycle(case: Case) -> str:
     """A graph that had a cycle before proves nothing."""
-    protos, first = case.after.protos, case.before.node_count
-    new = [node for node in protos.mentioning("^") if node >= first] if isinstance(protos, NodeTable) else []
+    protos = case.after.protos
+    new = protos.mentioning("^", case.before.node_count) if isinstance(protos, NodeTable) else []
     waits = (name.startswith("^") for node in new for name in protos[node].input)
     have_waits = case.edits.waits or any(waits)
-    if not case.edits and not have_waits and not _inputs_kept(case):
+    if not case.edits and not have_waits and not case.wrong_input:
         return ""
 
     def ring(view: GraphView) -> int | None:
@@ -168,7 +174,7 @@ CHECKS: Mapping[str, Callable[[Case], str]] = {
     "ops kept": lambda case: _first_change(case, "op", case.before.ops, case.after.ops),
     "devices kept": lambda case: _first_change(case, "device", case.before.devices, case.after.devices),
     "no new cycle": _no_new_cycle,
-    "inputs kept": _inputs_kept,
+    "inputs kept": lambda case: case.wrong_input,
     "waits kept": _waits_kept,
     "rest kept": _rest_kept,
 }

@@ -22,7 +22,7 @@ from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.editor import EditedNodes
 from amp_tf.graph.edits import Edits, NewNode, Reader, Retype, Tensor, having
 from amp_tf.graph.templates import Signature, Slot, Templates
-from amp_tf.graph.wire import Nodes
+from amp_tf.graph.wire import Nodes, some
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +202,11 @@ class GraphView:
 
     def mask_with(self, trait: Container[str]) -> Mask:
         """Of each node, whether its op has a trait."""
-        return self.of_kinds(map(trait.__contains__, map(_get_op, self.of_kind)), np.bool_)
+        return self.of_kinds([op in trait for op in self._op_of_kind], np.bool_)
+
+    @functools.cached_property
+    def _op_of_kind(self) -> list[str]:
+        return [kind.op for kind in self.of_kind]
 
     def of_kinds(self, values: Iterable[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array with one entry a node from one value a kind."""
@@ -213,18 +217,21 @@ class GraphView:
         """An array with one entry a unit from one for each slot of each kind, in order."""
         return values[slots_of_units([len(signature.slots) for signature in self.of_kind], self.kinds)]
 
-    def of_constants(self, figure: Callable[[npt.NDArray[np.float32]], Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """A figure of the values of each Const node, found once a kind: one entry a node, zero for all other nodes."""
-        found = np.zeros(self.node_count, dtype)
+    @functools.cached_property
+    def constants(self) -> npt.NDArray[Any]:
+        """Of the float32 values of each Const node how many there are, how many of them are finite and not zero, and
+        the largest size of a finite one: three entries a node, zeros for all other nodes."""
+        found = np.zeros((3, self.node_count), np.float32)
         constants = self.nodes_with((CONST_OP,))
-        found[constants] = self.read_once(constants, lambda proto: figure(floats(proto)))
+        found[:, constants] = np.array(self.read_once(constants, _figures_of)).T.reshape(3, -1)
         return found
 
     def read_once(self, nodes: Sequence[Node], read: Callable[[Any], Any]) -> list[Any]:
         """What the attributes of some nodes say, read once a kind."""
-        _, first, kinds = np.unique(self.kinds[np.asarray(nodes, np.int32)], return_index=True, return_inverse=True)
-        of_kinds = [read(self.protos[nodes[place]]) for place in first]
-        return [of_kinds[kind] for kind in kinds.tolist()]
+        kinds = self.kinds[np.asarray(nodes, np.int32)].tolist()
+        numbers = dict(zip(kinds, nodes, strict=True))
+        of_kinds = dict(zip(numbers, map(read, some(self.protos, [*numbers.values()])), strict=True))
+        return [of_kinds[kind] for kind in kinds]
 
     def units(self, node: Node) -> range:
         return range(self.base[node], self.base[node + 1])
@@ -365,6 +372,11 @@ class GraphView:
         return dataclasses.replace(self, protos=[], base=base, edges=no_edges)
 
 
-_get_op = attrgetter("op")
+def _figures_of(constant: Any) -> tuple[int, Any, Any]:
+    values = np.abs(floats(constant))
+    finite = values[np.isfinite(values)]
+    return values.size, np.count_nonzero(finite), finite.max(initial=0.0)
+
+
 _get_inputs = attrgetter("inputs")
 _get_outputs = attrgetter("outputs")

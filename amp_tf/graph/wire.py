@@ -19,11 +19,11 @@ protobuf first. In a checkout ``python setup.py build_native --inplace`` makes t
 from __future__ import annotations
 
 import abc
+import bisect
 import ctypes
 import dataclasses
 import functools
 import io
-import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -186,11 +186,13 @@ class NodeTable(Nodes):
         fields = b"".join([self.data[self._start(number) : self._ends[number]] for number in numbers])
         return parse_graph(fields).node  # type: ignore[no-any-return]
 
-    def mentioning(self, text: str) -> list[int]:
-        """The numbers of the nodes in whose bytes a text stands, at whatever place."""
-        places = [found.start() for found in re.finditer(re.escape(text.encode()), self.data)]
-        numbers = np.unique(np.searchsorted(np.array(self._ends), places, side="right"))
-        return numbers[numbers < len(self)].tolist()  # type: ignore[no-any-return]
+    def mentioning(self, text: str, first: int = 0) -> list[int]:
+        """The numbers of the nodes, from one on, in whose bytes a text stands, at whatever place."""
+        wanted, numbers, place = text.encode(), list[int](), self._start(first)
+        while (place := self.data.find(wanted, place, self.end)) >= 0:
+            numbers.append(bisect.bisect_right(self._ends, place))
+            place = self._ends[numbers[-1]]
+        return numbers
 
     def _start(self, number: int) -> int:
         return self._ends[number - 1] if number else 0
@@ -310,6 +312,12 @@ def mentioning(protos: Sequence[Any], text: str) -> Iterator[tuple[int, Any]]:
         return
     for numbers in pieces(protos.mentioning(text)):
         yield from zip(numbers, protos.some(numbers), strict=True)
+
+
+def some(protos: Sequence[Any], numbers: Sequence[int]) -> Iterator[Any]:
+    """The nodes of some numbers, whether they are serialized or not."""
+    for those in pieces(numbers):
+        yield from protos.some(those) if isinstance(protos, Nodes) else map(protos.__getitem__, those)
 
 
 def pieces(values: Sequence[Any]) -> Iterator[Any]:

@@ -133,10 +133,10 @@ class Values:
         after = heaviest_ends(through, readers, sources, weights)
         return before + after - weights, through & ((weights > 0) | ((before > 0) & (after > 0)))
 
-    def cycles(self, through: Mask, more: Sequence[tuple[int, int]] = ()) -> Iterator[list[Node]]:
-        """The sets of nodes that lie on cycles together, closed by ``more`` links (source, reader), too.
+    def cycles(self, through: Mask, holding: Mask, more: Sequence[tuple[int, int]] = ()) -> Iterator[list[Node]]:
+        """The sets of nodes that lie on cycles together and hold one of some nodes, closed by ``more`` links, too.
 
-        Most nodes of a graph are on no cycle, and are left out before.
+        Most nodes of a graph are on no cycle, or not between two of the latter, and are left out before.
         """
         added = np.array(more, np.int32).reshape(-1, 2).T
         sources, readers = (np.concatenate(pair) for pair in zip((self.sources, self.readers), added, strict=True))
@@ -144,9 +144,11 @@ class Values:
         for ends in ((sources, readers), (readers, sources)):
             inner = left[sources] & left[readers]
             left = left & ~is_sorted(left, *(end[inner] for end in ends))
-        inner = left[sources] & left[readers]
+        inner, held = left[sources] & left[readers], left & holding
         links = Adjacency(sources[inner], readers[inner], self.view.node_count)
-        return strongly_connected(left, links)
+        for way in ((links.fanin_start, links.fanin), (links.fanout_start, links.fanout)):
+            left = held | _flooded(held, left, way)
+        return (cycle for cycle in strongly_connected(left, links) if held[cycle].any())
 
 
 def _flooded(

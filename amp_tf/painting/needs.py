@@ -140,7 +140,7 @@ def _asking(need: Need, values: Values, moving: Mask, weighted: list[tuple[Node,
         return asking, asking if need.position is None else np.zeros_like(asking)
     # Who takes a value from another that may be like it asks; not from a single number. A value and its own mean, or
     # weighted mean, share their rounding: there the mean alone is needed, with what moves it.
-    single = values.view.of_constants(lambda number: number.size == 1, np.bool_)
+    single = values.view.constants[0] == 1
     differences, totals = values.nodes_of(table.SUBTRACTING), values.nodes_of(table.TOTALS)
     means = totals | values.downstream(totals, through=moving)
     made, scaling = values.behind(moving), values.nodes_of(table.SCALING)

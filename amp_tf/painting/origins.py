@@ -38,12 +38,12 @@ rows it is zero. Quotients by a constant and products of two different values ar
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import ARG_OP, floats
+from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Mask
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
@@ -114,11 +114,10 @@ def _running_sums(canvas: Canvas, flow: Flow) -> Mask:
     apart = values.nodes_of({*table.TOTALS, *table.SUMS_IN_BFLOAT16, *table.NORMALIZING, *table.NORMALIZING_GRADIENTS})
     stored = _stored_and_read(canvas)
     circling = np.zeros(view.node_count, np.bool_)
-    cycles = values.cycles(~flow.users, back) if back or canvas.is_loop_body or "NextIteration" in view.ops else []
-    computes = flow.computes.tolist()
-    for cycle in [*cycles, *(values.cycles(~flow.users & ~apart, stored) if stored else [])]:
-        if any(computes[node] for node in cycle):
-            circling[cycle] = True
+    if back or canvas.is_loop_body or "NextIteration" in view.ops:
+        circling[[*itertools.chain(*values.cycles(~flow.users, flow.computes, back))]] = True
+    if stored:
+        circling[[*itertools.chain(*values.cycles(~flow.users & ~apart, flow.computes, stored))]] = True
     found = circling | values.upstream(circling & values.nodes_of(table.SCALING), through=flow.is_open & ~circling)
     adding = values.nodes_of(table.ADDING) & flow.computes
     scaled = values.nodes_of(table.SCALING) & values.readers_of(values.nodes_of(("Const",)))
@@ -151,7 +150,7 @@ def _stored_and_read(canvas: Canvas) -> list[tuple[int, int]]:
 def find_origins(values: Values, users: Mask) -> tuple[Mask, Mask]:
     """The nodes whose results are as large as something exact, and those of them that come from a product, too."""
     product = values.downstream(users, through=~users)
-    sizes = values.view.of_constants(lambda each: np.abs(each[np.isfinite(each)]).max(initial=0.0), np.float32)
+    sizes = values.view.constants[2]
     variables = values.nodes_of({*table.READ_OPS, *table.REFERENCE_VARIABLES})
     read = variables & values.upstream(users, through=variables | values.nodes_of(table.HANDING_ON))
     read |= values.downstream(read, through=values.nodes_of(table.HANDING_ON))
@@ -202,10 +201,13 @@ def keep_in_range(canvas: Canvas) -> None:
         allow2 = MatMul(infer1, x)    f16
     """
     view, precision = canvas.view, canvas.target.precision
-    is_extreme = view.of_constants(lambda values: not _holds(precision, values), np.bool_)
-    constants: list[int] = np.flatnonzero(is_extreme).tolist()
+    # Some of the many values of a table of weights are always too small, and lost without harm.
+    values, terms, largest = view.constants
+    is_nearly_one = (terms == 1) & (largest != 1) & precision.rounds_to_one(largest)
+    is_held = (precision.smallest / 2 < largest) & (largest <= precision.max_finite) & ~is_nearly_one
+    constants = np.flatnonzero((terms > 0) & ~is_held).tolist()
     # Products that constants reach as large, or as small, as they are; 0.9999999 is 1 to a product.
-    sized = [node for node in constants if not _is_nearly_one(precision, np.abs(floats(view.protos[node])).ravel())]
+    sized = np.flatnonzero((terms > 0) & ~is_held & ~(is_nearly_one & (values == 1))).tolist()
     keeping_size = canvas.on_allow & (canvas.deny ^ 1)
     keeping_size[canvas.float32_units(view.nodes_with(table.KEEPING_SIZE))] = 1
     reached = canvas.flood(canvas.float32_units(sized), keeping_size, forward=True)
@@ -239,18 +241,3 @@ def _squares_and_quotients(flow: Flow) -> Mask:
     if len(first) == len(second):  # a broken graph may lack inputs
         squares[first.dst_node[(first.src_node == second.src_node) & (first.src_port == second.src_port)]] = True
     return ranging | squares | by_reciprocals | values.readers_of(of_roots)
-
-
-def _is_nearly_one(precision: Precision, sizes: Any) -> bool:
-    return bool(sizes.size == 1 and sizes[0] != 1 and precision.rounds_to_one(float(sizes[0])))
-
-
-def _holds(precision: Precision, values: Any) -> bool:
-    """Whether no finite value would be infinite, not all that are not zero would be zero, and a single one not one.
-
-    Some of the many values of a table of weights are always too small, and lost without harm.
-    """
-    sizes = np.abs(values[np.isfinite(values) & (values != 0)])
-    if _is_nearly_one(precision, sizes):
-        return False
-    return bool(not sizes.size or (precision.smallest / 2 < sizes.max() <= precision.max_finite))

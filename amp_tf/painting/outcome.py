@@ -119,7 +119,9 @@ class Painting:
 
     def converted_nodes(self) -> list[Node]:
         """The nodes of which at least one type becomes 16 bit, in order."""
-        return np.unique(self._marks.node_of[self.converted]).tolist()  # type: ignore[no-any-return]
+        is_converted = np.zeros(self.view.node_count, np.bool_)
+        is_converted[self._marks.node_of[self.converted]] = True
+        return np.flatnonzero(is_converted).tolist()  # type: ignore[no-any-return]
 
     def count(self, rule: Rule) -> int:
         """How many nodes a rule left its mark on."""
