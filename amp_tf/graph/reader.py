@@ -68,6 +68,7 @@ def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[st
         sources=found.sources,
         source_ports=found.ports,
         texts=lambda node: nodes[node].input,
+        known=len(names_before),
     )
 
 
@@ -141,10 +142,12 @@ def _view(
     source_ports: Indices,
     texts: Callable[[int], Sequence[str]],
     argument_attributes: Sequence[Mapping[str, Any]] = (),
+    known: int = 0,
 ) -> GraphView:
     """Puts a view together.
 
     Args:
+        known: how many names have been looked at before.
         counts: how many inputs each node has, control inputs included.
         sources: of all inputs, one after the other, the node that each names; :data:`~amp_tf.graph.wire.CONTROL` for a
             control input, :data:`~amp_tf.graph.wire.UNKNOWN` or less for a name that names nothing.
@@ -155,7 +158,7 @@ def _view(
         GraphError: an input names nothing, a port does not exist, a data input comes after a control input, a node has
             not as many inputs as its op expects, or the types at the ends of an edge differ.
     """
-    if not "".join([function, *names, *devices]).isprintable():  # TensorFlow refuses such names, too
+    if not "".join([function, *names[known:], *set(devices)]).isprintable():  # TensorFlow refuses such names, too
         odd = [name for name, device in zip(names, devices, strict=True) if not f"{name}{device}".isprintable()]
         what = "the name or device of a node or function holds control characters"
         raise GraphError(what, where=place_of(function, odd[0] if odd else ""), fix=BROKEN)
@@ -222,7 +225,7 @@ def _boundary(arg: Any, op: str, function: str) -> Signature:
 
 
 def _split_names(found: WireNodes, nodes: NodeTable, before: Sequence[str]) -> list[str]:
-    known = "".join([f"{name}\0" for name in before]).encode()
+    known = "\0".join([*before, ""]).encode()
     is_known = found.names.startswith(known)
     text = found.names[len(known) if is_known else 0 :]
     try:

@@ -49,6 +49,8 @@ class Edges:
 
     def at(self, numbers: npt.NDArray[Any] | slice) -> Edges:
         """Some of the edges."""
+        if isinstance(numbers, np.ndarray) and numbers.dtype == np.bool_:
+            numbers = np.flatnonzero(numbers)  # looked for once, and not in each column
         columns = self.src_node, self.src_port, self.dst_node, self.dst_position, self.src_unit, self.dst_unit
         return Edges(*(column[numbers] for column in columns))
 
@@ -95,7 +97,7 @@ def slots_of_units(slot_counts: npt.ArrayLike, kinds: Indices) -> Indices:
 
 
 def _compress(keys: Indices, values: Indices, count: int) -> tuple[array[int], array[int]]:
-    order = np.argsort(keys, kind="stable")
+    order = np.argsort(keys.astype(np.min_scalar_type(count)), kind="stable")  # quick for numbers of two bytes
     starts = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys, minlength=count), out=starts[1:])
     return compact(starts), compact(values[order])
@@ -202,11 +204,16 @@ class GraphView:
 
     def mask_with(self, trait: Container[str]) -> Mask:
         """Of each node, whether its op has a trait."""
-        return self.of_kinds([op in trait for op in self._op_of_kind], np.bool_)
+        ops, numbers = self.numbered_ops
+        found: Mask = np.array([op in trait for op in ops], np.bool_)[numbers]
+        return found
 
     @functools.cached_property
-    def _op_of_kind(self) -> list[str]:
-        return [kind.op for kind in self.of_kind]
+    def numbered_ops(self) -> tuple[dict[str, int], Indices]:
+        """The ops of the graph with a number each, and the number of each node's op."""
+        ops: dict[str, int] = {}
+        of_kinds = [ops.setdefault(kind.op, len(ops)) for kind in self.of_kind]
+        return ops, np.array(of_kinds, np.int32)[self.kinds]
 
     def of_kinds(self, values: Iterable[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array with one entry a node from one value a kind."""
@@ -236,13 +243,15 @@ class GraphView:
     def units(self, node: Node) -> range:
         return range(self.base[node], self.base[node + 1])
 
+    @functools.cached_property
     def unit_nodes(self) -> Sequence[Node]:
         """The node of each unit."""
-        return compact(self.spread(np.arange(self.node_count)))
+        return compact(np.repeat(np.arange(self.node_count), np.diff(self.base)))
 
     def spread(self, node_values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """An array with one entry a node, as an array with one entry a unit."""
-        return np.repeat(node_values, np.diff(self.base))
+        found: npt.NDArray[Any] = node_values[np.asarray(self.unit_nodes)]
+        return found
 
     def slot(self, node: Node, unit: Unit) -> Slot:
         return self.signatures[node].slots[unit - self.base[node]]

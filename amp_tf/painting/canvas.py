@@ -120,7 +120,8 @@ class Canvas:
 
     def float32_units(self, nodes: Iterable[Node]) -> list[Unit]:
         """The float32 units of some nodes."""
-        return [unit for node in nodes for unit in self.view.units(node) if self.is_float32[unit]]
+        is_float32 = self.is_float32.tobytes()
+        return [unit for node in nodes for unit in self.view.units(node) if is_float32[unit]]
 
     def nodes_of(self, flags: Flags | Mask) -> Mask:
         """The nodes that have a flagged unit."""
@@ -150,7 +151,8 @@ class Canvas:
         self._set(self.allow, 0, units, rule)
 
     def _set(self, flags: Flags, value: int, units: Iterable[Unit], rule: Rule) -> None:
-        changed = [unit for unit in units if flags[unit] != value]
+        before = flags.tobytes()
+        changed = [unit for unit in units if before[unit] != value]
         flags[changed] = value
         self.rule[changed] = rule
 
@@ -226,7 +228,7 @@ def prepare(
         resolution=resolution,
         obstacles=obstacles,
         edges=view.adjacency(),
-        node_of=view.unit_nodes(),
+        node_of=view.unit_nodes,
         src=view.edges.src_unit,
         dst=view.edges.dst_unit,
         **{f"on_{name}": (codes == code).astype(np.uint8) for name, code in _CODES.items()},

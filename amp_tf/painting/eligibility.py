@@ -224,19 +224,20 @@ def find_convertible(
     starts = [0, *itertools.accumulate(len(signature.slots) for signature in view.of_kind)]
     for together in (False, True):
         nodes = candidates & (whole == together)
-        of_slots = np.zeros((2, starts[-1]), np.uint8)  # of each kind: nodes of one have the same answer
-        for kind, first in zip(*np.unique(view.kinds[nodes], return_index=True), strict=True):
-            signature, node = view.of_kind[kind], np.flatnonzero(nodes)[first]
-            types = tuple(view.dtypes[view.base[node] : view.base[node + 1]])
+        of_slots = bytearray(starts[-1]), bytearray(starts[-1])  # of each kind: nodes of one have the same answer
+        one_of = np.full(len(view.of_kind), -1)
+        one_of[view.kinds[nodes]] = np.flatnonzero(nodes)
+        for kind, (signature, node) in enumerate(zip(view.of_kind, one_of.tolist(), strict=True)):
+            types = tuple(view.dtypes[view.base[node] : view.base[node + 1]]) if node >= 0 else ()
             if datatypes.FLOAT in types:
                 asked = (target.device_type, target.precision.data_type, together)
-                for_definition, for_kernel = _positions(signature, types, *asked)
-                of_slots[0, starts[kind] : starts[kind + 1]][[*for_definition]] = 1
-                if signature.op not in target.without_kernel:
-                    of_slots[1, starts[kind] : starts[kind + 1]][[*for_kernel]] = 1
+                for flags, positions in zip(of_slots, _positions(signature, types, *asked), strict=True):
+                    if flags is of_slots[0] or signature.op not in target.without_kernel:
+                        for position in positions:
+                            flags[starts[kind] + position] = 1
         units = view.spread(nodes)
-        for flags, found in zip((allowed, runnable), of_slots, strict=True):
-            flags[units] = view.of_slots(found)[units]
+        for result, found in zip((allowed, runnable), of_slots, strict=True):
+            result[units] = view.of_slots(np.frombuffer(found, np.uint8))[units]
     for node in refused:
         runnable[view.units(node)] = 0
     return allowed, runnable

@@ -107,6 +107,8 @@ def keep_needed(canvas: Canvas) -> None:
     canvas.keep(_stored_maxima(flow), Rule.COMPARED)
     for need in NEEDS:
         causes: dict[int, int] = {}
+        if need is not RESULTS and need.asked_by.isdisjoint(canvas.view.numbered_ops[0]):
+            continue
         if need is RESULTS:
             follows = (moving & (values.count_inputs() == 1)) | values.nodes_of(table.FOLLOWING)
             fused = values.downstream(flow.products, through=flow.results & follows)

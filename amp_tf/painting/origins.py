@@ -114,7 +114,7 @@ def _running_sums(canvas: Canvas, flow: Flow) -> Mask:
     apart = values.nodes_of({*table.TOTALS, *table.SUMS_IN_BFLOAT16, *table.NORMALIZING, *table.NORMALIZING_GRADIENTS})
     stored = _stored_and_read(canvas)
     circling = np.zeros(view.node_count, np.bool_)
-    if back or canvas.is_loop_body or "NextIteration" in view.ops:
+    if back or canvas.is_loop_body or "NextIteration" in view.numbered_ops[0]:
         circling[[*itertools.chain(*values.cycles(~flow.users, flow.computes, back))]] = True
     if stored:
         circling[[*itertools.chain(*values.cycles(~flow.users & ~apart, flow.computes, stored))]] = True

@@ -311,7 +311,8 @@ def handles_lists(signature: Signature) -> bool:
 
 def list_units(view: GraphView, node: Node) -> tuple[Unit | None, Unit | None]:
     """The units of a TensorList node that are the float32 type of the list's elements, and the list's handle."""
-    slots = [(unit, view.slot(node, unit), view.dtypes[unit]) for unit in view.units(node)]
+    first, end = view.base[node], view.base[node + 1]
+    slots = [*zip(range(first, end), view.signatures[node].slots, view.dtypes[first:end], strict=True)]
     elements = (unit for unit, slot, of in slots if of == datatypes.FLOAT and not slot.is_fixed and slot.index < 0)
     handles = (unit for unit, slot, of in slots if of == datatypes.VARIANT and slot.is_fixed)
     return next(elements, None), next(handles, None)

@@ -150,13 +150,15 @@ class Products:
     @classmethod
     def of(cls, painting: Painting, shapes: Shapes) -> Products:
         """Those of one run of a graph."""
-        view, runs = painting.view, count_runs(painting.view).of_nodes
-        converted, found = set(painting.converted_nodes()), NO_PRODUCTS
-        for node in view.nodes_with(PRODUCTS):
-            count, kinds = operations_of(view, node, shapes), (node in converted, _is_own(view, node), True)
-            work = math.nan if count is None else count * runs[node]
-            found = found.plus(cls(tuple(work * kind for kind in kinds), kinds))
-        return found
+        view, products, converted = painting.view, painting.view.nodes_with(PRODUCTS), {*painting.converted_nodes()}
+        counts = [operations_of(view, node, shapes) for node in products]
+        runs = count_runs(view).of_nodes if any(count is not None for count in counts) else ()
+        work, nodes = [0.0] * 3, [0] * 3
+        for node, count in zip(products, counts, strict=True):
+            for place, is_one in enumerate((node in converted, _is_own(view, node), True)):
+                nodes[place] += is_one
+                work[place] += math.nan if count is None else count * runs[node] * is_one
+        return cls(tuple(work), tuple(nodes))
 
     def plus(self, other: Products) -> Products:
         """Both together."""

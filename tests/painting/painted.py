@@ -42,7 +42,7 @@ class Painted:
     def f16_types(self) -> str:
         """The types that become 16 bit, as ``node.attr``."""
         view = self.painting.view
-        node_of = view.unit_nodes()
+        node_of = view.unit_nodes
         return " ".join(
             f"{view.names[node_of[unit]]}.{view.slot(node_of[unit], unit)}" for unit in self.painting.converted
         )
