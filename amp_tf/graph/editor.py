@@ -7,12 +7,9 @@ before anything is written.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import itertools
-from array import array
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -125,8 +122,9 @@ class _Changes:
         self._first_new, self._new, self._signatures = len(names), edits.new, signatures
         types = (_OneType(*one, retype.data_type) for retype in edits.retypes for one in retype.each())
         kinds: tuple[Iterable[_Edit], ...] = (edits.reops, types, edits.rewires, edits.waits)
-        self._edits = sorted(itertools.chain.from_iterable(kinds), key=_get_node)  # a node's stay in their order
-        self._nodes = array("i", map(_get_node, self._edits))
+        self._edits: dict[Node, list[_Edit]] = {}
+        for edit in itertools.chain.from_iterable(kinds):
+            self._edits.setdefault(edit.node, []).append(edit)
 
     def text(self, node: Node, port: Port) -> str:
         """How other nodes name an output."""
@@ -141,10 +139,10 @@ class _Changes:
         return f"{name}:{output}:{port - start}"
 
     def nodes(self) -> list[int]:
-        return np.unique(self._nodes).tolist()  # type: ignore[no-any-return]
+        return sorted(self._edits)
 
     def of(self, number: int) -> Sequence[_Edit]:
-        return self._edits[bisect.bisect_left(self._nodes, number) : bisect.bisect_right(self._nodes, number)]
+        return self._edits.get(number, ())
 
     def make(self, number: int, proto: Any) -> None:
         for edit in self.of(number):
@@ -170,12 +168,7 @@ class _Changes:
     def add(self, protos: Any, number: int) -> None:
         node = self._new[number - self._first_new]
         inputs = [self.text(*source) for source in node.inputs]
-        if node.after:
-            inputs += [f"^{self._names[source]}" for source in node.after]
+        inputs += [f"^{self._names[source]}" for source in node.after]
         proto = protos.add(name=node.name, op=node.op, device=node.device, input=inputs)
         proto.MergeFrom(node.attributes)
-        if self._nodes and number <= self._nodes[-1]:  # few new nodes are edited, and there may be thousands
-            self.make(number, proto)
-
-
-_get_node = attrgetter("node")
+        self.make(number, proto)

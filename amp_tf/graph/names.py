@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import difflib
 import functools
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -227,7 +226,10 @@ class FreshNames:
 
     def make(self, stem: str) -> str:
         """A name that begins with the stem; a number stands between it and the suffix."""
-        name = next(n for i in itertools.count() if (n := f"{stem}-{i}-{self._suffix}") not in self._taken)
+        number, name = 0, f"{stem}-0-{self._suffix}"
+        while name in self._taken:
+            number += 1
+            name = f"{stem}-{number}-{self._suffix}"
         self._taken.add(name)
         return name
 

@@ -150,7 +150,8 @@ class Lifetimes:
         links = sources[forward], readers[forward]
         every = np.ones(view.node_count, np.bool_)
         times = heaviest_ends(every, *links, np.ones(view.node_count, np.int64))
-        handed = view.first_inputs(view.mask_with(FREE))
+        first = view.edges.at(view.mask_with(FREE)[view.edges.dst_node] & (view.edges.dst_position == 0))
+        handed = {node: (source, port) for node, source, port in first.rows("dst_node", "src_node", "src_port")}
         owners: dict[Tensor, Tensor] = {}
         for node in sorted(handed, key=times.__getitem__):
             owners[node, 0] = owners.get(handed[node], handed[node])

@@ -60,8 +60,23 @@ class Case:
 
     @functools.cached_property
     def wrong_input(self) -> str:
-        """What :func:`_inputs_kept` says."""
-        return _inputs_kept(self)
+        """A sentence on the first node that no longer reads the tensor that it read, or a cast of it; or nothing."""
+        before, after, old_number = self.before, self.after, self.old_numbers
+        edges = before.edges
+        found_reader, found_node, found_port = _without_casts(after, old_number)
+        if not np.array_equal(found_reader, edges.dst_node):
+            return "a node has not as many inputs as before"
+        wrong = np.flatnonzero((found_node != edges.src_node) | (found_port != edges.src_port))
+        if not len(wrong):
+            return ""
+        edge = wrong[0]
+        new_number = np.flatnonzero(old_number >= 0)
+        wanted = f"{before.names[edges.src_node[edge]]}:{edges.src_port[edge]}"
+        found = (
+            f"{after.names[new_number[found_node[edge]]]}:{found_port[edge]}" if found_node[edge] >= 0 else "a new node"
+        )
+        reader = before.names[edges.dst_node[edge]]
+        return f"input {edges.dst_position[edge]} of {reader!r} comes from {found} instead of {wanted}"
 
 
 def find_ring(ops: Sequence[str], links: npt.ArrayLike, node_count: int) -> int | None:
@@ -99,24 +114,6 @@ def _no_new_cycle(case: Case) -> str:
 
     node = ring(case.after)
     return f"{case.after.names[node]!r} is on a cycle" if node is not None and ring(case.original) is None else ""
-
-
-def _inputs_kept(case: Case) -> str:
-    """Each node must read the tensors that it read before, or casts of them."""
-    before, after, old_number = case.before, case.after, case.old_numbers
-    edges = before.edges
-    found_reader, found_node, found_port = _without_casts(after, old_number)
-    if not np.array_equal(found_reader, edges.dst_node):
-        return "a node has not as many inputs as before"
-    wrong = np.flatnonzero((found_node != edges.src_node) | (found_port != edges.src_port))
-    if not len(wrong):
-        return ""
-    edge = wrong[0]
-    new_number = np.flatnonzero(old_number >= 0)
-    wanted = f"{before.names[edges.src_node[edge]]}:{edges.src_port[edge]}"
-    found = f"{after.names[new_number[found_node[edge]]]}:{found_port[edge]}" if found_node[edge] >= 0 else "a new node"
-    reader = before.names[edges.dst_node[edge]]
-    return f"input {edges.dst_position[edge]} of {reader!r} comes from {found} instead of {wanted}"
 
 
 def _waits_kept(case: Case) -> str:

@@ -51,8 +51,7 @@ class Edges:
         """Some of the edges."""
         if isinstance(numbers, np.ndarray) and numbers.dtype == np.bool_:
             numbers = np.flatnonzero(numbers)  # looked for once, and not in each column
-        columns = self.src_node, self.src_port, self.dst_node, self.dst_position, self.src_unit, self.dst_unit
-        return Edges(*(column[numbers] for column in columns))
+        return Edges(*(column[numbers] for column in vars(self).values()))
 
     def into(self, node: Node) -> Edges:
         """Those that go to a node, in the order of its inputs."""
@@ -87,15 +86,6 @@ class Adjacency:
         return self.fanout[self.fanout_start[unit] : self.fanout_start[unit + 1]].tolist()
 
 
-def slots_of_units(slot_counts: npt.ArrayLike, kinds: Indices) -> Indices:
-    """For each unit, the number of its slot among the slots of all kinds, one kind after the other."""
-    slot_counts = np.asarray(slot_counts, np.int32)
-    starts = np.cumsum(slot_counts, dtype=np.int32) - slot_counts
-    counts = slot_counts[kinds]
-    first_units = np.cumsum(counts, dtype=np.int32) - counts
-    return np.repeat(starts[kinds] - first_units, counts) + np.arange(counts.sum(), dtype=np.int32)
-
-
 def _compress(keys: Indices, values: Indices, count: int) -> tuple[array[int], array[int]]:
     order = np.argsort(keys.astype(np.min_scalar_type(count)), kind="stable")  # quick for numbers of two bytes
     starts = np.zeros(count + 1, dtype=np.int64)
@@ -117,14 +107,16 @@ class Ports:
         self.kinds = kinds
         self._inputs = _Table(list(map(_get_inputs, of_kind)))
         self._outputs = _Table(list(map(_get_outputs, of_kind)))
-        self._slots = np.array([len(signature.slots) for signature in of_kind], np.int32)
+        counts = np.array([len(signature.slots) for signature in of_kind], np.int32)
         self._first_unit = np.zeros(len(kinds) + 1, np.int32)
-        np.cumsum(self._slots[kinds], out=self._first_unit[1:])
+        np.cumsum(counts[kinds], out=self._first_unit[1:])
         self.base = compact(self._first_unit)
+        starts, units = np.cumsum(counts, dtype=np.int32) - counts, np.arange(self._first_unit[-1], dtype=np.int32)
+        self.slot_of_unit = np.repeat(starts[kinds] - self._first_unit[:-1], counts[kinds]) + units
 
     def of_nodes(self, slots_of_kinds: Sequence[int]) -> array[int]:
         """What is known of each slot of each kind, one after the other, for each slot of each node."""
-        return compact(np.array(slots_of_kinds, np.int32)[slots_of_units(self._slots, self.kinds)])
+        return compact(np.array(slots_of_kinds, np.int32)[self.slot_of_unit])
 
     def input_counts(self) -> Indices:
         """How many data inputs the op of each node has."""
@@ -168,6 +160,7 @@ class GraphView:
         kinds: of each node, the number of its kind, as an array; nodes of one kind are told apart by name, device,
             inputs and TensorFlow's own marks alone.
         base: first unit of each node, and the number of units at the end.
+        slot_of_unit: of each unit, the number of its slot among the slots of all kinds, one kind after the other.
         argument_attributes: of a function's arguments, which have no NodeDef.
     """
 
@@ -180,6 +173,7 @@ class GraphView:
     kinds: Indices
     of_kind: Sequence[Signature]
     base: Sequence[Unit] | Indices
+    slot_of_unit: Indices
     dtypes: array[int]
     edges: Edges
     argument_attributes: Sequence[Mapping[str, Any]] = ()
@@ -187,8 +181,8 @@ class GraphView:
     @classmethod
     def of(cls, ports: Ports, **others: Any) -> GraphView:
         """The view with what follows from signatures and kinds, and with all other fields."""
-        ops, of_nodes = [signature.op for signature in ports.signatures], ports.signatures
-        return cls(ops=ops, signatures=of_nodes, kinds=ports.kinds, of_kind=ports.of_kind, base=ports.base, **others)
+        of_ports = {name: getattr(ports, name) for name in ("signatures", "kinds", "of_kind", "base", "slot_of_unit")}
+        return cls(ops=[signature.op for signature in ports.signatures], **of_ports, **others)
 
     @property
     def node_count(self) -> int:
@@ -222,7 +216,7 @@ class GraphView:
 
     def of_slots(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """An array with one entry a unit from one for each slot of each kind, in order."""
-        return values[slots_of_units([len(signature.slots) for signature in self.of_kind], self.kinds)]
+        return values[self.slot_of_unit]
 
     @functools.cached_property
     def constants(self) -> npt.NDArray[Any]:
@@ -274,11 +268,6 @@ class GraphView:
         readers = self.readers(node)
         return readers[0][0] if len(readers) == 1 else None
 
-    def first_inputs(self, nodes: Mask) -> dict[Node, Tensor]:
-        """The tensors that some nodes read by their first data inputs."""
-        edges = self.edges.at(nodes[self.edges.dst_node] & (self.edges.dst_position == 0))
-        return {node: (source, port) for node, source, port in edges.rows("dst_node", "src_node", "src_port")}
-
     @functools.cached_property
     def _inward(self) -> tuple[list[int], list[Tensor]]:
         starts = np.searchsorted(self.edges.dst_node, np.arange(self.node_count + 1, dtype=np.int32))
@@ -306,10 +295,6 @@ class GraphView:
     def where(self, node: Node) -> str:
         """The place of a node, for a message."""
         return place_of(self.function, self.names[node])
-
-    def adjacency(self) -> Adjacency:
-        """Neighbours of each unit along the data edges."""
-        return Adjacency(self.edges.src_unit, self.edges.dst_unit, self.unit_count)
 
     def retyped(self, units: Sequence[Unit], data_type: int) -> Retype:
         """The edit by which some units become a type."""
@@ -376,9 +361,10 @@ class GraphView:
 
     def detached(self) -> GraphView:
         """The same view without its protos and edges, which are most of its memory."""
-        no_edges = self.edges.at(np.zeros(0, np.intp))  # a copy; an empty slice would keep the arrays alive
+        none = np.zeros(0, np.int32)
+        no_edges = self.edges.at(none)  # a copy; an empty slice would keep the arrays alive
         base = np.asarray(self.base, np.int32)
-        return dataclasses.replace(self, protos=[], base=base, edges=no_edges)
+        return dataclasses.replace(self, protos=[], base=base, slot_of_unit=none, edges=no_edges)
 
 
 def _figures_of(constant: Any) -> tuple[int, Any, Any]:

@@ -170,8 +170,7 @@ class NodeTable(Nodes):
         return self._parsed.node[key]
 
     def __iter__(self) -> Iterator[Any]:
-        for numbers in pieces(range(len(self))):
-            yield from self.some(numbers)
+        return some(self, range(len(self)))
 
     def span(self, first: int, end: int) -> memoryview:
         """The bytes of some nodes one after the other, field headers included, without a copy."""
@@ -307,11 +306,8 @@ def parse_graph(data: bytes) -> Any:
 
 def mentioning(protos: Sequence[Any], text: str) -> Iterator[tuple[int, Any]]:
     """The nodes in which a text may stand, with their numbers; all, where they are not serialized."""
-    if not isinstance(protos, Nodes):
-        yield from enumerate(protos)
-        return
-    for numbers in pieces(protos.mentioning(text)):
-        yield from zip(numbers, protos.some(numbers), strict=True)
+    numbers = protos.mentioning(text) if isinstance(protos, Nodes) else range(len(protos))
+    return zip(numbers, some(protos, numbers), strict=True)
 
 
 def some(protos: Sequence[Any], numbers: Sequence[int]) -> Iterator[Any]:

@@ -227,7 +227,7 @@ def prepare(
         view=view,
         resolution=resolution,
         obstacles=obstacles,
-        edges=view.adjacency(),
+        edges=Adjacency(view.edges.src_unit, view.edges.dst_unit, view.unit_count),
         node_of=view.unit_nodes,
         src=view.edges.src_unit,
         dst=view.edges.dst_unit,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -60,9 +60,9 @@ class Values:
         self.positions = np.concatenate([positions[carries], np.zeros(len(links), np.int32)])
         self._links = Adjacency(self.sources, self.readers, view.node_count)
 
-    def nodes_of(self, ops: Iterable[str]) -> Mask:
+    def nodes_of(self, ops: Container[str]) -> Mask:
         """The nodes of some ops."""
-        return self.view.mask_with(frozenset(ops))
+        return self.view.mask_with(ops)
 
     def count_inputs(self) -> npt.NDArray[np.int64]:
         """How many values each node reads."""
@@ -155,7 +155,8 @@ def _flooded(
     seeds: Mask, through: Mask, way: tuple[Sequence[int], Sequence[int]], causes: dict[int, int] | None = None
 ) -> Mask:
     reached: Mask = np.zeros_like(through)
-    reached[flood(np.flatnonzero(seeds).tolist(), bytearray(through.tobytes()), [way], causes)] = True
+    if seeds.any():
+        reached[flood(np.flatnonzero(seeds).tolist(), bytearray(through.tobytes()), [way], causes)] = True
     return reached
 
 

@@ -209,12 +209,12 @@ def keep_in_range(canvas: Canvas) -> None:
     # Products that constants reach as large, or as small, as they are; 0.9999999 is 1 to a product.
     sized = np.flatnonzero((terms > 0) & ~is_held & ~(is_nearly_one & (values == 1))).tolist()
     keeping_size = canvas.on_allow & (canvas.deny ^ 1)
-    keeping_size[canvas.float32_units(view.nodes_with(table.KEEPING_SIZE))] = 1
+    keeping_size |= view.spread(view.mask_with(table.KEEPING_SIZE)) & canvas.is_float32
     reached = canvas.flood(canvas.float32_units(sized), keeping_size, forward=True)
     products = [unit for unit in reached if canvas.on_allow[unit]]
     canvas.keep_allowed(canvas.float32_units({canvas.node_of[unit] for unit in products}), Rule.BEYOND_RANGE)
     passable = (canvas.on_infer | canvas.on_clear) & (canvas.deny ^ 1)
-    passable[canvas.float32_units(view.nodes_with(table.CARRIERS))] = 1
+    passable |= view.spread(view.mask_with(table.CARRIERS)) & canvas.is_float32
     passable &= canvas.allow ^ 1  # carriers that the user forces
     sources = canvas.float32_units([*constants, *view.nodes_with(table.EXTREME_SOURCES)])
     kept = [unit for unit in products if canvas.deny[unit]]

@@ -78,9 +78,7 @@ def find_clusters(canvas: Canvas) -> None:
         # Difference "list-of-lists": TensorFlow does not follow a list into another and out again, as a loop in a loop
         # stores what its gradient needs, and the readers of one list may get another type than its writers.
         slots = ((canvas.node_of[unit], unit) for unit in reached)
-        escapes |= any(
-            handles_lists(view.signatures[node]) and not view.slot(node, unit).is_fixed for node, unit in slots
-        )
+        escapes |= any(node in units and not view.slot(node, unit).is_fixed for node, unit in slots)
         if escapes or not all(canvas.processable[unit] for unit in cluster.values()):
             touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
             canvas.paint_deny(touchable, Rule.LIST_ESCAPES)

@@ -244,10 +244,11 @@ def plan_casts(view: GraphView, after: Indices) -> Iterator[tuple[NewNode, Seque
     source_types, wanted_types = after[edges.src_unit], after[edges.dst_unit]
     meeting = np.flatnonzero(source_types != wanted_types)
     edges = edges.at(meeting)
-    keys = edges.src_node, edges.src_port, source_types[meeting], wanted_types[meeting]
+    columns = edges.src_node, edges.src_port, source_types[meeting], wanted_types[meeting]
+    keys = zip(*(column.tolist() for column in columns), strict=True)
     readers: dict[tuple[int, ...], list[Reader]] = {}
-    for *key, reader in zip(*(column.tolist() for column in keys), edges.rows("dst_node", "dst_position"), strict=True):
-        readers.setdefault(tuple(key), []).append(reader)
+    for key, reader in zip(keys, edges.rows("dst_node", "dst_position"), strict=True):
+        readers.setdefault(key, []).append(reader)
     names = FreshNames(view.names if readers else (), CAST_SUFFIX)
     for (node, port, source_type, wanted_type), served in readers.items():
         name = names.make(f"{view.names[node]}-{port}-{_CAST_NAMES[wanted_type]}")

@@ -50,7 +50,6 @@ def test_a_view_tells_what_a_node_reads_and_who_reads_it(view):
     assert view.readers(0) == [(1, 0), (2, 0), (2, 1), (2, 2)]
     assert (view.readers(2, port=0), view.readers(2, port=1)) == ([(4, 1)], [])
     assert [view.only_reader(node) for node in range(5)] == [None, 4, 4, None, None]
-    assert view.first_inputs(view.mask_with({"Pack", "IdentityN"})) == {2: (0, 0), 4: (1, 0)}
 
 
 def lifetimes_of(text):
