@@ -179,12 +179,12 @@ def _view(
         raise broken(reader, f"input {position} is {text!r}, which is not a tensor of this graph")
     data = np.flatnonzero(sources >= 0)
     src_node, src_port, dst_node = sources[data], source_ports[data], readers[data]
-    existing = ports.output_counts(src_node)
+    existing = ports.outputs.counts[ports.kinds[src_node]]
     for edge in np.flatnonzero(src_port >= existing):
         what = f"reads port {src_port[edge]} of {names[src_node[edge]]!r}, which has {existing[edge]} output(s)"
         raise broken(dst_node[edge], what)
     found = np.bincount(dst_node, minlength=len(counts))
-    for node in np.flatnonzero(found != ports.input_counts()):
+    for node in np.flatnonzero(found != ports.inputs.counts[ports.kinds]):
         signature = ports.signatures[node]
         raise broken(node, f"{signature.op} expects {len(signature.inputs)} data input(s) and has {found[node]}")
     edges = ports.edges(src_node, src_port, dst_node, (data - starts[dst_node]).astype(np.int32))

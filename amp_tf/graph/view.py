@@ -11,7 +11,6 @@ import functools
 import itertools
 from array import array
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -105,8 +104,8 @@ class Ports:
         self.signatures = list(map(of_kind.__getitem__, kinds.tolist()))
         self.of_kind = of_kind
         self.kinds = kinds
-        self._inputs = _Table(list(map(_get_inputs, of_kind)))
-        self._outputs = _Table(list(map(_get_outputs, of_kind)))
+        self.inputs = _Table([signature.inputs for signature in of_kind])
+        self.outputs = _Table([signature.outputs for signature in of_kind])
         counts = np.array([len(signature.slots) for signature in of_kind], np.int32)
         self._first_unit = np.zeros(len(kinds) + 1, np.int32)
         np.cumsum(counts[kinds], out=self._first_unit[1:])
@@ -118,18 +117,10 @@ class Ports:
         """What is known of each slot of each kind, one after the other, for each slot of each node."""
         return compact(np.array(slots_of_kinds, np.int32)[self.slot_of_unit])
 
-    def input_counts(self) -> Indices:
-        """How many data inputs the op of each node has."""
-        return self._inputs.counts[self.kinds]
-
-    def output_counts(self, nodes: Indices) -> Indices:
-        """How many output ports some nodes have."""
-        return self._outputs.counts[self.kinds[nodes]]
-
     def edges(self, src_node: Indices, src_port: Indices, dst_node: Indices, dst_position: Indices) -> Edges:
         """The edges between some output ports and data inputs, which must exist."""
-        src_unit = self._first_unit[src_node] + self._outputs.at(self.kinds[src_node], src_port)
-        dst_unit = self._first_unit[dst_node] + self._inputs.at(self.kinds[dst_node], dst_position)
+        src_unit = self._first_unit[src_node] + self.outputs.at(self.kinds[src_node], src_port)
+        dst_unit = self._first_unit[dst_node] + self.inputs.at(self.kinds[dst_node], dst_position)
         return Edges(src_node, src_port, dst_node, dst_position, src_unit, dst_unit)
 
 
@@ -199,8 +190,7 @@ class GraphView:
     def mask_with(self, trait: Container[str]) -> Mask:
         """Of each node, whether its op has a trait."""
         ops, numbers = self.numbered_ops
-        found: Mask = np.array([op in trait for op in ops], np.bool_)[numbers]
-        return found
+        return np.array([op in trait for op in ops], np.bool_)[numbers]
 
     @functools.cached_property
     def numbered_ops(self) -> tuple[dict[str, int], Indices]:
@@ -211,8 +201,7 @@ class GraphView:
 
     def of_kinds(self, values: Iterable[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array with one entry a node from one value a kind."""
-        of_kinds: npt.NDArray[Any] = np.fromiter(values, dtype, len(self.of_kind))[self.kinds]
-        return of_kinds
+        return np.fromiter(values, dtype, len(self.of_kind))[self.kinds]
 
     def of_slots(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """An array with one entry a unit from one for each slot of each kind, in order."""
@@ -244,8 +233,7 @@ class GraphView:
 
     def spread(self, node_values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """An array with one entry a node, as an array with one entry a unit."""
-        found: npt.NDArray[Any] = node_values[np.asarray(self.unit_nodes)]
-        return found
+        return node_values[np.asarray(self.unit_nodes, np.int32)]
 
     def slot(self, node: Node, unit: Unit) -> Slot:
         return self.signatures[node].slots[unit - self.base[node]]
@@ -371,7 +359,3 @@ def _figures_of(constant: Any) -> tuple[int, Any, Any]:
     values = np.abs(floats(constant))
     finite = values[np.isfinite(values)]
     return values.size, np.count_nonzero(finite), finite.max(initial=0.0)
-
-
-_get_inputs = attrgetter("inputs")
-_get_outputs = attrgetter("outputs")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
@@ -148,7 +149,8 @@ class Values:
         links = Adjacency(sources[inner], readers[inner], self.view.node_count)
         for way in ((links.fanin_start, links.fanin), (links.fanout_start, links.fanout)):
             left = held | _flooded(held, left, way)
-        return (cycle for cycle in strongly_connected(left, links) if held[cycle].any())
+        wanted = {*np.flatnonzero(held).tolist()}
+        return itertools.filterfalse(wanted.isdisjoint, strongly_connected(left, links))
 
 
 def _flooded(

@@ -104,10 +104,12 @@ def keep_needed(canvas: Canvas) -> None:
     """
     flow, values = canvas.flow, canvas.flow.values
     moving = flow.is_open & ~flow.computes
-    canvas.keep(_stored_maxima(flow), Rule.COMPARED)
+    ops, _ = canvas.view.numbered_ops
+    if not table.KEEPING.isdisjoint(ops):
+        canvas.keep(_stored_maxima(flow), Rule.COMPARED)
     for need in NEEDS:
         causes: dict[int, int] = {}
-        if need is not RESULTS and need.asked_by.isdisjoint(canvas.view.numbered_ops[0]):
+        if need is not RESULTS and need.asked_by.isdisjoint(ops):
             continue
         if need is RESULTS:
             follows = (moving & (values.count_inputs() == 1)) | values.nodes_of(table.FOLLOWING)

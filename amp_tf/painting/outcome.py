@@ -119,9 +119,7 @@ class Painting:
 
     def converted_nodes(self) -> list[Node]:
         """The nodes of which at least one type becomes 16 bit, in order."""
-        is_converted = np.zeros(self.view.node_count, np.bool_)
-        is_converted[self._marks.node_of[self.converted]] = True
-        return np.flatnonzero(is_converted).tolist()  # type: ignore[no-any-return]
+        return np.flatnonzero(np.bincount(self._marks.node_of[self.converted])).tolist()  # type: ignore[no-any-return]
 
     def count(self, rule: Rule) -> int:
         """How many nodes a rule left its mark on."""

@@ -115,9 +115,7 @@ class Figures:
 
 def converted_mask(painting: Painting) -> Any:
     """For each node, whether at least one of its types becomes 16 bit."""
-    mask = np.zeros(painting.view.node_count, np.bool_)
-    mask[painting.converted_nodes()] = True
-    return mask
+    return np.isin(np.arange(painting.view.node_count), painting.converted_nodes())
 
 
 def has_costs(basis: Basis) -> bool:

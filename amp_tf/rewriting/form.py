@@ -10,8 +10,6 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Unit
@@ -240,11 +238,8 @@ def plan_edits(painting: Painting) -> Edits:
 
 def plan_casts(view: GraphView, after: Indices) -> Iterator[tuple[NewNode, Sequence[Reader]]]:
     """The casts, each with all readers that need the other type."""
-    edges = view.edges
-    source_types, wanted_types = after[edges.src_unit], after[edges.dst_unit]
-    meeting = np.flatnonzero(source_types != wanted_types)
-    edges = edges.at(meeting)
-    columns = edges.src_node, edges.src_port, source_types[meeting], wanted_types[meeting]
+    edges = view.edges.at(after[view.edges.src_unit] != after[view.edges.dst_unit])
+    columns = edges.src_node, edges.src_port, after[edges.src_unit], after[edges.dst_unit]
     keys = zip(*(column.tolist() for column in columns), strict=True)
     readers: dict[tuple[int, ...], list[Reader]] = {}
     for key, reader in zip(keys, edges.rows("dst_node", "dst_position"), strict=True):
