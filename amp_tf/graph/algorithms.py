@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph.datatypes import Indices, Mask, Node
-from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.graph.view import Adjacency, GraphView, compress
 from amp_tf.graph.wire import mentioning
 
 SOURCE = 0
@@ -44,22 +44,23 @@ def flood(
     return reached
 
 
-def in_order(nodes: Mask, links: Adjacency) -> list[Node]:
-    """Some nodes, each after all that it reads; those on cycles, and behind these, are left out."""
-    missing = np.diff(links.fanin_start).tolist()
+def in_order(nodes: Mask, sources: Indices, readers: Indices) -> tuple[list[Node], array[int], array[int]]:
+    """Some nodes, each after all that it reads, but for those on cycles and behind them; and the rows of readers."""
+    starts, behind = compress(sources, readers, len(nodes))
+    missing = np.bincount(readers, minlength=len(nodes)).tolist()
     found = [node for node in np.flatnonzero(nodes).tolist() if not missing[node]]
     for node in found:
-        for reader in links.fanout[links.fanout_start[node] : links.fanout_start[node + 1]]:
+        for reader in behind[starts[node] : starts[node + 1]]:
             missing[reader] -= 1
             if not missing[reader]:
                 found.append(reader)
-    return found
+    return found, starts, behind
 
 
 def is_sorted(nodes: Mask, sources: Indices, readers: Indices) -> Mask:
     """Of some nodes, those that are on no cycle and behind none."""
     found = np.zeros(len(nodes), np.bool_)
-    found[in_order(nodes, Adjacency(sources, readers, len(nodes)))] = True
+    found[in_order(nodes, sources, readers)[0]] = True
     return found
 
 
@@ -68,9 +69,9 @@ def heaviest_ends(
 ) -> npt.NDArray[np.int64]:
     """For each node the weight of the heaviest path that ends there."""
     own = weights.tolist()
-    total, links = list(own), Adjacency(sources, readers, len(nodes))
-    for node in in_order(nodes, links):
-        for reader in links.fanout[links.fanout_start[node] : links.fanout_start[node + 1]]:
+    total, (found, starts, behind) = list(own), in_order(nodes, sources, readers)
+    for node in found:
+        for reader in behind[starts[node] : starts[node + 1]]:
             total[reader] = max(total[reader], own[reader] + total[node])
     return np.asarray(total, np.int64)
 

@@ -69,8 +69,8 @@ class Adjacency:
     def __init__(self, src: npt.ArrayLike, dst: npt.ArrayLike, unit_count: int) -> None:
         src_array = np.asarray(src, dtype=np.int32)
         dst_array = np.asarray(dst, dtype=np.int32)
-        self.fanin_start, self.fanin = _compress(dst_array, src_array, unit_count)
-        self.fanout_start, self.fanout = _compress(src_array, dst_array, unit_count)
+        self.fanin_start, self.fanin = compress(dst_array, src_array, unit_count)
+        self.fanout_start, self.fanout = compress(src_array, dst_array, unit_count)
 
     @classmethod
     def of_links(cls, links: npt.ArrayLike, count: int) -> Adjacency:
@@ -85,7 +85,8 @@ class Adjacency:
         return self.fanout[self.fanout_start[unit] : self.fanout_start[unit + 1]].tolist()
 
 
-def _compress(keys: Indices, values: Indices, count: int) -> tuple[array[int], array[int]]:
+def compress(keys: Indices, values: Indices, count: int) -> tuple[array[int], array[int]]:
+    """Values in rows by their keys, which are below a count: where each row starts, and all of them."""
     order = np.argsort(keys.astype(np.min_scalar_type(count)), kind="stable")  # quick for numbers of two bytes
     starts = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys, minlength=count), out=starts[1:])

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import flood, heaviest_ends, is_sorted, strongly_connected
 from amp_tf.graph.datatypes import Indices, Mask, Node
-from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.graph.view import Adjacency, GraphView, compress
 from amp_tf.oplists.table import MASKED, STORING
 
 _FARTHEST = 6  #: doublings: a value is followed through 64 nodes that move it
@@ -92,8 +92,8 @@ class Values:
 
     def along(self, seeds: Mask, edges: Mask) -> Mask:
         """What is reached from the seeds, reader by reader, by some of the edges (:attr:`sources`) alone."""
-        links = Adjacency(self.sources[edges], self.readers[edges], self.view.node_count)
-        return _flooded(seeds, np.ones(self.view.node_count, np.bool_), (links.fanout_start, links.fanout))
+        way = compress(self.sources[edges], self.readers[edges], self.view.node_count)
+        return _flooded(seeds, np.ones(self.view.node_count, np.bool_), way)
 
     def sources_at(self, node: Node) -> Sequence[Node]:
         """The nodes that a node reads, one for each value."""
