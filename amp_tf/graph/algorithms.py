@@ -72,7 +72,8 @@ def heaviest_ends(
     total, (found, starts, behind) = list(own), in_order(nodes, sources, readers)
     for node in found:
         for reader in behind[starts[node] : starts[node + 1]]:
-            total[reader] = max(total[reader], own[reader] + total[node])
+            if own[reader] + total[node] > total[reader]:
+                total[reader] = own[reader] + total[node]
     return np.asarray(total, np.int64)
 
 

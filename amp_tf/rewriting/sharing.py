@@ -65,8 +65,9 @@ def share_reads(form: Form) -> Form:
     """
     view, edges = form.view, form.view.edges
     computing, given = map(view.mask_with, (form.job.products | table.BIASES, table.VARIABLE_HANDLES | {ARG_OP}))
-    is_used = np.isin(edges.dst_node, edges.src_node[computing[edges.dst_node]])
-    reads = edges.at(is_used & view.mask_with(table.READ_OPS)[edges.dst_node] & given[edges.src_node])
+    is_used = np.zeros(view.node_count, np.bool_)
+    is_used[edges.src_node[computing[edges.dst_node]]] = True
+    reads = edges.at((is_used & view.mask_with(table.READ_OPS))[edges.dst_node] & given[edges.src_node])
     alike: dict[tuple[Node, int, str], list[Node]] = {}
     for source, port, node in reads.rows("src_node", "src_port", "dst_node"):
         alike.setdefault((source, port, view.devices[node]), []).append(node)
