@@ -66,7 +66,7 @@ def test_one_direction_must_be_given(capsys, options):
         (["sh", "-c", "echo trained nothing"], "there is no accuracy in float32 (the program gave no accuracy"),
         (["sh", "-c", "echo no data; exit 3"], "there is no accuracy in float32 (it ended with status 3: no data ("),
         (["no-such-program"], "tune: no-such-program: cannot be started (No such file or directory)"),
-        (["rm", "-r", "amp.lock.runs"], "/amp.lock.runs: cannot be written (No such file or directory). The runs so far"),
+        (["rm", "-r", "amp.lock.runs"], "amp.lock.runs: cannot be written (No such file or directory). The runs"),
     ],
 )
 def test_a_program_that_cannot_be_started_or_has_no_metric_is_an_error(capsys, program, why):

@@ -11,6 +11,7 @@ step is lost for that.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -19,7 +20,7 @@ from typing import Any
 
 from amp_tf import lock as lock_file
 from amp_tf.config import AmpConfig
-from amp_tf.errors import FileError
+from amp_tf.errors import ConfigError, FileError
 from amp_tf.graph.names import is_within, path_of, scope_of
 from amp_tf.hooks import notices, state
 from amp_tf.lock import Decision, Layer, Lock
@@ -123,11 +124,14 @@ def revert(fault: Fault, config: AmpConfig) -> None:
     path = config.lock_path
     assert path is not None
     with _lock:
-        before = config.read_lock()
-        known = {one.name for one in before.decisions}
-        added = tuple(one for one in fault.decisions if one.name not in known)
+        before = others = config.read_lock()
+        with contextlib.suppress(ConfigError):  # damaged: it is written anew
+            others = lock_file.read(path, may_be_missing=True, is_on_disk=True)  # another run may have added its own
+        known: dict[str, Decision] = {}
+        for one in (*before.decisions, *others.decisions, *fault.decisions):
+            known.setdefault(one.name, one)
         facts = resolve_target(config, state.hardware()).facts()
-        lock = Lock((*before.decisions, *added), {**facts, **before.made}, before.found)
+        lock = Lock(tuple(known.values()), {**facts, **before.made}, before.found)
         lock_file.held[path] = lock
         counts.reverts += 1
         counts.path, counts.unwritten = path, ""
