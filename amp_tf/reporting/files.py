@@ -165,7 +165,7 @@ def read(path: str | Path) -> list[dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise FileError(f"is not JSON ({error})", where=str(path), fix=fix) from None
     documents = found if isinstance(found, list) else [found]
-    for document in documents:
+    for document in documents or [None]:
         if not isinstance(document, dict) or document.get("schema") != KIND:
             raise FileError("holds no report of amp_tf", where=str(path), fix=fix)
         if document.get("schema_version") != SCHEMA_VERSION:
