@@ -20,7 +20,7 @@ import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -180,29 +180,47 @@ def holds_logs(folder: Path) -> bool:
     return any(True for _ in itertools.chain.from_iterable(map(folder.glob, _PLACES)))
 
 
-def write_scalars(document: Mapping[str, Any], folder: Path) -> None:
-    """Writes for TensorBoard the loss scale and skipped steps over steps, and how much was in 16 bit at the end.
+class ScalarFile:
+    """A new file for TensorBoard in a folder, which is made if it is missing. Raises an OSError where that fails."""
 
-    The folder, after which TensorBoard names the run, is new. Raises an OSError where it cannot be written.
-    """
+    def __init__(self, folder: str | Path) -> None:
+        import tensorflow as tf
+
+        name = f"{_EVENTS}{time.time():.0f}.{os.urandom(8).hex()}.amp_tf"
+        with _system_errors():
+            tf.io.gfile.makedirs(folder)
+            self._file = tf.io.TFRecordWriter(os.path.join(folder, name))
+        self._write(file_version="brain.Event:2")
+
+    def add(self, scalars: Iterable[tuple[int, str, float]]) -> None:
+        """Writes scalars, each with its step and name."""
+        for step, tag, value in scalars:
+            self._write(step=step, summary={"value": [{"tag": f"{PREFIX}{tag}", "simple_value": value}]})
+        with _system_errors():
+            self._file.flush()
+
+    def _write(self, **fields: Any) -> None:
+        from tensorflow.core.util.event_pb2 import Event
+
+        with _system_errors():
+            self._file.write(Event(wall_time=time.time(), **fields).SerializeToString())
+
+
+@contextlib.contextmanager
+def _system_errors() -> Iterator[None]:
+    """Turns TensorFlow's errors inside the block into OSErrors."""
     import tensorflow as tf
-    from tensorflow.core.framework.summary_pb2 import Summary
-    from tensorflow.core.util.event_pb2 import Event
 
-    folder.mkdir(parents=True)  # a new one, so that no link is in it
-    now = time.time()
     try:
-        with tf.io.TFRecordWriter(str(folder / f"{_EVENTS}{now:.0f}.amp_tf")) as file:
-            file.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
-            for step, tag, value in scalars(document):
-                summary = Summary(value=[Summary.Value(tag=f"{PREFIX}{tag}", simple_value=value)])
-                file.write(Event(wall_time=now, step=step, summary=summary).SerializeToString())
+        yield
     except tf.errors.OpError as error:
         raise OSError(error.message) from error
 
 
 def scalars(document: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
-    """Step, name and value of each scalar; with several loss scales the names end in the model's."""
+    """Step, name and value of each scalar of a report: the loss scale and skipped steps over steps, and how much was in
+    16 bit at the end. With several loss scales the names end in the model's.
+    """
     curves = document["loss_scales"]
     for curve in curves:
         of_model = "" if len(curves) == 1 else f"/{curve['label']}"

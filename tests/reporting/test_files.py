@@ -134,11 +134,12 @@ def test_loss_scales_of_several_models_have_names(labels, tags):
 def test_a_folder_that_cannot_be_written_is_an_error_of_the_system(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        files.write_scalars({"loss_scales": [], "totals": {}, "figures": None}, tmp_path / "file")
+        files.ScalarFile(tmp_path / "file")
 
 
 def test_the_file_is_tensorboards(tmp_path):
-    files.write_scalars({"loss_scales": [], "totals": {"nodes": 4, "converted": 1}, "figures": None}, tmp_path / "run")
+    document = {"loss_scales": [], "totals": {"nodes": 4, "converted": 1}, "figures": None}
+    files.ScalarFile(tmp_path / "run").add(files.scalars(document))
     (path,) = (tmp_path / "run").iterdir()
     assert files.holds_logs(tmp_path)
     first, second = tf.compat.v1.train.summary_iterator(str(path))
