@@ -78,7 +78,7 @@ class LossScaleMonitor:
         self._min_seconds = min_seconds
         self._clock = clock
         self._log_dir = check_path(log_dir, where="LossScaleMonitor.log_dir")  # none once it cannot be written
-        self._writer: files.ScalarFile | None = None  # made with the first scalar
+        self._writer = files.ScalarFile(self._log_dir or "")
         self._written = -1  # the last step of which there are scalars
         self._batches = 0
         self._shown: Status | None = None  # what the last log line was about
@@ -158,8 +158,6 @@ class LossScaleMonitor:
         if (share := totals.products.share) is not None:  # the sizes of products are known
             scalars["products_in_16_bit"] = share
         try:
-            if self._writer is None:
-                self._writer = files.ScalarFile(self._log_dir)
             self._writer.add((step, name, value) for name, value in scalars.items())
         except OSError as error:
             what = f"{self._log_dir} is not written ({error})"

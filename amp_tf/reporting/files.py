@@ -181,46 +181,33 @@ def holds_logs(folder: Path) -> bool:
 
 
 class ScalarFile:
-    """A new file for TensorBoard in a folder, which is made if it is missing. Raises an OSError where that fails."""
+    """A file for TensorBoard in a folder; both are made by the first call of :meth:`add`."""
 
     def __init__(self, folder: str | Path) -> None:
-        import tensorflow as tf
-
-        name = f"{_EVENTS}{time.time():.0f}.{os.urandom(8).hex()}.amp_tf"
-        with _system_errors():
-            tf.io.gfile.makedirs(folder)
-            self._file = tf.io.TFRecordWriter(os.path.join(folder, name))
-        self._write(file_version="brain.Event:2")
+        self._folder = folder
+        self._file: Any = None
 
     def add(self, scalars: Iterable[tuple[int, str, float]]) -> None:
-        """Writes scalars, each with its step and name."""
-        for step, tag, value in scalars:
-            self._write(step=step, summary={"value": [{"tag": f"{PREFIX}{tag}", "simple_value": value}]})
-        with _system_errors():
-            self._file.flush()
-
-    def _write(self, **fields: Any) -> None:
+        """Writes scalars, each with its step and name. Raises an OSError where they cannot be written."""
+        import tensorflow as tf
         from tensorflow.core.util.event_pb2 import Event
 
-        with _system_errors():
-            self._file.write(Event(wall_time=time.time(), **fields).SerializeToString())
-
-
-@contextlib.contextmanager
-def _system_errors() -> Iterator[None]:
-    """Turns TensorFlow's errors inside the block into OSErrors."""
-    import tensorflow as tf
-
-    try:
-        yield
-    except tf.errors.OpError as error:
-        raise OSError(error.message) from error
+        try:
+            if self._file is None:
+                tf.io.gfile.makedirs(self._folder)
+                name = f"{_EVENTS}{time.time():.0f}.{os.urandom(8).hex()}.amp_tf"
+                self._file = tf.io.TFRecordWriter(os.path.join(self._folder, name))
+                self._file.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+            for step, tag, value in scalars:
+                summary = {"value": [{"tag": f"{PREFIX}{tag}", "simple_value": value}]}
+                self._file.write(Event(wall_time=time.time(), step=step, summary=summary).SerializeToString())
+            self._file.flush()
+        except tf.errors.OpError as error:
+            raise OSError(error.message) from error
 
 
 def scalars(document: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
-    """Step, name and value of each scalar of a report: the loss scale and skipped steps over steps, and how much was in
-    16 bit at the end. With several loss scales the names end in the model's.
-    """
+    """Step, name and value of each scalar of a report; with several loss scales the names end in the model's."""
     curves = document["loss_scales"]
     for curve in curves:
         of_model = "" if len(curves) == 1 else f"/{curve['label']}"

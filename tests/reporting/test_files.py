@@ -131,12 +131,6 @@ def test_loss_scales_of_several_models_have_names(labels, tags):
     assert (20, "nodes_in_16_bit", 0.25) in found
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_of_the_system(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
-        files.ScalarFile(tmp_path / "file")
-
-
 def test_the_file_is_tensorboards(tmp_path):
     document = {"loss_scales": [], "totals": {"nodes": 4, "converted": 1}, "figures": None}
     files.ScalarFile(tmp_path / "run").add(files.scalars(document))

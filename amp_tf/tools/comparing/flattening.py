@@ -20,7 +20,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -144,13 +143,6 @@ def flatten(
             what = f"the step captures {inner.op.name!r} ({outer.dtype.name}), which is neither a variable nor a tensor"
             fix = "Pass a function without lookup tables and iterators: look up before, and feed what they give"
             raise GraphError(what, where="compare(model_or_function)", fix=fix)
-    # Of several with one name, such as "b", in the order in which the step uses them.
-    counts, numbers = Counter(variable.name for variable in variables.values()), Counter[str]()
-    for node, variable in variables.items():
-        numbers[variable.name] += 1
-        if counts[name := variable.name] > 1:
-            shape = list(variable.value.shape)
-            variables[node] = dataclasses.replace(variable, name=f"{name} ({numbers[name]} of {counts[name]}, {shape})")
     effects = tuple(operation.name for operation in function.graph.control_outputs)
     ends = [tensor.name for tensor in (*function.inputs, *function.outputs)]
     graph = function.graph.as_graph_def()
@@ -271,7 +263,6 @@ def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
 
 
 def _make(node: Any, op: str, data_type: int, number: int) -> None:
-    """Turns a node into an argument or a result."""
     node.op = op
     node.attr.clear()
     node.attr["T"].type = data_type

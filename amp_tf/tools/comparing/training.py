@@ -51,10 +51,8 @@ from amp_tf.tools.comparing.steps import SessionRuns
 from amp_tf.tools.train_functions import Call, Repeated, as_function, as_step, generated, iterate, kept, steps_a_call
 
 _ONE_REPLICA = "the first replica's part of each batch was run, on one device"
-_UNSCALED = (
-    "{} does not scale its loss, so in float16 small gradients are lost: it needs amp_tf.LossScaleOptimizer and its "
-    "scale_loss, or amp_tf.LossScaler"
-)
+_UNSCALED = "{} does not scale its loss, so small gradients are lost: use amp_tf.LossScaleOptimizer or LossScaler"
+_SCALERS = {"keras": ("optimizers", "scale_loss"), "tf_keras": ("mixed_precision", "get_scaled_loss")}
 _CLAIM, _ORDER, _ANSWER = "claim", "order.json", "answer.json"
 
 
@@ -174,11 +172,9 @@ def install(training: Training, library: str) -> None:
             function = model.train_function
             return _Watched(function, model, training, owner) if training.is_awaited else function
 
-        home = sys.modules[library]
-        is_keras3 = library == "keras"
-        scaler = home.optimizers.LossScaleOptimizer if is_keras3 else home.mixed_precision.LossScaleOptimizer
-        scale = (scaler, "scale_loss" if is_keras3 else "get_scaled_loss", calling(_scale, training))
-        patches = [train_functions.patch(library, watch), scale]
+        home, scale = _SCALERS[library]
+        scaler = getattr(sys.modules[library], home).LossScaleOptimizer
+        patches = [train_functions.patch(library, watch), (scaler, scale, calling(_scale, training))]
     for patch in patches:
         training.patches.put(*patch)
 
@@ -232,7 +228,6 @@ class _Watched:
 
 
 def _given(training: Training, args: Any, kwargs: Any) -> Call:
-    """The arguments of a call as it may still be made."""
     if not training.others:
         return args, kwargs
     given = {key: training.others.get(id(value), value) for key, value in kwargs.items()}
@@ -391,7 +386,6 @@ def _close_session(training: Training, original: Any, session: Any) -> None:
 def _runs_of(
     training: Training, session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: Sequence[Any]
 ) -> SessionRuns | None:
-    """The runs like this one; ``None`` where these do not train."""
     kinds = training.kinds.setdefault(session, {})
     key = tuple(frozenset(each.name for each in wanted) for wanted in (targets, fetches, fed))
     if key not in kinds:

@@ -127,9 +127,7 @@ def revert(fault: Fault, config: AmpConfig) -> None:
         before = others = config.read_lock()
         with contextlib.suppress(ConfigError):  # damaged: it is written anew
             others = lock_file.read(path, may_be_missing=True, is_on_disk=True)  # another run may have added its own
-        known: dict[str, Decision] = {}
-        for one in (*before.decisions, *others.decisions, *fault.decisions):
-            known.setdefault(one.name, one)
+        known = {one.name: one for one in (*fault.decisions, *others.decisions, *before.decisions)}
         facts = resolve_target(config, state.hardware()).facts()
         lock = Lock(tuple(known.values()), {**facts, **before.made}, before.found)
         lock_file.held[path] = lock
@@ -176,13 +174,6 @@ def tell_lost(number: int) -> None:
     what += f": {plural(counts.reverts, 'revert')} did not help"
     fix = "Not a model for this 16-bit type: try AMP_TF_PRECISION=bfloat16, or amp-tf compare for what it needs"
     notices.warn_once("watchdog.limit", what, where=WHERE, fix=fix)
-
-
-def tell_failure(error: Exception) -> None:
-    """Counts a step that was skipped because the watchdog itself failed there; prints the first."""
-    counts.lost += 1
-    fix = "Training goes on without that step; please report this"
-    notices.warn_of_error("watchdog.failed", "it failed at a step that was skipped", error, where=WHERE, fix=fix)
 
 
 def describe() -> str:
