@@ -139,9 +139,8 @@ class Training:
             return
         self.is_scaled = False
         found = self.request.compare(subject, batches, state.hardware(), notes)
-        # Of a compiled model and a TF1 session amp_tf itself scales the loss.
         is_in_float16 = getattr(found, "precision", Precision.FLOAT16) is Precision.FLOAT16
-        if is_in_float16 and isinstance(subject, FunctionType) and not self.is_scaled:
+        if is_in_float16 and isinstance(subject, FunctionType) and not self.is_scaled:  # of others amp_tf scales it
             found = dataclasses.replace(found, notes=(*found.notes, _UNSCALED.format(found.name)))
         self.request.answer({"comparison": found.to_dict(), "text": found.for_command()})
         raise SystemExit(0 if found.is_healthy else 1)
@@ -174,7 +173,8 @@ def install(training: Training, library: str) -> None:
 
         home, scale = _SCALERS[library]
         scaler = getattr(sys.modules[library], home).LossScaleOptimizer
-        patches = [train_functions.patch(library, watch), (scaler, scale, calling(_scale, training))]
+        scalers = scaler, *scaler.__subclasses__()  # tf_keras has one for each kind of optimizer
+        patches = [train_functions.patch(library, watch), *((one, scale, calling(_scale, training)) for one in scalers)]
     for patch in patches:
         training.patches.put(*patch)
 
