@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,11 +18,8 @@ from amp_tf.config import USE_COMPARE
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.ledger import DEFAULT_MAX_SKIPS, Status
-from amp_tf.reporting import reports
-from amp_tf.reporting.files import PREFIX
+from amp_tf.reporting import files, reports
 from amp_tf.values import check_choice, check_count, check_path, invalid
-
-_FRAME = re.compile(r"\{\{.*?\}\}| \[Op:.*")  # what TensorFlow puts around the message of an op
 
 
 class LossScaleMonitor:
@@ -82,7 +78,7 @@ class LossScaleMonitor:
         self._min_seconds = min_seconds
         self._clock = clock
         self._log_dir = check_path(log_dir, where="LossScaleMonitor.log_dir")  # none once it cannot be written
-        self._writer: Any = None  # made with the first scalar
+        self._writer = files.ScalarFile(self._log_dir or "")
         self._written = -1  # the last step of which there are scalars
         self._batches = 0
         self._shown: Status | None = None  # what the last log line was about
@@ -150,13 +146,7 @@ class LossScaleMonitor:
         return now
 
     def _write(self, now: Status | None) -> None:
-        """Writes TensorBoard's scalars, once for each step; what cannot be written is warned about once.
-
-        By ``tf.summary.write``: ``tf.summary.scalar`` is TensorBoard's, which need not be installed here.
-        """
-        import tensorflow as tf
-        from tensorflow.core.framework.summary_pb2 import SummaryMetadata
-
+        """Writes TensorBoard's scalars, once for each step; what cannot be written is warned about once."""
         step = self._batches or (now.steps if now else 0)
         if not self._log_dir or step == self._written:
             return
@@ -167,17 +157,10 @@ class LossScaleMonitor:
             scalars |= {"loss_scale": now.scale, "skipped_steps": float(now.skipped)}
         if (share := totals.products.share) is not None:  # the sizes of products are known
             scalars["products_in_16_bit"] = share
-        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
         try:
-            if self._writer is None:
-                self._writer = tf.summary.create_file_writer(self._log_dir)
-            with self._writer.as_default(), tf.summary.record_if(True):
-                for name, value in scalars.items():
-                    tf.summary.write(f"{PREFIX}{name}", tf.constant(value), step, metadata)
-            self._writer.flush()
-        except tf.errors.OpError as error:
-            why = _FRAME.sub("", error.message).strip().rstrip(".")
-            what = f"{self._log_dir} is not written ({why})"
+            self._writer.add((step, name, value) for name, value in scalars.items())
+        except OSError as error:
+            what = f"{self._log_dir} is not written ({error})"
             logging.warning("amp_tf: LossScaleMonitor.log_dir: %s. Training goes on.", what)
             self._log_dir = None
 

@@ -21,7 +21,7 @@ SCHEMA = "amp_tf.lock"
 SCHEMA_VERSION = 1
 LAYER, NODE = "layer", "node"
 _MOST_BYTES = 64 << 20
-_MAKE = "Write it with amp-tf tune --lock FILE -- python train.py, or name none"
+_MAKE = "Write it with amp-tf tune --lock FILE -- python train.py, name none, or delete it"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,15 +126,15 @@ NO_LOCK = Lock()
 held: dict[str, Lock] = {}  #: by path, locks that are in memory: the watchdog's, whose files may be damaged or missing
 
 
-def read(path: str | None, *, may_be_missing: bool = False) -> Lock:
+def read(path: str | None, *, may_be_missing: bool = False, is_on_disk: bool = False) -> Lock:
     """Reads a lock file, which is read once as long as it does not change; without a path there are no decisions.
 
-    Nor are there in a file that does not exist, where it may be missing. Raises a ConfigError where it cannot be read,
-    is a link to nothing, or is not a lock file.
+    Nor are there in a file that does not exist, where it may be missing. One that is held in memory is read only with
+    ``is_on_disk``. Raises a ConfigError where it cannot be read, is a link to nothing, or is not a lock file.
     """
     if path is None:
         return NO_LOCK
-    if path in held:
+    if path in held and not is_on_disk:
         return held[path]
     try:
         facts = os.stat(path)

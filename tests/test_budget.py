@@ -10,18 +10,18 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
-    "cli/": (1479, 9, 3),
+    "cli/": (1481, 9, 3),
     "cpu/": (531, 3, 1),
     "graph/": (2628, 13, 2),
-    "hooks/": (3421, 19, 3),
+    "hooks/": (3422, 19, 3),
     "loss_scaling/": (2342, 11, 1),
     "offline/": (998, 5, 1),
     "oplists/": (1553, 8, 1),
     "painting/": (2953, 14, 1),
-    "reporting/": (1527, 7, 1),
+    "reporting/": (1532, 7, 1),
     "rewriting/": (2155, 9, 1),
-    "tools/": (5598, 24, 2),
-    "*.py": (1309, 8, 4),
+    "tools/": (5607, 24, 2),
+    "*.py": (1292, 8, 4),
     "all": (26494, 130, 21),
     "tests/": (35896, 253, 99),
 }

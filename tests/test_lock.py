@@ -69,7 +69,7 @@ def test_what_is_no_lock_file_is_an_error(tmp_path, content, what):
         amp_tf.AmpConfig(lock=str(path))
     assert str(error.value).startswith(f"{path}: ")
     assert what in str(error.value)
-    assert str(error.value).endswith("Write it with amp-tf tune --lock FILE -- python train.py, or name none.")
+    assert str(error.value).endswith("amp-tf tune --lock FILE -- python train.py, name none, or delete it.")
 
 
 @pytest.mark.parametrize("may_be_missing", [False, True])

@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     config = check_settings(read_config(args), args.steps, args.nodes)
     request = CompareRequest(Path(), config, args.steps, args.nodes, args.float32_only)
+    for path in {args.html, args.json} - {None, STDOUT}:
+        files.check_writable(path)  # before minutes of work
     if args.inputs is None:
         if os.path.isdir(args.subject[0]) or is_keras_file(args.subject[0]):
             fix = "Name it with --inputs, or write -- in front of a script's command"

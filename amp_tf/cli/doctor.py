@@ -328,6 +328,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
     path = Path(args.output) if args.output else kept
     with files.writing(path):  # before anything is measured
         path.parent.mkdir(parents=True, exist_ok=True)
+    files.check_writable(path)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 

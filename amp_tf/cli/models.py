@@ -36,7 +36,8 @@ _GRAPHS = (".pb", ".pbtxt")
 
 def run_rewrite(args: argparse.Namespace) -> int:
     """Converts and prints what was done, op by op."""
-    config, hardware = _config(args)
+    config = read_config(args)
+    hardware = hardware_for(config)
     if not args.dry_run:
         if args.result is None:
             raise AmpError("there is no OUT", fix="Name a file or folder to write, or add --dry-run")
@@ -92,11 +93,6 @@ def run_rewrite(args: argparse.Namespace) -> int:
     if report.lock_changes:
         print(f"Lock file: {report.lock_changes}", file=sys.stderr)
     return 0
-
-
-def _config(args: argparse.Namespace) -> tuple[AmpConfig, Hardware]:
-    config = read_config(args)
-    return config, hardware_for(config)
 
 
 def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:
@@ -164,7 +160,8 @@ def run_explain(args: argparse.Namespace) -> int:
     """Prints the explanation."""
     if args.all == (args.node is not None):
         raise AmpError("name one NODE, or add --all for all of them", where="explain", fix="amp-tf explain --help")
-    config, hardware = _config(args)
+    config = read_config(args)
+    hardware = hardware_for(config)
     graphs = reading.read_graphs(args.graph)
     if args.all:
         return _print_all(graphs, args, config, hardware)
@@ -265,7 +262,8 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
             raise FileError(what, where=source, fix=fix)
     elif not is_model and not source.endswith(_GRAPHS):
         return files.read(source)
-    config, hardware = _config(args)
+    config = read_config(args)
+    hardware = hardware_for(config)
     config = dataclasses.replace(config, report_path=args.html or args.json or "-")
     if is_model:
         reports = [rewrite_saved_model(source, config, hardware=hardware)[1]]

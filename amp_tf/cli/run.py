@@ -22,7 +22,6 @@ from amp_tf.config import ENABLE_VAR, Switches
 from amp_tf.errors import ConfigError
 
 _BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # the exit statuses of a shell
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,12 +37,11 @@ def run(args: argparse.Namespace) -> int:
         print(end="", flush=True)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE, and the command would inherit that
         os.execvpe(command[0], command, environ)
-    except FileNotFoundError:
-        print(f"amp-tf run: command not found: {command[0]}. Check its name and PATH.", file=sys.stderr)
-        return _NOT_FOUND
     except OSError as error:
-        print(f"amp-tf run: {command[0]} cannot be executed: {error.strerror}.", file=sys.stderr)
-        return _NOT_EXECUTABLE
+        print(
+            f"amp-tf run: {command[0]} cannot be started: {error.strerror}. Check its name and PATH.", file=sys.stderr
+        )
+        return 127 if isinstance(error, FileNotFoundError) else 126  # the exit statuses of a shell
 
 
 def switched_on(environ: Mapping[str, str]) -> dict[str, str]:

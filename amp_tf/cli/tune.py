@@ -30,6 +30,7 @@ from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
 
 NOT_FOUND = 1
+_KEPT = "The runs so far are kept there; the same command goes on"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,10 +68,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         tuned = tuning.for_accuracy()
     except OSError as error:
-        raise AmpError(f"cannot be started ({error.strerror or error})", where=args.command[0]) from None
+        why = error.strerror or error
+        if error.filename == args.command[0]:
+            raise AmpError(f"cannot be started ({why})", where=args.command[0]) from None
+        raise AmpError(f"cannot be written ({why})", where=str(journal.folder), fix=_KEPT) from None
     except KeyboardInterrupt:
-        kept = f"the runs so far are kept in {journal.folder}"
-        print(f"amp-tf tune: {kept}; the same command goes on", file=sys.stderr)
+        print(f"amp-tf tune: {journal.folder}: {_KEPT}", file=sys.stderr)
         raise
     print(tuned)
     if tuned.lock is None:

@@ -70,7 +70,8 @@ def write(most_seconds: float = float("inf")) -> None:
             Path(folder).mkdir(parents=True, exist_ok=True)
             files.put(Path(folder) / f"{name}.json", json.dumps(document))
             if files.holds_logs(Path(folder)):
-                files.write_scalars(document, Path(folder) / name)
+                (Path(folder) / name).mkdir()  # a new one, so that no link is in it; TensorBoard's name of the run
+                files.ScalarFile(Path(folder) / name).add(files.scalars(document))
         except OSError as error:
             _warn(folder, error)
         except Exception as error:  # must not disturb the end of the user's program

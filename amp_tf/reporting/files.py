@@ -20,7 +20,7 @@ import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,7 @@ def read(path: str | Path) -> list[dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise FileError(f"is not JSON ({error})", where=str(path), fix=fix) from None
     documents = found if isinstance(found, list) else [found]
-    for document in documents:
+    for document in documents or [None]:
         if not isinstance(document, dict) or document.get("schema") != KIND:
             raise FileError("holds no report of amp_tf", where=str(path), fix=fix)
         if document.get("schema_version") != SCHEMA_VERSION:
@@ -180,29 +180,34 @@ def holds_logs(folder: Path) -> bool:
     return any(True for _ in itertools.chain.from_iterable(map(folder.glob, _PLACES)))
 
 
-def write_scalars(document: Mapping[str, Any], folder: Path) -> None:
-    """Writes for TensorBoard the loss scale and skipped steps over steps, and how much was in 16 bit at the end.
+class ScalarFile:
+    """A file for TensorBoard in a folder; both are made by the first call of :meth:`add`."""
 
-    The folder, after which TensorBoard names the run, is new. Raises an OSError where it cannot be written.
-    """
-    import tensorflow as tf
-    from tensorflow.core.framework.summary_pb2 import Summary
-    from tensorflow.core.util.event_pb2 import Event
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = folder
+        self._file: Any = None
 
-    folder.mkdir(parents=True)  # a new one, so that no link is in it
-    now = time.time()
-    try:
-        with tf.io.TFRecordWriter(str(folder / f"{_EVENTS}{now:.0f}.amp_tf")) as file:
-            file.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
-            for step, tag, value in scalars(document):
-                summary = Summary(value=[Summary.Value(tag=f"{PREFIX}{tag}", simple_value=value)])
-                file.write(Event(wall_time=now, step=step, summary=summary).SerializeToString())
-    except tf.errors.OpError as error:
-        raise OSError(error.message) from error
+    def add(self, scalars: Iterable[tuple[int, str, float]]) -> None:
+        """Writes scalars, each with its step and name. Raises an OSError where they cannot be written."""
+        import tensorflow as tf
+        from tensorflow.core.util.event_pb2 import Event
+
+        try:
+            if self._file is None:
+                tf.io.gfile.makedirs(self._folder)
+                name = f"{_EVENTS}{time.time():.0f}.{os.urandom(8).hex()}.amp_tf"
+                self._file = tf.io.TFRecordWriter(os.path.join(self._folder, name))
+                self._file.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+            for step, tag, value in scalars:
+                summary = {"value": [{"tag": f"{PREFIX}{tag}", "simple_value": value}]}
+                self._file.write(Event(wall_time=time.time(), step=step, summary=summary).SerializeToString())
+            self._file.flush()
+        except tf.errors.OpError as error:
+            raise OSError(error.message) from error
 
 
 def scalars(document: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
-    """Step, name and value of each scalar; with several loss scales the names end in the model's."""
+    """Step, name and value of each scalar of a report; with several loss scales the names end in the model's."""
     curves = document["loss_scales"]
     for curve in curves:
         of_model = "" if len(curves) == 1 else f"/{curve['label']}"

@@ -86,7 +86,7 @@ def test_as_a_page(model, tmp_path, capsys):
         (["--batch-size", "0"], "--batch-size: 0 is not a number of rows"),
         (["--nodes", "("], "nodes"),
         (["--precision", "float16", "--target", "cpu", "--infer-remove", "Relux"], "Relux"),
-        (["--html", "nowhere/page.html", *ARGUMENTS], "nowhere/page.html"),
+        (["--html", "nowhere/page.html", *ARGUMENTS], "nowhere/page.html: cannot be written"),
         (["--inputs", "none.npz"], "cannot be read (No such file or directory)"),
         *((["--inputs", f"{name}.npz"], f"{name}.npz: cannot be read (") for name in ("empty", "cut", "text")),
         (["--inputs", "z.npz"], "expected the arrays x, got z. Write it with numpy.savez('inputs.npz', x=…)."),
@@ -104,4 +104,6 @@ def test_misuse_has_another_status_than_a_model_that_goes_wrong(model, tmp_path,
     np.savez("wide.npz", x=np.ones((2, 5), np.float32))
     inputs = ["--inputs", _inputs(tmp_path, 1e5)] if "".join(options[:1]).startswith("--") else []
     assert main(["compare", model, *inputs, *options]) == 2
-    assert why in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert why in err
+    assert not out  # nothing was compared first

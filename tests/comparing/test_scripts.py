@@ -167,10 +167,6 @@ def test_a_program_goes_on_where_the_command_has_ended(tmp_path):
     assert not training.is_awaited
 
 
-def test_the_answer_says_why_there_is_none(tmp_path):
-    assert _fail(tmp_path).request.read_answer() == {"error": "ValueError: no data"}
-
-
 def test_what_another_process_found_stays(tmp_path):
     request = CompareRequest(tmp_path, AmpConfig(), 8)
     request.answer({"comparison": {}, "text": "healthy"})
@@ -344,6 +340,30 @@ def test_a_healthy_program_ends_where_its_training_begins_with_status_0_and_the_
     assert re.search(".*".join(map(re.escape, said)), ended.out, re.DOTALL), ended.out
     assert unsaid not in ended.out
     assert "amp-tf compare" not in ended.err
+
+
+SCALERS = dict.fromkeys(("amp_tf", "keras.optimizers"), ("keras", "scale_loss"))
+SCALERS |= {"tf_keras.mixed_precision": ("tf_keras", "get_scaled_loss")}
+SCALING = """
+import amp_tf, keras, tensorflow as tf, tf_keras
+v = tf.Variable(tf.eye(8))
+optimizer = {}({}.optimizers.SGD(0.1))
+optimizer.build([v])
+@tf.function
+def train_step(x):
+    with tf.GradientTape() as tape:
+        loss = optimizer.{}(tf.reduce_mean(tf.square(tf.matmul(x, v))))
+    optimizer.apply_gradients([(tape.gradient(loss, v), v)])
+train_step(tf.ones((4, 8)))
+"""
+
+
+@pytest.mark.parametrize("wrapper", ["", *(f"{home}.LossScaleOptimizer" for home in SCALERS)])
+def test_a_loop_in_float16_that_does_not_scale_its_loss_is_told(compare, wrapper, tmp_path):
+    text = SCALING.format(wrapper, *SCALERS.get(wrapper.rpartition(".")[0], SCALERS["amp_tf"]))
+    ended = compare(_script(tmp_path, text), "--precision", "float16", "--target", "cpu")
+    assert ended.out.startswith("train_step: "), ended.err
+    assert ("Note: train_step does not scale its loss" in ended.out) == (not wrapper)
 
 
 LOSS = "lambda y, p: tf.reduce_mean(tf.square(y - p)) + table.lookup(tf.constant(1))"

@@ -160,6 +160,7 @@ def test_facts_of_a_process_are_told(report):
     [
         ("{", "is not JSON"),
         ("{}", "holds no report of amp_tf"),
+        ("[]", "holds no report of amp_tf"),
         ('{"schema": "amp_tf.report", "schema_version": 2}', "is of version 2, and this amp_tf reads 1"),
     ],
 )

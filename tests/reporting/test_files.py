@@ -9,7 +9,6 @@ from pathlib import Path
 
 import h5py
 import pytest
-import tensorflow as tf
 
 from amp_tf.errors import FileError, GraphError
 from amp_tf.reporting import files
@@ -129,21 +128,6 @@ def test_loss_scales_of_several_models_have_names(labels, tags):
     assert {tag for _, tag, _ in found} == tags | {"nodes_in_16_bit", "products_in_16_bit"}
     assert (10, next(iter(sorted(tags))), 2.0**14) in found
     assert (20, "nodes_in_16_bit", 0.25) in found
-
-
-def test_a_folder_that_cannot_be_written_is_an_error_of_the_system(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
-        files.write_scalars({"loss_scales": [], "totals": {}, "figures": None}, tmp_path / "file")
-
-
-def test_the_file_is_tensorboards(tmp_path):
-    files.write_scalars({"loss_scales": [], "totals": {"nodes": 4, "converted": 1}, "figures": None}, tmp_path / "run")
-    (path,) = (tmp_path / "run").iterdir()
-    assert files.holds_logs(tmp_path)
-    first, second = tf.compat.v1.train.summary_iterator(str(path))
-    assert first.file_version == "brain.Event:2"
-    assert (second.summary.value[0].tag, second.summary.value[0].simple_value) == ("amp_tf/nodes_in_16_bit", 0.25)
 
 
 @pytest.mark.parametrize("name", ["report.txt", "report", "report.pdf"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from pathlib import Path
@@ -71,11 +72,11 @@ def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path):
     assert program.runs == whole.runs
 
 
-def test_a_line_that_was_cut_off_is_a_run_that_was_not_made(tmp_path):
+def test_a_line_that_was_cut_off_or_damaged_is_a_run_that_was_not_made(tmp_path):
     program = Weak(PATHS, ("m/e/dense/MatMul",))
     first = tuning(program, tmp_path).for_accuracy()
     runs = tmp_path / "runs" / "runs.jsonl"
-    runs.write_text(runs.read_text().rstrip()[:-5])
+    runs.write_bytes(b"null\n\xff\n" + runs.read_bytes().rstrip()[:-5])
     again = tuning(program, tmp_path).for_accuracy()
     assert again.lock == first.lock
     assert program.runs == first.runs + 1
@@ -95,12 +96,15 @@ def test_a_run_that_failed_in_the_search_is_not_kept_and_its_last_words_neither(
     program.run = lambda way, lock: (
         original(way, lock) if way is not Way.LOCKED or lock.decisions else Outcome(failure="the password is 1234")
     )
-    with pytest.raises(ConfigError, match="there is nothing to tune"):
+    with pytest.raises(AmpError, match=r"left no report \(the password is 1234\)"):
         tuning(program, tmp_path).for_accuracy()
     assert "1234" not in (tmp_path / "runs" / "runs.jsonl").read_text()
+    program.run = lambda way, lock: dataclasses.replace(original(way, lock), report=None)  # as on a full disk
+    with pytest.raises(AmpError, match="left no report"):
+        tuning(program, tmp_path).for_accuracy()
     program.run = original
     found = tuning(program, tmp_path).for_accuracy()
-    assert found.runs == program.runs
+    assert found.runs == program.runs - 1  # the one without a report
     assert found.lock is not None
 
 

@@ -101,11 +101,6 @@ class Comparison:
         return max(known, key=lambda node: node.local or 0.0, default=None)
 
     @property
-    def worst_output(self) -> Output:
-        """The output that exceeds its limit most."""
-        return max(self.outputs, key=lambda output: (not output.is_good, output.ratio, output.error))
-
-    @property
     def line(self) -> str:
         """The environment variable to set; empty where there is nothing to set, or where nothing fixes all outputs."""
         return keep_line(self.patterns)

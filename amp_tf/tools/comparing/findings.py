@@ -97,10 +97,6 @@ class _Part:
     measured: NodeMeasurement | None = None
     after: Sequence[Output] = ()
 
-    @property
-    def name(self) -> str:
-        return self.patterns[0] if self.measured is None else self.measured.name
-
 
 class Search:
     """A search for what goes wrong, by runs of a step with more nodes in float32; ``trials`` is how many were made.
@@ -184,11 +180,14 @@ class Search:
         for _ in range(_LOOKS):
             if self._holds(_patterns_of(parts)):
                 return parts
-            nodes = self._suspects(self._measure_nodes(_patterns_of(parts)))
+            _, furthest, scale = self._run(_patterns_of(parts), self._watched)
+            rewritten = self._work.rewritten(self._config_with(_patterns_of(parts))).graph
+            nodes = self._suspects(self._work.measure_nodes(rewritten, furthest[0], scale, None))
             if not nodes:
                 break
             parts += tuple(_Part(self._narrow(measured), measured) for measured in nodes)
-        everything = tuple(_Part((layer,)) for layer in dict.fromkeys(map(_scope_pattern, self._converted())))
+        names = (node.name for node in self._work.rewritten(self._config).report.nodes if node.precision.is_f16)
+        everything = tuple(_Part((layer,)) for layer in dict.fromkeys(map(_scope_pattern, names)))
         return next((some for some in (parts, everything) if self._holds(_patterns_of(some))), ())
 
     def _reduced(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
@@ -200,8 +199,9 @@ class Search:
                 needed = fewer
                 break
         left, found = set(needed), []
-        for name in dict.fromkeys(part.name for part in parts):
-            same = [part for part in parts if part.name == name]
+        names = [part.measured.name if part.measured else part.patterns[0] for part in parts]
+        for name in dict.fromkeys(names):
+            same = [part for part, own_name in zip(parts, names, strict=True) if own_name == name]
             own = tuple(pattern for pattern in _patterns_of(same) if pattern in left)
             left.difference_update(own)
             if own:
@@ -227,7 +227,6 @@ class Search:
         return list(chosen.values())[:_MOST]
 
     def _is_suspicious(self, measured: NodeMeasurement | None) -> bool:
-        """Whether a node's local error is larger than that of a product in a healthy model."""
         return measured is not None and _added(measured) > SUSPICIOUS * roundoff(self._work.precision)
 
     def _ranked(self, tried: Sequence[_Part]) -> list[_Part]:
@@ -243,7 +242,6 @@ class Search:
         return sorted(tried, key=rank)
 
     def _narrow(self, measured: NodeMeasurement | None) -> Patterns:
-        """The smallest set of patterns with which nothing is lost at a node."""
         return tuple(pattern_for(name, self._followers) for name in (_own(measured) if measured else ()))
 
     def _finding(self, tried: _Part) -> Finding:
@@ -277,11 +275,7 @@ class Search:
             forced_by=next((pattern for pattern in self._config.force_f16 if matches(pattern, name)), ""),
         )
 
-    def _converted(self) -> list[str]:
-        return [node.name for node in self._work.rewritten(self._config).report.nodes if node.precision.is_f16]
-
     def _outputs_with(self, patterns: Patterns) -> Sequence[Output]:
-        """The outputs on the watched batches; an interrupt of the user's ends the trial."""
         return self._run(patterns, self._watched)[0]
 
     def _is_right(self, patterns: Patterns) -> bool:
@@ -296,11 +290,6 @@ class Search:
         if not is_right:
             self._watched += tuple(number for number in furthest if number not in self._watched)[:1]
         return is_right
-
-    def _measure_nodes(self, patterns: Patterns) -> list[NodeMeasurement]:
-        _, furthest, scale = self._run(patterns, self._watched)
-        rewritten = self._work.rewritten(self._config_with(patterns)).graph
-        return self._work.measure_nodes(rewritten, furthest[0], scale, None)
 
     def _config_with(self, patterns: Patterns) -> AmpConfig:
         return dataclasses.replace(self._config, keep_float32=(*self._config.keep_float32, *patterns))

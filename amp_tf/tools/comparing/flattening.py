@@ -263,7 +263,6 @@ def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
 
 
 def _make(node: Any, op: str, data_type: int, number: int) -> None:
-    """Turns a node into an argument or a result."""
     node.op = op
     node.attr.clear()
     node.attr["T"].type = data_type

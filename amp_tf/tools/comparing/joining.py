@@ -237,9 +237,17 @@ def disturbed(value: np.ndarray) -> np.ndarray:
 
 
 def output_names(flat: FlatStep) -> list[tuple[str, str]]:
-    """Kind and name of each floating-point result, and of each floating-point variable that the step writes."""
+    """Kind and name of each floating-point result, and of each floating-point variable that the step writes.
+
+    Of variables that have one name, such as "b", each has its number, in the order in which the step uses them.
+    """
     results = [(kind, name) for kind, name, _ in flat.outputs]
-    return [*results, *((UPDATE, flat.variables[node].name) for node in written(flat))]
+    names = [flat.variables[node].name for node in written(flat)]
+    numbered = (
+        f"{name} ({names[:place].count(name)} of {names.count(name)})" if names.count(name) > 1 else name
+        for place, name in enumerate(names, 1)
+    )
+    return [*results, *((UPDATE, name) for name in numbered)]
 
 
 class RunnableStep(JointGraph):

@@ -31,7 +31,6 @@ from amp_tf.tools.comparing.verdicts import LIMIT, Patterns, roundoff
 from amp_tf.tools.comparing.work import OutputMeasurement, Work, pooled, reference_conditions
 
 _SHOWN = 3
-_FIRST_SCALE = 2.0**15  # at which dynamic loss scaling begins
 
 
 @reference_conditions()
@@ -117,7 +116,7 @@ def find_ranges(
         flat = flat_step(model_or_function, batches, steps)
         report = flat.rewritten(config, hardware).report
         converted = {node.name for node in report.nodes if node.precision.is_f16}
-        scale = _FIRST_SCALE if flat.is_scaled else 1.0
+        scale = 2.0**15 if flat.is_scaled else 1.0  # where dynamic loss scaling begins
         progress("building the graph")
         joint = JointGraph(flat, {FLOAT32: flat.graph})
         own = [name for name in nodes_run_once(flat.graph) if name not in flat.variables]

@@ -103,7 +103,6 @@ def _as_call(batch: Any, subject: Any, is_training: bool) -> tuple[tuple[Any, ..
 
 
 def _leaves(call: Any, first: Any) -> tuple[np.ndarray, ...]:
-    """The arrays of a batch; it must have the structure of the first one."""
     import tensorflow as tf
 
     try:

@@ -25,10 +25,12 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,7 @@ from amp_tf.hooks import notices, state
 from amp_tf.hooks.patches import Patches, calling
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import DATA_SOURCES
+from amp_tf.precision import Precision
 from amp_tf.reporting import files
 from amp_tf.tools import on_terminal, train_functions
 from amp_tf.tools.comparing.comparison import Comparison, Ranges
@@ -48,6 +51,8 @@ from amp_tf.tools.comparing.steps import SessionRuns
 from amp_tf.tools.train_functions import Call, Repeated, as_function, as_step, generated, iterate, kept, steps_a_call
 
 _ONE_REPLICA = "the first replica's part of each batch was run, on one device"
+_UNSCALED = "{} does not scale its loss, so small gradients are lost: use amp_tf.LossScaleOptimizer or LossScaler"
+_SCALERS = {"keras": ("optimizers", "scale_loss"), "tf_keras": ("mixed_precision", "get_scaled_loss")}
 _CLAIM, _ORDER, _ANSWER = "claim", "order.json", "answer.json"
 
 
@@ -101,6 +106,7 @@ class Training:
         self.function: Any = None  #: the tf.function that trains, if there is one
         self.calls: list[Call] = []  #: its calls
         self.has_gradients = False  #: whether any were asked for in a graph since the outermost call began
+        self.is_scaled = False  #: whether a loss was scaled, by whatever scaler, since the comparison began
         self.others: dict[int, Any] = {}  #: replacements for iterators of which elements were taken, by their ids
         #: by session, then by fetches and feeds; None for runs that do not train
         self.kinds: weakref.WeakKeyDictionary[Any, dict[Any, SessionRuns | None]] = weakref.WeakKeyDictionary()
@@ -131,7 +137,11 @@ class Training:
             (self.request.folder / _CLAIM).touch(exist_ok=False)
         except FileExistsError:  # another process was the first one that trains
             return
+        self.is_scaled = False
         found = self.request.compare(subject, batches, state.hardware(), notes)
+        is_in_float16 = getattr(found, "precision", Precision.FLOAT16) is Precision.FLOAT16
+        if is_in_float16 and isinstance(subject, FunctionType) and not self.is_scaled:  # of others amp_tf scales it
+            found = dataclasses.replace(found, notes=(*found.notes, _UNSCALED.format(found.name)))
         self.request.answer({"comparison": found.to_dict(), "text": found.for_command()})
         raise SystemExit(0 if found.is_healthy else 1)
 
@@ -144,6 +154,8 @@ def install(training: Training, library: str) -> None:
         from tensorflow.python.eager.polymorphic_function import polymorphic_function
         from tensorflow.python.ops import gradients_util
 
+        from amp_tf.loss_scaling.scaler import Scaler
+
         state.watch_collections()
         patches = [
             (polymorphic_function.Function, "__call__", calling(_call, training)),
@@ -151,6 +163,7 @@ def install(training: Training, library: str) -> None:
             (gradients_util, "_GradientsHelper", calling(_gradient, training)),
             (session.BaseSession, "_do_run", calling(_run_session, training)),
             (session.BaseSession, "close", calling(_close_session, training)),
+            (Scaler, "scale", calling(_scale, training)),
         ]
     else:
 
@@ -158,7 +171,10 @@ def install(training: Training, library: str) -> None:
             function = model.train_function
             return _Watched(function, model, training, owner) if training.is_awaited else function
 
-        patches = [train_functions.patch(library, watch)]
+        home, scale = _SCALERS[library]
+        scaler = getattr(sys.modules[library], home).LossScaleOptimizer
+        scalers = scaler, *scaler.__subclasses__()  # tf_keras has one for each kind of optimizer
+        patches = [train_functions.patch(library, watch), *((one, scale, calling(_scale, training)) for one in scalers)]
     for patch in patches:
         training.patches.put(*patch)
 
@@ -212,7 +228,6 @@ class _Watched:
 
 
 def _given(training: Training, args: Any, kwargs: Any) -> Call:
-    """The arguments of a call as it may still be made."""
     if not training.others:
         return args, kwargs
     given = {key: training.others.get(id(value), value) for key, value in kwargs.items()}
@@ -263,6 +278,11 @@ def _gradient(training: Training, original: Any, /, *args: Any, **kwargs: Any) -
                 if tf.is_symbolic_tensor(tensor) and not tensor.graph.building_function:
                     training.gradients.setdefault(tensor.graph, set()).add(tensor.op.name)
     return result
+
+
+def _scale(training: Training, original: Any, scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
+    training.is_scaled = True
+    return original(scaler, *args, **kwargs)
 
 
 def _compare_what_is_there(training: Training) -> None:
@@ -366,7 +386,6 @@ def _close_session(training: Training, original: Any, session: Any) -> None:
 def _runs_of(
     training: Training, session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: Sequence[Any]
 ) -> SessionRuns | None:
-    """The runs like this one; ``None`` where these do not train."""
     kinds = training.kinds.setdefault(session, {})
     key = tuple(frozenset(each.name for each in wanted) for wanted in (targets, fetches, fed))
     if key not in kinds:

@@ -264,6 +264,5 @@ class Work:
         return np.stack(rows)
 
     def _without_truth(self, rows: np.ndarray) -> list[str]:
-        """The outputs on which float32 disagrees with itself."""
         found = zip(self.names, pooled([rows]), strict=True)
         return [name for (_, name), one in found if one.distance > NO_TRUTH]

@@ -135,10 +135,16 @@ class Tuning:
         return tuple(values)
 
     def _measure_mixed(self) -> Outcome:
+        if self.journal.read(_MIXED) is None:
+            self.journal.runs.pop(NO_LOCK.digest, None)  # without its report it is no basis
         outcome = self._try(())
         report = self.journal.read(_MIXED)
-        if report is None or not report["converted"]:
-            why = (report or {}).get("why_nothing") or outcome.failure or "there is no report"
+        if report is None:
+            why = outcome.failure or "it ran no TensorFlow with amp_tf, or its report could not be written"
+            fix = "The runs before it are kept: with room on the disk, the same command goes on"
+            raise AmpError(f"the run with nothing in float32 left no report ({why})", where="tune", fix=fix)
+        if not report["converted"]:
+            why = report.get("why_nothing") or outcome.failure or "its report has no reason"
             if not outcome.failure:
                 self.journal.remove()  # the corrected command may be another one
             fix = "Name a precision, as with --precision bfloat16, or tune where 16 bit pays"
@@ -233,7 +239,7 @@ class Journal:
         fix = "Give the same command to go on with it, delete the folder, or name another lock file"
         with files.writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # programs print secrets
-            self._file = (folder / _RUNS).open("a+")
+            self._file = (folder / _RUNS).open("a+", errors="replace")
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this journal is gone
             except BlockingIOError:
@@ -243,7 +249,7 @@ class Journal:
                 pass
         self._file.seek(0)
         for line in self._file:
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # cut off
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):  # cut off
                 row = json.loads(line)
                 run = row.pop("run")
                 self.runs[run] = Outcome(**row)

@@ -11,6 +11,7 @@ step is lost for that.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -19,7 +20,7 @@ from typing import Any
 
 from amp_tf import lock as lock_file
 from amp_tf.config import AmpConfig
-from amp_tf.errors import FileError
+from amp_tf.errors import ConfigError, FileError
 from amp_tf.graph.names import is_within, path_of, scope_of
 from amp_tf.hooks import notices, state
 from amp_tf.lock import Decision, Layer, Lock
@@ -123,11 +124,12 @@ def revert(fault: Fault, config: AmpConfig) -> None:
     path = config.lock_path
     assert path is not None
     with _lock:
-        before = config.read_lock()
-        known = {one.name for one in before.decisions}
-        added = tuple(one for one in fault.decisions if one.name not in known)
+        before = others = config.read_lock()
+        with contextlib.suppress(ConfigError):  # damaged: it is written anew
+            others = lock_file.read(path, may_be_missing=True, is_on_disk=True)  # another run may have added its own
+        known = {one.name: one for one in (*fault.decisions, *others.decisions, *before.decisions)}
         facts = resolve_target(config, state.hardware()).facts()
-        lock = Lock((*before.decisions, *added), {**facts, **before.made}, before.found)
+        lock = Lock(tuple(known.values()), {**facts, **before.made}, before.found)
         lock_file.held[path] = lock
         counts.reverts += 1
         counts.path, counts.unwritten = path, ""
@@ -172,13 +174,6 @@ def tell_lost(number: int) -> None:
     what += f": {plural(counts.reverts, 'revert')} did not help"
     fix = "Not a model for this 16-bit type: try AMP_TF_PRECISION=bfloat16, or amp-tf compare for what it needs"
     notices.warn_once("watchdog.limit", what, where=WHERE, fix=fix)
-
-
-def tell_failure(error: Exception) -> None:
-    """Counts a step that was skipped because the watchdog itself failed there; prints the first."""
-    counts.lost += 1
-    fix = "Training goes on without that step; please report this"
-    notices.warn_of_error("watchdog.failed", "it failed at a step that was skipped", error, where=WHERE, fix=fix)
 
 
 def describe() -> str:

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import plugin, xla
+from amp_tf.hooks import notices, plugin, xla
 from amp_tf.loss_scaling.schedule import DynamicScale
 from amp_tf.reporting import reports
 from amp_tf.tools.comparing.flattening import by_python, keeping_state, type_of
@@ -233,13 +233,16 @@ class Watched:
         try:
             return self._look(bad, config)
         except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
-            reverts.tell_failure(error)
+            reverts.counts.lost += 1
+            fix = "Training goes on without that step; please report this"
+            notices.warn_of_error(
+                "watchdog.failed", "it failed at a step that was skipped", error, where=reverts.WHERE, fix=fix
+            )
             return self._skipped(bad)
         finally:
             self._guard.limit.assign(self._band.limit)
 
     def _look(self, bad: _Bad, config: AmpConfig) -> Any:
-        """Finds out why a step was skipped, and makes it if it can be made."""
         if self._is_scale_too_high(bad):
             self._restore(bad.after)
             return bad.logs
@@ -274,8 +277,7 @@ class Watched:
         return not self._held(self._step, bad).is_nonfinite
 
     def _held(self, step: Any, bad: _Bad) -> StepObservation:
-        """What is seen of a step that writes no trained variable."""
-        self._guard.limit.assign(HOLD)
+        self._guard.limit.assign(HOLD)  # it writes no trained variable
         return StepObservation.of(step(bad.source())[2])
 
     def _skipped(self, bad: _Bad) -> Any:
@@ -287,7 +289,6 @@ class Watched:
         return known if is_of_metrics else bad.logs
 
     def _repair(self, bad: _Bad, truth: StepObservation, config: AmpConfig) -> Any:
-        """Reverts what is at fault and makes the step again, until it is fine."""
         limit = max(self._band.limit, truth.loss + _LOST * abs(truth.loss))
         batch = without_optionals(bad.batch)
         while reverts.counts.reverts < reverts.MOST:

@@ -193,10 +193,15 @@ def test_a_lock_file_in_a_folder_that_is_missing_costs_no_step(tmp_path, caplog)
     assert f"watchdog: 1 revert, kept in memory alone, because {path} cannot be written ({why})" in model.line
 
 
-def test_a_lock_file_that_is_damaged_meanwhile_costs_no_step_and_is_written_anew(tmp_path):
+@pytest.mark.parametrize("others", [["net/other"], []])
+def test_a_lock_file_that_is_changed_or_damaged_meanwhile_costs_no_step_and_keeps_what_others_wrote(others, tmp_path):
     path = tmp_path / "a.lock"
-    damage = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: path.write_text("{"))
-    model = train(path, callbacks=[damage])
+    text = lock.Lock(tuple(Decision(Layer(name)) for name in others)).to_text() if others else "{"
+    change = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: batch == 1 and path.write_text(text)
+    )
+    model = train(path, callbacks=[change])
+    assert {one.name for one in lock.read(str(path), is_on_disk=True).decisions} == {"net_1/weak_1", *others}
     assert made(model) == 6
     assert (reverts.counts.reverts, reverts.counts.lost) == (1, 0)
     assert "watchdog: 1 revert" in model.line
