@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.gpu import cases, compiled, environment, grappler, judge, targets
+from benchmarks.gpu.__main__ import run_command
 from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +77,11 @@ def test_a_step_is_compiled_for_each_gpu_without_one(tmp_path):
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported")
-    run("export", "--models", "ncf", "--size", "tiny", "--variants", ",".join(VARIANTS), "--out", str(folder))
+    arguments = ["--models", "ncf", "--size", "tiny", "--variants", ",".join(VARIANTS), "--out", str(folder)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        patch.setattr(subprocess, "Popen", processes.start)  # the process of each variant is a fork
+        assert run_command(["export", *arguments]) == 0
     return folder
 
 
