@@ -71,7 +71,7 @@ def forked(monkeypatch):
             r"32 \| AUC",
         ),
         ("report_cost", "--models small_mlp --seconds 1", r"\| MLP.*\| [\d,]+ \|"),
-        ("serving_load", f"--seconds 6 --threads 4 --modes amp_tf {BF16}", "amp_tf: "),
+        ("serving_load", f"--seconds 2 --threads 4 --modes amp_tf {BF16}", "amp_tf: "),
         ("step_time.ablation", f"shared~casts --models small_mlp {TINY} --rounds 0", r"\| shared casts \| MLP"),
         ("step_time.profile", f"wide_mlp {TINY} --modes float32,amp_tf --rows 100 --turns 1", r"\| Cast \|.*\(\d+\)"),
     ],
