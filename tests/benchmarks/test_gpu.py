@@ -22,10 +22,10 @@ COUNTS = ("convolutions", "products", "casts")
 VARIANTS = ("float32", "amp_bfloat16", "amp_float16", "policy_float16")
 
 
-def run(*arguments, python=sys.executable, **options):
+def run(*arguments):
     """What a command of the benchmark prints."""
-    command = [python, "-m", "benchmarks.gpu", *arguments]
-    ended = processes.run(command, cwd=ROOT, capture_output=True, text=True, **options)
+    command = [sys.executable, "-m", "benchmarks.gpu", *arguments]
+    ended = processes.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return str(ended.stdout)
 
@@ -74,20 +74,14 @@ def test_a_step_is_compiled_for_each_gpu_without_one(tmp_path):
     assert "### NVIDIA H100 80GB HBM3" in printed
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exported")
-    arguments = ["--models", "ncf", "--size", "tiny", "--variants", ",".join(VARIANTS), "--out", str(folder)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        patch.setattr(subprocess, "Popen", processes.start)  # the process of each variant is a fork
-        assert run_command(["export", *arguments]) == 0
-    return folder
+def test_each_variant_multiplies_in_its_own_type(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(subprocess, "Popen", processes.start)  # the process of each variant is a fork
+    arguments = ["--models", "ncf", "--size", "tiny", "--variants", ",".join(VARIANTS), "--out", str(tmp_path)]
+    assert run_command(["export", *arguments]) == 0
 
-
-def test_each_variant_multiplies_in_its_own_type(exported):
     def manifest(variant, way="train"):
-        return json.loads((exported / f"ncf-{way}-{variant}.json").read_text())
+        return json.loads((tmp_path / f"ncf-{way}-{variant}.json").read_text())
 
     products = {variant: Counter(manifest(variant)["products"]) for variant in VARIANTS}
     count = sum(products["float32"].values())
