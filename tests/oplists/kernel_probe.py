@@ -274,11 +274,8 @@ def _add_function(graph: Any, name: str, case: Case, wanted: int) -> None:
 
 def run(all_cases: Sequence[Case]) -> list[dict[str, str]]:
     """For each case, what its kernel does in each 16-bit type: one of the outcomes, what was refused with its words."""
-    parts = (all_cases[first : first + _TOGETHER] for first in range(0, len(all_cases), _TOGETHER))
-    return [*itertools.chain.from_iterable(map(_run_together, parts))]
-
-
-def _run_together(all_cases: Sequence[Case]) -> list[dict[str, str]]:
+    if len(all_cases) > _TOGETHER:
+        return run(all_cases[:_TOGETHER]) + run(all_cases[_TOGETHER:])
     graph_def, quiet = graph_pb2.GraphDef(), config_pb2.ConfigProto()
     graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
     quiet.graph_options.rewrite_options.disable_meta_optimizer = True
