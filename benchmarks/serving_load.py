@@ -258,7 +258,7 @@ def work(options: dict[str, Any]) -> None:
     memory = []
     until = time.monotonic() + options["seconds"]
     while time.monotonic() < until:
-        time.sleep(1)
+        time.sleep(min(1.0, options["seconds"] / 12))
         memory.append(resident("VmRSS"))
     ends.set()
     for thread in threads:

@@ -187,9 +187,14 @@ def fingerprint(*extra: str, editable: bool = False, root: pathlib.Path = ROOT) 
 
 
 def clean_environment(**changes: str) -> dict[str, str]:
-    """This process' environment without amp_tf's variables, PYTHONPATH and PYTHONHOME, and with ``changes``."""
-    own = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_", "PYTHONPATH", "PYTHONHOME")
-    return {name: value for name, value in os.environ.items() if not name.startswith(own)} | changes
+    """This process' environment without amp_tf's variables and those that change what Python loads, with ``changes``.
+
+    Without PYTHONDONTWRITEBYTECODE, which containers often set, what several hundred processes of a test run import is
+    compiled once instead of by each of them.
+    """
+    own = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_")
+    pythons = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
+    return {name: value for name, value in os.environ.items() if not name.startswith((*own, *pythons))} | changes
 
 
 def _works(venv: Venv) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib
 import os
 import subprocess
@@ -72,6 +73,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[*set(items).difference(kept)])
         items[:] = kept
     items[:] = in_shares(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: a collection of garbage, which Keras' ``clear_session`` asks for, may skip it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _is_newer(file: Path, other: Path) -> bool:

@@ -33,9 +33,10 @@ _READ_AT_START = (
 )
 #: Of these, what is read when a program has begun.
 _READ_LATER = ("TF_ENABLE_AUTO", "TF_AUTO_MIXED_PRECISION", "TF_CONFIG", "XLA_FLAGS", "PYTHONPATH", "PYTHONWARNINGS")
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 #: What every program gets that is not given another value: the fewer environments, the fewer zygotes.
 EVERYWHERE = {
-    "TF_CPP_MIN_LOG_LEVEL": "2",
+    _LOG_LEVEL: "2",
     "CUDA_VISIBLE_DEVICES": "",
     "PYTHONFAULTHANDLER": "1",  # a program that crashes says where
 }
@@ -177,6 +178,8 @@ def _zygote_for(environ: dict[str, str], is_bare: bool) -> _Zygote:
     is_older = _AS_CPU in environ.get("PYTHONPATH", "").split(os.pathsep)
     environ = {name: value for name, value in environ.items() if not name.startswith((*_READ_LATER, "AMP_TF"))}
     environ |= {"PYTHONPATH": _AS_CPU} if is_older else {}
+    if environ.get(_LOG_LEVEL) == "3":  # a program that is quieter still
+        environ |= {_LOG_LEVEL: EVERYWHERE[_LOG_LEVEL]}
     key = (is_bare, frozenset(item for item in environ.items() if item[0].startswith(_READ_AT_START)))
     if key not in _zygotes:
         if len(_zygotes) == _MOST_ZYGOTES:

@@ -12,6 +12,7 @@ stands on its first line, where readers do not see it:
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -20,10 +21,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from amp_tf.cli.main import parser
+from amp_tf.cli.main import main, parser
 from tests import processes
 from tests.hooks import running
 
@@ -176,17 +178,20 @@ def _start(command, folder, **variables):
     # On a CPU without bfloat16 nothing would be converted; what the command itself sets wins.
     environ = running.environment(folder, {"AMP_TF_PRECISION": "bfloat16", **variables})
     environ["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
+    if words[:2] == ["amp-tf", "tune"]:  # in this process, so that the runs that it starts are forks
+        said = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ, environ):
+            patch.chdir(folder)
+            patch.setattr(subprocess, "Popen", processes.start)
+            patch.setattr(sys, "stdout", said)
+            patch.setattr(sys, "stderr", said)
+            status = main([sys.executable if word == "python" else word for word in words[1:]])
+        return subprocess.CompletedProcess(words, status, said.getvalue())
     programs: dict[str, list[str]] = {"python": [], "amp-tf": ["-m", "amp_tf.cli.main"]}
     assert words[0] in programs, f"{command}: only python and amp-tf run here; say 'not run: WHY'"
-    return processes.run(
-        [sys.executable, *programs[words[0]], *words[1:]],
-        cwd=folder,
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=400,
-    )
+    command = [sys.executable, *programs[words[0]], *words[1:]]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return processes.run(command, cwd=folder, env=environ, timeout=400, **streams)
 
 
 def test_pages_are_short():

@@ -82,7 +82,7 @@ def _named(code: types.CodeType, names: dict[str, Any]) -> Iterator[Any]:
     """What the names in a function's code stand for: functions, and attributes of modules."""
     known = [names[name] for name in code.co_names if name in names]
     modules = [value for value in known if isinstance(value, types.ModuleType)]
-    for value in [*known, *(getattr(module, name, None) for module in modules for name in code.co_names)]:
+    for value in [*known, *(vars(module).get(name) for module in modules for name in code.co_names)]:
         if isinstance(value, (types.FunctionType, type)):
             yield value
     for constant in code.co_consts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.gpu import cases, compiled, environment, grappler, judge, targets
+from benchmarks.gpu.__main__ import run_command
 from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,10 +22,10 @@ COUNTS = ("convolutions", "products", "casts")
 VARIANTS = ("float32", "amp_bfloat16", "amp_float16", "policy_float16")
 
 
-def run(*arguments, python=sys.executable, **options):
+def run(*arguments):
     """What a command of the benchmark prints."""
-    command = [python, "-m", "benchmarks.gpu", *arguments]
-    ended = processes.run(command, cwd=ROOT, capture_output=True, text=True, **options)
+    command = [sys.executable, "-m", "benchmarks.gpu", *arguments]
+    ended = processes.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return str(ended.stdout)
 
@@ -72,16 +74,14 @@ def test_a_step_is_compiled_for_each_gpu_without_one(tmp_path):
     assert "### NVIDIA H100 80GB HBM3" in printed
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exported")
-    run("export", "--models", "ncf", "--size", "tiny", "--variants", ",".join(VARIANTS), "--out", str(folder))
-    return folder
+def test_each_variant_multiplies_in_its_own_type(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(subprocess, "Popen", processes.start)  # the process of each variant is a fork
+    arguments = ["--models", "ncf", "--size", "tiny", "--variants", ",".join(VARIANTS), "--out", str(tmp_path)]
+    assert run_command(["export", *arguments]) == 0
 
-
-def test_each_variant_multiplies_in_its_own_type(exported):
     def manifest(variant, way="train"):
-        return json.loads((exported / f"ncf-{way}-{variant}.json").read_text())
+        return json.loads((tmp_path / f"ncf-{way}-{variant}.json").read_text())
 
     products = {variant: Counter(manifest(variant)["products"]) for variant in VARIANTS}
     count = sum(products["float32"].values())

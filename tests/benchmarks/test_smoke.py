@@ -43,6 +43,7 @@ from tests.hooks import running
 ROOT = running.ROOT
 TINY = "--size tiny"
 BF16 = "--precision bfloat16"
+ONCE = "--seeds 1 --modes float32"
 FIGURES = r" \| .*\d\.\d"  # a row of a table with a figure
 
 
@@ -57,22 +58,14 @@ def forked(monkeypatch):
 @pytest.mark.parametrize(
     ("module", "arguments", "said"),
     [
-        (
-            "accuracy.__main__",
-            "--tasks digits~MLP --seeds 1 --modes float32 bfloat16,~amp_tf --results FILE",
-            "bfloat16, amp_tf",
-        ),
+        ("accuracy.__main__", f"--tasks digits~MLP {ONCE} bfloat16,~amp_tf --results FILE", "bfloat16, amp_tf"),
         ("compare_cost", "small_mlp --batch 8", rf"\| MLP, 64 wide{FIGURES}"),
         ("false_alarms", "--models 2", r"2 models, \d+ outputs; by one batch \d models are .*\nin the end 0 outputs"),
         ("memory_peak", f"wide_mlp {TINY} --batch 8192 --modes float32", r"\*\*MLP, 2048 wide, fit, batch 8192\*\*"),
-        (
-            "public.__main__",
-            "--only ranking --seeds 1 --modes float32 --rows FILE -- --steps 4 --batch 4",
-            r"32 \| AUC",
-        ),
+        ("public.__main__", f"--only ranking {ONCE} --rows FILE -- --steps 4 --batch 4", r"32 \| AUC"),
         ("report_cost", "--models small_mlp --seconds 1", r"\| MLP.*\| [\d,]+ \|"),
-        ("serving_load", f"--seconds 6 --threads 4 --modes amp_tf {BF16}", "amp_tf: "),
-        ("step_time.ablation", f"shared~casts --models bert {TINY} --rounds 0", r"\| shared casts \| BERT encoder"),
+        ("serving_load", f"--seconds 2 --threads 4 --modes amp_tf {BF16}", "amp_tf: "),
+        ("step_time.ablation", f"shared~casts --models small_mlp {TINY} --rounds 0", r"\| shared casts \| MLP"),
         ("step_time.profile", f"wide_mlp {TINY} --modes float32,amp_tf --rows 100 --turns 1", r"\| Cast \|.*\(\d+\)"),
     ],
 )

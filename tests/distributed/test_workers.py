@@ -57,11 +57,9 @@ def train(site_folder, variables, *options, status=0):
     return ended
 
 
-def train_measured(site_folder, variables):
-    """The same in a network of its own, whose bytes are counted; the script starts the workers."""
-    train_distributed = [sys.executable, str(SCRIPTS / "train_distributed.py")]
-    arguments = [*train_distributed, "--workers", str(WORKERS), "--steps", str(STEPS)]
-    ended = running.run([str(SCRIPTS / "measure_network.py"), *arguments], site_folder, variables, seconds=400)
+def train_measured(site_folder, variables, *command):
+    """The same by a command, in a network of its own, whose bytes are counted."""
+    ended = running.run([str(SCRIPTS / "measure_network.py"), *command], site_folder, variables, seconds=400)
     assert ended.status == 0, ended.err
     return ended
 
@@ -82,7 +80,15 @@ def loopback_bytes(ended):
 
 @pytest.fixture(scope="module")
 def uninterrupted(site_folder):
-    return train_measured(site_folder, ON)
+    """Workers of which Slurm's variables alone make a cluster: what ``srun -n 2`` on one node sets."""
+    variables = {
+        "SLURM_STEP_NUM_TASKS": str(WORKERS),
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_TASKS_PER_NODE": str(WORKERS),
+    }
+    task = f"SLURM_PROCID=$task {sys.executable} {SCRIPTS / 'train_distributed.py'} --steps {STEPS}"
+    shell = f"for task in $(seq 0 {WORKERS - 1}); do {task} & done; wait"
+    return train_measured(site_folder, ON | variables, "bash", "-c", shell)
 
 
 @pytest.mark.slow
@@ -101,6 +107,7 @@ def test_every_worker_converts_and_all_have_the_same_loss(site_folder, uninterru
 
 @pytest.mark.slow
 def test_after_a_worker_died_the_restart_ends_as_if_nothing_had_happened(site_folder, uninterrupted, tmp_path):
+    """Also as if Slurm, and not TF_CONFIG, had made the cluster."""
     checkpoint = ("--checkpoint", str(tmp_path), "--save-every", "10")
     died = train(site_folder, ON, *checkpoint, "--die-at", "17", status=17)
     assert not re.search(r"^\{", died.out, re.MULTILINE)  # no worker came to its end
@@ -113,23 +120,9 @@ def test_after_a_worker_died_the_restart_ends_as_if_nothing_had_happened(site_fo
 
 
 @pytest.mark.slow
-def test_slurms_variables_alone_make_a_cluster(site_folder, uninterrupted):
-    # What srun -n 2 on one node sets, in a network of its own because the resolver's ports are fixed.
-    variables = {
-        "SLURM_STEP_NUM_TASKS": str(WORKERS),
-        "SLURM_STEP_NODELIST": "localhost",
-        "SLURM_STEP_TASKS_PER_NODE": str(WORKERS),
-    }
-    task = f"SLURM_PROCID=$task {sys.executable} {SCRIPTS / 'train_distributed.py'} --steps {STEPS}"
-    shell = f"for task in $(seq 0 {WORKERS - 1}); do {task} & done; wait"
-    command = [str(SCRIPTS / "measure_network.py"), "bash", "-c", shell]
-    found = results(running.run(command, site_folder, ON | variables, seconds=400))
-    assert [result["losses"] for result in found] == [results(uninterrupted)[0]["losses"]] * WORKERS
-
-
-@pytest.mark.slow
 def test_gradients_summed_in_16_bit_cost_half_the_network_and_no_accuracy(site_folder, uninterrupted):
-    ended = train_measured(site_folder, FLOAT16 | {"AMP_TF_ALLREDUCE": "float16"})
+    command = [sys.executable, str(SCRIPTS / "train_distributed.py"), "--workers", str(WORKERS), "--steps", str(STEPS)]
+    ended = train_measured(site_folder, FLOAT16 | {"AMP_TF_ALLREDUCE": "float16"}, *command)
     expected = results(uninterrupted)[0]
     for result in results(ended):
         assert result["losses"] == results(ended)[0]["losses"]

@@ -274,9 +274,8 @@ def trained(library, optimizer, x, y, **how):
     [
         {"run_eagerly": True},
         {"jit_compile": False},
-        {"jit_compile": True},
         {"jit_compile": False, "steps_per_execution": 4},
-        {"jit_compile": True, "steps_per_execution": 4},
+        {"jit_compile": True, "steps_per_execution": 4},  # in which Keras compiles the step that it compiles without
     ],
     ids=str,
 )

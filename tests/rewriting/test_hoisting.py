@@ -305,11 +305,6 @@ def test_it_stays_in_the_loop_where_the_user_wishes_otherwise(config, preserve):
 
 
 @pytest.mark.parametrize("text", [LOOP, NESTED])
-def test_a_second_rewrite_changes_nothing(text):
-    assert not rewrite(rewrite(graph(text)).graph).changed
-
-
-@pytest.mark.parametrize("text", [LOOP, NESTED])
 def test_the_order_of_nodes_does_not_matter(text):
     proto, turned = graph(text), graph("\n".join(reversed(text.splitlines())))
     first, second = (nodes(rewrite(each).graph) for each in (proto, turned))

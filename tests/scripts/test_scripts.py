@@ -150,11 +150,12 @@ def test_failed_command_ends_with_its_last_lines(tmp_path):
 
 
 def test_clean_environment_drops_the_switches_and_keeps_the_rest(monkeypatch):
-    for name in ("TF_ENABLE_AUTO_MIXED_PRECISION", "AMP_TF_PRECISION", "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL"):
+    switches = ("TF_ENABLE_AUTO_MIXED_PRECISION", "AMP_TF_PRECISION", "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL")
+    for name in (*switches, "PYTHONDONTWRITEBYTECODE"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
     environment = venvs.clean_environment(AMP_TF_PRECISION="bfloat16")
-    assert {name for name in environment if "AMP" in name or "MIXED" in name} == {"AMP_TF_PRECISION"}
+    assert {name for name in environment if re.search("AMP|MIXED|BYTECODE", name)} == {"AMP_TF_PRECISION"}
     assert environment["TF_CPP_MIN_LOG_LEVEL"] == "2"
     assert "AMP_TF_PRECISION" in os.environ
 
