@@ -192,10 +192,9 @@ COMMANDS: Mapping[str, Command] = {
     "calibrate": Command(
         "doctor.run_calibrate",
         "measure how long ops take on this CPU",
-        "Times matrix products, convolutions, other ops and casts on this CPU in float32 and bfloat16, and keeps the "
-        "times in your cache folder, for this CPU, number of cores and TensorFlow version. From then on "
-        "AMP_TF_PRECISION=auto decides by them what is faster in 16 bit; amp-tf doctor and reports say so. Run it on "
-        "an idle machine.",
+        "Times products, other ops and casts on this CPU in float32 and bfloat16, and keeps the times in your cache "
+        "folder. From then on AMP_TF_PRECISION=auto decides by them, for this CPU, number of cores and TensorFlow "
+        "version; amp-tf doctor and reports say so. Run it on an idle machine.",
         """
         --seconds SECONDS  time to take; by default 70
         --details  also print the times of each product
