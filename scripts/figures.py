@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import textwrap
 from typing import Any
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
@@ -48,23 +49,84 @@ def _metric(row: dict[str, Any]) -> str:
 
 
 def gpus() -> str:
-    """What XLA made of steps for GPUs, over all models: ratios to float32 and to Keras' policy."""
-    rows = json.loads((BENCHMARKS / "gpu/compiled.json").read_text(encoding="utf-8"))
-    found = {(row["target"], row["way"], row["variant"], row["model"]): row for row in rows if row["size"] == "wide"}
+    """What XLA made of steps for GPUs, beside float32 and beside Keras' policy, over all models."""
     lines = [
-        "| compiled for | models | temporary memory × float32 | × the policy's | bytes moved × the policy's |",
-        "|---|---:|---:|---:|---:|",
+        "| compiled for | models | temporary memory × float32 | × the policy's | of them up to 1.03 "
+        "| bytes × the policy's | of them up to 1.03 | speed-up bound | the policy's |",
+        "|---" + "|---:" * 8 + "|",
     ]
     for target, way, precision in GPU_KINDS:
-        variants = ("float32", f"policy_{precision}", f"amp_{precision}")
-        models = [model for *kind, model in found if tuple(kind) == (target, way, variants[2])]
-        triples = [[found[target, way, variant, model] for variant in variants] for model in models]
-        memory = [ours["temp_mib"] / plain["temp_mib"] for plain, _, ours in triples]
-        beside = [ours["temp_mib"] / policy["temp_mib"] for _, policy, ours in triples]
-        moved = [ours["mib"] / policy["mib"] for _, policy, ours in triples]
-        ratios = " | ".join(f"{min(one):.2f} – {max(one):.2f}" for one in (memory, beside, moved))
-        lines.append(f"| {target.upper()}, {way}, {precision} | {len(models)} | {ratios} |")
+        rows = _compiled(target, way, precision)
+        beside, moved = _ratios(rows, "temp_mib", 2, 1), _ratios(rows, "mib", 2, 1)
+        cells = [f"{target.upper()}, {way}, {precision}", str(len(rows)), _span(_ratios(rows, "temp_mib", 2, 0))]
+        cells += [_span(beside), _near(beside), _span(moved), _near(moved)]
+        cells += [_span(_ratios(rows, "roofline_us", 0, which)) for which in (2, 1)]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def gpu() -> str:
+    """README.md's sentence on memory on GPUs."""
+    beside = _ratios(_compiled("h100", "train", "float16"), "temp_mib", 2, 1)
+    return _wrapped(
+        f"- On an H100, {_near(beside)} of the {len(beside)} models need at most 3 % more temporary memory than under "
+        f"Keras' policy, the others up to {max(beside):.2f} times as much ([figures](benchmarks/gpu/README.md)).",
+        "  ",
+    )
+
+
+def _compiled(target: str, way: str, precision: str) -> list[list[dict[str, Any]]]:
+    """For each model three rows: in float32, under the policy and with amp_tf."""
+    rows = json.loads((BENCHMARKS / "gpu/compiled.json").read_text(encoding="utf-8"))
+    chosen = [row for row in rows if (row["size"], row["target"], row["way"]) == ("wide", target, way)]
+    found = {(row["variant"], row["model"]): row for row in chosen}
+    variants = ("float32", f"policy_{precision}", f"amp_{precision}")
+    models = [model for variant, model in found if variant == variants[2]]
+    return [[found[variant, model] for variant in variants] for model in models]
+
+
+def _ratios(rows: list[list[dict[str, Any]]], figure: str, over: int, under: int) -> list[float]:
+    return [row[over][figure] / row[under][figure] for row in rows]
+
+
+def _span(ratios: list[float]) -> str:
+    return f"{min(ratios):.2f} – {max(ratios):.2f}"
+
+
+def _near(ratios: list[float]) -> str:
+    return str(sum(ratio <= 1.03 for ratio in ratios))
+
+
+def batches() -> str:
+    """docs/memory.md's sentence on batches; of a range, the lower end is amp_tf's, and the upper end Keras'."""
+    (table,) = _tables("memory_batches")
+    counts = [[[int(text.replace(",", "")) for text in cell.split(" – ")] for cell in row[1:]] for row in table["rows"]]
+    ours = [found[0] / plain[0] for plain, _, found in counts]
+    policy = [found[-1] / plain[0] for plain, found, _ in counts]
+    return _wrapped(
+        f"In the memory that float32 needs, {len(counts)} models trained with batches {min(ours):.2f} to "
+        f"{max(ours):.2f} times as large; under Keras' policy, {min(policy):.2f} to {max(policy):.2f} times "
+        "([tables](../benchmarks/README.md#memory))."
+    )
+
+
+def compare() -> str:
+    """docs/compare.md's sentence on what a comparison takes."""
+    (table,) = _tables("compare_cost")
+    places = [table["columns"].index(name) for name in ("all", "with nodes")]
+    steps, memory = ([float(row[place]) for row in table["rows"]] for place in places)
+    return _wrapped(
+        f"It takes as long as {min(steps):.0f} to {max(steps):.0f} training steps, and up to {max(memory):.2f} times "
+        "the memory of training ([benchmarks](../benchmarks/README.md#comparing))."
+    )
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _tables(name: str) -> list[dict[str, Any]]:
+    return list(json.loads((BENCHMARKS / f"results/{name}.json").read_text(encoding="utf-8"))["tables"])
 
 
 def results(name: str) -> str:

@@ -71,7 +71,7 @@ variables, optimizer, compute_loss = [variable], keras.optimizers.SGD(), lambda:
 """
 TRAINED = "assert float(variable) < 1 and optimizer.inner_optimizer is not optimizer and float(loss) <= 2"
 AFTER = {
-    "README.md": f"{TRAINED} and not amp_tf.is_enabled()",
+    "README.md": "assert not amp_tf.is_enabled()",
     "docs/compare.md": "assert not compared.is_healthy and len(compared.patterns) >= 2",
     "docs/keep-float32.md": 'from amp_tf.oplists import op_names\nassert op_names.find_registered("MyAttention")',
     "docs/loss-scaling.md": f"{TRAINED} and float(scaler.loss_scale) > 1",
@@ -196,7 +196,7 @@ def _start(command, folder, **variables):
 
 def test_pages_are_short():
     """Without what scripts make."""
-    limits = {"README.md": 1200, "CONTRIBUTING.md": 3000, "benchmarks/README.md": 3000, "docker/README.md": 900}
+    limits = {"README.md": 1200, "CONTRIBUTING.md": 3000, "benchmarks/README.md": 1500, "docker/README.md": 900}
     words = {page: len(MADE.sub("", (ROOT / page).read_text(encoding="utf-8")).split()) for page in PAGES}
     assert {page: count for page, count in words.items() if count > limits.get(page, 700)} == {}
     assert sum(words[page] for page in DOCS) <= 12_000

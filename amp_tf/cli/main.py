@@ -50,11 +50,11 @@ _WHAT = "a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (
 _PRECISION: Mapping[str, Any] = {"type": dtype_name, "choices": PRECISIONS}
 _PATTERNS = "layer:PATH, or regular expressions for node names, comma-separated"
 _SETTINGS = f"""
-    --precision  the 16-bit type; auto, the default, converts nothing on a CPU without bfloat16 arithmetic
-    --target  the device to convert for, where nodes name none; gpu needs no GPU on this machine
+    --precision  the 16-bit type; auto, the default, converts nothing on a CPU that is not faster in bfloat16
+    --target  the device to convert for, if the nodes name none; gpu works on a machine without one
     --goal  convert for speed, or for the largest batch (memory)
-    --level  how much: UNSAFE_FORCE_ALL all, TREAT_INFER_AS_DENY less, TENSOR_CORES_ONLY (GPUs) the allow list alone
-    --lock FILE  a lock file of amp-tf tune: what it names stays in float32
+    --level  how much to convert: UNSAFE_FORCE_ALL everything, TREAT_INFER_AS_DENY less, TENSOR_CORES_ONLY only products
+    --lock FILE  a lock file written by amp-tf tune: its layers and nodes stay in float32
     --keep-float32 PATTERNS  keep in float32; {_PATTERNS}
     --force-f16 PATTERNS  convert if possible; {_PATTERNS}
 """
@@ -72,7 +72,7 @@ COMMANDS: Mapping[str, Command] = {
     "run": Command(
         "run.run",
         "run a command with amp_tf on in every Python that it starts",
-        "Runs a command with amp_tf on in every Python that it starts, even one that reads no .pth files.",
+        "Runs a command with amp_tf on in every Python that it starts, even where setting the variable does nothing.",
         """
         --precision  set AMP_TF_PRECISION for the command
         command  the command and its arguments, after --
@@ -90,10 +90,10 @@ COMMANDS: Mapping[str, Command] = {
         result OUT  the folder or file to write; not with --dry-run
         --dry-run  write nothing; only say what would be converted
         --force  replace OUT if it exists, even if it is IN
-        --preserve NODE  a node to leave unchanged (GraphDef files)
-        --weights  f16 stores in 16 bit what the model only reads in 16 bit: half the size, for inference only
-        --check FILE  run model and copy on a .npz file with the arguments of the signature; print how far each output
-            is off
+        --preserve NODE  a node to leave unchanged, such as an output of a GraphDef file
+        --weights  f16 stores weights in 16 bit if they are only used in 16 bit: half the size, for inference only
+        --check FILE  run model and copy on a .npz file with an array for each argument of the signature, and print how
+            far each output is off
         --report FILE  write the reason for every node as JSON
         """,
         {"result": {"nargs": "?"}, "--preserve": _SEVERAL, "--weights": {"choices": WEIGHTS, "default": WEIGHTS[0]}},
@@ -118,8 +118,8 @@ COMMANDS: Mapping[str, Command] = {
     "report": Command(
         "models.run_report",
         "make a page of what was converted and what was not",
-        "Makes a page, or JSON, from reports of AMP_TF_REPORT, side by side; from a model or GraphDef, as it would be "
-        "converted; or from a folder of TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH.",
+        "Makes a page, or JSON, of the reports that programs wrote under AMP_TF_REPORT, side by side; of a model or "
+        "GraphDef, as it would be converted; or of a folder of TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH.",
         """
         sources FILE  a report (.json) or a folder of them, a model, a graph, a log folder
         --html OUT  write a page: one file that needs no network
@@ -142,7 +142,7 @@ COMMANDS: Mapping[str, Command] = {
         --batch-size N  rows of the arrays in each batch; by default all of them
         --steps N  compare at most N batches; by default 8
         --nodes REGEX  nodes to measure in addition to those in 16 bit
-        --float32-only  run only float32, and say which tensors leave float16's range
+        --float32-only  run only float32, and list the tensors with values outside float16's range
         --json FILE  write everything as JSON; without FILE, print it
         --html FILE  write a page: one file that needs no network
         """,
@@ -167,8 +167,8 @@ COMMANDS: Mapping[str, Command] = {
         """
         command  the command that trains, after --
         --metric NAME  the metric: a name in the history of fit, such as val_accuracy; module:function, called with the
-            model after each fit, or without arguments when the program ends; or stdout:REGEX, for the last number that
-            the program prints where the group is
+            model after each fit, or without arguments when the program ends; or stdout:REGEX, the last number in the
+            output that the group of the regular expression matches
         --max-drop X  how far the metric may fall below that in float32
         --max-rise X  how far a loss may rise above that in float32
         --verify NAME  check the result by a metric that the search does not use
@@ -192,10 +192,9 @@ COMMANDS: Mapping[str, Command] = {
     "calibrate": Command(
         "doctor.run_calibrate",
         "measure how long ops take on this CPU",
-        "Times matrix products, convolutions, other ops and casts on this CPU in float32 and bfloat16, and keeps the "
-        "figures in your cache folder, for this CPU, number of cores and TensorFlow version. From then on "
-        "AMP_TF_PRECISION=auto uses them to decide what is faster in 16 bit; amp-tf doctor and reports say so. Run it "
-        "on an otherwise idle machine.",
+        "Times products, other ops and casts on this CPU in float32 and bfloat16, and keeps the times in your cache "
+        "folder. From then on AMP_TF_PRECISION=auto decides by them, for this CPU, number of cores and TensorFlow "
+        "version; amp-tf doctor and reports say so. Run it on an idle machine.",
         """
         --seconds SECONDS  time to take; by default 70
         --details  also print the times of each product
@@ -281,8 +280,8 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     _add(parser, _SETTINGS, _OF_SETTINGS, {})
     lists = parser.add_argument_group("op lists", "Op types, comma-separated. An op is on one list at most.")
     for name in LIST_NAMES:
-        for action, verb in (("add", "join"), ("remove", "leave")):
-            lists.add_argument(f"--{name}-{action}", metavar="OPS", help=f"ops that {verb} the {name} list")
+        for action, words in (("add", "put these ops on"), ("remove", "take these ops off")):
+            lists.add_argument(f"--{name}-{action}", metavar="OPS", help=f"{words} the {name} list")
 
 
 def _add(parser: Any, options: str, more: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Any]) -> None:

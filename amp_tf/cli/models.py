@@ -228,9 +228,10 @@ def run_report(args: argparse.Namespace) -> int:
     try:
         lines = []
         for document in documents:
-            share = percent((document["figures"] or {}).get("products_share_f16"))
+            share = (document["figures"] or {}).get("products_share_f16")
+            work = "" if share is None else f"{percent(share)} of matmul and convolution work in 16 bit, "
             counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
-            lines.append(f"{files.title(document)}: {share} of matmul and convolution work in 16 bit, {counts}")
+            lines.append(f"{files.title(document)}: {work}{counts}")
         for path in filter(None, (args.html, args.json)):
             with files.writing(path):
                 files.save(documents, path, as_page=path == args.html)

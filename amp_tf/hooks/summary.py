@@ -44,7 +44,7 @@ ONLY_XLA = (
     "all the work is in functions compiled by XLA (jit_compile=True), which TensorFlow's graph optimizers never see"
 )
 ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: shows a GPU's accuracy without one
-FUSED = "TensorFlow fused them with what follows, and the fused kernels have no 16-bit form here"
+FUSED = "fused by TensorFlow with what follows, in kernels that have no 16-bit form here"
 _OF_HOOKS = ("off", "idle", "policy", "failures", "first_failure", "not_installed")  #: what a report says of the hooks
 _PLUGIN = "amp_tf.hooks.plugin"  # without it only functions compiled by XLA are seen
 
@@ -173,7 +173,7 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
             return failed
         if state.policy:
             return f"Keras' own policy {state.policy!r} has its layers compute in 16 bit, and left nothing to convert"
-    return why_no_node(reason) if reason else "no node of any graph is one that 16 bit is for"
+    return why_no_node(reason) if reason else "no graph has a node that 16 bit is for"
 
 
 def _why_never_on() -> str:

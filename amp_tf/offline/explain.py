@@ -98,7 +98,7 @@ class Explanation:
             of_it = "it alone" if self.matches == 1 else f"it, one of {self.matches} nodes whose names match,"
             lines.append(f"This would turn {of_it} to {other}: {_setting(self.own_change)}")
         if self.change:
-            lines.append(f"This would turn it to {other}, and its like in the whole model: {_setting(self.change)}")
+            lines.append(f"This would turn it to {other}, and all like it in the whole model: {_setting(self.change)}")
         return lines or [f"No change of one op's list, nor a pattern for its name, turns it to {other}."]
 
 

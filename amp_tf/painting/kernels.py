@@ -42,7 +42,7 @@ INEXACT: tuple[tuple[frozenset[str], Rule, Callable[[Target], bool]], ...] = (
 
 
 def take_inexact_off_lists(canvas: Canvas) -> None:
-    """Ops whose 16-bit kernels lose more than one rounding leave their list; so do exponentials of values up to zero.
+    """Takes ops off their list whose 16-bit kernels lose more than one rounding, and exponentials of values up to zero.
 
     Such an exponential lies between zero and one, and may be rounded once. It is computed in float32, and what uses it
     is judged without it. So the gradient of an exact Gelu, the sum of one by the error

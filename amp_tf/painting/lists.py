@@ -50,7 +50,7 @@ def place_forced(canvas: Canvas) -> None:
 
 
 def paint_allow_list(canvas: Canvas) -> None:
-    """Every type of a processable allow-list node is painted allow, before all rules that ask what a product uses.
+    """Paints allow-list nodes allow, where they may be converted; first, because later rules ask what a product uses.
 
     Example (float16)::
 
@@ -62,7 +62,7 @@ def paint_allow_list(canvas: Canvas) -> None:
 
 
 def spread_deny(canvas: Canvas) -> None:
-    """Deny runs forward from deny-list nodes through infer and clear nodes, as far as another infer or deny node.
+    """Paints deny forward from deny-list nodes, through infer and clear nodes, up to the last infer or deny node.
 
     deny → infer → clear → infer → clear → allow → infer becomes deny, deny, deny, deny, clear, allow, infer.
 
@@ -87,7 +87,7 @@ def spread_deny(canvas: Canvas) -> None:
 
 
 def paint_between_allow(canvas: Canvas) -> None:
-    """Infer and clear nodes that lie on a path from an allow-list node to an allow-list node are painted allow.
+    """Paints infer and clear nodes allow if they lie on a path from an allow-list node to another.
 
     Example (float16)::
 
@@ -106,7 +106,7 @@ def paint_between_allow(canvas: Canvas) -> None:
 
 
 def paint_after_allow(canvas: Canvas) -> None:
-    """Infer nodes that read an allow node and no deny node are painted allow.
+    """Paints infer nodes allow if they read an allow node and no deny node.
 
     Difference "infer-follow-order": TensorFlow sweeps once in the order of the nodes, so that a chain converts only as
     far as its nodes happen to be sorted; here the rule runs until nothing changes. Difference "kernel-missing":
@@ -128,7 +128,7 @@ def paint_after_allow(canvas: Canvas) -> None:
 
 
 def spread_allow_through_clear(canvas: Canvas) -> None:
-    """Allow runs both ways through clear nodes, but not through readers of reference variables.
+    """Paints allow through clear nodes, forward and backward, but not through readers of reference variables.
 
     Example (float16)::
 
@@ -151,7 +151,7 @@ def spread_allow_through_clear(canvas: Canvas) -> None:
 
 
 def drop_unsupported(canvas: Canvas) -> None:
-    """Types that cannot be 16 bit lose their paint: fixed ones, attributes such as FusedBatchNorm's U, quantized nodes.
+    """Unpaints types that cannot be 16 bit: fixed ones, attributes such as FusedBatchNorm's U, quantized nodes.
 
     Difference "force-all-fixed": TensorFlow does so for allow-list nodes alone and fails under UNSAFE_FORCE_ALL.
 
@@ -168,7 +168,7 @@ def drop_unsupported(canvas: Canvas) -> None:
 
 
 def retarget_casts(canvas: Canvas) -> None:
-    """An existing Cast to float32 whose readers are all allow casts to 16 bit instead.
+    """Lets an existing Cast to float32 cast to 16 bit instead, if all its readers are allow.
 
     Difference "preserved-cast": TensorFlow does so for a preserved (fetched) Cast too, which changes the type that the
     caller gets.
@@ -185,7 +185,7 @@ def retarget_casts(canvas: Canvas) -> None:
 
 
 def leave_carried_values(canvas: Canvas) -> None:
-    """What passes a float32 value through unchanged, also to nodes that are not converted, stays in float32.
+    """Keeps in float32 what only passes a float32 value on, if some of its readers are not converted.
 
     The cast then stands behind it, for those that want 16 bit: the others get the value as it was, and no cast back. So
     the gradient of a bias is the sum of gradients that nobody rounded, though its product's gradients read them, too.
@@ -212,7 +212,7 @@ def leave_carried_values(canvas: Canvas) -> None:
 
 
 def leave_picked_values(canvas: Canvas) -> None:
-    """What picks rows of a float32 table stays in float32, where no other converted node reads the table.
+    """Keeps the lookup of rows in a float32 table in float32, if no other converted node reads the table.
 
     The cast then stands behind it: of a table of embeddings the rows that were looked up are cast, not the table, which
     Keras 3 gathers from as a tensor. Values are the same to the last bit. A table is a variable, or what is larger than
@@ -250,7 +250,7 @@ def leave_picked_values(canvas: Canvas) -> None:
 
 
 def absorb_casts(canvas: Canvas) -> None:
-    """An existing Cast to the 16-bit type takes a painted value as it is, which makes it a copy that costs nothing.
+    """Lets an existing Cast to the 16-bit type take a painted value as it is, which makes it a copy that costs nothing.
 
     Otherwise the value would be cast to float32 for it alone, and back; none of TensorFlow's optimizers removes such a
     pair. TensorFlow's own pass makes it, so this rule runs only where amp_tf chooses the precision. Casts of constants

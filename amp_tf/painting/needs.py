@@ -64,7 +64,7 @@ NEEDS = (
 
 
 def keep_needed(canvas: Canvas) -> None:
-    """What a reader needs more exactly than 16 bit, and what no product uses, stays in float32, back to the product.
+    """Keeps values in float32, back to the product, if a reader needs them more exactly or no product uses them.
 
     A bias, an activation without arithmetic and what only moves values still have the type of the product before them,
     so that kernels can be fused; so has a bias gradient (:func:`amp_tf.painting.ties.match_types`). What variables hold

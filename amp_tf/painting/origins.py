@@ -59,9 +59,9 @@ LONGEST_SUM = 8  #: additions to one value, one after the other, that 16 bit may
 
 
 def keep_origins(canvas: Canvas) -> None:
-    """What joins exact float32 data to results of products, other than by multiplying, is float32; so are running sums.
+    """Keeps in float32 ops that join exact data to a product's result, except by multiplying; and running sums.
 
-    What only moves exact values is too, where something else than a product reads them.
+    So is what only moves exact values, where something else than a product reads them.
 
     A sum runs where a value goes through arithmetic and comes back without a product in between: through a loop, as the
     result of a function that may be called again with it, or through a variable that is read again in the next step. A
@@ -178,7 +178,7 @@ def _given(view: GraphView) -> Mask:
 
 
 def keep_in_range(canvas: Canvas) -> None:
-    """What reads a constant that 16 bit cannot hold stays in float32, and what uses its values, up to the next product.
+    """Keeps in float32 what reads a constant that 16 bit cannot hold, and what uses the result, up to the next product.
 
     That product does, too, if nothing but moves and multiplications lies between: ``matmul(ones * -1e9, pad)``. In
     float16 squares and quotients do, as powers and exponentials on its deny list.

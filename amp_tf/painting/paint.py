@@ -110,7 +110,7 @@ def paint(
 
 
 def weigh(canvas: Canvas) -> None:
-    """Takes allow paint off what is not faster in 16 bit, with the casts that it needs.
+    """Unpaints what is not faster in 16 bit, counting the casts that it needs.
 
     Three kinds stay as they are in the first step. Products whose shapes nobody knows, and all where there are loops of
     graph nodes; what was folded into a convolution, and that convolution; and the entries and exits of loops: a cast of

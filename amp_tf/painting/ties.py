@@ -39,7 +39,7 @@ FARTHEST = 64  #: units behind a comparison among which the values are looked fo
 
 
 def find_clusters(canvas: Canvas) -> None:
-    """Nodes that share a TensorList of float32 have one type; they stay in float32 where its other users are not known.
+    """Gives nodes that share a TensorList of float32 one type: float32, if the list has users that are not known.
 
     Such nodes are a *cluster*. It is unsafe if a node of it may not be touched, or if its handle passes through a call,
     an argument or another place behind which unseen ops may use the list. The nodes that may not be touched follow in
@@ -95,7 +95,7 @@ def find_clusters(canvas: Canvas) -> None:
 
 
 def match_clusters(canvas: Canvas) -> None:
-    """All nodes that share a TensorList get one paint: deny if any is deny, else allow if any is allow.
+    """Gives all nodes that share a TensorList one paint: deny if any of them is deny, else allow if any is allow.
 
     Example (bfloat16, tensor lists after pass 2)::
 
@@ -142,7 +142,7 @@ def recurrent_units(canvas: Canvas) -> Iterator[list[int]]:
 
 
 def match_recurrent_edges(canvas: Canvas) -> None:
-    """A NextIteration and the Merges that read it are allow if all these Merges are, else none of them is.
+    """Paints a NextIteration and the Merges that read it allow if all these Merges are, else none of them.
 
     Difference "preserved-loop": TensorFlow paints a preserved NextIteration too.
 
@@ -186,7 +186,7 @@ def _match_loops(canvas: Canvas, links: Sequence[Sequence[Unit]]) -> None:
 
 
 def match_types(canvas: Canvas) -> None:
-    """Types that must be the same are 16 bit together or not at all: of maxima, loops, fused products, bias gradients.
+    """Makes types that must agree 16 bit together or not at all: of maxima, loops, fused products, bias gradients.
 
     Where a maximum is compared with the values that it was taken from, both are rounded, or neither. The gradient of a
     maximum compares so, and so do masks of the largest values, ``x >= tf.math.top_k(x, 2).values[:, -1:]``. For XLA

@@ -34,7 +34,7 @@ from benchmarks import (
 from benchmarks.exports.__main__ import ON
 from benchmarks.exports.__main__ import run as run_exports
 from benchmarks.models.wide.__main__ import try_one
-from benchmarks.step_time import first_step, forecast, parts, suite
+from benchmarks.step_time import forecast, parts, suite
 from benchmarks.step_time.modes import WAYS, modes
 from benchmarks.tune import __main__ as tune
 from tests import processes
@@ -133,13 +133,6 @@ def test_another_checkout_is_at_work_or_its_row_says_that_it_is_not(tmp_path):
     assert copied.peak_mib > 100  # TensorFlow alone takes more
     assert all(abs(a - b) <= 0.02 * b for a, b in zip(copied.losses, float32.losses, strict=True))
     assert missing.error == f"{missing.mode} imported amp_tf from {ROOT}/amp_tf, not from {tmp_path}/none."
-
-
-@pytest.mark.usefixtures("forked")
-def test_a_process_tells_its_rewrites_apart():
-    options = {"model": "ncf", "way": "predict", "size": "tiny", "batch": None, "precision": "bfloat16"}
-    taken = first_step.measure({**options, "mode": "amp_tf"}, modes("bfloat16")["amp_tf"])
-    assert 0 < taken.rewrite_ms < taken.total_ms
 
 
 @pytest.mark.slow

@@ -33,6 +33,12 @@ def test_a_page_is_made_of_a_runs_file(tmp_path, capsys):
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
+def test_a_run_without_shapes_has_no_share_of_the_work(tmp_path, capsys):
+    (tmp_path / "run.json").write_text(json.dumps(json.loads(FIRST.read_text()) | {"figures": None}))
+    assert main(["report", str(tmp_path / "run.json"), "--json", str(tmp_path / "all.json")]) == 0
+    assert capsys.readouterr().out == "train.py: 2 of 7 nodes converted\n"
+
+
 def test_a_folder_is_all_runs_in_it_side_by_side(tmp_path):
     for number in range(3):
         shutil.copy(FIRST, tmp_path / f"amp_tf_host_{number}_0.json")

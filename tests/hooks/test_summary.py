@@ -186,7 +186,7 @@ TRACED = ("__inference_step_12",)
         ({}, {"failures": 2}, summary.ALL_FAILED),
         ({}, {}, summary.EAGER),
         ({}, {"traced": TRACED}, summary.TRACED_BEFORE.format(count=1, example="step")),
-        ({"grappler": 1}, {"traced": TRACED}, "no node of any graph is one that 16 bit is for"),
+        ({"grappler": 1}, {"traced": TRACED}, "no graph has a node that 16 bit is for"),
         ({}, {"not_installed": {PLUGIN: "OSError: no"}}, summary.NO_PLUGIN),
         ({}, {"not_installed": {XLA: "OSError: no"}}, summary.EAGER),
     ],

@@ -73,7 +73,7 @@ def test_the_words(graph):
         "The decision came along: infer1 <- clr1 <- deny1",
         "This would turn it alone to 16 bit: AmpConfig(force_f16=('(^|/)infer1$',)), or "
         "AMP_TF_FORCE_F16='(^|/)infer1$'",
-        "This would turn it to 16 bit, and its like in the whole model: AmpConfig(clear_add=('Tanh',)), or "
+        "This would turn it to 16 bit, and all like it in the whole model: AmpConfig(clear_add=('Tanh',)), or "
         "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD=Tanh",
     ]
 
