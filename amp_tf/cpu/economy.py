@@ -1,15 +1,14 @@
 """What nodes take on a CPU, and what is not faster there in 16 bit: the cost model, which takes its paint off.
 
-Two questions, in this order. *Which ops around the products should be 16 bit?* An op is faster in one of the types,
-and a cast is paid wherever the types of neighbours differ; the cheapest choice for all of them at once is a minimum
-cut (:class:`amp_tf.graph.algorithms.Network`). *Does each island pay?* An island is a set of connected 16-bit nodes; if
-what it saves is less than the casts at its border, all of it stays in float32. So does an island without a product:
-what is left to win there is not worth the rounding. What runs in a loop is weighed as often as the loop is expected to
-iterate. What TensorFlow computes in one kernel has one type: a bias gradient and the filter gradient that reads the
-same tensor, a bias and its activation and the product before them.
+An op is faster in one of the types, and a cast is paid wherever the types of neighbours differ; the cheapest choice for
+all of them at once is a minimum cut (:class:`amp_tf.graph.algorithms.Network`). What runs in a loop counts as often as
+the loop is expected to iterate, so that a cast of what does not change there stands before it. What TensorFlow computes
+in one kernel has one type: a bias gradient and the filter gradient that reads the same tensor, a bias, a residual sum
+and an activation and the product before them. A set of connected 16-bit nodes without a product stays in float32: what
+is left to win there is not worth the rounding.
 
-Both need static shapes. What is not known is taken to be as large as the median of what is; where nothing is known,
-only the first question is asked.
+All this needs static shapes. A tensor of unknown shape is taken to be as large as the median of those that are known,
+and a product of one is 16 bit.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ from amp_tf.oplists.cost_tables import (
 )
 from amp_tf.oplists.fusions import GATING, SIGMOID, SWISH
 from amp_tf.oplists.kernels import PAIRED
-from amp_tf.oplists.table import BROADCASTING, PICKING, PINNED, VARIABLE_VALUES
+from amp_tf.oplists.table import BROADCASTING, PICKING, VARIABLE_VALUES
 from amp_tf.oplists.targets import XLA_WIDENS
 from amp_tf.painting.canvas import Canvas, units_of
 from amp_tf.painting.kernels import fused_with_products
 from amp_tf.painting.reasons import FORCED, Balance, Rule
-from amp_tf.painting.ties import recurrent_units
+from amp_tf.painting.ties import loop_units
 from amp_tf.painting.work import count_runs, filter_shape, input_shapes, operations_of
 
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
@@ -142,19 +141,17 @@ class Prices:
 
 
 class _Port(NamedTuple):
-    """An output port at which a cast to float32, or one to 16 bit, may be needed, which would run so many times."""
+    """An output port at which a cast to float32, or one to 16 bit, may be needed, with what all its runs take."""
 
-    node: Node
     source: Unit
     readers: Sequence[Unit]
     elements: float
     casts: Pair
-    runs: float
 
 
 def drop_unprofitable(canvas: Canvas) -> None:
     """Takes allow paint off units that are cheaper in float32, as :func:`amp_tf.painting.paint.weigh` says."""
-    ties = [*canvas.clusters, *recurrent_units(canvas)]
+    ties = [*canvas.clusters, *loop_units(canvas)]
     if (asked := canvas.resolution.asked) is not None:  # no op pays: all but forced nodes and some ops
         painted = np.flatnonzero(canvas.allow).tolist()
         wanted = canvas.view.mask_with(asked)
@@ -170,14 +167,14 @@ def drop_unprofitable(canvas: Canvas) -> None:
     groups = connected(left, [(port.source, *port.readers) for port in weighing.ports])
     for group, balance in zip(groups, weighing.balances(groups), strict=True):
         canvas.weighed.update(dict.fromkeys(group, balance))
-    islands = find_islands(weighing) if weighing.sizes_are_known else []
-    for island, balance in zip(islands, weighing.balances(islands), strict=True):
-        relieves = sum(weighing.relief.get(unit, 0.0) for unit in island)
-        pays = balance.in_f16 < balance.in_float32 + relieves
-        if not (pays and (relieves or any(canvas.on_allow[unit] for unit in island))):
-            unforced = [unit for unit in island if canvas.rule[unit] not in FORCED]
-            canvas.unpaint_allow(unforced, Rule.DOES_NOT_PAY)
-            canvas.weighed.update(dict.fromkeys(unforced, balance))
+    islands = find_islands(weighing)
+    alone = [
+        island for island in islands if not any(canvas.on_allow[unit] or unit in weighing.relief for unit in island)
+    ]
+    for island, balance in zip(alone, weighing.balances(alone), strict=True):
+        unforced = [unit for unit in island if canvas.rule[unit] not in FORCED]
+        canvas.unpaint_allow(unforced, Rule.DOES_NOT_PAY)
+        canvas.weighed.update(dict.fromkeys(unforced, balance))
 
 
 def _kernel_pairs(canvas: Canvas) -> list[list[Unit]]:
@@ -205,13 +202,11 @@ class Weighing:
 
     Attributes:
         ports: the float32 ports that touch paint.
-        sizes_are_known: whether the sizes of most of them are.
         sizes: for each painted unit, the size of the largest tensor that it writes or reads as a whole.
         products: the painted products, each with its painted units. A product has one precision: the types of a fused
             one, T and TArgs, must change together or it aborts the process.
         ties: units that must agree, by each other.
-        pinned: painted units of what was folded into a convolution.
-        free: units of products that may have either type, with what each saves in 16 bit, in ns, at its first unit.
+        free: units of products that may have either type.
         relief: what painted units save in memory, in ns: those whose results are live where at least half the peak is.
     """
 
@@ -219,7 +214,7 @@ class Weighing:
         view = canvas.view
         shapes = AttributeShapes(view.protos) if canvas.shapes is None else canvas.shapes
         self.canvas, self.prices = canvas, Prices(view, shapes, canvas.resolution.costs)
-        self.ports, self.sizes_are_known = _find_ports(canvas, shapes, self.prices)
+        self.ports = _find_ports(canvas, shapes, self.prices)
         self.sizes: dict[Unit, float] = {}
         for port in self.ports:
             whole = [unit for unit in port.readers if view.ops[canvas.node_of[unit]] not in PICKING]
@@ -230,76 +225,72 @@ class Weighing:
         for unit in units_of(canvas.allow & canvas.on_allow):
             self.products.setdefault(canvas.node_of[unit], []).append(unit)
         computed_with = fused_with_products(canvas)
+        for node, product in canvas.folded.fused.items():
+            if product in self.products and canvas.allow[view.base[node]]:
+                computed_with[view.base[node]] = self.products[product][0]
         swishes = ([unit for node in pair for unit in view.units(node)] for pair in self.prices.swishes)
         ties = [*ties, *computed_with.items(), *self.products.values(), *(u for u in swishes if canvas.allow[u].all())]
         tied = connected(dict.fromkeys(itertools.chain.from_iterable(ties)), ties)
         self.ties = [sorted(units) for units in tied if any(unit in self.sizes for unit in units)]
-        self.pinned = {unit for node in canvas.folded.fused for unit in view.units(node) if canvas.allow[unit]}
-        self.sizes.update(dict.fromkeys([*self.pinned, *computed_with], 0.0))
+        self.sizes.update(dict.fromkeys(computed_with, 0.0))
         self.relief = _memory_relief(canvas, shapes) if canvas.resolution.weighs_memory else {}
-        may_choose = self.sizes_are_known and "Enter" not in view.ops and not canvas.resolution.weighs_memory
-        self.free: dict[Unit, float] = {}
-        rows = view.edges.rows("src_node", "dst_unit") if self.pinned else ()
-        folded = {source for source, reader in rows if reader in self.pinned}
+        self.free: set[Unit] = set()
         for node, units in self.products.items():
-            pair = self.prices.product(node) if may_choose or self.prices.variant(node) == SLOW else None
-            if node not in folded and pair is not None and not any(canvas.rule[unit] in FORCED for unit in units):
-                self.free.update(dict.fromkeys(units, 0.0))
-                self.free[units[0]] = pair[0] - pair[1]
+            if self.prices.product(node) is not None and not any(canvas.rule[unit] in FORCED for unit in units):
+                self.free.update(units)
 
     def may_be_either(self, unit: Unit) -> bool:
-        """Whether a unit may have either type: no product that may not, no entry or exit of a loop."""
-        canvas, op = self.canvas, self.canvas.view.ops[self.canvas.node_of[unit]]
-        is_flexible = canvas.allow[unit] and not canvas.on_allow[unit] and op not in PINNED
-        return unit not in self.pinned and (unit in self.free or bool(is_flexible))
+        """Whether a unit may have either type: no product whose shapes are unknown, or that a user forces."""
+        return unit in self.free or bool(self.canvas.allow[unit] and not self.canvas.on_allow[unit])
+
+    def times(self, unit: Unit) -> Pair:
+        """What all runs of a unit's node take in float32 and in 16 bit, in ns; (inf, 0) where shapes are unknown."""
+        node = self.canvas.node_of[unit]
+        is_product, runs = self.canvas.on_allow[unit], self.prices.runs.of_nodes[node]
+        once = self.prices.product(node) if is_product else self.prices.op(node, self.sizes.get(unit, 0.0))
+        in_float32, in_f16 = once or (math.inf, 0.0)
+        return runs * in_float32, runs * in_f16
 
     def saved(self, unit: Unit) -> float:
-        """What a unit saves in 16 bit, in ns."""
-        if unit in self.free:
-            saved = self.free[unit]
-        else:
-            in_float32, in_f16 = self.prices.op(self.canvas.node_of[unit], self.sizes.get(unit, 0.0))
-            saved = in_float32 - in_f16
-        return saved + self.relief.get(unit, 0.0)
+        """What a unit saves in 16 bit, in ns; of a product that is at its first unit."""
+        relief = self.relief.get(unit, 0.0)
+        if self.products.get(self.canvas.node_of[unit], [unit])[0] != unit:
+            return relief
+        in_float32, in_f16 = self.times(unit)
+        return in_float32 - in_f16 + relief
 
     def balances(self, groups: Sequence[Sequence[Unit]]) -> list[Balance]:
         """For each group what it takes in 16 bit and in float32, the rest of the graph as it is painted.
 
-        In 16 bit a product of unknown size takes no time at all. Groups that read one cast share it.
+        Groups that read one cast share it.
         """
-        canvas, prices = self.canvas, self.prices
+        allow = self.canvas.allow
         group_of = {unit: number for number, group in enumerate(groups) for unit in group}
         in_float32, in_f16 = [0.0] * len(groups), [0.0] * len(groups)
         for number, group in enumerate(groups):
-            first: dict[Node, Unit] = {}
-            for unit in group:
-                first.setdefault(canvas.node_of[unit], unit)
-            for node, unit in first.items():
-                if canvas.on_allow[unit]:
-                    once = prices.product(node) or (math.inf, 0.0)
-                else:
-                    once = prices.op(node, self.sizes.get(unit, 0.0))
-                in_float32[number] += prices.runs.of_nodes[node] * once[0]
-                in_f16[number] += prices.runs.of_nodes[node] * once[1]
+            for unit in {self.canvas.node_of[unit]: unit for unit in reversed(group)}.values():
+                once = self.times(unit)
+                in_float32[number] += once[0]
+                in_f16[number] += once[1]
         for port in self.ports:
             home = group_of.get(port.source)
-            up, down = (port.runs * cast for cast in port.casts)
-            outside = [bool(canvas.allow[reader]) for reader in port.readers if group_of.get(reader, -1) != home]
+            up, down = port.casts
+            outside = [bool(allow[reader]) for reader in port.readers if group_of.get(reader, -1) != home]
             if home is not None:
                 in_f16[home] += up * (not all(outside))
                 in_float32[home] += down * any(outside)
                 continue
             served = {group_of[reader] for reader in port.readers if reader in group_of}
             for number in served:
-                if canvas.allow[port.source]:
+                if allow[port.source]:
                     in_float32[number] += up / len(served)
                 else:
                     in_f16[number] += down / len(served)
         return [Balance(*pair) for pair in zip(in_f16, in_float32, strict=True)]
 
 
-def _find_ports(canvas: Canvas, shapes: Shapes, prices: Prices) -> tuple[list[_Port], bool]:
-    """The float32 ports that touch paint, and whether the sizes of most of them are known."""
+def _find_ports(canvas: Canvas, shapes: Shapes, prices: Prices) -> list[_Port]:
+    """The float32 ports that touch paint."""
     view, allow, edges = canvas.view, canvas.allow, canvas.view.edges
     touched = canvas.is_float32[edges.src_unit] & (allow[edges.src_unit] | allow[edges.dst_unit])
     edges = edges.at(touched.astype(np.bool_))
@@ -316,9 +307,10 @@ def _find_ports(canvas: Canvas, shapes: Shapes, prices: Prices) -> tuple[list[_P
     ports = []
     for ((node, _, source), ends), count in zip(readers.items(), counts, strict=True):
         elements = typical if count is None else count
-        casts = (0.0, 0.0) if node in stored else canvas.resolution.costs.of_casts(elements)
-        ports.append(_Port(node, source, ends, elements, casts, prices.runs.of_readers[node]))
-    return ports, 2 * len(sizes) > len(ports)
+        runs = 0.0 if node in stored else prices.runs.of_readers[node]
+        up, down = canvas.resolution.costs.of_casts(elements)
+        ports.append(_Port(source, ends, elements, (runs * up, runs * down)))
+    return ports
 
 
 def _memory_relief(canvas: Canvas, shapes: Shapes) -> dict[Unit, float]:

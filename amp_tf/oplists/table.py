@@ -291,8 +291,6 @@ COMPARING = COMPARISONS | MAXIMA_GRADIENTS
 UNCHANGED = Trait("BroadcastTo Enter ExpandDims Identity Reshape Squeeze Switch")
 #: Likewise, and where a loop ends.
 HANDING_ON = Trait("Exit", UNCHANGED)
-#: Ops that stay where the painting put them: their type is that of what stands on a loop's other side.
-PINNED = Trait("Enter Exit")
 #: Ops that read rows of a table, however large it is.
 PICKING = Trait("Gather GatherNd GatherV2 StridedSlice")
 #: Ops that give the values of what they read in another order or shape, with others, or not all of them.
@@ -403,7 +401,7 @@ BOUNDED = {"Less": False, "LessEqual": True, "Greater": False, "GreaterEqual": T
 #: Ops whose results have the shape of each of their inputs; that of all inputs together; that of all in a row; that of
 #: one of equal parts; that of a product of two matrices.
 ALIKE = Trait(
-    """AddN Enter Exit Identity Neg NextIteration Relu ReluGrad Sigmoid SigmoidGrad Softplus SoftplusGrad Sqrt
+    """AddN Cast Enter Exit Identity Neg NextIteration Relu ReluGrad Sigmoid SigmoidGrad Softplus SoftplusGrad Sqrt
     Square Switch Tanh TanhGrad ZerosLike"""
 )
 BROADCASTING = Trait("Add AddV2 Maximum Minimum Mul RealDiv SelectV2 SquaredDifference Sub")

@@ -229,7 +229,7 @@ def leave_picked_values(canvas: Canvas) -> None:
         allow1 = MatMul(found, x)                                       f16
     """
     view, edges = canvas.view, canvas.view.edges
-    if canvas.is_loop_body or view.nodes_with(table.PINNED) or not view.nodes_with(table.PICKING):
+    if canvas.is_loop_body or view.nodes_with(table.LOOP_ENTRIES) or not view.nodes_with(table.PICKING):
         return
     meet = (canvas.is_float32[edges.src_unit] & (canvas.allow[edges.src_unit] ^ 1) & canvas.allow[edges.dst_unit]) == 1
     as_whole = meet & ~(view.mask_with(table.PICKING)[edges.dst_node] & (edges.dst_position == 0))

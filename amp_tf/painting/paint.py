@@ -112,9 +112,7 @@ def paint(
 def weigh(canvas: Canvas) -> None:
     """Unpaints what is not faster in 16 bit, counting the casts that it needs.
 
-    Three kinds stay as they are in the first step. Products whose shapes nobody knows, and all where there are loops of
-    graph nodes; what was folded into a convolution, and that convolution; and the entries and exits of loops: a cast of
-    a value that does not change belongs outside. What TensorFlow computes together with another product is chosen with
+    Products whose shapes nobody knows stay as they are. What TensorFlow computes together with a product is chosen with
     it. What the user forces stays in any case, and where no op pays, what the user asks for.
 
     Example (auto)::

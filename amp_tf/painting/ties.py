@@ -133,7 +133,16 @@ def match_clusters(canvas: Canvas) -> None:
             canvas.cause[unit] = (denied or allowed)[0]
 
 
-def recurrent_units(canvas: Canvas) -> Iterator[list[int]]:
+def loop_units(canvas: Canvas) -> Iterator[Sequence[Unit]]:
+    """Units of loops that must have one type: those of each NextIteration, and each Enter, and the Merges behind."""
+    yield from _recurrent_units(canvas)
+    edges = canvas.view.edges
+    entering = edges.at(canvas.view.mask_with(("Enter",))[edges.src_node])
+    merges = canvas.view.mask_with(table.LOOP_MERGES)[entering.dst_node]
+    yield from entering.at(merges).rows("src_unit", "dst_unit")
+
+
+def _recurrent_units(canvas: Canvas) -> Iterator[list[Unit]]:
     """For each NextIteration, the units that must have one type: its own, and those of the Merges that read it."""
     view = canvas.view
     for node in view.nodes_with(("NextIteration",)):
@@ -162,7 +171,7 @@ def match_recurrent_edges(canvas: Canvas) -> None:
         allow2 = MatMul(done, x)                                  f16
         exact = Digamma(done)
     """
-    links = list(recurrent_units(canvas))
+    links = list(_recurrent_units(canvas))
     for node in {canvas.node_of[unit] for _, *readers in links for unit in readers}:
         if canvas.view.ops[node] != "Merge":
             raise GraphError(
@@ -238,7 +247,7 @@ def match_types(canvas: Canvas) -> None:
         allow1 = MatMul(x, x)                f16
         bias_gradient = BiasAddGrad(allow1)  f16 → float32
     """
-    view, edges = canvas.view, canvas.view.edges
+    view = canvas.view
     if canvas.target.lists.table == table.CPU and canvas.target.precision is Precision.BFLOAT16:
         units = [unit for unit in canvas.float32_units(view.nodes_with(table.SUMS_IN_BFLOAT16)) if canvas.allow[unit]]
         fused = fused_with_products(canvas, gradients_only=True) if units and canvas.target.adds_in_float32 else {}
@@ -246,8 +255,7 @@ def match_types(canvas: Canvas) -> None:
         canvas.unpaint_allow(lone, Rule.SUMS)
     for node in view.nodes_with(table.COMPARING):
         _match_maximum(canvas, node)
-    entering = edges.at(view.mask_with(table.LOOP_MERGES)[edges.dst_node] & view.mask_with(("Enter",))[edges.src_node])
-    _match_loops(canvas, [*recurrent_units(canvas), *entering.rows("src_unit", "dst_unit")])
+    _match_loops(canvas, list(loop_units(canvas)))
     for term, value in canvas.centred:
         if not any(canvas.allow[unit] for unit in view.units(value)):
             canvas.unpaint_allow([unit for unit in view.units(term) if canvas.rule[unit] not in FORCED], Rule.NEEDED)

@@ -208,7 +208,7 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
             before[node], in_f16[node] = prices.op(node, float(figures.largest[node]))
     now = np.where(is_f16, in_f16, before)
     now[[*basis.folded.fused, *computed_with_products(basis.view, is_f16)]] = 0.0
-    moved = basis.folded.fused | basis.folded.lifted
+    moved = basis.folded.lifted.union(basis.folded.fused)
     before[[node for node in computed_with_products(basis.view, np.zeros_like(is_f16)) if node not in moved]] = 0.0
     for scale, product in basis.view.edges.rows("src_node", "dst_node"):
         if scale in basis.folded.scales:

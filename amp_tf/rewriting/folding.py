@@ -101,7 +101,7 @@ class _FoldSearch:
         self._biased: list[Node] = []  # sums that become BiasAdd
         self._new: list[NewNode] = []
         self._names = FreshNames(form.view.names, SUFFIX)
-        self._fused: set[Node] = set()
+        self._fused: dict[Node, Node] = {}  # what will be computed with a product, to that
         self._biases: list[Node] = []  # the sums that add them, of those behind which the kernel may go on
         self._scales: dict[Node, Node] = {}  # product to the node that scales its filter
 
@@ -118,7 +118,7 @@ class _FoldSearch:
         biases = (Reop(node, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None}) for node in self._biased)
         # A scale has the shape of the filter afterwards.
         filters = {scale: self._view.inputs(product)[1][0] for product, scale in self._scales.items()}
-        folded = Folded(frozenset(filters), frozenset(self._fused))
+        folded = Folded(frozenset(filters), self._fused)
         return _then(self._form, Edits(tuple(biases), rewires=rewires, new=tuple(self._new)), filters, folded)
 
     def _fold_scale(self, product: Node) -> None:
@@ -181,28 +181,28 @@ class _FoldSearch:
             place = self._view.inputs(second).index(bias)
             self._make_bias(first, product, bias)
             self._inputs[second, place] = moved
-            self._fused.add(second)
+            self._fused[second] = product
             self._follow_activation(second)
 
     def _make_bias(self, node: Node, product: Node, bias: tuple[int, int]) -> None:
         self._inputs[node, 0] = (product, 0)
         self._inputs[node, 1] = bias
         self._biased.append(node)
-        self._fused.add(node)
+        self._fused[node] = product
 
     def _follow(self, node: Node) -> None:
         after = self._only_reader(node)
         if after is not None and self._is_sum(after) and after not in self._fused:
             other = self._other_input(after, node)
             if self._shape(*other) == self._shape(node, 0):
-                self._fused.add(after)
+                self._fused[after] = self._fused[node]
                 node = after
         self._follow_activation(node)
 
     def _follow_activation(self, node: Node) -> None:
         after = self._only_reader(node)
         if after is not None and self._view.ops[after] in FUSED_ACTIVATIONS:
-            self._fused.add(after)
+            self._fused[after] = self._fused[node]
 
     def _reshaped(self, tensor: tuple[int, int], shape: tuple[int, ...], beside: int) -> tuple[int, int]:
         view = self._view

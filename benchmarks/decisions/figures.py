@@ -72,6 +72,7 @@ class _Graph:
 
     @classmethod
     def of(cls, trace: Trace, data: bytes, table: Path | None) -> _Graph:
+        from amp_tf.cpu.list_shapes import ListShapes
         from amp_tf.graph.reader import read_graph
         from amp_tf.graph.sizes import KnownShapes, element_count
         from amp_tf.graph.templates import Templates
@@ -83,26 +84,27 @@ class _Graph:
         from amp_tf.reporting.figures import Figures as NodeFigures
 
         graph = parse_graph(data)
-        shapes = KnownShapes(trace.shapes if data == trace.graph else _shapes(graph, trace))
+        known = KnownShapes(trace.shapes if data == trace.graph else _shapes(graph, trace))
         casts = [_cast(node) for node in graph.node]
         is_f16 = np.array([_widen(node) for node in graph.node], np.bool_)
         view = read_graph(graph, Templates(graph.library, SUCCESSORS))
+        shapes = ListShapes(view, known)
         figures = NodeFigures.of(view, shapes)
         is_cast = np.array([cast is not None for cast in casts], np.bool_)
         written = np.zeros(view.node_count)
         for node, name in enumerate(view.names):
-            known = shapes.output_shapes(name)
+            results = shapes.output_shapes(name)
             for port, slot in enumerate(view.signatures[node].outputs):
-                if view.dtypes[view.base[node] + slot] == _FLOAT and port < len(known):
-                    written[node] += element_count(known[port]) or 0
+                if view.dtypes[view.base[node] + slot] == _FLOAT and port < len(results):
+                    written[node] += element_count(results[port]) or 0
         written = np.where(is_cast, 0.0, written * figures.runs)
         costs = read_table(table) if table else SHIPPED
         basis = Basis(view, shapes, Resolution(None, "CPU", costs=costs), (), 0, paint=None)  # type: ignore[arg-type]
         _, times = times_before_and_now(basis, figures, is_f16)
         times[is_cast] = 0.0
         for node in np.flatnonzero(is_cast).tolist():
-            known = shapes.output_shapes(view.names[node])
-            elements = (element_count(known[0]) if known else None) or 0
+            results = shapes.output_shapes(view.names[node])
+            elements = (element_count(results[0]) if results else None) or 0
             times[node] = costs.of_casts(elements)[bool(casts[node])] * figures.runs[node]
         return cls(
             products=_share(figures.work[figures.is_product], is_f16[figures.is_product]),

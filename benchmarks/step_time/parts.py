@@ -112,12 +112,6 @@ def _fused_followers() -> None:
     )
 
 
-def _loop_entries() -> None:
-    from amp_tf.cpu import economy
-
-    economy.PINNED = frozenset()
-
-
 def _xla_cost_model() -> None:
     from amp_tf.hooks import state, xla
 
@@ -148,7 +142,7 @@ PARTS = {
         ),
         Part(
             "islands",
-            "keeps sets of 16-bit nodes in float32 that save less than their casts cost, or hold no product",
+            "keeps sets of connected 16-bit nodes in float32 that hold no product",
             _islands,
             (("bert", "fit"), ("gnmt", "fit"), ("small_mlp", "fit")),
         ),
@@ -193,12 +187,6 @@ PARTS = {
             "lets a program's own cast to float32 give 16 bit where all its readers take that",
             _rules("8 existing casts to float32"),
             (("hand_cast_mlp", "fit"),),
-        ),
-        Part(
-            "casts before loops",
-            "casts what a loop of graph nodes never changes once, before the loop",
-            _loop_entries,
-            (("gnmt", "fit"),),
         ),
         Part(
             "variable reads before loops",

@@ -74,6 +74,9 @@ def test_what_is_computed_of_it_has_the_shape_that_tensorflow_gives_it(op):
     elif op == "SelectV2":
         expected = tf.raw_ops.SelectV2(condition=True, t=kept, e=kept)
         line = "no = Const() dtype=bool value=bool[]*0\n y = SelectV2(no, kept:1, kept:1)"
+    elif op == "Cast":
+        expected = tf.raw_ops.Cast(x=kept, DstT=tf.bfloat16)
+        line = "y = Cast(kept:1) SrcT=float32 DstT=bfloat16"
     else:
         expected = getattr(tf.raw_ops, op)(**dict.fromkeys(names, kept))
         line = f"y = {op}({', '.join(['kept:1'] * len(names))})"
