@@ -11,18 +11,18 @@ ROOT = Path(__file__).parents[1]
 SMALL = 100  #: lines
 BUDGET = {
     "cli/": (1481, 9, 3),
-    "cpu/": (531, 3, 1),
+    "cpu/": (523, 3, 1),
     "graph/": (2628, 13, 2),
     "hooks/": (3422, 19, 3),
     "loss_scaling/": (2342, 11, 1),
     "offline/": (998, 5, 1),
-    "oplists/": (1553, 8, 1),
-    "painting/": (2953, 14, 1),
+    "oplists/": (1551, 8, 1),
+    "painting/": (2957, 14, 1),
     "reporting/": (1532, 7, 1),
-    "rewriting/": (2155, 9, 1),
+    "rewriting/": (2152, 9, 1),
     "tools/": (5607, 24, 2),
     "*.py": (1292, 8, 4),
-    "all": (26494, 130, 21),
+    "all": (26485, 130, 21),
     "tests/": (35896, 253, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
