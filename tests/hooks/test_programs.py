@@ -101,7 +101,7 @@ import tensorflow as tf
 import amp_tf
 
 def step(x):
-    small = tf.matmul(x, x, name="small")
+    small = tf.matmul(tf.exp(x), tf.sin(x), name="small")
     return tf.matmul(tf.nn.relu(small), x, name="forced")
 
 for compiled in (False, True):
