@@ -40,6 +40,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 _SHIPPED = {
     ("AuthenticAMD", "25", "avx512_bf16"): "amd-zen4",
     ("AuthenticAMD", "26", "avx512_bf16"): "amd-zen5",
+    ("GenuineIntel", "6", "amx_bf16"): "intel-amx",
     ("GenuineIntel", "6", "avx512_bf16"): "intel-without-amx",
 }
 _CAREFUL = (
