@@ -20,8 +20,6 @@ from benchmarks.decisions.traces import Trace
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU_TARGET = "gpu-float16"
-CAREFUL = "unmeasured-cpu"
-"""A CPU without a table, such as an Intel with AMX: products are taken to gain the square root of Zen 5's gain."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,20 +41,18 @@ class Target:
 
 
 def targets(folder: Path) -> dict[str, Target]:
-    """The targets by name: each shipped table by which bfloat16 pays, a CPU without one, and a GPU.
+    """The targets by name: each shipped table by which bfloat16 pays, and a GPU.
 
     Args:
         folder: where the files of the tables are put, for other checkouts to read the same ones.
     """
-    from amp_tf.oplists.cost_tables import SHIPPED, SHIPPED_FOLDER, read_table
+    from amp_tf.oplists.cost_tables import SHIPPED_FOLDER, read_table
 
     found = {}
     for shipped in sorted(SHIPPED_FOLDER.glob("*.json")):
         if read_table(shipped).gains:
             found[shipped.stem] = Target(shipped.stem, Path(shutil.copy(shipped, folder)))
-    careful = folder / f"{CAREFUL}.json"
-    careful.write_text(SHIPPED.conservative("for a CPU that was not measured").to_json())
-    return found | {CAREFUL: Target(CAREFUL, careful), GPU_TARGET: Target(GPU_TARGET)}
+    return found | {GPU_TARGET: Target(GPU_TARGET)}
 
 
 def rewrite(trace: Trace, target: Target) -> Any:

@@ -134,10 +134,10 @@ def conversions(mode: Mode) -> tuple[int, int]:
     """The nodes that amp_tf converted in this process so far, and the casts that it inserted."""
     if not mode.is_ours:
         return 0, 0
-    from amp_tf.reporting import reports
+    import amp_tf
 
-    totals = reports.totals()
-    return totals.converted, totals.casts
+    report = amp_tf.report()  # a public name, which another checkout has as well
+    return report.converted, report.casts
 
 
 def prepare(options: dict[str, Any], way: Way) -> tuple[Runner, dict[str, Any]]:

@@ -122,14 +122,22 @@ def test_without_amx_an_intel_cpu_does_not_gain_by_bfloat16(monkeypatch, tmp_pat
     assert in_float32 < in_f16
 
 
+def test_with_amx_large_products_gain_more_than_twice(monkeypatch, tmp_path):
+    cpu(monkeypatch, tmp_path, "vendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t: amx_bf16 avx512_bf16\n")
+    found = Hardware.detect_cpu()
+    in_float32, in_f16 = found.costs.of_product("MatMul", 1e12, 1)
+    assert in_float32 > 2 * in_f16
+    assert "with AMX" in found.costs.source
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel name\t: Xeon\nflags\t: amx_bf16 avx512_bf16\n",
+        "vendor_id\t: GenuineIntel\ncpu family\t: 19\nmodel name\t: Xeon\nflags\t: amx_bf16 avx512_bf16\n",
         "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel name\t: Core\nflags\t: avx2\n",
         "CPU implementer\t: 0x41\nFeatures\t: bf16 asimdhp\n",
     ],
-    ids=["AMX", "AVX2", "Arm"],
+    ids=["a later AMX", "AVX2", "Arm"],
 )
 def test_of_another_kind_of_cpu_the_careful_choice_is_made_and_said(monkeypatch, tmp_path, text):
     cpu(monkeypatch, tmp_path, text)
