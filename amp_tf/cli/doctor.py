@@ -270,7 +270,7 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
         fix = "Where they must be exact, write tf.config.experimental.enable_tensor_float_32_execution(False); "
         yield Issue("tf32", False, f"{', '.join(rounding)}: {what}", f"{fix}amp-tf compare does so meanwhile")
     if modes := [name for name in MATH_MODE_VARS if facts.environ.get(name, "STRICT").upper() != "STRICT"]:
-        what = f"{' and '.join(modes)}: where the CPU has AMX (or Arm's bf16), oneDNN rounds the operands of all "
+        what = f"{' and '.join(modes)}: where the CPU has AMX (or Arm's bf16), oneDNN rounds the operands of "
         what += "float32 products to 16 bit, also of those that amp_tf keeps in float32: TensorFlow sets this for a "
         what += "whole process"
         fix = "Unset it while amp_tf is on, or the report says float32 of what is rounded"
