@@ -396,8 +396,9 @@ WAYS_OUT = Trait("Exit Merge")
 LOOP_CONDITIONS = Trait("LoopCond")
 CONJUNCTIONS = Trait("LogicalAnd")
 LOOP_MERGES = Trait("Merge")
-#: Comparisons by which a counter stays on one side of a bound: whether it may reach the bound.
-BOUNDED = {"Less": False, "LessEqual": True, "Greater": False, "GreaterEqual": True, "NotEqual": False}
+#: Comparisons by which a counter stays on one side of a bound, and ops of which both are made.
+BOUNDED = Trait("Greater GreaterEqual Less LessEqual NotEqual")
+COUNTING = BOUNDED | CONJUNCTIONS | CONSTANTS | HANDING_ON | Trait("Add AddV2 LoopCond Merge NextIteration Sub")
 #: Ops whose results have the shape of each of their inputs; that of all inputs together; that of all in a row; that of
 #: one of equal parts; that of a product of two matrices.
 ALIKE = Trait(

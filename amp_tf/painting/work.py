@@ -1,22 +1,23 @@
 """How much work a graph is: the floating-point operations of its products, and how often each node runs.
 
 A loop iterates while its LoopCond holds, which mostly asks whether a counter, changed by one in each iteration, is on
-one side of a fixed bound. One of the counter's start and the bound is the number of iterations: a constant, such as the
-time steps of a recurrent layer, or what another loop has counted to. So the gradient of a loop iterates as often as the
-loop itself. A loop that something else may end earlier is expected to iterate no more often than is typical.
+one side of a bound. The greatest constant from which the two are computed, such as the time steps of a recurrent layer,
+is taken as the number of iterations; a gradient's counter begins where that of its loop ended, and so has the same. A
+loop that something else may end earlier is expected to iterate no more often than is typical.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
+from amp_tf.graph.algorithms import flood
 from amp_tf.graph.attributes import value_of, whole_number
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.sizes import NOMINAL_BATCH, Shape, Shapes, element_count, shape_of
-from amp_tf.graph.view import GraphView
+from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import BATCHED, CONVOLUTIONS, DEPTHWISE
 
@@ -133,7 +134,9 @@ def count_runs(view: GraphView) -> Runs:
             if len(paths[reader]) < len(after) <= _MOST_LOOPS:
                 paths[reader] = after
                 ready.append(reader)
-    trip_counts = _TripCounts(view, paths).all()
+    links = Adjacency(view.edges.src_node, view.edges.dst_node, view.node_count)
+    conditions = (node for node in view.nodes_with(table.LOOP_CONDITIONS) if paths[node])
+    trip_counts = {paths[node][-1]: _trip_count(view, links, node) for node in conditions}
 
     @functools.cache
     def runs(path: Path) -> float:
@@ -144,74 +147,17 @@ def count_runs(view: GraphView) -> Runs:
     return Runs(of_nodes, [of_readers.get(node, own) for node, own in enumerate(of_nodes)])
 
 
-class _TripCounts:
-    """How often loops iterate each time that they are entered, as far as the graph tells."""
+def _trip_count(view: GraphView, links: Adjacency, condition: Node) -> float:
+    """How often a loop iterates: the least of its counters' bounds, each the greatest number that it is made of."""
 
-    def __init__(self, view: GraphView, paths: Sequence[Path]) -> None:
-        self._view = view
-        self._paths = paths
-        self._condition_of = {paths[node][-1]: node for node in view.nodes_with(table.LOOP_CONDITIONS) if paths[node]}
-        self._found: dict[tuple[Callable[[Node], float | None], Node], float | None] = {}
+    def upstream(node: Node, through: Container[str]) -> list[Node]:
+        is_open = bytearray(view.mask_with(through).tobytes())
+        is_open[condition] = 0
+        return flood([node], is_open, [(links.fanin_start, links.fanin)])
 
-    def all(self) -> Mapping[bytes, float]:
-        counts = {name: self._once(self._while_true, node) for name, node in self._condition_of.items()}
-        return {name: count for name, count in counts.items() if count is not None}
-
-    def _once(self, find: Callable[[Node], float | None], node: Node) -> float | None:
-        """What is found of a node, or of the one whose value it passes through."""
-        node = self._origin(node)
-        if (find, node) not in self._found:
-            self._found[find, node] = None  # what is being looked for: in a broken graph it may lead back to itself
-            self._found[find, node] = find(node)
-        return self._found[find, node]
-
-    def _while_true(self, node: Node) -> float | None:
-        """How often a loop iterates that goes on while this holds; ``None`` if unknown."""
-        op, sources = self._view.ops[node], self._sources(node)
-        if op in table.CONJUNCTIONS or op in table.LOOP_CONDITIONS:
-            counts = [self._once(self._while_true, source) for source in sources]
-            known = [count for count in counts if count is not None]
-            return min(known if len(known) == len(counts) else [*known, TYPICAL]) if known else None
-        if op not in table.BOUNDED or len(sources) < 2:
-            return None
-        ends = [self._origin(source) for source in sources]
-        if not self._counts(ends[0]):
-            ends.reverse()
-        counter, bound = ends
-        if not self._counts(counter) or (limit := self._once(self._value, bound)) is None:
-            return None
-        start = self._entry_value(counter)
-        return None if start is None else float(max(1, abs(limit - start) + table.BOUNDED[op]))
-
-    def _value(self, node: Node) -> float | None:
-        """The number that a node gives, ``None`` if unknown; of another loop's counter, that loop's trip count."""
-        if self._view.ops[node] in table.CONSTANTS:
-            return whole_number(self._view.protos[node])
-        if self._view.ops[node] not in table.LOOP_MERGES:
-            return None
-        if self._counts(node):
-            condition = self._condition_of.get(self._paths[node][-1]) if self._paths[node] else None
-            return None if condition is None else self._once(self._while_true, condition)
-        return self._entry_value(node)
-
-    def _counts(self, node: Node) -> bool:
-        """Whether this merges the values of a loop's iterations, and they are not all the one that it was given."""
-        if self._view.ops[node] not in table.LOOP_MERGES:
-            return False
-        back = [source for source in self._sources(node) if self._view.ops[source] not in table.LOOP_ENTRIES]
-        return any(self._origin(end) != node for source in back for end in self._sources(source))
-
-    def _entry_value(self, merge: Node) -> float | None:
-        entries = [source for source in self._sources(merge) if self._view.ops[source] in table.LOOP_ENTRIES]
-        return self._once(self._value, entries[0]) if entries else None
-
-    def _origin(self, node: Node) -> Node:
-        """The node whose value this one passes through unchanged, or itself."""
-        seen = {node}
-        while self._view.ops[node] in table.HANDING_ON and (sources := self._sources(node)) and sources[0] not in seen:
-            node = sources[0]
-            seen.add(node)
-        return node
-
-    def _sources(self, node: Node) -> list[Node]:
-        return [source for source, _ in self._view.inputs(node)]
+    joined = {condition, *upstream(condition, table.CONJUNCTIONS)}
+    terms = {source for node in joined for source, _ in view.inputs(node)} - joined
+    bounds = (upstream(term, table.COUNTING) for term in terms if view.ops[term] in table.BOUNDED)
+    counts = [max((float(abs(whole_number(view.protos[node]) or 0)) for node in nodes), default=0.0) for nodes in bounds]
+    known = [count for count in counts if count > 1]
+    return min(known if 0 < len(known) == len(terms) else [*known, TYPICAL])
