@@ -113,17 +113,16 @@ COMPOSITIONS = Trait("_UnaryOpsComposition")
 #: product, and the number of the product's input. Alone they would cost what the table says.
 FUSED_WITH: Mapping[str, tuple[str, int]] = {"BiasAddGrad": ("Conv2DBackpropFilter", 2)}
 
-#: The Gelus that TensorFlow's remapper computes with a product and its bias, as they stand when amp_tf sees them: what
-#: they compute of the biased value ``x``, with constants to three digits and the terms of sums and products in order;
-#: each with the op that ``x`` must be. The remapper has run once by then, and runs once more: an exact one that it
-#: could take is taken, with its bias; one that approximates is taken only once the bias is.
+#: The Gelus that TensorFlow's remapper computes with a product and its bias, as they stand when amp_tf sees them: the ops
+#: and constants, to three digits, that make them of the biased value; each with the op that that must be. The remapper
+#: has run once by then, and runs once more: an exact one that it could take is taken, with its bias; one that
+#: approximates is taken only once the bias is.
 GELUS: Mapping[str, str] = {
     # TensorFlow 2.16 writes an exact one with Erf
-    "Mul(Mul(0.5, AddV2(1, Erf(Mul(0.707, x)))), x)": "BiasAdd",
-    "Mul(AddV2(1, Erf(RealDiv(x, 1.41))), Mul(0.5, x))": "BiasAdd",
-    "Mul(Mul(0.5, Erfc(Mul(0.707, Neg(x)))), x)": "BiasAdd",
-    "Mul(Erfc(Mul(0.707, Neg(x))), Mul(0.5, x))": "BiasAdd",
-    "Mul(Mul(0.5, AddV2(1, Tanh(Mul(0.798, AddV2(Mul(0.0447, Mul(Square(x), x)), x))))), x)": "_FusedMatMul",
+    "0.5 0.707 1 AddV2 Erf Mul Mul Mul": "BiasAdd",
+    "0.5 1 1.41 AddV2 Erf Mul Mul RealDiv": "BiasAdd",
+    "0.5 0.707 Erfc Mul Mul Mul Neg": "BiasAdd",
+    "0.0447 0.5 0.798 1 AddV2 AddV2 Mul Mul Mul Mul Mul Square Tanh": "_FusedMatMul",
 }
 GELU_CORES = frozenset({"Erf", "Erfc", "Tanh"})  #: of which each has one
 GELU_PARTS = GELU_CORES | {"AddV2", "Mul", "Neg", "RealDiv", "Square"}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,9 +27,7 @@ from amp_tf.oplists.targets import CPU_DEVICE, Target
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.reasons import Rule
 
-_MOST_TERMS = 24  #: more than any Gelu has, counted as often as they are read
-_MOST_BEHIND = 4  #: as many nodes as come after the core of any at most
-_BIASED = frozenset(fusions.GELUS.values())
+_LONGEST_GELU = 9  #: nodes
 
 
 #: Ops whose 16-bit kernels lose more than a rounding, what they lose, and for which targets.
@@ -195,48 +193,21 @@ def find_gelus(view: GraphView) -> Iterator[Gelu]:
 
     Source of the patterns: ``FindMatMulBiasAddAndGelu`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
     """
-    cores = view.nodes_with(fusions.GELU_CORES)
-    if not cores or _BIASED.isdisjoint(view.ops):
-        return
-    edges = view.edges
-    within = edges.at(view.mask_with(fusions.GELU_PARTS)[edges.dst_node])
-    readings = np.bincount(edges.src_node, minlength=view.node_count).tolist()
-    reads: dict[Node, list[Node]] = {}
-    reader_of: dict[Node, Node] = {}
-    for source, reader in within.rows("src_node", "dst_node"):
-        reads.setdefault(reader, []).append(source)
-        reader_of[source] = reader
-    for end in cores:
-        for _ in range(_MOST_BEHIND):
-            if readings[end] != 1 or end not in reader_of:
+    parts, constants = view.mask_with(fusions.GELU_PARTS), view.mask_with(("Const",))
+    for biased in view.nodes_with(set(fusions.GELUS.values())) if view.nodes_with(fusions.GELU_CORES) else ():
+        found, terms = [biased], list[str]()
+        ready = [reader for reader, _ in view.readers(biased)]
+        while ready and len(found) <= _LONGEST_GELU:
+            node = ready.pop()
+            sources = [source for source, _ in view.inputs(node)]
+            if node in found or not parts[node] or not all(each in found or constants[each] for each in sources):
+                continue
+            numbers = (floats(view.protos[source]) for source in sources if constants[source])
+            terms += view.ops[node], *(f"{values[0]:.3g}" if len(values) == 1 else "?" for values in numbers)
+            readings = {each: [reader for reader, _ in view.readers(each)] for each in found}
+            found.append(node)
+            is_gelu = fusions.GELUS.get(" ".join(sorted(terms))) == view.ops[biased]
+            if is_gelu and all(reader in found for readers in readings.values() for reader in readers):
+                yield Gelu(biased, found[1:])
                 break
-            end = reader_of[end]
-            if gelu := _gelu(view, reads, end):
-                read = [source for node in gelu.nodes for source in reads[node]]
-                if all(read.count(node) == readings[node] for node in (gelu.biased, *gelu.nodes[:-1])):
-                    yield gelu
-
-
-def _gelu(view: GraphView, reads: Mapping[Node, Sequence[Node]], end: Node) -> Gelu | None:
-    """The Gelu that ends with a node."""
-    biased: list[Node] = []
-    nodes: list[Node] = []
-    terms_left = itertools.repeat(None, _MOST_TERMS)
-
-    def formula(node: Node) -> str:
-        op = view.ops[node]
-        if op in _BIASED:
-            biased.append(node)
-            return "x"
-        if op == "Const":
-            values = floats(view.protos[node])
-            return f"{values[0]:.3g}" if len(values) == 1 else "?"
-        if op not in fusions.GELU_PARTS or next(terms_left, 0) == 0:
-            return "?"
-        terms = [formula(source) for source in reads.get(node, ())]
-        nodes.append(node)
-        return f"{op}({', '.join(sorted(terms) if op in table.COMMUTATIVE else terms)})"
-
-    op = fusions.GELUS.get(formula(end))
-    is_one = len(set(biased)) == 1
-    return Gelu(biased[0], nodes) if is_one and view.ops[biased[0]] == op else None
+            ready += (reader for reader, _ in view.readers(node))
