@@ -113,10 +113,10 @@ COMPOSITIONS = Trait("_UnaryOpsComposition")
 #: product, and the number of the product's input. Alone they would cost what the table says.
 FUSED_WITH: Mapping[str, tuple[str, int]] = {"BiasAddGrad": ("Conv2DBackpropFilter", 2)}
 
-#: The Gelus that TensorFlow's remapper computes with a product and its bias, as they stand when amp_tf sees them: the ops
-#: and constants, to three digits, that make them of the biased value; each with the op that that must be. The remapper
-#: has run once by then, and runs once more: an exact one that it could take is taken, with its bias; one that
-#: approximates is taken only once the bias is.
+#: The Gelus that TensorFlow's remapper computes with a product and its bias, as they stand when amp_tf sees them: the
+#: ops and constants, to three digits, that make them of the biased value, and the op that gives that. The remapper has
+#: run once by then, and runs once more: an exact one that it could take is taken, with its bias; one that approximates
+#: is taken only once the bias is.
 GELUS: Mapping[str, str] = {
     # TensorFlow 2.16 writes an exact one with Erf
     "0.5 0.707 1 AddV2 Erf Mul Mul Mul": "BiasAdd",

@@ -158,6 +158,8 @@ def _trip_count(view: GraphView, links: Adjacency, condition: Node) -> float:
     joined = {condition, *upstream(condition, table.CONJUNCTIONS)}
     terms = {source for node in joined for source, _ in view.inputs(node)} - joined
     bounds = (upstream(term, table.COUNTING) for term in terms if view.ops[term] in table.BOUNDED)
-    counts = [max((float(abs(whole_number(view.protos[node]) or 0)) for node in nodes), default=0.0) for nodes in bounds]
+    counts = [
+        max((float(abs(whole_number(view.protos[node]) or 0)) for node in nodes), default=0.0) for nodes in bounds
+    ]
     known = [count for count in counts if count > 1]
     return min(known if 0 < len(known) == len(terms) else [*known, TYPICAL])

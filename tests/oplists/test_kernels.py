@@ -44,7 +44,7 @@ class Found:
     def expected(self, name: str) -> set[str]:
         """Those of which the table says so."""
         pairs = zip(CASES, self.outcomes, strict=True)
-        runs_eigen = name not in self.onednn
+        runs_eigen = name == "float16" or name not in self.onednn  # as amp_tf takes it, on any CPU
         return {
             str(case)
             for case, of in pairs
@@ -98,7 +98,8 @@ def test_the_table_says_what_the_kernels_refuse(found: Found, name: str) -> None
     if name not in found.onednn:  # some of _FusedMatMul is computed; all of it is split, so that one rule is for all
         refused, expected = ({case for case in cases if "_FusedMatMul" not in case} for cases in (refused, expected))
     assert refused - expected == set()
-    assert expected - refused == set()
+    if name == "bfloat16" or name not in found.onednn:  # else oneDNN computes more of float16 than amp_tf makes use of
+        assert expected - refused == set()
 
 
 @pytest.mark.parametrize("name", TYPES)
