@@ -175,7 +175,7 @@ def costs_here() -> CostTable:
         try:
             return read_table(cache_file())
         except ConfigError as error:
-            warnings.warn(f"amp_tf: {error}; the shipped table counts", stacklevel=2)
+            warnings.warn(f"amp_tf: {error} Until then, the shipped table counts.", stacklevel=2)
     return shipped_costs()
 
 
