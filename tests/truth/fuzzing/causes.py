@@ -3,6 +3,11 @@
 What a cause says is tried: if the values that it names are rounded to 16 bit in the ideal program, once each, and that
 program is then nearly as far off, the cause explains the error. It is a limit of 16 bit and not a wrong choice, because
 the contract lets a value be rounded once.
+
+Float16's range is shown by bfloat16, which reaches further and rounds eight times as coarsely: if the same graph is
+right there, or much nearer, roundings are not the cause. How large a value is, a run knows: the gradient of erf is
+exp(-x²) times another, and where |x| is above 4.2 it is zero in float16. To keep it, all gradients on the way back to
+the next product would have to be float32, wherever somebody writes gelu.
 """
 
 from __future__ import annotations
@@ -49,7 +54,7 @@ class Rounding(NamedTuple):
 
 ALL_LOST = 0.5  # a relative error
 TAKES = 4  # of changed inputs: a condition next to its bound turns over in about each second one
-RANGE = "float16's range"
+RANGE = "float16's range"  # bfloat16 rounds more coarsely, and yet is right or much nearer
 LOST = "lost"  # already in the ideal program: products in 16 bit leave no digit of the result
 INPUTS = "inputs"  # changed by half a unit of 16 bit, inputs and variables move the result as far in float32
 # Which of two nearly equal values is the larger decides where a value or a gradient goes, or a step lies.
@@ -103,7 +108,7 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
     mode = MODES[row.mode]
     result = graph.fetches[0, row.tensor]
     given = graph if row.way == "nodes" else ProgramGraph([program], [seed], is_lowered=False)
-    if row.mode == "float16" and is_good_in_bfloat16(given, row):
+    if row.mode == "float16" and is_nearer_in_bfloat16(given, row):
         return RANGE
     (truth,) = graph.values(graph.graph_def, [result])
 
@@ -131,8 +136,8 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
     return ""
 
 
-def is_good_in_bfloat16(graph: ProgramGraph, row: Row) -> bool:
-    """Whether the graph as it was rewritten is right where each float16 in it is a bfloat16, which reaches further."""
+def is_nearer_in_bfloat16(graph: ProgramGraph, row: Row) -> bool:
+    """Whether the graph as it was rewritten is right, or much nearer, where each float16 in it is a bfloat16."""
     mode, result = MODES["bfloat16"], [graph.fetches[0, row.tensor]]
     rewritten = graph.rewritten(default_config(MODES["float16"]))
     for node in (*rewritten.node, *(node for function in rewritten.library.function for node in function.node_def)):
@@ -144,7 +149,9 @@ def is_good_in_bfloat16(graph: ProgramGraph, row: Row) -> bool:
         graph.values(graph_def, result)
         for graph_def in (graph.graph_def, graph.rewritten(ideal_config(mode.ideal)), other)
     )
-    return judge(row.tensor, value, ideal, truth, mode.unit).is_good
+    verdict = judge(row.tensor, value, ideal, truth, mode.unit)
+    # An error of roundings would be eight times as large. Infinite is no more than all lost, which is 1.
+    return verdict.is_good or verdict.error * LIMIT < min(row.error, 1.0)
 
 
 def with_roundings(

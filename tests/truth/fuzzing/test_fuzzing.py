@@ -80,6 +80,16 @@ INNER = Loop((1, 1), 1, 0.01, (Weighted((1,), "depthwise", has_bias=True),))
 SMALL_IN_LOOPS = Program(  # gradients below 6e-5, the normal numbers of float16, where the loss is not scaled
     (Input(),), (Loop((0, 0), 3, 0.1, (INNER,)), Weighted((1,), "transposed")), "mean"
 )
+FAR_OUT = Program(  # where x came from input 1, exp(-x²) is below 1e-17; x is a sum of softsigns, each rounded once
+    (Input(0.01, "mean 10"), Input(1.0, "mean 10")),
+    (
+        Weighted((0,), "depthwise"),
+        Binary((2, 1), "interleave"),
+        Loop((3, 0), 30, 0.1, (Weighted((1,), "dense", has_bias=True), Elementwise((2,), "softsign"))),
+        Elementwise((4,), "erf"),
+    ),
+    "binary cross entropy",
+)
 THREE_GRADIENTS = (
     Program(  # of a product whose difference with itself is normalized: its gradient and minus that are large
         (Input(),),
@@ -99,12 +109,13 @@ THREE_GRADIENTS = (
     [
         (BIG, 0, "float16", "float16's range"),
         (SMALL_IN_LOOPS, 1011898, "float16", "float16's range"),
+        (FAR_OUT, 1000466, "float16", "float16's range"),
         (NEAR_ONE, 0, "bfloat16", "cancelled"),
         (OFFSETS, 1058572, "bfloat16", "cancelled"),
         (THREE_GRADIENTS, 1006934, "bfloat16", "partial sums"),
         (ALIKE, 0, "bfloat16", "centred"),
     ],
-    ids=["large", "small gradients in loops", "cancelled", "offsets", "partial sums", "centred"],
+    ids=["large", "small gradients in loops", "gradients of erf", "cancelled", "offsets", "partial sums", "centred"],
 )
 def test_a_limit_of_16_bit_is_named(program: Program, seed: int, mode: str, cause: str) -> None:
     far = [row for row in judging.rows_of([program], [seed], [mode]) if judging.is_far_off(row)]
