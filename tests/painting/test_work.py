@@ -117,41 +117,24 @@ def test_what_reads_a_loops_result_runs_once():
     assert _runs(build) == [8, 1]
 
 
-@pytest.mark.parametrize(
-    ("condition", "start", "turns"),
-    [
-        (lambda i, _: i < 24, 0, 24),
-        (lambda i, _: tf.greater(24, i), 4, 24),
-        (lambda i, _: tf.not_equal(i, 7), 0, 7),
-        (lambda i, y: tf.logical_and(i < 24, tf.reduce_sum(y) < 1), 0, TYPICAL),
-        (lambda i, y: tf.logical_and(i < 3, tf.reduce_sum(y) < 1), 0, 3),
-        (lambda i, y: tf.logical_and(i < 24, i < 6), 0, 6),
-        (lambda i, _: i <= 24, 0, 24),
-        (lambda i, _: i > 1, 30, 30),
-        (lambda i, y: tf.reduce_sum(y) < 1, 0, TYPICAL),
-        (lambda i, _: i < tf.cast(tf.shape(_placeholder(None, 2))[0], tf.int32), 0, TYPICAL),
-    ],
-    ids=[
-        "less",
-        "greater",
-        "unequal",
-        "and another",
-        "few, and another",
-        "the lesser",
-        "less or equal",
-        "downwards",
-        "by a value",
-        "by an unknown size",
-    ],
-)
-def test_a_loop_turns_until_its_counter_reaches_its_bound(condition, start, turns):
-    assert _runs(lambda: _loop(condition, start=start)) == [turns]
+LOOPS = {  # while what holds, from where on, and how often it is expected to turn
+    "less": (lambda i, _: i < 24, 0, 24),
+    "unequal, and another": (lambda i, y: tf.logical_and(tf.not_equal(i, 24), tf.reduce_sum(y) < 1), 0, TYPICAL),
+    "few, and another": (lambda i, y: tf.logical_and(i < 3, tf.reduce_sum(y) < 1), 0, 3),
+    "the lesser": (lambda i, y: tf.logical_and(i <= 24, tf.greater(6, i)), 4, 6),
+    "downwards": (lambda i, _: i > 1, 30, 30),
+    "by an unknown size": (lambda i, _: i < tf.cast(tf.shape(_placeholder(None, 2))[0], tf.int32), 0, TYPICAL),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_turns_until_its_counter_reaches_its_bound(loop):
+    assert _runs(lambda: _loop(LOOPS[loop][0], start=LOOPS[loop][1])) == [LOOPS[loop][2]]
 
 
 def test_a_long_counter_counts_too():
-    many = tf.int64.max
     assert _runs(lambda: _loop(lambda i, _: i < tf.constant(40, tf.int64), start=tf.constant(0, tf.int64))) == [40]
-    assert _runs(lambda: _loop(lambda i, _: i < tf.constant(many), start=tf.constant(0, tf.int64))) == [float(many)]
+    assert _runs(lambda: _loop(lambda i, _: i < tf.int64.max, start=tf.constant(0, tf.int64))) == [float(tf.int64.max)]
 
 
 def test_a_gradient_turns_as_often_as_its_loop():
@@ -164,7 +147,6 @@ def test_a_gradient_turns_as_often_as_its_loop():
 
 
 def test_a_condition_that_leads_back_to_itself_says_nothing():
-    """Such a graph is broken; TensorFlow would not run it, and nothing hangs on it."""
     broken = graph("""
         x = Placeholder()
         start = Enter(x) frame_name='f'
