@@ -204,10 +204,9 @@ def find_gelus(view: GraphView) -> Iterator[Gelu]:
                 continue
             numbers = (floats(view.protos[source]) for source in sources if constants[source])
             terms += view.ops[node], *(f"{values[0]:.3g}" if len(values) == 1 else "?" for values in numbers)
-            readings = {each: [reader for reader, _ in view.readers(each)] for each in found}
             found.append(node)
             is_gelu = fusions.GELUS.get(" ".join(sorted(terms))) == view.ops[biased]
-            if is_gelu and all(reader in found for readers in readings.values() for reader in readers):
+            if is_gelu and all(reader in found for each in found[:-1] for reader, _ in view.readers(each)):
                 yield Gelu(biased, found[1:])
                 break
             ready += (reader for reader, _ in view.readers(node))
