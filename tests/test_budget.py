@@ -17,13 +17,13 @@ BUDGET = {
     "loss_scaling/": (2342, 11, 1),
     "offline/": (998, 5, 1),
     "oplists/": (1552, 8, 1),
-    "painting/": (2875, 14, 1),
+    "painting/": (2889, 14, 1),
     "reporting/": (1532, 7, 1),
     "rewriting/": (2152, 9, 1),
     "tools/": (5607, 24, 2),
     "*.py": (1292, 8, 4),
-    "all": (26404, 130, 21),
-    "tests/": (35895, 253, 99),
+    "all": (26418, 130, 21),
+    "tests/": (35921, 253, 99),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

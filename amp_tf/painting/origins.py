@@ -68,8 +68,8 @@ def keep_origins(canvas: Canvas) -> None:
     state that each iteration makes anew by a product, such as an LSTM's output, may be 16 bit. What the value is
     multiplied by is painted deny as well, up to the product that it comes from: .998 is 1 in bfloat16, and .998 to the
     500th is .37. So are the constant factors of what is added, which would be off by the same share in each step, and a
-    chain of more than :data:`LONGEST_SUM` additions to one value; where a normalization or a gate lies between two, the
-    sum begins anew.
+    chain of more than :data:`LONGEST_SUM` additions to one value, biases not counted; where a normalization or a gate
+    lies between two, the sum begins anew.
 
     Difference "origin": TensorFlow converts sums as all arithmetic, and casts the float32 side of an addition down.
 
@@ -123,7 +123,7 @@ def _running_sums(canvas: Canvas, flow: Flow) -> Mask:
     scaled = values.nodes_of(table.SCALING) & values.readers_of(values.nodes_of(("Const",)))
     sums, added = circling & adding, adding & ~circling
     if added.sum() > LONGEST_SUM:
-        terms = np.where(added, np.maximum(values.count_inputs() - 1, 1), 0)
+        terms = np.where(added & _steps(flow), np.maximum(values.count_inputs() - 1, 1), 0)
         passing = added | scaled | values.nodes_of(("BiasAdd",)) | ~flow.computes
         weights, between = flow.unmasked.heaviest_paths(flow.is_open & ~circling & passing, terms)
         long = between & (weights > LONGEST_SUM)
@@ -131,6 +131,20 @@ def _running_sums(canvas: Canvas, flow: Flow) -> Mask:
         sums |= long & adding
     factors = flow.unmasked.upstream(sums, through=(scaled | adding) & flow.is_open)  # of each step
     return (found | factors) & flow.is_open
+
+
+def _steps(flow: Flow) -> Mask:
+    """Of what adds, all but what begins a norm, x - mean, and what adds a parameter to a product, as a BiasAdd does."""
+    values, moving = flow.values, flow.is_open & ~flow.computes
+    parameters = values.nodes_of({*table.READ_OPS, *table.REFERENCE_VARIABLES, ARG_OP})
+    parameters[values.view.given_arguments()] = False
+
+    def reading(made: Mask, position: int | None = None) -> Mask:
+        return values.readers_of(made | values.downstream(made, through=moving), position)
+
+    norms = values.nodes_of(("Sub",)) & reading(values.nodes_of(table.TOTALS), 1)
+    biases = reading(parameters) & reading(flow.products | values.nodes_of(table.BIASES))
+    return values.nodes_of(table.ADDING) & ~(norms | biases)
 
 
 def _stored_and_read(canvas: Canvas) -> list[tuple[int, int]]:

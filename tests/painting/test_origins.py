@@ -189,6 +189,32 @@ def test_a_sum_that_is_normalized_on_its_way_begins_anew(settings):
     assert {"a0", "a6", "a11"} <= set(result.f16.split())
 
 
+NORM = """
+    axis = Const() dtype=int32 value=int32[]*1
+    mean = Mean(s8, axis)
+    stopped = StopGradient(mean)
+    centred = Sub(s8, stopped)
+    last = MatMul(centred, y)
+"""
+BIAS = """s0 = MatMul(x, y)
+    {read}
+    rows = Const() dtype=int32 value=int32[2]*4
+    bias = Reshape(read, rows)
+    moved = Reshape(s0, rows)
+    biased = AddV2(moved, bias)
+"""
+READ = "handle = VarHandleOp() dtype=float32 shape=[4]\nread = ReadVariableOp(handle) dtype=float32"
+
+
+@both
+@pytest.mark.parametrize("read", ["", READ, "read = _Arg() T=float32 index=0", "read = Placeholder()"])
+def test_neither_a_norm_behind_a_chain_nor_a_bias_before_it_makes_it_longer(read, settings):
+    text = chain(LONGEST_SUM) + NORM
+    if read:
+        text = text.replace("s0 = MatMul(x, y)\n", BIAS.format(read=read)).replace("AddV2(s0,", "AddV2(biased,")
+    assert ("s1" in painted(text, **settings).f16.split()) == ("Placeholder" not in read)
+
+
 @both
 def test_a_long_chain_of_additions_is_float32_and_a_short_one_is_not(settings):
     assert "s1" in painted(chain(LONGEST_SUM), **settings).f16.split()
