@@ -48,7 +48,7 @@ from amp_tf.graph.sizes import Shapes
 from amp_tf.hooks import native, notices, state, summary
 from amp_tf.hooks.conflicts import PATH_VAR, other_graph_plugins
 from amp_tf.hooks.native import DEVICE_TYPES, ItemShapes, Shim
-from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.patches import Patches
 from amp_tf.reporting import reports
 from amp_tf.reporting.text import plural
 from amp_tf.rewriting import pipeline
@@ -125,8 +125,8 @@ def install(config: AmpConfig) -> None:
     from tensorflow.python.framework import func_graph
 
     set_conversion(functools.partial(convert_graph, config=config))
-    _patches.put(structured_function.StructuredFunctionWrapper, "__init__", calling(_mark_next_graph))
-    _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_graph))
+    _patches.put(structured_function.StructuredFunctionWrapper, "__init__", _mark_next_graph)
+    _patches.put(func_graph.FuncGraph, "__init__", _mark_graph)
 
 
 def set_conversion(convert: Convert) -> bool:

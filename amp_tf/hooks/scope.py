@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
-from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.patches import Patches
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.values import check_names, check_pattern, dtype_name, invalid
 
@@ -78,10 +78,10 @@ def _install() -> None:
     from tensorflow.python.framework import func_graph
     from tensorflow.python.ops import gradients_util
 
-    _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_new_graph))
-    _patches.put(execute, "record_gradient", calling(_remember_scope))
-    _patches.put(gradients_util, "_MaybeCompile", calling(_follow_op))
-    if _patches.put(backprop, "_gradient_function", calling(_recall_scope)):
+    _patches.put(func_graph.FuncGraph, "__init__", _mark_new_graph)
+    _patches.put(execute, "record_gradient", _remember_scope)
+    _patches.put(gradients_util, "_MaybeCompile", _follow_op)
+    if _patches.put(backprop, "_gradient_function", _recall_scope):
         pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
 
 

@@ -26,13 +26,13 @@ from amp_tf.config import AmpConfig
 from amp_tf.graph.templates import referenced
 from amp_tf.hooks import notices
 from amp_tf.hooks import state as process_state
-from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.patches import Patches
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import reports
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting import pipeline
 
-_config: AmpConfig | None = None
+_config = AmpConfig()
 _patches, _saving = Patches(), Patches()
 _rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()  # AtomicFunctions, by name
 
@@ -44,16 +44,12 @@ def install(config: AmpConfig) -> None:
 
     global _config
     _config = config
-    _patches.put(atomic_function, "from_func_graph", calling(_make_and_rewrite))
+    _patches.put(atomic_function, "from_func_graph", _make_and_rewrite)
     # This one stays: what was rewritten must be saved in its original form even after amp_tf was turned off.
-    _saving.put(save, "_build_meta_graph", calling(_build_and_restore))
+    _saving.put(save, "_build_meta_graph", _build_and_restore)
 
 
-def uninstall() -> None:
-    """Stops rewriting functions; those that were rewritten stay so. Idempotent."""
-    global _config
-    _config = None
-    _patches.restore()
+uninstall = _patches.restore  #: stops rewriting functions; those that were rewritten stay so
 
 
 def hardware() -> Hardware:
@@ -63,10 +59,10 @@ def hardware() -> Hardware:
 
 def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
     function = from_func_graph(name, graph, attrs, *args, **kwargs)
-    mark, config = (attrs or {}).get("_XlaMustCompile", False), _config
-    if config is not None and getattr(mark, "b", mark):
+    mark = (attrs or {}).get("_XlaMustCompile", False)
+    if getattr(mark, "b", mark):
         try:
-            _convert(function, config)
+            _convert(function, _config)
         except Exception as error:  # the program goes on with the original function
             process_state.count_failure(error)
             where = f"function {function.name.decode()!r} for XLA"
