@@ -48,7 +48,6 @@ from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Reader, Rewire, Wait, attribute, having
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
-from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 from amp_tf.rewriting.form import Form
@@ -147,26 +146,16 @@ def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     if not any(view.ops[reader] in form.job.products for reader in behind.tolist()):
         return ()
     controls = control_links(view)
-    links = [*view.edges.rows("src_node", "dst_node"), *controls]
-    neighbours = Adjacency.of_links(links, view.node_count)
+    neighbours = Adjacency.of_links([*view.edges.rows("src_node", "dst_node"), *controls], view.node_count)
     frames = find_frames(view, neighbours)
     if frames is None:
         return ()
-    reads = _LoopSearch(form, candidates, neighbours, controls, frames).movable()
-    # The new edges must not close a ring, whatever else is wrong with a graph.
-    edits, _ = _plan(view, reads, _readers(reads))
-    ring = find_ring(view.ops, [*links, *edits.links(view.node_count)], view.node_count + len(edits.new))
-    return reads if ring is None else ()
+    return _LoopSearch(form, candidates, neighbours, controls, frames).movable()
 
 
 def _hoisted(form: Form, reads: Sequence[LoopRead], wanted: Collection[Reader]) -> Form:
-    edits, models = _plan(form.view, reads, wanted)
-    return form.then(edits, {name: form.shapes.output_shapes(form.view.names[node]) for name, node in models.items()})
-
-
-def _plan(view: GraphView, reads: Sequence[LoopRead], wanted: Collection[Reader]) -> tuple[Edits, Mapping[str, Node]]:
-    """How some readers get the values of early reads, and for each new node the node whose results its results are."""
-    reads = [read for read in reads if any(reader in wanted for reader in read.readers)]
+    """The form in which some readers get the values of early reads."""
+    view, reads = form.view, [read for read in reads if any(reader in wanted for reader in read.readers)]
     name = FreshNames(view.names, HOIST_SUFFIX)
     new: list[NewNode] = []
     models: dict[str, Node] = {}
@@ -186,7 +175,7 @@ def _plan(view: GraphView, reads: Sequence[LoopRead], wanted: Collection[Reader]
     moved = [(read, reader) for read in reads for reader in read.readers if reader in wanted]
     rewires = tuple(Rewire(*reader, carried[read.entry], 0) for read, reader in moved)
     waits = tuple(Wait(read.node, carried[read.entry]) for read in reads)
-    return Edits(rewires=rewires, waits=waits, new=tuple(new)), models
+    return form.then(Edits(rewires=rewires, waits=waits, new=tuple(new)), models)
 
 
 class LoopRead(NamedTuple):
