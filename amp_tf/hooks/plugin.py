@@ -43,6 +43,7 @@ from typing import Any, NamedTuple
 
 from amp_tf.config import DISABLE_VAR, AmpConfig, variable_of
 from amp_tf.errors import ConfigError
+from amp_tf.graph.edits import attribute
 from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.sizes import Shapes
 from amp_tf.hooks import native, notices, state, summary
@@ -264,6 +265,4 @@ def _mark_graph(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
     _here.traces_pipeline = False  # what the function calls has graphs of its own, and other callers
     init(graph, *args, **kwargs)
     if is_pipeline:
-        from tensorflow.core.framework import attr_value_pb2
-
-        graph._attr_scope_map[MARK] = attr_value_pb2.AttrValue(b=True)
+        graph._attr_scope_map[MARK] = attribute(b=True)

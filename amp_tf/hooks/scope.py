@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
+from amp_tf.graph.edits import attribute
 from amp_tf.hooks.patches import Patches
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.values import check_names, check_pattern, dtype_name, invalid
@@ -58,12 +59,11 @@ def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _entering(value: bytes) -> Iterator[None]:
-    from tensorflow.core.framework import attr_value_pb2
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 
     outer, _active.value = getattr(_active, "value", None), value
-    marks = {SCOPE_ATTR: attr_value_pb2.AttrValue(s=value)}
+    marks = {SCOPE_ATTR: attribute(s=value)}
     is_eager = context.executing_eagerly()
     try:
         with contextlib.nullcontext() if is_eager else ops.get_default_graph()._attr_scope(marks):
@@ -98,12 +98,10 @@ def _current() -> bytes | None:
 
 
 def _mark_new_graph(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
-    from tensorflow.core.framework import attr_value_pb2
-
     value = _current()  # before the graph is created: the scope of the one around it
     init(graph, *args, **kwargs)
     if value is not None:
-        graph._attr_scope_map[SCOPE_ATTR] = attr_value_pb2.AttrValue(s=value)
+        graph._attr_scope_map[SCOPE_ATTR] = attribute(s=value)
 
 
 def _remember_scope(record_gradient: Any, op_name: str, inputs: Any, attrs: Any, outputs: Any) -> Any:

@@ -68,7 +68,7 @@ _clones = itertools.count()  # their numbers, so that no other function has thei
 
 @contextlib.contextmanager
 def pause_garbage_collector() -> Iterator[None]:
-    """Keeps Python's cyclic garbage collector out of a rewrite, for the length of a ``with`` block.
+    """Keeps Python's cyclic garbage collector out of a rewrite or a report, for the length of a ``with`` block.
 
     Reading a graph makes tens of thousands of small objects, none of them in a cycle. Each few thousand start a
     collection, and in a process that holds TensorFlow and Keras a full one takes about 0.2 s, several times the rewrite
