@@ -59,14 +59,8 @@ def surviving(where: str) -> contextlib.AbstractContextManager[None]:
 
 
 def install(config: AmpConfig) -> None:
-    """Wraps optimizers from now on, in the libraries that are imported. Idempotent.
-
-    With the precision ``bfloat16`` nothing is ever scaled, and nothing is patched.
-    """
+    """Wraps optimizers from now on, in the libraries that are imported. Idempotent."""
     global _config
-    if config.precision == "bfloat16":
-        uninstall()
-        return
     _config = config
     for library in ("keras", "tf_keras"):
         # import keras imports tensorflow while keras is half done

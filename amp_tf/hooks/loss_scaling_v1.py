@@ -51,9 +51,6 @@ def install(config: AmpConfig) -> None:
     from tensorflow.python.eager import backprop
     from tensorflow.python.ops import gen_resource_variable_ops, gen_state_ops, gradients_util
 
-    if config.precision == "bfloat16":
-        uninstall()
-        return
     v1 = tf.compat.v1
     rows: tuple[tuple[Any, ...], ...] = (
         (session.BaseSession, "close", look_and_close),

@@ -244,7 +244,7 @@ def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, c
     if new is not None or not _visits.is_second(preserve, nodes):
         _visits.note_first(preserve, nodes, is_rewritten=new is not None)
         if new is None and any(mark in serialized for mark in _XLA_MARKS):
-            state.count_xla_graph()
+            state.note(xla_graphs=lambda count: count + 1)
         reports.record(result.report, way="grappler")
     return new
 

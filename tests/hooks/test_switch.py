@@ -38,9 +38,9 @@ def test_a_hook_patches_once_and_puts_everything_back(home, tmp_path, monkeypatc
         importlib.import_module(library)
     put, before = Patches.put, {}
 
-    def recording(self, owner, name, make):
+    def recording(self, owner, name, *ours):
         was = vars(owner).get(name)
-        is_new = put(self, owner, name, make)
+        is_new = put(self, owner, name, *ours)
         if is_new and name not in STAYING:
             before[owner, name] = was
         return is_new
