@@ -20,6 +20,7 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
 from amp_tf.reporting.reports import RewriteReport, Weights
 from amp_tf.rewriting.pipeline import rewrite
+from amp_tf.values import check_choice
 
 # Not copied; the fingerprint contains a hash of the old graph.
 _REWRITTEN = frozenset({reading.MODEL_FILE, reading.TEXT_MODEL_FILE, "fingerprint.pb"})
@@ -61,9 +62,7 @@ def convert_saved_model(
         OpListError: a change of the lists names an op that TensorFlow does not know.
         ConfigError: ``config`` is not an AmpConfig, ``dst`` is not a path, or there are no such ``weights``.
     """
-    if weights not in WEIGHTS:
-        what = f"{weights!r} is none of {', '.join(WEIGHTS)}"
-        raise ConfigError(what, where="convert_saved_model(weights)", fix="Name one of them")
+    check_choice(weights, WEIGHTS, where="convert_saved_model(weights)")
     if config is not None:
         check_config(config, where="convert_saved_model(config)")
     if not isinstance(dst, (str, os.PathLike)):
