@@ -112,8 +112,8 @@ def _patch(library: str) -> None:
         model_v1 = importlib.import_module("tf_keras.src.engine.training_v1").Model
         rows.append((model_v1, "compile", _compile))
     rows += [(cls, name, _watch, name) for cls, name in steps]
-    for cls, name, *ours in rows:
-        _patches.put(next(base for base in cls.__mro__ if name in vars(base)), name, *ours)
+    for row in rows:
+        _patches.put(*row)
     with contextlib.suppress(ImportError):  # the module is private: a version may lack it
         named = home.saving.get_registered_name
         _patches.put(importlib.import_module(metadata), "model_metadata", _model_metadata, named)

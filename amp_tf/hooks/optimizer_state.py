@@ -71,8 +71,7 @@ def install(config: AmpConfig) -> None:
             ("_distributed_apply_gradients_fn", _step),  # tf_keras
         ):
             if hasattr(optimizers.Optimizer, name):
-                owner = next(cls for cls in optimizers.Optimizer.__mro__ if name in vars(cls))
-                _patches.put(owner, name, ours)
+                _patches.put(optimizers.Optimizer, name, ours)
         if library == "tf_keras":
             _patches.put(optimizers.legacy.Optimizer, "__init__", _warn_of_slots)
     _patches.put(tf.compat.v1.train.Optimizer, "__init__", _warn_of_slots)

@@ -19,7 +19,6 @@ class _Installed:
     owner: Any
     name: str
     original: Any
-    is_own: bool  # whether the owner had it itself, not from a base class
     replacement: Any = None
     is_on: bool = True  # if not, it was restored, but may still be inside a wrapper of somebody else
 
@@ -35,21 +34,21 @@ class Patches:
         return any(patch.is_on for patch in self._patches)
 
     def put(self, owner: Any, name: str, ours: Callable[..., Any], *first: Any) -> bool:
-        """Replaces an attribute of a class or module, or of its base class, until :meth:`restore`.
+        """Replaces an attribute of a module or class, of a base class if that has it, until :meth:`restore`.
 
         Our function is called with what is given here, the original, and the arguments. Does nothing if ours is in
         place, perhaps wrapped by others; returns whether it was replaced now.
         """
         with self._lock:
-            is_own = name in vars(owner)
-            original = vars(owner)[name] if is_own else getattr(owner, name)
+            owner = next((base for base in getattr(owner, "__mro__", ()) if name in vars(base)), owner)
+            original = vars(owner)[name]
             known = next((patch for patch in self._patches if patch.owner is owner and patch.name == name), None)
             if known is not None and original is not known.original:
                 was_on, known.is_on = known.is_on, True
                 return not was_on
             if known is not None:  # somebody put the original back
                 self._patches.remove(known)
-            patch = _Installed(owner, name, original, is_own)
+            patch = _Installed(owner, name, original)
 
             @functools.wraps(original)
             def replacement(*args: Any, **kwargs: Any) -> Any:
@@ -68,7 +67,5 @@ class Patches:
                 patch.is_on = False
                 if vars(patch.owner).get(patch.name) is not patch.replacement:
                     self._patches.append(patch)
-                elif patch.is_own:
-                    setattr(patch.owner, patch.name, patch.original)
                 else:
-                    delattr(patch.owner, patch.name)
+                    setattr(patch.owner, patch.name, patch.original)

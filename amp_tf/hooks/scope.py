@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 from amp_tf.graph.edits import attribute
 from amp_tf.hooks.patches import Patches
 from amp_tf.painting.eligibility import SCOPE_ATTR
-from amp_tf.values import check_names, check_pattern, dtype_name, invalid
+from amp_tf.values import check_choice, check_patterns, dtype_name
 
 ScopeName = Literal["float32", "f16", "float16", "bfloat16"]
 PRECISIONS: tuple[str, ...] = get_args(ScopeName)
@@ -45,11 +45,8 @@ def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
     Raises:
         ConfigError: another precision is asked for, or a pattern is none.
     """
-    name = dtype_name(precision)
-    if not isinstance(name, str) or name not in PRECISIONS:
-        raise invalid(precision, "amp_tf.scope", ", ".join(PRECISIONS))
-    for pattern in check_names(patterns, where="amp_tf.scope"):
-        check_pattern(pattern, where="amp_tf.scope")
+    name = check_choice(dtype_name(precision), PRECISIONS, where="amp_tf.scope")
+    check_patterns(patterns, where="amp_tf.scope")
     _install()
     value = "\t".join((name, *patterns)).encode()
     outer = _current() if patterns else None
