@@ -15,7 +15,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Node, Unit
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reader, Reop, Rewire, attribute
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
-from amp_tf.graph.sizes import AttributeShapes, Shape, Shapes
+from amp_tf.graph.sizes import KnownShapes, Shape, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
 from amp_tf.lock import NO_LOCK, Lock
@@ -112,7 +112,7 @@ class Job:
         """
         if self.has_preserved and (missing := self.preserve.difference(view.names)):
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
-        shapes = AttributeShapes(view.protos) if shapes is None else shapes
+        shapes = KnownShapes.of_nodes(view.protos) if shapes is None else shapes
         if self.chooses:
             from amp_tf.cpu.list_shapes import ListShapes
 
