@@ -84,8 +84,7 @@ def registered_rows() -> tuple[OpRow, ...]:
 
 def find_registered(op: str) -> OpRow | None:
     """The row of an op; ``None`` where it is not registered."""
-    found = _rows.get(op)
-    return found[0] if found else None
+    return next(iter(_rows.get(op, ())), None)
 
 
 @dataclasses.dataclass(frozen=True)
