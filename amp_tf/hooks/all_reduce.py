@@ -206,10 +206,10 @@ def _count(flat: list[Any], chosen: list[int]) -> None:
 def _summary_part() -> str:
     if not _patches or _config.allreduce == "float32":
         return ""
-    total = sum(_elements.values())
+    narrow, total = _elements["narrow"], sum(_elements.values())
     if not total:
         return f"{ALLREDUCE_VAR}={_config.allreduce}: no gradients were summed over replicas"
-    return f"gradients summed over replicas in {_config.allreduce} ({_elements['narrow'] / total:.1%} of their elements)"
+    return f"gradients summed over replicas in {_config.allreduce} ({narrow / total:.1%} of their elements)"
 
 
 def _connect(original: Any, *args: Any, **kwargs: Any) -> Any:

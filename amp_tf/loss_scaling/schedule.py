@@ -2,8 +2,8 @@
 
 Three schedules share one interface, so that nothing asks "is loss scaling on?": :class:`NoScale`, :class:`FixedScale`
 and :class:`DynamicScale`. A schedule is a frozen dataclass of settings; what changes during training is a
-:class:`State`, and a step maps one state to the next. The arithmetic is branch-free, and its few functions have the same
-names in NumPy and TensorFlow: the very same lines run on NumPy's numbers (tests, simulation) and on tensors (training).
+:class:`State`, and a step maps one state to the next. The arithmetic is branch-free, and its few functions have one
+name in NumPy and TensorFlow: the very same lines run on NumPy's numbers (tests, simulation) and on tensors (training).
 
 The dynamic algorithm, after Micikevicius et al., Mixed Precision Training, ICLR 2018 (arXiv 1710.03740), section 3.2::
 

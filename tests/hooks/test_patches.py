@@ -92,3 +92,15 @@ def test_a_function_of_ours_gets_what_is_bound_and_the_original_before_the_argum
     assert base.own.__doc__ == "Says it."
     patches.restore()
     assert base().own("x") == "own x"
+
+
+def test_a_replacement_that_somebody_keeps_does_what_the_original_does_once_it_is_restored():
+    base, _ = make_classes()
+    patches = Patches()
+    patches.put(base, "own", saying("ours"))
+    kept = base.own
+    assert kept(base(), "x") == "ours own x"
+    patches.restore()
+    assert kept(base(), "x") == "own x"
+    assert patches.put(base, "own", saying("again"))
+    assert (base().own("x"), kept(base(), "x")) == ("again own x", "own x")
