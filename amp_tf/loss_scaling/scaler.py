@@ -84,7 +84,8 @@ class Memory:
         counts = [int(count) for vector in counters for count in vector.reshape(-1)]
         floor = float(getattr(schedule, "min_scale", 0.0))  # a scale that does not move has none
         facts = SkipFacts(*map(bool, () if self.last_skip is None else self.last_skip.numpy()))
-        return Status(float(scale), *counts, floor, tuple(names), facts)
+        good, skipped, in_row, steps, change, losses = counts
+        return Status(float(scale), good, skipped, in_row, steps, change, losses, floor, tuple(names), facts)
 
 
 class Scaler:
