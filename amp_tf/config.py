@@ -139,7 +139,10 @@ class AmpConfig:
         """What the lock file says now; of one that a watchdog has yet to write, nothing. A ConfigError if it cannot be
         read.
         """
-        return lock_file.read(self.lock_path, may_be_missing=self.watchdog)
+        path = self.lock_path
+        if path is None:
+            return lock_file.NO_LOCK
+        return lock_file.held.get(path) or lock_file.read(path, may_be_missing=self.watchdog)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, without: Iterable[str] = ()) -> AmpConfig:

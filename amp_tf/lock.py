@@ -126,16 +126,12 @@ NO_LOCK = Lock()
 held: dict[str, Lock] = {}  #: by path, locks that are in memory: the watchdog's, whose files may be damaged or missing
 
 
-def read(path: str | None, *, may_be_missing: bool = False, is_on_disk: bool = False) -> Lock:
-    """Reads a lock file, which is read once as long as it does not change; without a path there are no decisions.
+def read(path: str, *, may_be_missing: bool = False) -> Lock:
+    """Reads a lock file, which is read once as long as it does not change.
 
-    Nor are there in a file that does not exist, where it may be missing. One that is held in memory is read only with
-    ``is_on_disk``. Raises a ConfigError where it cannot be read, is a link to nothing, or is not a lock file.
+    There are no decisions in a file that does not exist, where it may be missing. Raises a ConfigError where it cannot
+    be read, is a link to nothing, or is not a lock file.
     """
-    if path is None:
-        return NO_LOCK
-    if path in held and not is_on_disk:
-        return held[path]
     try:
         facts = os.stat(path)
     except OSError as error:

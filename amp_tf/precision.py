@@ -39,8 +39,3 @@ class Precision(enum.Enum):
     def is_f16(self) -> bool:
         """Whether this is one of the two 16-bit formats."""
         return self is not Precision.FLOAT32
-
-    @property
-    def needs_loss_scaling(self) -> bool:
-        """Whether gradients of ordinary size underflow: true for float16 alone, bfloat16 has float32's range."""
-        return self is Precision.FLOAT16

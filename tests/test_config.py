@@ -302,4 +302,3 @@ def test_names_numbers_and_limits_are_those_of_tensorflow_and_of_the_formats():
         assert precision.max_finite == float(info.max)
         assert precision.smallest_normal == float(info.smallest_normal)
         assert precision.is_f16 is (precision.value != "float32")
-        assert precision.needs_loss_scaling is (precision.value == "float16")

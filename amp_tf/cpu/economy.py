@@ -25,7 +25,7 @@ import numpy as np
 from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node, Unit
-from amp_tf.graph.sizes import AttributeShapes, Lifetimes, Shapes, element_count, shape_of
+from amp_tf.graph.sizes import KnownShapes, Lifetimes, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import (
     BROADCAST,
@@ -212,7 +212,7 @@ class Weighing:
 
     def __init__(self, canvas: Canvas, ties: Iterable[Sequence[Unit]]) -> None:
         view = canvas.view
-        shapes = AttributeShapes(view.protos) if canvas.shapes is None else canvas.shapes
+        shapes = KnownShapes.of_nodes(view.protos) if canvas.shapes is None else canvas.shapes
         self.canvas, self.prices = canvas, Prices(view, shapes, canvas.resolution.costs)
         self.ports = _find_ports(canvas, shapes, self.prices)
         self.sizes: dict[Unit, float] = {}

@@ -126,16 +126,6 @@ class Edits:
         new = range(node_count, node_count + len(self.new))
         return sorted({*reoped, *itertools.chain.from_iterable(retyped), *new})
 
-    def links(self, node_count: int) -> list[tuple[int, int]]:
-        """The new edges, control edges included: (source, reader). New nodes are behind ``node_count`` old ones."""
-        links = [(source, reop.node) for reop in self.reops for source, _ in reop.inputs or ()]
-        links += [(rewire.src_node, rewire.node) for rewire in self.rewires]
-        links += [(wait.after, wait.node) for wait in self.waits]
-        for number, node in enumerate(self.new, node_count):
-            links += [(source, number) for source, _ in node.inputs]
-            links += [(source, number) for source in node.after]
-        return links
-
 
 NO_EDITS = Edits()
 

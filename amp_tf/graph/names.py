@@ -154,19 +154,12 @@ def layer_of(name: str) -> str:
     return path_of(name) or "/".join(scopes(name)[:_DEPTH])
 
 
-def matches(pattern: str, name: str) -> bool:
-    """Whether a pattern is for a node.
-
-    Args:
-        pattern: ``layer:`` and a layer's path, of which each name is a regular expression and the outermost names may
-            be missing, for all nodes of the layer and its gradient; else a regular expression, searched in the name.
-        name: the node's.
-    """
-    return matcher(pattern)(name)
-
-
 def matcher(pattern: str) -> Matcher:
-    """Compiles a pattern to a predicate on the names of nodes."""
+    """Whether a pattern is for a node, as a predicate on names of nodes.
+
+    It is ``layer:`` and a layer's path, of which each name is a regular expression and the outermost names may be
+    missing, for all nodes of the layer and its gradient; else a regular expression, searched in the name.
+    """
     if not is_layer_pattern(pattern):
         search = re.compile(pattern).search
         return lambda name: search(name) is not None

@@ -10,7 +10,6 @@ loop counts as one.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -50,7 +49,7 @@ def shape_of(shapes: Shapes, node: str, port: int = 0) -> Shape | None:
 
 
 class KnownShapes:
-    """Shapes that were asked for once, and are kept."""
+    """Shapes that were asked for once, or are carried by nodes, and are kept."""
 
     def __init__(self, shapes: Mapping[str, Sequence[Shape | None]]) -> None:
         self._shapes = shapes
@@ -59,6 +58,12 @@ class KnownShapes:
     def of(cls, shapes: Shapes, names: Iterable[str]) -> KnownShapes:
         """What is known of some nodes."""
         return cls({name: found for name in names if (found := shapes.output_shapes(name))})
+
+    @classmethod
+    def of_nodes(cls, protos: Sequence[Any]) -> KnownShapes:
+        """Those that nodes carry in the attribute ``_output_shapes``, which TensorFlow's exporters write."""
+        carried = ((node.name, node.attr[SHAPES_ATTR].list.shape) for _, node in nodes_with(protos, SHAPES_ATTR))
+        return cls({name: list(map(read_shape, shapes)) for name, shapes in carried})
 
     def __bool__(self) -> bool:
         return bool(self._shapes)
@@ -81,24 +86,6 @@ class KnownShapes:
 
 
 NO_SHAPES = KnownShapes({})
-
-
-class AttributeShapes:
-    """The shapes that nodes carry in the attribute ``_output_shapes``, which TensorFlow's exporters write."""
-
-    def __init__(self, protos: Sequence[Any]) -> None:
-        self._protos = protos
-
-    @functools.cached_property
-    def _numbers(self) -> Mapping[str, int]:
-        return {node.name: number for number, node in nodes_with(self._protos, SHAPES_ATTR)}
-
-    def output_shapes(self, node: str) -> Sequence[Shape | None]:
-        """The shapes in the node's attribute."""
-        number = self._numbers.get(node)
-        if number is None:
-            return ()
-        return [read_shape(shape) for shape in self._protos[number].attr[SHAPES_ATTR].list.shape]
 
 
 def read_shape(shape: Any) -> Shape | None:

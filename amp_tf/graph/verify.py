@@ -23,10 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from amp_tf.graph.algorithms import control_links, is_sorted
-from amp_tf.graph.datatypes import Indices
+from amp_tf.graph.datatypes import Indices, Mask
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.view import GraphView
 from amp_tf.graph.wire import NodeTable, new_graph, read_table
@@ -79,18 +78,6 @@ class Case:
         return f"input {edges.dst_position[edge]} of {reader!r} comes from {found} instead of {wanted}"
 
 
-def find_ring(ops: Sequence[str], links: npt.ArrayLike, node_count: int) -> int | None:
-    """A node that waits for itself, by a ring that no NextIteration closes, or for one that does; ``None`` for none.
-    Links are (source, reader) of each edge; nodes beyond those whose ops are given close no ring.
-    """
-    sources, readers = np.asarray(links, np.int32).reshape(-1, 2).T
-    closing = np.zeros(node_count, np.bool_)
-    closing[[node for node, op in enumerate(ops) if op in LOOP_CLOSERS]] = True
-    free = ~closing[sources]
-    waiting = ~is_sorted(np.ones(node_count, np.bool_), sources[free], readers[free])
-    return int(waiting.argmax()) if waiting.any() else None
-
-
 def _first_change(case: Case, what: str, before: Sequence[str], after: Sequence[str]) -> str:
     kept = case.old_ones(after)
     changes = zip(case.before.names, before, kept, strict=True) if kept != before else ()
@@ -107,13 +94,17 @@ def _no_new_cycle(case: Case) -> str:
     if not case.edits and not have_waits and not case.wrong_input:
         return ""
 
-    def ring(view: GraphView) -> int | None:
+    def waiting(view: GraphView) -> Mask:
+        """The nodes that wait for themselves, by a ring that no NextIteration closes, or for one that does."""
         controls = np.array(control_links(view) if have_waits else (), np.int32).reshape(-1, 2)
-        links = np.concatenate([np.stack([view.edges.src_node, view.edges.dst_node], axis=1), controls])
-        return find_ring(view.ops, links, view.node_count)
+        sources = np.concatenate([view.edges.src_node, controls[:, 0]])
+        readers = np.concatenate([view.edges.dst_node, controls[:, 1]])
+        free = ~view.mask_with(LOOP_CLOSERS)[sources]
+        return ~is_sorted(np.ones(view.node_count, np.bool_), sources[free], readers[free])
 
-    node = ring(case.after)
-    return f"{case.after.names[node]!r} is on a cycle" if node is not None and ring(case.original) is None else ""
+    found = waiting(case.after)
+    is_new = found.any() and not waiting(case.original).any()
+    return f"{case.after.names[int(found.argmax())]!r} is on a cycle" if is_new else ""
 
 
 def _waits_kept(case: Case) -> str:

@@ -32,7 +32,7 @@ from typing import Any
 from amp_tf.config import ALLREDUCE_VAR, AmpConfig
 from amp_tf.errors import ConfigError
 from amp_tf.hooks import loss_scaling, notices, summary
-from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.patches import Patches
 from amp_tf.hooks.scope import scope
 from amp_tf.oplists.op_names import registered_rows
 
@@ -53,7 +53,7 @@ _PRESENCE_SECONDS = 60.0  # the others connected together with this one, and pub
 _SETTINGS_SECONDS = 600.0  # until all workers have reached the same step
 
 _lock = threading.Lock()
-_config: AmpConfig | None = None
+_config = AmpConfig()
 _patches = Patches()
 _elements = {"narrow": 0, "wide": 0}
 _is_announced = False
@@ -68,21 +68,17 @@ def install(config: AmpConfig) -> None:
     global _config
     _config = config
     extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
-    _patches.put(extended, "_initialize_multi_worker", calling(_connect))
-    _patches.put(distribute_lib.StrategyBase, "run", calling(_run))
+    _patches.put(extended, "_initialize_multi_worker", _connect)
+    _patches.put(distribute_lib.StrategyBase, "run", _run)
     with _surviving():
         _announce()  # the program may have connected before it turned amp_tf on
     if config.allreduce != "float32":
-        _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", calling(_all_reduce))
-        _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", calling(_batch_reduce_to))
+        _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", _all_reduce)
+        _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", _batch_reduce_to)
         summary.add_part(_summary_part)
 
 
-def uninstall() -> None:
-    """Sums gradients in float32 from now on, and compares nothing. Idempotent."""
-    global _config
-    _config = None
-    _patches.restore()
+uninstall = _patches.restore  #: sums gradients in float32 from now on, and compares nothing
 
 
 def is_large_gradient(tensor: Any) -> bool:
@@ -179,8 +175,7 @@ def _narrow_type(strategy: Any) -> Any:
     import tensorflow as tf
     from tensorflow.python.distribute import cross_device_ops, mirrored_strategy
 
-    config = _config
-    if config is None or config.allreduce == "float32":  # by now
+    if _config.allreduce == "float32":  # by now
         return None
     extended, name = strategy.extended, type(strategy).__name__
     if not isinstance(extended, mirrored_strategy.MirroredExtended):  # MultiWorkerMirroredStrategy's is one
@@ -189,10 +184,10 @@ def _narrow_type(strategy: Any) -> Any:
         return None
     if strategy.num_replicas_in_sync < 2:
         return None
-    if config.allreduce == "bfloat16" and isinstance(extended._cross_device_ops, cross_device_ops.NcclAllReduce):
+    if _config.allreduce == "bfloat16" and isinstance(extended._cross_device_ops, cross_device_ops.NcclAllReduce):
         _warn(name, "the operation NcclAllReduce has no bfloat16, so gradients stay in float32", _OTHER_TYPE)
         return None
-    return tf.as_dtype(config.allreduce)
+    return tf.as_dtype(_config.allreduce)
 
 
 def _warn(strategy: str, what: str, fix: str) -> None:
@@ -209,13 +204,12 @@ def _count(flat: list[Any], chosen: list[int]) -> None:
 
 
 def _summary_part() -> str:
-    config = _config
-    if config is None or config.allreduce == "float32":
+    if not _patches or _config.allreduce == "float32":
         return ""
-    total = sum(_elements.values())
+    narrow, total = _elements["narrow"], sum(_elements.values())
     if not total:
-        return f"{ALLREDUCE_VAR}={config.allreduce}: no gradients were summed over replicas"
-    return f"gradients summed over replicas in {config.allreduce} ({_elements['narrow'] / total:.1%} of their elements)"
+        return f"{ALLREDUCE_VAR}={_config.allreduce}: no gradients were summed over replicas"
+    return f"gradients summed over replicas in {_config.allreduce} ({narrow / total:.1%} of their elements)"
 
 
 def _connect(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -260,7 +254,7 @@ def _announce() -> None:
 def _compare() -> str:
     """How the settings of another worker differ from those here; empty where none do."""
     server = _server()
-    if server is None or _config is None:
+    if server is None:
         return ""
     from tensorflow.python.eager import context
 

@@ -28,7 +28,7 @@ from amp_tf.config import ENABLE_VAR, AmpConfig
 from amp_tf.errors import FileError
 from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.hooks import notices, state
-from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.patches import Patches
 
 PATH_VAR = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  #: TensorFlow's own variable, not a setting of amp_tf
 _NARROW = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
@@ -40,12 +40,12 @@ uninstall = _patches.restore
 def install(config: AmpConfig) -> None:
     """Watches the libraries that are imported by now. Idempotent; call it again after another was imported."""
     if converter := sys.modules.get("tensorflow.lite.python.convert"):
-        _patches.put(converter, "convert", calling(_convert))
+        _patches.put(converter, "convert", _convert)
     for library in ("keras", "tf_keras"):
         if hasattr(sys.modules.get(library), "layers"):  # which is there once the library's import is done
             # Its old names are in every version of both; keras.dtype_policies is there since Keras 3.0.5.
             home = importlib.import_module(f"{library}.mixed_precision")
-            if _patches.put(home.Policy, "__init__", calling(_make_policy)):
+            if _patches.put(home.Policy, "__init__", _make_policy):
                 _notice(home.global_policy())
 
 

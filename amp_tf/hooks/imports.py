@@ -22,14 +22,14 @@ class _AfterImport:
     """A meta path finder that finds nothing itself."""
 
     def __init__(self) -> None:
-        self.actions: dict[str, list[Action]] = {}  #: what to do after the import of each module that is waited for
-        self.watched: set[str] = set()  #: modules whose import is noticed, with or without an action yet
+        #: what to do after the import of each module that is noticed, perhaps nothing yet
+        self.actions: dict[str, list[Action]] = {}
         self._searching: set[str] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in self.watched or name in self._searching:
+        if name not in self.actions or name in self._searching:
             return None
         self._searching.add(name)
         try:
@@ -58,7 +58,7 @@ class _AfterImport:
     def act(self, name: str) -> None:
         done: list[Action] = []
         # An action may add and remove others: what it adds is due now, for this import is the one they wait for.
-        while due := [action for action in self.actions.get(name, ()) if action not in done]:
+        while due := [action for action in self.actions[name] if action not in done]:
             done.append(due[0])
             _run(due[0], name)
 
@@ -75,7 +75,8 @@ _finder = _AfterImport()
 
 def watch(*names: str) -> None:
     """Watches the imports of modules from now on, for actions that are added later, even while the import runs."""
-    _finder.watched.update(names)
+    for name in names:
+        _finder.actions.setdefault(name, [])
     if _finder not in sys.meta_path:
         # Behind the finder of _amp_tf_start, which may be searching right now: this one is then asked next.
         kinds = [type(finder).__name__ for finder in sys.meta_path]
@@ -87,11 +88,10 @@ def after_import(name: str, action: Action) -> None:
 
     Adding the same action again does nothing. One that raises is reported in one line on stderr; the import goes on.
     """
-    actions = _finder.actions.setdefault(name, [])
-    if action in actions:
-        return
-    actions.append(action)
     watch(name)
+    if action in _finder.actions[name]:
+        return
+    _finder.actions[name].append(action)
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
         _run(action, name)  # this one alone: it may have been added by another, which is running

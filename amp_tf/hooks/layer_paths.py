@@ -13,7 +13,7 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.names import KerasLayer, recorded, scopes
-from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.patches import Patches
 
 _patches = Patches()
 
@@ -22,11 +22,11 @@ def install(config: AmpConfig) -> None:
     """Records the layers of the Keras libraries that are imported by now. Idempotent; call it again after another."""
     keras3 = sys.modules.get("keras.src.backend.tensorflow.core")  # absent where Keras 3 has another backend
     if hasattr(sys.modules.get("keras"), "layers") and keras3 is not None:
-        _patches.put(keras3.name_scope, "__enter__", calling(_enter))
+        _patches.put(keras3.name_scope, "__enter__", _enter)
     if hasattr(sys.modules.get("tf_keras"), "layers"):
         from tf_keras.src.engine import base_layer
 
-        _patches.put(base_layer.Layer, "_name_scope", calling(_name_scope))
+        _patches.put(base_layer.Layer, "_name_scope", _name_scope)
 
 
 def of_this_trace() -> contextlib.AbstractContextManager[None]:

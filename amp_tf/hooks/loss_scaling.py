@@ -21,7 +21,7 @@ from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, summary
 from amp_tf.hooks import state as process_state
-from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.patches import Patches
 from amp_tf.loss_scaling import LossScaleOptimizer, is_loss_scaled, ledger
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
@@ -59,14 +59,8 @@ def surviving(where: str) -> contextlib.AbstractContextManager[None]:
 
 
 def install(config: AmpConfig) -> None:
-    """Wraps optimizers from now on, in the libraries that are imported. Idempotent.
-
-    With the precision ``bfloat16`` nothing is ever scaled, and nothing is patched.
-    """
+    """Wraps optimizers from now on, in the libraries that are imported. Idempotent."""
     global _config
-    if config.precision == "bfloat16":
-        uninstall()
-        return
     _config = config
     for library in ("keras", "tf_keras"):
         # import keras imports tensorflow while keras is half done
@@ -105,7 +99,7 @@ def _patch(library: str) -> None:
     """Patches models, optimizers, and the metadata in .h5 files."""
     home = sys.modules[library]
     optimizers = home.optimizers
-    rows = [(home.Model, "compile", calling(_compile)), (home.Model, "fit", calling(_fit))]
+    rows: list[tuple[Any, ...]] = [(home.Model, "compile", _compile), (home.Model, "fit", _fit)]
     if library == "keras":
         metadata = "keras.src.legacy.saving.saving_utils"
         # The last one is Keras' own; amp_tf's wrapper marks its inner step itself.
@@ -116,13 +110,13 @@ def _patch(library: str) -> None:
         steps = [(cls, "apply_gradients") for cls in (optimizers.Optimizer, optimizers.legacy.Optimizer)]
         # What tf_keras.Model becomes after tf.compat.v1.disable_v2_behavior(). Its monitor would have nothing to read.
         model_v1 = importlib.import_module("tf_keras.src.engine.training_v1").Model
-        rows.append((model_v1, "compile", calling(_compile)))
-    rows += [(cls, name, calling(_watch, name)) for cls, name in steps]
-    for cls, name, make in rows:
-        _patches.put(next(base for base in cls.__mro__ if name in vars(base)), name, make)
+        rows.append((model_v1, "compile", _compile))
+    rows += [(cls, name, _watch, name) for cls, name in steps]
+    for row in rows:
+        _patches.put(*row)
     with contextlib.suppress(ImportError):  # the module is private: a version may lack it
-        make = calling(_model_metadata, home.saving.get_registered_name)
-        _patches.put(importlib.import_module(metadata), "model_metadata", make)
+        named = home.saving.get_registered_name
+        _patches.put(importlib.import_module(metadata), "model_metadata", _model_metadata, named)
 
 
 def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -25,7 +25,7 @@ import tensorflow as tf
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, state
 from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale, surviving
-from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.patches import Patches
 from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
 
 _WRAPPERS = "_amp_tf_wrappers"  # of an optimizer: its wrappers by graph (or "eager"), to which the variables belong
@@ -51,22 +51,20 @@ def install(config: AmpConfig) -> None:
     from tensorflow.python.eager import backprop
     from tensorflow.python.ops import gen_resource_variable_ops, gen_state_ops, gradients_util
 
-    if config.precision == "bfloat16":
-        uninstall()
-        return
     v1 = tf.compat.v1
-    for owner, name, make in (
-        (session.BaseSession, "close", calling(look_and_close)),
-        (v1.train.Optimizer, "__init__", calling(_init)),
-        *((v1.train.Optimizer, name, calling(_call, name)) for name in ("compute_gradients", "apply_gradients")),
-        (v1.mixed_precision.MixedPrecisionLossScaleOptimizer, "__init__", calling(_remember_wrapped)),
-        (v1.train.Saver, "restore", calling(_restore)),
-        (backprop.GradientTape, "gradient", calling(_gradient, 2)),
-        (gradients_util, "_GradientsHelper", calling(_gradient, 1)),
-        *((gen_resource_variable_ops, name, calling(_write)) for name in (*_VARIABLE_OPS, *_SCATTER_OPS)),
-        *((gen_state_ops, name, calling(_write)) for name in _REF_OPS),
-    ):
-        _patches.put(owner, name, make)
+    rows: tuple[tuple[Any, ...], ...] = (
+        (session.BaseSession, "close", look_and_close),
+        (v1.train.Optimizer, "__init__", _init),
+        *((v1.train.Optimizer, name, _call, name) for name in ("compute_gradients", "apply_gradients")),
+        (v1.mixed_precision.MixedPrecisionLossScaleOptimizer, "__init__", _remember_wrapped),
+        (v1.train.Saver, "restore", _restore),
+        (backprop.GradientTape, "gradient", _gradient, 2),
+        (gradients_util, "_GradientsHelper", _gradient, 1),
+        *((gen_resource_variable_ops, name, _write) for name in (*_VARIABLE_OPS, *_SCATTER_OPS)),
+        *((gen_state_ops, name, _write) for name in _REF_OPS),
+    )
+    for row in rows:
+        _patches.put(*row)
 
 
 def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
@@ -95,7 +93,7 @@ def patch_overrides(optimizer: Any) -> None:
     """Patches the ``apply_gradients`` methods that an optimizer's own classes define, once each."""
     for cls in () if is_loss_scaled(optimizer) or not _patches else type(optimizer).__mro__:
         if inspect.isfunction(vars(cls).get("apply_gradients")):  # the base class's is patched already
-            _patches.put(cls, "apply_gradients", calling(_override))
+            _patches.put(cls, "apply_gradients", _override)
 
 
 def _init(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -196,14 +194,10 @@ def look_and_close(close: Callable[[Any], None], session: Any) -> None:
                 status, scaler = wrapper.status(session), wrapper._scaler
                 if status.steps >= watched[wrapper]:
                     if scaler.number is None:
-                        scaler.number = ledger.enter(wrapper.inner_optimizer.get_name(), _read_closed)
+                        scaler.number = ledger.enter(wrapper.inner_optimizer.get_name())
                     watched[wrapper] = status.steps
                     ledger.note_look(scaler.number, status)
     close(session)
-
-
-def _read_closed() -> ledger.Status:
-    raise RuntimeError("the session is closed")  # the last look counts
 
 
 def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -36,7 +36,7 @@ from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
 from amp_tf.config import OPTIMIZER_STATE_VAR, AmpConfig
 from amp_tf.hooks import notices, summary
-from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.patches import Patches
 
 _NAMES = ("accumulated_delta_var", "accumulated_grad", "accumulator", "average_gradient", "momentum", "norm")
 MOMENTS = frozenset((*_NAMES, "velocity", "velocity_hat", "m", "u", "v", "vhat"))  #: the last four are tf_keras' names
@@ -71,11 +71,10 @@ def install(config: AmpConfig) -> None:
             ("_distributed_apply_gradients_fn", _step),  # tf_keras
         ):
             if hasattr(optimizers.Optimizer, name):
-                owner = next(cls for cls in optimizers.Optimizer.__mro__ if name in vars(cls))
-                _patches.put(owner, name, calling(ours))
+                _patches.put(optimizers.Optimizer, name, ours)
         if library == "tf_keras":
-            _patches.put(optimizers.legacy.Optimizer, "__init__", calling(_warn_of_slots))
-    _patches.put(tf.compat.v1.train.Optimizer, "__init__", calling(_warn_of_slots))
+            _patches.put(optimizers.legacy.Optimizer, "__init__", _warn_of_slots)
+    _patches.put(tf.compat.v1.train.Optimizer, "__init__", _warn_of_slots)
     summary.add_part(_summary_part)
 
 

@@ -1,7 +1,8 @@
 """Replaces attributes of classes and modules of other libraries, and restores them.
 
-Other libraries wrap the same functions. A wrapper that somebody put around a patch of ours stays, with ours inside it,
-so a patch must be harmless after it was restored. If the patch is installed again, the buried replacement is used.
+Other libraries wrap the same functions. A wrapper that somebody put around a patch of ours stays, with ours inside it.
+So does a replacement that is running, or that somebody keeps. Once restored, each does what the original does; if the
+patch is installed again, the buried replacement is used.
 """
 
 from __future__ import annotations
@@ -12,29 +13,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-Patch = tuple[Any, str, Callable[[Any], Any]]  #: owner, attribute, and what makes its replacement from the original
-
 
 @dataclasses.dataclass
 class _Installed:
     owner: Any
     name: str
     original: Any
-    is_own: bool  # whether the owner had it itself, not from a base class
-    replacement: Any
-    is_on: bool = True  # if not, it was restored but is still inside a wrapper of somebody else
-
-
-def calling(ours: Callable[..., Any], *first: Any) -> Callable[[Any], Any]:
-    """Makes a replacement that calls our function with the original, and what is given here before it."""
-
-    def make(original: Any) -> Any:
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            return ours(*first, original, *args, **kwargs)
-
-        return replacement
-
-    return make
+    replacement: Any = None
+    is_on: bool = True  # if not, it was restored, but may still be inside a wrapper of somebody else
 
 
 class Patches:
@@ -47,23 +33,30 @@ class Patches:
     def __bool__(self) -> bool:
         return any(patch.is_on for patch in self._patches)
 
-    def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> bool:
-        """Replaces an attribute of a class or module, or of its base class, until :meth:`restore`.
+    def put(self, owner: Any, name: str, ours: Callable[..., Any], *first: Any) -> bool:
+        """Replaces an attribute of a module or class, of a base class if that has it, until :meth:`restore`.
 
-        Does nothing if ours is in place, perhaps wrapped by others; returns whether it was replaced now.
+        Our function is called with what is given here, the original, and the arguments. Does nothing if ours is in
+        place, perhaps wrapped by others; returns whether it was replaced now.
         """
         with self._lock:
-            is_own = name in vars(owner)
-            original = vars(owner)[name] if is_own else getattr(owner, name)
+            owner = next((base for base in getattr(owner, "__mro__", ()) if name in vars(base)), owner)
+            original = vars(owner)[name]
             known = next((patch for patch in self._patches if patch.owner is owner and patch.name == name), None)
             if known is not None and original is not known.original:
                 was_on, known.is_on = known.is_on, True
                 return not was_on
             if known is not None:  # somebody put the original back
                 self._patches.remove(known)
-            replacement = functools.wraps(original)(make(original))
+            patch = _Installed(owner, name, original)
+
+            @functools.wraps(original)
+            def replacement(*args: Any, **kwargs: Any) -> Any:
+                return ours(*first, original, *args, **kwargs) if patch.is_on else original(*args, **kwargs)
+
+            patch.replacement = replacement
             setattr(owner, name, replacement)
-            self._patches.append(_Installed(owner, name, original, is_own, replacement))
+            self._patches.append(patch)
             return True
 
     def restore(self) -> None:
@@ -71,10 +64,8 @@ class Patches:
         with self._lock:
             patches, self._patches = self._patches, []
             for patch in reversed(patches):
+                patch.is_on = False
                 if vars(patch.owner).get(patch.name) is not patch.replacement:
-                    patch.is_on = False
                     self._patches.append(patch)
-                elif patch.is_own:
-                    setattr(patch.owner, patch.name, patch.original)
                 else:
-                    delattr(patch.owner, patch.name)
+                    setattr(patch.owner, patch.name, patch.original)

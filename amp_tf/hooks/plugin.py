@@ -43,12 +43,13 @@ from typing import Any, NamedTuple
 
 from amp_tf.config import DISABLE_VAR, AmpConfig, variable_of
 from amp_tf.errors import ConfigError
+from amp_tf.graph.edits import attribute
 from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.sizes import Shapes
 from amp_tf.hooks import native, notices, state, summary
 from amp_tf.hooks.conflicts import PATH_VAR, other_graph_plugins
 from amp_tf.hooks.native import DEVICE_TYPES, ItemShapes, Shim
-from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.patches import Patches
 from amp_tf.reporting import reports
 from amp_tf.reporting.text import plural
 from amp_tf.rewriting import pipeline
@@ -125,8 +126,8 @@ def install(config: AmpConfig) -> None:
     from tensorflow.python.framework import func_graph
 
     set_conversion(functools.partial(convert_graph, config=config))
-    _patches.put(structured_function.StructuredFunctionWrapper, "__init__", calling(_mark_next_graph))
-    _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_graph))
+    _patches.put(structured_function.StructuredFunctionWrapper, "__init__", _mark_next_graph)
+    _patches.put(func_graph.FuncGraph, "__init__", _mark_graph)
 
 
 def set_conversion(convert: Convert) -> bool:
@@ -243,7 +244,7 @@ def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, c
     if new is not None or not _visits.is_second(preserve, nodes):
         _visits.note_first(preserve, nodes, is_rewritten=new is not None)
         if new is None and any(mark in serialized for mark in _XLA_MARKS):
-            state.count_xla_graph()
+            state.note(xla_graphs=lambda count: count + 1)
         reports.record(result.report, way="grappler")
     return new
 
@@ -264,6 +265,4 @@ def _mark_graph(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
     _here.traces_pipeline = False  # what the function calls has graphs of its own, and other callers
     init(graph, *args, **kwargs)
     if is_pipeline:
-        from tensorflow.core.framework import attr_value_pb2
-
-        graph._attr_scope_map[MARK] = attr_value_pb2.AttrValue(b=True)
+        graph._attr_scope_map[MARK] = attribute(b=True)

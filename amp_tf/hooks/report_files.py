@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import faulthandler
 import functools
-import gc
 import json
 import os
 import signal
@@ -32,6 +31,7 @@ from amp_tf.config import AmpConfig, variable_of
 from amp_tf.hooks import notices, summary
 from amp_tf.hooks import state as process_state
 from amp_tf.reporting import files
+from amp_tf.rewriting.pipeline import pause_garbage_collector
 
 _SIGTERM_WAIT, _SIGTERM_FIGURES = 8.0, 3.0  # seconds, of the ten that containers are given to end in
 _LEAST_SECONDS, _SHARE = 0.4, 0.005  # of the run, for the report
@@ -61,11 +61,10 @@ def write(most_seconds: float = float("inf")) -> None:
         if _is_written or not folder:
             return
         _is_written = True
-        was_on = gc.isenabled()
-        gc.disable()  # one pass over TensorFlow's objects takes longer than the report
         try:
             seconds = min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds()))
-            document = summary.report().to_dict(seconds=seconds)
+            with pause_garbage_collector():  # one pass over TensorFlow's objects takes longer than the report
+                document = summary.report().to_dict(seconds=seconds)
             name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
             Path(folder).mkdir(parents=True, exist_ok=True)
             files.put(Path(folder) / f"{name}.json", json.dumps(document))
@@ -76,9 +75,6 @@ def write(most_seconds: float = float("inf")) -> None:
             _warn(folder, error)
         except Exception as error:  # must not disturb the end of the user's program
             print(f"amp_tf: no report: {type(error).__name__}: {error}", file=sys.stderr)
-        finally:
-            if was_on:
-                gc.enable()
 
 
 def _warn(folder: str, error: OSError) -> None:

@@ -16,9 +16,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
-from amp_tf.hooks.patches import Patches, calling
+from amp_tf.graph.edits import attribute
+from amp_tf.hooks.patches import Patches
 from amp_tf.painting.eligibility import SCOPE_ATTR
-from amp_tf.values import check_names, check_pattern, dtype_name, invalid
+from amp_tf.values import check_choice, check_patterns, dtype_name
 
 ScopeName = Literal["float32", "f16", "float16", "bfloat16"]
 PRECISIONS: tuple[str, ...] = get_args(ScopeName)
@@ -44,11 +45,8 @@ def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
     Raises:
         ConfigError: another precision is asked for, or a pattern is none.
     """
-    name = dtype_name(precision)
-    if not isinstance(name, str) or name not in PRECISIONS:
-        raise invalid(precision, "amp_tf.scope", ", ".join(PRECISIONS))
-    for pattern in check_names(patterns, where="amp_tf.scope"):
-        check_pattern(pattern, where="amp_tf.scope")
+    name = check_choice(dtype_name(precision), PRECISIONS, where="amp_tf.scope")
+    check_patterns(patterns, where="amp_tf.scope")
     _install()
     value = "\t".join((name, *patterns)).encode()
     outer = _current() if patterns else None
@@ -58,12 +56,11 @@ def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _entering(value: bytes) -> Iterator[None]:
-    from tensorflow.core.framework import attr_value_pb2
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 
     outer, _active.value = getattr(_active, "value", None), value
-    marks = {SCOPE_ATTR: attr_value_pb2.AttrValue(s=value)}
+    marks = {SCOPE_ATTR: attribute(s=value)}
     is_eager = context.executing_eagerly()
     try:
         with contextlib.nullcontext() if is_eager else ops.get_default_graph()._attr_scope(marks):
@@ -78,10 +75,10 @@ def _install() -> None:
     from tensorflow.python.framework import func_graph
     from tensorflow.python.ops import gradients_util
 
-    _patches.put(func_graph.FuncGraph, "__init__", calling(_mark_new_graph))
-    _patches.put(execute, "record_gradient", calling(_remember_scope))
-    _patches.put(gradients_util, "_MaybeCompile", calling(_follow_op))
-    if _patches.put(backprop, "_gradient_function", calling(_recall_scope)):
+    _patches.put(func_graph.FuncGraph, "__init__", _mark_new_graph)
+    _patches.put(execute, "record_gradient", _remember_scope)
+    _patches.put(gradients_util, "_MaybeCompile", _follow_op)
+    if _patches.put(backprop, "_gradient_function", _recall_scope):
         pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
 
 
@@ -98,12 +95,10 @@ def _current() -> bytes | None:
 
 
 def _mark_new_graph(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
-    from tensorflow.core.framework import attr_value_pb2
-
     value = _current()  # before the graph is created: the scope of the one around it
     init(graph, *args, **kwargs)
     if value is not None:
-        graph._attr_scope_map[SCOPE_ATTR] = attr_value_pb2.AttrValue(s=value)
+        graph._attr_scope_map[SCOPE_ATTR] = attribute(s=value)
 
 
 def _remember_scope(record_gradient: Any, op_name: str, inputs: Any, attrs: Any, outputs: Any) -> Any:

@@ -58,30 +58,23 @@ def seconds() -> float:
 
 
 def note(**found: Any) -> None:
-    """Sets fields of the state. Thread-safe."""
+    """Sets fields of the state, each to a value, or to what a function makes of the one before. Thread-safe."""
     global _state
     with _lock:
-        _state = dataclasses.replace(_state, **found)
-
-
-def count_xla_graph() -> None:
-    """Counts a graph that only calls into XLA-compiled functions. Thread-safe."""
-    with _lock:
-        note(xla_graphs=_state.xla_graphs + 1)
+        new = {field: value(getattr(_state, field)) if callable(value) else value for field, value in found.items()}
+        _state = dataclasses.replace(_state, **new)
 
 
 def count_failure(error: BaseException) -> None:
     """Counts a rewrite that failed. Thread-safe."""
-    with _lock:
-        first = _state.first_failure or f"{type(error).__name__}: {str(error).rstrip('.')}".splitlines()[0]
-        note(failures=_state.failures + 1, first_failure=first)
+    this = f"{type(error).__name__}: {str(error).rstrip('.')}".splitlines()[0]
+    note(failures=lambda count: count + 1, first_failure=lambda first: first or this)
 
 
 def note_install(home: str, failure: str = "") -> None:
     """Records that a hook was installed, or why it could not be; a later success replaces the failure."""
-    with _lock:
-        others = {module: why for module, why in _state.not_installed.items() if module != home}
-        note(not_installed={**others, home: failure} if failure else others)
+    this = {home: failure} if failure else {}
+    note(not_installed=lambda known: {**{one: why for one, why in known.items() if one != home}, **this})
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import state
-from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.patches import Patches
 
 KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
 _CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}
@@ -73,16 +73,16 @@ def install(config: AmpConfig) -> None:
         if hasattr(sys.modules.get(library), "Model"):
             callbacks = importlib.import_module(home).CallbackList
             for kind in _KINDS:
-                _patches.put(callbacks, f"on_{kind}_batch_begin", calling(_begin, kind))
-                _patches.put(callbacks, f"on_{kind}_batch_end", calling(_end, kind))
+                _patches.put(callbacks, f"on_{kind}_batch_begin", _begin, kind)
+                _patches.put(callbacks, f"on_{kind}_batch_end", _end, kind)
                 name = f"{kind}_on_batch"
-                _patches.put(sys.modules[library].Model, name, calling(_call, KERAS, lambda *_, name=name, **__: name))
+                _patches.put(sys.modules[library].Model, name, _call, KERAS, lambda *_, name=name, **__: name)
     if hasattr(sys.modules.get("tensorflow"), "compat"):
         from tensorflow.python.client import session
         from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-        _patches.put(polymorphic_function.Function, "__call__", calling(_call, FUNCTION, _name_of_function))
-        _patches.put(session.BaseSession, "run", calling(_call, SESSION, _name_of_fetches))
+        _patches.put(polymorphic_function.Function, "__call__", _call, FUNCTION, _name_of_function)
+        _patches.put(session.BaseSession, "run", _call, SESSION, _name_of_fetches)
 
 
 uninstall = _patches.restore  #: stops measuring; the times stay for the report

@@ -25,6 +25,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from amp_tf.config import (
@@ -57,14 +58,18 @@ if TYPE_CHECKING:
 class Hook:
     """One row of the table.
 
-    ``setting`` is the field of :class:`amp_tf.config.AmpConfig` that asks for it by another value than its default, and
-    without which it is not even imported: so the watchdog, a tool above this package, is loaded by its name alone.
+    One that no setting asks for is not even imported: so the watchdog, a tool above this package, is loaded by its name
+    alone.
     """
 
     part: str  #: the field of :class:`amp_tf.config.Switches` that turns it on
     home: str  #: the module that holds it
     triggers: tuple[str, ...]  #: modules after whose import it is installed
-    setting: str = ""
+    is_wanted: Callable[[AmpConfig], bool] = lambda config: True  #: whether settings ask for it
+
+
+def _scales_losses(config: AmpConfig) -> bool:
+    return config.precision != "bfloat16"  # in which nothing is ever scaled
 
 
 _ALL = ("tensorflow", "keras", "tf_keras")
@@ -72,14 +77,14 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.plugin", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.optimizer_state", _ALL, setting="optimizer_state"),
+    Hook("graph_rewrite", "amp_tf.hooks.optimizer_state", _ALL, lambda config: config.optimizer_state != "float32"),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, setting="report_path"),
+    Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, lambda config: config.report_path is not None),
     Hook("graph_rewrite", "amp_tf.hooks.conflicts", _ALL),
     Hook("graph_rewrite", "amp_tf.hooks.layer_paths", ("keras", "tf_keras")),
-    Hook("graph_rewrite", "amp_tf.tools.watchdog", ("keras", "tf_keras"), setting="watchdog"),
-    Hook("loss_scaling", "amp_tf.hooks.loss_scaling", _ALL),
-    Hook("loss_scaling", "amp_tf.hooks.loss_scaling_v1", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.tools.watchdog", ("keras", "tf_keras"), lambda config: config.watchdog),
+    Hook("loss_scaling", "amp_tf.hooks.loss_scaling", _ALL, _scales_losses),
+    Hook("loss_scaling", "amp_tf.hooks.loss_scaling_v1", ("tensorflow",), _scales_losses),
 )
 
 EVERYTHING = Switches(graph_rewrite=True, loss_scaling=True)
@@ -232,7 +237,7 @@ _switch = _Switch()
 def install_hooks(trigger: str, config: AmpConfig, switches: Switches) -> None:
     """Installs the wanted hooks of one trigger; one that fails is warned about and named in the line at exit."""
     for hook in HOOKS:
-        if hook.setting and getattr(config, hook.setting) == getattr(AmpConfig, hook.setting):
+        if not hook.is_wanted(config):
             _uninstall_hooks(hook)  # which earlier settings asked for
         elif trigger in hook.triggers and getattr(switches, hook.part) and importlib.util.find_spec(hook.home):
             try:

@@ -26,13 +26,12 @@ from amp_tf.config import AmpConfig
 from amp_tf.graph.templates import referenced
 from amp_tf.hooks import notices
 from amp_tf.hooks import state as process_state
-from amp_tf.hooks.patches import Patches, calling
-from amp_tf.oplists.hardware import Hardware
+from amp_tf.hooks.patches import Patches
 from amp_tf.reporting import reports
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting import pipeline
 
-_config: AmpConfig | None = None
+_config = AmpConfig()
 _patches, _saving = Patches(), Patches()
 _rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()  # AtomicFunctions, by name
 
@@ -44,29 +43,20 @@ def install(config: AmpConfig) -> None:
 
     global _config
     _config = config
-    _patches.put(atomic_function, "from_func_graph", calling(_make_and_rewrite))
+    _patches.put(atomic_function, "from_func_graph", _make_and_rewrite)
     # This one stays: what was rewritten must be saved in its original form even after amp_tf was turned off.
-    _saving.put(save, "_build_meta_graph", calling(_build_and_restore))
+    _saving.put(save, "_build_meta_graph", _build_and_restore)
 
 
-def uninstall() -> None:
-    """Stops rewriting functions; those that were rewritten stay so. Idempotent."""
-    global _config
-    _config = None
-    _patches.restore()
-
-
-def hardware() -> Hardware:
-    """What XLA can do on the devices of this process."""
-    return dataclasses.replace(process_state.hardware(), is_xla=True)
+uninstall = _patches.restore  #: stops rewriting functions; those that were rewritten stay so
 
 
 def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
     function = from_func_graph(name, graph, attrs, *args, **kwargs)
-    mark, config = (attrs or {}).get("_XlaMustCompile", False), _config
-    if config is not None and getattr(mark, "b", mark):
+    mark = (attrs or {}).get("_XlaMustCompile", False)
+    if getattr(mark, "b", mark):
         try:
-            _convert(function, config)
+            _convert(function, _config)
         except Exception as error:  # the program goes on with the original function
             process_state.count_failure(error)
             where = f"function {function.name.decode()!r} for XLA"
@@ -90,7 +80,8 @@ def _convert(function: Any, config: AmpConfig) -> None:
     library = FunctionDefLibrary(function=called_by(original, find).values())
     callees = called_by(original, lambda name: None if name.encode() in _rewritten else find(name))
     settings = notices.known_only(config)
-    results = pipeline.rewrite_program(original, [*callees.values()], settings, hardware(), library, traced=function)
+    hardware = dataclasses.replace(process_state.hardware(), is_xla=True)
+    results = pipeline.rewrite_program(original, [*callees.values()], settings, hardware, library, traced=function)
     if changed := pipeline.name_clones([*callees.values(), original], [*results[1:], results[0]]):
         _register(function, original, changed)
         notices.warn_if_slow(config)

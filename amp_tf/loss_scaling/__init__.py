@@ -77,12 +77,6 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
         for part in path:
             cls = getattr(cls, part, None)
         if cls is not None and isinstance(inner_optimizer, cls):
-            if settings.get("name") is not None and module_name != "keras":
-                raise ConfigError(
-                    f"there is no setting 'name' for an optimizer of {module_name}",
-                    where="LossScaleOptimizer",
-                    fix="Name the inner optimizer",
-                )
             return importlib.import_module(adapter).wrap(inner_optimizer, initial_scale, **settings)
     raise TypeError(
         "LossScaleOptimizer: expected an optimizer of keras, tf_keras or tf.compat.v1.train, got "

@@ -21,7 +21,6 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from amp_tf.loss_scaling.ledger import SkipFacts
-from amp_tf.loss_scaling.schedule import Maths
 from amp_tf.oplists.table import GIVEN
 
 
@@ -97,15 +96,6 @@ def find_nonfinite(gradients: Sequence[Any], clips_norm: bool = False, headroom:
 def is_nonfinite(loss: Any) -> Any:
     """Whether any value of the (nest of) loss is NaN or infinite: a boolean scalar."""
     return tf.logical_not(tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in tf.nest.flatten(loss)]))
-
-
-def _where(condition: Any, a: Any, b: Any) -> Any:
-    dtype = a.dtype if tf.is_tensor(a) else b.dtype
-    return tf.where(condition, tf.cast(a, dtype), tf.cast(b, dtype))
-
-
-#: The functions of :class:`Maths` on tensors; the state's scale is a float32 tensor already.
-TENSORS = Maths(where=_where, equal=tf.equal, minimum=tf.minimum, maximum=tf.maximum, float32=lambda x: x)
 
 
 def _in_real_parts(value: Any) -> Any:

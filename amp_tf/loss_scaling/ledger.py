@@ -9,6 +9,7 @@ very many scalers the oldest are only counted. A parameter server is not asked a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import itertools
@@ -161,15 +162,15 @@ _dropped = 0
 @dataclasses.dataclass
 class _Entry:
     label: str
-    read: Callable[[], Status]  # or raises
+    read: Callable[[], Status] | None  # or raises
     last: Status | None = None  # as it was seen last
     points: list[tuple[int, float, int]] = dataclasses.field(default_factory=list)  # (step, scale, skipped steps)
 
 
-def enter(label: str, read: Callable[[], Status]) -> int:
+def enter(label: str, read: Callable[[], Status] | None = None) -> int:
     """Adds a scaler that scaled its first loss, named by the optimizer until :func:`note_look` knows the model.
 
-    ``read`` returns its status and holds only its variables. Returns its number.
+    ``read`` returns its status and holds only its variables; without it the last look counts. Returns its number.
     """
     global _dropped
     with _lock:
@@ -210,10 +211,9 @@ def _looks() -> list[tuple[_Entry, Status]]:
         entries = list(_entries.values())
     found = []
     for entry in entries:
-        try:
-            status = entry.read()
-        except Exception:  # its devices are gone, as at the end of a cluster
-            status = entry.last or Status(1.0)
+        status = entry.last or Status(1.0)
+        with contextlib.suppress(Exception):  # its devices are gone, as at the end of a cluster
+            status = entry.read() if entry.read else status
         if status.steps:
             found.append((entry, status))
     return found

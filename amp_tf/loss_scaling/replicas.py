@@ -40,13 +40,21 @@ def decide_together(
 
     Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """
-    if not tf.__internal__.distribute.strategy_supports_no_merge_call():
-        arguments = (_as_numbers(found), values, take, skip, judge)
-        return tf.distribute.get_replica_context().merge_call(_decide_across, args=arguments)
+
+    def decide(strategy: Any, values: Any, found: Nonfinite) -> Any:
+        skipped = _branch(lambda: skip(strategy, values, found), False)
+        return tf.cond(judge(found), skipped, _branch(lambda: take(strategy, values), True))
+
+    def decide_across(strategy: Any, numbers: Any, values: Any) -> Any:
+        total = strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None)
+        return decide(strategy, values, _from_numbers(total))
+
     context = tf.distribute.get_replica_context()
+    if not tf.__internal__.distribute.strategy_supports_no_merge_call():
+        return context.merge_call(decide_across, args=(_as_numbers(found), values))  # the function of one replica
     if context is not None and context.num_replicas_in_sync > 1:
         found = _from_numbers(context.all_reduce(tf.distribute.ReduceOp.SUM, _as_numbers(found)))
-    return _decide(judge(found), lambda: take(None, values), lambda: skip(None, values, found))
+    return decide(None, values, found)
 
 
 def check_in_replica(method: str) -> None:
@@ -85,27 +93,10 @@ def _from_numbers(total: Any) -> Nonfinite:
     return Nonfinite(total[:-2] > 0, total[-2] > 0, total[-1])
 
 
-def _decide_across(
-    strategy: Any,
-    numbers: Any,
-    values: Any,
-    take: Callable[[Any, Any], Any],
-    skip: Callable[[Any, Any, Nonfinite], Any],
-    judge: Callable[[Nonfinite], Any],
-) -> Any:
-    # merge_call passes one value per replica; the callables are the same on all replicas.
-    take, skip, judge = (strategy.experimental_local_results(f)[0] for f in (take, skip, judge))
-    found = _from_numbers(strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None))
-    return _decide(judge(found), lambda: take(strategy, values), lambda: skip(strategy, values, found))
+def _branch(action: Callable[[], Any], taken: bool) -> Callable[[], Any]:
+    def run() -> Any:
+        operations = [op for op in tf.nest.flatten(action()) if op is not None]
+        with tf.control_dependencies([] if tf.executing_eagerly() else operations):
+            return tf.constant(taken)
 
-
-def _decide(is_bad: Any, take: Callable[[], Any], skip: Callable[[], Any]) -> Any:
-    def branch(action: Callable[[], Any], taken: bool) -> Callable[[], Any]:
-        def run() -> Any:
-            operations = [op for op in tf.nest.flatten(action()) if op is not None]
-            with tf.control_dependencies([] if tf.executing_eagerly() else operations):
-                return tf.constant(taken)
-
-        return run
-
-    return tf.cond(is_bad, branch(skip, False), branch(take, True))
+    return run

@@ -199,7 +199,7 @@ class Scaler:
             return [take(strategy, values[:2] if arguments else values[0]), *self.note_finite()]
 
         def skipped(strategy: Any, values: Any, found: replicas.Nonfinite) -> list[Any]:
-            state = self.schedule.after_nonfinite(self.memory.load(), finite.TENSORS, found.loss)
+            state = self.schedule.after_nonfinite(self.memory.load(), tf, found.loss)
             noted = self.nonfinite_variables.note(found.gradients, trained)
             if self.memory.last_skip is not None:
                 facts = replicas.sum_over(strategy, lambda mine: finite.find_facts(mine[0], mine[2]), values)
@@ -221,7 +221,7 @@ class Scaler:
 
     def note_finite(self) -> list[Any]:
         """Counts a step that was applied."""
-        return self.memory.store(self.schedule.after_finite(self.memory.load(), finite.TENSORS))
+        return self.memory.store(self.schedule.after_finite(self.memory.load(), tf))
 
     def _take_loss(self) -> tuple[Any, list[Any], list[Any]]:
         """What is remembered of the losses scaled in this graph, which is then forgotten."""

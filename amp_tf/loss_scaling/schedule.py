@@ -2,8 +2,8 @@
 
 Three schedules share one interface, so that nothing asks "is loss scaling on?": :class:`NoScale`, :class:`FixedScale`
 and :class:`DynamicScale`. A schedule is a frozen dataclass of settings; what changes during training is a
-:class:`State`, and a step maps one state to the next. The arithmetic is branch-free and takes its few functions from a
-:class:`Maths`, so the very same lines run on Python numbers (tests, simulation) and on TensorFlow tensors (training).
+:class:`State`, and a step maps one state to the next. The arithmetic is branch-free, and its few functions have one
+name in NumPy and TensorFlow: the very same lines run on NumPy's numbers (tests, simulation) and on tensors (training).
 
 The dynamic algorithm, after Micikevicius et al., Mixed Precision Training, ICLR 2018 (arXiv 1710.03740), section 3.2::
 
@@ -21,12 +21,11 @@ The scale may go below 1: if the unscaled gradients themselves leave float16, a 
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import numbers
-import operator
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypedDict
+
+import numpy as np
 
 from amp_tf.errors import ConfigError
 from amp_tf.values import check_bool, check_count, invalid
@@ -55,7 +54,7 @@ class ScheduleSettings(TypedDict, total=False):
 
 
 class State(NamedTuple):
-    """What a schedule remembers between steps: Python numbers, or scalar tensors.
+    """What a schedule remembers between steps: numbers, or scalar tensors.
 
     ``good_steps`` is the growth tracker. ``nonfinite_losses`` outlives finite steps, so that the last skip can be
     explained later.
@@ -70,30 +69,12 @@ class State(NamedTuple):
     nonfinite_losses: Any = 0  #: in the last run of skipped steps, how many at its end had a nonfinite loss
 
 
-class Maths(NamedTuple):
-    """The functions that a schedule computes with.
-
-    ``float32`` rounds a product, so that Python numbers have the same bits as TensorFlow's.
-    """
-
-    where: Callable[[Any, Any, Any], Any]
-    equal: Callable[[Any, Any], Any]  #: ``==`` on tensors means identity in a TF1 graph
-    minimum: Callable[[Any, Any], Any]
-    maximum: Callable[[Any, Any], Any]
-    float32: Callable[[Any], Any]
-
-
-PYTHON = Maths(
-    where=lambda condition, a, b: a if condition else b,
-    equal=operator.eq,
-    minimum=min,
-    maximum=max,
-    float32=lambda x: ctypes.c_float(x).value,
-)
-
-
 class Schedule:
-    """What the three schedules share: they count steps, and skip nonfinite ones."""
+    """What the three schedules share: they count steps, and skip nonfinite ones.
+
+    ``maths``, in all three, is the module that computes with the state: NumPy, or TensorFlow for tensors, on which
+    ``==`` means identity in a TF1 graph.
+    """
 
     skips_nonfinite: ClassVar[bool] = True  #: if not, gradients need no check at all
     initial_scale: float = 1.0
@@ -105,15 +86,15 @@ class Schedule:
 
     def initial_state(self) -> State:
         """The state before the first step."""
-        return State(scale=PYTHON.float32(self.initial_scale))
+        return State(scale=np.float32(self.initial_scale))
 
-    def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
+    def after_finite(self, state: State, maths: Any = np) -> State:
         """The state after a step that was applied."""
         return state._replace(
             good_steps=state.good_steps + 1, skipped_in_row=state.skipped_in_row * 0, steps=state.steps + 1
         )
 
-    def after_nonfinite(self, state: State, maths: Maths = PYTHON, is_loss_nonfinite: Any = False) -> State:
+    def after_nonfinite(self, state: State, maths: Any = np, is_loss_nonfinite: Any = False) -> State:
         """The state after a step that was skipped; the loss was nonfinite itself, or not, as far as is known."""
         in_this_row = maths.where(state.skipped_in_row > 0, state.nonfinite_losses, 0)
         return state._replace(
@@ -131,10 +112,10 @@ class NoScale(Schedule):
 
     skips_nonfinite: ClassVar[bool] = False
 
-    def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
+    def after_finite(self, state: State, maths: Any = np) -> State:
         return state._replace(steps=state.steps + 1)
 
-    def after_nonfinite(self, state: State, maths: Maths = PYTHON, is_loss_nonfinite: Any = False) -> State:
+    def after_nonfinite(self, state: State, maths: Any = np, is_loss_nonfinite: Any = False) -> State:
         """Counts the step, which was not skipped: nothing checks the gradients."""
         return self.after_finite(state, maths)
 
@@ -182,20 +163,20 @@ class DynamicScale(Schedule):
         if not isinstance(self.backoff_factor, numbers.Real) or not 0.0 < self.backoff_factor < 1.0:
             raise invalid(self.backoff_factor, f"{_WHERE}backoff_factor", "a number above 0 and below 1")
 
-    def after_finite(self, state: State, maths: Maths = PYTHON) -> State:
+    def after_finite(self, state: State, maths: Any = np) -> State:
         """Counts the step; every ``growth_steps`` in a row the scale grows, up to the ceiling.
 
         A back-off that overshot is undone in each step.
         """
         counted = super().after_finite(state, maths)
         is_due = counted.good_steps >= self.growth_steps
-        by_growth = maths.float32(state.scale * PYTHON.float32(self.growth_factor))
-        by_making_up = maths.float32(state.scale * PYTHON.float32(1.0 / self.backoff_factor))
-        grown = maths.minimum(maths.where(is_due, by_growth, by_making_up), PYTHON.float32(self.max_scale))
+        factor = maths.where(is_due, np.float32(self.growth_factor), np.float32(1.0 / self.backoff_factor))
+        grown = maths.minimum(state.scale * factor, np.float32(self.max_scale))
         scale = maths.where(is_due, grown, maths.where(state.good_steps < 0, grown, state.scale))
-        return _move(counted, scale, maths)._replace(good_steps=maths.where(is_due, 0, counted.good_steps))
+        good = counted.good_steps
+        return _move(counted, scale, maths)._replace(good_steps=maths.where(is_due, good * 0, good))
 
-    def after_nonfinite(self, state: State, maths: Maths = PYTHON, is_loss_nonfinite: Any = False) -> State:
+    def after_nonfinite(self, state: State, maths: Any = np, is_loss_nonfinite: Any = False) -> State:
         """Counts the skipped step; from the ``hysteresis``-th in a row on the scale backs off, down to the floor.
 
         The third back-off in a row counts for several, and each after it for more, unless the loss itself is nonfinite:
@@ -206,12 +187,12 @@ class DynamicScale(Schedule):
         place = maths.where(is_loss_nonfinite, maths.minimum(place, 1), place)
         lowered, to_make_up = state.scale, counted.good_steps
         for first, times in _BACKOFFS:
-            factor = PYTHON.float32(max(self.backoff_factor**times, _SMALLEST_NORMAL))
-            lowered = maths.where(place >= first, maths.float32(state.scale * factor), lowered)
+            factor = np.float32(max(self.backoff_factor**times, _SMALLEST_NORMAL))
+            lowered = maths.where(place >= first, state.scale * factor, lowered)
             if times > 1:
                 to_make_up = maths.where(place >= first, state.good_steps - times, to_make_up)
-        lowered = maths.minimum(lowered, PYTHON.float32(self.max_scale))
-        lowered = maths.maximum(lowered, PYTHON.float32(self.min_scale))
+        lowered = maths.minimum(lowered, np.float32(self.max_scale))
+        lowered = maths.maximum(lowered, np.float32(self.min_scale))
         moved = _move(counted, maths.where(place > 0, lowered, state.scale), maths)
         is_at_floor = maths.equal(moved.scale, state.scale)
         return moved._replace(good_steps=maths.where(is_at_floor, maths.minimum(state.good_steps, 0), to_make_up))
@@ -254,7 +235,7 @@ def usable_scale(scale: float, schedule: Schedule) -> float:
     return scale if _SMALLEST_NORMAL <= scale <= DEFAULT_MAX_SCALE else float(schedule.initial_state().scale)
 
 
-def _move(state: State, scale: Any, maths: Maths) -> State:
+def _move(state: State, scale: Any, maths: Any) -> State:
     return state._replace(
         scale=scale, last_change=maths.where(maths.equal(scale, state.scale), state.last_change, state.steps)
     )

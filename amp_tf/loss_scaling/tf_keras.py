@@ -33,12 +33,10 @@ class _Scaling(ScalingMethods):
     def __init__(
         self,
         inner_optimizer: Any,
-        initial_scale: float | None = None,
-        dynamic_growth_steps: int | None = None,
+        initial_scale: float = DEFAULT_INITIAL_SCALE,
+        dynamic_growth_steps: int = DEFAULT_GROWTH_STEPS,
         **settings: Any,
     ) -> None:
-        initial_scale = DEFAULT_INITIAL_SCALE if initial_scale is None else initial_scale
-        dynamic_growth_steps = DEFAULT_GROWTH_STEPS if dynamic_growth_steps is None else dynamic_growth_steps
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
         # A model that is compiled twice with one optimizer wraps it twice, which only matters if both are used.
         inner_optimizer._is_wrapped_by_loss_scale_optimizer = False

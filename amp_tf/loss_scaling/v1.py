@@ -54,7 +54,7 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         raise ConfigError(what, where="tf.compat.v1 loss scale", fix=f"{fix}.LossScaleOptimizer")
 
     def get_config(self) -> dict[str, Any]:
-        return {"initial_loss_scale": self.schedule.initial_state().scale}
+        return {"initial_loss_scale": float(self.schedule.initial_state().scale)}
 
 
 class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossScaleOptimizer):  # type: ignore[misc]

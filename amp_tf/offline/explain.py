@@ -17,7 +17,7 @@ from typing import Any
 
 from amp_tf.config import LIST_NAMES, AmpConfig, variable_of
 from amp_tf.errors import OpListError
-from amp_tf.graph.names import find_followers, matches, missing_node, pattern_for
+from amp_tf.graph.names import find_followers, matcher, missing_node, pattern_for
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.op_names import find_registered
@@ -169,7 +169,7 @@ def explain(
         precision=painting.precision if is_f16 and painting.precision else Precision.FLOAT32,
         reason=reason,
         trail=tuple(trail),
-        patterns=tuple(each for each in patterns if matches(each, node_name)),
+        patterns=tuple(each for each in patterns if matcher(each)(node_name)),
         own_change=first([own]),
         change=first(_candidates(list(ops), list_of, is_f16)),
         registered=row.why if row and list_of.get(op) == row.op_list else "",

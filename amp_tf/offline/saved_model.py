@@ -20,6 +20,7 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
 from amp_tf.reporting.reports import RewriteReport, Weights
 from amp_tf.rewriting.pipeline import rewrite
+from amp_tf.values import check_choice
 
 # Not copied; the fingerprint contains a hash of the old graph.
 _REWRITTEN = frozenset({reading.MODEL_FILE, reading.TEXT_MODEL_FILE, "fingerprint.pb"})
@@ -61,9 +62,7 @@ def convert_saved_model(
         OpListError: a change of the lists names an op that TensorFlow does not know.
         ConfigError: ``config`` is not an AmpConfig, ``dst`` is not a path, or there are no such ``weights``.
     """
-    if weights not in WEIGHTS:
-        what = f"{weights!r} is none of {', '.join(WEIGHTS)}"
-        raise ConfigError(what, where="convert_saved_model(weights)", fix="Name one of them")
+    check_choice(weights, WEIGHTS, where="convert_saved_model(weights)")
     if config is not None:
         check_config(config, where="convert_saved_model(config)")
     if not isinstance(dst, (str, os.PathLike)):
@@ -92,7 +91,15 @@ def convert_saved_model(
         model, report = rewrite_saved_model(source, config, hardware=hardware, weights=weights)
         data = model.SerializeToString(deterministic=True)
         is_there = os.path.isdir(target) and not is_replaced  # perhaps a volume, in whose place nothing can be put
-        (_write if is_there else _replace)(source, target, data, report.weights)
+        try:
+            (_write if is_there else _replace)(source, target, data, report.weights)
+        except shutil.Error as error:  # lists all files that could not be copied
+            file, _, why = error.args[0][0]
+            fix = "See that it can be read and the disk has room; nothing was written"
+            raise FileError(f"cannot be copied to {str(target)!r} ({why})", where=str(file), fix=fix) from None
+        except OSError as error:
+            fix = "Name a new folder where you may write, on a disk with room for the model"
+            raise FileError(f"cannot be written ({error.strerror or error})", where=str(target), fix=fix) from None
     return report
 
 
@@ -125,26 +132,23 @@ def rewrite_saved_model(
 
 def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
     """Puts the copy in its place, where a model may be, once it is complete."""
-    named, target = target, Path(os.path.realpath(target))
+    target = Path(os.path.realpath(target))
     staged, old = files.temporary_name(target), files.temporary_name(target)
-    _write(source, staged, model, weights, named)
+    _write(source, staged, model, weights)
     try:
         if os.path.isdir(target):
             target.rename(old)
         staged.rename(target)
-    except BaseException as error:  # Ctrl-C, too
+    except BaseException:  # Ctrl-C, too
         if old.exists() and not os.path.lexists(target):
             old.rename(target)
         shutil.rmtree(staged, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise _unwritable(named, error) from None
         raise
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _write(source: Path, target: Path, model: bytes, weights: Weights | None, named: Path | None = None) -> None:
-    """Writes the copy, what makes a model of it last, or leaves the target unchanged, which users know as ``named``."""
-    named = named or target
+def _write(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
+    """Writes the copy, what makes a model of it last, or leaves the target unchanged."""
     was_there = os.path.lexists(target)
 
     def skipped(folder: str, names: list[str]) -> set[str]:  # a model inside the model, as an asset, is copied whole
@@ -160,24 +164,10 @@ def _write(source: Path, target: Path, model: bytes, weights: Weights | None, na
         if weights and weights.stored:
             reading.Checkpoint(source).write(target, {each.key: each.precision.data_type for each in weights.stored})
         files.put(target / reading.MODEL_FILE, model)
-    except BaseException as error:  # Ctrl-C, too
+    except BaseException:  # Ctrl-C, too
         for item in ([*target.iterdir()] if was_there else [target]) if target.is_dir() else ():
             if item.is_dir() and not item.is_symlink():
                 shutil.rmtree(item, ignore_errors=True)
             else:
                 item.unlink(missing_ok=True)
-        if isinstance(error, shutil.Error):  # lists all files that could not be copied
-            file, _, why = error.args[0][0]
-            fix = "See that it can be read and the disk has room; nothing was written"
-            raise FileError(f"cannot be copied to {str(named)!r} ({why})", where=str(file), fix=fix) from None
-        if isinstance(error, OSError):
-            raise _unwritable(named, error) from None
         raise
-
-
-def _unwritable(target: Path, error: OSError) -> FileError:
-    return FileError(
-        f"cannot be written ({error.strerror or error})",
-        where=str(target),
-        fix="Name a new folder where you may write, on a disk with room for the model",
-    )

@@ -29,7 +29,6 @@ from amp_tf.errors import ConfigError, OpListError
 from amp_tf.oplists.table import ROWS, TABLES, OpRow
 from amp_tf.values import check_choice
 
-REGISTERED = "registered"  #: the origin of the rows
 _NAME = re.compile(r"[A-Za-z_][\w>./]*")  # TensorFlow's own form, and the _ of its internal ops
 _WHERE = "amp_tf.register_op"
 
@@ -74,7 +73,7 @@ def register_op(op: str, *, list: ListName, why: str) -> None:
                 where=_WHERE,
                 fix=f"Register it once; a program moves it for itself by {setting_name(f'{name}_add')}",
             )
-        _rows[op] = tuple(OpRow(op, table, name, why.strip(), REGISTERED) for table in TABLES)
+        _rows[op] = tuple(OpRow(op, table, name, why.strip()) for table in TABLES)
 
 
 def registered_rows() -> tuple[OpRow, ...]:
@@ -85,8 +84,7 @@ def registered_rows() -> tuple[OpRow, ...]:
 
 def find_registered(op: str) -> OpRow | None:
     """The row of an op; ``None`` where it is not registered."""
-    found = _rows.get(op)
-    return found[0] if found else None
+    return next(iter(_rows.get(op, ())), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,14 +122,11 @@ def find_unknown(config: AmpConfig) -> tuple[UnknownOp, ...]:
 
 def without(config: AmpConfig, unknown: tuple[UnknownOp, ...]) -> AmpConfig:
     """The configuration without some names; the same object where there are none."""
-    if not unknown:
-        return config
-    left_out = {(entry.field, entry.op) for entry in unknown}
+    fields = {entry.field for entry in unknown}
     kept: dict[str, Any] = {
-        field: tuple(op for op in getattr(config, field) if (field, op) not in left_out)
-        for field in {entry.field for entry in unknown}
+        field: tuple(op for op in getattr(config, field) if UnknownOp(field, op) not in unknown) for field in fields
     }
-    return dataclasses.replace(config, **kept)
+    return dataclasses.replace(config, **kept) if kept else config
 
 
 def check(config: AmpConfig) -> None:

@@ -3,7 +3,7 @@
 Source: ``tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h`` of TensorFlow 2.21, class
 ``AutoMixedPrecisionListsFp16`` in CUDA mode for the ``cuda`` table (CUDA 9.1, cuDNN 8.0 and newer, which every
 supported TensorFlow requires) and ``AutoMixedPrecisionListsMkl`` for the ``cpu`` table. tests/oplists/test_table.py
-compares the rows with the header that the installed TensorFlow ships. Rows whose origin is ``amp_tf`` are ours.
+compares the rows with the header that the installed TensorFlow ships; some few are ours.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ ALLOW = "allow"
 INFER = "infer"
 DENY = "deny"
 CLEAR = "clear"
-
-TENSORFLOW = "tensorflow"
-AMP_TF = "amp_tf"
 
 
 class Trait(frozenset[str]):
@@ -39,20 +36,16 @@ class OpRow:
         table: ``cuda`` or ``cpu``.
         op_list: ``allow``, ``infer``, ``deny`` or ``clear``.
         why: the reason, as words that complete "because it …".
-        origin: ``tensorflow`` for rows of the original lists, ``amp_tf`` for ours.
     """
 
     op: str
     table: str
     op_list: str
     why: str
-    origin: str = TENSORFLOW
 
 
-def _rows(
-    op_list: str, why: str, ops: str, tables: tuple[str, ...] = TABLES, origin: str = TENSORFLOW
-) -> tuple[OpRow, ...]:
-    return tuple(OpRow(op, table, op_list, why, origin) for table in tables for op in ops.split())
+def _rows(op_list: str, why: str, ops: str, tables: tuple[str, ...] = TABLES) -> tuple[OpRow, ...]:
+    return tuple(OpRow(op, table, op_list, why) for table in tables for op in ops.split())
 
 
 _PRODUCT = "is a matrix product or convolution: the hardware runs it several times faster in 16 bit, summing in float32"
@@ -98,7 +91,7 @@ ROWS: tuple[OpRow, ...] = (
         "Mha MhaV2 Tmlp TmlpV2 TmlpV3 Pmlp FastUnsortedSegmentMax VoxelMax",
         (CUDA,),
     ),
-    *_rows(ALLOW, _FUSED, " ".join(sorted(FUSED_PRODUCTS)), TABLES, AMP_TF),
+    *_rows(ALLOW, _FUSED, " ".join(sorted(FUSED_PRODUCTS))),
     *_rows(
         INFER,
         _ELEMENTWISE,
@@ -106,7 +99,7 @@ ROWS: tuple[OpRow, ...] = (
         Log1p LogSoftmax Mul Prod RealDiv Reciprocal Selu SeluGrad Sigmoid SigmoidGrad Softmax Softplus SoftplusGrad
         Softsign SoftsignGrad Sqrt Sub Tanh TanhGrad""",
     ),
-    *_rows(INFER, "is a Sigmoid times its input, which TensorFlow's remapper made one op", "_MklSwish", (CPU,), AMP_TF),
+    *_rows(INFER, "is a Sigmoid times its input, which TensorFlow's remapper made one op", "_MklSwish", (CPU,)),
     *_rows(INFER, _ELEMENTWISE, "AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad"),
     *_rows(
         INFER,
@@ -413,7 +406,5 @@ MATRIX_PRODUCT = Trait("MatMul")
 RESHAPING = Trait("Reshape")
 SQUEEZING = Trait("Squeeze")
 BIASES = Trait("BiasAdd")
-#: Ops of which the order of the inputs does not matter.
-COMMUTATIVE = Trait("AddV2 Mul")
 #: What folding saves: a scale and a bias.
 FOLDED_AWAY = ("Mul", "AddV2")

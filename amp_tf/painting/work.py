@@ -114,14 +114,31 @@ class Runs(NamedTuple):
 def count_runs(view: GraphView) -> Runs:
     """How often each node is expected to run: more often in a loop of graph nodes, once elsewhere."""
     once = [1.0] * view.node_count
-    if not (entries := view.nodes_with(table.LOOP_ENTRIES)):
+    if not view.nodes_with(table.LOOP_ENTRIES):
         return Runs(once, once)
+    links = Adjacency(view.edges.src_node, view.edges.dst_node, view.node_count)
+    paths, behind = find_loops(view, links)
+    conditions = (node for node in view.nodes_with(table.LOOP_CONDITIONS) if paths[node])
+    trip_counts = {paths[node][-1]: _trip_count(view, links, node) for node in conditions}
+
+    @functools.cache
+    def runs(path: Path) -> float:
+        return math.prod(trip_counts.get(name, TYPICAL) for name in path)
+
+    return Runs(list(map(runs, paths)), list(map(runs, behind)))
+
+
+def find_loops(view: GraphView, links: Adjacency) -> tuple[list[Path], list[Path]]:
+    """For each node the loops of graph nodes that it runs in, and those that its readers do, as links lead there.
+
+    A loop is entered by its Enter nodes and left by its Exit nodes, and loops lie in each other.
+    """
+    entries = view.nodes_with(table.LOOP_ENTRIES)
     entered = dict(zip(entries, view.read_once(entries, lambda proto: proto.attr["frame_name"].s), strict=True))
     paths: list[Path] = [()] * view.node_count
     left = frozenset(view.nodes_with(table.LOOP_EXITS))
 
     def behind(node: Node) -> Path:
-        """The loops in which a node's readers run."""
         if node in entered:
             return (*paths[node], entered[node])
         return paths[node][:-1] if node in left else paths[node]
@@ -130,21 +147,11 @@ def count_runs(view: GraphView) -> Runs:
     while ready:
         node = ready.pop()
         after = behind(node)
-        for reader, _ in view.readers(node):
+        for reader in links.fanouts(node):
             if len(paths[reader]) < len(after) <= _MOST_LOOPS:
                 paths[reader] = after
                 ready.append(reader)
-    links = Adjacency(view.edges.src_node, view.edges.dst_node, view.node_count)
-    conditions = (node for node in view.nodes_with(table.LOOP_CONDITIONS) if paths[node])
-    trip_counts = {paths[node][-1]: _trip_count(view, links, node) for node in conditions}
-
-    @functools.cache
-    def runs(path: Path) -> float:
-        return math.prod(trip_counts.get(name, TYPICAL) for name in path)
-
-    of_nodes = [runs(path) for path in paths]
-    of_readers = {node: runs(behind(node)) for node in (*entered, *left)}
-    return Runs(of_nodes, [of_readers.get(node, own) for node, own in enumerate(of_nodes)])
+    return paths, list(map(behind, range(view.node_count)))
 
 
 def _trip_count(view: GraphView, links: Adjacency, condition: Node) -> float:

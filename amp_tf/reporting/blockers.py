@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from amp_tf.config import variable_of
-from amp_tf.graph.names import layer_of, matches
+from amp_tf.graph.names import layer_of, matcher
 from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.painting.paint import NO_CHANGE, RULES, Change
@@ -175,7 +175,7 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
     if kind is COST and math.isnan(graph.figures.elements[origin]):
         kind = SHAPE
     if kind is NAME:
-        patterns = tuple(pattern for pattern in graph.basis.patterns if matches(pattern, name))
+        patterns = tuple(pattern for pattern in graph.basis.patterns if matcher(pattern)(name))
         return Root(NAME, ", ".join(patterns), patterns)
     what = {
         **dict.fromkeys((DENY, NO_LIST, KERNEL), op),

@@ -277,10 +277,7 @@ class RewriteReport:
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas  # type: ignore[import-untyped,unused-ignore]
-        except ImportError as error:
-            raise ImportError("RewriteReport.to_dataframe needs pandas: pip install pandas") from error
+        import pandas  # type: ignore[import-untyped,unused-ignore]
 
         graphs = self.to_dict(seconds=0)["graphs"]  # no blockers are tried for it
         rows = [

@@ -81,14 +81,14 @@ def _may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:
 
 def _then(form: Form, edits: Edits, models: Mapping[Node, Node], folded: Folded) -> Form:
     """The form with more edits, after which the results of some nodes have the shapes of others' results."""
-    view, names = form.view, form.view.names
+    view = form.view
     reops = [
         Reop(node, view.ops[node], {SHAPES_ATTR: view.protos[model].attr.get(SHAPES_ATTR) or attribute()})
         for node, model in models.items()
         if SHAPES_ATTR in view.protos[node].attr
     ]
-    shapes = {names[node]: form.shapes.output_shapes(names[model]) for node, model in models.items()}
-    return form.then(dataclasses.replace(edits, reops=(*edits.reops, *reops)), shapes, folded)
+    of_names = {view.names[node]: model for node, model in models.items()}
+    return form.then(dataclasses.replace(edits, reops=(*edits.reops, *reops)), of_names, folded)
 
 
 class _FoldSearch:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
-from amp_tf.graph.datatypes import Indices, Unit
+from amp_tf.graph.datatypes import Indices, Node, Unit
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reader, Reop, Rewire, attribute
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
-from amp_tf.graph.sizes import AttributeShapes, Shape, Shapes
+from amp_tf.graph.sizes import KnownShapes, Shape, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
 from amp_tf.lock import NO_LOCK, Lock
@@ -112,7 +112,7 @@ class Job:
         """
         if self.has_preserved and (missing := self.preserve.difference(view.names)):
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
-        shapes = AttributeShapes(view.protos) if shapes is None else shapes
+        shapes = KnownShapes.of_nodes(view.protos) if shapes is None else shapes
         if self.chooses:
             from amp_tf.cpu.list_shapes import ListShapes
 
@@ -142,16 +142,16 @@ class Form:
     edits: Edits = NO_EDITS
     folded: Folded = NOTHING_FOLDED
 
-    def then(
-        self, edits: Edits, shapes: Mapping[str, Sequence[Shape | None]] | None = None, folded: Folded | None = None
-    ) -> Form:
-        """The form with more edits, and shapes of nodes that are new or have others; itself if there are none."""
+    def then(self, edits: Edits, models: Mapping[str, Node] | None = None, folded: Folded | None = None) -> Form:
+        """The form with more edits; itself if there are none.
+
+        Models are the nodes of this form whose results have the shapes of those of nodes that are new or have others.
+        """
         if not edits:
             return self
         view = self.view.after(edits, self.job.templates)
-        return Form(
-            self.job, view, _ShapesAfter(self.shapes, shapes or {}), self.edits.then(edits), folded or self.folded
-        )
+        shapes = {name: self.shapes.output_shapes(self.view.names[model]) for name, model in (models or {}).items()}
+        return Form(self.job, view, _ShapesAfter(self.shapes, shapes), self.edits.then(edits), folded or self.folded)
 
     def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
         """The form after a pass for just those candidates that become 16 bit by it, as its painting shows.

@@ -35,7 +35,6 @@ is painted. So it is painted with all readers of what products read moved, and a
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -48,13 +47,11 @@ from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Reader, Rewire, Wait, attribute, having
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
-from amp_tf.graph.verify import find_ring
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
+from amp_tf.painting.work import Path, find_loops
 from amp_tf.rewriting.form import Form
 
-OUTSIDE = 0  #: the number of what is in no loop
-_UNKNOWN = -1
 _OF_A_LOOP = ("frame_name", "is_constant", "parallel_iterations")  # what the Enters of a loop say of it
 
 
@@ -80,60 +77,6 @@ def hoist(form: Form) -> Form:
     return form.settled(wanted, functools.partial(_hoisted, form, reads), without_casts)
 
 
-@dataclasses.dataclass(frozen=True)
-class Frames:
-    """The loops of a graph, numbered from 1 on; 0 is outside of all loops.
-
-    Attributes:
-        of: for each node the frame in which it runs; an Enter runs in the frame around the one that it leads into.
-        entered: for each Enter the frame that it leads into.
-        around: for each frame the one around it; 0 for 0.
-    """
-
-    of: Sequence[int]
-    entered: Mapping[int, int]
-    around: Sequence[int]
-
-
-def find_frames(view: GraphView, neighbours: Adjacency) -> Frames | None:
-    """The frames of nodes, by all edges; ``None`` if the loops are broken, or two of them have one name.
-
-    A loop of graph nodes is entered by its Enter nodes and left by its Exit nodes, and by nothing else, control inputs
-    included; what runs in between is its frame, and frames lie in each other as loops do. Source of the method:
-    ``BuildControlFlowInfo`` of core/graph/control_flow.cc (TensorFlow 2.21).
-    """
-    of: list[int] = np.where(np.diff(neighbours.fanin_start), _UNKNOWN, OUTSIDE).tolist()
-    entered: dict[int, int] = {}
-    number_of: dict[bytes, int] = {}
-    around = [OUTSIDE]
-    ready = [node for node, frame in enumerate(of) if frame == OUTSIDE]
-    reached = len(ready)
-    while ready:
-        node = ready.pop()
-        frame = of[node]
-        if view.ops[node] in table.LOOP_ENTRIES:
-            name = view.protos[node].attr["frame_name"].s
-            after = entered[node] = number_of.setdefault(name, len(around))
-            if after == len(around):
-                around.append(frame)
-            if around[after] != frame:
-                return None
-        elif view.ops[node] in table.LOOP_EXITS:
-            if frame == OUTSIDE:
-                return None
-            after = around[frame]
-        else:
-            after = frame
-        for reader in neighbours.fanouts(node):
-            if of[reader] == _UNKNOWN:
-                of[reader] = after
-                ready.append(reader)
-                reached += 1
-            elif of[reader] != after:
-                return None
-    return Frames(of, entered, around) if reached == view.node_count else None
-
-
 def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     """The reads that may be done before their loops; none where no product reads what is read in a loop."""
     view = form.view
@@ -143,30 +86,21 @@ def find_loop_reads(form: Form) -> Sequence[LoopRead]:
         if view.dtypes[view.base[node] + view.signatures[node].outputs[0]] == datatypes.FLOAT
         and view.ops[_handle_path(view, node)[-1]] == "Enter"
     }
-    behind = view.edges.dst_node[np.isin(view.edges.src_node, list(candidates))]
-    if not any(view.ops[reader] in form.job.products for reader in behind.tolist()):
+    readers = view.edges.dst_node[np.isin(view.edges.src_node, list(candidates))]
+    if not any(view.ops[reader] in form.job.products for reader in readers.tolist()):
         return ()
     controls = control_links(view)
     links = [*view.edges.rows("src_node", "dst_node"), *controls]
     neighbours = Adjacency.of_links(links, view.node_count)
-    frames = find_frames(view, neighbours)
-    if frames is None:
+    loops, behind = find_loops(view, neighbours)
+    if any(behind[source] != loops[reader] for source, reader in links):  # not by an Enter or Exit
         return ()
-    reads = _LoopSearch(form, candidates, neighbours, controls, frames).movable()
-    # The new edges must not close a ring, whatever else is wrong with a graph.
-    edits, _ = _plan(view, reads, _readers(reads))
-    ring = find_ring(view.ops, [*links, *edits.links(view.node_count)], view.node_count + len(edits.new))
-    return reads if ring is None else ()
+    return _LoopSearch(form, candidates, neighbours, controls, loops, behind).movable()
 
 
 def _hoisted(form: Form, reads: Sequence[LoopRead], wanted: Collection[Reader]) -> Form:
-    edits, models = _plan(form.view, reads, wanted)
-    return form.then(edits, {name: form.shapes.output_shapes(form.view.names[node]) for name, node in models.items()})
-
-
-def _plan(view: GraphView, reads: Sequence[LoopRead], wanted: Collection[Reader]) -> tuple[Edits, Mapping[str, Node]]:
-    """How some readers get the values of early reads, and for each new node the node whose results its results are."""
-    reads = [read for read in reads if any(reader in wanted for reader in read.readers)]
+    """The form in which some readers get the values of early reads."""
+    view, reads = form.view, [read for read in reads if any(reader in wanted for reader in read.readers)]
     name = FreshNames(view.names, HOIST_SUFFIX)
     new: list[NewNode] = []
     models: dict[str, Node] = {}
@@ -186,7 +120,7 @@ def _plan(view: GraphView, reads: Sequence[LoopRead], wanted: Collection[Reader]
     moved = [(read, reader) for read in reads for reader in read.readers if reader in wanted]
     rewires = tuple(Rewire(*reader, carried[read.entry], 0) for read, reader in moved)
     waits = tuple(Wait(read.node, carried[read.entry]) for read in reads)
-    return Edits(rewires=rewires, waits=waits, new=tuple(new)), models
+    return form.then(Edits(rewires=rewires, waits=waits, new=tuple(new)), models)
 
 
 class LoopRead(NamedTuple):
@@ -212,10 +146,16 @@ class _LoopSearch:
     """What the nodes of a graph with loops read, wait for, and run after."""
 
     def __init__(
-        self, form: Form, reads: Collection[Node], neighbours: Adjacency, controls: Links, frames: Frames
+        self,
+        form: Form,
+        reads: Collection[Node],
+        neighbours: Adjacency,
+        controls: Links,
+        loops: Sequence[Path],
+        behind: Sequence[Path],
     ) -> None:
         view = self._view = form.view
-        self._reads, self._neighbours, self._frames = reads, neighbours, frames
+        self._reads, self._neighbours, self._behind = reads, neighbours, behind
         self._kept = form.obstacles.rule_of
         self._controls = Adjacency.of_links(controls, view.node_count)
         self._loop_switches = {
@@ -224,12 +164,10 @@ class _LoopSearch:
             for node, position in view.readers(condition)
             if position == 1 and view.ops[node] == "Switch"
         }
-        self._written: set[int] = set()  # the frames in which something runs, or in a loop inside, that may write
-        for node, frame in enumerate(frames.of):
-            if frame not in (OUTSIDE, *self._written) and _may_write(view, node, form.job.templates.is_function):
-                while frame != OUTSIDE:
-                    self._written.add(frame)
-                    frame = frames.around[frame]
+        self._written: set[Path] = {()}  # the loops in which something runs, or in a loop inside, that may write
+        for node, loop in enumerate(loops):
+            if loop not in self._written and _may_write(view, node, form.job.templates.is_function):
+                self._written.update(loop[:depth] for depth in range(1, len(loop) + 1))
 
     def movable(self) -> list[LoopRead]:
         """Which reads may be done before their loops."""
@@ -241,7 +179,7 @@ class _LoopSearch:
                 for reader, position in self._view.readers(read)
                 if self._view.ops[reader] not in table.CONTROL_FLOW and reader in gated and reader not in self._kept
             )
-            is_constant, loop = value_of(self._view.protos[entry], "is_constant").b, self._frames.entered[entry]
+            is_constant, loop = value_of(self._view.protos[entry], "is_constant").b, self._behind[entry]
             may_move = is_constant and loop not in self._written and entry not in self._kept
             if readers and may_move and self._view.devices[entry] == self._view.devices[read]:
                 handle, _ = self._view.inputs(entry)[0]
@@ -250,13 +188,13 @@ class _LoopSearch:
                 found.append(LoopRead(read, entry, tuple(by_name), readers))
         return found
 
-    def _awaited(self) -> Mapping[int, set[Node]]:
+    def _awaited(self) -> Mapping[Path, set[Node]]:
         """For each loop, what its Enters read or wait for, without nodes that start at once."""
-        awaited, found = self._controls.fanins, dict[int, set[Node]]()
-        for enter, frame in self._frames.entered.items():
-            found.setdefault(frame, set()).update(awaited(enter), [self._view.inputs(enter)[0][0]])
+        awaited, found = self._controls.fanins, dict[Path, set[Node]]()
+        for enter in self._view.nodes_with(table.LOOP_ENTRIES):
+            found.setdefault(self._behind[enter], set()).update(awaited(enter), [self._view.inputs(enter)[0][0]])
         idle = {node for node in self._view.nodes_with(table.WITHOUT_WAITING) if not awaited(node)}
-        return {frame: sources - idle for frame, sources in found.items()}
+        return {loop: sources - idle for loop, sources in found.items()}
 
     def _gated(self) -> set[int]:
         """The nodes that run only in proper iterations of their loop, even if the reads' values were always there.

@@ -78,7 +78,7 @@ def delay(form: Form) -> Form:
 def _with_copies(form: Form) -> Form:
     """Computes results that are much larger than their inputs once more, for readers that run much later."""
     view, lifetimes = form.view, Lifetimes.of(form.view, form.shapes)
-    fresh, new, rewires, shapes = FreshNames(view.names, _SUFFIX), list[NewNode](), list[Rewire](), {}
+    fresh, new, rewires, models = FreshNames(view.names, _SUFFIX), list[NewNode](), list[Rewire](), {}
     for node in view.nodes_with(BROADCASTING):
         read = sum(lifetimes.elements.get(lifetimes.owners.get(source, source), 0) for source in view.inputs(node))
         if read * _LARGER > lifetimes.elements.get((node, 0), 0) or lifetimes.is_bound[node]:
@@ -91,8 +91,8 @@ def _with_copies(form: Form) -> Form:
             rewires += [Rewire(reader, position, view.node_count + len(new), 0) for reader, position in readers[late:]]
             copy = fresh.make(view.names[node])
             new.append(view.copied(node, copy, view.inputs(node), (awaited,)))
-            shapes[copy] = form.shapes.output_shapes(view.names[node])
-    return form.then(Edits(rewires=tuple(rewires), new=tuple(new)), shapes)
+            models[copy] = node
+    return form.then(Edits(rewires=tuple(rewires), new=tuple(new)), models)
 
 
 def _bytes_held(

@@ -32,6 +32,7 @@ from amp_tf.rewriting.holding import delay, make_late
 from amp_tf.rewriting.recording import Log, report_of
 from amp_tf.rewriting.sharing import find_narrow_units, part_lists, share_reads
 from amp_tf.rewriting.splitting import split, split_in_float32
+from amp_tf.values import check_names
 
 _NO_HARDWARE = 'To convert for a GPU, or for any CPU, write amp_tf.AmpConfig(target="gpu") or "cpu"'
 _NO_LIBRARY = "Of a GraphDef that is graph_def.library; leave it out where no functions are called"
@@ -68,7 +69,7 @@ _clones = itertools.count()  # their numbers, so that no other function has thei
 
 @contextlib.contextmanager
 def pause_garbage_collector() -> Iterator[None]:
-    """Keeps Python's cyclic garbage collector out of a rewrite, for the length of a ``with`` block.
+    """Keeps Python's cyclic garbage collector out of a rewrite or a report, for the length of a ``with`` block.
 
     Reading a graph makes tens of thousands of small objects, none of them in a cycle. Each few thousand start a
     collection, and in a process that holds TensorFlow and Keras a full one takes about 0.2 s, several times the rewrite
@@ -395,14 +396,10 @@ def check_arguments(
     for name, value, is_one, wanted, fix in others:
         if value is not None and not is_one:
             raise ConfigError(f"expected {wanted}, got {value!r}", where=f"rewrite({name}=…)", fix=fix)
-    wrong = functools.partial(ConfigError, where="rewrite(preserve=…)")
-    if not isinstance(preserve, Iterable):
-        raise wrong(f"{preserve!r} is not a list of node names", fix="Write preserve=['A', 'B']")
-    if isinstance(preserve, str):
-        raise wrong(f"{preserve!r} is one string, not several node names", fix=f"Write preserve=[{preserve!r}]")
-    names = list(preserve)
+    where = "rewrite(preserve=…)"
+    names = check_names(preserve, where=where)
     for name in names:
-        if not isinstance(name, str) or ":" in name or name.startswith("^"):
+        if ":" in name or name.startswith("^"):
             fix = "Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name"
-            raise wrong(f"{name!r} is not a node name, so it would preserve nothing", fix=fix)
+            raise ConfigError(f"{name!r} is not a node name, so it would preserve nothing", where=where, fix=fix)
     return frozenset(names)

@@ -41,7 +41,7 @@ from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute, having
 from amp_tf.graph.names import SPLIT_SUFFIX, FreshNames
-from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
+from amp_tf.graph.sizes import SHAPES_ATTR, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import fusions
 from amp_tf.oplists.kernels import has_channels_first
@@ -176,7 +176,7 @@ def _with_parts(form: Form, chains: Mapping[Node, Sequence[_Part]]) -> Form:
     fresh, number_of = FreshNames(view.names, SPLIT_SUFFIX), {name: node for node, name in enumerate(view.names)}
     reops: list[Reop] = []
     new: list[NewNode] = []
-    shapes: dict[str, Sequence[Shape | None]] = {}
+    models: dict[str, Node] = {}
     for node, parts in chains.items():
         proto = view.protos[node]
         waits = tuple(number_of[text[1:]] for text in proto.input if text.startswith("^"))
@@ -190,8 +190,8 @@ def _with_parts(form: Form, chains: Mapping[Node, Sequence[_Part]]) -> Form:
             before = ((view.node_count + len(new), 0),)
             name = fresh.make(f"{view.names[node]}-{op}")
             new.append(NewNode(name, op, view.devices[node], inputs, waits, having(**attributes)))
-            shapes[name] = form.shapes.output_shapes(view.names[node])
-    return form.then(Edits(tuple(reops), new=tuple(new)), shapes)
+            models[name] = node
+    return form.then(Edits(tuple(reops), new=tuple(new)), models)
 
 
 def _attributes(step: fusions.Step, proto: Any) -> dict[str, Any]:

@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from amp_tf.hooks.patches import Patch, calling
-
 Call = tuple[tuple[Any, ...], dict[str, Any]]  #: positional and named arguments
 _OWN_STEP = "the model's own train_step was run; its loss is multiplied by no loss scale here"
 
 
-def patch(library: str, wrap: Callable[[Any, Any, Callable[[], Any]], Any]) -> Patch:
+def patch(library: str, wrap: Callable[[Any, Any, Callable[[], Any]], Any]) -> tuple[Any, str, Callable[..., Any]]:
     """The patch that wraps the train functions which models of ``"keras"`` or ``"tf_keras"`` make from now on.
 
     ``wrap`` is called with a model that has a new train function, the class that has the library's own ``train_step``,
@@ -41,7 +39,7 @@ def patch(library: str, wrap: Callable[[Any, Any, Callable[[], Any]], Any]) -> P
             model.train_function = wrap(model, owner, again)
         return result if result is None else model.train_function  # tf_keras returns it, Keras does not
 
-    return owner, "make_train_function", calling(make_train_function)
+    return owner, "make_train_function", make_train_function
 
 
 def owner_of(model: type) -> Any:

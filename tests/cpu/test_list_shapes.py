@@ -7,7 +7,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 
 from amp_tf.cpu.list_shapes import ListShapes
 from amp_tf.graph.reader import read_graph
-from amp_tf.graph.sizes import NOMINAL_BATCH, AttributeShapes, KnownShapes, element_count
+from amp_tf.graph.sizes import NOMINAL_BATCH, KnownShapes, element_count
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.table import ALIKE, BROADCASTING, CONTROL_FLOW
 from amp_tf.painting.work import operations_of
@@ -26,7 +26,7 @@ def test_shapes_come_from_the_attribute_that_exporters_write():
         x = tf.compat.v1.placeholder(tf.float32, (None, 4), name="x")
         tf.split(x, 2, axis=1, name="s")
         tf.compat.v1.placeholder(tf.float32, None, name="any")
-    shapes = AttributeShapes(graph.as_graph_def(add_shapes=True).node)
+    shapes = KnownShapes.of_nodes(graph.as_graph_def(add_shapes=True).node)
     assert shapes.output_shapes("s") == [(-1, 2), (-1, 2)]
     assert shapes.output_shapes("any") == [None]
     assert shapes.output_shapes("nothing") == ()
@@ -137,7 +137,7 @@ def test_the_products_of_a_loops_gradient_are_known():
         tf.import_graph_def(frozen.graph.as_graph_def(), name="")
     graph_def = lowered.as_graph_def(add_shapes=True)
     view = read_graph(graph_def, Templates(graph_def.library))
-    before = AttributeShapes(view.protos)
+    before = KnownShapes.of_nodes(view.protos)
     after = ListShapes(view, before)
     products = view.nodes_with(("MatMul",))
     assert len(products) == 3

@@ -13,7 +13,7 @@ from amp_tf.graph.names import (
     describe_unmatched,
     is_gradient,
     is_within,
-    matches,
+    matcher,
     path_of,
     recorded,
 )
@@ -80,18 +80,18 @@ def test_a_node_belongs_to_the_innermost_layer_whose_scope_it_was_made_in(name: 
     "name", ["net/dense/MatMul", "net_1/dense_1/MatMul", "gradients/net/dense_7/MatMul_grad/MatMul"]
 )
 def test_without_a_record_a_number_at_the_end_of_a_scope_may_be_tensorflows(name: str) -> None:
-    assert matches("layer:dense", name)
-    assert matches("layer:net/dense", name)
-    assert not matches("layer:den", name)
-    assert not matches("layer:net/MatMul/dense", name)
-    assert not matches("layer:dense/dense", name)
+    assert matcher("layer:dense")(name)
+    assert matcher("layer:net/dense")(name)
+    assert not matcher("layer:den")(name)
+    assert not matcher("layer:net/MatMul/dense")(name)
+    assert not matcher("layer:dense/dense")(name)
 
 
 def test_a_scope_that_two_graphs_give_to_two_layers_is_found_by_both() -> None:
     record()
     recorded.record("net_1/dense_1", KerasLayer("dense_1", ("net", "dense_1")))
-    assert matches("layer:dense", "net_1/dense_1/MatMul")
-    assert matches("layer:dense_1", "net_1/dense_1/MatMul")
+    assert matcher("layer:dense")("net_1/dense_1/MatMul")
+    assert matcher("layer:dense_1")("net_1/dense_1/MatMul")
 
 
 def test_the_record_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.graph.names import matches, path_of, recorded
+from amp_tf.graph.names import matcher, path_of, recorded
 from amp_tf.hooks import layer_paths
 from tests.hooks import running
 
@@ -66,7 +66,7 @@ def test_layers_with_the_names_that_keras_gives_are_told_apart():
     last = model.layers[-1].layers[-1]
     counts = {model.get_layer("shared"): 5, model.layers[-3]: 3, model.layers[-2]: 3, last: 3}
     assert products == {path(layer): count for layer, count in counts.items()}
-    assert sum(op == "MatMul" and matches("layer:dense", name) for name, op in nodes) == 3
+    assert sum(op == "MatMul" and matcher("layer:dense")(name) for name, op in nodes) == 3
 
 
 def test_layers_inside_of_layers_have_the_paths_of_keras():
@@ -110,8 +110,8 @@ def test_tf_keras_has_paths_too():
     model = tf_keras.Model(inputs, tf_keras.layers.Dense(2, name="dense")(hidden), name="net")
     nodes = step_of(model, (3, 4))
     assert products_by_layer(nodes) == {"net/shared": 5, "net/inner/dense_1": 3, "net/dense": 3}
-    assert sum(op == "MatMul" and matches("layer:dense", name) for name, op in nodes) == 3
-    assert sum(op == "MatMul" and matches("layer:inner/dense_1", name) for name, op in nodes) == 3
+    assert sum(op == "MatMul" and matcher("layer:dense")(name) for name, op in nodes) == 3
+    assert sum(op == "MatMul" and matcher("layer:inner/dense_1")(name) for name, op in nodes) == 3
 
 
 def test_what_runs_eagerly_or_for_shapes_alone_is_not_recorded():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from typing import Any
 
 import pytest
@@ -38,15 +39,15 @@ def test_a_hook_patches_once_and_puts_everything_back(home, tmp_path, monkeypatc
         importlib.import_module(library)
     put, before = Patches.put, {}
 
-    def recording(self, owner, name, make):
-        was = vars(owner).get(name)
-        is_new = put(self, owner, name, make)
+    def recording(self, owner, name, *ours):
+        was = inspect.getattr_static(owner, name, None)
+        is_new = put(self, owner, name, *ours)
         if is_new and name not in STAYING:
             before[owner, name] = was
         return is_new
 
     def now():
-        return {(owner, name): vars(owner).get(name) for owner, name in before}
+        return {(owner, name): inspect.getattr_static(owner, name, None) for owner, name in before}
 
     monkeypatch.setattr(Patches, "put", recording)
     settings = config.AmpConfig(precision="float16", lock=str(tmp_path / "a.lock"), **OF_HOOKS)

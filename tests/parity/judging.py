@@ -17,12 +17,12 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import kernels
 
 from amp_tf.config import LIST_NAMES
-from amp_tf.oplists.table import AMP_TF, CPU, CUDA, ROWS
+from amp_tf.oplists.table import CPU, CUDA, ROWS
 from amp_tf.rewriting import pipeline
 from tests.left_out import differing, without
 from tests.oracle import DT_FLOAT, Knobs, Mode, OriginalFailedError, Outcome, run_original, type_attributes
 from tests.parity.comparison import differences, output_types, run_ours
-from tests.parity.op_pool import op_def, op_pool
+from tests.parity.op_pool import OWN, op_def, op_pool
 from tests.parity.random_graphs import RandomGraph, in_words
 
 EQUAL, DIFFERS = "equal", "differs"
@@ -82,7 +82,7 @@ def knobs_for_original(graph: RandomGraph, mode: Mode) -> Knobs:
     moved = {op for name in LIST_NAMES for op in getattr(knobs, f"{name}_add")}
     table = CPU if mode is Mode.BFLOAT16 else CUDA
     for row in ROWS:
-        if row.origin == AMP_TF and row.table == table and row.op in used - moved:
+        if row.op in OWN and row.table == table and row.op in used - moved:
             field = f"{row.op_list}_add"
             knobs = dataclasses.replace(knobs, **{field: (*getattr(knobs, field), row.op)})
     return knobs

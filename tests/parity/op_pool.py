@@ -16,6 +16,8 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import kernels, op_def_registry
 
 LISTS = ("allow", "infer", "deny", "clear")
+# On amp_tf's lists alone.
+OWN = {"_FusedMatMul", "_FusedConv2D", "_FusedConv3D", "_FusedDepthwiseConv2dNative", "_MklSwish"}
 # On no list, but with a part to play: boundaries, existing casts, variables, fixed types, handles that are passed on.
 OTHER_OPS = (  # in an order that seeds know
     *(

@@ -270,9 +270,6 @@ REFUSED = {
         (f"{READ} ^pivot", "read = Cast(wide) SrcT=float64 DstT=float32"),
     ),
     "no product reads it": ("", ("MatMul(y_switch:1, read)", "AddV2(y_switch:1, read)")),
-    "two loops have one name": ("k_in = Enter(one) T=int32 frame_name='loop'\nk_out = Exit(k_in) T=int32",),
-    "an Exit is in no loop": ("out = Exit(y_out)",),
-    "nothing enters another loop": ("stray = Merge(again, again)\nagain = NextIteration(stray)",),
     "the loop is broken": ("", ("fetch = Identity(y_out)", "fetch = AddV2(y_out, y)")),
 }
 

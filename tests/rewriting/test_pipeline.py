@@ -215,10 +215,11 @@ NO_NAME = "is not a node name, so it would preserve nothing. Name nodes: 'logits
         ({"hardware": "gpu"}, "rewrite(hardware=…): expected an amp_tf.Hardware, got 'gpu'. To "),
         ({"library": 3}, "rewrite(library=…): expected a FunctionDefLibrary, got 3."),
         ({"shapes": 3}, "rewrite(shapes=…): expected an object with output_shapes(node), got 3."),
-        ({"preserve": None}, "rewrite(preserve=…): None is not a list of node names. Write"),
+        ({"preserve": None}, "rewrite(preserve=…): None is not a list of strings. Write"),
         # it would be taken letter by letter
-        ({"preserve": "fetch"}, "'fetch' is one string, not several node names. Write preserve=['fetch']."),
-        *(({"preserve": ["x", name]}, NO_NAME) for name in ("r:0", "^r", 3, b"r")),
+        ({"preserve": "fetch"}, "'fetch' is one string, not several. Write ('fetch',)."),
+        *(({"preserve": ["x", name]}, NO_NAME) for name in ("r:0", "^r")),
+        *(({"preserve": ["x", name]}, f"['x', {name!r}] is not a list of strings. Write") for name in (3, b"r")),
         (
             {"config": {"precision": "bfloat16"}},
             "rewrite(config): expected an AmpConfig, got {'precision': 'bfloat16'}",

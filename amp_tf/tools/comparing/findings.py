@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.names import find_followers, matches, path_of, pattern_for, without_calls
+from amp_tf.graph.names import find_followers, matcher, path_of, pattern_for, without_calls
 from amp_tf.oplists.table import HANDING_ON, PRODUCTS
 from amp_tf.tools.comparing.flattening import reached
 from amp_tf.tools.comparing.nodes import NodeMeasurement
@@ -272,7 +272,7 @@ class Search:
             patterns=tried.patterns,
             ratio=max((output.ratio for output in tried.after), default=0.0),
             mends=all(output.is_good for output in tried.after),
-            forced_by=next((pattern for pattern in self._config.force_f16 if matches(pattern, name)), ""),
+            forced_by=next((pattern for pattern in self._config.force_f16 if matcher(pattern)(name)), ""),
         )
 
     def _outputs_with(self, patterns: Patterns) -> Sequence[Output]:

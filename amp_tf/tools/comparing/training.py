@@ -38,7 +38,7 @@ import numpy as np
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, GraphError
 from amp_tf.hooks import notices, state
-from amp_tf.hooks.patches import Patches, calling
+from amp_tf.hooks.patches import Patches
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import DATA_SOURCES
 from amp_tf.precision import Precision
@@ -157,13 +157,13 @@ def install(training: Training, library: str) -> None:
         from amp_tf.loss_scaling.scaler import Scaler
 
         state.watch_collections()
-        patches = [
-            (polymorphic_function.Function, "__call__", calling(_call, training)),
-            (backprop.GradientTape, "gradient", calling(_gradient, training)),
-            (gradients_util, "_GradientsHelper", calling(_gradient, training)),
-            (session.BaseSession, "_do_run", calling(_run_session, training)),
-            (session.BaseSession, "close", calling(_close_session, training)),
-            (Scaler, "scale", calling(_scale, training)),
+        patches: list[tuple[Any, ...]] = [
+            (polymorphic_function.Function, "__call__", _call, training),
+            (backprop.GradientTape, "gradient", _gradient, training),
+            (gradients_util, "_GradientsHelper", _gradient, training),
+            (session.BaseSession, "_do_run", _run_session, training),
+            (session.BaseSession, "close", _close_session, training),
+            (Scaler, "scale", _scale, training),
         ]
     else:
 
@@ -174,7 +174,7 @@ def install(training: Training, library: str) -> None:
         home, scale = _SCALERS[library]
         scaler = getattr(sys.modules[library], home).LossScaleOptimizer
         scalers = scaler, *scaler.__subclasses__()  # tf_keras has one for each kind of optimizer
-        patches = [train_functions.patch(library, watch), *((one, scale, calling(_scale, training)) for one in scalers)]
+        patches = [train_functions.patch(library, watch), *((one, scale, _scale, training) for one in scalers)]
     for patch in patches:
         training.patches.put(*patch)
 

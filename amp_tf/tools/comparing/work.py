@@ -139,7 +139,7 @@ class Work:
             return any(Statistics.of(rows[number : number + 1]).nonfinite for number in gradients)
 
         with contextlib.closing(self._version(graph, what)) as version:
-            for scale in _SCALES if self.flat.is_scaled and self.precision.needs_loss_scaling else ():
+            for scale in _SCALES if self.flat.is_scaled and self.precision is Precision.FLOAT16 else ():
                 measured = self._compare_with_float32(version, what, numbers, scale, overflows)
                 if measured.is_cut or not any(map(overflows, measured.rows.values())):
                     return measured, scale

@@ -43,11 +43,9 @@ def install() -> None:
 
 
 def _on_import(library: str) -> None:
-    from amp_tf.hooks.patches import Patches, calling
+    from amp_tf.hooks.patches import Patches
 
-    model = sys.modules[library].Model
-    owner = next(base for base in model.__mro__ if "fit" in vars(base))
-    Patches().put(owner, "fit", calling(_fit))  # as long as the process lives
+    Patches().put(sys.modules[library].Model, "fit", _fit)  # as long as the process lives
 
 
 def _on_tensorflow(name: str) -> None:

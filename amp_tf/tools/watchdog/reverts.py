@@ -126,7 +126,7 @@ def revert(fault: Fault, config: AmpConfig) -> None:
     with _lock:
         before = others = config.read_lock()
         with contextlib.suppress(ConfigError):  # damaged: it is written anew
-            others = lock_file.read(path, may_be_missing=True, is_on_disk=True)  # another run may have added its own
+            others = lock_file.read(path, may_be_missing=True)  # another run may have added its own
         known = {one.name: one for one in (*fault.decisions, *others.decisions, *before.decisions)}
         facts = resolve_target(config, state.hardware()).facts()
         lock = Lock(tuple(known.values()), {**facts, **before.made}, before.found)

@@ -11,8 +11,8 @@ import tf_keras
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import amp_tf
-from amp_tf.config import AmpConfig
-from amp_tf.hooks import loss_scaling
+from amp_tf.config import AmpConfig, Switches
+from amp_tf.hooks import loss_scaling, switch
 from amp_tf.loss_scaling import is_loss_scaled, ledger
 from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 
@@ -21,7 +21,7 @@ v1 = tf.compat.v1
 
 def test_case_30_with_bfloat16_nothing_is_even_patched(library):
     before = library.Model.compile
-    loss_scaling.install(AmpConfig(precision="bfloat16"))
+    switch.install_hooks(library.__name__, AmpConfig(precision="bfloat16"), Switches(loss_scaling=True))
     assert library.Model.compile is before
 
 

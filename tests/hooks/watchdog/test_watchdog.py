@@ -201,7 +201,7 @@ def test_a_lock_file_that_is_changed_or_damaged_meanwhile_costs_no_step_and_keep
         on_train_batch_begin=lambda batch, logs: batch == 1 and path.write_text(text)
     )
     model = train(path, callbacks=[change])
-    assert {one.name for one in lock.read(str(path), is_on_disk=True).decisions} == {"net_1/weak_1", *others}
+    assert {one.name for one in lock.read(str(path)).decisions} == {"net_1/weak_1", *others}
     assert made(model) == 6
     assert (reverts.counts.reverts, reverts.counts.lost) == (1, 0)
     assert "watchdog: 1 revert" in model.line
@@ -267,7 +267,7 @@ def test_where_the_comparison_fails_all_layers_of_the_step_and_no_others_are_rev
 
 
 def test_settings_without_it_take_it_off(monkeypatch):
-    monkeypatch.setattr(switch, "HOOKS", [hook for hook in switch.HOOKS if hook.setting])
+    monkeypatch.setattr(switch, "HOOKS", [hook for hook in switch.HOOKS if not hook.is_wanted(AmpConfig())])
     owner = next(base for base in keras.Model.__mro__ if "make_train_function" in vars(base))
     before = vars(owner)["make_train_function"]
     switch.install_hooks("keras", AmpConfig(watchdog=True), EVERYTHING)
