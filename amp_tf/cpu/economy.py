@@ -155,7 +155,7 @@ def drop_unprofitable(canvas: Canvas) -> None:
     if (asked := canvas.resolution.asked) is not None:  # no op pays: all but forced nodes and some ops
         painted = np.flatnonzero(canvas.allow).tolist()
         wanted = canvas.view.mask_with(asked)
-        kept = {unit for unit in painted if canvas.rule[unit] in FORCED or wanted[canvas.node_of[unit]]}
+        kept = {unit for unit in painted if canvas.rule[unit] in FORCED or wanted[canvas.view.unit_nodes[unit]]}
         kept.update(*(tie for tie in ties if not kept.isdisjoint(tie)))
         left = [unit for unit in painted if unit not in kept]
         canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
@@ -217,13 +217,13 @@ class Weighing:
         self.ports = _find_ports(canvas, shapes, self.prices)
         self.sizes: dict[Unit, float] = {}
         for port in self.ports:
-            whole = [unit for unit in port.readers if view.ops[canvas.node_of[unit]] not in PICKING]
+            whole = [unit for unit in port.readers if view.ops[view.unit_nodes[unit]] not in PICKING]
             for unit in (port.source, *whole):
                 if canvas.allow[unit]:
                     self.sizes[unit] = max(self.sizes.get(unit, 0.0), port.elements)
         self.products: dict[Node, list[Unit]] = {}
         for unit in units_of(canvas.allow & canvas.on_allow):
-            self.products.setdefault(canvas.node_of[unit], []).append(unit)
+            self.products.setdefault(view.unit_nodes[unit], []).append(unit)
         computed_with = fused_with_products(canvas)
         for node, product in canvas.folded.fused.items():
             if product in self.products and canvas.allow[view.base[node]]:
@@ -245,7 +245,7 @@ class Weighing:
 
     def times(self, unit: Unit) -> Pair:
         """What all runs of a unit's node take in float32 and in 16 bit, in ns; (inf, 0) where shapes are unknown."""
-        node = self.canvas.node_of[unit]
+        node = self.canvas.view.unit_nodes[unit]
         is_product, runs = self.canvas.on_allow[unit], self.prices.runs.of_nodes[node]
         once = self.prices.product(node) if is_product else self.prices.op(node, self.sizes.get(unit, 0.0))
         in_float32, in_f16 = once or (math.inf, 0.0)
@@ -254,7 +254,7 @@ class Weighing:
     def saved(self, unit: Unit) -> float:
         """What a unit saves in 16 bit, in ns; of a product that is at its first unit."""
         relief = self.relief.get(unit, 0.0)
-        if self.products.get(self.canvas.node_of[unit], [unit])[0] != unit:
+        if self.products.get(self.canvas.view.unit_nodes[unit], [unit])[0] != unit:
             return relief
         in_float32, in_f16 = self.times(unit)
         return in_float32 - in_f16 + relief
@@ -268,7 +268,7 @@ class Weighing:
         group_of = {unit: number for number, group in enumerate(groups) for unit in group}
         in_float32, in_f16 = [0.0] * len(groups), [0.0] * len(groups)
         for number, group in enumerate(groups):
-            for unit in {self.canvas.node_of[unit]: unit for unit in reversed(group)}.values():
+            for unit in {self.canvas.view.unit_nodes[unit]: unit for unit in reversed(group)}.values():
                 once = self.times(unit)
                 in_float32[number] += once[0]
                 in_f16[number] += once[1]

@@ -155,7 +155,7 @@ def explain(
 
     list_of: Mapping[str, str] = target.lists.list_of if target else {}
     trail, op, reason = painting.trail(node), view.ops[node], painting.reason(node)
-    ops = dict.fromkeys([op, *(view.ops[view.names.index(name)] for name in reversed(trail))])
+    ops = dict.fromkeys([op, *(view.ops[before] for before in reversed(trail))])
     own_pattern = pattern_for(node_name, find_followers(graph))
     own: dict[str, tuple[str, ...]] = {"keep_float32" if is_f16 else "force_f16": (own_pattern,)}
     protos = graph.node_def if is_function else graph.node
@@ -168,7 +168,7 @@ def explain(
         op_list=list_of.get(op, ""),
         precision=painting.precision if is_f16 and painting.precision else Precision.FLOAT32,
         reason=reason,
-        trail=tuple(trail),
+        trail=tuple(view.names[before] for before in trail),
         patterns=tuple(each for each in patterns if matcher(each)(node_name)),
         own_change=first([own]),
         change=first(_candidates(list(ops), list_of, is_f16)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -25,31 +25,53 @@ from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
 from amp_tf.painting.flow import Flow, Values
 from amp_tf.painting.reasons import Balance, Rule
 
-NO_CAUSE = -1
 _NONE: Mapping[Node, Node] = MappingProxyType({})
 _CODES = {ALLOW: 1, INFER: 2, DENY: 3, CLEAR: 4}
 
 
-@dataclasses.dataclass
-class Canvas:
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Marks:
+    """What the rules leave of each unit: enough to say why, without the graph's edges.
+
+    Reports keep them for every graph, hence no lists, which take ten times the memory.
+
+    Attributes:
+        on_allow, on_infer, on_deny, on_clear: the unit's op is on this list.
+        type_allowed: the unit is float32, nothing forbids to touch its node, and its op's definition lets it be 16 bit.
+        convertible: the unit's type is allowed, and there is a 16-bit kernel for it.
+        rule: the rule that painted each unit, 0 for none.
+        cause: the unit from which the paint came, or itself.
+        weighed: for units that the cost model took the paint off, what it weighed, or why in words.
+    """
+
+    on_allow: Flags
+    on_infer: Flags
+    on_deny: Flags
+    on_clear: Flags
+    is_float32: Flags
+    type_allowed: Flags
+    convertible: Flags
+    allow: Flags
+    deny: Flags
+    rule: Flags
+    cause: array[int]
+    weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Canvas(Marks):
     """The state of a painting.
 
     Attributes:
         edges: neighbours of each unit; TensorList edges are added once they are known.
         src, dst: the units that each edge connects, as arrays; TensorList edges included.
-        on_allow, on_infer, on_deny, on_clear: the unit's op is on this list.
         processable: nothing forbids to touch the unit's node.
         locked: the unit's type must stay, wherever the paint comes from (preserved nodes, name rules, scopes).
-        type_allowed: the unit is float32, processable, and its op's definition lets it be 16 bit.
-        convertible: the unit's type is allowed, and there is a 16-bit kernel for it.
-        rule: the rule that painted each unit, 0 for none.
-        cause: the unit from which the paint came, -1 for none.
         calls_products: whether a node that holds or calls functions computes products in them; asked with its NodeDef.
         is_loop_body: whether the graph is the body of a functional loop: each result is the next argument in its place.
         shapes: the static shapes of the graph's tensors; ``None`` for those that its nodes carry.
         folded: the nodes that have another meaning since normalization was folded.
         cost_model: takes the paint off units that are faster in float32; ``None`` where costs do not count.
-        weighed: for units that the cost model took the paint off, what it weighed, or why in words.
         clusters: of the nodes that share a TensorList, the units that are the type of its elements.
         to_split: fused products of whose bias or activation float32 is asked.
         centred: what weights the terms of a mean, and the value with its rounding from which that mean is taken.
@@ -59,29 +81,16 @@ class Canvas:
     resolution: Resolution
     obstacles: Obstacles
     edges: Adjacency
-    node_of: Sequence[Node]
     src: Indices
     dst: Indices
-    on_allow: Flags
-    on_infer: Flags
-    on_deny: Flags
-    on_clear: Flags
     processable: Flags
     locked: Flags
-    is_float32: Flags
-    type_allowed: Flags
-    convertible: Flags
-    allow: Flags
-    deny: Flags
-    rule: Flags
-    cause: array[int]
     is_function: Callable[[str], bool] = lambda op: False
     calls_products: Callable[[Any], bool] = lambda node: True
     is_loop_body: bool = False
     shapes: Shapes | None = None
     folded: Folded = NOTHING_FOLDED
     cost_model: Callable[[Canvas], None] | None = None
-    weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
     clusters: list[list[Unit]] = dataclasses.field(default_factory=list)
     to_split: list[Node] = dataclasses.field(default_factory=list)
     centred: list[tuple[Node, Node]] = dataclasses.field(default_factory=list)
@@ -103,11 +112,11 @@ class Canvas:
         links: list[tuple[Node, Node]] = []
         if self.is_loop_body:
             links = list(zip(view.nodes_with((RETVAL_OP,)), view.nodes_with((ARG_OP,)), strict=False))
-        values = Values(view, self.src, self.dst, self.node_of, links=links)
+        values = Values(view, self.src, self.dst, links=links)
         have_masks = any(view.mask_with(ops).any() for ops in MASKED)
         return Flow(
             values=values,
-            unmasked=Values(view, self.src, self.dst, self.node_of, False, links) if have_masks else values,
+            unmasked=Values(view, self.src, self.dst, False, links) if have_masks else values,
             products=products,
             users=products | calls,
             is_open=self.nodes_of(listed) & ~products,
@@ -126,7 +135,7 @@ class Canvas:
     def nodes_of(self, flags: Flags | Mask) -> Mask:
         """The nodes that have a flagged unit."""
         found = np.zeros(self.view.node_count, np.bool_)
-        found[np.asarray(self.node_of, np.int32)[flags.astype(np.bool_)]] = True
+        found[np.asarray(self.view.unit_nodes, np.int32)[flags.astype(np.bool_)]] = True
         return found
 
     def paint_allow(self, units: Iterable[Unit], rule: Rule) -> None:
@@ -137,8 +146,9 @@ class Canvas:
         """Paints units deny; those that are deny already keep their rule. Of some it is known which node caused it."""
         self._set(self.deny, 1, units, rule)
         for unit in units if causes else ():
-            if self.node_of[unit] in causes and self.rule[unit] == int(rule):
-                self.cause[unit] = self.view.base[causes[self.node_of[unit]]]
+            node = self.view.unit_nodes[unit]
+            if node in causes and self.rule[unit] == int(rule):
+                self.cause[unit] = self.view.base[causes[node]]
 
     def keep(self, nodes: Mask, rule: Rule, causes: Mapping[Node, Node] = _NONE) -> None:
         """Paints deny what the lists would convert of some nodes."""
@@ -228,7 +238,6 @@ def prepare(
         resolution=resolution,
         obstacles=obstacles,
         edges=Adjacency(view.edges.src_unit, view.edges.dst_unit, view.unit_count),
-        node_of=view.unit_nodes,
         src=view.edges.src_unit,
         dst=view.edges.dst_unit,
         **{f"on_{name}": (codes == code).astype(np.uint8) for name, code in _CODES.items()},
@@ -240,7 +249,7 @@ def prepare(
         allow=np.zeros(view.unit_count, np.uint8),
         deny=np.zeros(view.unit_count, np.uint8),
         rule=np.zeros(view.unit_count, np.uint8),
-        cause=array("i", [NO_CAUSE]) * view.unit_count,
+        cause=array("i", range(view.unit_count)),
         **settings,
     )
     _drop_allow_without_kernel(canvas)
@@ -274,7 +283,7 @@ def _drop_allow_without_kernel(canvas: Canvas) -> None:
     """
     view, convertible = canvas.view, canvas.convertible
     for unit in units_of(canvas.on_allow & canvas.processable & canvas.is_float32 & (convertible ^ 1)):
-        node = canvas.node_of[unit]
+        node = view.unit_nodes[unit]
         first, end = view.base[node], view.base[node + 1]
         rule = Rule.NO_KERNEL if canvas.type_allowed[unit] else Rule.TYPE_NOT_ALLOWED
         if view.ops[node] in canvas.target.without_kernel:

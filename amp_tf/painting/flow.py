@@ -40,12 +40,11 @@ class Values:
         view: GraphView,
         src: npt.NDArray[np.int32],
         dst: npt.NDArray[np.int32],
-        node_of: Sequence[int],
         masks: bool = True,
         links: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.view = view
-        nodes = np.asarray(node_of, np.int32)
+        nodes = np.asarray(view.unit_nodes, np.int32)
         dtypes = np.asarray(view.dtypes, np.int32)[src]
         base_types = np.where(dtypes > datatypes.LAST_BASE, dtypes - datatypes.LAST_BASE, dtypes)
         carries = np.isin(base_types, sorted(datatypes.CARRYING))

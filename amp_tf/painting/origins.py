@@ -226,7 +226,7 @@ def keep_in_range(canvas: Canvas) -> None:
     keeping_size |= view.spread(view.mask_with(table.KEEPING_SIZE)) & canvas.is_float32
     reached = canvas.flood(canvas.float32_units(sized), keeping_size, forward=True)
     products = [unit for unit in reached if canvas.on_allow[unit]]
-    canvas.keep_allowed(canvas.float32_units({canvas.node_of[unit] for unit in products}), Rule.BEYOND_RANGE)
+    canvas.keep_allowed(canvas.float32_units({view.unit_nodes[unit] for unit in products}), Rule.BEYOND_RANGE)
     passable = (canvas.on_infer | canvas.on_clear) & (canvas.deny ^ 1)
     passable |= view.spread(view.mask_with(table.CARRIERS)) & canvas.is_float32
     passable &= canvas.allow ^ 1  # carriers that the user forces

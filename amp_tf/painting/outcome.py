@@ -11,37 +11,15 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.datatypes import Flags, Indices, Mask, Node, Unit
+from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
 from amp_tf.graph.view import GraphView, compact
-from amp_tf.painting.canvas import NO_CAUSE, Canvas, units_of
+from amp_tf.painting.canvas import Canvas, Marks, units_of
 from amp_tf.painting.eligibility import NO_OBSTACLES, Obstacles
 from amp_tf.painting.reasons import IMPOSSIBLE, Balance, Reason, Rule
 from amp_tf.precision import Precision
 
-_KEPT = ("is_float32", "type_allowed", "convertible", "allow", "deny", "rule", "weighed")  # of the canvas
-
-
-@dataclasses.dataclass(frozen=True)
-class Marks:
-    """What the rules left on the canvas, arrays of one entry a unit: enough to say why, without the graph's edges.
-
-    Reports keep them for every graph, hence no lists, which take ten times the memory.
-    """
-
-    node_of: Indices
-    listed: Flags
-    is_float32: Flags
-    type_allowed: Flags
-    convertible: Flags
-    allow: Flags
-    deny: Flags
-    rule: Flags
-    cause: Indices
-    weighed: dict[int, Balance | str] = dataclasses.field(default_factory=dict)
-
-
-_NOTHING: Any = np.zeros(0, np.int32)
-NO_MARKS = Marks(*[_NOTHING] * 9)
+_MARKS = [field.name for field in dataclasses.fields(Marks)]
+_NOTHING: dict[str, Any] = dict.fromkeys(_MARKS, np.zeros(0, np.uint8))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +40,7 @@ class Painting:
     to_split: Sequence[Node] = ()
     why_nothing: Rule | None = None
     detail: str = ""
-    _marks: Marks = NO_MARKS
+    _marks: Marks = dataclasses.field(default=Marks(**_NOTHING), repr=False)
 
     @classmethod
     def of(cls, canvas: Canvas) -> Painting:
@@ -75,12 +53,7 @@ class Painting:
             obstacles=canvas.obstacles,
             to_split=tuple(canvas.to_split),
             why_nothing=None if converted else _why_nothing(canvas),
-            _marks=Marks(
-                node_of=np.asarray(canvas.node_of, np.int32),
-                listed=canvas.on_allow | canvas.on_infer | canvas.on_deny | canvas.on_clear,
-                cause=np.asarray(canvas.cause, np.int32),
-                **{name: getattr(canvas, name) for name in _KEPT},
-            ),
+            _marks=Marks(**{name: getattr(canvas, name) for name in _MARKS}),
         )
 
     def is_f16(self) -> Mask:
@@ -119,11 +92,11 @@ class Painting:
 
     def converted_nodes(self) -> list[Node]:
         """The nodes of which at least one type becomes 16 bit, in order."""
-        return np.flatnonzero(np.bincount(self._marks.node_of[self.converted])).tolist()  # type: ignore[no-any-return]
+        return np.unique(self._node_of[self.converted]).tolist()  # type: ignore[no-any-return]
 
     def count(self, rule: Rule) -> int:
         """How many nodes a rule left its mark on."""
-        return len(np.unique(self._marks.node_of[self._marks.rule == rule]))
+        return len(np.unique(self._node_of[np.flatnonzero(self._marks.rule == rule)]))
 
     def reason(self, node: Node) -> Reason:
         """Why a node has its precision: the rule for the type of its result, or else for its first float32 type."""
@@ -143,46 +116,35 @@ class Painting:
             return Reason(rule, detail=str(weighed), balance=weighed if isinstance(weighed, Balance) else None)
         detail = self.obstacles.refused.get(node, "") if rule is Rule.NO_KERNEL else ""
         cause = self._before[unit]
-        name = "" if cause == unit else self.view.names[marks.node_of[cause]]
+        name = "" if cause == unit else self.view.names[self.view.unit_nodes[cause]]
         return Reason(rule, name, f"with {detail}" if detail else "")
 
-    def trail(self, node: Node) -> list[str]:
-        """The names of the nodes along which the decision came, from this one to where it began."""
-        names, unit, seen = [self.view.names[node]], self._first_painted.get(node), set[Unit]()
-        while unit is not None and unit not in seen and (before := int(self._before[unit])) != unit:
-            seen.add(unit)
-            unit = before
-            names.append(self.view.names[self._marks.node_of[unit]])
-        return names
+    def trail(self, node: Node) -> list[Node]:
+        """The nodes along which the decision came, from this one to where it began."""
+        marks, own = self._marks, slice(self.view.base[node], self.view.base[node + 1])
+        painted = np.flatnonzero(marks.is_float32[own] & (marks.allow[own] | marks.deny[own])).tolist()
+        unit, units = own.start + painted[0] if painted else None, dict[Unit, None]()
+        while unit is not None and unit not in units:
+            units[unit] = None
+            unit = int(self._before[unit])
+        return [self.view.unit_nodes[unit] for unit in units] or [node]
 
-    @functools.cached_property
-    def origins(self) -> Indices:
-        """For each node the last one of its :meth:`trail`."""
-        found, last = np.arange(self.view.node_count, dtype=np.int32), self._before
-        for _ in range(len(last).bit_length()):  # each time twice as far
-            last = last[last]
-        found[[*self._first_painted]] = self._marks.node_of[last[[*self._first_painted.values()]]]
-        return found
-
-    @functools.cached_property
-    def _first_painted(self) -> dict[Node, Unit]:
-        """Of each node that has paint, its first float32 unit that has."""
-        painted = np.flatnonzero(self._marks.is_float32 & (self._marks.allow | self._marks.deny))
-        nodes, first = np.unique(self._marks.node_of[painted], return_index=True)
-        return dict(zip(nodes.tolist(), painted[first].tolist(), strict=True))
+    @property
+    def _node_of(self) -> Indices:
+        return np.asarray(self.view.unit_nodes, np.int32)
 
     @functools.cached_property
     def _before(self) -> Indices:
         """For each unit the one that brought its precision about; itself where its rule needs none."""
-        marks = self._marks
-        caused = np.isin(marks.rule, [rule for rule in Rule if "{cause}" in rule.words]) & (marks.cause != NO_CAUSE)
-        return np.where(caused, marks.cause, np.arange(len(caused), dtype=np.int32))
+        caused = np.isin(self._marks.rule, [rule for rule in Rule if "{cause}" in rule.words])
+        return np.where(caused, self._marks.cause, np.arange(len(caused), dtype=np.int32))
 
     def _rule(self, unit: Unit, node: Node) -> Rule:
         marks = self._marks
         if marks.rule[unit]:
             return Rule(int(marks.rule[unit]))
-        if not marks.listed[unit] and node not in self.obstacles.forced:
+        lists = marks.on_allow, marks.on_infer, marks.on_deny, marks.on_clear
+        if not any(of_list[unit] for of_list in lists) and node not in self.obstacles.forced:
             return Rule.NOT_LISTED
         if self.view.signatures[node].holds_functions:
             return Rule.CALLS_FUNCTION
@@ -197,6 +159,6 @@ def _why_nothing(canvas: Canvas) -> Rule:
     """The commonest reason among the nodes that the allow list would have converted."""
     lost = np.isin(canvas.rule, list(IMPOSSIBLE))  # their place on the allow list, because they cannot be 16 bit
     units = units_of((canvas.on_allow | lost) & canvas.is_float32)
-    rules = (canvas.obstacles.rule_of.get(canvas.node_of[unit]) or canvas.rule[unit] for unit in units)
+    rules = (canvas.obstacles.rule_of.get(canvas.view.unit_nodes[unit]) or canvas.rule[unit] for unit in units)
     blocked = collections.Counter(Rule(int(rule)) for rule in rules if rule and not Rule(int(rule)).converts)
     return blocked.most_common(1)[0][0] if blocked else Rule.NOTHING_TO_CONVERT

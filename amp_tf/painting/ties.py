@@ -30,7 +30,7 @@ from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
-from amp_tf.painting.canvas import NO_CAUSE, Canvas
+from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.kernels import fused_with_products
 from amp_tf.painting.reasons import FORCED, Rule
 from amp_tf.precision import Precision
@@ -66,7 +66,7 @@ def find_clusters(canvas: Canvas) -> None:
         if (handle := units[root][1]) is None:
             continue
         reached = canvas.flood([handle], everywhere, forward=True, backward=True)
-        touched = {canvas.node_of[unit] for unit in reached}
+        touched = {view.unit_nodes[unit] for unit in reached}
         cluster = {node: element[node] for node in sorted(touched | {root}) if node in element}
         seen.update(cluster)
         # Difference "call-boundary": loops and branches in functional form (While, If, Case) hand the list to
@@ -77,7 +77,7 @@ def find_clusters(canvas: Canvas) -> None:
         )
         # Difference "list-of-lists": TensorFlow does not follow a list into another and out again, as a loop in a loop
         # stores what its gradient needs, and the readers of one list may get another type than its writers.
-        slots = ((canvas.node_of[unit], unit) for unit in reached)
+        slots = ((view.unit_nodes[unit], unit) for unit in reached)
         escapes |= any(node in units and not view.slot(node, unit).is_fixed for node, unit in slots)
         if escapes or not all(canvas.processable[unit] for unit in cluster.values()):
             touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
@@ -86,7 +86,7 @@ def find_clusters(canvas: Canvas) -> None:
         for node, unit in cluster.items():
             handle = units[node][1]
             if view.ops[node] in table.TENSOR_LIST_READERS and handle is not None and canvas.processable[handle]:
-                upstream = {canvas.node_of[each] for each in canvas.flood([handle], canvas.processable, backward=True)}
+                upstream = {view.unit_nodes[each] for each in canvas.flood([handle], canvas.processable, backward=True)}
                 writers = (each for each in cluster if each in upstream and view.ops[each] in table.TENSOR_LIST_WRITERS)
                 pairs += ((cluster[writer], unit) for writer in writers)
     if pairs:
@@ -172,7 +172,7 @@ def match_recurrent_edges(canvas: Canvas) -> None:
         exact = Digamma(done)
     """
     links = list(_recurrent_units(canvas))
-    for node in {canvas.node_of[unit] for _, *readers in links for unit in readers}:
+    for node in {canvas.view.unit_nodes[unit] for _, *readers in links for unit in readers}:
         if canvas.view.ops[node] != "Merge":
             raise GraphError(
                 f"reads a NextIteration, which only a Merge may do, and is a {canvas.view.ops[node]}",
@@ -188,7 +188,7 @@ def _match_loops(canvas: Canvas, links: Sequence[Sequence[Unit]]) -> None:
     links = [link for link in links if canvas.is_float32[link[0]]]
     for loop in connected(itertools.chain.from_iterable(links), links):
         others = [unit for unit in loop if not canvas.allow[unit]]
-        if any(canvas.locked[unit] or merges[canvas.node_of[unit]] for unit in others):
+        if any(canvas.locked[unit] or merges[canvas.view.unit_nodes[unit]] for unit in others):
             canvas.unpaint_allow(loop, Rule.LOOP_DENIED)
         else:
             canvas.paint_allow(others, Rule.LOOP_FOLLOWS)
@@ -270,8 +270,10 @@ def _match_maximum(canvas: Canvas, node: Node) -> None:
     view = canvas.view
     inputs = view.edges.into(node)
     inputs = inputs.at(inputs.dst_position < 2)  # the values and the maximum, in one type
-    unit = int(inputs.dst_unit[0]) if len(inputs) == 2 else NO_CAUSE  # a broken graph may lack one
-    if unit == NO_CAUSE or (canvas.allow[unit] and not canvas.target.is_xla):
+    if len(inputs) != 2:  # a broken graph may lack one
+        return
+    unit = int(inputs.dst_unit[0])
+    if canvas.allow[unit] and not canvas.target.is_xla:
         return
     (origins, first), (others, second) = (_chosen(canvas, int(source)) for source in inputs.src_unit)
     is_gradient = view.ops[node] in table.MAXIMA_GRADIENTS
@@ -289,12 +291,12 @@ def _chosen(canvas: Canvas, unit: Unit) -> tuple[set[Unit], dict[Unit, bool]]:
 
     With the converted units on the way from there, each with whether it reads float32, which it rounds.
     """
-    seen, waiting = {unit}, [unit]
+    view, seen, waiting = canvas.view, {unit}, [unit]
     origins: set[Unit] = set()
     converted: dict[Unit, bool] = {}
     while waiting and len(seen) < FARTHEST:
         unit = waiting.pop()
-        sources = canvas.edges.fanins(unit) if canvas.view.ops[canvas.node_of[unit]] in table.CHOOSING else ()
+        sources = canvas.edges.fanins(unit) if view.ops[view.unit_nodes[unit]] in table.CHOOSING else ()
         if not sources:
             origins.add(unit)
         elif canvas.allow[unit]:
@@ -307,7 +309,7 @@ def _chosen(canvas: Canvas, unit: Unit) -> tuple[set[Unit], dict[Unit, bool]]:
 def _rounded_alone(one: Mapping[Unit, bool], other: Mapping[Unit, bool]) -> list[Unit]:
     """The converted units that are on the way to one value alone; none if they round nothing."""
     alone = {unit: rounds for unit, rounds in one.items() if unit not in other}
-    return [*alone] if any(rounds and not other.get(unit) for unit, rounds in one.items()) else []
+    return [*alone] if any(alone.values()) else []
 
 
 def handles_lists(signature: Signature) -> bool:

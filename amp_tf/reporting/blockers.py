@@ -166,7 +166,7 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
     rule = graph.reasons[node].rule
     if rule in _NO_ROOT:
         return None
-    origin = int(graph.report.painting.origins[node]) if graph.reasons[node].cause else node
+    origin = graph.report.painting.trail(node)[-1] if graph.reasons[node].cause else node
     rule = graph.reasons[origin].rule
     if rows := tuple(row.name for row in RULES if rule in row.reasons):
         return Root(ACCURACY, rows[0], rows, rule.words.partition(": {cause}")[0])

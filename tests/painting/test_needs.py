@@ -242,7 +242,7 @@ SMALL = """
 @pytest.fixture
 def values() -> Values:
     view = read_graph(graph(SMALL), Templates())
-    return Values(view, view.edges.src_unit, view.edges.dst_unit, view.unit_nodes)
+    return Values(view, view.edges.src_unit, view.edges.dst_unit)
 
 
 def names_of(values: Values, mask: np.ndarray) -> str:

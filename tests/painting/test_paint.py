@@ -101,13 +101,6 @@ def test_an_op_on_the_allow_list_whose_result_is_no_float_keeps_a_type_that_has_
     assert result.why("a") == (Rule.NO_KERNEL, "")
 
 
-def test_an_origin_is_the_end_of_the_trail():
-    painting = painted(CHAIN).painting
-    nodes = range(painting.view.node_count)
-    assert [painting.view.names[node] for node in painting.origins] == [painting.trail(node)[-1] for node in nodes]
-    assert any(painting.origins != nodes)
-
-
 @pytest.mark.parametrize(
     ("equation", "sums"),
     [
