@@ -83,9 +83,9 @@ def line() -> str:
         text += f"; {plural(totals.fused, 'product')} left in float32: {FUSED}"
     if state.off and totals.graphs:
         text += f"; by now {state.off}"
-    if totals.idle_patterns:
+    if totals.unmatched:
         names = (node.name for node in report.nodes)
-        text += f"; patterns that matched no node: {describe_unmatched(totals.idle_patterns, names)}"
+        text += f"; patterns that matched no node: {describe_unmatched(totals.unmatched, names)}"
     if (config := process_state.settings()).lock_path is not None:
         try:
             other = config.read_lock().differences(resolve_target(config, process_state.hardware()).facts())

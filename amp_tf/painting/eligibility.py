@@ -46,17 +46,15 @@ class Obstacles:
     Attributes:
         rule_of: node to the rule that keeps it in float32; nodes that may be touched are absent.
         forced: node to the rule that converts it wherever its op can be.
-        unmatched: name rules that matched no node of this graph.
+        patterns: those of the settings and of the scopes around nodes, each with whether it matched a node.
         locked: what the lock file keeps in float32.
-        of_scopes: the patterns of the scopes around nodes of this graph, each with whether it matched any.
         refused: node to what it asks for that no 16-bit kernel of its device computes (:data:`kernels.REFUSALS`).
     """
 
     rule_of: Mapping[int, Rule] = dataclasses.field(default_factory=dict)
     forced: Mapping[int, Rule] = dataclasses.field(default_factory=dict)
-    unmatched: tuple[str, ...] = ()
+    patterns: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
     locked: Locked = NOTHING_LOCKED
-    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
     refused: Mapping[Node, str] = dataclasses.field(default_factory=dict, hash=False)
 
 
@@ -104,35 +102,34 @@ def find_obstacles(
     if foreign:
         rule_of.update((node, Rule.OTHER_DEVICE) for node, device in enumerate(view.devices) if device in foreign)
     parts = {node: whole_of(name) for node, name in enumerate(view.names) if name.endswith(SPLIT_SUFFIX)}
-    matched: dict[str, bool] = {}  # the patterns of scopes
+    # TensorFlow's remapper names what it fuses after the last of it, which may be in the layer around it, and drops
+    # what amp_tf.scope left there: a product of block_1/attention and the sum that follows become block_1/add. The
+    # filter tells, or of a part of it the bias.
+    fused = {*view.nodes_with(FUSED_PRODUCTS), *parts}
+    filters = {node: view.inputs(node)[1][0] for node in fused if len(view.inputs(node)) > 1}
+    matched: dict[str, bool] = {}
     find = functools.cache(matcher)
-    for node, scopes in _scopes_of(view, parts).items():
-        value = _precision_in(scopes, view.names[node], matched, find)
+    scopes = {node: proto.attr[SCOPE_ATTR].s for node, proto in nodes_with(view.protos, SCOPE_ATTR)}
+    scopes = {node: scopes[source] for node, source in filters.items() if source in scopes} | scopes
+    for node, around in scopes.items():
+        value = _precision_in(around, view.names[node], matched, find)
         if value == SCOPE_FLOAT32:
             rule_of[node] = Rule.KEPT_BY_SCOPE
         elif value in (SCOPE_F16, resolution.target.precision.value.encode()):
             forced[node] = Rule.FORCED_BY_SCOPE
     if view.function:  # its arguments and results keep their types
         rule_of.update((node, Rule.PRESERVED) for node, proto in enumerate(view.protos) if proto is None)
-    unmatched = []
     for patterns, found, rule in (
         (config.force_f16, forced, Rule.FORCED_BY_NAME),
         (config.keep_float32, rule_of, Rule.KEPT_BY_NAME),
     ):
         for pattern in patterns:
-            is_for = matcher(pattern)
-            matches = [
-                node for node, name in enumerate(view.names) if is_for(name) or (node in parts and is_for(parts[node]))
-            ]
+            names = [*enumerate(view.names), *parts.items()]
             if is_layer_pattern(pattern):
-                # TensorFlow's remapper names what it fuses after the last of it, which may be in the layer around it:
-                # a product of block_1/attention and the sum that follows become block_1/add. Its filter tells.
-                for node in {*view.nodes_with(FUSED_PRODUCTS), *parts}:
-                    read = proto.input[1:2] if (proto := view.protos[node]) is not None else ()
-                    matches += [node for name in read if is_for(name.partition(":")[0])]
-            found.update((node, rule) for node in matches)
-            if not matches:
-                unmatched.append(pattern)
+                names += ((node, view.names[source]) for node, source in filters.items())
+            nodes = [node for node, name in names if find(pattern)(name)]
+            found.update(dict.fromkeys(nodes, rule))
+            matched[pattern] = matched.get(pattern, False) or bool(nodes)
     locked = find_locked(lock, view, shapes) if config.lock_path or lock.decisions else NOTHING_LOCKED
     rule_of.update(dict.fromkeys(locked.nodes, Rule.KEPT_BY_LOCK))
     rule_of.update((node, Rule.PRESERVED) for node, name in enumerate(view.names) if name in preserve)
@@ -140,7 +137,7 @@ def find_obstacles(
         node: rule for node, rule in forced.items() if node not in rule_of and can_be_forced(view.signatures[node])
     }
     refused = _find_refused(view, shapes or NO_SHAPES, resolution.target)
-    return Obstacles(rule_of, forced, tuple(unmatched), locked, matched, refused)
+    return Obstacles(rule_of, forced, matched, locked, refused)
 
 
 def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node, str]:
@@ -166,21 +163,6 @@ def _channels(view: GraphView, node: Node, shapes: Shapes) -> tuple[int, int]:
     image = shape_of(shapes, view.names[node]) if is_result else input_shapes(view, node, shapes)[0]
     kernel = filter_shape(view, node, shapes)
     return (image[-1], kernel[-2]) if image and kernel and len(image) == len(kernel) > 1 else (-1, -1)
-
-
-def _scopes_of(view: GraphView, parts: Mapping[int, str]) -> dict[Node, bytes]:
-    """What ``amp_tf.scope`` left on nodes.
-
-    TensorFlow's remapper leaves it out of what it fuses: a fused product, and a part of one, is in the scope in which
-    its filter or bias was read.
-    """
-    found = {node: proto.attr[SCOPE_ATTR].s for node, proto in nodes_with(view.protos, SCOPE_ATTR)}
-    if found:
-        for node in {*view.nodes_with(FUSED_PRODUCTS), *parts}.difference(found):
-            sources = [source for source, _ in view.inputs(node)[1:] if source in found]
-            if sources:
-                found[node] = found[sources[0]]
-    return found
 
 
 def _precision_in(scopes: bytes, name: str, matched: dict[str, bool], find: Callable[[str], Matcher]) -> bytes:

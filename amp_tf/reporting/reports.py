@@ -106,11 +106,10 @@ class Totals:
     casts: int = 0  #: casts inserted
     products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
     precisions: tuple[Precision, ...] = ()  #: the 16-bit types in use
-    unmatched: tuple[str, ...] = ()  #: name rules that matched no node of any graph
+    #: name rules, and the patterns of scopes, each with whether it matched a node of any graph
+    patterns: Mapping[str, bool] = dataclasses.field(default_factory=dict)
     locked: tuple[Match, ...] = ()  #: what was found for each decision of the lock file, the surest of all graphs
     fused: int = 0  #: products that stay in float32 because TensorFlow fused them
-    #: the patterns of scopes, each with whether it matched a node of any graph
-    of_scopes: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         """Such as ``4 graphs, 120 of 560 nodes converted to bfloat16 (97.2 % of matmul and convolution work)``."""
@@ -120,10 +119,9 @@ class Totals:
         return f"{counts} converted{f' to {kinds}' if kinds else ''}{share}, {plural(self.casts, 'cast')}"
 
     @property
-    def idle_patterns(self) -> tuple[str, ...]:
+    def unmatched(self) -> tuple[str, ...]:
         """Name rules, and patterns of scopes, that matched no node of any graph, sorted."""
-        of_scopes = (pattern for pattern, is_matched in self.of_scopes.items() if not is_matched)
-        return tuple(sorted({*self.unmatched, *of_scopes}))
+        return tuple(sorted(pattern for pattern, is_matched in self.patterns.items() if not is_matched))
 
     def plus(self, graph: GraphReport) -> Totals:
         """The totals with one more graph."""
@@ -138,11 +136,10 @@ class Totals:
             precisions=tuple(dict.fromkeys(used)),
             locked=tuple(surest((*self.locked, *obstacles.locked.matches)).values()),
             fused=self.fused + graph.painting.count(Rule.NO_FUSED_KERNEL),
-            of_scopes={
-                pattern: self.of_scopes.get(pattern, False) or obstacles.of_scopes.get(pattern, False)
-                for pattern in {**self.of_scopes, **obstacles.of_scopes}
+            patterns={
+                pattern: self.patterns.get(pattern, False) or obstacles.patterns.get(pattern, False)
+                for pattern in {**self.patterns, **obstacles.patterns}
             },
-            unmatched=tuple(rule for rule in obstacles.unmatched if rule in self.unmatched or not self.graphs),
         )
 
 
@@ -200,7 +197,7 @@ class RewriteReport:
     @property
     def unmatched(self) -> tuple[str, ...]:
         """Name rules, and patterns of scopes, that matched no node of any graph."""
-        return self._totals.idle_patterns
+        return self._totals.unmatched
 
     @property
     def lock_changes(self) -> str:

@@ -133,10 +133,8 @@ def test_a_preserved_node_that_would_become_its_successor_is_on_the_list_of_its_
 
 
 def test_name_rules_that_match_nothing_are_told():
-    assert painted(CHAIN, keep_float32=("loss", "allow1"), force_f16=("head",)).painting.obstacles.unmatched == (
-        "head",
-        "loss",
-    )
+    patterns = painted(CHAIN, keep_float32=("loss", "allow1"), force_f16=("head",)).painting.obstacles.patterns
+    assert patterns == {"head": False, "loss": False, "allow1": True}
 
 
 LAYERS = """
@@ -153,8 +151,8 @@ def test_a_layer_is_kept_by_its_path_with_its_gradient(pattern):
     result = painted(LAYERS, keep_float32=(pattern,))
     assert result.f16 == "net/block_12/first/MatMul"
     assert result.why("net/block_1/first/Relu") == (Rule.KEPT_BY_NAME, "")
-    assert result.painting.obstacles.unmatched == ()
-    assert painted(LAYERS, keep_float32=("layer:block_2",)).painting.obstacles.unmatched == ("layer:block_2",)
+    assert result.painting.obstacles.patterns == {pattern: True}
+    assert painted(LAYERS, keep_float32=("layer:block_2",)).painting.obstacles.patterns == {"layer:block_2": False}
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_telling_reason_wins_over_graphs_that_have_nothing_to_convert():
 
 def test_a_name_rule_is_unmatched_only_if_it_matches_in_no_graph():
     found = report(TEXT, function(FUNCTION), keep_float32=("^m$", "^nobody$"))
-    assert found.graphs[0].painting.obstacles.unmatched == ("^m$", "^nobody$")
+    assert found.graphs[0].painting.obstacles.patterns == {"^m$": False, "^nobody$": False}
     assert found.unmatched == ("^nobody$",)
 
 
@@ -267,21 +267,18 @@ def with_obstacles(report, **found):
 
 
 def test_a_rule_that_matched_in_a_graph_that_is_not_kept_any_more_still_counts_as_matched(ledger, untouched):
-    for unmatched in (("typo",), ("used", "typo")):
-        missed = with_obstacles(untouched.graphs[0], unmatched=unmatched)
+    for is_used in (True, False):
+        missed = with_obstacles(untouched.graphs[0], patterns={"typo": False, "used": is_used})
         ledger.record(RewriteReport((dataclasses.replace(missed, total=MAX_UNTOUCHED),)), way="grappler")
     assert len(ledger.of_process().graphs) == 1
     assert ledger.totals().unmatched == ("typo",)
 
 
-def test_a_pattern_of_a_scope_is_idle_if_it_matched_in_no_graph_that_has_the_scope(untouched):
+def test_a_pattern_of_a_scope_is_unmatched_if_it_matched_in_no_graph_that_has_the_scope(untouched):
     ledger = Ledger()
-    marked = [{"a": False, "b": False}, {}, {"a": True}]
-    for of_scopes in marked:
-        graph = with_obstacles(untouched.graphs[0], of_scopes=of_scopes)
-        ledger.record(RewriteReport((graph,)), way="grappler")
-    assert ledger.totals().idle_patterns == ("b",)
-    assert ledger.of_process().unmatched == ("b",)
+    for patterns in ({"a": False, "b": False}, {}, {"a": True}):
+        ledger.record(RewriteReport((with_obstacles(untouched.graphs[0], patterns=patterns),)), way="grappler")
+    assert ledger.of_process().unmatched == ledger.totals().unmatched == ("b",)
 
 
 def test_graphs_that_are_kept_for_figures_weigh_more(ledger, converted):
