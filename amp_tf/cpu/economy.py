@@ -48,7 +48,7 @@ from amp_tf.oplists.kernels import PAIRED
 from amp_tf.oplists.table import BROADCASTING, PICKING, VARIABLE_VALUES
 from amp_tf.oplists.targets import XLA_WIDENS
 from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.kernels import fused_with_products
+from amp_tf.painting.kernels import computed_with_products
 from amp_tf.painting.reasons import FORCED, Balance, Rule
 from amp_tf.painting.ties import loop_units
 from amp_tf.painting.work import count_runs, filter_shape, input_shapes, operations_of
@@ -224,10 +224,9 @@ class Weighing:
         self.products: dict[Node, list[Unit]] = {}
         for unit in units_of(canvas.allow & canvas.on_allow):
             self.products.setdefault(view.unit_nodes[unit], []).append(unit)
-        computed_with = fused_with_products(canvas)
-        for node, product in canvas.folded.fused.items():
-            if product in self.products and canvas.allow[view.base[node]]:
-                computed_with[view.base[node]] = self.products[product][0]
+        is_f16 = canvas.nodes_of(canvas.allow)
+        pairs = computed_with_products(view, is_f16, shapes)
+        computed_with = {view.base[node]: view.base[product] for node, product in pairs.items() if is_f16[node]}
         swishes = ([unit for node in pair for unit in view.units(node)] for pair in self.prices.swishes)
         ties = [*ties, *computed_with.items(), *self.products.values(), *(u for u in swishes if canvas.allow[u].all())]
         tied = connected(dict.fromkeys(itertools.chain.from_iterable(ties)), ties)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from amp_tf.oplists.table import Trait
+from amp_tf.oplists.table import BIAS_SUMS, Trait
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +43,15 @@ class Fusion:
     Attributes:
         fused: the op that the remapper makes of both.
         activations: what is computed with it behind a bias that is added to its result; of none, no bias is either.
+        sums: what may stand between the two, and adds a value of the result's shape; behind depthwise convolutions and
+            products of matrices the remapper then makes a Relu a node without an op.
         squeezed: whether the bias may come behind a Squeeze, as that of a convolution over sequences does.
     """
 
     fused: str
     product: Step
     activations: frozenset[str] = frozenset()
+    sums: frozenset[str] = frozenset()
     squeezed: bool = False
 
 
@@ -59,24 +62,29 @@ def _same(*names: str) -> dict[str, str]:
 _OF_CONVOLUTIONS = _same("strides", "padding", "data_format", "dilations")
 _FLOAT = 1  # DT_FLOAT of types.proto
 
-#: Activations that go with any product, with convolutions that are not depthwise, and with products of matrices.
-FUSED_ACTIVATIONS = Trait("Elu Relu Relu6")
-CONVOLVED_ACTIVATIONS = Trait("LeakyRelu", FUSED_ACTIVATIONS)
+#: Activations that go with convolutions that are not depthwise, and with products of matrices.
+CONVOLVED_ACTIVATIONS = Trait("Elu LeakyRelu Relu Relu6")
 MATRIX_ACTIVATIONS = Trait("Sigmoid Tanh", CONVOLVED_ACTIVATIONS)
 
 FUSIONS: tuple[Fusion, ...] = (
     Fusion(
         "_FusedDepthwiseConv2dNative",
         Step("DepthwiseConv2dNative", 1, _OF_CONVOLUTIONS, all_ones=("dilations",)),
-        FUSED_ACTIVATIONS,
+        Trait("Elu Relu Relu6"),
     ),
     Fusion(
         "_FusedConv2D",
         Step("Conv2D", 1, _OF_CONVOLUTIONS | _same("explicit_paddings", "use_cudnn_on_gpu")),
         CONVOLVED_ACTIVATIONS,
+        BIAS_SUMS,
         squeezed=True,
     ),
-    Fusion("_FusedConv3D", Step("Conv3D", 1, _OF_CONVOLUTIONS, all_ones=("dilations",)), CONVOLVED_ACTIVATIONS),
+    Fusion(
+        "_FusedConv3D",
+        Step("Conv3D", 1, _OF_CONVOLUTIONS, all_ones=("dilations",)),
+        CONVOLVED_ACTIVATIONS,
+        BIAS_SUMS,
+    ),
     Fusion("_FusedMatMul", Step("MatMul", 1, _same("transpose_a", "transpose_b")), MATRIX_ACTIVATIONS),
     Fusion("_MklFusedBatchMatMulV2", Step("BatchMatMulV2", 1, _same("adj_x", "adj_y"))),
 )

@@ -21,7 +21,7 @@ from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, JUDGED_AS, MASKED, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting import eligibility
-from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
+from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.flow import Flow, Values
 from amp_tf.painting.reasons import Balance, Rule
 
@@ -70,7 +70,6 @@ class Canvas(Marks):
         calls_products: whether a node that holds or calls functions computes products in them; asked with its NodeDef.
         is_loop_body: whether the graph is the body of a functional loop: each result is the next argument in its place.
         shapes: the static shapes of the graph's tensors; ``None`` for those that its nodes carry.
-        folded: the nodes that have another meaning since normalization was folded.
         cost_model: takes the paint off units that are faster in float32; ``None`` where costs do not count.
         clusters: of the nodes that share a TensorList, the units that are the type of its elements.
         to_split: fused products of whose bias or activation float32 is asked.
@@ -89,7 +88,6 @@ class Canvas(Marks):
     calls_products: Callable[[Any], bool] = lambda node: True
     is_loop_body: bool = False
     shapes: Shapes | None = None
-    folded: Folded = NOTHING_FOLDED
     cost_model: Callable[[Canvas], None] | None = None
     clusters: list[list[Unit]] = dataclasses.field(default_factory=list)
     to_split: list[Node] = dataclasses.field(default_factory=list)

@@ -67,14 +67,11 @@ class Folded:
 
     Attributes:
         scales: multiplications that now scale a filter; they stay in float32, so that the filter is rounded once.
-        fused: biases, residual sums and activations that TensorFlow's remapper, which runs after amp_tf, computes
-            together with a convolution if both have one type, each with that. By themselves they cost nothing then.
         lifted: biases and activations that now stand between a matrix product and its reshaping, and are computed with
             it if they have its type.
     """
 
     scales: frozenset[Node] = frozenset()
-    fused: Mapping[Node, Node] = dataclasses.field(default_factory=dict)
     lifted: frozenset[Node] = frozenset()
 
 

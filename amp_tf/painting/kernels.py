@@ -20,12 +20,14 @@ from typing import NamedTuple
 import numpy as np
 
 from amp_tf.graph.attributes import floats
-from amp_tf.graph.datatypes import Mask, Node, Unit
+from amp_tf.graph.datatypes import Mask, Node
+from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import Edges, GraphView
 from amp_tf.oplists import fusions, table
 from amp_tf.oplists.targets import CPU_DEVICE, Target
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.reasons import Rule
+from amp_tf.painting.work import input_shapes
 
 _LONGEST_GELU = 9  #: nodes
 
@@ -81,32 +83,23 @@ def take_inexact_off_lists(canvas: Canvas) -> None:
     canvas.on_deny[edges.dst_unit[bounded]] = 0
 
 
-def fused_with_products(canvas: Canvas, *, gradients_only: bool = False) -> dict[Unit, Unit]:
-    """The painted units of ops that TensorFlow computes together with a painted product, each with one of the product.
-
-    They cost nothing of their own, if both have one type. Of ``gradients_only``, the product is a filter's gradient.
-    """
-    view, is_f16 = canvas.view, canvas.nodes_of(canvas.allow)
-    pairs = dict(_beside_products(view, is_f16)) if gradients_only else computed_with_products(view, is_f16)
-    return {view.base[node]: view.base[product] for node, product in pairs.items() if is_f16[node]}
-
-
-def computed_with_products(view: GraphView, is_f16: Mask) -> dict[Node, Node]:
+def computed_with_products(view: GraphView, is_f16: Mask, shapes: Shapes) -> dict[Node, Node]:
     """The nodes that TensorFlow computes together with a product, each with the product.
 
-    Those are bias gradients that read what a filter gradient reads, and biases and activations behind a product. Where
-    something else reads what lies between, where one of them waits for something, and where they do not have one type,
-    they are computed alone. (So they are where something waits for one of them, which is not asked: it is rare, and to
-    read all control edges takes a sixth of a rewrite.)
+    Those are bias gradients that read what a filter gradient reads, and biases, residual sums and activations behind a
+    product. Where something else reads what lies between, where one of them waits for something, and where they do not
+    have one type, they are computed alone. (So they are where something waits for one of them, which is not asked: it
+    is rare, and to read all control edges takes a sixth of a rewrite.)
 
     Sources of the patterns (TensorFlow 2.21): ``MergeConv2DBackpropFilterWithBiasAddGrad`` of
     core/common_runtime/mkl_layout_pass.cc; ``FindContractionWithBias``, ``FindContractionWithBiasAndActivation``,
-    ``FindMatMulBiasAddAndGelu`` and ``FindConv2DWithSqueezeAndBias`` of core/grappler/optimizers/remapper.cc.
+    ``FindContractionWithBiasAddAndAdd``, ``FindContractionWithBiasAndAddActivation``, ``FindMatMulBiasAddAndGelu`` and
+    ``FindConv2DWithSqueezeAndBias`` of core/grappler/optimizers/remapper.cc.
     """
-    return dict(itertools.chain(_beside_products(view, is_f16), _behind_products(view, is_f16)))
+    return dict(itertools.chain(beside_products(view, is_f16), _behind_products(view, is_f16, shapes)))
 
 
-def _beside_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
+def beside_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
     """The nodes of :data:`fusions.FUSED_WITH` and the products that read the same tensor."""
     if not any(op in view.ops for op in fusions.FUSED_WITH):
         return
@@ -119,32 +112,39 @@ def _beside_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node
                 yield node, read_by[source, port, is_f16[node]]
 
 
-def _behind_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
-    """Biases that are added to a product, and the activations of these, each with the product."""
+def _behind_products(view: GraphView, is_f16: Mask, shapes: Shapes) -> Iterator[tuple[Node, Node]]:
+    """Biases that are added to a product, what is added to these, and the activations behind, each with the product."""
     yield from _gelus(view, is_f16)
     if not any(op in view.ops for op in table.BIASES):
         return
     edges = view.edges
     may_lie_between = np.bincount(edges.src_node, minlength=view.node_count) == 1
     has_one_type = is_f16[edges.src_node] == is_f16[edges.dst_node]
-    edges = edges.at((edges.dst_position == 0) & may_lie_between[edges.src_node] & has_one_type)
-
+    edges = edges.at(may_lie_between[edges.src_node] & has_one_type)
     waits = functools.cache(functools.partial(_waits, view))
 
-    def behind(sources: Container[Node], ops: Container[str]) -> dict[Node, Node]:
+    def behind(sources: Container[Node], ops: Container[str], position: int = 0) -> dict[Node, Node]:
         """The nodes of some ops that alone read one of the sources, each with it."""
-        rows = edges.at(view.mask_with(ops)[edges.dst_node]).rows("src_node", "dst_node")
-        found = ((source, node) for source, node in rows if source in sources)
+        rows = edges.at(view.mask_with(ops)[edges.dst_node] & (edges.dst_position == position))
+        found = ((source, node) for source, node in rows.rows("src_node", "dst_node") if source in sources)
         return {node: source for source, node in found if not (waits(source) or waits(node))}
 
     for fusion in fusions.FUSIONS:
         if not fusion.activations or not (products := {*view.nodes_with({fusion.product.op})}):
             continue
-        biases = behind(products, table.BIASES)
-        yield from biases.items()
-        yield from ((node, biases[bias]) for node, bias in behind(biases, fusion.activations).items())
+        found = behind(products, table.BIASES)
+        sums = behind(found, fusion.sums, 1) | behind(found, fusion.sums)
+        found |= {node: found[bias] for node, bias in sums.items() if _is_of_one_shape(view, node, shapes)}
+        yield from found.items()
+        yield from ((node, found[before]) for node, before in behind(found, fusion.activations).items())
         squeezed = behind(products, table.SQUEEZING) if fusion.squeezed else {}
         yield from ((bias, squeezed[squeeze]) for bias, squeeze in behind(squeezed, table.BIASES).items())
+
+
+def _is_of_one_shape(view: GraphView, node: Node, shapes: Shapes) -> bool:
+    """Whether a node reads two values of the same shape."""
+    first, *others = input_shapes(view, node, shapes)
+    return first is not None and others == [first]
 
 
 def _gelus(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:

@@ -22,7 +22,7 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting import kernels, lists, needs, origins, ties
 from amp_tf.painting.canvas import Canvas, prepare
-from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles
+from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Rule
 
@@ -79,13 +79,7 @@ NO_CHANGE = Change()
 
 
 def paint(
-    view: GraphView,
-    resolution: Resolution,
-    obstacles: Obstacles,
-    change: Change = NO_CHANGE,
-    *,
-    folded: Folded = NOTHING_FOLDED,
-    **settings: Any,
+    view: GraphView, resolution: Resolution, obstacles: Obstacles, change: Change = NO_CHANGE, **settings: Any
 ) -> Painting:
     """Decides the precision of every unit of a graph.
 
@@ -97,10 +91,7 @@ def paint(
     """
     if resolution.target is None:
         return Painting(view, None, [], why_nothing=Rule.NO_TARGET, detail=resolution.why_none)
-    if folded.scales:
-        moved = dict.fromkeys(folded.scales, Rule.SCALES_FILTER)
-        obstacles = dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **moved})
-    canvas = prepare(view, resolution, obstacles, change.kernels, folded=folded, **settings)
+    canvas = prepare(view, resolution, obstacles, change.kernels, **settings)
     for row in RULES:
         if row.name not in change.rules and row.when(resolution):
             row.apply(canvas)

@@ -31,7 +31,7 @@ from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.kernels import fused_with_products
+from amp_tf.painting.kernels import beside_products
 from amp_tf.painting.reasons import FORCED, Rule
 from amp_tf.precision import Precision
 
@@ -250,8 +250,8 @@ def match_types(canvas: Canvas) -> None:
     view = canvas.view
     if canvas.target.lists.table == table.CPU and canvas.target.precision is Precision.BFLOAT16:
         units = [unit for unit in canvas.float32_units(view.nodes_with(table.SUMS_IN_BFLOAT16)) if canvas.allow[unit]]
-        fused = fused_with_products(canvas, gradients_only=True) if units and canvas.target.adds_in_float32 else {}
-        lone = [unit for unit in units if unit not in fused and canvas.rule[unit] not in FORCED]
+        fused = dict(beside_products(view, canvas.nodes_of(canvas.allow)) if canvas.target.adds_in_float32 else ())
+        lone = [unit for unit in units if view.unit_nodes[unit] not in fused and canvas.rule[unit] not in FORCED]
         canvas.unpaint_allow(lone, Rule.SUMS)
     for node in view.nodes_with(table.COMPARING):
         _match_maximum(canvas, node)

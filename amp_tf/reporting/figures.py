@@ -207,12 +207,13 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
         else:
             before[node], in_f16[node] = prices.op(node, float(figures.largest[node]))
     now = np.where(is_f16, in_f16, before)
-    now[[*basis.folded.fused, *computed_with_products(basis.view, is_f16)]] = 0.0
-    moved = basis.folded.lifted.union(basis.folded.fused)
-    before[[node for node in computed_with_products(basis.view, np.zeros_like(is_f16)) if node not in moved]] = 0.0
-    for scale, product in basis.view.edges.rows("src_node", "dst_node"):
-        if scale in basis.folded.scales:
-            before[scale], _ = costs.of_op(basis.view.ops[scale], float(elements_of(basis, product, 0) or 0))
+    now[[*computed_with_products(basis.view, is_f16, basis.shapes)]] = 0.0
+    ends = basis.view.edges.rows("src_node", "dst_node")
+    scale_of = {product: scale for scale, product in ends if scale in basis.folded.scales}
+    fused = computed_with_products(basis.view, np.zeros_like(is_f16), basis.shapes).items()
+    before[[node for node, product in fused if not (product in scale_of or node in basis.folded.lifted)]] = 0.0
+    for product, scale in scale_of.items():
+        before[scale], _ = costs.of_op(basis.view.ops[scale], float(elements_of(basis, product, 0) or 0))
     return before * figures.runs, now * figures.runs
 
 

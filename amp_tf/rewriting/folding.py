@@ -14,8 +14,7 @@ places again.
 It is faster where two float32 passes over the result cost more than one over the filter; an unknown batch counts as one
 example. Refused: a filter that may be scaled already; a scale that comes from a product, which may be scaled and move
 itself; a depthwise convolution with two sums behind its scale, for which TensorFlow's remapper makes a node without an
-op; NCHW. FusedBatchNormV3 of older Keras is left to the remapper. All biases are found before what follows them, so the
-order of nodes does not matter.
+op; NCHW. FusedBatchNormV3 of older Keras is left to the remapper.
 
 *Lifting*. Keras 3 multiplies sequences as one large matrix, and adds the bias after reshaping the result. A reshaping
 that keeps the last dimension and a bias along that dimension may change places: each value gets the bias that it got.
@@ -50,7 +49,7 @@ from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import CostTable
-from amp_tf.oplists.fusions import FUSED_ACTIVATIONS, MATRIX_ACTIVATIONS
+from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS
 from amp_tf.oplists.kernels import has_channels_first
 from amp_tf.painting.eligibility import Folded
 from amp_tf.painting.kernels import find_gelus
@@ -101,25 +100,21 @@ class _FoldSearch:
         self._biased: list[Node] = []  # sums that become BiasAdd
         self._new: list[NewNode] = []
         self._names = FreshNames(form.view.names, SUFFIX)
-        self._fused: dict[Node, Node] = {}  # what will be computed with a product, to that
-        self._biases: list[Node] = []  # the sums that add them, of those behind which the kernel may go on
         self._scales: dict[Node, Node] = {}  # product to the node that scales its filter
 
     def folded(self) -> Form:
-        """The form with all moves: of scales, then of biases, then of what follows these."""
+        """The form with all moves: of scales, then of biases."""
         for product, op in enumerate(self._view.ops):
             if op in table.SCALABLE:
                 self._fold_scale(product)
         for product in self._scales:
             self._fold_bias(product)
-        for node in self._biases:  # once it is known which sums are biases
-            self._follow(node)
         rewires = tuple(Rewire(*place, *source) for place, source in sorted(self._inputs.items()))
         biases = (Reop(node, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None}) for node in self._biased)
         # A scale has the shape of the filter afterwards.
         filters = {scale: self._view.inputs(product)[1][0] for product, scale in self._scales.items()}
-        folded = Folded(frozenset(filters), self._fused)
-        return _then(self._form, Edits(tuple(biases), rewires=rewires, new=tuple(self._new)), filters, folded)
+        edits = Edits(tuple(biases), rewires=rewires, new=tuple(self._new))
+        return _then(self._form, edits, filters, Folded(frozenset(filters)))
 
     def _fold_scale(self, product: Node) -> None:
         """Moves the multiplication of a convolution's result to its filter."""
@@ -162,12 +157,11 @@ class _FoldSearch:
         """Makes the sum behind a convolution that was scaled a BiasAdd directly behind it."""
         scale = self._scales[product]
         first = self._only_reader(scale)
-        if first is None or not self._is_sum(first) or first in self._fused:
+        if first is None or not self._is_sum(first) or first in self._biased:
             return
         other = self._other_input(first, scale)
         if _is_channel_vector(self._shape(*other), self._shape(product, 0), rank=1):
             self._make_bias(first, product, other)
-            self._biases.append(first)
             return
         product_of = {node: number for number, node in self._scales.items()}
         moved = (product_of[other[0]], 0) if other[0] in product_of else other
@@ -181,28 +175,11 @@ class _FoldSearch:
             place = self._view.inputs(second).index(bias)
             self._make_bias(first, product, bias)
             self._inputs[second, place] = moved
-            self._fused[second] = product
-            self._follow_activation(second)
 
     def _make_bias(self, node: Node, product: Node, bias: tuple[int, int]) -> None:
         self._inputs[node, 0] = (product, 0)
         self._inputs[node, 1] = bias
         self._biased.append(node)
-        self._fused[node] = product
-
-    def _follow(self, node: Node) -> None:
-        after = self._only_reader(node)
-        if after is not None and self._is_sum(after) and after not in self._fused:
-            other = self._other_input(after, node)
-            if self._shape(*other) == self._shape(node, 0):
-                self._fused[after] = self._fused[node]
-                node = after
-        self._follow_activation(node)
-
-    def _follow_activation(self, node: Node) -> None:
-        after = self._only_reader(node)
-        if after is not None and self._view.ops[after] in FUSED_ACTIVATIONS:
-            self._fused[after] = self._fused[node]
 
     def _reshaped(self, tensor: tuple[int, int], shape: tuple[int, ...], beside: int) -> tuple[int, int]:
         view = self._view

@@ -185,16 +185,16 @@ class Form:
             from amp_tf.cpu.economy import drop_unprofitable
 
             cost_model = drop_unprofitable
+        scales = dict.fromkeys(self.folded.scales, Rule.SCALES_FILTER)
         painting = paint(
             self.view,
             job.resolution,
-            self.obstacles,
+            dataclasses.replace(self.obstacles, rule_of={**self.obstacles.rule_of, **scales}),
             job.change,
             is_function=job.templates.is_function,
             calls_products=functools.partial(job.templates.reaches, ops=job.products),
             is_loop_body=self.view.function in job.loop_bodies,
             shapes=self.shapes,
-            folded=self.folded,
             cost_model=cost_model,
         )
         return painting.also(job.narrow, Rule.LIST_SHARED)

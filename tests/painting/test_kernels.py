@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import re
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.sizes import NO_SHAPES, AttributeShapes
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import INACCURATE
@@ -70,8 +72,8 @@ def _told_and_done(function, *shapes, dtype=tf.float32):
         results = [tf.cast(result, tf.float32, name="wanted") for result in tf.nest.flatten(function(*inputs))]
         fetches = [tf.raw_ops.Merge(inputs=[result, tf.constant(0.0)]).value_index for result in results]
         view = read_graph(graph.as_graph_def(add_shapes=True), Templates())
-        asked = {"BiasAdd", "BiasAddGrad", *ACTIVATIONS, *ERFS}
-        found = computed_with_products(view, np.zeros(view.node_count, np.bool_))
+        asked = {"AddN", "AddV2", "BiasAdd", "BiasAddGrad", *ACTIVATIONS, *ERFS}
+        found = computed_with_products(view, np.zeros(view.node_count, np.bool_), AttributeShapes(view.protos))
         told = sorted(view.ops[node] for node in found if view.ops[node] in asked)
         metadata = tf.compat.v1.RunMetadata()
         options = tf.compat.v1.RunOptions(output_partition_graphs=True)
@@ -84,18 +86,28 @@ def _told_and_done(function, *shapes, dtype=tf.float32):
     return told, sorted((there - run).elements())
 
 
+ADDED = {
+    "sum": lambda biased, other: biased + other,
+    "other first": lambda biased, other: other + biased,
+    "AddN": lambda biased, other: tf.add_n([biased, other]),
+    "another shape": lambda biased, other: biased + other[:1],
+}
+ADDED_TO = "Conv2D", "Conv3D"  #: of other products with a sum and a Relu, the remapper makes a node without an op
+
+
 @TYPES
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("product", PRODUCTS)
-def test_biases_and_activations_are_computed_with_the_products_with_which_tensorflow_computes_them(
-    product, activation, dtype
+@pytest.mark.parametrize(("product", "add"), [*itertools.product(ADDED_TO, ADDED), *((each, "") for each in PRODUCTS)])
+def test_what_follows_products_is_computed_with_those_with_which_tensorflow_computes_it(
+    product, add, activation, dtype
 ):
     multiply, *shapes = PRODUCTS[product]
 
-    def function(x, w, b):
-        return ACTIVATIONS[activation](tf.nn.bias_add(multiply(x, w), b))
+    def function(x, w, b, other):
+        x, w, other = (tf.reshape(tensor, tensor.shape) for tensor in (x, w, other))  # what is fed has no known one
+        return ACTIVATIONS[activation](ADDED.get(add, lambda of, _: of)(tf.nn.bias_add(multiply(x, w), b), other))
 
-    told, done = _told_and_done(function, *shapes, [CHANNELS], dtype=dtype)
+    told, done = _told_and_done(function, *shapes, [CHANNELS], shapes[0], dtype=dtype)
     assert told == done
 
 
@@ -126,7 +138,7 @@ def test_a_gelu_of_a_biased_argument_is_computed_alone():
     """
     view = read_function(small_function(text), Templates())
     assert len([*find_gelus(view)]) == 1
-    assert computed_with_products(view, np.zeros(view.node_count, np.bool_)) == {}
+    assert computed_with_products(view, np.zeros(view.node_count, np.bool_), NO_SHAPES) == {}
 
 
 def test_what_something_else_reads_is_computed_alone():
@@ -164,7 +176,7 @@ def test_what_has_another_type_than_its_product_is_computed_alone():
     )
     for converted, expected in (([], [2, 3]), ([1, 2, 3], [2, 3]), ([1, 2], [2]), ([1], []), ([1, 3], [])):
         is_f16 = np.isin(np.arange(view.node_count), converted)
-        assert [*computed_with_products(view, is_f16)] == expected
+        assert [*computed_with_products(view, is_f16, NO_SHAPES)] == expected
 
 
 @TYPES
@@ -191,7 +203,7 @@ def test_a_bias_gradient_is_computed_with_the_filter_gradient_of_its_type():
         Templates(),
     )
     for converted, expected in (([3, 5], {5: 3}), ([4, 5], {5: 4}), ([3, 4], {})):
-        assert computed_with_products(view, np.isin(np.arange(view.node_count), converted)) == expected
+        assert computed_with_products(view, np.isin(np.arange(view.node_count), converted), NO_SHAPES) == expected
 
 
 # ---------------------------------------------------------------- Gelus
