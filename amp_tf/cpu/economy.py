@@ -162,19 +162,11 @@ def drop_unprofitable(canvas: Canvas) -> None:
         canvas.weighed.update(dict.fromkeys(left, XLA_WIDENS))
         return
     weighing = Weighing(canvas, [*ties, *_kernel_pairs(canvas)])
-    left = find_cheaper_in_float32(weighing)
-    canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
-    groups = connected(left, [(port.source, *port.readers) for port in weighing.ports])
-    for group, balance in zip(groups, weighing.balances(groups), strict=True):
-        canvas.weighed.update(dict.fromkeys(group, balance))
-    islands = find_islands(weighing)
-    alone = [
-        island for island in islands if not any(canvas.on_allow[unit] or unit in weighing.relief for unit in island)
-    ]
-    for island, balance in zip(alone, weighing.balances(alone), strict=True):
-        unforced = [unit for unit in island if canvas.rule[unit] not in FORCED]
-        canvas.unpaint_allow(unforced, Rule.DOES_NOT_PAY)
-        canvas.weighed.update(dict.fromkeys(unforced, balance))
+    for find in (find_cheaper_in_float32, find_islands):
+        groups = find(weighing)
+        canvas.unpaint_allow(itertools.chain.from_iterable(groups), Rule.DOES_NOT_PAY)
+        for group, balance in zip(groups, weighing.balances(groups), strict=True):
+            canvas.weighed.update(dict.fromkeys(group, balance))
 
 
 def _kernel_pairs(canvas: Canvas) -> list[list[Unit]]:
@@ -206,7 +198,6 @@ class Weighing:
         products: the painted products, each with its painted units. A product has one precision: the types of a fused
             one, T and TArgs, must change together or it aborts the process.
         ties: units that must agree, by each other.
-        free: units of products that may have either type.
         relief: what painted units save in memory, in ns: those whose results are live where at least half the peak is.
     """
 
@@ -233,14 +224,6 @@ class Weighing:
         self.ties = [sorted(units) for units in tied if any(unit in self.sizes for unit in units)]
         self.sizes.update(dict.fromkeys(computed_with, 0.0))
         self.relief = _memory_relief(canvas, shapes) if canvas.resolution.weighs_memory else {}
-        self.free: set[Unit] = set()
-        for node, units in self.products.items():
-            if self.prices.product(node) is not None and not any(canvas.rule[unit] in FORCED for unit in units):
-                self.free.update(units)
-
-    def may_be_either(self, unit: Unit) -> bool:
-        """Whether a unit may have either type: no product whose shapes are unknown, or that a user forces."""
-        return unit in self.free or bool(self.canvas.allow[unit] and not self.canvas.on_allow[unit])
 
     def times(self, unit: Unit) -> Pair:
         """What all runs of a unit's node take in float32 and in 16 bit, in ns; (inf, 0) where shapes are unknown."""
@@ -251,8 +234,8 @@ class Weighing:
         return runs * in_float32, runs * in_f16
 
     def saved(self, unit: Unit) -> float:
-        """What a unit saves in 16 bit, in ns; of a product that is at its first unit."""
-        relief = self.relief.get(unit, 0.0)
+        """What a unit saves in 16 bit, in ns; of a product that is at its first unit. What a user forces saves most."""
+        relief = math.inf if self.canvas.rule[unit] in FORCED else self.relief.get(unit, 0.0)
         if self.products.get(self.canvas.view.unit_nodes[unit], [unit])[0] != unit:
             return relief
         in_float32, in_f16 = self.times(unit)
@@ -325,27 +308,26 @@ def _memory_relief(canvas: Canvas, shapes: Shapes) -> dict[Unit, float]:
     return relief
 
 
-def find_cheaper_in_float32(weighing: Weighing) -> list[Unit]:
-    """The units that are cheaper in float32, all choices taken together."""
+def find_cheaper_in_float32(weighing: Weighing) -> list[list[Unit]]:
+    """The sets of painted units that are cheaper in float32, all choices taken together."""
     network, allow = Network(), weighing.canvas.allow
     vertex_of: dict[Unit, int] = {}
     for tied in weighing.ties:  # units that must agree are one vertex
-        if all(map(weighing.may_be_either, tied)):
-            vertex_of.update(dict.fromkeys(tied, network.add_vertex()))
-    fixed = {unit for tied in weighing.ties for unit in tied if unit not in vertex_of}
+        vertex_of.update(dict.fromkeys((unit for unit in tied if allow[unit]), network.add_vertex()))
     for unit in weighing.sizes:
-        if unit not in vertex_of and unit not in fixed and weighing.may_be_either(unit):
+        if unit not in vertex_of:
             vertex_of[unit] = network.add_vertex()
     for unit, vertex in vertex_of.items():
         saved = weighing.saved(unit)
-        network.add_edge(*((SOURCE, vertex) if saved > 0 else (vertex, SINK)), round(abs(saved) * _UNITS_PER_NS))
+        capacity = UNBOUNDED if math.isinf(saved) else round(abs(saved) * _UNITS_PER_NS)
+        network.add_edge(*((SOURCE, vertex) if saved > 0 else (vertex, SINK)), capacity)
     for port in weighing.ports:
-        ends = [port.source, *port.readers]
-        vertices = [vertex_of.get(unit, SOURCE if allow[unit] else SINK) for unit in ends]
-        if any(vertex > SINK for vertex in vertices):
-            _add_port(network, vertices[0], vertices[1:], port.casts)
+        ends = (port.source, *port.readers)
+        source, *readers = (vertex_of.get(unit, SOURCE if allow[unit] else SINK) for unit in ends)
+        _add_port(network, source, readers, port.casts)
     is_f16 = network.source_side()
-    return [unit for unit, vertex in vertex_of.items() if not is_f16[vertex]]
+    left = [unit for unit, vertex in vertex_of.items() if not is_f16[vertex]]
+    return connected(left, [(port.source, *port.readers) for port in weighing.ports])
 
 
 def _add_port(network: Network, source: int, readers: list[int], casts: Pair) -> None:
@@ -360,7 +342,8 @@ def _add_port(network: Network, source: int, readers: list[int], casts: Pair) ->
 
 
 def find_islands(weighing: Weighing) -> list[list[Unit]]:
-    """The sets of painted units that are connected by 16-bit edges, by belonging to one product, or by ties."""
-    allow, ports = weighing.canvas.allow, weighing.ports
-    by_edges = [(port.source, *port.readers) for port in ports if allow[port.source]]
-    return connected(units_of(allow), [*by_edges, *weighing.products.values(), *weighing.ties])
+    """The sets of painted units without a product that are connected by 16-bit edges or by ties."""
+    canvas, ports = weighing.canvas, weighing.ports
+    by_edges = [(port.source, *port.readers) for port in ports if canvas.allow[port.source]]
+    islands = connected(units_of(canvas.allow), [*by_edges, *weighing.ties])
+    return [each for each in islands if not any(canvas.on_allow[unit] or unit in weighing.relief for unit in each)]
