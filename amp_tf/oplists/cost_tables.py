@@ -86,7 +86,6 @@ COSTS_AS = {
 }
 
 Pair = tuple[float, float]  #: in float32 and in bfloat16
-Place = tuple[int, float, float]  #: the first of two sizes of a table, and the elements that count by each one's figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,9 +147,8 @@ class CostTable:
         if op in FREE:
             return 0.0, 0.0
         row = self.elements.get(op + variant) or self.elements.get(op, self.other)
-        size, first, second = self._place(elements)
-        (first_float32, first_f16), (second_float32, second_f16) = row[size], row[size + 1]
-        return first_float32 * first + second_float32 * second, first_f16 * first + second_f16 * second
+        in_float32, in_f16 = (self._time(elements, figures) for figures in zip(*row, strict=True))
+        return in_float32, in_f16
 
     def of_product(self, op: str, operations: float, elements: float, variant: str = "") -> Pair:
         """What a product takes in float32 and in 16 bit, in ns, by the elements of what it reads and writes.
@@ -168,22 +166,16 @@ class CostTable:
 
     def of_casts(self, elements: float) -> Pair:
         """What casts of so many elements take, to float32 and to 16 bit, in ns."""
-        size, first, second = self._place(elements)
-        figures = self.to_float32, self.to_f16
-        to_float32, to_f16 = (DISPATCH + each[size] * first + each[size + 1] * second for each in figures)
-        return to_float32, to_f16
+        return DISPATCH + self._time(elements, self.to_float32), DISPATCH + self._time(elements, self.to_f16)
 
-    def _place(self, elements: float) -> Place:
+    def _time(self, elements: float, figures: Sequence[float]) -> float:
         """Times between two sizes lie on the line between theirs; smaller or larger ones go by the nearest figure."""
-        sizes = self.sizes
-        if elements <= sizes[0]:
-            return 0, elements, 0.0
-        if elements >= sizes[-1]:
-            return len(sizes) - 2, 0.0, elements
-        place = bisect.bisect(sizes, elements) - 1
-        start, end = sizes[place : place + 2]
-        nearness = (elements - start) / (end - start)
-        return place, start * (1 - nearness), end * nearness
+        nearest = min(max(elements, self.sizes[0]), self.sizes[-1])
+        place = bisect.bisect(self.sizes, nearest, hi=len(self.sizes) - 1)
+        start, end = self.sizes[place - 1 : place + 1]
+        nearness = (nearest - start) / (end - start)
+        time = figures[place - 1] * start * (1 - nearness) + figures[place] * end * nearness
+        return time * (elements / nearest)
 
     def conservative(self, source: str) -> CostTable:
         """The table for a CPU of which nothing is known: products gain the square root of what they gain here."""
