@@ -110,30 +110,20 @@ def describe(matches: Iterable[Match]) -> str:
 
 def find_layers(view: GraphView, shapes: Shapes | None) -> list[Layer]:
     """The innermost layers of a graph that compute anything, in the order of their first nodes."""
-    ops: dict[str, collections.Counter[str]] = {}
-    weights: dict[str, list[str]] = {}
-    keras: dict[str, str] = {}
-    computing = view.mask_with(_COMPUTING.union(SPLIT_PRODUCTS))
-    for node in computing.nonzero()[0].tolist():
-        name = view.names[node]
-        if is_gradient(name):
-            continue
-        path = scope_of(name)
-        keras.setdefault(path, path_of(name))
-        ops.setdefault(path, collections.Counter()).update(_computed(view, node))
-        weights.setdefault(path, []).extend(_weights(view, node, shapes))
-    made = {
-        path: (
-            " ".join(op if count == 1 else f"{op}*{count}" for op, count in sorted(counted.items())),
-            tuple(sorted(weights[path])),
-        )
-        for path, counted in ops.items()
-    }
+    nodes: dict[str, list[Node]] = {}
+    for node in view.nodes_with(_COMPUTING.union(SPLIT_PRODUCTS)):
+        if not is_gradient(view.names[node]):
+            nodes.setdefault(scope_of(view.names[node]), []).append(node)
+    made: dict[str, tuple[str, tuple[str, ...]]] = {}
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for path, kind in made.items():
-        alike.setdefault(kind, []).append(path)
+    for path, own in nodes.items():
+        counted = collections.Counter(op for node in own for op in _computed(view, node))
+        structure = " ".join(op if count == 1 else f"{op}*{count}" for op, count in sorted(counted.items()))
+        made[path] = structure, tuple(sorted(shape for node in own for shape in _weights(view, node, shapes)))
+        alike.setdefault(made[path], []).append(path)
     return [
-        Layer(path, *kind, alike[kind].index(path) + 1, len(alike[kind]), keras[path]) for path, kind in made.items()
+        Layer(path, *kind, alike[kind].index(path) + 1, len(alike[kind]), path_of(view.names[nodes[path][0]]))
+        for path, kind in made.items()
     ]
 
 
