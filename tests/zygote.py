@@ -11,6 +11,7 @@ first import wrote.
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
 import gc
 import importlib
@@ -32,6 +33,7 @@ from typing import Any
 LENGTH = struct.Struct("!I")
 STATUS = struct.Struct("!i")
 HIDDEN = ("tensorflow", "keras", "tf_keras")
+WHOLE_END = "TEST_WHOLE_END"  #: in the environment of programs whose end is looked at to Python's last step
 BARE = "-S"  #: the flag of Python with which programs start that have nothing imported
 #: In a program's environment, for the process that forks: amp_tf must notice neither its import nor the variables.
 NOT_WATCHED = {"AMP_TF_DISABLE": "1"}
@@ -208,11 +210,13 @@ def run(arguments: list[str]) -> None:
     exec(code, vars(main))
 
 
-def run_to_its_end(arguments: list[str]) -> None:
+def run_to_its_end(arguments: list[str], status: list[Any]) -> None:
     """Runs the program; an error ends it as Python would, without the lines of this file in the traceback."""
     try:
         run(arguments)
-    except SystemExit:
+        status.append(0)
+    except SystemExit as error:
+        status.append(0 if error.code is None else error.code)
         raise
     except BaseException as error:
         trace = error.__traceback__
@@ -226,7 +230,19 @@ def run_to_its_end(arguments: list[str]) -> None:
         if isinstance(error, KeyboardInterrupt):
             sys.excepthook = lambda *_: None
             raise
+        status.append(1)
         sys.exit(1)
+
+
+def end_at_once(status: list[Any]) -> None:
+    """The last at a program's exit: to take all modules down, as Python then does, takes longer than many programs.
+
+    An end without a number for its status is left to Python, which has more to say of it.
+    """
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(*status)
 
 
 def _added_at_start() -> dict[str, str]:
@@ -238,6 +254,8 @@ def _added_at_start() -> dict[str, str]:
 
 def main() -> None:
     del sys.path[0]  # the folder of this file
+    status: list[Any] = []
+    atexit.register(end_at_once, status)  # the first that is registered is the last that runs
     requests = socket.socket(fileno=int(sys.argv[1]))
     imported = Imported()
     imported.import_all(sys.argv[2:])
@@ -245,8 +263,10 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     program = Zygote(requests).serve()
+    if WHOLE_END in program["environ"]:
+        atexit.unregister(end_at_once)
     become(program)
-    run_to_its_end(program["arguments"])
+    run_to_its_end(program["arguments"], status)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from amp_tf.cli.main import main
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices
 from amp_tf.tools.comparing.training import CompareRequest, Training
-from tests import processes
+from tests import processes, zygote
 from tests.hooks import running
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
@@ -384,7 +384,8 @@ GOING_ON = {
 
 
 @pytest.mark.parametrize("program", GOING_ON)
-def test_where_the_comparison_fails_the_program_goes_on_as_it_was_with_all_its_data(compare, program, tmp_path):
+def test_where_the_comparison_fails_the_program_goes_on_with_all_its_data(compare, program, tmp_path, monkeypatch):
+    monkeypatch.setenv(zygote.WHOLE_END, "1")  # at which one hung
     text, why, said = GOING_ON[program]
     script = _script(tmp_path, text)
     ended = compare(script, *ON_CPU, "--steps", "3")
