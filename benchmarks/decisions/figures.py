@@ -7,6 +7,7 @@ are those of amp_tf's reports (:mod:`amp_tf.reporting.figures`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ def figures_of(trace: Trace, graph: bytes, table: Path | None) -> Figures:
         graph: the graph now, serialized.
         table: the file of the costs; ``None`` for a GPU.
     """
-    before, now = _Graph.of(trace, trace.graph, table), _Graph.of(trace, graph, table)
-    gain = before.time / now.time if table else None
+    before, now = _read(trace, trace.graph), _read(trace, graph)
+    gain = before.time(table) / now.time(table) if table else None
     return Figures(
         products=round(now.products, 1),
         elements=round(now.elements, 1),
@@ -63,55 +64,64 @@ def figures_of(trace: Trace, graph: bytes, table: Path | None) -> Figures:
 
 @dataclasses.dataclass(frozen=True)
 class _Graph:
-    """One graph's own figures; the time is in ns, casts included."""
+    """One graph as it is read, and its figures that need no costs."""
 
+    view: Any
+    shapes: Any
+    figures: Any
+    kinds: list[bool | None]  #: of casts, as :func:`_cast` tells them
+    is_f16: Any
     products: float
     elements: float
-    casts: int
-    time: float
 
-    @classmethod
-    def of(cls, trace: Trace, data: bytes, table: Path | None) -> _Graph:
-        from amp_tf.cpu.list_shapes import ListShapes
-        from amp_tf.graph.reader import read_graph
-        from amp_tf.graph.sizes import KnownShapes, element_count
-        from amp_tf.graph.templates import Templates
-        from amp_tf.graph.wire import parse_graph
-        from amp_tf.oplists.cost_tables import SHIPPED, read_table
-        from amp_tf.oplists.table import SUCCESSORS
+    @property
+    def casts(self) -> int:
+        return len(self.kinds) - self.kinds.count(None)
+
+    def time(self, table: Path) -> float:
+        """The time in ns, casts included."""
+        from amp_tf.graph.sizes import element_count
+        from amp_tf.oplists.cost_tables import read_table
         from amp_tf.oplists.targets import Resolution
         from amp_tf.reporting.figures import Basis, times_before_and_now
-        from amp_tf.reporting.figures import Figures as NodeFigures
 
-        graph = parse_graph(data)
-        known = KnownShapes(trace.shapes if data == trace.graph else _shapes(graph, trace))
-        casts = [_cast(node) for node in graph.node]
-        is_f16 = np.array([_widen(node) for node in graph.node], np.bool_)
-        view = read_graph(graph, Templates(graph.library, SUCCESSORS))
-        shapes = ListShapes(view, known)
-        figures = NodeFigures.of(view, shapes)
-        is_cast = np.array([cast is not None for cast in casts], np.bool_)
-        written = np.zeros(view.node_count)
-        for node, name in enumerate(view.names):
-            results = shapes.output_shapes(name)
-            for port, slot in enumerate(view.signatures[node].outputs):
-                if view.dtypes[view.base[node] + slot] == _FLOAT and port < len(results):
-                    written[node] += element_count(results[port]) or 0
-        written = np.where(is_cast, 0.0, written * figures.runs)
-        costs = read_table(table) if table else SHIPPED
-        basis = Basis(view, shapes, Resolution(None, "CPU", costs=costs), (), 0, paint=None)  # type: ignore[arg-type]
-        _, times = times_before_and_now(basis, figures, is_f16)
-        times[is_cast] = 0.0
-        for node in np.flatnonzero(is_cast).tolist():
-            results = shapes.output_shapes(view.names[node])
-            elements = (element_count(results[0]) if results else None) or 0
-            times[node] = costs.of_casts(elements)[bool(casts[node])] * figures.runs[node]
-        return cls(
-            products=_share(figures.work[figures.is_product], is_f16[figures.is_product]),
-            elements=_share(written, is_f16),
-            casts=int(is_cast.sum()),
-            time=float(times.sum()),
-        )
+        costs = read_table(table)
+        resolution = Resolution(None, "CPU", costs=costs)
+        basis = Basis(self.view, self.shapes, resolution, (), 0, paint=None)  # type: ignore[arg-type]
+        _, times = times_before_and_now(basis, self.figures, self.is_f16)
+        for node, kind in enumerate(self.kinds):
+            if kind is not None:
+                results = self.shapes.output_shapes(self.view.names[node])
+                elements = (element_count(results[0]) if results else None) or 0
+                times[node] = costs.of_casts(elements)[kind] * self.figures.runs[node]
+        return float(times.sum())
+
+
+@functools.lru_cache(maxsize=8)  # a graph has figures for several tables, by which much becomes the same
+def _read(trace: Trace, data: bytes) -> _Graph:
+    from amp_tf.cpu.list_shapes import ListShapes
+    from amp_tf.graph.reader import read_graph
+    from amp_tf.graph.sizes import KnownShapes, element_count
+    from amp_tf.graph.templates import Templates
+    from amp_tf.graph.wire import parse_graph
+    from amp_tf.oplists.table import SUCCESSORS
+    from amp_tf.reporting.figures import Figures as NodeFigures
+
+    graph = parse_graph(data)
+    known = KnownShapes(trace.shapes if data == trace.graph else _shapes(graph, trace))
+    kinds = [_cast(node) for node in graph.node]
+    is_f16 = np.array([_widen(node) for node in graph.node], np.bool_)
+    view = read_graph(graph, Templates(graph.library, SUCCESSORS))
+    shapes = ListShapes(view, known)
+    figures = NodeFigures.of(view, shapes)
+    written = np.zeros(view.node_count)
+    for node, name in enumerate(view.names):
+        results = shapes.output_shapes(name) if kinds[node] is None else ()
+        for port, slot in enumerate(view.signatures[node].outputs):
+            if view.dtypes[view.base[node] + slot] == _FLOAT and port < len(results):
+                written[node] += element_count(results[port]) or 0
+    products = _share(figures.work[figures.is_product], is_f16[figures.is_product])
+    return _Graph(view, shapes, figures, kinds, is_f16, products, _share(written * figures.runs, is_f16))
 
 
 def _share(values: Any, mask: Any) -> float:

@@ -25,9 +25,9 @@ _CAPABILITY = "9.0"
 Shape = tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Trace:
-    """One graph.
+    """One graph, by which is found again what was read of it.
 
     Attributes:
         graph: a serialized GraphDef.
