@@ -19,6 +19,11 @@ def kept(tmp_path_factory):
     return folder
 
 
+def in_this_process(work, names, at_once):
+    """For calls after the first, which shows that other processes do it."""
+    return map(work, names)
+
+
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory):
     return rewriting.targets(tmp_path_factory.mktemp("tables"))
@@ -67,6 +72,7 @@ def test_a_worse_decision_fails_the_check_and_prints_its_row(kept, tmp_path, mon
     monkeypatch.setattr(command, "TABLE", tmp_path / "table.txt")
     given = ["--names", NAMES[0], "--traces", str(kept), "--at-once", "1"]
     assert command.main(given) == 0
+    monkeypatch.setattr(table, "each", in_this_process)
     assert command.main([*given, "--check"]) == 0
     text = (tmp_path / "table.txt").read_text()
     first = next(line for line in text.splitlines() if " amd-zen5 " in line)
@@ -82,11 +88,13 @@ def test_a_worse_decision_fails_the_check_and_prints_its_row(kept, tmp_path, mon
 def test_each_rule_of_the_contract_is_left_out_alone(kept, targets, tmp_path, monkeypatch):
     """What it changes stands beside what is decided with it; what is written by hand stays."""
     only = [targets["amd-zen5"], targets[rewriting.GPU_TARGET]]
+    monkeypatch.setattr(table, "each", in_this_process)
     decided = table.decided(NAMES[:1], kept, only, 1)
     for found in prices.measure(NAMES[:1], prices.contract(), kept, only, 1).values():
         assert all(
             with_it == decided[key] != without for key, (with_it, without) in found.items() if with_it != without
         )
+    monkeypatch.setattr(prices, "each", in_this_process)
     monkeypatch.setattr(prices, "KEPT", tmp_path / "prices.json")
     monkeypatch.setattr(prices, "PAGE", tmp_path / "prices.md")
     rule = prices.contract()[0]
