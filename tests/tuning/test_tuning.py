@@ -171,21 +171,21 @@ def test_within_too_few_runs_the_best_set_is_written_and_said_not_to_be_minimal(
 
 def test_a_metric_that_was_held_out_verifies_the_result(tmp_path):
     program = Weak(PATHS, ("m/b/dense/MatMul",))
-    assert "verified by held out: 0.9, good is at least 0.89" in str(
-        tuning(program, tmp_path / "a", held_out="held out").for_accuracy()
+    assert "verified by weak:held out: 0.9, good is at least 0.89" in str(
+        tuning(program, tmp_path / "a", held_out="weak:held out").for_accuracy()
     )
     original = program.run
 
     def overfitted(way, lock: Lock):
         outcome = original(way, lock)
         if lock.decisions:
-            outcome.metrics["held out"] = 0.5
+            outcome.metrics["weak:held out"] = 0.5
         return outcome
 
     program.run = overfitted
-    found = tuning(program, tmp_path / "b", held_out="held out").for_accuracy()
+    found = tuning(program, tmp_path / "b", held_out="weak:held out").for_accuracy()
     assert not found.is_verified
-    assert "not good by held out: 0.5" in str(found)
+    assert "not good by weak:held out: 0.5" in str(found)
 
 
 @pytest.mark.parametrize(
