@@ -43,6 +43,7 @@ PROGRAM = re.compile(
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
 SETTING = re.compile(r"\w+=")
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+ALIKE = re.compile(r"amp-tf (compare|explain) (?!.*--html)|(?!amp-tf|.*(REPORT|LOCK|WATCHDOG)=).* python train\.py$")
 CONVERTED = re.compile(r"amp_tf: \d+ graphs?, [1-9][\d,]* of [\d,]+ nodes converted")
 
 MODEL = "docs/ten-minutes.md"  # whose train.py all pages speak of
@@ -164,9 +165,9 @@ _ended: dict[str, subprocess.CompletedProcess[str]] = {}
 def start(command, folder, **variables):
     """Runs a command, or Python with arguments; what it prints is in one stream.
 
-    What writes no file says the same on each page, and runs once.
+    What neither writes a file nor reads one of its page's says the same on each page, and runs once.
     """
-    if isinstance(command, list) or not re.match(r"amp-tf (compare|explain) (?!.*--html)", command):
+    if isinstance(command, list) or not ALIKE.match(command):
         return _start(command, folder, **variables)
     return _ended.get(command) or _ended.setdefault(command, _start(command, folder))
 
