@@ -210,7 +210,6 @@ print("done")
 """
 EPOCH = "print('loss', *(epoch(data, turns=2).numpy() for _ in range(2)))"
 SEVERAL = "iterator = iter(data.repeat())\nprint('loss', *(several(iterator).numpy() for _ in range(4)))"
-LOOKUP = "table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0)"
 
 
 GRAPH = """
