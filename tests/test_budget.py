@@ -23,7 +23,7 @@ BUDGET = {
     "tools/": (5603, 24, 2),
     "*.py": (1286, 8, 4),
     "all": (26076, 130, 21),
-    "tests/": (35921, 253, 99),
+    "tests/": (35966, 253, 98),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 
