@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.graph.reader import read_function, read_graph
-from amp_tf.graph.sizes import NO_SHAPES, AttributeShapes
+from amp_tf.graph.sizes import NO_SHAPES, KnownShapes
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import INACCURATE
@@ -73,7 +73,7 @@ def _told_and_done(function, *shapes, dtype=tf.float32):
         fetches = [tf.raw_ops.Merge(inputs=[result, tf.constant(0.0)]).value_index for result in results]
         view = read_graph(graph.as_graph_def(add_shapes=True), Templates())
         asked = {"AddN", "AddV2", "BiasAdd", "BiasAddGrad", *ACTIVATIONS, *ERFS}
-        found = computed_with_products(view, np.zeros(view.node_count, np.bool_), AttributeShapes(view.protos))
+        found = computed_with_products(view, np.zeros(view.node_count, np.bool_), KnownShapes.of_nodes(view.protos))
         told = sorted(view.ops[node] for node in found if view.ops[node] in asked)
         metadata = tf.compat.v1.RunMetadata()
         options = tf.compat.v1.RunOptions(output_partition_graphs=True)
