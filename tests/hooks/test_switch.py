@@ -183,13 +183,13 @@ def test_the_summary_says_why_amp_tf_is_off_and_takes_it_back(monkeypatch):
 @pytest.mark.usefixtures("off_afterwards")
 @pytest.mark.parametrize("by_call", [True, False])
 def test_a_misspelt_variable_is_told_once(by_call, monkeypatch, caplog):
-    monkeypatch.setenv(config.ENABLE_VAR, "1")
     monkeypatch.setenv("AMP_TF_PRECISON", "bfloat16")
     monkeypatch.setenv("AMP_TF_QQQQQQQQQQQQQQQQQ", "1")
     monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LVEL", "DEFAULT")
     monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_SIMULATE", "1")  # not ours
     monkeypatch.setenv("AMP_TF_BANNER", "0")  # the container's
     monkeypatch.setenv("AMP_TF_MONITOR", "runs")
+    monkeypatch.setenv(config.ENABLE_VAR, "1")  # last: it is obeyed at once where TensorFlow is there
     for _ in range(2):
         switch.enable() if by_call else switch.obey_environment()
     assert [record.getMessage() for record in caplog.records] == [
