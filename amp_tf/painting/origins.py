@@ -142,7 +142,7 @@ def _steps(flow: Flow) -> Mask:
     def reading(made: Mask, position: int | None = None) -> Mask:
         return values.readers_of(made | values.downstream(made, through=moving), position)
 
-    norms = values.nodes_of(("Sub",)) & reading(values.nodes_of(table.TOTALS), 1)
+    norms = values.nodes_of(table.SUBTRACTING) & reading(values.nodes_of(table.TOTALS), 1)
     biases = reading(parameters) & reading(flow.products | values.nodes_of(table.BIASES))
     return values.nodes_of(table.ADDING) & ~(norms | biases)
 

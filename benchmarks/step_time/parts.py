@@ -96,20 +96,9 @@ def _shared_casts() -> None:
 
 
 def _fused_followers() -> None:
-    from amp_tf.cpu import economy
     from amp_tf.oplists import fusions
-    from amp_tf.painting import paint
-    from amp_tf.painting.eligibility import NOTHING_FOLDED
 
     fusions.FUSIONS = ()
-
-    def weigh(canvas: Any) -> None:
-        canvas.folded = NOTHING_FOLDED
-        economy.drop_unprofitable(canvas)
-
-    paint.RULES = tuple(
-        dataclasses.replace(row, apply=weigh) if row.name == "cost model" else row for row in paint.RULES
-    )
 
 
 def _xla_cost_model() -> None:
