@@ -13,7 +13,7 @@ BUDGET = {
     "cli/": (1481, 9, 3),
     "cpu/": (505, 3, 1),
     "graph/": (2589, 13, 2),
-    "hooks/": (3378, 19, 3),
+    "hooks/": (3380, 19, 3),
     "loss_scaling/": (2296, 11, 1),
     "offline/": (988, 5, 1),
     "oplists/": (1538, 8, 1),
@@ -22,8 +22,8 @@ BUDGET = {
     "rewriting/": (2064, 9, 1),
     "tools/": (5603, 24, 2),
     "*.py": (1286, 8, 4),
-    "all": (26081, 130, 21),
-    "tests/": (35966, 253, 98),
+    "all": (26083, 130, 21),
+    "tests/": (35985, 253, 98),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

@@ -273,11 +273,13 @@ def _compare() -> str:
         if other not in present:
             return f"{_name(other)} runs without amp_tf"
     found = _read([other + suffix for other in others], _SETTINGS_SECONDS)
+    context.context().set_config_key_value(f"{_key(server)}{suffix}/read", "yes")
     for other in others:
         if other + suffix not in found:
             raise TimeoutError(f"{_name(other)} publishes none within {_SETTINGS_SECONDS / 60:.0f} minutes")
         theirs = json.loads(found[other + suffix])
         if differing := [name for name in {**theirs, **mine} if theirs.get(name) != mine.get(name)]:
+            _read([f"{key}{suffix}/read" for key in others], _PRESENCE_SECONDS)  # a coordinator's end cuts them off
             both = (f"{name} is {theirs.get(name)!r} there and {mine.get(name)!r} here" for name in differing)
             return f"{_name(other)} and this one differ in amp_tf's settings: {'; '.join(both)}"
     return ""

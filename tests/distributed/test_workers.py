@@ -143,6 +143,7 @@ OTHERS = {
     "AMP_TF_KEEP_FLOAT32": "logits",
     "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING": "0",
     "REGISTERED": "infer",
+    "SLOW": "1",
 }
 OTHER_PRECISION = "precision is 'bfloat16' there and 'float16' here"
 SAID = [
@@ -165,7 +166,10 @@ SAID = [
     ids=["settings", "off", "equal, one late", "settings, one late"],
 )
 def test_workers_with_other_settings_stop_at_their_first_step(first, second, said, tmp_path):
-    """Some turn it on when they are connected already; a worker with amp_tf waits five seconds for one without."""
+    """Some turn it on when they are connected already; a worker with amp_tf waits five seconds for one without.
+
+    Each tells the difference, also one that reads late when the other, which holds what they publish, would end.
+    """
     each = json.dumps([first, second])
     ended = run_tasks({"worker": 2}, [str(PROGRAM), each, str(TRAIN), "--steps", "2"], tmp_path, {})
     assert (ended.status != 0) is bool(said), ended.err
@@ -173,6 +177,7 @@ def test_workers_with_other_settings_stop_at_their_first_step(first, second, sai
     assert ended.out.count('"losses"') == (0 if said else 2)
     if said:
         assert "MultiWorkerMirroredStrategy, worker 0: worker 1 " in ended.err
+        assert ("MultiWorkerMirroredStrategy, worker 1: worker 0 " in ended.err) is (OTHER_PRECISION in said)
         assert [part for part in said if part not in ended.err] == []
         assert "Set the same variables of amp_tf for every worker" in ended.err
     else:

@@ -1,7 +1,8 @@
 """Workers that each have variables of their own: ``unequal_workers.py '[{...}, {...}]' script arguments``.
 
 With ``"LATE": "1"`` among them a worker sets its variables when it is connected to the others, as a script may; with
-``"REGISTERED": "deny"`` it registers an op for that list.
+``"SLOW": "1"`` it reads what the others publish 1.5 seconds late; with ``"REGISTERED": "deny"`` it registers an op
+for that list.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import runpy
 import sys
+import time
 from typing import Any
 
 import amp_tf
@@ -29,11 +31,23 @@ def set_when_connected(variables: dict[str, str]) -> None:
     tf.distribute.MultiWorkerMirroredStrategy = make
 
 
+def read_late() -> None:
+    read = all_reduce._read
+
+    def read_later(*arguments: Any) -> Any:
+        time.sleep(1.5)
+        return read(*arguments)
+
+    all_reduce._read = read_later
+
+
 if __name__ == "__main__":
     variables = json.loads(sys.argv[1])[json.loads(os.environ["TF_CONFIG"])["task"]["index"]]
     all_reduce._PRESENCE_SECONDS = 5.0  # in place of a minute
     if name := variables.pop("REGISTERED", ""):
         amp_tf.register_op("RGBToHSV", list=name, why="is an example")
+    if variables.pop("SLOW", ""):
+        read_late()
     if variables.pop("LATE", ""):
         set_when_connected(variables)
     else:
