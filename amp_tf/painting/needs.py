@@ -40,9 +40,9 @@ class Need:
 
     Attributes:
         asked_by: the ops that ask it of what they read.
-        position: at which input they ask; ``None`` for all.
+        position: at which input they ask; ``None`` for all, and then they stay in float32 themselves.
         through: the ops of the infer list that pass it on to what they read; ``None`` for all. What only moves values
-            always does.
+            always does. ``LINEAR - TOTALS`` ends it at sums and means, in which roundings of either sign cancel.
     """
 
     reason: Rule

@@ -7,7 +7,7 @@ import enum
 
 
 class Rule(enum.IntEnum):
-    """The rule that decided. Values below 100 convert a node; the others leave it in float32.
+    """The rule that decided: below 100 it converts a node, else leaves it in float32; reports have names, not numbers.
 
     Attributes:
         words: the rule as a sentence about "it", the node; ``{cause}`` stands for the node that brought it about.

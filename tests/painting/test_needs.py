@@ -117,7 +117,7 @@ def test_of_two_sums_that_are_subtracted_neither_is_rounded_and_what_they_add_ma
 # ---------------------------------------------------------------- after the last product
 
 
-#: The graph, the nodes that become 16 bit, and why others do not.
+#: The graph, the nodes that become 16 bit (after a ``+``: at least these), and why others do not.
 SHOWN = {
     "places are exact, and the image that is read there is not": (
         f"{INPUT}first = Const() dtype=int32 value=int32[4]*0\nsize = Const() dtype=int32 value=int32[2]*4\n"
