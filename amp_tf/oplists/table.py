@@ -321,8 +321,12 @@ HARMLESS = Trait(
 PYTHON = Trait("EagerPyFunc PyFunc PyFuncStateless")
 #: Ops that start at once where they have no inputs: who waits for them waits for nothing.
 WITHOUT_WAITING = Trait("Const Placeholder VarHandleOp _Arg")
-#: Ops that give a graph its inputs.
-GIVEN = Trait("IteratorGetNext IteratorGetNextSync OptionalGetValue Placeholder PlaceholderWithDefault")
+#: Ops that give a program its next data, each time they run; that give a graph its inputs.
+DATA_SOURCES = Trait(
+    """IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 QueueDequeueV2 ReaderReadUpToV2
+    ReaderReadV2"""
+)
+GIVEN = Trait("OptionalGetValue Placeholder PlaceholderWithDefault", DATA_SOURCES)
 #: Ops whose result depends on a value's absolute error, whatever its size: on its fraction, or as an angle. Ops that
 #: need that of their second input, places in an image.
 ABSOLUTE = Trait("Ceil Cos Floor FloorDiv FloorMod Mod Rint Round Sin Tan TruncateDiv TruncateMod")
@@ -378,11 +382,6 @@ VARIABLE_WRITES = Trait("AssignVariableOp")
 CHECKPOINT_WRITES = {"SaveV2": 3}
 CHECKPOINT_READS = Trait("RestoreV2")
 GRADIENT_GATE = "PreventGradient"
-#: Ops that give a program its next data, each time they run.
-DATA_SOURCES = Trait(
-    """IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 QueueDequeueV2 ReaderReadUpToV2
-    ReaderReadV2"""
-)
 #: Ops whose inputs belong to a loop or a branch, and whose results do not.
 WAYS_OUT = Trait("Exit Merge")
 #: The condition of a loop; what joins two conditions; where the values of its iterations come together.

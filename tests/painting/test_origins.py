@@ -32,7 +32,7 @@ def without_needs():
     "joined",
     [
         "s = AddV2(x, a)",
-        "s = AddV2(a, x)",
+        "q = Placeholder() dtype=resource\nf = QueueDequeueV2(q) component_types=[float32]\ns = AddV2(a, f)",
         "s = Sub(a, x)",
         "n = Placeholder() dtype=int32\nf = Cast(n) SrcT=int32 DstT=float32\ns = AddV2(a, f)",
         f"c = Const() value=float32[]*{GREAT}\ns = AddV2(a, c)",
