@@ -80,10 +80,10 @@ def render(facts: MachineFacts, issues: Sequence[Issue]) -> str:
     """The report as text."""
     lines = ["Versions", *_pairs(facts.versions), "", "Devices"]
     for device in facts.devices:
-        fast = ", ".join(device["fast_in"]) or "nothing of 16 bit"
+        fast = ", ".join(device["fast_in"]) or "float32 alone"
         lines.append(f"  {device['name']:16}{device['description']}; fast in {fast}")
     lines.append(f"  {'costs of ops':16}{facts.hardware.costs.source}")
-    lines += ["", "Ways in", *_pairs(facts.ways)]
+    lines += ["", "How amp_tf reaches programs", *_pairs(facts.ways)]
     if facts.trials:
         lines += ["", "Two matrix products, converted and run"]
         lines.append(f"  {'device':8}{'way':10}{'precision':11}{'converted':>9}{'ms':>9}{'speed-up':>10}{'error':>10}")
@@ -235,13 +235,12 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
         yield Issue("two-tensorflows", True, what, f"pip uninstall {' '.join(found)}, then install one of them")
     if not facts.autostart:
         what = f"{sys.executable} does not read amp_tf.pth, so {ENABLE_VAR}=1 alone does nothing"
-        fix = "Install amp-tf with pip into this environment (not with -t, nor by PYTHONPATH), or start programs with "
-        fix += "amp-tf run -- python script.py, or python -m amp_tf script.py"
+        fix = "Install amp-tf with pip into this environment, without -t, or write amp-tf run -- python script.py"
         yield Issue("autostart", True, what, fix)
     if facts.plugins:
         what = f"another graph optimizer plugin is loaded, and TensorFlow takes only one: {', '.join(facts.plugins)}"
-        fix = "Uninstall that plugin, or unset TF_PLUGGABLE_DEVICE_LIBRARY_PATH; XLA functions are converted all the "
-        yield Issue("plugin", True, what, f"{fix}same")
+        fix = "Uninstall that plugin, or unset TF_PLUGGABLE_DEVICE_LIBRARY_PATH; XLA functions are converted anyway"
+        yield Issue("plugin", True, what, fix)
     backend, policy, error = (facts.keras[name] for name in ("backend", "policy", "error"))
     if error and facts.versions["keras"]:
         yield Issue("keras", True, f"Keras cannot be imported: {error}", "Check KERAS_BACKEND")
@@ -257,8 +256,8 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
         fix = "If a step is slower than without, unset TF_XLA_FLAGS=--tf_xla_auto_jit, or set AMP_TF_DISABLE=1"
         yield Issue("auto-clustering", False, f"{what}conversion", fix)
     if why := resolve_target(AmpConfig(), facts.hardware).why_none:
-        fix = "AMP_TF_PRECISION=bfloat16 converts all the same, for instance to look at accuracy, but it is slower; "
-        fix += f"how a training would fare on a GPU: {ON_GPU}"
+        fix = "AMP_TF_PRECISION=bfloat16 converts anyway, for instance to look at accuracy, but it is slower; "
+        fix += f"to see the accuracy of training on a GPU: {ON_GPU}"
         yield Issue("hardware", False, f"precision auto converts nothing here: {why}", fix)
     if facts.is_without_gpu:
         what = "this TensorFlow is built for NVIDIA GPUs and sees none: it computes on the CPU"
@@ -271,8 +270,7 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
         yield Issue("tf32", False, f"{', '.join(rounding)}: {what}", f"{fix}amp-tf compare does so meanwhile")
     if modes := [name for name in MATH_MODE_VARS if facts.environ.get(name, "STRICT").upper() != "STRICT"]:
         what = f"{' and '.join(modes)}: where the CPU has AMX (or Arm's bf16), oneDNN rounds the operands of "
-        what += "float32 products to 16 bit, also of those that amp_tf keeps in float32: TensorFlow sets this for a "
-        what += "whole process"
+        what += "all float32 products of the process to 16 bit, also of those that amp_tf keeps in float32"
         fix = "Unset it while amp_tf is on, or the report says float32 of what is rounded"
         yield Issue("math-mode", False, what, fix)
     if failed := [trial for trial in facts.trials if trial.failure]:

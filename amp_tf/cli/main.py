@@ -48,15 +48,17 @@ class Command:
 
 _WHAT = "a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (.pb, .pbtxt)"
 _PRECISION: Mapping[str, Any] = {"type": dtype_name, "choices": PRECISIONS}
-_PATTERNS = "layer:PATH, or regular expressions for node names, comma-separated"
+_PATTERNS = "layer:PATH for a Keras layer, or regular expressions for node names, comma-separated"
+_ABOUT = "Automatic mixed precision for TensorFlow, which TF_ENABLE_AUTO_MIXED_PRECISION=1 turns on in any program."
+_LISTS = "Op types, comma-separated. An op is on one list at most: allow is converted, infer and clear next to it."
 _SETTINGS = f"""
-    --precision  the 16-bit type; auto, the default, converts nothing on a CPU that is not faster in bfloat16
-    --target  the device to convert for, if the nodes name none; gpu works on a machine without one
+    --precision  the 16-bit type; auto, the default: float16 on GPUs, bfloat16 on CPUs that are faster in it, else none
+    --target  the device to convert for, where nodes name none; gpu also works on a machine without a GPU
     --goal  convert for speed, or for the largest batch (memory)
-    --level  how much to convert: UNSAFE_FORCE_ALL everything, TREAT_INFER_AS_DENY less, TENSOR_CORES_ONLY only products
-    --lock FILE  a lock file written by amp-tf tune: its layers and nodes stay in float32
-    --keep-float32 PATTERNS  keep in float32; {_PATTERNS}
-    --force-f16 PATTERNS  convert if possible; {_PATTERNS}
+    --level  UNSAFE_FORCE_ALL converts all it can, TREAT_INFER_AS_DENY less, TENSOR_CORES_ONLY on GPUs the allow list
+    --lock FILE  a lock file, which amp-tf tune writes (by default amp.lock): what it names stays in float32
+    --keep-float32 PATTERNS  what stays in float32: {_PATTERNS}
+    --force-f16 PATTERNS  what is converted if it can be: {_PATTERNS}
 """
 _OF_SETTINGS = {
     "--precision": _PRECISION,
@@ -72,7 +74,7 @@ COMMANDS: Mapping[str, Command] = {
     "run": Command(
         "run.run",
         "run a command with amp_tf on in every Python that it starts",
-        "Runs a command with amp_tf on in every Python that it starts, even where setting the variable does nothing.",
+        "Runs a command with amp_tf on in every Python that it starts, also where Python does not read amp_tf.pth.",
         """
         --precision  set AMP_TF_PRECISION for the command
         command  the command and its arguments, after --
@@ -90,10 +92,10 @@ COMMANDS: Mapping[str, Command] = {
         result OUT  the folder or file to write; not with --dry-run
         --dry-run  write nothing; only say what would be converted
         --force  replace OUT if it exists, even if it is IN
-        --preserve NODE  a node to leave unchanged, such as an output of a GraphDef file
-        --weights  f16 stores weights in 16 bit if they are only used in 16 bit: half the size, for inference only
-        --check FILE  run model and copy on a .npz file with an array for each argument of the signature, and print how
-            far each output is off
+        --preserve NODE  a node to leave unchanged, such as an output of a GraphDef file; may be repeated
+        --weights  f16 stores in 16 bit those weights that are only used in 16 bit: half the size, for inference only
+        --check FILE  run the model and its converted copy on a .npz file with an array for each argument of the
+            signature, and print how far their outputs differ
         --report FILE  write the reason for every node as JSON
         """,
         {"result": {"nargs": "?"}, "--preserve": _SEVERAL, "--weights": {"choices": WEIGHTS, "default": WEIGHTS[0]}},
@@ -101,29 +103,29 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "explain": Command(
         "models.run_explain",
-        "say why a node runs in its precision",
-        "Says why a node of a SavedModel or GraphDef runs in its precision, and what would change that.",
+        "say why a node runs in float32 or in 16 bit",
+        "Says why a node of a model or GraphDef runs in float32 or in 16 bit, and what would change that.",
         f"""
         graph GRAPH  {_WHAT}
         node NODE  the node's name; not with --all
         --all  print a line for each node: precision, op, function, name, reason
-        --op OP  with --all, only nodes of this op
+        --op OP  with --all, only nodes of this op; may be repeated
         --json  with --all, print JSON
         --function NAME  the library function that contains the node
-        --preserve NODE  a node to leave unchanged
+        --preserve NODE  a node to leave unchanged; may be repeated
         """,
         {"node": {"nargs": "?"}, "--op": _SEVERAL, "--function": {"default": ""}, "--preserve": _SEVERAL},
         has_settings=True,
     ),
     "report": Command(
         "models.run_report",
-        "make a page of what was converted and what was not",
-        "Makes a page, or JSON, of the reports that programs wrote under AMP_TF_REPORT, side by side; of a model or "
-        "GraphDef, as it would be converted; or of a folder of TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH.",
+        "write an HTML page of what was converted and what was not",
+        "Shows what was converted, what was not, and why: in programs that ran with AMP_TF_REPORT or TF_AUTO_MIXED_"
+        "PRECISION_GRAPH_REWRITE_LOG_PATH, side by side, or in a model or GraphDef, as it would be converted.",
         """
-        sources FILE  a report (.json) or a folder of them, a model, a graph, a log folder
+        sources FILE  a report (.json) or a folder of them, a model, a GraphDef file, or a log folder
         --html OUT  write a page: one file that needs no network
-        --json OUT  write JSON
+        --json OUT  write JSON; with neither option, it is printed
         """,
         {"sources": {"nargs": "+"}},
         has_settings=True,
@@ -131,16 +133,16 @@ COMMANDS: Mapping[str, Command] = {
     "compare": Command(
         "compare.run",
         "say where a model goes wrong in 16 bit",
-        "Runs one step in float32 and in 16 bit, and says where 16 bit goes wrong and which setting fixes it. The step "
-        "is the first training step of a script, which then exits, or a call of a saved model's signature. Status 0: "
+        "Runs a step in float32 and in 16 bit, and says where 16 bit goes wrong and which setting fixes it. The step "
+        "is the training step of a script, which then exits, or a call of a saved model's signature. Status 0: "
         "healthy; 1: not healthy; 2: nothing was compared (a wrong option, model or file of inputs, or a script that "
         "trains nothing).",
         f"""
         subject  the command that trains, after --; or a model: a SavedModel's folder or a Keras file (.keras, .h5)
         --inputs FILE  a .npz file with an array for each argument of the signature, named like it
-        --signature NAME  which to run; by default {DEFAULT_SIGNATURE}
-        --batch-size N  rows of the arrays in each batch; by default all of them
-        --steps N  compare at most N batches; by default 8
+        --signature NAME  the signature to call; by default {DEFAULT_SIGNATURE}
+        --batch-size N  call it once for each N rows of the arrays; by default once for all of them
+        --steps N  run the step on at most N batches; by default 8
         --nodes REGEX  nodes to measure in addition to those in 16 bit
         --float32-only  run only float32, and list the tensors with values outside float16's range
         --json FILE  write everything as JSON; without FILE, print it
@@ -162,15 +164,15 @@ COMMANDS: Mapping[str, Command] = {
         "tune.run",
         "find the smallest part of a model that has to stay in float32",
         "Runs the training several times, and writes to a lock file what has to stay in float32 so that a metric is as "
-        "good as in float32. If it is interrupted, the same command continues. Status 0: the lock file is written; 1: "
+        "good as in float32. If it was interrupted, run it again to continue. Status 0: the lock file is written; 1: "
         "nothing was found that suffices, or the result failed --verify; 2: an option or the program is wrong.",
         """
         command  the command that trains, after --
         --metric NAME  the metric: a name in the history of fit, such as val_accuracy; module:function, called with the
             model after each fit, or without arguments when the program ends; or stdout:REGEX, the last number in the
-            output that the group of the regular expression matches
-        --max-drop X  how far the metric may fall below that in float32
-        --max-rise X  how far a loss may rise above that in float32
+            output that matches the group of the regular expression
+        --max-drop X  how far the metric may fall below its value in float32
+        --max-rise X  how far the metric, a loss, may rise above its value in float32
         --verify NAME  check the result by a metric that the search does not use
         --max-runs N  train at most N times; by default 40
         --for AIM  once also for speed
@@ -192,20 +194,20 @@ COMMANDS: Mapping[str, Command] = {
     "calibrate": Command(
         "doctor.run_calibrate",
         "measure how long ops take on this CPU",
-        "Times products, other ops and casts on this CPU in float32 and bfloat16, and keeps the times in your cache "
-        "folder. From then on AMP_TF_PRECISION=auto decides by them, for this CPU, number of cores and TensorFlow "
-        "version; amp-tf doctor and reports say so. Run it on an idle machine.",
+        "Times matrix products, convolutions, other ops and casts on this CPU in float32 and bfloat16, and keeps the "
+        "times in your cache folder. From then on AMP_TF_PRECISION=auto decides by them, for this CPU, number of cores "
+        "and TensorFlow version; amp-tf doctor and reports say so. Run it on an idle machine.",
         """
-        --seconds SECONDS  time to take; by default 70
-        --details  also print the times of each product
-        --output FILE  only write the figures to this file; auto does not use them
-        --forget  remove the figures; auto uses the included table
+        --seconds SECONDS  how long to measure; by default 70
+        --details  also print the times of each matrix product and convolution
+        --output FILE  only write the times to this file; auto does not use them
+        --forget  remove the times, so that auto uses the included table again
         """,
         {"--seconds": {"type": float, "default": 70.0}},
     ),
     "doctor": Command(
         "doctor.run",
-        "check what this machine can convert, and what prevents it",
+        "check what amp_tf can convert on this machine, and what prevents it",
         "Checks this machine and this Python, converts and runs small graphs on each device in each precision, and "
         "says for each problem what to do. Status 0: no problems; 1: problems; 2: no TensorFlow.",
         """
@@ -261,7 +263,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser with every subcommand."""
-    top = argparse.ArgumentParser(prog="amp-tf", description="Automatic mixed precision for TensorFlow.")
+    top = argparse.ArgumentParser(prog="amp-tf", description=_ABOUT, epilog="amp-tf COMMAND --help says more.")
     top.add_argument("--version", action="version", version=f"amp-tf {amp_tf.__version__}")
     subparsers: Any = top.add_subparsers(dest="command_name", metavar="command", required=True)
     for name, command in COMMANDS.items():
@@ -278,7 +280,7 @@ def parser() -> argparse.ArgumentParser:
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Adds the settings as options; those that are not given leave the environment's unchanged."""
     _add(parser, _SETTINGS, _OF_SETTINGS, {})
-    lists = parser.add_argument_group("op lists", "Op types, comma-separated. An op is on one list at most.")
+    lists = parser.add_argument_group("op lists", _LISTS)
     for name in LIST_NAMES:
         for action, words in (("add", "put these ops on"), ("remove", "take these ops off")):
             lists.add_argument(f"--{name}-{action}", metavar="OPS", help=f"{words} the {name} list")

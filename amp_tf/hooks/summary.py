@@ -36,15 +36,15 @@ EAGER = (
 )
 TRACED_BEFORE = (
     "TensorFlow ran no new graph since amp_tf was turned on, and what it traced before stays as it is (functions: "
-    "{count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) again and make tf.functions again"
+    "{count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) again and create tf.functions again"
 )
 ALL_FAILED = "amp_tf failed on every graph"
-NO_PLUGIN = "no graph of TensorFlow's reached amp_tf"
+NO_PLUGIN = "TensorFlow gave amp_tf no graph"
 ONLY_XLA = (
     "all the work is in functions compiled by XLA (jit_compile=True), which TensorFlow's graph optimizers never see"
 )
 ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: shows a GPU's accuracy without one
-FUSED = "fused by TensorFlow with what follows, in kernels that have no 16-bit form here"
+FUSED = "matmuls or convolutions that TensorFlow fused with what follows, without 16-bit kernels here"
 _OF_HOOKS = ("off", "idle", "policy", "failures", "first_failure", "not_installed")  #: what a report says of the hooks
 _PLUGIN = "amp_tf.hooks.plugin"  # without it only functions compiled by XLA are seen
 
@@ -80,7 +80,7 @@ def line() -> str:
     why = "" if totals.converted else why_nothing(report, totals, state)
     text = f"{totals}: {why}" if why else str(totals)
     if totals.converted and totals.fused:
-        text += f"; {plural(totals.fused, 'product')} left in float32: {FUSED}"
+        text += f"; {plural(totals.fused, 'fused op')} left in float32: {FUSED}"
     if state.off and totals.graphs:
         text += f"; by now {state.off}"
     if totals.unmatched:
@@ -100,7 +100,7 @@ def line() -> str:
         text += f"; not installed: {', '.join(f'{home} ({why})' for home, why in state.not_installed.items())}"
     parts = [text, *filter(None, (part() for part in _parts))]
     if why and report.why_nothing and report.why_nothing.rule.name == "NO_TARGET" and why == str(report.why_nothing):
-        parts.append(f"how it would fare on a GPU: {ON_GPU}")
+        parts.append(f"to see its accuracy on a GPU: {ON_GPU}")
     return "; ".join(parts)
 
 
@@ -173,7 +173,7 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
             return failed
         if state.policy:
             return f"Keras' own policy {state.policy!r} has its layers compute in 16 bit, and left nothing to convert"
-    return why_no_node(reason) if reason else "no graph has a node that 16 bit is for"
+    return why_no_node(reason) if reason else "no graph has a matmul or convolution"
 
 
 def _why_never_on() -> str:

@@ -339,7 +339,7 @@ def _asked_by_environment() -> tuple[Handle | None, str]:
     name, value = deciding_switch()
     did = f"set {name}={value}" if value else f"unset {name}"
     return None, (
-        f"amp_tf is off: the program itself {did}; to convert all the same, start it with "
+        f"amp_tf is off: the program itself {did}; to convert anyway, start it with "
         f"{GRAPH_REWRITE_VAR}=1 {LOSS_SCALING_VAR}=1"
     )
 

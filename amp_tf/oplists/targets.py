@@ -25,7 +25,7 @@ CPU_DEVICE = "CPU"
 
 XLA_WIDENS = (
     "XLA:CPU widens bfloat16 operands to float32, so that 16 bit is not faster there; AMP_TF_PRECISION=bfloat16 "
-    "converts all the same"
+    "converts anyway"
 )
 
 

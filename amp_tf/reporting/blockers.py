@@ -74,7 +74,7 @@ class Root:
             SCOPE: f'take {self.what or "it"} out of amp_tf.scope("float32") in the model',
             DEVICE: f"take it off {self.what} in the model (tf.device)",
             FETCHED: "fetch what comes after it, or do not feed or fetch it",
-            COST: f"{variable_of('precision')}=bfloat16 converts it all the same, and the cost model expects no gain",
+            COST: f"{variable_of('precision')}=bfloat16 converts it anyway, but the cost model expects no gain",
             SHAPE: "give the input a static shape; the gain takes each unknown size for 64",
             ACCURACY: f"{variable_of('force_f16')}=<its name>, at the price of accuracy: {self.why}",
         }.get(self.kind, "none")

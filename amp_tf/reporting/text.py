@@ -25,7 +25,7 @@ def why_no_node(reason: Reason) -> str:
     if reason.rule in _OF_GRAPHS:
         return str(reason)
     if reason.rule is Rule.DOES_NOT_PAY:
-        return "16 bit would not be faster here, casts included (AMP_TF_PRECISION=bfloat16 converts all the same)"
+        return "16 bit would not be faster here, counting the casts (AMP_TF_PRECISION=bfloat16 converts anyway)"
     return f"no matmul or convolution is converted; most of them stay in float32, each because {reason}"
 
 

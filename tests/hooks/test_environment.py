@@ -42,7 +42,7 @@ def test_a_script_that_turns_the_switch_off_is_not_converted_but_told_what_conve
     script, site_folder, from_outside
 ):
     ended = trained(site_folder, ON, **script)
-    what, _, proposed = ended.summary[6].partition("; to convert all the same, start it with ")
+    what, _, proposed = ended.summary[6].partition("; to convert anyway, start it with ")
     assert what == ": amp_tf is off: the program itself set TF_ENABLE_AUTO_MIXED_PRECISION=0"
     assert ended.result != from_outside.result
     variables = dict(each.split("=") for each in proposed.split())

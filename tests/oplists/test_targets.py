@@ -18,7 +18,7 @@ XLA_CPU = Hardware(cpu_has_bf16=True, is_xla=True)
 XLA_GPU = Hardware(gpu_capabilities=((9, 0),), cpu_has_bf16=True, is_xla=True)
 XLA_WIDENS = (
     "XLA:CPU widens bfloat16 operands to float32, so that 16 bit is not faster there; AMP_TF_PRECISION=bfloat16 "
-    "converts all the same"
+    "converts anyway"
 )
 F16, BF16 = Precision.FLOAT16, Precision.BFLOAT16
 
