@@ -431,7 +431,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
         f"{_PREFIX}LOG_PATH",
         "log_path",
         "where to write each graph before and after, the op lists, and the reason for every node; index.tsv says which "
-        "files are whose",
+        "files belong to which graph",
     ),
     EnvVar(
         "AMP_TF_REPORT",
