@@ -20,7 +20,6 @@ from amp_tf.config import (
     PRECISIONS,
     TARGETS,
     AmpConfig,
-    Settings,
     Switches,
 )
 from amp_tf.errors import ConfigError, OpListError
@@ -218,11 +217,6 @@ def test_a_pattern_that_one_name_can_keep_busy_for_hours_is_refused(pattern, is_
         return
     with pytest.raises(ConfigError, match="repeats what repeats or chooses, so one name could take hours"):
         AmpConfig(keep_float32=(pattern,))
-
-
-def test_the_settings_that_functions_take_by_name_are_those_of_the_configuration():
-    fields = {field.name: str(field.type) for field in dataclasses.fields(AmpConfig)}
-    assert {name: getattr(kind, "__forward_arg__", kind) for name, kind in Settings.__annotations__.items()} == fields
 
 
 def test_every_variable_is_one_row_with_words_for_people_and_all_lists_have_theirs():

@@ -26,7 +26,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, ParamSpec, Protocol
 
 from amp_tf.config import (
     DISABLE_VAR,
@@ -47,11 +47,6 @@ from amp_tf.config import (
 from amp_tf.errors import ConfigError
 from amp_tf.hooks import imports, notices
 from amp_tf.hooks import state as process_state
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack  # type checkers know it even where it is not installed
-
-    from amp_tf.config import Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,7 +255,21 @@ def _uninstall_hooks(*hooks: Hook) -> None:
             module.uninstall()
 
 
-def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Handle:
+_Fields = ParamSpec("_Fields")
+
+
+class _Enable(Protocol[_Fields]):
+    """:func:`enable`, to type checkers: it also takes each field of :class:`AmpConfig` by name."""
+
+    def __call__(self, config: AmpConfig | None = None, *args: _Fields.args, **settings: _Fields.kwargs) -> Handle: ...
+
+
+def _with_fields_of(config: Callable[_Fields, AmpConfig]) -> Callable[[Callable[..., Handle]], _Enable[_Fields]]:
+    return lambda function: function
+
+
+@_with_fields_of(AmpConfig)
+def enable(config: AmpConfig | None = None, **settings: Any) -> Handle:
     """Does what ``TF_ENABLE_AUTO_MIXED_PRECISION=1`` does: rewrites graphs, and scales the loss where they are float16.
 
     It may be called before or after TensorFlow is imported, but before the functions and sessions that it is meant for
