@@ -5,7 +5,7 @@ it sets, whose valid values are in :data:`KINDS`, and the sentence that the tabl
 without the prefix ``AMP_TF_`` are NGC's and TensorFlow's own and keep their meaning.
 
 Other code that looks at the environment: ``_amp_tf_start`` (too early for this module, and it wraps ``os.environ``),
-``conflicts`` (TensorFlow's own variable), and what builds the environment of a child (``cli/run``).
+and what builds the environment of a child (``cli/run``).
 ``AMP_TF_DISABLE`` wins over ``amp_tf.enable()`` too, so that any program can be run without amp_tf from outside.
 """
 
