@@ -87,6 +87,7 @@ BY_CALL = "amp_tf is off: amp_tf.disable() was called"
 BY_HANDLE = "amp_tf is off: the handle of amp_tf.enable() was uninstalled, or its with block ended"
 BY_VARIABLE = f"amp_tf is off: {DISABLE_VAR} is set"
 _EXIT_WAIT_MS = 10_000
+_NAMES = frozenset(row.name for row in ENV_VARS)
 
 
 class Handle(contextlib.AbstractContextManager["Handle"]):
@@ -147,8 +148,10 @@ class _Switch:
 
         What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is off, only a change
         of a switch turns it on, or one that corrects the bad value for which it is off. ``changed`` is the variable
-        that the program has just set or deleted.
+        that the program has just set or deleted, perhaps not one of amp_tf's.
         """
+        if changed is not None and changed not in _NAMES:
+            return
         with self._lock:
             is_off = self.active is None
             if is_off and not self.refused and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
@@ -351,15 +354,3 @@ def _asked_by_environment() -> tuple[Handle | None, str]:
         f"amp_tf is off: the program itself {did}; to convert all the same, start it with "
         f"{GRAPH_REWRITE_VAR}=1 {LOSS_SCALING_VAR}=1"
     )
-
-
-_NAMES = frozenset(row.name for row in ENV_VARS)
-
-
-def on_change(name: str) -> None:
-    """Applies what the environment says after the program set or deleted a variable. Never raises."""
-    if name in _NAMES:
-        try:
-            obey_environment(name)
-        except Exception as error:  # the variable is set in any case
-            print(f"amp_tf: {name} was not followed: {type(error).__name__}: {error}", file=sys.stderr)
