@@ -120,7 +120,6 @@ class _Switch:
         #: the last one is on, those below are on again when what came later is taken back
         self.stack: list[Handle] = []
         self.refused = ""  #: the error in the environment, if that is why amp_tf is off
-        self.is_off_by_program = False  #: whether the user turned amp_tf on and the program off, both by a variable
         self.exit_pid: int | None = None  #: of the process that prints the line at exit; a forked child does not
 
     @property
@@ -161,7 +160,7 @@ class _Switch:
 
     def turn_off(self, reason: str) -> None:
         with self._lock:
-            self.stack, self.refused, self.is_off_by_program = [], "", False
+            self.stack, self.refused = [], ""
             process_state.note(off=reason)
             imports.forget(self._on_import)
             _uninstall_hooks()
@@ -170,7 +169,7 @@ class _Switch:
         wanted = stack[-1]._switches
         if self.active is not None and self.active._switches != wanted:
             _uninstall_hooks()
-        self.stack, self.refused, self.is_off_by_program = stack, "", False
+        self.stack, self.refused = stack, ""
         name, value = deciding_switch()
         only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
         off, traced = "" if wanted.graph_rewrite else only_scaling, process_state.traced_functions()
@@ -200,7 +199,6 @@ class _Switch:
             return
         if asked is None and was_asked:
             self.turn_off(reason)
-            self.is_off_by_program = not is_disabled()
             self._report_at_exit()
         elif asked is not None and (now is None or vars(asked) != vars(now)):
             warn_of_unknown_variables()
@@ -216,7 +214,7 @@ class _Switch:
         is_child = os.getpid() != self.exit_pid  # a forked child converts too, but its parent prints the line
         reports = sys.modules.get("amp_tf.reporting.reports")
         has_seen = reports is not None and reports.totals().graphs
-        is_due = self.active or self.is_off_by_program or self.refused or has_seen
+        is_due = has_seen or process_state.current().off not in (None, BY_CALL, BY_HANDLE, BY_VARIABLE)
         if plugin := sys.modules.get("amp_tf.hooks.plugin"):
             plugin.stop(_EXIT_WAIT_MS)
         if not is_child and is_due and "tensorflow" in sys.modules:
