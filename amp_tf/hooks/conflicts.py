@@ -29,7 +29,12 @@ from amp_tf.hooks import notices, state
 from amp_tf.hooks.native import FOLDER
 from amp_tf.hooks.patches import Patches
 
-PATH_VAR = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  #: TensorFlow's own variable, not a setting of amp_tf
+_PATH_VAR = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  #: TensorFlow's own variable, not a setting of amp_tf
+#: what is wrong where another plugin is loaded, with its path, and what to do
+OTHER_PLUGIN = (
+    "another graph optimizer plugin is loaded, and TensorFlow takes only one, so amp_tf converts nothing ({})"
+)
+WITHOUT_IT = f"Uninstall that plugin, or unset {_PATH_VAR}, to use amp_tf"
 _NARROW = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
 
 _patches = Patches()
