@@ -13,7 +13,7 @@ BUDGET = {
     "cli/": (1481, 9, 3),
     "cpu/": (505, 3, 1),
     "graph/": (2589, 13, 2),
-    "hooks/": (3326, 19, 3),
+    "hooks/": (3331, 19, 3),
     "loss_scaling/": (2293, 11, 1),
     "offline/": (988, 5, 1),
     "oplists/": (1538, 8, 1),
@@ -22,8 +22,8 @@ BUDGET = {
     "rewriting/": (2064, 9, 1),
     "tools/": (5603, 24, 2),
     "*.py": (1258, 8, 4),
-    "all": (25998, 130, 21),
-    "tests/": (35979, 253, 98),
+    "all": (26003, 130, 21),
+    "tests/": (35978, 253, 98),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

@@ -27,6 +27,7 @@ from amp_tf.graph.templates import referenced
 from amp_tf.hooks import notices
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks.patches import Patches
+from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import reports
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting import pipeline
@@ -49,6 +50,11 @@ def install(config: AmpConfig) -> None:
 
 
 uninstall = _patches.restore  #: stops rewriting functions; those that were rewritten stay so
+
+
+def hardware() -> Hardware:
+    """What XLA can do on the devices of this process."""
+    return dataclasses.replace(process_state.hardware(), is_xla=True)
 
 
 def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -80,8 +86,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
     library = FunctionDefLibrary(function=called_by(original, find).values())
     callees = called_by(original, lambda name: None if name.encode() in _rewritten else find(name))
     settings = notices.known_only(config)
-    hardware = dataclasses.replace(process_state.hardware(), is_xla=True)
-    results = pipeline.rewrite_program(original, [*callees.values()], settings, hardware, library, traced=function)
+    results = pipeline.rewrite_program(original, [*callees.values()], settings, hardware(), library, traced=function)
     if changed := pipeline.name_clones([*callees.values(), original], [*results[1:], results[0]]):
         _register(function, original, changed)
         notices.warn_if_slow(config)
