@@ -94,8 +94,8 @@ def _wrap(method: str) -> None:
         if self is os.environ and _follower is not None:
             try:
                 _follower(name)
-            except Exception as error:
-                _say(error)
+            except Exception as error:  # the variable is set in any case
+                _say(error, f"{name} was not followed")
 
     changed.__name__, changed.__qualname__, changed.__doc__ = method, original.__qualname__, original.__doc__
     setattr(_ENVIRON, method, changed)
@@ -150,7 +150,7 @@ def _on_tensorflow(name: str) -> None:
     from amp_tf.hooks import switch
 
     switch.obey_environment()
-    follow(switch.on_change)
+    follow(switch.obey_environment)
 
 
 def _warn_of_unknown() -> None:
@@ -193,5 +193,5 @@ def _word(name: str) -> str:
     return os.environ.get(name, "").strip().lower()
 
 
-def _say(error: Exception) -> None:
-    print(f"amp_tf: stays off: {type(error).__name__}: {error}", file=sys.stderr)
+def _say(error: Exception, what: str = "stays off") -> None:
+    print(f"amp_tf: {what}: {type(error).__name__}: {error}", file=sys.stderr)

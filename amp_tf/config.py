@@ -5,7 +5,7 @@ it sets, whose valid values are in :data:`KINDS`, and the sentence that the tabl
 without the prefix ``AMP_TF_`` are NGC's and TensorFlow's own and keep their meaning.
 
 Other code that looks at the environment: ``_amp_tf_start`` (too early for this module, and it wraps ``os.environ``),
-``conflicts`` (TensorFlow's own variable), and what builds the environment of a child (``cli/run``).
+and what builds the environment of a child (``cli/run``).
 ``AMP_TF_DISABLE`` wins over ``amp_tf.enable()`` too, so that any program can be run without amp_tf from outside.
 """
 
@@ -17,7 +17,7 @@ import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, get_args
 
 from amp_tf import lock as lock_file
 from amp_tf.errors import ConfigError, OpListError
@@ -157,32 +157,6 @@ class AmpConfig:
                 value = (*values.get(field, ()), *value)
             values[field] = value
         return cls(**values)
-
-
-class Settings(TypedDict, total=False):
-    """The fields of :class:`AmpConfig`, for functions that take some of them by name."""
-
-    precision: PrecisionName
-    level: LevelName
-    target: TargetName
-    goal: GoalName
-    allow_add: Sequence[str]
-    allow_remove: Sequence[str]
-    infer_add: Sequence[str]
-    infer_remove: Sequence[str]
-    deny_add: Sequence[str]
-    deny_remove: Sequence[str]
-    clear_add: Sequence[str]
-    clear_remove: Sequence[str]
-    keep_float32: Sequence[str]
-    force_f16: Sequence[str]
-    allreduce: AllReduceName
-    optimizer_state: OptimizerStateName
-    ignore_performance: bool
-    lock: str | None
-    watchdog: bool
-    log_path: str | None
-    report_path: str | None
 
 
 def sources(config: AmpConfig) -> list[dict[str, Any]]:

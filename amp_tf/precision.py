@@ -22,13 +22,11 @@ class Precision(enum.Enum):
     data_type: int  #: its number in TensorFlow's ``DataType`` enumeration (types.proto)
     significant_bits: int  #: of a normal value, the leading one included
     max_finite: float  #: the largest finite value
-    smallest_normal: float  #: the smallest positive normal value; smaller gradients lose bits
     smallest: float  #: the smallest positive value; half of it is rounded to zero
 
     def __init__(self, name: Any) -> None:
         self.data_type, self.significant_bits, max_exponent = _FORMATS[name]
         self.max_finite = (2 - 2.0 ** (1 - self.significant_bits)) * 2.0**max_exponent
-        self.smallest_normal = 2.0 ** (1 - max_exponent)
         self.smallest = 2.0 ** (2 - max_exponent - self.significant_bits)
 
     def rounds_to_one(self, value: Any) -> Any:

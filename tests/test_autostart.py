@@ -185,7 +185,8 @@ def test_a_pth_without_its_package_says_so_once_it_is_asked_for_and_lets_tensorf
     )
     ended = read_pth(tmp_path, code, has_package=False, switch="1" if when == "before" else "")
     assert ended.stdout.split() == ["3", "True"]
-    told = "amp_tf: stays off: ModuleNotFoundError: No module named 'amp_tf'"
+    what = "stays off" if when == "before" else f"{SWITCHES[0]} was not followed"
+    told = f"amp_tf: {what}: ModuleNotFoundError: No module named 'amp_tf'"
     assert ended.stderr.splitlines() == ([told, "imported"] if when == "before" else ["imported", told])
 
 

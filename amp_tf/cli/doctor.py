@@ -210,7 +210,7 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
         keras=of_keras,
         auto_clustering=bool(pywrap_tf_session.TF_GetXlaAutoJitEnabled()) or tf.config.optimizer.get_jit() != "",
         autostart=autostart.strip() == "True",
-        plugins=[path for path in conflicts.other_graph_plugins() if not os.path.basename(path).startswith("amp_tf_")],
+        plugins=conflicts.other_graph_plugins(),
         trials=run_trials([device["name"] for device in devices]) if with_trials and not is_off else [],
         is_without_gpu=tf.test.is_built_with_cuda() and not gpus,
     )

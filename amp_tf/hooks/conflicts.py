@@ -1,7 +1,7 @@
 """What does not go with amp_tf: another plugin of its kind, Keras' own mixed precision, and TFLite.
 
 *Other plugins.* TensorFlow aborts when two register for the same device type (``RegisterPluginOptimizerOrDie``), and
-does not say which are taken. So amp_tf looks where TensorFlow looks for plugins, and stays away if there is one.
+does not say which are taken. So amp_tf looks at what is loaded, and stays away if there is one.
 
 *Keras' policies.* Using both does no harm: Keras' layers cast by themselves, amp_tf converts what they leave in
 float32, and an optimizer that Keras wrapped for its loss scale is not wrapped again. But nobody wants both, and
@@ -18,9 +18,7 @@ import contextlib
 import ctypes
 import importlib
 import os
-import site
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +26,15 @@ from amp_tf.config import ENABLE_VAR, AmpConfig
 from amp_tf.errors import FileError
 from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.hooks import notices, state
+from amp_tf.hooks.native import FOLDER
 from amp_tf.hooks.patches import Patches
 
-PATH_VAR = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  #: TensorFlow's own variable, not a setting of amp_tf
+_PATH_VAR = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  #: TensorFlow's own variable, not a setting of amp_tf
+#: what is wrong where another plugin is loaded, with its path, and what to do
+OTHER_PLUGIN = (
+    "another graph optimizer plugin is loaded, and TensorFlow takes only one, so amp_tf converts nothing ({})"
+)
+WITHOUT_IT = f"Uninstall that plugin, or unset {_PATH_VAR}, to use amp_tf"
 _NARROW = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
 
 _patches = Patches()
@@ -85,20 +89,12 @@ def _convert(convert: Any, /, model_flags: Any, *args: Any, **kwargs: Any) -> An
 
 
 def other_graph_plugins() -> list[str]:
-    """Paths of the libraries that TensorFlow loaded as plugins and that export ``TF_InitGraph``.
-
-    Source of the places: the end of tensorflow/__init__.py.
-    """
-    folders = [*sys.path, *site.getsitepackages(), *map(sysconfig.get_path, ("purelib", "platlib"))]
-    if site.ENABLE_USER_SITE and site.USER_SITE:
-        folders.append(site.USER_SITE)
-    places = [Path(folder, "tensorflow-plugins") for folder in dict.fromkeys(folders) if folder]
-    if named := os.environ.get(PATH_VAR):
-        places.append(Path(named))
-    files = [path for place in places for path in (sorted(place.iterdir()) if place.is_dir() else [place])]
+    """Paths of the libraries in this process that export ``TF_InitGraph``, without amp_tf's own."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
     found = []
-    for path in dict.fromkeys(path.resolve() for path in files if path.suffix == ".so" or ".so." in path.name):
-        with contextlib.suppress(OSError):  # TensorFlow did not load it, so it registered nothing
-            if hasattr(ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW), "TF_InitGraph"):
+    for path in dict.fromkeys(Path(line.split(maxsplit=5)[-1]) for line in lines if ".so" in line):
+        with contextlib.suppress(OSError):  # the file is no longer there
+            library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+            if path.parent != FOLDER and hasattr(library, "TF_InitGraph"):
                 found.append(str(path))
     return found

@@ -47,7 +47,7 @@ from amp_tf.graph.edits import attribute
 from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.sizes import Shapes
 from amp_tf.hooks import native, notices, state, summary
-from amp_tf.hooks.conflicts import PATH_VAR, other_graph_plugins
+from amp_tf.hooks.conflicts import OTHER_PLUGIN, WITHOUT_IT, other_graph_plugins
 from amp_tf.hooks.native import DEVICE_TYPES, ItemShapes, Shim
 from amp_tf.hooks.patches import Patches
 from amp_tf.reporting import reports
@@ -178,11 +178,7 @@ def _register() -> bool:
         )
     missing = [shim for shim in shims.values() if not shim.is_registered]
     if missing and (others := other_graph_plugins()):
-        return _stay_idle(
-            f"another graph optimizer plugin is loaded, and TensorFlow takes only one, so amp_tf converts nothing "
-            f"({', '.join(others)})",
-            fix=f"Uninstall that plugin, or unset {PATH_VAR}, to use amp_tf",
-        )
+        return _stay_idle(OTHER_PLUGIN.format(", ".join(others)), fix=WITHOUT_IT)
     for shim in missing:
         try:
             # Not tf.load_pluggable_device_library: that one also enumerates the devices, which is too early for a

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import logging
 import os
 import re
@@ -12,15 +10,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import amp_tf
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled, sources
 from amp_tf.errors import ConfigError
+from amp_tf.graph.datatypes import FLOAT
 from amp_tf.graph.names import describe_unmatched
 from amp_tf.hooks import notices
 from amp_tf.hooks import state as process_state
-from amp_tf.hooks.xla import called_by
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.op_names import registered_rows
 from amp_tf.oplists.table import PRODUCTS
@@ -43,13 +40,16 @@ NO_PLUGIN = "TensorFlow gave amp_tf no graph"
 ONLY_XLA = (
     "all the work is in functions compiled by XLA (jit_compile=True), which TensorFlow's graph optimizers never see"
 )
+UNSEEN_PRODUCT = (
+    "no product of the traced function {example!r} reached amp_tf: it did not run, or TensorFlow's own graph "
+    "optimizers removed it or failed before amp_tf was asked, as TensorFlow's log says"
+)
 ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: shows a GPU's accuracy without one
 FUSED = "matmuls or convolutions that TensorFlow fused with what follows, without 16-bit kernels here"
 _OF_HOOKS = ("off", "idle", "policy", "failures", "first_failure", "not_installed")  #: what a report says of the hooks
 _PLUGIN = "amp_tf.hooks.plugin"  # without it only functions compiled by XLA are seen
 
 _parts: list[Callable[[], str]] = []
-_has_ended = False  # whether the program has ended, and only the line is left
 
 
 def add_part(part: Callable[[], str]) -> None:
@@ -60,8 +60,6 @@ def add_part(part: Callable[[], str]) -> None:
 
 def log() -> None:
     """Prints the summary; after a traceback only if it might explain it. Never raises."""
-    global _has_ended
-    _has_ended = True
     try:
         state = process_state.current()
         has_acted = reports.totals().converted or state.failures or state.not_installed
@@ -156,8 +154,7 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
     if state.idle:
         return state.idle
     if state.traced and not totals.graphs and not state.failures:
-        example = re.sub(r"_\d+$", "", state.traced[0].removeprefix(process_state.TRACED))  # its name in Python
-        return TRACED_BEFORE.format(count=len(state.traced), example=example)
+        return TRACED_BEFORE.format(count=len(state.traced), example=_name_in_python(state.traced[0]))
     by_grappler = totals.graphs.get("grappler", 0)
     are_all_calls = not totals.graphs.get("xla") and by_grappler == state.xla_graphs
     are_for_xla = (read().attr["_XlaMustCompile"].b for read in process_state.functions().values())
@@ -166,11 +163,11 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
     if not totals.graphs:
         if state.failures:
             return ALL_FAILED
-        return NO_PLUGIN if _PLUGIN in state.not_installed else (_has_ended and _failed_before()) or EAGER
+        return NO_PLUGIN if _PLUGIN in state.not_installed else _unseen_product() or EAGER
     reason = report.why_nothing
     if reason is None or reason.rule.name == "NOTHING_TO_CONVERT":
-        if _has_ended and (failed := _failed_before()):
-            return failed
+        if unseen := _unseen_product():
+            return unseen
         if state.policy:
             return f"Keras' own policy {state.policy!r} has its layers compute in 16 bit, and left nothing to convert"
     return why_no_node(reason) if reason else "no graph has a matmul or convolution"
@@ -192,53 +189,17 @@ def _why_never_on() -> str:
     )
 
 
-_MOST_FUNCTIONS, _MOST_NODES, _MOST_SECONDS = 8, 5000, 2.0  # limits, because the user's program is about to end
+def _unseen_product() -> str:
+    """That a product was traced, where amp_tf has seen none; empty where none was.
 
-
-@functools.cache
-def _failed_before() -> str:
-    """That TensorFlow's own optimizers fail on a function of this program, and how; empty where they fail on none.
-
-    Where one fails, TensorFlow runs the function unchanged and asks no plugin; only its own log says so. So if amp_tf
-    has seen no products, functions that hold some are given to the same optimizers once more, without plugins: only at
-    the end, because that takes a second session.
+    Where one of TensorFlow's own optimizers fails, TensorFlow runs the function unchanged and asks no plugin.
     """
-    failure, until = "", time.monotonic() + _MOST_SECONDS
-    with contextlib.suppress(Exception):  # functions may come and go meanwhile; the line is printed all the same
-        known = {name: read() for name, read in process_state.functions().items()}
-        small = [d for d in known.values() if len(d.node_def) <= _MOST_NODES]
-        with_products = [d for d in small if any(node.op in PRODUCTS for node in d.node_def)]
-        for definition in sorted(with_products, key=lambda d: len(d.node_def), reverse=True)[:_MOST_FUNCTIONS]:
-            if (failure := _failure(definition, known)) or time.monotonic() > until:
-                break
-    return f"TensorFlow's own graph optimizers fail before amp_tf is asked ({failure})" if failure else ""
-
-
-def _failure(definition: Any, known: dict[str, Any]) -> str:
-    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
-    from tensorflow.python.framework import errors_impl, function_def_to_graph
-    from tensorflow.python.grappler import tf_optimizer
-
-    meta_graph = meta_graph_pb2.MetaGraphDef()
-    try:
-        graph = function_def_to_graph.function_def_to_graph_def(definition)[0]
-    except Exception:  # some functions sent to a server cannot be read back
-        return ""
-    present = {function.signature.name for function in graph.library.function}
-    called = called_by(definition, known.get)
-    graph.library.function.extend(function for name, function in called.items() if name not in present)
-    for node in graph.node:
-        if node.op == "Placeholder":  # a placeholder of a resource has no shape, and could not be read
-            node.attr["shape"].shape.unknown_rank = True
-    meta_graph.graph_def.CopyFrom(graph)
-    ends = [tensor.partition(":")[0] for tensor in definition.ret.values()] or [graph.node[-1].name]
-    meta_graph.collection_def["train_op"].node_list.value.extend(ends)
-    config = config_pb2.ConfigProto()
-    config.graph_options.rewrite_options.use_plugin_optimizers = rewriter_config_pb2.RewriterConfig.OFF
-    try:
-        tf_optimizer.OptimizeGraph(config, meta_graph)
-    except errors_impl.OpError as error:
-        return str(error.message).partition("\n")[0]
-    except Exception:  # it cannot be read, or there is no device to optimize for: that says nothing
-        pass
+    functions = process_state.functions()
+    for name in process_state.traced_functions():
+        if any(node.op in PRODUCTS and node.attr["T"].type == FLOAT for node in functions[name]().node_def):
+            return UNSEEN_PRODUCT.format(example=_name_in_python(name))
     return ""
+
+
+def _name_in_python(function: str) -> str:
+    return re.sub(r"_\d+$", "", function.removeprefix(process_state.TRACED))

@@ -26,7 +26,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, ParamSpec, Protocol
 
 from amp_tf.config import (
     DISABLE_VAR,
@@ -47,11 +47,6 @@ from amp_tf.config import (
 from amp_tf.errors import ConfigError
 from amp_tf.hooks import imports, notices
 from amp_tf.hooks import state as process_state
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack  # type checkers know it even where it is not installed
-
-    from amp_tf.config import Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +87,7 @@ BY_CALL = "amp_tf is off: amp_tf.disable() was called"
 BY_HANDLE = "amp_tf is off: the handle of amp_tf.enable() was uninstalled, or its with block ended"
 BY_VARIABLE = f"amp_tf is off: {DISABLE_VAR} is set"
 _EXIT_WAIT_MS = 10_000
+_NAMES = frozenset(row.name for row in ENV_VARS)
 
 
 class Handle(contextlib.AbstractContextManager["Handle"]):
@@ -124,7 +120,6 @@ class _Switch:
         #: the last one is on, those below are on again when what came later is taken back
         self.stack: list[Handle] = []
         self.refused = ""  #: the error in the environment, if that is why amp_tf is off
-        self.is_off_by_program = False  #: whether the user turned amp_tf on and the program off, both by a variable
         self.exit_pid: int | None = None  #: of the process that prints the line at exit; a forked child does not
 
     @property
@@ -152,8 +147,10 @@ class _Switch:
 
         What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is off, only a change
         of a switch turns it on, or one that corrects the bad value for which it is off. ``changed`` is the variable
-        that the program has just set or deleted.
+        that the program has just set or deleted, perhaps not one of amp_tf's.
         """
+        if changed is not None and changed not in _NAMES:
+            return
         with self._lock:
             is_off = self.active is None
             if is_off and not self.refused and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
@@ -163,7 +160,7 @@ class _Switch:
 
     def turn_off(self, reason: str) -> None:
         with self._lock:
-            self.stack, self.refused, self.is_off_by_program = [], "", False
+            self.stack, self.refused = [], ""
             process_state.note(off=reason)
             imports.forget(self._on_import)
             _uninstall_hooks()
@@ -172,7 +169,7 @@ class _Switch:
         wanted = stack[-1]._switches
         if self.active is not None and self.active._switches != wanted:
             _uninstall_hooks()
-        self.stack, self.refused, self.is_off_by_program = stack, "", False
+        self.stack, self.refused = stack, ""
         name, value = deciding_switch()
         only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
         off, traced = "" if wanted.graph_rewrite else only_scaling, process_state.traced_functions()
@@ -202,7 +199,6 @@ class _Switch:
             return
         if asked is None and was_asked:
             self.turn_off(reason)
-            self.is_off_by_program = not is_disabled()
             self._report_at_exit()
         elif asked is not None and (now is None or vars(asked) != vars(now)):
             warn_of_unknown_variables()
@@ -218,7 +214,7 @@ class _Switch:
         is_child = os.getpid() != self.exit_pid  # a forked child converts too, but its parent prints the line
         reports = sys.modules.get("amp_tf.reporting.reports")
         has_seen = reports is not None and reports.totals().graphs
-        is_due = self.active or self.is_off_by_program or self.refused or has_seen
+        is_due = has_seen or process_state.current().off not in (None, BY_CALL, BY_HANDLE, BY_VARIABLE)
         if plugin := sys.modules.get("amp_tf.hooks.plugin"):
             plugin.stop(_EXIT_WAIT_MS)
         if not is_child and is_due and "tensorflow" in sys.modules:
@@ -260,7 +256,21 @@ def _uninstall_hooks(*hooks: Hook) -> None:
             module.uninstall()
 
 
-def enable(config: AmpConfig | None = None, **settings: Unpack[Settings]) -> Handle:
+_Fields = ParamSpec("_Fields")
+
+
+class _Enable(Protocol[_Fields]):
+    """:func:`enable`, to type checkers: it also takes each field of :class:`AmpConfig` by name."""
+
+    def __call__(self, config: AmpConfig | None = None, *args: _Fields.args, **settings: _Fields.kwargs) -> Handle: ...
+
+
+def _with_fields_of(config: Callable[_Fields, AmpConfig]) -> Callable[[Callable[..., Handle]], _Enable[_Fields]]:
+    return lambda function: function
+
+
+@_with_fields_of(AmpConfig)
+def enable(config: AmpConfig | None = None, **settings: Any) -> Handle:
     """Does what ``TF_ENABLE_AUTO_MIXED_PRECISION=1`` does: rewrites graphs, and scales the loss where they are float16.
 
     It may be called before or after TensorFlow is imported, but before the functions and sessions that it is meant for
@@ -342,15 +352,3 @@ def _asked_by_environment() -> tuple[Handle | None, str]:
         f"amp_tf is off: the program itself {did}; to convert anyway, start it with "
         f"{GRAPH_REWRITE_VAR}=1 {LOSS_SCALING_VAR}=1"
     )
-
-
-_NAMES = frozenset(row.name for row in ENV_VARS)
-
-
-def on_change(name: str) -> None:
-    """Applies what the environment says after the program set or deleted a variable. Never raises."""
-    if name in _NAMES:
-        try:
-            obey_environment(name)
-        except Exception as error:  # the variable is set in any case
-            print(f"amp_tf: {name} was not followed: {type(error).__name__}: {error}", file=sys.stderr)

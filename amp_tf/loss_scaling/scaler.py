@@ -37,16 +37,13 @@ class Memory:
     """The variables that hold a scaler's state; each library creates, names and saves them in its own way.
 
     ``scale`` is a float32 scalar; the counters, int64 scalars or vectors, hold the rest of a :class:`State` in order.
-    ``read`` reads a variable as a tensor. Only with ``explains``, which TF1 graphs lack, is it known why a step was
-    skipped, beyond the counters.
+    ``read`` reads a variable as a tensor. In a TF1 graph it is not known why a step was skipped, beyond the counters.
     """
 
-    def __init__(
-        self, scale: Any, *counters: Any, read: Callable[[Any], Any] = tf.convert_to_tensor, explains: bool = True
-    ) -> None:
+    def __init__(self, scale: Any, *counters: Any, read: Callable[[Any], Any] = tf.convert_to_tensor) -> None:
         self.scale, self.counters, self._read = scale, counters, read
         self.last_skip = None  # the facts on the last skipped step, in no checkpoint: nothing may track the variable
-        if explains and tf.compat.v1.executing_eagerly_outside_functions():
+        if tf.compat.v1.executing_eagerly_outside_functions():
             with tf.init_scope():
                 self.last_skip = tf.Variable([0] * len(SkipFacts._fields), trainable=False, name="last_skip")
 

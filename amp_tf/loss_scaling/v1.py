@@ -72,7 +72,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         schedule = build_schedule(initial_scale, **settings)
         self._methods: Mapping[str, Any] = {}
         variables = _ScaleVariables(schedule)
-        memory = Memory(variables.scale, variables.good_steps, variables.counters, read=variables.read, explains=False)
+        memory = Memory(variables.scale, variables.good_steps, variables.counters, read=variables.read)
         self._scaler = Scaler(schedule, memory)
         super().__init__(opt, variables)
 

@@ -150,7 +150,7 @@ environ[PRECISION] = "float16"; say()
         4,
     ),
     "a failure leaves the variable set and says so": (
-        'switch.obey_environment = None; environ[SWITCH] = "1"; print(environ[SWITCH])',
+        'switch._asked_by_environment = None; environ[SWITCH] = "1"; print(environ[SWITCH])',
         {},
         "1",
         "amp_tf: TF_ENABLE_AUTO_MIXED_PRECISION was not followed: TypeError: ",
