@@ -9,7 +9,6 @@ tensors in its own way, by Python alone.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import sys
 from array import array
@@ -20,10 +19,10 @@ import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import ARG_OP, BROKEN, Place, read_signatures, read_types
+from amp_tf.graph.attributes import ARG_OP, BROKEN, place_of, read_signatures, read_types
 from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
-from amp_tf.graph.view import GraphView, Ports, place_of
+from amp_tf.graph.view import GraphView, Ports
 from amp_tf.graph.wire import CONTROL, UNKNOWN, NodeTable, SerializedGraph, WireNodes, pieces
 
 RETVAL_OP = "_Retval"
@@ -45,16 +44,15 @@ def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[st
     """The view of given nodes, as :func:`read_graph`. Where their names begin as those before, it shares these."""
     found = nodes.read()
     names = _split_names(found, nodes, names_before)
-    place = functools.partial(place_of, "")
     if found.duplicate >= 0:
-        raise _duplicate(names[found.duplicate], place)
+        raise _duplicate(names[found.duplicate])
     of_kind: list[Signature] = []
     types_of_kind: list[int] = []
     for firsts in pieces(found.firsts):  # each constant is a kind, and constants are large
         protos = nodes.some(firsts)
-        signatures = read_signatures(protos, templates, place)
+        signatures = read_signatures(protos, templates)
         of_kind += signatures
-        types_of_kind += read_types(protos, signatures, place)
+        types_of_kind += read_types(protos, signatures)
     ports = Ports(of_kind, found.kinds)
     devices = [sys.intern(proto.device) for proto in nodes.some(found.device_firsts)]
     return _view(
@@ -79,15 +77,14 @@ def read_function(function: Any, templates: Templates) -> GraphView:
         GraphError: the function is broken, or its types are parameters of the call.
     """
     title = function.signature.name
-    place = functools.partial(place_of, title)
     arguments = [_boundary(arg, ARG_OP, title) for arg in function.signature.input_arg]
     results = [_boundary(arg, RETVAL_OP, title) for arg in function.signature.output_arg]
     body = list(function.node_def)
     names = [*(arg.name for arg in function.signature.input_arg), *(node.name for node in body)]
     number_of = {name: number for number, name in enumerate(names)}
     if len(number_of) != len(names):
-        raise _duplicate(next(name for number, name in enumerate(names) if number_of[name] != number), place)
-    inner = read_signatures(body, templates, place)
+        raise _duplicate(next(name for number, name in enumerate(names) if number_of[name] != number), title)
+    inner = read_signatures(body, templates, title)
     signatures = [*arguments, *inner, *results]
 
     def resolve(text: str) -> tuple[int, int]:
@@ -118,7 +115,7 @@ def read_function(function: Any, templates: Templates) -> GraphView:
         devices=[*[""] * len(arguments), *(sys.intern(node.device) for node in body), *[""] * len(results)],
         protos=[*[None] * len(arguments), *body, *[None] * len(results)],
         ports=Ports(signatures, np.arange(len(signatures), dtype=np.int32)),
-        dtypes=array("i", [*first, *read_types(body, inner, place), *last]),
+        dtypes=array("i", [*first, *read_types(body, inner, title), *last]),
         counts=np.array(list(map(len, texts)), np.int32),
         sources=inputs[:, 0],
         source_ports=inputs[:, 1],
@@ -240,5 +237,5 @@ def _split_names(found: WireNodes, nodes: NodeTable, before: Sequence[str]) -> l
     return names
 
 
-def _duplicate(name: str, place: Place) -> GraphError:
-    return GraphError("two nodes have this name", where=place(name), fix=BROKEN)
+def _duplicate(name: str, function: str = "") -> GraphError:
+    return GraphError("two nodes have this name", where=place_of(function, name), fix=BROKEN)

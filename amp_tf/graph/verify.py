@@ -96,7 +96,7 @@ def _no_new_cycle(case: Case) -> str:
 
     def waiting(view: GraphView) -> Mask:
         """The nodes that wait for themselves, by a ring that no NextIteration closes, or for one that does."""
-        controls = np.array(control_links(view) if have_waits else (), np.int32).reshape(-1, 2)
+        controls = control_links(view) if have_waits else np.zeros((0, 2), np.int32)
         sources = np.concatenate([view.edges.src_node, controls[:, 0]])
         readers = np.concatenate([view.edges.dst_node, controls[:, 1]])
         free = ~view.mask_with(LOOP_CLOSERS)[sources]

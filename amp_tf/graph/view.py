@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.attributes import ARG_OP, CAPTURED, CONST_OP, USER_NAME, floats, read_signatures, read_types
+from amp_tf.graph.attributes import ARG_OP, CAPTURED, CONST_OP, USER_NAME, floats, place_of, read_signatures, read_types
 from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.editor import EditedNodes
 from amp_tf.graph.edits import Edits, NewNode, Reader, Retype, Tensor, having
@@ -71,12 +71,6 @@ class Adjacency:
         dst_array = np.asarray(dst, dtype=np.int32)
         self.fanin_start, self.fanin = compress(dst_array, src_array, unit_count)
         self.fanout_start, self.fanout = compress(src_array, dst_array, unit_count)
-
-    @classmethod
-    def of_links(cls, links: npt.ArrayLike, count: int) -> Adjacency:
-        """Neighbours along links, each a source and a reader."""
-        sources, readers = np.asarray(links, np.int32).reshape(-1, 2).T
-        return cls(sources, readers, count)
 
     def fanins(self, unit: Unit) -> list[Unit]:
         return self.fanin[self.fanin_start[unit] : self.fanin_start[unit + 1]].tolist()
@@ -134,11 +128,6 @@ class _Table:
     def at(self, rows: Indices, places: Indices) -> Indices:
         found: Indices = self._values[self._starts[rows] + places]
         return found
-
-
-def place_of(function: str, node: str) -> str:
-    """The place of a node, for a message; of a graph's, the function is empty."""
-    return f"{f'function {function!r}, ' if function else ''}node {node!r}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,7 +294,7 @@ class GraphView:
         nodes = EditedNodes(self.protos, self.names, edits)
         remade = edits.remade(self.node_count)
         made = [nodes[number] for number in remade]
-        signatures = read_signatures(made, templates, repr)
+        signatures = read_signatures(made, templates)
         kinds = np.concatenate([self.kinds, np.zeros(len(edits.new), np.int32)])
         kinds[remade] = np.arange(len(self.of_kind), len(self.of_kind) + len(made))
         ports = Ports([*self.of_kind, *signatures], kinds)
@@ -313,7 +302,7 @@ class GraphView:
         is_remade[remade] = True
         of_remade = np.repeat(is_remade, np.diff(ports.base))
         dtypes = np.empty(len(of_remade), np.int32)
-        dtypes[of_remade] = read_types(made, signatures, repr)
+        dtypes[of_remade] = read_types(made, signatures)
         dtypes[~of_remade] = np.asarray(self.dtypes)[self.spread(~is_remade[: self.node_count])]
         return GraphView.of(
             ports,

@@ -69,7 +69,7 @@ def fold(form: Form) -> Form:
 
 def _kept(form: Form) -> set[Node]:
     """The nodes that must stay where they are; who waits, and who is waited for, are among them."""
-    return {*form.obstacles.rule_of, *form.obstacles.forced}.union(*control_links(form.view))
+    return {*form.obstacles.rule_of, *form.obstacles.forced}.union(control_links(form.view).ravel().tolist())
 
 
 def _may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:

@@ -36,15 +36,15 @@ is painted. So it is painted with all readers of what products read moved, and a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import Links, control_links, flood
+from amp_tf.graph.algorithms import control_links, flood
 from amp_tf.graph.attributes import value_of
-from amp_tf.graph.datatypes import Node
+from amp_tf.graph.datatypes import Indices, Node
 from amp_tf.graph.edits import Edits, NewNode, Reader, Rewire, Wait, attribute, having
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
 from amp_tf.graph.view import Adjacency, GraphView
@@ -58,7 +58,7 @@ _OF_A_LOOP = ("frame_name", "is_constant", "parallel_iterations")  # what the En
 def hoist(form: Form) -> Form:
     """Moves the reads for those of their readers that become 16 bit."""
     view, reads, products = form.view, find_loop_reads(form), form.job.products
-    readers = _readers(reads)
+    readers = frozenset(reader for read in reads for reader in read.readers)
     wanted = frozenset(
         reader
         for read in reads
@@ -90,10 +90,10 @@ def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     if not any(view.ops[reader] in form.job.products for reader in readers.tolist()):
         return ()
     controls = control_links(view)
-    links = [*view.edges.rows("src_node", "dst_node"), *controls]
-    neighbours = Adjacency.of_links(links, view.node_count)
+    links = np.concatenate([np.stack([view.edges.src_node, view.edges.dst_node], 1), controls])
+    neighbours = Adjacency(links[:, 0], links[:, 1], view.node_count)
     loops, behind = find_loops(view, neighbours)
-    if any(behind[source] != loops[reader] for source, reader in links):  # not by an Enter or Exit
+    if any(behind[source] != loops[reader] for source, reader in links.tolist()):  # not by an Enter or Exit
         return ()
     return _LoopSearch(form, candidates, neighbours, controls, loops, behind).movable()
 
@@ -138,10 +138,6 @@ class LoopRead(NamedTuple):
     readers: tuple[Reader, ...]
 
 
-def _readers(reads: Iterable[LoopRead]) -> frozenset[Reader]:
-    return frozenset(reader for read in reads for reader in read.readers)
-
-
 class _LoopSearch:
     """What the nodes of a graph with loops read, wait for, and run after."""
 
@@ -150,14 +146,14 @@ class _LoopSearch:
         form: Form,
         reads: Collection[Node],
         neighbours: Adjacency,
-        controls: Links,
+        controls: Indices,
         loops: Sequence[Path],
         behind: Sequence[Path],
     ) -> None:
         view = self._view = form.view
         self._reads, self._neighbours, self._behind = reads, neighbours, behind
         self._kept = form.obstacles.rule_of
-        self._controls = Adjacency.of_links(controls, view.node_count)
+        self._controls = Adjacency(controls[:, 0], controls[:, 1], view.node_count)
         self._loop_switches = {
             node
             for condition in view.nodes_with(table.LOOP_CONDITIONS)
