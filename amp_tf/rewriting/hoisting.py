@@ -67,12 +67,12 @@ def hoist(form: Form) -> Form:
     )
 
     def without_casts(after: Form, _: frozenset[Reader]) -> frozenset[Reader]:
-        """Which readers become 16 bit, and what they read too, unless it is a read that was there before."""
-        edges, painting = after.view.edges, after.painting
-        is_converted = np.zeros(after.view.unit_count, np.bool_)
-        is_converted[painting.converted] = True
-        is_right = is_converted[edges.dst_unit] & (is_converted[edges.src_unit] | (edges.src_node < view.node_count))
-        return frozenset(edges.at(is_right).rows("dst_node", "dst_position")).intersection(readers)
+        """Which readers become 16 bit, and what they read too, unless that is also read in float32, or in the loop."""
+        edges, is_f16 = after.view.edges, after.painting.is_f16()
+        may_become = np.isin(edges.src_unit, edges.src_unit[~is_f16[edges.dst_unit]])  # without the other reader
+        is_right = is_f16[edges.src_unit] | may_become | (edges.src_node < view.node_count)
+        found = edges.at(is_f16[edges.dst_unit] & is_right)
+        return frozenset(found.rows("dst_node", "dst_position")).intersection(readers)
 
     return form.settled(wanted, functools.partial(_hoisted, form, reads), without_casts)
 
