@@ -9,10 +9,11 @@ tensors in its own way, by Python alone.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP, BROKEN, place_of, read_signatures, read_types
 from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
-from amp_tf.graph.view import GraphView, Ports
+from amp_tf.graph.view import Edges, GraphView, Ports
 from amp_tf.graph.wire import CONTROL, UNKNOWN, NodeTable, SerializedGraph, WireNodes, pieces
 
 RETVAL_OP = "_Retval"
@@ -55,19 +56,17 @@ def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[st
         types_of_kind += read_types(protos, signatures)
     ports = Ports(of_kind, found.kinds)
     devices = [sys.intern(proto.device) for proto in nodes.some(found.device_firsts)]
-    return _view(
+    view = GraphView.of(
+        ports,
         function="",
         names=names,
         devices=list(map(devices.__getitem__, found.devices.tolist())),
         protos=nodes,
-        ports=ports,
         dtypes=ports.of_nodes(types_of_kind),
-        counts=found.input_counts,
-        sources=found.sources,
-        source_ports=found.ports,
-        texts=lambda node: nodes[node].input,
-        known=len(names_before),
     )
+    _check_names(view, len(names_before))
+    edges = _edges(view, ports, found.input_counts, found.sources, found.ports, lambda node: nodes[node].input)
+    return dataclasses.replace(view, edges=edges)
 
 
 def read_function(function: Any, templates: Templates) -> GraphView:
@@ -109,42 +108,43 @@ def read_function(function: Any, templates: Templates) -> GraphView:
     texts = [*[[]] * len(arguments), *(node.input[:] for node in body), *returned]
     inputs = np.array(list(map(resolve, itertools.chain.from_iterable(texts))), np.int32).reshape(-1, 2)
     first, last = ([signature.slots[0].fixed for signature in ends] for ends in (arguments, results))
-    return _view(
+    ports = Ports(signatures, np.arange(len(signatures), dtype=np.int32))
+    view = GraphView.of(
+        ports,
         function=title,
         names=[*names, *(f"{title}/{arg.name}" for arg in function.signature.output_arg)],
         devices=[*[""] * len(arguments), *(sys.intern(node.device) for node in body), *[""] * len(results)],
         protos=[*[None] * len(arguments), *body, *[None] * len(results)],
-        ports=Ports(signatures, np.arange(len(signatures), dtype=np.int32)),
         dtypes=array("i", [*first, *read_types(body, inner, title), *last]),
-        counts=np.array(list(map(len, texts)), np.int32),
-        sources=inputs[:, 0],
-        source_ports=inputs[:, 1],
-        texts=texts.__getitem__,
         argument_attributes=[
             function.arg_attr[number].attr if number in function.arg_attr else {} for number in range(len(arguments))
         ],
     )
+    _check_names(view)
+    counts = np.array(list(map(len, texts)), np.int32)
+    return dataclasses.replace(view, edges=_edges(view, ports, counts, inputs[:, 0], inputs[:, 1], texts.__getitem__))
 
 
-def _view(
-    *,
-    function: str,
-    names: list[str],
-    devices: list[str],
-    protos: Sequence[Any],
+def _check_names(view: GraphView, known: int = 0) -> None:
+    """Refuses control characters, as TensorFlow does; some names are known to have none."""
+    if not "".join([view.function, *view.names[known:], *set(view.devices)]).isprintable():
+        named = zip(view.names, view.devices, strict=True)
+        odd = next((node for node, texts in enumerate(named) if not "".join(texts).isprintable()), None)
+        what = "the name or device of a node or function holds control characters"
+        raise GraphError(what, where=place_of(view.function, "" if odd is None else view.names[odd]), fix=BROKEN)
+
+
+def _edges(
+    view: GraphView,
     ports: Ports,
-    dtypes: array[int],
     counts: Indices,
     sources: Indices,
     source_ports: Indices,
     texts: Callable[[int], Sequence[str]],
-    argument_attributes: Sequence[Mapping[str, Any]] = (),
-    known: int = 0,
-) -> GraphView:
-    """Puts a view together.
+) -> Edges:
+    """The data edges of a view that has none yet.
 
     Args:
-        known: how many names have been looked at before.
         counts: how many inputs each node has, control inputs included.
         sources: of all inputs, one after the other, the node that each names; :data:`~amp_tf.graph.wire.CONTROL` for a
             control input, :data:`~amp_tf.graph.wire.UNKNOWN` or less for a name that names nothing.
@@ -155,13 +155,9 @@ def _view(
         GraphError: an input names nothing, a port does not exist, a data input comes after a control input, a node has
             not as many inputs as its op expects, or the types at the ends of an edge differ.
     """
-    if not "".join([function, *names[known:], *set(devices)]).isprintable():  # TensorFlow refuses such names, too
-        odd = [name for name, device in zip(names, devices, strict=True) if not f"{name}{device}".isprintable()]
-        what = "the name or device of a node or function holds control characters"
-        raise GraphError(what, where=place_of(function, odd[0] if odd else ""), fix=BROKEN)
 
     def broken(node: Any, what: str) -> GraphError:
-        return GraphError(what, where=place_of(function, names[node]), fix=BROKEN)
+        return GraphError(what, where=view.where(node), fix=BROKEN)
 
     readers = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     starts = np.cumsum(counts, dtype=np.int32) - counts
@@ -178,28 +174,19 @@ def _view(
     src_node, src_port, dst_node = sources[data], source_ports[data], readers[data]
     existing = ports.outputs.counts[ports.kinds[src_node]]
     for edge in np.flatnonzero(src_port >= existing):
-        what = f"reads port {src_port[edge]} of {names[src_node[edge]]!r}, which has {existing[edge]} output(s)"
+        what = f"reads port {src_port[edge]} of {view.names[src_node[edge]]!r}, which has {existing[edge]} output(s)"
         raise broken(dst_node[edge], what)
     found = np.bincount(dst_node, minlength=len(counts))
     for node in np.flatnonzero(found != ports.inputs.counts[ports.kinds]):
-        signature = ports.signatures[node]
+        signature = view.signatures[node]
         raise broken(node, f"{signature.op} expects {len(signature.inputs)} data input(s) and has {found[node]}")
     edges = ports.edges(src_node, src_port, dst_node, (data - starts[dst_node]).astype(np.int32))
-    types = np.asarray(dtypes, np.int32)
+    types = np.asarray(view.dtypes, np.int32)
     for edge in np.flatnonzero(types[edges.src_unit] != types[edges.dst_unit]):
         given, wanted = (datatypes.type_name(int(types[units[edge]])) for units in (edges.src_unit, edges.dst_unit))
-        what = f"input {edges.dst_position[edge]} expects {wanted} and gets {given} from {names[src_node[edge]]!r}"
+        what = f"input {edges.dst_position[edge]} expects {wanted} and gets {given} from {view.names[src_node[edge]]!r}"
         raise broken(dst_node[edge], what)
-    return GraphView.of(
-        ports,
-        function=function,
-        names=names,
-        devices=devices,
-        protos=protos,
-        dtypes=dtypes,
-        edges=edges,
-        argument_attributes=argument_attributes,
-    )
+    return edges
 
 
 def _boundary(arg: Any, op: str, function: str) -> Signature:

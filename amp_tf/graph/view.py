@@ -62,6 +62,9 @@ class Edges:
         return zip(*(getattr(self, column).tolist() for column in columns), strict=True)
 
 
+NO_EDGES = Edges(*[np.zeros(0, np.int32)] * 6)
+
+
 class Adjacency:
     """Neighbours of each unit, in both directions, as flat arrays: the fanins of ``u`` are
     ``fanin[fanin_start[u]:fanin_start[u + 1]]``, the fanouts the same slice of ``fanout``."""
@@ -156,7 +159,7 @@ class GraphView:
     base: Sequence[Unit] | Indices
     slot_of_unit: Indices
     dtypes: array[int]
-    edges: Edges
+    edges: Edges = NO_EDGES
     argument_attributes: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
@@ -316,22 +319,17 @@ class GraphView:
 
     def _edges_after(self, edits: Edits, ports: Ports) -> Edges:
         """The data edges once the edits are made; their units are those of the new ports."""
-        edges = self.edges
         replaced = {reop.node: reop.inputs for reop in edits.reops if reop.inputs is not None}
-        if replaced:
-            edges = edges.at(~np.isin(edges.dst_node, list(replaced)))
+        edges = self.edges.at(~np.isin(self.edges.dst_node, list(replaced)))
         given = {**replaced, **{number: node.inputs for number, node in enumerate(edits.new, self.node_count)}}
         new = [
             (*source, number, position) for number, inputs in given.items() for position, source in enumerate(inputs)
         ]
         added = np.array(new, np.int32).reshape(-1, 4).T
         before = edges.src_node, edges.src_port, edges.dst_node, edges.dst_position
-        src_node, src_port, dst_node, dst_position = map(np.concatenate, zip(before, added, strict=True))
-        if replaced:
-            order = np.argsort(dst_node, kind="stable")
-            src_node, src_port, dst_node, dst_position = (
-                column[order] for column in (src_node, src_port, dst_node, dst_position)
-            )
+        columns = list(map(np.concatenate, zip(before, added, strict=True)))
+        order = np.argsort(columns[2], kind="stable")  # by the nodes that they go to
+        src_node, src_port, dst_node, dst_position = (column[order] for column in columns)
         for rewire in edits.rewires:
             place = np.searchsorted(dst_node, rewire.node) + rewire.position
             src_node[place], src_port[place] = rewire.src_node, rewire.src_port
@@ -339,10 +337,8 @@ class GraphView:
 
     def detached(self) -> GraphView:
         """The same view without its protos and edges, which are most of its memory."""
-        none = np.zeros(0, np.int32)
-        no_edges = self.edges.at(none)  # a copy; an empty slice would keep the arrays alive
-        base = np.asarray(self.base, np.int32)
-        return dataclasses.replace(self, protos=[], base=base, slot_of_unit=none, edges=no_edges)
+        base, none = np.asarray(self.base, np.int32), np.zeros(0, np.int32)
+        return dataclasses.replace(self, protos=[], base=base, slot_of_unit=none, edges=NO_EDGES)
 
 
 def _figures_of(constant: Any) -> tuple[int, Any, Any]:
