@@ -181,19 +181,13 @@ def find_violation(
 def _without_casts(after: GraphView, old_number: Indices) -> tuple[Indices, Indices, Indices]:
     """What the nodes that were there before read once new casts are skipped, input by input.
 
-    The numbers that reader and node had before (-1 for a new one that is no cast, or is in a ring of them), and a port.
+    The numbers that reader and node had before (-1 for a new one that is no cast, or feeds one), and a port.
     """
     edges = after.edges
     into_old = old_number[edges.dst_node] >= 0
-    node, port = edges.src_node[into_old], edges.src_port[into_old]
-    feeds = np.flatnonzero(~into_old)
-    feeds = feeds[[after.ops[reader] in CASTS for reader in edges.dst_node[feeds]]]
+    kept, casts = edges.at(into_old), edges.at(~into_old & after.mask_with(CASTS)[edges.dst_node])
     behind_node, behind_port = np.arange(after.node_count), np.zeros(after.node_count, np.int32)
-    behind_node[edges.dst_node[feeds]] = edges.src_node[feeds]
-    behind_port[edges.dst_node[feeds]] = edges.src_port[feeds]
-    for _ in feeds:  # casts of casts are followed to their end, rings as often as there are casts
-        is_new = old_number[node] < 0
-        if not is_new.any():
-            break
-        node, port = np.where(is_new, behind_node[node], node), np.where(is_new, behind_port[node], port)
-    return old_number[edges.dst_node[into_old]], old_number[node], port
+    behind_node[casts.dst_node], behind_port[casts.dst_node] = casts.src_node, casts.src_port
+    node = behind_node[kept.src_node]
+    port = np.where(node == kept.src_node, kept.src_port, behind_port[kept.src_node])
+    return old_number[kept.dst_node], old_number[node], port

@@ -44,7 +44,7 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import control_links, flood
 from amp_tf.graph.attributes import value_of
-from amp_tf.graph.datatypes import Indices, Node
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Reader, Rewire, Wait, attribute, having
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
 from amp_tf.graph.view import Adjacency, GraphView
@@ -89,13 +89,8 @@ def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     readers = view.edges.dst_node[np.isin(view.edges.src_node, list(candidates))]
     if not any(view.ops[reader] in form.job.products for reader in readers.tolist()):
         return ()
-    controls = control_links(view)
-    links = np.concatenate([np.stack([view.edges.src_node, view.edges.dst_node], 1), controls])
-    neighbours = Adjacency(links[:, 0], links[:, 1], view.node_count)
-    loops, behind = find_loops(view, neighbours)
-    if any(behind[source] != loops[reader] for source, reader in links.tolist()):  # not by an Enter or Exit
-        return ()
-    return _LoopSearch(form, candidates, neighbours, controls, loops, behind).movable()
+    search = _LoopSearch(form, candidates)
+    return () if search.is_broken else search.movable()
 
 
 def _hoisted(form: Form, reads: Sequence[LoopRead], wanted: Collection[Reader]) -> Form:
@@ -139,21 +134,17 @@ class LoopRead(NamedTuple):
 
 
 class _LoopSearch:
-    """What the nodes of a graph with loops read, wait for, and run after."""
+    """What the nodes of a graph with loops read, wait for, and run after; broken loops are left by no Exit."""
 
-    def __init__(
-        self,
-        form: Form,
-        reads: Collection[Node],
-        neighbours: Adjacency,
-        controls: Indices,
-        loops: Sequence[Path],
-        behind: Sequence[Path],
-    ) -> None:
+    def __init__(self, form: Form, reads: Collection[Node]) -> None:
         view = self._view = form.view
-        self._reads, self._neighbours, self._behind = reads, neighbours, behind
-        self._kept = form.obstacles.rule_of
+        self._reads, self._kept = reads, form.obstacles.rule_of
+        controls = control_links(view)
+        links = np.concatenate([np.stack([view.edges.src_node, view.edges.dst_node], 1), controls])
         self._controls = Adjacency(controls[:, 0], controls[:, 1], view.node_count)
+        self._neighbours = Adjacency(links[:, 0], links[:, 1], view.node_count)
+        loops, self._behind = find_loops(view, self._neighbours)
+        self.is_broken = any(self._behind[source] != loops[reader] for source, reader in links.tolist())
         self._loop_switches = {
             node
             for condition in view.nodes_with(table.LOOP_CONDITIONS)
