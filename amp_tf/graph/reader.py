@@ -9,10 +9,8 @@ tensors in its own way, by Python alone.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import sys
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +21,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP, BROKEN, place_of, read_signatures, read_types
 from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
-from amp_tf.graph.view import Edges, GraphView, Ports
+from amp_tf.graph.view import GraphView
 from amp_tf.graph.wire import CONTROL, UNKNOWN, NodeTable, SerializedGraph, WireNodes, pieces
 
 RETVAL_OP = "_Retval"
@@ -54,19 +52,18 @@ def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[st
         signatures = read_signatures(protos, templates)
         of_kind += signatures
         types_of_kind += read_types(protos, signatures)
-    ports = Ports(of_kind, found.kinds)
     devices = [sys.intern(proto.device) for proto in nodes.some(found.device_firsts)]
     view = GraphView.of(
-        ports,
+        of_kind,
+        found.kinds,
+        types_of_kind,
         function="",
         names=names,
         devices=list(map(devices.__getitem__, found.devices.tolist())),
         protos=nodes,
-        dtypes=ports.of_nodes(types_of_kind),
     )
     _check_names(view, len(names_before))
-    edges = _edges(view, ports, found.input_counts, found.sources, found.ports, lambda node: nodes[node].input)
-    return dataclasses.replace(view, edges=edges)
+    return _connected(view, found.input_counts, found.sources, found.ports, lambda node: nodes[node].input)
 
 
 def read_function(function: Any, templates: Templates) -> GraphView:
@@ -108,21 +105,21 @@ def read_function(function: Any, templates: Templates) -> GraphView:
     texts = [*[[]] * len(arguments), *(node.input[:] for node in body), *returned]
     inputs = np.array(list(map(resolve, itertools.chain.from_iterable(texts))), np.int32).reshape(-1, 2)
     first, last = ([signature.slots[0].fixed for signature in ends] for ends in (arguments, results))
-    ports = Ports(signatures, np.arange(len(signatures), dtype=np.int32))
     view = GraphView.of(
-        ports,
+        signatures,
+        np.arange(len(signatures), dtype=np.int32),
+        [*first, *read_types(body, inner, title), *last],
         function=title,
         names=[*names, *(f"{title}/{arg.name}" for arg in function.signature.output_arg)],
         devices=[*[""] * len(arguments), *(sys.intern(node.device) for node in body), *[""] * len(results)],
         protos=[*[None] * len(arguments), *body, *[None] * len(results)],
-        dtypes=array("i", [*first, *read_types(body, inner, title), *last]),
         argument_attributes=[
             function.arg_attr[number].attr if number in function.arg_attr else {} for number in range(len(arguments))
         ],
     )
     _check_names(view)
     counts = np.array(list(map(len, texts)), np.int32)
-    return dataclasses.replace(view, edges=_edges(view, ports, counts, inputs[:, 0], inputs[:, 1], texts.__getitem__))
+    return _connected(view, counts, inputs[:, 0], inputs[:, 1], texts.__getitem__)
 
 
 def _check_names(view: GraphView, known: int = 0) -> None:
@@ -134,15 +131,14 @@ def _check_names(view: GraphView, known: int = 0) -> None:
         raise GraphError(what, where=place_of(view.function, "" if odd is None else view.names[odd]), fix=BROKEN)
 
 
-def _edges(
+def _connected(
     view: GraphView,
-    ports: Ports,
     counts: Indices,
     sources: Indices,
     source_ports: Indices,
     texts: Callable[[int], Sequence[str]],
-) -> Edges:
-    """The data edges of a view that has none yet.
+) -> GraphView:
+    """The view with its data edges.
 
     Args:
         counts: how many inputs each node has, control inputs included.
@@ -172,21 +168,23 @@ def _edges(
         raise broken(reader, f"input {position} is {text!r}, which is not a tensor of this graph")
     data = np.flatnonzero(sources >= 0)
     src_node, src_port, dst_node = sources[data], source_ports[data], readers[data]
-    existing = ports.outputs.counts[ports.kinds[src_node]]
+    inputs, outputs = view.ports
+    existing = outputs.counts[view.kinds[src_node]]
     for edge in np.flatnonzero(src_port >= existing):
         what = f"reads port {src_port[edge]} of {view.names[src_node[edge]]!r}, which has {existing[edge]} output(s)"
         raise broken(dst_node[edge], what)
     found = np.bincount(dst_node, minlength=len(counts))
-    for node in np.flatnonzero(found != ports.inputs.counts[ports.kinds]):
+    for node in np.flatnonzero(found != inputs.counts[view.kinds]):
         signature = view.signatures[node]
         raise broken(node, f"{signature.op} expects {len(signature.inputs)} data input(s) and has {found[node]}")
-    edges = ports.edges(src_node, src_port, dst_node, (data - starts[dst_node]).astype(np.int32))
+    connected = view.connected(src_node, src_port, dst_node, (data - starts[dst_node]).astype(np.int32))
+    edges = connected.edges
     types = np.asarray(view.dtypes, np.int32)
     for edge in np.flatnonzero(types[edges.src_unit] != types[edges.dst_unit]):
         given, wanted = (datatypes.type_name(int(types[units[edge]])) for units in (edges.src_unit, edges.dst_unit))
         what = f"input {edges.dst_position[edge]} expects {wanted} and gets {given} from {view.names[src_node[edge]]!r}"
         raise broken(dst_node[edge], what)
-    return edges
+    return connected
 
 
 def _boundary(arg: Any, op: str, function: str) -> Signature:

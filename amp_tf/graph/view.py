@@ -95,34 +95,9 @@ def compact(values: npt.NDArray[Any] | Iterable[int]) -> array[int]:
     return array("i", values.astype(np.int32).tobytes() if isinstance(values, np.ndarray) else values)
 
 
-class Ports:
-    """Which unit types each port of each node, from signatures of kinds; all nodes' rows are looked up at once."""
-
-    def __init__(self, of_kind: Sequence[Signature], kinds: Indices) -> None:
-        self.signatures = list(map(of_kind.__getitem__, kinds.tolist()))
-        self.of_kind = of_kind
-        self.kinds = kinds
-        self.inputs = _Table([signature.inputs for signature in of_kind])
-        self.outputs = _Table([signature.outputs for signature in of_kind])
-        counts = np.array([len(signature.slots) for signature in of_kind], np.int32)
-        self._first_unit = np.zeros(len(kinds) + 1, np.int32)
-        np.cumsum(counts[kinds], out=self._first_unit[1:])
-        self.base = compact(self._first_unit)
-        starts, units = np.cumsum(counts, dtype=np.int32) - counts, np.arange(self._first_unit[-1], dtype=np.int32)
-        self.slot_of_unit = np.repeat(starts[kinds] - self._first_unit[:-1], counts[kinds]) + units
-
-    def of_nodes(self, slots_of_kinds: Sequence[int]) -> array[int]:
-        """What is known of each slot of each kind, one after the other, for each slot of each node."""
-        return compact(np.array(slots_of_kinds, np.int32)[self.slot_of_unit])
-
-    def edges(self, src_node: Indices, src_port: Indices, dst_node: Indices, dst_position: Indices) -> Edges:
-        """The edges between some output ports and data inputs, which must exist."""
-        src_unit = self._first_unit[src_node] + self.outputs.at(self.kinds[src_node], src_port)
-        dst_unit = self._first_unit[dst_node] + self.inputs.at(self.kinds[dst_node], dst_position)
-        return Edges(src_node, src_port, dst_node, dst_position, src_unit, dst_unit)
-
-
 class _Table:
+    """Rows of different lengths, of which many places are looked up at once."""
+
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
         self.counts = np.array([len(row) for row in rows], np.int32)
         self._values = np.array(list(itertools.chain.from_iterable(rows)), np.int32)
@@ -163,10 +138,37 @@ class GraphView:
     argument_attributes: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
-    def of(cls, ports: Ports, **others: Any) -> GraphView:
-        """The view with what follows from signatures and kinds, and with all other fields."""
-        of_ports = {name: getattr(ports, name) for name in ("signatures", "kinds", "of_kind", "base", "slot_of_unit")}
-        return cls(ops=[signature.op for signature in ports.signatures], **of_ports, **others)
+    def of(cls, of_kind: Sequence[Signature], kinds: Indices, types: Sequence[int], **others: Any) -> GraphView:
+        """A view without edges; the types are those of the slots of all kinds, one kind after the other."""
+        signatures = list(map(of_kind.__getitem__, kinds.tolist()))
+        counts = np.array([len(signature.slots) for signature in of_kind], np.int32)
+        base = np.zeros(len(kinds) + 1, np.int32)
+        np.cumsum(counts[kinds], out=base[1:])
+        starts, units = np.cumsum(counts, dtype=np.int32) - counts, np.arange(base[-1], dtype=np.int32)
+        slot_of_unit = np.repeat(starts[kinds] - base[:-1], counts[kinds]) + units
+        return cls(
+            ops=[signature.op for signature in signatures],
+            signatures=signatures,
+            kinds=kinds,
+            of_kind=of_kind,
+            base=compact(base),
+            slot_of_unit=slot_of_unit,
+            dtypes=compact(np.array(types, np.int32)[slot_of_unit]),
+            **others,
+        )
+
+    @functools.cached_property
+    def ports(self) -> tuple[_Table, _Table]:
+        """The slot of each input, and of each output, of each kind."""
+        return _Table([kind.inputs for kind in self.of_kind]), _Table([kind.outputs for kind in self.of_kind])
+
+    def connected(self, src_node: Indices, src_port: Indices, dst_node: Indices, dst_position: Indices) -> GraphView:
+        """The view with edges between some output ports and data inputs, which must exist."""
+        base, (inputs, outputs) = np.asarray(self.base, np.int32), self.ports
+        src_unit = base[src_node] + outputs.at(self.kinds[src_node], src_port)
+        dst_unit = base[dst_node] + inputs.at(self.kinds[dst_node], dst_position)
+        edges = Edges(src_node, src_port, dst_node, dst_position, src_unit, dst_unit)
+        return dataclasses.replace(self, edges=edges)
 
     @property
     def node_count(self) -> int:
@@ -300,25 +302,21 @@ class GraphView:
         signatures = read_signatures(made, templates)
         kinds = np.concatenate([self.kinds, np.zeros(len(edits.new), np.int32)])
         kinds[remade] = np.arange(len(self.of_kind), len(self.of_kind) + len(made))
-        ports = Ports([*self.of_kind, *signatures], kinds)
-        is_remade = np.zeros(len(kinds), np.bool_)
-        is_remade[remade] = True
-        of_remade = np.repeat(is_remade, np.diff(ports.base))
-        dtypes = np.empty(len(of_remade), np.int32)
-        dtypes[of_remade] = read_types(made, signatures)
-        dtypes[~of_remade] = np.asarray(self.dtypes)[self.spread(~is_remade[: self.node_count])]
-        return GraphView.of(
-            ports,
+        types = np.zeros(sum(len(kind.slots) for kind in self.of_kind), np.int32)
+        types[self.slot_of_unit] = self.dtypes
+        view = GraphView.of(
+            [*self.of_kind, *signatures],
+            kinds,
+            [*types.tolist(), *read_types(made, signatures)],
             function=self.function,
             names=[*self.names, *(node.name for node in edits.new)],
             devices=[*self.devices, *(node.device for node in edits.new)],
             protos=nodes,
-            dtypes=compact(dtypes),
-            edges=self._edges_after(edits, ports),
         )
+        return view.connected(*self._ends_after(edits))
 
-    def _edges_after(self, edits: Edits, ports: Ports) -> Edges:
-        """The data edges once the edits are made; their units are those of the new ports."""
+    def _ends_after(self, edits: Edits) -> Iterable[Indices]:
+        """The ends of the data edges once the edits are made: source and port, reader and position."""
         replaced = {reop.node: reop.inputs for reop in edits.reops if reop.inputs is not None}
         edges = self.edges.at(~np.isin(self.edges.dst_node, list(replaced)))
         given = {**replaced, **{number: node.inputs for number, node in enumerate(edits.new, self.node_count)}}
@@ -333,7 +331,7 @@ class GraphView:
         for rewire in edits.rewires:
             place = np.searchsorted(dst_node, rewire.node) + rewire.position
             src_node[place], src_port[place] = rewire.src_node, rewire.src_port
-        return ports.edges(src_node, src_port, dst_node, dst_position)
+        return src_node, src_port, dst_node, dst_position
 
     def detached(self) -> GraphView:
         """The same view without its protos and edges, which are most of its memory."""
