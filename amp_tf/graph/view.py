@@ -281,12 +281,8 @@ class GraphView:
 
     def retyped(self, units: Sequence[Unit], data_type: int) -> Retype:
         """The edit by which some units become a type."""
-        slots = [slot for signature in self.of_kind for slot in signature.slots]
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(slot.attr for slot in slots))}
-        attributes = self.of_slots(np.array([numbers[slot.attr] for slot in slots], np.int32))
-        indices = self.of_slots(np.array([slot.index for slot in slots], np.int32))
-        nodes = self.spread(np.arange(self.node_count, dtype=np.int32))
-        return Retype(nodes[units], attributes[units], indices[units], list(numbers), data_type)
+        slots = np.array([slot for kind in self.of_kind for slot in kind.slots], object)
+        return Retype(np.asarray(self.unit_nodes, np.int32)[units], self.of_slots(slots)[units], data_type)
 
     def copied(self, model: Node, name: str, inputs: Iterable[Tensor], after: tuple[Node, ...]) -> NewNode:
         """A node that does what another does, on its device, with these inputs and waiting for these nodes."""
