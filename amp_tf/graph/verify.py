@@ -27,6 +27,7 @@ import numpy as np
 from amp_tf.graph.algorithms import control_links, is_sorted
 from amp_tf.graph.datatypes import Indices, Mask
 from amp_tf.graph.edits import NO_EDITS, Edits
+from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
 from amp_tf.graph.wire import NodeTable, new_graph, read_table
 from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
@@ -44,9 +45,7 @@ class Case:
     @functools.cached_property
     def old_numbers(self) -> Indices:
         """For each node, the number that it had before, -1 for a new one: these follow the graph or function body."""
-        protos = self.after.protos if self.after.function else ()
-        bodies = [node for node, proto in enumerate(protos) if proto is not None]
-        results = len(protos) - bodies[-1] - 1 if bodies else 0  # of a function, which are its last nodes
+        results = self.before.ops.count(RETVAL_OP) if self.before.function else 0  # its last nodes
         first, count = self.before.node_count - results, self.after.node_count
         numbers = np.full(count, -1, np.int32)
         numbers[:first] = np.arange(min(first, count))
