@@ -39,10 +39,10 @@ def read_graph(graph: Any, templates: Templates) -> GraphView:
     return read_nodes(graph.node, templates)
 
 
-def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[str] = ()) -> GraphView:
-    """The view of given nodes, as :func:`read_graph`. Where their names begin as those before, it shares these."""
+def read_nodes(nodes: NodeTable, templates: Templates) -> GraphView:
+    """The view of given nodes, as :func:`read_graph`."""
     found = nodes.read()
-    names = _split_names(found, nodes, names_before)
+    names = _split_names(found, nodes)
     if found.duplicate >= 0:
         raise _duplicate(names[found.duplicate])
     of_kind: list[Signature] = []
@@ -62,7 +62,7 @@ def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[st
         devices=list(map(devices.__getitem__, found.devices.tolist())),
         protos=nodes,
     )
-    _check_names(view, len(names_before))
+    _check_names(view)
     return _connected(view, found.input_counts, found.sources, found.ports, lambda node: nodes[node].input)
 
 
@@ -122,9 +122,9 @@ def read_function(function: Any, templates: Templates) -> GraphView:
     return _connected(view, counts, inputs[:, 0], inputs[:, 1], texts.__getitem__)
 
 
-def _check_names(view: GraphView, known: int = 0) -> None:
-    """Refuses control characters, as TensorFlow does; some names are known to have none."""
-    if not "".join([view.function, *view.names[known:], *set(view.devices)]).isprintable():
+def _check_names(view: GraphView) -> None:
+    """Refuses control characters, as TensorFlow does."""
+    if not "".join([view.function, *view.names, *set(view.devices)]).isprintable():
         named = zip(view.names, view.devices, strict=True)
         odd = next((node for node, texts in enumerate(named) if not "".join(texts).isprintable()), None)
         what = "the name or device of a node or function holds control characters"
@@ -206,16 +206,13 @@ def _boundary(arg: Any, op: str, function: str) -> Signature:
     )
 
 
-def _split_names(found: WireNodes, nodes: NodeTable, before: Sequence[str]) -> list[str]:
-    known = "\0".join([*before, ""]).encode()
-    is_known = found.names.startswith(known)
-    text = found.names[len(known) if is_known else 0 :]
+def _split_names(found: WireNodes, nodes: NodeTable) -> list[str]:
+    text = found.names
     try:
-        new = text.decode().split("\0")[:-1]
+        names = text.decode().split("\0")[:-1]
     except UnicodeDecodeError as error:
         name = text[text.rfind(b"\0", 0, error.start) + 1 :].partition(b"\0")[0]
         raise GraphError("its name is not UTF-8 text", where=f"node {name!r}", fix=BROKEN) from None
-    names = [*before, *new] if is_known else new
     if len(names) != len(found.kinds):
         name = next(node.name for node in nodes if "\0" in node.name)
         raise GraphError("its name has a NUL in it", where=f"node {name!r}", fix=BROKEN)

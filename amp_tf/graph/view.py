@@ -69,11 +69,9 @@ class Adjacency:
     """Neighbours of each unit, in both directions, as flat arrays: the fanins of ``u`` are
     ``fanin[fanin_start[u]:fanin_start[u + 1]]``, the fanouts the same slice of ``fanout``."""
 
-    def __init__(self, src: npt.ArrayLike, dst: npt.ArrayLike, unit_count: int) -> None:
-        src_array = np.asarray(src, dtype=np.int32)
-        dst_array = np.asarray(dst, dtype=np.int32)
-        self.fanin_start, self.fanin = compress(dst_array, src_array, unit_count)
-        self.fanout_start, self.fanout = compress(src_array, dst_array, unit_count)
+    def __init__(self, sources: Indices, readers: Indices, count: int) -> None:
+        self.fanin_start, self.fanin = compress(readers, sources, count)
+        self.fanout_start, self.fanout = compress(sources, readers, count)
 
     def fanins(self, unit: Unit) -> list[Unit]:
         return self.fanin[self.fanin_start[unit] : self.fanin_start[unit + 1]].tolist()

@@ -319,7 +319,7 @@ def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest
         return b"", report
     result = editor.apply_to_graph(graph.node, view.names, form.edits.then(casts), rest)
     del casts  # verification takes the most memory
-    _verify(view, lambda: read_nodes(read_table(result), job.templates, form.view.names), form)
+    _verify(view, lambda: read_nodes(read_table(result), job.templates), form)
     return result, report
 
 
