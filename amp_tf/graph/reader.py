@@ -196,10 +196,7 @@ def _boundary(arg: Any, op: str, function: str) -> Signature:
             fix="Instantiate the function for one set of types first",
         )
     is_argument = op == ARG_OP
-    try:
-        slot = fixed_slot(function, arg.type)
-    except GraphError as error:
-        raise GraphError(error.what, where=f"function {function!r}", fix=error.fix) from None
+    slot = fixed_slot(function, arg.type, where=f"function {function!r}")
     port = (0,)
     return Signature(
         op, (slot,), () if is_argument else port, port if is_argument else (), {}, False, arg.is_ref, False

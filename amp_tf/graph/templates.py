@@ -143,16 +143,15 @@ class Template:
         return Slot(attr_name, index, attr.default_value.type if index < 0 else datatypes.INVALID, allowed)
 
 
-def fixed_slot(op: str, data_type: int) -> Slot:
+def fixed_slot(op: str, data_type: int, where: str = "") -> Slot:
     """The slot of a type that the definition of an op or function fixes.
 
     Raises:
-        GraphError: the definition names no type, or a reference type (references are marked by ``is_ref`` instead); the
-            reader adds the place.
+        GraphError: the definition names no type, or a reference type (references are marked by ``is_ref`` instead).
     """
     if data_type == datatypes.INVALID or data_type > datatypes.LAST_BASE:
         what = f"an argument or result of {op} has type {datatypes.type_name(data_type)}, which none can have"
-        raise GraphError(what, fix=_EXPORT_AGAIN)
+        raise GraphError(what, where=where, fix=_EXPORT_AGAIN)
     return Slot("", -1, data_type, frozenset({data_type}))
 
 
