@@ -16,8 +16,6 @@ SOURCE = 0
 SINK = 1
 UNBOUNDED = 1 << 60
 
-Links = Sequence[tuple[int, int]]  #: (source, reader) of each edge
-
 
 def flood(
     seeds: Iterable[int],
@@ -160,63 +158,49 @@ class Network:
             self._saturate(level)
 
     def _levels(self) -> list[int]:
-        """For each vertex its distance from the source, -1 if it is farther than the sink or cannot be reached."""
-        edges_of, heads, capacity = self._edges_of, self._head, self._capacity
-        level = [-1] * len(edges_of)
+        """For each vertex its distance from the source, -1 where a search that ends at the sink does not come."""
+        level = [-1] * len(self._edges_of)
         level[SOURCE] = 0
-        layer = [SOURCE]
-        depth = 0
-        while layer and level[SINK] < 0:
-            depth += 1
-            reached = []
-            for vertex in layer:
-                for edge in edges_of[vertex]:
-                    head = heads[edge]
-                    if level[head] < 0 and capacity[edge]:
-                        level[head] = depth
-                        reached.append(head)
-            layer = reached
+        reached = [SOURCE]
+        for vertex in reached:
+            for edge in self._edges_of[vertex] if level[SINK] < 0 else ():
+                head = self._head[edge]
+                if level[head] < 0 and self._capacity[edge]:
+                    level[head] = level[vertex] + 1
+                    reached.append(head)
         return level
 
     def _saturate(self, level: list[int]) -> None:
         """Sends flow along shortest paths until every one of them has a full edge."""
-        edges_of, heads, capacity = self._edges_of, self._head, self._capacity
-        next_edge = [0] * len(edges_of)
-        path: list[int] = []
-        vertex = SOURCE
-        while True:
+        heads, capacity, path = self._head, self._capacity, list[int]()
+        ways = [  # the edges of each vertex that may still lead to the sink
+            [edge for edge in edges if capacity[edge] and level[heads[edge]] == depth + 1]
+            for edges, depth in zip(self._edges_of, level, strict=True)
+        ]
+        while path or ways[SOURCE]:
+            vertex = heads[path[-1]] if path else SOURCE
             if vertex == SINK:
                 flow = min(capacity[edge] for edge in path)
                 for edge in path:
                     capacity[edge] -= flow
                     capacity[edge ^ 1] += flow
-                full = next(position for position, edge in enumerate(path) if not capacity[edge])
-                vertex = heads[path[full] ^ 1]
-                del path[full:]
-                continue
-            edges = edges_of[vertex]
-            while next_edge[vertex] < len(edges):
-                edge = edges[next_edge[vertex]]
-                if capacity[edge] and level[heads[edge]] == level[vertex] + 1:
-                    break
-                next_edge[vertex] += 1
+                del path[next(place for place, edge in enumerate(path) if not capacity[edge]) :]
+            elif not ways[vertex]:
+                ways[heads[path.pop() ^ 1]].pop()
+            elif capacity[ways[vertex][-1]]:
+                path.append(ways[vertex][-1])
             else:
-                if not path:
-                    return
-                vertex = heads[path.pop() ^ 1]
-                next_edge[vertex] += 1
-                continue
-            path.append(edge)
-            vertex = heads[edge]
+                ways[vertex].pop()
 
 
-def control_links(view: GraphView) -> list[tuple[int, int]]:
-    """The control edges of a graph: (the node that is waited for, the node that waits)."""
+def control_links(view: GraphView) -> Indices:
+    """The control edges of a graph, a row each: the node that is waited for, the node that waits."""
     number_of = {name: number for number, name in enumerate(view.names)}
-    return [
+    links = [
         (number_of[source[1:]], number)
         for number, proto in mentioning(view.protos, "^")
         if proto is not None
         for source in proto.input
         if source.startswith("^")
     ]
+    return np.array(links, np.int32).reshape(-1, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,14 @@ USER_NAME = "_user_specified_name"
 CAPTURED = b"resource"
 BROKEN = "The graph is broken; TensorFlow would refuse it too"
 
-Place = Callable[[str], str]  #: the name of a node to its place, for a message
+
+def place_of(function: str, node: str) -> str:
+    """The place of a node, for a message; of a graph's, the function is empty."""
+    return f"{f'function {function!r}, ' if function else ''}node {node!r}"
 
 
-def read_signatures(protos: Iterable[Any], templates: Templates, place: Place) -> list[Signature]:
-    """The signature of each NodeDef.
+def read_signatures(protos: Iterable[Any], templates: Templates, function: str = "") -> list[Signature]:
+    """The signature of each NodeDef of a graph, or of a function.
 
     Raises:
         GraphError: an op is unknown, or an attribute that gives a number of ports is missing or negative.
@@ -36,7 +39,7 @@ def read_signatures(protos: Iterable[Any], templates: Templates, place: Place) -
         try:
             found.append(templates.find(proto.op).signature(proto))
         except GraphError as error:
-            raise GraphError(error.what, where=place(proto.name), fix=error.fix) from None
+            raise GraphError(error.what, where=place_of(function, proto.name), fix=error.fix) from None
     return found
 
 
@@ -47,7 +50,7 @@ def nodes_with(protos: Sequence[Any], attr: str) -> Iterator[tuple[int, Any]]:
             yield number, proto
 
 
-def read_types(protos: Sequence[Any], signatures: Sequence[Signature], place: Place) -> list[int]:
+def read_types(protos: Sequence[Any], signatures: Sequence[Signature], function: str = "") -> list[int]:
     """The ``DataType`` number of each slot of each NodeDef, in order.
 
     Raises:
@@ -65,7 +68,7 @@ def read_types(protos: Sequence[Any], signatures: Sequence[Signature], place: Pl
                 found = attributes[slot.attr].list.type[slot.index]
             if not found or found > datatypes.LAST_BASE:
                 wrong = f"{datatypes.type_name(found)}, expected a type that is not a reference" if found else "missing"
-                raise GraphError(f"type attribute {slot} is {wrong}", where=place(proto.name), fix=BROKEN)
+                raise GraphError(f"type attribute {slot} is {wrong}", where=place_of(function, proto.name), fix=BROKEN)
             types.append(found)
     return types
 

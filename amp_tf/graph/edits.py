@@ -15,8 +15,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+
+import numpy.typing as npt
 
 from amp_tf.graph.datatypes import Indices, Mask, Node, Port
 
@@ -25,26 +27,20 @@ Reader = tuple[int, int]  #: a node and one of its data inputs
 
 
 class Retype(NamedTuple):
-    """Types of nodes become another type, all the same one; as parallel arrays of 32-bit integers.
-
-    Attributes are the numbers of their names, indices the places in an attribute's list, -1 for a single type.
-    """
+    """Slots of nodes become another type, all the same one; nodes and slots are parallel arrays."""
 
     nodes: Indices
-    attributes: Indices
-    indices: Indices
-    names: Sequence[str]
+    slots: npt.NDArray[Any]
     data_type: int
 
     def where(self, is_wanted: Mask) -> Retype:
         """Some of the changes."""
-        nodes, attributes, indices = (column[is_wanted] for column in self[:3])
-        return Retype(nodes, attributes, indices, self.names, self.data_type)
+        return Retype(self.nodes[is_wanted], self.slots[is_wanted], self.data_type)
 
     def each(self) -> Iterator[tuple[int, str, int]]:
         """The node, the attribute's name and the place in its list (-1 for a single type) of each change."""
-        for node, attribute, index in zip(*(column.tolist() for column in self[:3]), strict=True):
-            yield node, self.names[attribute], index
+        for node, slot in zip(self.nodes.tolist(), self.slots, strict=True):
+            yield node, slot.attr, slot.index
 
 
 class Reop(NamedTuple):

@@ -26,6 +26,7 @@ _TENSORFLOWS = re.compile(
     r"((Stateful|Stateless)?PartitionedCall|gradient_tape|gradients|cond|while|while_grad|body|then|else)?(_\d+)?"
     r"|__inference_.*|Func|(Constant|Arithmetic|Layout)(Folding|Optimizer)"
 )
+_is_tensorflows = functools.lru_cache(maxsize=65_536)(_TENSORFLOWS.fullmatch)
 _CALLS = re.compile(r"((Stateful|Stateless)?PartitionedCall(_\d+)?/)+")
 _GRADIENTS = re.compile(r"(^|/)gradient(_tape|s)(_\d+)?/")
 _OF_GRADIENT = "_grad"  # TF1 has MatMul_grad/MatMul for what eager tapes call MatMul/MatMul
@@ -107,11 +108,6 @@ def scopes(name: str) -> list[str]:
     return [part for part in name.split("/")[:-1] if not _is_tensorflows(part)]
 
 
-@functools.lru_cache(maxsize=65_536)
-def _is_tensorflows(part: str) -> bool:
-    return _TENSORFLOWS.fullmatch(part) is not None
-
-
 def scope_of(name: str) -> str:
     """The scopes around a forward node, such as ``"functional_1/dense_1"``; the node's name where it has none."""
     return "/".join(scopes(name)) or name.rpartition("/")[2]
@@ -168,15 +164,11 @@ def matcher(pattern: str) -> Matcher:
     scope_is = [re.compile(rf"(?:{component})(?:_\d+)?").fullmatch for component in components]
     known: dict[str, bool] = {}
 
-    @functools.cache
-    def is_for(layers: tuple[KerasLayer, ...]) -> bool:
-        return any(_holds(names, layer_is) for layer in layers for names in (layer.names, layer.path.split("/")))
-
     def is_in_layer(name: str) -> bool:
         scope = name.rpartition("/")[0]
         if scope not in known:
-            layers = recorded.around(name)
-            known[scope] = is_for(layers) if layers else _holds(scopes(name), scope_is)
+            ways = [way for layer in recorded.around(name) for way in (layer.names, layer.path.split("/"))]
+            known[scope] = any(_holds(way, layer_is) for way in ways) if ways else _holds(scopes(name), scope_is)
         return known[scope]
 
     return is_in_layer

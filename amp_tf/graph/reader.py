@@ -9,21 +9,19 @@ tensors in its own way, by Python alone.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import sys
-from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import ARG_OP, BROKEN, Place, read_signatures, read_types
+from amp_tf.graph.attributes import ARG_OP, BROKEN, place_of, read_signatures, read_types
 from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
-from amp_tf.graph.view import GraphView, Ports, place_of
+from amp_tf.graph.view import GraphView
 from amp_tf.graph.wire import CONTROL, UNKNOWN, NodeTable, SerializedGraph, WireNodes, pieces
 
 RETVAL_OP = "_Retval"
@@ -41,35 +39,31 @@ def read_graph(graph: Any, templates: Templates) -> GraphView:
     return read_nodes(graph.node, templates)
 
 
-def read_nodes(nodes: NodeTable, templates: Templates, names_before: Sequence[str] = ()) -> GraphView:
-    """The view of given nodes, as :func:`read_graph`. Where their names begin as those before, it shares these."""
+def read_nodes(nodes: NodeTable, templates: Templates) -> GraphView:
+    """The view of given nodes, as :func:`read_graph`."""
     found = nodes.read()
-    names = _split_names(found, nodes, names_before)
-    place = functools.partial(place_of, "")
+    names = _split_names(found, nodes)
     if found.duplicate >= 0:
-        raise _duplicate(names[found.duplicate], place)
+        raise _duplicate(names[found.duplicate])
     of_kind: list[Signature] = []
     types_of_kind: list[int] = []
     for firsts in pieces(found.firsts):  # each constant is a kind, and constants are large
         protos = nodes.some(firsts)
-        signatures = read_signatures(protos, templates, place)
+        signatures = read_signatures(protos, templates)
         of_kind += signatures
-        types_of_kind += read_types(protos, signatures, place)
-    ports = Ports(of_kind, found.kinds)
+        types_of_kind += read_types(protos, signatures)
     devices = [sys.intern(proto.device) for proto in nodes.some(found.device_firsts)]
-    return _view(
+    view = GraphView.of(
+        of_kind,
+        found.kinds,
+        types_of_kind,
         function="",
         names=names,
         devices=list(map(devices.__getitem__, found.devices.tolist())),
         protos=nodes,
-        ports=ports,
-        dtypes=ports.of_nodes(types_of_kind),
-        counts=found.input_counts,
-        sources=found.sources,
-        source_ports=found.ports,
-        texts=lambda node: nodes[node].input,
-        known=len(names_before),
     )
+    _check_names(view)
+    return _connected(view, found.input_counts, found.sources, found.ports, lambda node: nodes[node].input)
 
 
 def read_function(function: Any, templates: Templates) -> GraphView:
@@ -79,15 +73,14 @@ def read_function(function: Any, templates: Templates) -> GraphView:
         GraphError: the function is broken, or its types are parameters of the call.
     """
     title = function.signature.name
-    place = functools.partial(place_of, title)
     arguments = [_boundary(arg, ARG_OP, title) for arg in function.signature.input_arg]
     results = [_boundary(arg, RETVAL_OP, title) for arg in function.signature.output_arg]
     body = list(function.node_def)
     names = [*(arg.name for arg in function.signature.input_arg), *(node.name for node in body)]
     number_of = {name: number for number, name in enumerate(names)}
     if len(number_of) != len(names):
-        raise _duplicate(next(name for number, name in enumerate(names) if number_of[name] != number), place)
-    inner = read_signatures(body, templates, place)
+        raise _duplicate(next(name for number, name in enumerate(names) if number_of[name] != number), title)
+    inner = read_signatures(body, templates, title)
     signatures = [*arguments, *inner, *results]
 
     def resolve(text: str) -> tuple[int, int]:
@@ -112,42 +105,42 @@ def read_function(function: Any, templates: Templates) -> GraphView:
     texts = [*[[]] * len(arguments), *(node.input[:] for node in body), *returned]
     inputs = np.array(list(map(resolve, itertools.chain.from_iterable(texts))), np.int32).reshape(-1, 2)
     first, last = ([signature.slots[0].fixed for signature in ends] for ends in (arguments, results))
-    return _view(
+    view = GraphView.of(
+        signatures,
+        np.arange(len(signatures), dtype=np.int32),
+        [*first, *read_types(body, inner, title), *last],
         function=title,
         names=[*names, *(f"{title}/{arg.name}" for arg in function.signature.output_arg)],
         devices=[*[""] * len(arguments), *(sys.intern(node.device) for node in body), *[""] * len(results)],
         protos=[*[None] * len(arguments), *body, *[None] * len(results)],
-        ports=Ports(signatures, np.arange(len(signatures), dtype=np.int32)),
-        dtypes=array("i", [*first, *read_types(body, inner, place), *last]),
-        counts=np.array(list(map(len, texts)), np.int32),
-        sources=inputs[:, 0],
-        source_ports=inputs[:, 1],
-        texts=texts.__getitem__,
         argument_attributes=[
             function.arg_attr[number].attr if number in function.arg_attr else {} for number in range(len(arguments))
         ],
     )
+    _check_names(view)
+    counts = np.array(list(map(len, texts)), np.int32)
+    return _connected(view, counts, inputs[:, 0], inputs[:, 1], texts.__getitem__)
 
 
-def _view(
-    *,
-    function: str,
-    names: list[str],
-    devices: list[str],
-    protos: Sequence[Any],
-    ports: Ports,
-    dtypes: array[int],
+def _check_names(view: GraphView) -> None:
+    """Refuses control characters, as TensorFlow does."""
+    if not "".join([view.function, *view.names, *set(view.devices)]).isprintable():
+        named = zip(view.names, view.devices, strict=True)
+        odd = next((node for node, texts in enumerate(named) if not "".join(texts).isprintable()), None)
+        what = "the name or device of a node or function holds control characters"
+        raise GraphError(what, where=place_of(view.function, "" if odd is None else view.names[odd]), fix=BROKEN)
+
+
+def _connected(
+    view: GraphView,
     counts: Indices,
     sources: Indices,
     source_ports: Indices,
     texts: Callable[[int], Sequence[str]],
-    argument_attributes: Sequence[Mapping[str, Any]] = (),
-    known: int = 0,
 ) -> GraphView:
-    """Puts a view together.
+    """The view with its data edges.
 
     Args:
-        known: how many names have been looked at before.
         counts: how many inputs each node has, control inputs included.
         sources: of all inputs, one after the other, the node that each names; :data:`~amp_tf.graph.wire.CONTROL` for a
             control input, :data:`~amp_tf.graph.wire.UNKNOWN` or less for a name that names nothing.
@@ -158,13 +151,9 @@ def _view(
         GraphError: an input names nothing, a port does not exist, a data input comes after a control input, a node has
             not as many inputs as its op expects, or the types at the ends of an edge differ.
     """
-    if not "".join([function, *names[known:], *set(devices)]).isprintable():  # TensorFlow refuses such names, too
-        odd = [name for name, device in zip(names, devices, strict=True) if not f"{name}{device}".isprintable()]
-        what = "the name or device of a node or function holds control characters"
-        raise GraphError(what, where=place_of(function, odd[0] if odd else ""), fix=BROKEN)
 
     def broken(node: Any, what: str) -> GraphError:
-        return GraphError(what, where=place_of(function, names[node]), fix=BROKEN)
+        return GraphError(what, where=view.where(node), fix=BROKEN)
 
     readers = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     starts = np.cumsum(counts, dtype=np.int32) - counts
@@ -179,30 +168,23 @@ def _view(
         raise broken(reader, f"input {position} is {text!r}, which is not a tensor of this graph")
     data = np.flatnonzero(sources >= 0)
     src_node, src_port, dst_node = sources[data], source_ports[data], readers[data]
-    existing = ports.outputs.counts[ports.kinds[src_node]]
+    inputs, outputs = view.ports
+    existing = outputs.counts[view.kinds[src_node]]
     for edge in np.flatnonzero(src_port >= existing):
-        what = f"reads port {src_port[edge]} of {names[src_node[edge]]!r}, which has {existing[edge]} output(s)"
+        what = f"reads port {src_port[edge]} of {view.names[src_node[edge]]!r}, which has {existing[edge]} output(s)"
         raise broken(dst_node[edge], what)
     found = np.bincount(dst_node, minlength=len(counts))
-    for node in np.flatnonzero(found != ports.inputs.counts[ports.kinds]):
-        signature = ports.signatures[node]
+    for node in np.flatnonzero(found != inputs.counts[view.kinds]):
+        signature = view.signatures[node]
         raise broken(node, f"{signature.op} expects {len(signature.inputs)} data input(s) and has {found[node]}")
-    edges = ports.edges(src_node, src_port, dst_node, (data - starts[dst_node]).astype(np.int32))
-    types = np.asarray(dtypes, np.int32)
+    connected = view.connected(src_node, src_port, dst_node, (data - starts[dst_node]).astype(np.int32))
+    edges = connected.edges
+    types = np.asarray(view.dtypes, np.int32)
     for edge in np.flatnonzero(types[edges.src_unit] != types[edges.dst_unit]):
         given, wanted = (datatypes.type_name(int(types[units[edge]])) for units in (edges.src_unit, edges.dst_unit))
-        what = f"input {edges.dst_position[edge]} expects {wanted} and gets {given} from {names[src_node[edge]]!r}"
+        what = f"input {edges.dst_position[edge]} expects {wanted} and gets {given} from {view.names[src_node[edge]]!r}"
         raise broken(dst_node[edge], what)
-    return GraphView.of(
-        ports,
-        function=function,
-        names=names,
-        devices=devices,
-        protos=protos,
-        dtypes=dtypes,
-        edges=edges,
-        argument_attributes=argument_attributes,
-    )
+    return connected
 
 
 def _boundary(arg: Any, op: str, function: str) -> Signature:
@@ -214,31 +196,25 @@ def _boundary(arg: Any, op: str, function: str) -> Signature:
             fix="Instantiate the function for one set of types first",
         )
     is_argument = op == ARG_OP
-    try:
-        slot = fixed_slot(function, arg.type)
-    except GraphError as error:
-        raise GraphError(error.what, where=f"function {function!r}", fix=error.fix) from None
+    slot = fixed_slot(function, arg.type, where=f"function {function!r}")
     port = (0,)
     return Signature(
         op, (slot,), () if is_argument else port, port if is_argument else (), {}, False, arg.is_ref, False
     )
 
 
-def _split_names(found: WireNodes, nodes: NodeTable, before: Sequence[str]) -> list[str]:
-    known = "\0".join([*before, ""]).encode()
-    is_known = found.names.startswith(known)
-    text = found.names[len(known) if is_known else 0 :]
+def _split_names(found: WireNodes, nodes: NodeTable) -> list[str]:
+    text = found.names
     try:
-        new = text.decode().split("\0")[:-1]
+        names = text.decode().split("\0")[:-1]
     except UnicodeDecodeError as error:
         name = text[text.rfind(b"\0", 0, error.start) + 1 :].partition(b"\0")[0]
         raise GraphError("its name is not UTF-8 text", where=f"node {name!r}", fix=BROKEN) from None
-    names = [*before, *new] if is_known else new
     if len(names) != len(found.kinds):
         name = next(node.name for node in nodes if "\0" in node.name)
         raise GraphError("its name has a NUL in it", where=f"node {name!r}", fix=BROKEN)
     return names
 
 
-def _duplicate(name: str, place: Place) -> GraphError:
-    return GraphError("two nodes have this name", where=place(name), fix=BROKEN)
+def _duplicate(name: str, function: str = "") -> GraphError:
+    return GraphError("two nodes have this name", where=place_of(function, name), fix=BROKEN)

@@ -49,10 +49,10 @@ def shape_of(shapes: Shapes, node: str, port: int = 0) -> Shape | None:
 
 
 class KnownShapes:
-    """Shapes that were asked for once, or are carried by nodes, and are kept."""
+    """Shapes that were asked for once, or are carried by nodes, and are kept; those of other nodes come from others."""
 
-    def __init__(self, shapes: Mapping[str, Sequence[Shape | None]]) -> None:
-        self._shapes = shapes
+    def __init__(self, shapes: Mapping[str, Sequence[Shape | None]], others: Shapes | None = None) -> None:
+        self._shapes, self._others = shapes, others
 
     @classmethod
     def of(cls, shapes: Shapes, names: Iterable[str]) -> KnownShapes:
@@ -70,7 +70,9 @@ class KnownShapes:
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """The shapes that were given."""
-        return self._shapes.get(node, ())
+        if node in self._shapes or self._others is None:
+            return self._shapes.get(node, ())
+        return self._others.output_shapes(node)
 
     def and_also(self, shapes: Mapping[str, Sequence[Shape | None]]) -> KnownShapes:
         """These, and the shapes of other nodes."""
@@ -130,7 +132,7 @@ class Lifetimes:
     @classmethod
     def of(cls, view: GraphView, shapes: Shapes) -> Lifetimes:
         """Those of a graph."""
-        waits = np.array(control_links(view), np.int32).reshape(-1, 2)
+        waits = control_links(view)
         sources = np.concatenate([view.edges.src_node, waits[:, 0]])
         readers = np.concatenate([view.edges.dst_node, waits[:, 1]])
         forward = ~view.mask_with(LOOP_CLOSERS)[sources]

@@ -143,16 +143,15 @@ class Template:
         return Slot(attr_name, index, attr.default_value.type if index < 0 else datatypes.INVALID, allowed)
 
 
-def fixed_slot(op: str, data_type: int) -> Slot:
+def fixed_slot(op: str, data_type: int, where: str = "") -> Slot:
     """The slot of a type that the definition of an op or function fixes.
 
     Raises:
-        GraphError: the definition names no type, or a reference type (references are marked by ``is_ref`` instead); the
-            reader adds the place.
+        GraphError: the definition names no type, or a reference type (references are marked by ``is_ref`` instead).
     """
     if data_type == datatypes.INVALID or data_type > datatypes.LAST_BASE:
         what = f"an argument or result of {op} has type {datatypes.type_name(data_type)}, which none can have"
-        raise GraphError(what, fix=_EXPORT_AGAIN)
+        raise GraphError(what, where=where, fix=_EXPORT_AGAIN)
     return Slot("", -1, data_type, frozenset({data_type}))
 
 
@@ -204,21 +203,15 @@ class Templates:
     def _functions_with(self, ops: frozenset[str]) -> frozenset[str]:
         """The names of functions in which one of the ops, or a function that is not known, runs; found once."""
         if ops not in self._reaching:
-            callers: dict[str, list[str]] = {}
-            waiting = []
-            for name, function in self._functions.items():
-                for node in function.node_def:
-                    if node.op in ops:
-                        waiting.append(name)
-                    for callee in called(node, self._functions):
-                        callers.setdefault(callee, []).append(name)
-            waiting += callers.keys() - self._functions.keys()
-            found: set[str] = set()
-            while waiting:
-                name = waiting.pop()
-                if name not in found:
-                    found.add(name)
-                    waiting += callers.get(name, ())
+            functions = self._functions
+            callees = {
+                name: {each for node in function.node_def for each in called(node, functions)}
+                for name, function in functions.items()
+            }
+            found = {name for name in functions if any(node.op in ops for node in functions[name].node_def)}
+            found |= {each for names in callees.values() for each in names if each not in functions}
+            while more := {name for name, names in callees.items() if name not in found and names & found}:
+                found |= more
             self._reaching[ops] = frozenset(found)
         return self._reaching[ops]
 

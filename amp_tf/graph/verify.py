@@ -27,6 +27,7 @@ import numpy as np
 from amp_tf.graph.algorithms import control_links, is_sorted
 from amp_tf.graph.datatypes import Indices, Mask
 from amp_tf.graph.edits import NO_EDITS, Edits
+from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
 from amp_tf.graph.wire import NodeTable, new_graph, read_table
 from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
@@ -44,9 +45,7 @@ class Case:
     @functools.cached_property
     def old_numbers(self) -> Indices:
         """For each node, the number that it had before, -1 for a new one: these follow the graph or function body."""
-        protos = self.after.protos if self.after.function else ()
-        bodies = [node for node, proto in enumerate(protos) if proto is not None]
-        results = len(protos) - bodies[-1] - 1 if bodies else 0  # of a function, which are its last nodes
+        results = self.before.ops.count(RETVAL_OP) if self.before.function else 0  # its last nodes
         first, count = self.before.node_count - results, self.after.node_count
         numbers = np.full(count, -1, np.int32)
         numbers[:first] = np.arange(min(first, count))
@@ -96,7 +95,7 @@ def _no_new_cycle(case: Case) -> str:
 
     def waiting(view: GraphView) -> Mask:
         """The nodes that wait for themselves, by a ring that no NextIteration closes, or for one that does."""
-        controls = np.array(control_links(view) if have_waits else (), np.int32).reshape(-1, 2)
+        controls = control_links(view) if have_waits else np.zeros((0, 2), np.int32)
         sources = np.concatenate([view.edges.src_node, controls[:, 0]])
         readers = np.concatenate([view.edges.dst_node, controls[:, 1]])
         free = ~view.mask_with(LOOP_CLOSERS)[sources]
@@ -181,19 +180,13 @@ def find_violation(
 def _without_casts(after: GraphView, old_number: Indices) -> tuple[Indices, Indices, Indices]:
     """What the nodes that were there before read once new casts are skipped, input by input.
 
-    The numbers that reader and node had before (-1 for a new one that is no cast, or is in a ring of them), and a port.
+    The numbers that reader and node had before (-1 for a new one that is no cast, or feeds one), and a port.
     """
     edges = after.edges
     into_old = old_number[edges.dst_node] >= 0
-    node, port = edges.src_node[into_old], edges.src_port[into_old]
-    feeds = np.flatnonzero(~into_old)
-    feeds = feeds[[after.ops[reader] in CASTS for reader in edges.dst_node[feeds]]]
+    kept, casts = edges.at(into_old), edges.at(~into_old & after.mask_with(CASTS)[edges.dst_node])
     behind_node, behind_port = np.arange(after.node_count), np.zeros(after.node_count, np.int32)
-    behind_node[edges.dst_node[feeds]] = edges.src_node[feeds]
-    behind_port[edges.dst_node[feeds]] = edges.src_port[feeds]
-    for _ in feeds:  # casts of casts are followed to their end, rings as often as there are casts
-        is_new = old_number[node] < 0
-        if not is_new.any():
-            break
-        node, port = np.where(is_new, behind_node[node], node), np.where(is_new, behind_port[node], port)
-    return old_number[edges.dst_node[into_old]], old_number[node], port
+    behind_node[casts.dst_node], behind_port[casts.dst_node] = casts.src_node, casts.src_port
+    node = behind_node[kept.src_node]
+    port = np.where(node == kept.src_node, kept.src_port, behind_port[kept.src_node])
+    return old_number[kept.dst_node], old_number[node], port

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.attributes import ARG_OP, CAPTURED, CONST_OP, USER_NAME, floats, read_signatures, read_types
+from amp_tf.graph.attributes import ARG_OP, CAPTURED, CONST_OP, USER_NAME, floats, place_of, read_signatures, read_types
 from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.editor import EditedNodes
 from amp_tf.graph.edits import Edits, NewNode, Reader, Retype, Tensor, having
@@ -62,21 +62,16 @@ class Edges:
         return zip(*(getattr(self, column).tolist() for column in columns), strict=True)
 
 
+NO_EDGES = Edges(*[np.zeros(0, np.int32)] * 6)
+
+
 class Adjacency:
     """Neighbours of each unit, in both directions, as flat arrays: the fanins of ``u`` are
     ``fanin[fanin_start[u]:fanin_start[u + 1]]``, the fanouts the same slice of ``fanout``."""
 
-    def __init__(self, src: npt.ArrayLike, dst: npt.ArrayLike, unit_count: int) -> None:
-        src_array = np.asarray(src, dtype=np.int32)
-        dst_array = np.asarray(dst, dtype=np.int32)
-        self.fanin_start, self.fanin = compress(dst_array, src_array, unit_count)
-        self.fanout_start, self.fanout = compress(src_array, dst_array, unit_count)
-
-    @classmethod
-    def of_links(cls, links: npt.ArrayLike, count: int) -> Adjacency:
-        """Neighbours along links, each a source and a reader."""
-        sources, readers = np.asarray(links, np.int32).reshape(-1, 2).T
-        return cls(sources, readers, count)
+    def __init__(self, sources: Indices, readers: Indices, count: int) -> None:
+        self.fanin_start, self.fanin = compress(readers, sources, count)
+        self.fanout_start, self.fanout = compress(sources, readers, count)
 
     def fanins(self, unit: Unit) -> list[Unit]:
         return self.fanin[self.fanin_start[unit] : self.fanin_start[unit + 1]].tolist()
@@ -98,34 +93,9 @@ def compact(values: npt.NDArray[Any] | Iterable[int]) -> array[int]:
     return array("i", values.astype(np.int32).tobytes() if isinstance(values, np.ndarray) else values)
 
 
-class Ports:
-    """Which unit types each port of each node, from signatures of kinds; all nodes' rows are looked up at once."""
-
-    def __init__(self, of_kind: Sequence[Signature], kinds: Indices) -> None:
-        self.signatures = list(map(of_kind.__getitem__, kinds.tolist()))
-        self.of_kind = of_kind
-        self.kinds = kinds
-        self.inputs = _Table([signature.inputs for signature in of_kind])
-        self.outputs = _Table([signature.outputs for signature in of_kind])
-        counts = np.array([len(signature.slots) for signature in of_kind], np.int32)
-        self._first_unit = np.zeros(len(kinds) + 1, np.int32)
-        np.cumsum(counts[kinds], out=self._first_unit[1:])
-        self.base = compact(self._first_unit)
-        starts, units = np.cumsum(counts, dtype=np.int32) - counts, np.arange(self._first_unit[-1], dtype=np.int32)
-        self.slot_of_unit = np.repeat(starts[kinds] - self._first_unit[:-1], counts[kinds]) + units
-
-    def of_nodes(self, slots_of_kinds: Sequence[int]) -> array[int]:
-        """What is known of each slot of each kind, one after the other, for each slot of each node."""
-        return compact(np.array(slots_of_kinds, np.int32)[self.slot_of_unit])
-
-    def edges(self, src_node: Indices, src_port: Indices, dst_node: Indices, dst_position: Indices) -> Edges:
-        """The edges between some output ports and data inputs, which must exist."""
-        src_unit = self._first_unit[src_node] + self.outputs.at(self.kinds[src_node], src_port)
-        dst_unit = self._first_unit[dst_node] + self.inputs.at(self.kinds[dst_node], dst_position)
-        return Edges(src_node, src_port, dst_node, dst_position, src_unit, dst_unit)
-
-
 class _Table:
+    """Rows of different lengths, of which many places are looked up at once."""
+
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
         self.counts = np.array([len(row) for row in rows], np.int32)
         self._values = np.array(list(itertools.chain.from_iterable(rows)), np.int32)
@@ -134,11 +104,6 @@ class _Table:
     def at(self, rows: Indices, places: Indices) -> Indices:
         found: Indices = self._values[self._starts[rows] + places]
         return found
-
-
-def place_of(function: str, node: str) -> str:
-    """The place of a node, for a message; of a graph's, the function is empty."""
-    return f"{f'function {function!r}, ' if function else ''}node {node!r}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,14 +132,41 @@ class GraphView:
     base: Sequence[Unit] | Indices
     slot_of_unit: Indices
     dtypes: array[int]
-    edges: Edges
+    edges: Edges = NO_EDGES
     argument_attributes: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
-    def of(cls, ports: Ports, **others: Any) -> GraphView:
-        """The view with what follows from signatures and kinds, and with all other fields."""
-        of_ports = {name: getattr(ports, name) for name in ("signatures", "kinds", "of_kind", "base", "slot_of_unit")}
-        return cls(ops=[signature.op for signature in ports.signatures], **of_ports, **others)
+    def of(cls, of_kind: Sequence[Signature], kinds: Indices, types: Sequence[int], **others: Any) -> GraphView:
+        """A view without edges; the types are those of the slots of all kinds, one kind after the other."""
+        signatures = list(map(of_kind.__getitem__, kinds.tolist()))
+        counts = np.array([len(signature.slots) for signature in of_kind], np.int32)
+        base = np.zeros(len(kinds) + 1, np.int32)
+        np.cumsum(counts[kinds], out=base[1:])
+        starts, units = np.cumsum(counts, dtype=np.int32) - counts, np.arange(base[-1], dtype=np.int32)
+        slot_of_unit = np.repeat(starts[kinds] - base[:-1], counts[kinds]) + units
+        return cls(
+            ops=[signature.op for signature in signatures],
+            signatures=signatures,
+            kinds=kinds,
+            of_kind=of_kind,
+            base=compact(base),
+            slot_of_unit=slot_of_unit,
+            dtypes=compact(np.array(types, np.int32)[slot_of_unit]),
+            **others,
+        )
+
+    @functools.cached_property
+    def ports(self) -> tuple[_Table, _Table]:
+        """The slot of each input, and of each output, of each kind."""
+        return _Table([kind.inputs for kind in self.of_kind]), _Table([kind.outputs for kind in self.of_kind])
+
+    def connected(self, src_node: Indices, src_port: Indices, dst_node: Indices, dst_position: Indices) -> GraphView:
+        """The view with edges between some output ports and data inputs, which must exist."""
+        base, (inputs, outputs) = np.asarray(self.base, np.int32), self.ports
+        src_unit = base[src_node] + outputs.at(self.kinds[src_node], src_port)
+        dst_unit = base[dst_node] + inputs.at(self.kinds[dst_node], dst_position)
+        edges = Edges(src_node, src_port, dst_node, dst_position, src_unit, dst_unit)
+        return dataclasses.replace(self, edges=edges)
 
     @property
     def node_count(self) -> int:
@@ -287,12 +279,8 @@ class GraphView:
 
     def retyped(self, units: Sequence[Unit], data_type: int) -> Retype:
         """The edit by which some units become a type."""
-        slots = [slot for signature in self.of_kind for slot in signature.slots]
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(slot.attr for slot in slots))}
-        attributes = self.of_slots(np.array([numbers[slot.attr] for slot in slots], np.int32))
-        indices = self.of_slots(np.array([slot.index for slot in slots], np.int32))
-        nodes = self.spread(np.arange(self.node_count, dtype=np.int32))
-        return Retype(nodes[units], attributes[units], indices[units], list(numbers), data_type)
+        slots = np.array([slot for kind in self.of_kind for slot in kind.slots], object)
+        return Retype(np.asarray(self.unit_nodes, np.int32)[units], self.of_slots(slots)[units], data_type)
 
     def copied(self, model: Node, name: str, inputs: Iterable[Tensor], after: tuple[Node, ...]) -> NewNode:
         """A node that does what another does, on its device, with these inputs and waiting for these nodes."""
@@ -305,55 +293,44 @@ class GraphView:
         nodes = EditedNodes(self.protos, self.names, edits)
         remade = edits.remade(self.node_count)
         made = [nodes[number] for number in remade]
-        signatures = read_signatures(made, templates, repr)
+        signatures = read_signatures(made, templates)
         kinds = np.concatenate([self.kinds, np.zeros(len(edits.new), np.int32)])
         kinds[remade] = np.arange(len(self.of_kind), len(self.of_kind) + len(made))
-        ports = Ports([*self.of_kind, *signatures], kinds)
-        is_remade = np.zeros(len(kinds), np.bool_)
-        is_remade[remade] = True
-        of_remade = np.repeat(is_remade, np.diff(ports.base))
-        dtypes = np.empty(len(of_remade), np.int32)
-        dtypes[of_remade] = read_types(made, signatures, repr)
-        dtypes[~of_remade] = np.asarray(self.dtypes)[self.spread(~is_remade[: self.node_count])]
-        return GraphView.of(
-            ports,
+        types = np.zeros(sum(len(kind.slots) for kind in self.of_kind), np.int32)
+        types[self.slot_of_unit] = self.dtypes
+        view = GraphView.of(
+            [*self.of_kind, *signatures],
+            kinds,
+            [*types.tolist(), *read_types(made, signatures)],
             function=self.function,
             names=[*self.names, *(node.name for node in edits.new)],
             devices=[*self.devices, *(node.device for node in edits.new)],
             protos=nodes,
-            dtypes=compact(dtypes),
-            edges=self._edges_after(edits, ports),
         )
+        return view.connected(*self._ends_after(edits))
 
-    def _edges_after(self, edits: Edits, ports: Ports) -> Edges:
-        """The data edges once the edits are made; their units are those of the new ports."""
-        edges = self.edges
+    def _ends_after(self, edits: Edits) -> Iterable[Indices]:
+        """The ends of the data edges once the edits are made: source and port, reader and position."""
         replaced = {reop.node: reop.inputs for reop in edits.reops if reop.inputs is not None}
-        if replaced:
-            edges = edges.at(~np.isin(edges.dst_node, list(replaced)))
+        edges = self.edges.at(~np.isin(self.edges.dst_node, list(replaced)))
         given = {**replaced, **{number: node.inputs for number, node in enumerate(edits.new, self.node_count)}}
         new = [
             (*source, number, position) for number, inputs in given.items() for position, source in enumerate(inputs)
         ]
         added = np.array(new, np.int32).reshape(-1, 4).T
         before = edges.src_node, edges.src_port, edges.dst_node, edges.dst_position
-        src_node, src_port, dst_node, dst_position = map(np.concatenate, zip(before, added, strict=True))
-        if replaced:
-            order = np.argsort(dst_node, kind="stable")
-            src_node, src_port, dst_node, dst_position = (
-                column[order] for column in (src_node, src_port, dst_node, dst_position)
-            )
+        columns = list(map(np.concatenate, zip(before, added, strict=True)))
+        order = np.argsort(columns[2], kind="stable")  # by the nodes that they go to
+        src_node, src_port, dst_node, dst_position = (column[order] for column in columns)
         for rewire in edits.rewires:
             place = np.searchsorted(dst_node, rewire.node) + rewire.position
             src_node[place], src_port[place] = rewire.src_node, rewire.src_port
-        return ports.edges(src_node, src_port, dst_node, dst_position)
+        return src_node, src_port, dst_node, dst_position
 
     def detached(self) -> GraphView:
         """The same view without its protos and edges, which are most of its memory."""
-        none = np.zeros(0, np.int32)
-        no_edges = self.edges.at(none)  # a copy; an empty slice would keep the arrays alive
-        base = np.asarray(self.base, np.int32)
-        return dataclasses.replace(self, protos=[], base=base, slot_of_unit=none, edges=no_edges)
+        base, none = np.asarray(self.base, np.int32), np.zeros(0, np.int32)
+        return dataclasses.replace(self, protos=[], base=base, slot_of_unit=none, edges=NO_EDGES)
 
 
 def _figures_of(constant: Any) -> tuple[int, Any, Any]:

@@ -207,10 +207,11 @@ class NodeTable(Nodes):
         A type's number is less than 128. The new table comes with whether each of the types was changed.
         """
         places = np.empty(len(retype.nodes), np.uint64)
-        names = [name.encode() for name in retype.names]
-        ends = np.cumsum([len(name) for name in names], dtype=np.uint64)
-        nodes, attributes, indices = (np.ascontiguousarray(each, np.int32) for each in retype[:3])
-        columns = (nodes, attributes, indices, np.frombuffer(b"".join(names), np.uint8), ends, places)
+        names: dict[str, int] = {}
+        attributes = np.array([names.setdefault(slot.attr, len(names)) for slot in retype.slots], np.int32)
+        indices = np.array([slot.index for slot in retype.slots], np.int32)
+        ends = np.cumsum([len(name.encode()) for name in names], dtype=np.uint64)
+        columns = (retype.nodes, attributes, indices, np.frombuffer("".join(names).encode(), np.uint8), ends, places)
         addresses = [column.ctypes.data for column in columns]
         _library().amp_tf_find_types(ctypes.byref(self._graph), len(places), *addresses)
         is_found = places > 0

@@ -63,6 +63,16 @@ _FUSED = "is a matrix product or convolution that TensorFlow's remapper fused wi
 #: process where the two differ.
 FUSED_PRODUCTS = Trait("_FusedMatMul _FusedConv2D _FusedConv3D _FusedDepthwiseConv2dNative")
 
+#: Ops that read a tensor out of a TensorList: values flow to them from the writers.
+TENSOR_LIST_READERS = Trait(
+    """TensorListConcat TensorListConcatV2 TensorListGather TensorListGetItem TensorListPopBack TensorListStack"""
+)
+#: Ops that write a tensor into a TensorList.
+TENSOR_LIST_WRITERS = Trait(
+    """TensorListFromTensor TensorListPushBack TensorListPushBackBatch TensorListScatter
+    TensorListScatterIntoExistingList TensorListScatterV2 TensorListSetItem TensorListSplit"""
+)
+
 ROWS: tuple[OpRow, ...] = (
     *_rows(
         ALLOW,
@@ -139,13 +149,7 @@ ROWS: tuple[OpRow, ...] = (
     *_rows(CLEAR, _SIGN, "MaxPool3DGradGrad", (CUDA,)),
     *_rows(CLEAR, _LOOP, "Enter Exit Merge NextIteration Switch"),
     *_rows(CLEAR, _LOOP, "StatelessWhile While", (CPU,)),
-    *_rows(
-        CLEAR,
-        _LIST,
-        """TensorListConcat TensorListConcatLists TensorListConcatV2 TensorListGather TensorListGetItem
-        TensorListPopBack TensorListPushBack TensorListPushBackBatch TensorListFromTensor TensorListScatter
-        TensorListScatterV2 TensorListScatterIntoExistingList TensorListSetItem TensorListSplit TensorListStack""",
-    ),
+    *_rows(CLEAR, _LIST, " ".join(sorted(TENSOR_LIST_READERS | TENSOR_LIST_WRITERS | {"TensorListConcatLists"}))),
 )
 PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)  #: ops that 16 bit is for
 
@@ -156,15 +160,6 @@ SUCCESSORS: dict[str, tuple[str, str]] = {
 }
 SUCCESSOR_OPS = frozenset(successor for successor, _ in SUCCESSORS.values())
 
-#: Ops that read a tensor out of a TensorList: values flow to them from the writers.
-TENSOR_LIST_READERS = Trait(
-    """TensorListConcat TensorListConcatV2 TensorListGather TensorListGetItem TensorListPopBack TensorListStack"""
-)
-#: Ops that write a tensor into a TensorList.
-TENSOR_LIST_WRITERS = Trait(
-    """TensorListFromTensor TensorListPushBack TensorListPushBackBatch TensorListScatter
-    TensorListScatterIntoExistingList TensorListScatterV2 TensorListSetItem TensorListSplit"""
-)
 #: Ops that make a list of no values.
 TENSOR_LIST_MAKERS = Trait("EmptyTensorList TensorListReserve")
 #: Ops that give one element of a list, and at which port; ops that add one, and at which input it comes.

@@ -183,7 +183,6 @@ def _why_none(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> str:
     return f"this CPU {why} and TensorFlow sees no GPU"
 
 
-@functools.lru_cache(maxsize=64)
 def build_lists(table: str, config: AmpConfig, more: tuple[OpRow, ...] = ()) -> OpLists:
     """The lists of a table under a configuration. An op that the user adds to one list leaves the one that it is on.
 
@@ -198,6 +197,4 @@ def build_lists(table: str, config: AmpConfig, more: tuple[OpRow, ...] = ()) -> 
     }  # each joins one list only: AmpConfig sees to it
     rows = (row for row in (*ROWS, *more) if row.table == table)
     list_of = {row.op: row.op_list for row in rows if row.op not in getattr(config, f"{row.op_list}_remove")}
-    lists = OpLists(table, {}, force_all=config.level == "UNSAFE_FORCE_ALL").moved({**list_of, **joins}, config.level)
-    in_order = sorted(lists.list_of, key=lambda op: (LIST_NAMES.index(lists.list_of[op]), op))
-    return dataclasses.replace(lists, list_of={op: lists.list_of[op] for op in in_order})
+    return OpLists(table, {}, force_all=config.level == "UNSAFE_FORCE_ALL").moved({**list_of, **joins}, config.level)

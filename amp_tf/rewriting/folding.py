@@ -69,7 +69,7 @@ def fold(form: Form) -> Form:
 
 def _kept(form: Form) -> set[Node]:
     """The nodes that must stay where they are; who waits, and who is waited for, are among them."""
-    return {*form.obstacles.rule_of, *form.obstacles.forced}.union(*control_links(form.view))
+    return {*form.obstacles.rule_of, *form.obstacles.forced}.union(control_links(form.view).ravel().tolist())
 
 
 def _may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:
@@ -118,7 +118,7 @@ class _FoldSearch:
 
     def _fold_scale(self, product: Node) -> None:
         """Moves the multiplication of a convolution's result to its filter."""
-        scale = self._only_reader(product)
+        scale = self._view.only_reader(product)
         if (
             scale is None
             or self._view.ops[scale] != "Mul"
@@ -156,7 +156,7 @@ class _FoldSearch:
     def _fold_bias(self, product: Node) -> None:
         """Makes the sum behind a convolution that was scaled a BiasAdd directly behind it."""
         scale = self._scales[product]
-        first = self._only_reader(scale)
+        first = self._view.only_reader(scale)
         if first is None or not self._is_sum(first) or first in self._biased:
             return
         other = self._other_input(first, scale)
@@ -165,7 +165,7 @@ class _FoldSearch:
             return
         product_of = {node: number for number, node in self._scales.items()}
         moved = (product_of[other[0]], 0) if other[0] in product_of else other
-        second = self._only_reader(first)
+        second = self._view.only_reader(first)
         if second is None or not self._is_sum(second) or self._shape(first, 0) != self._shape(product, 0):
             return
         bias = self._other_input(second, first)
@@ -213,9 +213,6 @@ class _FoldSearch:
     def _other_input(self, node: Node, known: int) -> tuple[int, int]:
         first, second = self._view.inputs(node)
         return second if first[0] == known else first
-
-    def _only_reader(self, node: Node) -> int | None:
-        return None if node in self._untouchable else self._view.only_reader(node)
 
     def _shape(self, node: Node, port: Port) -> Shape | None:
         return shape_of(self._form.shapes, self._view.names[node], port)

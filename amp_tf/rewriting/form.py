@@ -15,7 +15,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Node, Unit
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reader, Reop, Rewire, attribute
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
-from amp_tf.graph.sizes import KnownShapes, Shape, Shapes
+from amp_tf.graph.sizes import KnownShapes, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
 from amp_tf.lock import NO_LOCK, Lock
@@ -151,7 +151,7 @@ class Form:
             return self
         view = self.view.after(edits, self.job.templates)
         shapes = {name: self.shapes.output_shapes(self.view.names[model]) for name, model in (models or {}).items()}
-        return Form(self.job, view, _ShapesAfter(self.shapes, shapes), self.edits.then(edits), folded or self.folded)
+        return Form(self.job, view, KnownShapes(shapes, self.shapes), self.edits.then(edits), folded or self.folded)
 
     def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
         """The form after a pass for just those candidates that become 16 bit by it, as its painting shows.
@@ -248,15 +248,3 @@ def plan_casts(view: GraphView, after: Indices) -> Iterator[tuple[NewNode, Seque
     for (node, port, source_type, wanted_type), served in readers.items():
         name = names.make(f"{view.names[node]}-{port}-{_CAST_NAMES[wanted_type]}")
         yield NewNode.cast(name, (node, port), view.devices[node], of=source_type, to=wanted_type), served
-
-
-@dataclasses.dataclass(frozen=True)
-class _ShapesAfter:
-    """The shapes of an edited graph: those of the original, but for new nodes and those with another shape now."""
-
-    before: Shapes
-    changed: Mapping[str, Sequence[Shape | None]]
-
-    def output_shapes(self, node: str) -> Sequence[Shape | None]:
-        """The shapes of a node's output ports."""
-        return self.changed[node] if node in self.changed else self.before.output_shapes(node)

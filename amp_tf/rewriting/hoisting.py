@@ -36,13 +36,13 @@ is painted. So it is painted with all readers of what products read moved, and a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import Links, control_links, flood
+from amp_tf.graph.algorithms import control_links, flood
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edits import Edits, NewNode, Reader, Rewire, Wait, attribute, having
@@ -58,7 +58,7 @@ _OF_A_LOOP = ("frame_name", "is_constant", "parallel_iterations")  # what the En
 def hoist(form: Form) -> Form:
     """Moves the reads for those of their readers that become 16 bit."""
     view, reads, products = form.view, find_loop_reads(form), form.job.products
-    readers = _readers(reads)
+    readers = frozenset(reader for read in reads for reader in read.readers)
     wanted = frozenset(
         reader
         for read in reads
@@ -67,12 +67,12 @@ def hoist(form: Form) -> Form:
     )
 
     def without_casts(after: Form, _: frozenset[Reader]) -> frozenset[Reader]:
-        """Which readers become 16 bit, and what they read too, unless it is a read that was there before."""
-        edges, painting = after.view.edges, after.painting
-        is_converted = np.zeros(after.view.unit_count, np.bool_)
-        is_converted[painting.converted] = True
-        is_right = is_converted[edges.dst_unit] & (is_converted[edges.src_unit] | (edges.src_node < view.node_count))
-        return frozenset(edges.at(is_right).rows("dst_node", "dst_position")).intersection(readers)
+        """Which readers become 16 bit, and what they read too, unless that is also read in float32, or in the loop."""
+        edges, is_f16 = after.view.edges, after.painting.is_f16()
+        may_become = np.isin(edges.src_unit, edges.src_unit[~is_f16[edges.dst_unit]])  # without the other reader
+        is_right = is_f16[edges.src_unit] | may_become | (edges.src_node < view.node_count)
+        found = edges.at(is_f16[edges.dst_unit] & is_right)
+        return frozenset(found.rows("dst_node", "dst_position")).intersection(readers)
 
     return form.settled(wanted, functools.partial(_hoisted, form, reads), without_casts)
 
@@ -89,13 +89,8 @@ def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     readers = view.edges.dst_node[np.isin(view.edges.src_node, list(candidates))]
     if not any(view.ops[reader] in form.job.products for reader in readers.tolist()):
         return ()
-    controls = control_links(view)
-    links = [*view.edges.rows("src_node", "dst_node"), *controls]
-    neighbours = Adjacency.of_links(links, view.node_count)
-    loops, behind = find_loops(view, neighbours)
-    if any(behind[source] != loops[reader] for source, reader in links):  # not by an Enter or Exit
-        return ()
-    return _LoopSearch(form, candidates, neighbours, controls, loops, behind).movable()
+    search = _LoopSearch(form, candidates)
+    return () if search.is_broken else search.movable()
 
 
 def _hoisted(form: Form, reads: Sequence[LoopRead], wanted: Collection[Reader]) -> Form:
@@ -138,26 +133,18 @@ class LoopRead(NamedTuple):
     readers: tuple[Reader, ...]
 
 
-def _readers(reads: Iterable[LoopRead]) -> frozenset[Reader]:
-    return frozenset(reader for read in reads for reader in read.readers)
-
-
 class _LoopSearch:
-    """What the nodes of a graph with loops read, wait for, and run after."""
+    """What the nodes of a graph with loops read, wait for, and run after; broken loops are left by no Exit."""
 
-    def __init__(
-        self,
-        form: Form,
-        reads: Collection[Node],
-        neighbours: Adjacency,
-        controls: Links,
-        loops: Sequence[Path],
-        behind: Sequence[Path],
-    ) -> None:
+    def __init__(self, form: Form, reads: Collection[Node]) -> None:
         view = self._view = form.view
-        self._reads, self._neighbours, self._behind = reads, neighbours, behind
-        self._kept = form.obstacles.rule_of
-        self._controls = Adjacency.of_links(controls, view.node_count)
+        self._reads, self._kept = reads, form.obstacles.rule_of
+        controls = control_links(view)
+        links = np.concatenate([np.stack([view.edges.src_node, view.edges.dst_node], 1), controls])
+        self._controls = Adjacency(controls[:, 0], controls[:, 1], view.node_count)
+        self._neighbours = Adjacency(links[:, 0], links[:, 1], view.node_count)
+        loops, self._behind = find_loops(view, self._neighbours)
+        self.is_broken = any(self._behind[source] != loops[reader] for source, reader in links.tolist())
         self._loop_switches = {
             node
             for condition in view.nodes_with(table.LOOP_CONDITIONS)

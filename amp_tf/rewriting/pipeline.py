@@ -305,7 +305,7 @@ def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> 
     result = function
     if casts:
         result = editor.apply_to_function(function, view.names, view.signatures, casts)
-        _verify(view, lambda: read_function(result, job.templates))
+        _verify(view, lambda: read_function(result, job.templates), form)
     return result, [report]
 
 
@@ -319,7 +319,7 @@ def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest
         return b"", report
     result = editor.apply_to_graph(graph.node, view.names, form.edits.then(casts), rest)
     del casts  # verification takes the most memory
-    _verify(view, lambda: read_nodes(read_table(result), job.templates, form.view.names), form)
+    _verify(view, lambda: read_nodes(read_table(result), job.templates), form)
     return result, report
 
 
@@ -342,12 +342,11 @@ def _rewrite_graph(
     return result, [report, *reports]
 
 
-def _verify(before: GraphView, read: Callable[[], GraphView], form: Form | None = None) -> None:
+def _verify(before: GraphView, read: Callable[[], GraphView], form: Form) -> None:
     """Judges a result of ours, which is read here: what is wrong with it is no mistake of the graph's."""
     cause = None
     try:
-        edited = (form.edits, form.view) if form else ()
-        violation = verify.find_violation(before, read(), *edited)
+        violation = verify.find_violation(before, read(), form.edits, form.view)
     except GraphError as error:
         violation, cause = f"{error.where}: {error.what}", error
     if violation:

@@ -99,7 +99,7 @@ def part_lists(form: Form) -> Form:
 
 
 def _with_own_makers(form: Form, readers: Sequence[Reader]) -> Form:
-    view, waits = form.view, control_links(form.view)
+    view, waits = form.view, control_links(form.view).tolist()
     name = FreshNames(view.names, LIST_SUFFIX)
     new: list[NewNode] = []
     for reader, position in readers:

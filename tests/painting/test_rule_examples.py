@@ -57,7 +57,7 @@ def converted_types(example: Example) -> dict[str, list[str]]:
     read: dict[str, int] = {}
     for reader in nodes:
         signature = Templates().find(reader.op).signature(reader)
-        types = read_types([reader], [signature], repr)
+        types = read_types([reader], [signature])
         for text, place in zip(reader.input, signature.inputs, strict=True):
             read.setdefault(text.partition(":")[0], types[place])
     given = [

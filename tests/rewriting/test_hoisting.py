@@ -205,13 +205,13 @@ def test_readers_that_stay_in_float32_keep_the_exact_weight():
     proto = edited(
         LOOP,
         (
-            "y_next = NextIteration(product)",
-            "sum = AddV2(product, sine)\n    sine = Sin(read)\n    y_next = NextIteration(sum)",
+            "NextIteration(product)",
+            "NextIteration(sum)\n    sum = AddV2(product, sine)\n    sine = Sin(read)\n    cosine = Cos(read) ^pivot",
         ),
     )
     after = nodes(rewrite(proto).graph)
     assert after["product"].input[1] == ENTER
-    assert list(after["sine"].input) == ["read"]
+    assert after["sine"].input[0] == after["cosine"].input[0] == "read"
 
 
 def test_a_reader_besides_the_product_that_becomes_16_bit_goes_along():
