@@ -12,17 +12,17 @@ SMALL = 100  #: lines
 BUDGET = {
     "cli/": (1481, 9, 3),
     "cpu/": (505, 3, 1),
-    "graph/": (2589, 13, 2),
+    "graph/": (2588, 13, 2),
     "hooks/": (3380, 19, 3),
     "loss_scaling/": (2296, 11, 1),
     "offline/": (988, 5, 1),
     "oplists/": (1538, 8, 1),
-    "painting/": (2826, 14, 1),
+    "painting/": (2816, 14, 1),
     "reporting/": (1527, 7, 1),
     "rewriting/": (2064, 9, 1),
     "tools/": (5603, 24, 2),
     "*.py": (1286, 8, 4),
-    "all": (26083, 130, 21),
+    "all": (26072, 130, 21),
     "tests/": (35985, 253, 98),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
