@@ -12,17 +12,17 @@ SMALL = 100  #: lines
 BUDGET = {
     "cli/": (1481, 9, 3),
     "cpu/": (505, 3, 1),
-    "graph/": (2506, 13, 2),
+    "graph/": (2505, 13, 2),
     "hooks/": (3331, 19, 3),
     "loss_scaling/": (2293, 11, 1),
     "offline/": (988, 5, 1),
     "oplists/": (1529, 8, 1),
-    "painting/": (2826, 14, 1),
+    "painting/": (2816, 14, 1),
     "reporting/": (1527, 7, 1),
     "rewriting/": (2035, 9, 1),
     "tools/": (5603, 24, 2),
     "*.py": (1258, 8, 4),
-    "all": (25882, 130, 21),
+    "all": (25871, 130, 21),
     "tests/": (35978, 253, 98),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""

@@ -27,19 +27,17 @@ def flood(
 
     Each way is the starts of each one's neighbours, and the neighbours. A cause is the one from which one is reached.
     """
-    stack = list(seeds)
-    reached = []
-    while stack:
-        place = stack.pop()
+    places = list(seeds)
+    seed_count = len(places)
+    for place in places:  # grows while it is read: the nearest first
         for starts, neighbours in ways:
             for neighbour in neighbours[starts[place] : starts[place + 1]]:
                 if is_open[neighbour]:
                     is_open[neighbour] = 0
-                    reached.append(neighbour)
-                    stack.append(neighbour)
+                    places.append(neighbour)
                     if cause is not None:
                         cause[neighbour] = place
-    return reached
+    return places[seed_count:]
 
 
 def in_order(nodes: Mask, sources: Indices, readers: Indices) -> tuple[list[Node], array[int], array[int]]:

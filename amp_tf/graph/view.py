@@ -183,7 +183,8 @@ class GraphView:
     def mask_with(self, trait: Container[str]) -> Mask:
         """Of each node, whether its op has a trait."""
         ops, numbers = self.numbered_ops
-        return np.array([op in trait for op in ops], np.bool_)[numbers]
+        found = [op in trait for op in ops]
+        return np.array(found, np.bool_)[numbers] if True in found else np.zeros(len(numbers), np.bool_)
 
     @functools.cached_property
     def numbered_ops(self) -> tuple[dict[str, int], Indices]:

@@ -18,11 +18,11 @@ from amp_tf.graph.datatypes import Flags, Indices, Mask, Node, Unit
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import Adjacency, GraphView
-from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, JUDGED_AS, MASKED, SUCCESSOR_OPS
+from amp_tf.oplists.table import ALLOW, CASTS, CLEAR, DENY, INFER, JUDGED_AS, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting import eligibility
 from amp_tf.painting.eligibility import Obstacles
-from amp_tf.painting.flow import Flow, Values
+from amp_tf.painting.flow import Flow
 from amp_tf.painting.reasons import Balance, Rule
 
 _NONE: Mapping[Node, Node] = MappingProxyType({})
@@ -100,25 +100,30 @@ class Canvas(Marks):
         return self.resolution.target
 
     @functools.cached_property
+    def calls(self) -> Mask:
+        """The nodes that hold or call functions."""
+        kinds = self.view.of_kind
+        return self.view.of_kinds((kind.holds_functions or self.is_function(kind.op) for kind in kinds), np.bool_)
+
+    @functools.cached_property
     def flow(self) -> Flow:
         """Where values go, once the allow list is painted; what is denied since then makes no difference."""
-        view, listed = self.view, (self.on_infer | self.on_clear) & self.is_float32
-        products = self.nodes_of(self.allow)
-        calls = view.of_kinds((kind.holds_functions or self.is_function(kind.op) for kind in view.of_kind), np.bool_)
+        view = self.view
+        calls = self.calls.copy()
         for node in np.flatnonzero(calls).tolist():
             calls[node] = self.calls_products(view.protos[node])
         links: list[tuple[Node, Node]] = []
         if self.is_loop_body:
             links = list(zip(view.nodes_with((RETVAL_OP,)), view.nodes_with((ARG_OP,)), strict=False))
-        values = Values(view, self.src, self.dst, links=links)
-        have_masks = any(view.mask_with(ops).any() for ops in MASKED)
         return Flow(
-            values=values,
-            unmasked=Values(view, self.src, self.dst, False, links) if have_masks else values,
-            products=products,
-            users=products | calls,
-            is_open=self.nodes_of(listed) & ~products,
-            computes=self.nodes_of(listed & self.on_infer) & ~products,
+            view,
+            self.src,
+            self.dst,
+            links,
+            products=self.nodes_of(self.allow),
+            calls=calls,
+            listed=self.nodes_of((self.on_infer | self.on_clear) & self.is_float32),
+            on_infer=self.nodes_of(self.on_infer & self.is_float32),
         )
 
     def is_free(self, unit: Unit) -> bool:

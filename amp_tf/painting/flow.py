@@ -1,59 +1,63 @@
 """Where values go: the graph at the level of nodes, for rules that follow a value further than paint spreads.
 
 Edges of whole numbers, truth values and resources are left out: what is compared or counted carries no rounding on.
-So may those be by which a gradient sees where its activation was zero, or which value its pooling chose.
+So are those by which a gradient sees where its activation was zero, or which value its pooling chose.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import itertools
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import flood, heaviest_ends, is_sorted, strongly_connected
+from amp_tf.graph.algorithms import flood, heaviest_ends, strongly_connected
 from amp_tf.graph.datatypes import Indices, Mask, Node
 from amp_tf.graph.view import Adjacency, GraphView, compress
-from amp_tf.oplists.table import MASKED, STORING
+from amp_tf.oplists.table import MASKED
 
 _FARTHEST = 6  #: doublings: a value is followed through 64 nodes that move it
+_CARRYING = [of + reference for of in datatypes.CARRYING for reference in (0, datatypes.LAST_BASE)]
 
 
-class Values:
-    """The values of a graph and who uses them.
+class Flow:
+    """The values of a graph, who uses them, and what its nodes are.
 
     Args:
         src, dst: the units that each edge connects, edges through TensorLists included.
-        masks: whether edges that only mask other values count.
         links: further pairs of a node and one that gets its value, by other ways than an edge.
 
     Attributes:
         sources, readers, positions: the nodes that each value connects, and at which input it is read.
+        products: the nodes that are painted allow.
+        users: products, and calls of functions that compute some.
+        is_open: the nodes that the lists may convert besides: infer and clear ones of float32.
+        computes: those of the infer list: each may round.
     """
 
     def __init__(
         self,
         view: GraphView,
-        src: npt.NDArray[np.int32],
-        dst: npt.NDArray[np.int32],
-        masks: bool = True,
-        links: Sequence[tuple[int, int]] = (),
+        src: Indices,
+        dst: Indices,
+        links: Sequence[tuple[Node, Node]],
+        *,
+        products: Mask,
+        calls: Mask,
+        listed: Mask,
+        on_infer: Mask,
     ) -> None:
         self.view = view
-        nodes = np.asarray(view.unit_nodes, np.int32)
-        dtypes = np.asarray(view.dtypes, np.int32)[src]
-        base_types = np.where(dtypes > datatypes.LAST_BASE, dtypes - datatypes.LAST_BASE, dtypes)
-        carries = np.isin(base_types, sorted(datatypes.CARRYING))
-        if not masks:
-            edges = view.edges
-            for ops, numbers in MASKED.items():
-                carries[: len(edges)] &= ~(view.mask_with(ops)[edges.dst_node] & np.isin(edges.dst_position, numbers))
+        self.products, self.users = products, products | calls
+        self.is_open, self.computes = listed & ~products, on_infer & ~products
+        nodes, edges = np.asarray(view.unit_nodes, np.int32), view.edges
+        carries = np.isin(np.asarray(view.dtypes)[src], _CARRYING)
+        for ops, numbers in MASKED.items():
+            carries[: len(edges)] &= ~(view.mask_with(ops)[edges.dst_node] & np.isin(edges.dst_position, numbers))
         positions = np.zeros(len(src), np.int32)
-        positions[: len(view.edges)] = view.edges.dst_position
+        positions[: len(edges)] = edges.dst_position
         sources, readers = np.array(links, np.int32).reshape(-1, 2).T
         self.sources = np.concatenate([nodes[src[carries]], sources])
         self.readers = np.concatenate([nodes[dst[carries]], readers])
@@ -133,23 +137,27 @@ class Values:
         after = heaviest_ends(through, readers, sources, weights)
         return before + after - weights, through & ((weights > 0) | ((before > 0) & (after > 0)))
 
-    def cycles(self, through: Mask, holding: Mask, more: Sequence[tuple[int, int]] = ()) -> Iterator[list[Node]]:
-        """The sets of nodes that lie on cycles together and hold one of some nodes, closed by ``more`` links, too.
+    def on_cycles(self, through: Mask, closing: Mask, links: npt.NDArray[np.integer[Any]]) -> Mask:
+        """What lies on cycles together with a node that computes: cycles that some nodes close, or further links do.
 
-        Most nodes of a graph are on no cycle, or not between two of the latter, and are left out before.
+        Most nodes of a graph lie between no two ends of what closes a cycle, and are left out before.
         """
-        added = np.array(more, np.int32).reshape(-1, 2).T
-        sources, readers = (np.concatenate(pair) for pair in zip((self.sources, self.readers), added, strict=True))
-        left = through
-        for ends in ((sources, readers), (readers, sources)):
-            inner = left[sources] & left[readers]
-            left = left & ~is_sorted(left, *(end[inner] for end in ends))
-        inner, held = left[sources] & left[readers], left & holding
-        links = Adjacency(sources[inner], readers[inner], self.view.node_count)
-        for way in ((links.fanin_start, links.fanin), (links.fanout_start, links.fanout)):
-            left = held | _flooded(held, left, way)
-        wanted = {*np.flatnonzero(held).tolist()}
-        return itertools.filterfalse(wanted.isdisjoint, strongly_connected(left, links))
+        begins, ends = closing & through, closing & through
+        begins[links[1]] = ends[links[0]] = True
+        near = (ends | self.upstream(ends, through)) & through
+        near &= begins | self.downstream(begins, near)
+        if not near.any():
+            return near
+        sources, readers = np.concatenate([[self.sources, self.readers], links], axis=1)
+        inner = near[sources] & near[readers]
+        around = Adjacency(sources[inner], readers[inner], len(near))
+        holding = near & self.computes
+        for way in ((around.fanin_start, around.fanin), (around.fanout_start, around.fanout)):
+            near = holding | _flooded(holding, near, way)
+        found = np.zeros_like(near)
+        for cycle in strongly_connected(near, around):
+            found[cycle] = self.computes[cycle].any()
+        return found
 
 
 def _flooded(
@@ -159,28 +167,3 @@ def _flooded(
     if seeds.any():
         reached[flood(np.flatnonzero(seeds).tolist(), bytearray(through.tobytes()), [way], causes)] = True
     return reached
-
-
-@dataclasses.dataclass(frozen=True)
-class Flow:
-    """The values of a graph and what their nodes are.
-
-    Attributes:
-        unmasked: the values without edges that only mask others.
-        users: products, and calls of functions that compute some.
-        is_open: the nodes that the lists may convert besides: infer and clear ones of float32.
-        computes: those of the infer list: each may round.
-    """
-
-    values: Values
-    unmasked: Values
-    products: Mask
-    users: Mask
-    is_open: Mask
-    computes: Mask
-
-    @functools.cached_property
-    def results(self) -> Mask:
-        """The nodes that no product uses, not even by way of others."""
-        values = self.values
-        return ~values.upstream(self.users, through=~values.nodes_of(STORING)) & ~self.users

@@ -199,15 +199,14 @@ def leave_carried_values(canvas: Canvas) -> None:
         allow1 = MatMul(flat, x)  f16
         exact = Digamma(flat)
     """
-    values = canvas.flow.values
-    painted = canvas.allow.astype(np.bool_)
+    flow, painted = canvas.flow, canvas.allow.astype(np.bool_)
     forced = np.isin(canvas.rule, sorted(FORCED))
     converted = canvas.nodes_of(painted)
-    carriers = values.nodes_of(table.HANDING_ON) & canvas.nodes_of(painted & ~forced)
-    behind = values.readers_of(converted & ~carriers) & carriers
-    free = carriers & ~behind & ~values.downstream(behind, through=carriers)
-    shared = free & values.sources_of(~converted)
-    found = shared | values.upstream(shared, through=free)
+    carriers = flow.nodes_of(table.HANDING_ON) & canvas.nodes_of(painted & ~forced)
+    behind = flow.readers_of(converted & ~carriers) & carriers
+    free = carriers & ~behind & ~flow.downstream(behind, through=carriers)
+    shared = free & flow.sources_of(~converted)
+    found = shared | flow.upstream(shared, through=free)
     canvas.unpaint_allow(units_of(canvas.view.spread(found)), Rule.CARRIED)
 
 

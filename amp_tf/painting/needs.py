@@ -30,7 +30,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Mask, Node
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas, casts, units_of
-from amp_tf.painting.flow import Flow, Values
+from amp_tf.painting.flow import Flow
 from amp_tf.painting.reasons import Rule
 
 
@@ -102,7 +102,7 @@ def keep_needed(canvas: Canvas) -> None:
         kept = OptionalFromValue(max1) Toutput_types=[float32]
         allow2 = MatMul(max1, x)                                f16
     """
-    flow, values = canvas.flow, canvas.flow.values
+    flow = canvas.flow
     moving = flow.is_open & ~flow.computes
     ops, _ = canvas.view.numbered_ops
     if not table.KEEPING.isdisjoint(ops):
@@ -112,71 +112,72 @@ def keep_needed(canvas: Canvas) -> None:
         if need is not RESULTS and need.asked_by.isdisjoint(ops):
             continue
         if need is RESULTS:
-            follows = (moving & (values.count_inputs() == 1)) | values.nodes_of(table.FOLLOWING)
-            fused = values.downstream(flow.products, through=flow.results & follows)
-            found = flow.results & ~fused & ~values.nodes_of(table.SUMS_IN_BFLOAT16) & flow.is_open
+            follows = (moving & (flow.count_inputs() == 1)) | flow.nodes_of(table.FOLLOWING)
+            used = flow.users | flow.upstream(flow.users, through=~flow.nodes_of(table.STORING))  # by products
+            fused = flow.downstream(flow.products, through=~used & follows)
+            found = ~used & ~fused & ~flow.nodes_of(table.SUMS_IN_BFLOAT16) & flow.is_open
         else:
-            asking, found = _asking(need, flow.unmasked, moving, canvas.centred)
-            passing = flow.is_open if need.through is None else flow.is_open & (moving | values.nodes_of(need.through))
-            needed = asking | flow.unmasked.asked(asking, need.position, passing, causes)
+            asking, found = _asking(need, flow, moving, canvas.centred)
+            passing = flow.is_open if need.through is None else flow.is_open & (moving | flow.nodes_of(need.through))
+            needed = asking | flow.asked(asking, need.position, passing, causes)
             found |= needed
             if need.asked_by >= table.SUBTRACTING:
-                filters = flow.products & values.nodes_of(table.FILTERING) & flow.unmasked.sources_of(needed)
-                flow.unmasked.asked(needed, None, filters, causes)
+                filters = flow.products & flow.nodes_of(table.FILTERING) & flow.sources_of(needed)
+                flow.asked(needed, None, filters, causes)
                 canvas.keep_allowed(units_of(canvas.view.spread(filters).astype(np.bool_)), need.reason, causes)
-                adding = moving | (values.nodes_of(table.LINEAR - table.TOTALS) & ~flow.users)
-                found |= _totals_apart(flow.unmasked, adding)
-            split = flow.products & values.nodes_of(table.FUSED_PRODUCTS) & flow.unmasked.sources_of(found)
+                adding = moving | (flow.nodes_of(table.LINEAR - table.TOTALS) & ~flow.users)
+                found |= _totals_apart(flow, adding)
+            split = flow.products & flow.nodes_of(table.FUSED_PRODUCTS) & flow.sources_of(found)
             canvas.to_split += np.flatnonzero(split).tolist()
         canvas.keep(found, need.reason, causes)
 
 
-def _asking(need: Need, values: Values, moving: Mask, weighted: list[tuple[Node, Node]]) -> tuple[Mask, Mask]:
+def _asking(need: Need, flow: Flow, moving: Mask, weighted: list[tuple[Node, Node]]) -> tuple[Mask, Mask]:
     """The nodes that ask, and those that stay in float32 whether or not they pass it on.
 
     What weights the terms of a mean that is taken from the value itself is added to a list, with that value's node.
     """
-    asking = values.nodes_of(need.asked_by)
+    asking = flow.nodes_of(need.asked_by)
     if need.asked_by >= table.CASTS:  # to integers
-        for node, _, result in casts(values.view):
-            asking[node] = values.view.dtypes[result] in datatypes.INTEGERS
+        for node, _, result in casts(flow.view):
+            asking[node] = flow.view.dtypes[result] in datatypes.INTEGERS
     if not need.asked_by >= table.SUBTRACTING:
         return asking, asking if need.position is None else np.zeros_like(asking)
     # Who takes a value from another that may be like it asks; not from a single number. A value and its own mean, or
     # weighted mean, share their rounding: there the mean alone is needed, with what moves it.
-    single = values.view.constants[0] == 1
-    differences, totals = values.nodes_of(table.SUBTRACTING), values.nodes_of(table.TOTALS)
-    means = totals | values.downstream(totals, through=moving)
-    made, scaling = values.behind(moving), values.nodes_of(table.SCALING)
+    single = flow.view.constants[0] == 1
+    differences, totals = flow.nodes_of(table.SUBTRACTING), flow.nodes_of(table.TOTALS)
+    means = totals | flow.downstream(totals, through=moving)
+    made, scaling = flow.behind(moving), flow.nodes_of(table.SCALING)
     centred, own = np.zeros_like(asking), np.zeros_like(asking)
-    for node in np.flatnonzero(differences & values.readers_of(means)).tolist():
-        ends = set(made[values.sources_at(node)].tolist())
+    for node in np.flatnonzero(differences & flow.readers_of(means)).tolist():
+        ends = set(made[flow.sources_at(node)].tolist())
         for end in ends:
-            terms = set(made[values.sources_at(end)].tolist()) if totals[end] else set()
-            factors = [(term, of) for term in terms if scaling[term] for of in made[values.sources_at(term)].tolist()]
+            terms = set(made[flow.sources_at(end)].tolist()) if totals[end] else set()
+            factors = [(term, of) for term in terms if scaling[term] for of in made[flow.sources_at(term)].tolist()]
             weighted += [(term, of) for term, of in factors if of in ends]
             if ends & {*terms, *(of for _, of in factors)}:
                 centred[node] = own[end] = True
     # TensorFlow makes c - x + z of z - x + c, and c - x - y + z of z - (x + y) + c.
-    turned = differences & values.readers_of(single, position=0)
-    turned |= differences & values.readers_of(turned, position=0)
-    sums = values.nodes_of(table.ADDING) & values.readers_of(turned)
-    asking &= ~(differences & (values.readers_of(single) & ~values.sources_of(sums) | centred))
+    turned = differences & flow.readers_of(single, position=0)
+    turned |= differences & flow.readers_of(turned, position=0)
+    sums = flow.nodes_of(table.ADDING) & flow.readers_of(turned)
+    asking &= ~(differences & (flow.readers_of(single) & ~flow.sources_of(sums) | centred))
     asking |= sums
-    own |= values.downstream(own, through=moving)
-    return asking, asking | centred | values.upstream(centred, through=own)
+    own |= flow.downstream(own, through=moving)
+    return asking, asking | centred | flow.upstream(centred, through=own)
 
 
-def _totals_apart(values: Values, passing: Mask) -> Mask:
+def _totals_apart(flow: Flow, passing: Mask) -> Mask:
     """The sums and means of which differences are taken, as of a mean square and the square of a mean.
 
     What they add may be 16 bit, they may not: no rounding of another one is beside theirs to cancel it.
     """
-    totals = values.nodes_of(table.TOTALS)
-    near = totals | values.downstream(totals, through=passing)
-    readings = np.bincount(values.readers[near[values.sources]], minlength=len(near))
-    apart = values.nodes_of(table.SUBTRACTING) & (readings == 2)
-    return totals & values.sources_of(apart | values.upstream(apart, through=passing))
+    totals = flow.nodes_of(table.TOTALS)
+    near = totals | flow.downstream(totals, through=passing)
+    readings = np.bincount(flow.readers[near[flow.sources]], minlength=len(near))
+    apart = flow.nodes_of(table.SUBTRACTING) & (readings == 2)
+    return totals & flow.sources_of(apart | flow.upstream(apart, through=passing))
 
 
 def _stored_maxima(flow: Flow) -> Mask:
@@ -185,12 +186,11 @@ def _stored_maxima(flow: Flow) -> Mask:
     There the gradient, which compares the two, is in another part of the graph, and reads them from a list or an
     optional; an operand from outside it may read by a way of its own.
     """
-    values = flow.values
-    moves, keeping = flow.is_open & values.nodes_of(table.UNCHANGED), values.nodes_of(table.KEEPING)
-    kept = keeping | values.upstream(keeping, through=moves)
-    maxima = values.nodes_of(table.MAXIMA) & values.sources_of(kept)
-    operands = values.sources_of(maxima) | values.upstream(maxima, through=moves)
-    compared = values.upstream(values.nodes_of(table.COMPARING), through=moves) & values.downstream(
-        operands, through=moves
-    )
-    return maxima | compared | values.downstream(maxima | operands, through=kept)
+    moves, keeping = flow.is_open & flow.nodes_of(table.UNCHANGED), flow.nodes_of(table.KEEPING)
+    kept = keeping | flow.upstream(keeping, through=moves)
+    maxima = flow.nodes_of(table.MAXIMA) & flow.sources_of(kept)
+    operands = flow.sources_of(maxima) | flow.upstream(maxima, through=moves)
+    comparing, edges, read = flow.nodes_of(table.COMPARING), flow.view.edges, np.zeros_like(moves)
+    read[edges.src_node[comparing[edges.dst_node]]] = True  # a gradient reads them to select, which the flow leaves out
+    compared = (read | flow.upstream(read, through=moves)) & flow.downstream(operands, through=moves)
+    return maxima | compared | flow.downstream(maxima | operands, through=kept)

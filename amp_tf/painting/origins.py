@@ -38,18 +38,16 @@ rows it is zero. Quotients by a constant and products of two different values ar
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP
-from amp_tf.graph.datatypes import Mask
+from amp_tf.graph.datatypes import Mask, Node
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas, casts
-from amp_tf.painting.flow import Flow, Values
+from amp_tf.painting.flow import Flow
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
 
@@ -95,90 +93,97 @@ def keep_origins(canvas: Canvas) -> None:
         allow2 = MatMul(done, x)                                  f16
     """
     flow = canvas.flow
-    canvas.keep(_running_sums(canvas, flow), Rule.RUNNING_SUM)
-    exact, joined = find_origins(flow.unmasked, flow.users)
+    canvas.keep(_running_sums(canvas, flow) & flow.is_open, Rule.RUNNING_SUM)
+    exact, joined = find_origins(flow)
     moving = flow.is_open & ~flow.computes & exact
     joined &= ~moving & ~flow.users
-    canvas.keep(joined | flow.unmasked.upstream(joined, through=moving), Rule.JOINED)
+    canvas.keep(joined | flow.upstream(joined, through=moving), Rule.JOINED)
 
 
 def _running_sums(canvas: Canvas, flow: Flow) -> Mask:
-    view, values = canvas.view, flow.values
-    back: list[tuple[int, int]] = []
+    """Sums that run or are long, what they are multiplied by, and the constant factors of what is added."""
+    adding, scaling = flow.nodes_of(table.ADDING) & flow.computes, flow.nodes_of(table.SCALING)
+    scaled = scaling & flow.readers_of(flow.nodes_of(("Const",)))
+    circling = _come_back(canvas, flow) | _stored_and_read(canvas, flow)
+    multiplied = flow.upstream(circling & scaling, through=flow.is_open & ~circling)
+    found = circling | _long_sums(flow, adding & ~circling, flow.is_open & ~circling, scaled)
+    return found | multiplied | flow.upstream(found & adding, through=(scaled | adding) & flow.is_open)
+
+
+def _come_back(canvas: Canvas, flow: Flow) -> Mask:
+    """What a value goes through that comes back by a loop, or that may be an argument of the next call."""
+    view = canvas.view
     arguments, results = view.nodes_with((ARG_OP,)), view.nodes_with((RETVAL_OP,))
-    if arguments and results and not canvas.is_loop_body:  # each result may become each: all through the first argument
+    closing, links = view.mask_with(table.LOOP_CLOSERS), list[tuple[Node, Node]]()
+    if canvas.is_loop_body:
+        closing[results] = True
+    elif arguments and results:  # each result may become each: all through the first argument
         first, *others = arguments
-        back = [*((result, first) for result in results), *((first, other) for other in others)]
-    # By way of a variable, a bias that a loss comes back to by a sum over all examples is no running sum. What a
-    # normalization keeps running, or its gradient sums, is float32 whatever the type of its input.
-    apart = values.nodes_of({*table.TOTALS, *table.SUMS_IN_BFLOAT16, *table.NORMALIZING, *table.NORMALIZING_GRADIENTS})
-    stored = _stored_and_read(canvas)
-    circling = np.zeros(view.node_count, np.bool_)
-    if back or canvas.is_loop_body or "NextIteration" in view.numbered_ops[0]:
-        circling[[*itertools.chain(*values.cycles(~flow.users, flow.computes, back))]] = True
-    if stored:
-        circling[[*itertools.chain(*values.cycles(~flow.users & ~apart, flow.computes, stored))]] = True
-    found = circling | values.upstream(circling & values.nodes_of(table.SCALING), through=flow.is_open & ~circling)
-    adding = values.nodes_of(table.ADDING) & flow.computes
-    scaled = values.nodes_of(table.SCALING) & values.readers_of(values.nodes_of(("Const",)))
-    sums, added = circling & adding, adding & ~circling
-    if added.sum() > LONGEST_SUM:
-        terms = np.where(added & _steps(flow), np.maximum(values.count_inputs() - 1, 1), 0)
-        passing = added | scaled | values.nodes_of(("BiasAdd",)) | ~flow.computes
-        weights, between = flow.unmasked.heaviest_paths(flow.is_open & ~circling & passing, terms)
-        long = between & (weights > LONGEST_SUM)
-        found |= long
-        sums |= long & adding
-    factors = flow.unmasked.upstream(sums, through=(scaled | adding) & flow.is_open)  # of each step
-    return (found | factors) & flow.is_open
+        links = [*((result, first) for result in results), *((first, other) for other in others)]
+    return flow.on_cycles(~flow.users, closing, np.array(links, np.int32).reshape(-1, 2).T)
+
+
+def _stored_and_read(canvas: Canvas, flow: Flow) -> Mask:
+    """What a value goes through that a variable holds and a step writes: the next one reads it from there.
+
+    By way of a variable, a bias that a loss comes back to by a sum over all examples is no running sum. What a
+    normalization keeps running, or its gradient sums, is float32 whatever the type of its input.
+    """
+    view, edges = canvas.view, canvas.view.edges
+    handles = edges.dst_position == 0
+    writing, reading = (handles & view.mask_with(ops)[edges.dst_node] for ops in (table.STORING, table.READ_OPS))
+    is_read = np.zeros(view.node_count, np.bool_)
+    is_read[edges.src_node[reading]] = True
+    writing &= is_read[edges.src_node]
+    sources = np.append(edges.dst_node[writing], edges.src_node[reading])  # from what writes to the variable's handle
+    readers = np.append(edges.src_node[writing], edges.dst_node[reading])  # and from there to what reads
+    apart = {*table.TOTALS, *table.SUMS_IN_BFLOAT16, *table.NORMALIZING, *table.NORMALIZING_GRADIENTS}
+    through = ~flow.users & ~view.mask_with(apart)
+    return flow.on_cycles(through, np.zeros_like(through), np.array([sources, readers]))
+
+
+def _long_sums(flow: Flow, adding: Mask, through: Mask, scaled: Mask) -> Mask:
+    """What lies on chains of more than :data:`LONGEST_SUM` additions to one value, or between two of one chain."""
+    if adding.sum() <= LONGEST_SUM:
+        return np.zeros_like(adding)
+    terms = np.where(adding & _steps(flow), np.maximum(flow.count_inputs() - 1, 1), 0)
+    through = through & (adding | scaled | flow.nodes_of(("BiasAdd",)) | ~flow.computes)
+    weights, between = flow.heaviest_paths(through, terms)
+    return between & (weights > LONGEST_SUM)
 
 
 def _steps(flow: Flow) -> Mask:
     """Of what adds, all but what begins a norm, x - mean, and what adds a parameter to a product, as a BiasAdd does."""
-    values, moving = flow.values, flow.is_open & ~flow.computes
-    parameters = values.nodes_of({*table.READ_OPS, *table.REFERENCE_VARIABLES, ARG_OP})
-    parameters[values.view.given_arguments()] = False
+    moving = flow.is_open & ~flow.computes
+    parameters = flow.nodes_of({*table.READ_OPS, *table.REFERENCE_VARIABLES, ARG_OP})
+    parameters[flow.view.given_arguments()] = False
 
     def reading(made: Mask, position: int | None = None) -> Mask:
-        return values.readers_of(made | values.downstream(made, through=moving), position)
+        return flow.readers_of(made | flow.downstream(made, through=moving), position)
 
-    norms = values.nodes_of(table.SUBTRACTING) & reading(values.nodes_of(table.TOTALS), 1)
-    biases = reading(parameters) & reading(flow.products | values.nodes_of(table.BIASES))
-    return values.nodes_of(table.ADDING) & ~(norms | biases)
-
-
-def _stored_and_read(canvas: Canvas) -> list[tuple[int, int]]:
-    """What writes a variable, and what reads it: the next step reads what this one stored."""
-    view = canvas.view
-    writing, reading = view.mask_with(table.STORING), view.mask_with(table.READ_OPS)
-    if not writing.any():
-        return []
-    first = view.edges.at(view.edges.dst_position == 0)
-    readers: dict[int, list[int]] = {}
-    for handle, reader in first.at(reading[first.dst_node]).rows("src_node", "dst_node"):
-        readers.setdefault(handle, []).append(reader)
-    written = first.at(writing[first.dst_node])
-    return [(node, read) for handle, node in written.rows("src_node", "dst_node") for read in readers.get(handle, ())]
+    norms = flow.nodes_of(table.SUBTRACTING) & reading(flow.nodes_of(table.TOTALS), 1)
+    biases = reading(parameters) & reading(flow.products | flow.nodes_of(table.BIASES))
+    return flow.nodes_of(table.ADDING) & ~(norms | biases)
 
 
-def find_origins(values: Values, users: Mask) -> tuple[Mask, Mask]:
+def find_origins(flow: Flow) -> tuple[Mask, Mask]:
     """The nodes whose results are as large as something exact, and those of them that come from a product, too."""
-    product = values.downstream(users, through=~users)
-    sizes = values.view.constants[2]
-    variables = values.nodes_of({*table.READ_OPS, *table.REFERENCE_VARIABLES})
-    read = variables & values.upstream(users, through=variables | values.nodes_of(table.HANDING_ON))
-    read |= values.downstream(read, through=values.nodes_of(table.HANDING_ON))
-    updates = values.nodes_of(table.ADDING) & values.readers_of(read)  # of weights that a product reads as they are
-    given = _given(values.view) | updates | ((sizes >= GREAT) & (sizes < NEVER))
-    multiplied = values.nodes_of(table.MULTIPLIED)
-    masks = multiplied & values.readers_of(sizes >= NEVER)
-    ends = values.nodes_of(table.ENDING_ORIGINS) | values.nodes_of(table.STORING)
+    users, sizes = flow.users, flow.view.constants[2]
+    product = flow.downstream(users, through=~users)
+    variables = flow.nodes_of({*table.READ_OPS, *table.REFERENCE_VARIABLES})
+    read = variables & flow.upstream(users, through=variables | flow.nodes_of(table.HANDING_ON))
+    read |= flow.downstream(read, through=flow.nodes_of(table.HANDING_ON))
+    updates = flow.nodes_of(table.ADDING) & flow.readers_of(read)  # of weights that a product reads as they are
+    given = _given(flow.view) | updates | ((sizes >= GREAT) & (sizes < NEVER))
+    multiplied = flow.nodes_of(table.MULTIPLIED)
+    masks = multiplied & flow.readers_of(sizes >= NEVER)
+    ends = flow.nodes_of(table.ENDING_ORIGINS) | flow.nodes_of(table.STORING)
     behind = product | users
-    products_read = np.bincount(values.readers[behind[values.sources]], minlength=len(behind))
-    drops = multiplied[values.readers] & (products_read[values.readers] > behind[values.sources])
-    drops |= values.nodes_of(table.BIASES)[values.readers] & (values.positions == 1)
-    drops |= (users | masks)[values.readers] | ends[values.sources]
-    exact = given | values.along(given, ~drops)
+    products_read = np.bincount(flow.readers[behind[flow.sources]], minlength=len(behind))
+    drops = multiplied[flow.readers] & (products_read[flow.readers] > behind[flow.sources])
+    drops |= flow.nodes_of(table.BIASES)[flow.readers] & (flow.positions == 1)
+    drops |= (users | masks)[flow.readers] | ends[flow.sources]
+    exact = given | flow.along(given, ~drops)
     return exact, exact & product
 
 
@@ -238,20 +243,19 @@ def keep_in_range(canvas: Canvas) -> None:
 
 
 def _squares_and_quotients(flow: Flow) -> Mask:
-    values = flow.values
-    products, reciprocals, totals = (values.nodes_of(ops) for ops in (("Mul",), table.RECIPROCALS, table.TOTALS))
-    of_batches = reciprocals & values.downstream(totals, through=flow.is_open | reciprocals)
-    by_reciprocals = products & values.readers_of(reciprocals | values.downstream(of_batches, through=products))
-    ranging = values.nodes_of(table.RANGING) & ~(
-        values.readers_of(values.nodes_of(("Const",)), position=1) & values.nodes_of(table.DIVIDING)
+    products, reciprocals, totals = (flow.nodes_of(ops) for ops in (("Mul",), table.RECIPROCALS, table.TOTALS))
+    of_batches = reciprocals & flow.downstream(totals, through=flow.is_open | reciprocals)
+    by_reciprocals = products & flow.readers_of(reciprocals | flow.downstream(of_batches, through=products))
+    ranging = flow.nodes_of(table.RANGING) & ~(
+        flow.readers_of(flow.nodes_of(("Const",)), position=1) & flow.nodes_of(table.DIVIDING)
     )
-    of_roots = values.nodes_of(table.RANGING_GRADIENTS)
-    scaling = values.nodes_of({"Mul", *table.DIVIDING}) & values.readers_of(values.nodes_of(table.CONSTANTS))
-    of_roots |= values.downstream(of_roots, through=scaling | (flow.is_open & ~flow.computes))
-    edges = values.view.edges
-    read = edges.at(values.nodes_of(("Mul",))[edges.dst_node])
+    of_roots = flow.nodes_of(table.RANGING_GRADIENTS)
+    scaling = flow.nodes_of({"Mul", *table.DIVIDING}) & flow.readers_of(flow.nodes_of(table.CONSTANTS))
+    of_roots |= flow.downstream(of_roots, through=scaling | (flow.is_open & ~flow.computes))
+    edges = flow.view.edges
+    read = edges.at(flow.nodes_of(("Mul",))[edges.dst_node])
     first, second = read.at(read.dst_position == 0), read.at(read.dst_position == 1)
     squares = np.zeros_like(ranging)
     if len(first) == len(second):  # a broken graph may lack inputs
         squares[first.dst_node[(first.src_node == second.src_node) & (first.src_port == second.src_port)]] = True
-    return ranging | squares | by_reciprocals | values.readers_of(of_roots)
+    return ranging | squares | by_reciprocals | flow.readers_of(of_roots)

@@ -54,41 +54,40 @@ def find_clusters(canvas: Canvas) -> None:
         allow2 = MatMul(read1, x)                                                      f16
     """
     view = canvas.view
-    of_lists = np.flatnonzero(view.of_kinds(map(handles_lists, view.of_kind), np.bool_)).tolist()
-    units = {node: list_units(view, node) for node in of_lists}
+    of_lists = view.of_kinds(map(handles_lists, view.of_kind), np.bool_)
+    if not of_lists.any():
+        return
+    units = {node: list_units(view, node) for node in np.flatnonzero(of_lists).tolist()}
     element = {node: unit for node, (unit, _) in units.items() if unit is not None}
+    # Difference "call-boundary": loops and branches in functional form (While, If, Case) hand the list to functions,
+    # and TensorFlow's pass, which meets them in lowered form, does not know them as boundaries. Difference
+    # "list-of-lists": TensorFlow does not follow a list into another and out again, as a loop in a loop stores what its
+    # gradient needs, and the readers of one list may get another type than its writers.
+    is_fixed = view.of_slots(np.array([slot.is_fixed for kind in view.of_kind for slot in kind.slots], np.bool_))
+    unseen = view.spread(canvas.calls | view.mask_with(table.TENSOR_LIST_BOUNDARIES))
+    unseen |= view.spread(of_lists) & ~is_fixed
+    is_unseen = unseen.tobytes()
     everywhere = np.ones(view.unit_count, np.uint8)
     seen: set[int] = set()
     pairs: list[tuple[Unit, Unit]] = []  # from each writer upstream of a reader to that
     for root in element:
-        if root in seen or not canvas.processable[element[root]]:
-            continue
-        if (handle := units[root][1]) is None:
+        handle = units[root][1]
+        if root in seen or handle is None or not canvas.processable[element[root]]:
             continue
         reached = canvas.flood([handle], everywhere, forward=True, backward=True)
-        touched = {view.unit_nodes[unit] for unit in reached}
-        cluster = {node: element[node] for node in sorted(touched | {root}) if node in element}
+        touched = {root, *(view.unit_nodes[unit] for unit in reached)}
+        cluster = {node: element[node] for node in sorted(touched & element.keys())}
         seen.update(cluster)
-        # Difference "call-boundary": loops and branches in functional form (While, If, Case) hand the list to
-        # functions, and TensorFlow's pass, which meets them in lowered form, does not know them as boundaries.
-        passed = [(view.ops[node], view.signatures[node]) for node in touched - element.keys()]
-        escapes = any(
-            op in table.TENSOR_LIST_BOUNDARIES or canvas.is_function(op) or kind.holds_functions for op, kind in passed
-        )
-        # Difference "list-of-lists": TensorFlow does not follow a list into another and out again, as a loop in a loop
-        # stores what its gradient needs, and the readers of one list may get another type than its writers.
-        slots = ((view.unit_nodes[unit], unit) for unit in reached)
-        escapes |= any(node in units and not view.slot(node, unit).is_fixed for node, unit in slots)
-        if escapes or not all(canvas.processable[unit] for unit in cluster.values()):
-            touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
+        touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
+        if len(touchable) < len(cluster) or any(is_unseen[unit] for unit in reached):
             canvas.paint_deny(touchable, Rule.LIST_ESCAPES)
         canvas.clusters.append([*cluster.values()])
-        for node, unit in cluster.items():
+        writers = [node for node in cluster if view.ops[node] in table.TENSOR_LIST_WRITERS]
+        for node in cluster if writers else ():
             handle = units[node][1]
             if view.ops[node] in table.TENSOR_LIST_READERS and handle is not None and canvas.processable[handle]:
                 upstream = {view.unit_nodes[each] for each in canvas.flood([handle], canvas.processable, backward=True)}
-                writers = (each for each in cluster if each in upstream and view.ops[each] in table.TENSOR_LIST_WRITERS)
-                pairs += ((cluster[writer], unit) for writer in writers)
+                pairs += ((cluster[writer], cluster[node]) for writer in writers if writer in upstream)
     if pairs:
         canvas.src, canvas.dst = np.concatenate([[canvas.src, canvas.dst], np.array(pairs, np.int32).T], axis=1)
         canvas.edges = Adjacency(canvas.src, canvas.dst, view.unit_count)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.painting.flow import Values
+from amp_tf.painting.flow import Flow
 from amp_tf.painting.reasons import Rule
 from tests.painting.painted import CPU, both, check, painted, rewritten
 from tests.small_graphs import graph, run
@@ -239,47 +241,45 @@ SMALL = """
 """
 
 
-@pytest.fixture
-def values() -> Values:
-    view = read_graph(graph(SMALL), Templates())
-    return Values(view, view.edges.src_unit, view.edges.dst_unit)
+def made(links: Sequence[tuple[int, int]] = ()) -> Flow:
+    """The flow of the small graph, of which each node computes."""
+    view, none = read_graph(graph(SMALL), Templates()), np.zeros(6, np.bool_)
+    edges = view.edges
+    return Flow(view, edges.src_unit, edges.dst_unit, links, products=none, calls=none, listed=none, on_infer=~none)
 
 
-def names_of(values: Values, mask: np.ndarray) -> str:
-    return " ".join(values.view.names[node] for node in np.flatnonzero(mask))
-
-
-def mask(values: Values, *wanted: str) -> np.ndarray:
-    return np.array([name in wanted for name in values.view.names])
-
-
-def test_a_cycle_is_found_where_links_close_it(values: Values) -> None:
-    everything = np.ones(6, np.bool_)
-    assert not list(values.cycles(everything, everything))
-    (cycle,) = values.cycles(everything, everything, [(5, 2)])  # from the end to the half
-    assert sorted(cycle) == [2, 3, 5]
+def test_a_cycle_is_found_where_a_node_or_links_close_it() -> None:
+    flow, every, half, no_links = made(), np.ones(6, np.bool_), np.arange(6) == 2, np.zeros((2, 0), np.int32)
+    assert not flow.on_cycles(every, half, no_links).any()
+    link = np.array([[5], [2]])  # from the end to the half
+    assert np.flatnonzero(flow.on_cycles(every, ~every, link)).tolist() == [2, 3, 5]
+    assert np.flatnonzero(made([(5, 2)]).on_cycles(every, half, no_links)).tolist() == [2, 3, 5]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_cycles_are_what_reaches_itself_together(seed: int, values: Values) -> None:
-    dice = np.random.default_rng(seed)
-    links = dice.integers(0, 6, (dice.integers(0, 9), 2))
-    through, holding = dice.random(6) < 0.8, dice.random(6) < 0.6
+def test_cycles_are_what_reaches_itself_together(seed: int) -> None:
+    flow, dice = made(), np.random.default_rng(seed)
+    links = dice.integers(0, 6, (dice.integers(0, 9), 2)).T
+    through, flow.computes = dice.random(6) < 0.8, dice.random(6) < 0.6
     reaches = np.zeros((6, 6), np.bool_)
-    reaches[values.sources, values.readers] = True
-    reaches[tuple(links.T)] = True
+    reaches[flow.sources, flow.readers] = True
+    reaches[tuple(links)] = True
     reaches &= through[:, None] & through
     for middle in range(6):
         reaches |= reaches[:, middle, None] & reaches[middle]
     together = reaches & reaches.T
-    wanted = {frozenset(np.flatnonzero(row).tolist()) for row in together if row.sum() > 1 and holding[row].any()}
-    assert {frozenset(cycle) for cycle in values.cycles(through, holding, links.tolist())} == wanted
+    wanted = [node for node, row in enumerate(together) if row.sum() > 1 and flow.computes[row].any()]
+    assert np.flatnonzero(flow.on_cycles(through, np.zeros(6, np.bool_), links)).tolist() == wanted
+    closed, closing = made(links.T.tolist()), np.isin(range(6), links[1])
+    closed.computes = flow.computes
+    assert np.flatnonzero(closed.on_cycles(through, closing, links[:, :0])).tolist() == wanted
 
 
-def test_the_heaviest_path_counts_weights_on_both_sides(values: Values) -> None:
-    weights, between = values.heaviest_paths(np.ones(6, np.bool_), np.array([0, 3, 5, 1, 0, 0]))
+def test_the_heaviest_path_counts_weights_on_both_sides() -> None:
+    flow = made()
+    weights, between = flow.heaviest_paths(np.ones(6, np.bool_), np.array([0, 3, 5, 1, 0, 0]))
     assert weights.tolist() == [9, 9, 9, 9, 9, 9]
-    assert names_of(values, between) == "square half sum"
+    assert [flow.view.names[node] for node in np.flatnonzero(between)] == ["square", "half", "sum"]
 
 
 def test_what_two_rules_keep_has_the_reason_of_the_first():
