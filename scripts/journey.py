@@ -74,11 +74,11 @@ def _stages() -> Iterator[str]:
     yield from (f"    {line}" for line in short(parse_graph(result).node))
 
     yield "verify:  find_violation(view, read_nodes(read_table(result), …), form.edits, form.view)"
-    after = read_nodes(read_table(result), job.templates, form.view.names)
+    after = read_nodes(read_table(result), job.templates)
     yield f"    {verify.find_violation(view, after, form.edits, form.view) or 'nothing is wrong'}"
     yield "    and if the editor had forgotten the fold:"
     forgotten = editor.apply_to_graph(graph.node, view.names, plan_edits(job.form(view, None).painting), b"")
-    after = read_nodes(read_table(forgotten), job.templates, form.view.names)
+    after = read_nodes(read_table(forgotten), job.templates)
     yield f"    {verify.find_violation(view, after, form.edits, form.view)}"
 
 

@@ -23,7 +23,7 @@ BUDGET = {
     "tools/": (5603, 24, 2),
     "*.py": (1258, 8, 4),
     "all": (25871, 130, 21),
-    "tests/": (35978, 253, 98),
+    "tests/": (35984, 253, 98),
 }
 """At most so many lines, files, and files below :data:`SMALL` lines: of a folder of the package, and of the tests."""
 

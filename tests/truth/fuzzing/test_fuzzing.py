@@ -64,7 +64,13 @@ NEAR_ONE = Program(
 )
 OFFSETS = Program(  # 0.5 less, negated, 0.5 less: what is left was rounded beside 0.5
     (Input(0.1),),
-    (Weighted((0,), "transposed"), Affine((1,), 0.1, -0.5), Affine((2,), -1.0, -0.5), Move((3,), "max pool")),
+    (
+        Weighted((0,), "transposed"),
+        Affine((1,), 0.1, -0.5),
+        Affine((2,), -1.0, -0.5),
+        Move((3,), "max pool"),
+        Weighted((4,), "depthwise"),
+    ),
     "mean",
 )
 ALIKE = Program(  # 1 / (1 + x²) of small x
