@@ -1,21 +1,18 @@
-"""What the cost model expects of each model's step beside what was measured: correlation, and where it is furthest off.
+"""The cost model's forecast beside the clock, and beside the limit.
 
-    python -m benchmarks.step_time.forecast wide.json [--json forecast.json]
+    python -m benchmarks.step_time.forecast choosing --json forecast.json     measures, and keeps every figure
+    python -m benchmarks.step_time.forecast --measured FILE                   takes the rounds of step_time --json FILE
+    python -m benchmarks.step_time.forecast --read forecast.json              shows the table again
 
-Takes the figures of ``python -m benchmarks.step_time --json wide.json``. For each model and way it runs two steps under
-amp_tf in a process of its own and asks the cost model, for every graph that was rewritten, what the converted nodes
-take in both types and what the casts take. The gain that it expects comes from the time saved and the length of a step:
-``(step + saved / 2) / (step - saved / 2)``, where the step is the mean of float32's and amp_tf's medians; measured is
-the ratio of these medians, as in the suite's tables. With float32's step alone, ``1 / (1 - saved / float32)``, a row in
-which float32 was slow by chance would have a higher measured gain and a lower expected one; the correlation that this
-gives is printed, too.
+For each model and way, float32 and amp_tf take turns, a process each: first under TensorFlow's profiler, then by the
+clock, until the standard error of the gain is below ``--error``. A process of its own asks the cost model what it
+expects a step to save.
 
-What was measured is noisy, so that a forecast without error would not reach 1: how near it would come follows from how
-the first half of the rounds agrees with the second (Spearman and Brown's formula, and the square root, as the
-correlation of a noisy measure with what it measures). Two files that measured the same, an hour apart, say it best.
-
-Last comes by how much the model is off in each part: the factors of what it expects products and other ops to save, and
-casts to take, with which it would come nearest to the shares of a step that the choosing half saved (least squares).
+- *measured*: the geometric mean over the rounds of float32's step time by amp_tf's, ± its standard error.
+- *forecast*: ``(step + saved / 2) / (step - saved / 2)``; ``step`` is the mean of both modes' median steps, so that a
+  row in which float32 was slow by chance is not measured higher and expected lower.
+- *op ms*: ms of a step in products, casts and all other kernels, by the profiler.
+- *of the limit*: the share of amp_tf's op time that is no cast. If casts were free, a step would reach 1.
 """
 
 from __future__ import annotations
@@ -23,26 +20,25 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.models import GROUPS
-from benchmarks.step_time import results
+from benchmarks.models import GROUPS, names
+from benchmarks.results import machine
+from benchmarks.step_time import options, profile, results
 from benchmarks.step_time.modes import WAYS, environment, modes
-from benchmarks.step_time.suite import Row
-from benchmarks.step_time.tables import REFERENCE, SUBJECT, by_key, median_ratio
+from benchmarks.step_time.suite import Row, Settings
+from benchmarks.step_time.tables import REFERENCE, SUBJECT, by_key, geometric_mean, speedups, standard_error
 
 MARK = "saved:"
-LEAST_ROWS = 3  #: two points always correlate
+PRECISION = "bfloat16"
+CLASSES = ("products", "casts", "other ops")
+OFF = 0.15  #: a forecast that is further from the clock than this is looked into
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,107 +113,154 @@ def gain(float32_ms: float, saved: float) -> float:
     return 1 / max(0.05, 1 - saved / float32_ms)
 
 
-def expected_gain(by_mode: Mapping[str, Row], saved: float) -> float:
-    """The gain where both modes' steps together tell how long float32's is.
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """One model in one way: what was expected and what was measured.
+
+    Attributes:
+        model, way: what ran.
+        saved: what the cost model expects, in ms a step.
+        step_ms: the median step of each mode.
+        gain, error: float32's step time by amp_tf's, and its standard error relative to it.
+        op_ms: of each mode, ms a step in the kernels of each of :data:`CLASSES`; empty where nothing was profiled.
+    """
+
+    model: str
+    way: str
+    saved: Saved
+    step_ms: Mapping[str, float]
+    gain: float
+    error: float
+    op_ms: Mapping[str, Mapping[str, float]]
+
+    @property
+    def forecast(self) -> float:
+        """The gain that the cost model expects."""
+        step = statistics.fmean(self.step_ms.values())
+        return gain(step + self.saved.total / 2, self.saved.total)
+
+    @property
+    def of_the_limit(self) -> float:
+        """The share of amp_tf's op time that is no cast; 0 where nothing was profiled."""
+        times = self.op_ms.get(SUBJECT, {})
+        if not times:
+            return 0.0
+        return 1 - times["casts"] / sum(times.values())
+
+
+def measure(model: str, way: str, settings: Settings) -> Found:
+    """Measures one model in one way.
+
+    Raises:
+        RuntimeError: a process failed; the message is the end of what it wrote.
+    """
+    known = modes(PRECISION)
+    profiles = profile.measure(model, way, None, [known[REFERENCE], known[SUBJECT]], settings)
+    op_ms = {mode: _by_class(found.ops) for mode, found in profiles.items()}
+    return compare(model, way, {mode: found.row for mode, found in profiles.items()}, op_ms)
+
+
+def compare(model: str, way: str, rows: Mapping[str, Row], op_ms: Mapping[str, Mapping[str, float]]) -> Found:
+    """Asks the cost model about a model that was measured.
 
     Args:
-        by_mode: float32's and amp_tf's rows.
-        saved: milliseconds of a step.
+        model, way: what ran.
+        rows: the rounds of float32 and of amp_tf.
+        op_ms: see :class:`Found`.
     """
-    step = statistics.fmean(statistics.median(by_mode[mode].ms) for mode in (REFERENCE, SUBJECT))
-    return gain(step + saved / 2, saved)
+    ours, reference = rows[SUBJECT], rows[REFERENCE]
+    return Found(
+        model,
+        way,
+        expect(model, way),
+        {mode: statistics.median(rows[mode].ms) for mode in (REFERENCE, SUBJECT)},
+        geometric_mean(speedups(ours, reference)),
+        standard_error(ours, reference),
+        op_ms,
+    )
 
 
-def summary(rows: Sequence[tuple[str, str, float, float]], worst: int = 10) -> str:
-    """The correlation of the logarithms, and the rows that are furthest off.
+def _by_class(ops: Mapping[str, profile.Figure]) -> dict[str, float]:
+    from amp_tf.oplists import table as op_table
 
-    Args:
-        rows: model, way, expected gain, measured gain.
-        worst: how many of them.
-    """
-    lines = ["| model | way | half | expected | measured | measured / expected |", "|---|---|---|---:|---:|---:|"]
-    furthest = sorted(rows, key=lambda row: -abs(math.log(row[3] / row[2])))
-    for model, way, expected, measured in furthest[:worst]:
-        half = next((half for half in ("choosing", "judging") if model in GROUPS[half]), "–")
-        lines.append(f"| {model} | {way} | {half} | {expected:.2f} | {measured:.2f} | {measured / expected:.2f} |")
-    for title, names in (("all", None), *((half, GROUPS[half]) for half in ("choosing", "judging"))):
-        logs = [(math.log(row[2]), math.log(row[3])) for row in rows if names is None or row[0] in names]
-        if len({first for first, _ in logs}) >= LEAST_ROWS:
-            lines.append(
-                f"\ncorrelation, {title}: {statistics.correlation(*zip(*logs, strict=True)):.3f} of {len(logs)}"
-            )
+    found = dict.fromkeys(CLASSES, 0.0)
+    for kernel, figure in ops.items():
+        op = kernel.replace("_MklNative", "_").replace("_Mkl", "_")  # TensorFlow's names of oneDNN's kernels
+        if {op, op.removeprefix("_")} & op_table.PRODUCTS:
+            found["products"] += figure.ms
+        elif op in op_table.CASTS:
+            found["casts"] += figure.ms
+        else:
+            found["other ops"] += figure.ms
+    return found
+
+
+def table(rows: Sequence[Found]) -> str:
+    """One line for each model and way, and the number of forecasts that are off by more than :data:`OFF`."""
+    head = ["model", "way", "half", "forecast", "measured", "measured / forecast"]
+    head += [f"op ms: {kind}" for kind in CLASSES]
+    lines = ["| " + " | ".join([*head, "of the limit"]) + " |", "|---|---|---|" + "---:|" * 7]
+    for row in rows:
+        half = next((half for half in ("choosing", "judging") if row.model in GROUPS[half]), "–")
+        cells = [row.model, row.way, half, f"{row.forecast:.2f}", f"{row.gain:.2f} ± {row.gain * row.error:.2f}"]
+        cells.append(f"{row.gain / row.forecast:.2f}")
+        if row.op_ms:
+            cells += [f"{row.op_ms[REFERENCE][kind]:.1f} → {row.op_ms[SUBJECT][kind]:.1f}" for kind in CLASSES]
+            cells.append(f"{row.of_the_limit:.2f}")
+        else:
+            cells += ["–"] * (len(CLASSES) + 1)
+        lines.append("| " + " | ".join(cells) + " |")
+    off = [row for row in rows if abs(row.gain / row.forecast - 1) > OFF]
+    noisy = [f"{row.model} {row.way}" for row in rows if row.error > 0.03]
+    lines += ["", f"forecasts off by more than {OFF:.0%}: {len(off)} of {len(rows)}"]
+    lines.append(f"standard error above 3 %: {', '.join(noisy) or 'none'}")
     return "\n".join(lines)
 
 
-def reachable(rows: Sequence[Mapping[str, Row]]) -> float:
-    """How a forecast without error would correlate with what was measured, logarithms of gains.
-
-    Args:
-        rows: of each model and way, the modes by name, each with two rounds at least.
-    """
-    halves = []
-    for by_mode in rows:
-        middle = len(by_mode[SUBJECT].ms) // 2
-        parts = [
-            {mode: dataclasses.replace(row, ms=row.ms[part]) for mode, row in by_mode.items()}
-            for part in (slice(middle), slice(middle, None))
-        ]
-        halves.append([math.log(median_ratio(part[SUBJECT], part[REFERENCE])) for part in parts])
-    agreement = max(0.0, statistics.correlation(*zip(*halves, strict=True)))
-    return math.sqrt(2 * agreement / (1 + agreement))
-
-
-def off_by(rows: Sequence[tuple[Saved, float, float]]) -> tuple[float, ...]:
-    """The factors for products, other ops and casts that come nearest to what was saved.
-
-    Args:
-        rows: what is expected, float32's milliseconds of a step, and the measured gain.
-    """
-    shares = np.array([(saved.products, saved.others, -saved.casts) for saved, _, _ in rows])
-    steps = np.array([ms for _, ms, _ in rows])
-    measured = np.array([1 - 1 / gain for _, _, gain in rows])
-    found, *_ = np.linalg.lstsq(shares / steps[:, None], measured, rcond=None)
-    return tuple(map(float, found))
+def read(path: Path) -> tuple[dict[str, Any], list[Found]]:
+    """Reads the facts of the machine and the rows of a file of ``--json``."""
+    written = json.loads(path.read_text())
+    return written["machine"], [Found(**{**row, "saved": Saved(**row["saved"])}) for row in written["rows"]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("measured", nargs="*", type=Path, help="files of python -m benchmarks.step_time --json")
-    parser.add_argument("--json", type=Path, help="keep what is expected here; what it has already is not asked again")
-    parser.add_argument("--at-once", type=int, default=1, help="models that are asked at a time")
-    parser.add_argument("--worst", type=int, default=10)
+    parser = options.new_parser(__doc__, modes=())
+    options.add_ways(parser, "fit,predict")
+    options.add_turns(parser)
+    parser.add_argument("--error", type=float, default=0.03, help="standard error to reach; %(default)s by default")
+    parser.add_argument("--json", type=Path, help="keep the figures here; what it has already is not measured again")
+    parser.add_argument("--measured", type=Path, metavar="JSON", help="rounds of step_time --json, not measured anew")
+    parser.add_argument("--read", type=Path, metavar="JSON", help="show these figures, measure nothing")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     if asked.worker:
         worker(json.loads(asked.worker))
         return 0
-    known = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else {}
-    measured_rows = {
-        key: by for key, by in by_key(results.read(asked.measured, [REFERENCE, SUBJECT]).rows).items() if SUBJECT in by
-    }
-    unknown = [(model, way) for model, way, _ in measured_rows if f"{model} {way}" not in known]
-    with ThreadPoolExecutor(asked.at_once) as pool:
-        for (model, way), saved in zip(unknown, pool.map(lambda pair: expect(*pair), unknown), strict=True):
-            known[f"{model} {way}"] = dataclasses.asdict(saved)
-            if asked.json:
-                asked.json.write_text(json.dumps(known, indent=1))
-    rows, by_float32, choosing = [], [], []
-    for (model, way, _), by_mode in measured_rows.items():
-        saved, reference = Saved(**known[f"{model} {way}"]), by_mode[REFERENCE]
-        float32_ms, measured = statistics.median(reference.ms), median_ratio(by_mode[SUBJECT], reference)
-        rows.append((model, way, expected_gain(by_mode, saved.total), measured))
-        by_float32.append((math.log(gain(float32_ms, saved.total)), math.log(measured)))
-        if model in GROUPS["choosing"]:
-            choosing.append((saved, float32_ms, measured))
-    print(summary(rows, asked.worst))
-    if len(rows) >= LEAST_ROWS:
-        print(f"\nby float32's step alone: {statistics.correlation(*zip(*by_float32, strict=True)):.3f}")
-    if all(len(by_mode[SUBJECT].ms) > 1 for by_mode in measured_rows.values()) and len(rows) >= LEAST_ROWS:
-        print(f"\nwithout error it would be: {reachable(list(measured_rows.values())):.3f}")
-    if len(choosing) > len(dataclasses.fields(Saved)):
-        products, others, casts = off_by(choosing)
-        print(f"\nfactors, choosing: products {products:.2f}, other ops {others:.2f}, casts {casts:.2f}")
+    facts, rows = read(asked.read) if asked.read else _measure_all(asked)
+    print(*(f"{key}: {value}" for key, value in facts.items()), "", table(rows), sep="\n")
     return 0
+
+
+def _measure_all(asked: argparse.Namespace) -> tuple[dict[str, Any], list[Found]]:
+    facts = machine("python -m benchmarks.step_time.forecast")
+    rows: list[Found] = []
+    if asked.json and asked.json.exists():
+        facts, rows = read(asked.json)
+    settings = Settings(asked.size, PRECISION, asked.turns, asked.seconds, error=asked.error)
+    measured = by_key(results.read([asked.measured]).rows) if asked.measured else {}
+    ways = options.names_in(asked.ways)
+    jobs = [key[:2] for key in measured] or [(model, way) for model in names(asked.models) for way in ways]
+    known = {(row.model, row.way) for row in rows}
+    for model, way in jobs:
+        if (model, way) in known:
+            continue
+        found = [by_mode for key, by_mode in measured.items() if key[:2] == (model, way)]
+        rows.append(compare(model, way, found[0], {}) if found else measure(model, way, settings))
+        print(f"{model}, {way}: done", file=sys.stderr, flush=True)
+        if asked.json:
+            written = {"machine": facts, "rows": [dataclasses.asdict(row) for row in rows]}
+            asked.json.write_text(json.dumps(written, indent=1))
+    return facts, rows
 
 
 if __name__ == "__main__":

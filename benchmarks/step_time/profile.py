@@ -21,6 +21,7 @@ from benchmarks.models import names
 from benchmarks.step_time import options
 from benchmarks.step_time.modes import COMPARED, WAYS, Mode, modes
 from benchmarks.step_time.suite import Row, Settings, Worker
+from benchmarks.step_time.tables import standard_error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Figure:
 
 
 NOTHING = Figure(0.0, 0.0)
+MOST_ROUNDS = 6  #: times those that are asked for, where the standard error asks for more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +66,14 @@ def measure(model: str, way: str, batch: int | None, chosen: Sequence[Mode], set
         for _ in range(settings.rounds):  # first, because kernels that prove short without the profiler escape it then
             for name, worker in workers.items():
                 turns[name].append(worker.ask(do="profile", seconds=settings.seconds))
-        for _ in range(settings.rounds):
+        for number in range(MOST_ROUNDS * settings.rounds):
             for name, worker in workers.items():
                 times[name].append(worker.ask(do="round", seconds=settings.seconds)["ms"])
-    return {name: Profile(Row(model, way, name, ms=tuple(times[name])), _medians(turns[name])) for name in workers}
+            rows = [Row(model, way, name, ms=tuple(ms)) for name, ms in times.items()]
+            errors = [standard_error(row, rows[0]) for row in rows[1:]]
+            if number + 1 >= settings.rounds and max(errors, default=0.0) <= settings.error:
+                break
+    return {row.mode: Profile(row, _medians(turns[row.mode])) for row in rows}
 
 
 def _medians(turns: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, Figure]:

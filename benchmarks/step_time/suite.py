@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import signal
 import subprocess
 import tempfile
@@ -25,6 +26,8 @@ class Settings:
         seconds: length of a round.
         prepared_at_once: modes that trace and make their first steps at the same time; with more than one, the
             times of first steps say nothing and are not kept.
+        error: of a profile, the standard error to reach, relative to the gain; rounds are added until then, up to
+            six times as many.
     """
 
     size: str
@@ -32,6 +35,7 @@ class Settings:
     rounds: int
     seconds: float
     prepared_at_once: int = 1
+    error: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True)

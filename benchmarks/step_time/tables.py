@@ -37,6 +37,14 @@ def median_ratio(row: Row, reference: Row) -> float:
     return statistics.median(reference.ms) / statistics.median(row.ms)
 
 
+def standard_error(row: Row, reference: Row) -> float:
+    """The standard error of the geometric mean of :func:`speedups`, relative to it; infinite for a single round."""
+    ratios = speedups(row, reference)
+    if len(ratios) < 2:
+        return math.inf
+    return statistics.stdev(map(math.log, ratios)) / math.sqrt(len(ratios))
+
+
 def spread(row: Row, reference: Row) -> float:
     """Half the distance between the quartiles of the ratios of single rounds."""
     ratios = speedups(row, reference)
