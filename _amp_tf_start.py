@@ -1,16 +1,17 @@
-"""What ``amp_tf.pth`` loads in every Python of the environment: it lets amp_tf in when it is asked for.
+"""Lets amp_tf in when it is asked for: every Python of the environment calls :func:`install` when it starts.
 
 A Python that imports no TensorFlow gets a finder that answers nothing. One that does, without the switch, gets the two
 methods of ``os.environ`` wrapped that change it, for scripts and notebooks that set the switch themselves. Only the
 switch loads the package, which then follows all its variables by the same two methods. Nothing here raises into the
 program.
 
-It is installed at the root of site-packages, beside ``amp_tf.pth``, because importing a module of the package would
-load the package at each start of each Python. ``__future__`` would be imported as well, so annotations are quoted.
+It is installed at the root of site-packages, beside ``amp_tf.pth`` and ``amp_tf.start`` (PEP 829), which name it,
+because importing a module of the package would load the package at each start of each Python. ``__future__`` would be
+imported as well, so annotations are quoted.
 
-Both are found where they were installed, not by name: ``python -c`` and an empty entry of ``PYTHONPATH`` put the
-current folder in front, and what is called ``amp_tf`` there is not to run because a variable is set. So there is no
-``amp_tf.start`` (PEP 829), which can only name a module; Python 3.15 to 3.17 read ``amp_tf.pth`` without one.
+When Python reads these files, ``sys.path`` has neither the script's folder nor the current one, unless ``PYTHONPATH``
+names it; then Python takes its own modules from there, too. The package is loaded later, when the current folder may be
+in front, and is found where it was installed, not by name: another ``amp_tf`` is not to run because a variable is set.
 """
 
 import os
@@ -34,7 +35,13 @@ SETTINGS = (  # of config.ENV_VARS
     *("AMP_TF_PRECISION", "AMP_TF_FOR", "AMP_TF_KEEP_FLOAT32", "AMP_TF_FORCE_F16", "AMP_TF_ALLREDUCE"),
     *("AMP_TF_OPTIMIZER_STATE", "AMP_TF_LOCK", "AMP_TF_WATCHDOG", "AMP_TF_REPORT"),
 )
-OF_THE_BUILD = ("AMP_TF_BANNER", "AMP_TF_IMAGE", "AMP_TF_WHEEL_ARCH")  # the images' and setup.py's
+# Variables of the images and of setup.py.
+OF_THE_BUILD = (
+    "AMP_TF_BANNER",
+    "AMP_TF_IMAGE",
+    "AMP_TF_WHEEL_ARCH",
+    "AMP_TF_WITHOUT_PTH",
+)
 _PREFIXES = ("AMP_TF_", "TF_ENABLE_AUTO", "TF_AUTO_MIX")  # of their names, misspelt or not
 _OF_LISTS = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"  # settings, too, which nobody reads without the switch
 LIBRARIES = ("tensorflow", "keras", "tf_keras")

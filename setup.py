@@ -2,9 +2,11 @@
 
 * ``build_native`` compiles :data:`LIBRARIES` with the C compiler in the ``ziglang`` package, so that no compiler is
   needed on the machine. ``python setup.py build_native --inplace`` does it in a checkout.
-* ``amp_tf.pth`` and ``_amp_tf_start.py`` go to the root of site-packages, from wheels and from editable installs alike,
-  and into RECORD, so that ``pip uninstall`` removes them. Of an editable install the latter knows the checkout.
+* ``_amp_tf_start.py`` and the two files that have Python call it when it starts, ``amp_tf.pth`` and, from Python 3.15
+  on, ``amp_tf.start`` (PEP 829), go to the root of site-packages, from wheels and from editable installs alike, and
+  into RECORD, so that ``pip uninstall`` removes them. In an editable install ``_amp_tf_start.py`` knows the checkout.
 
+``AMP_TF_WITHOUT_PTH=1 pip install .`` leaves those two out: then nothing of amp_tf runs when Python starts.
 ``AMP_TF_WHEEL_ARCH=aarch64 pip wheel .`` cross-compiles; the default is the machine's own architecture.
 """
 
@@ -28,7 +30,8 @@ from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).resolve().parent
 SHIM, READER = "amp_tf/hooks/shim.c", "amp_tf/graph/wire.c"
-AT_SITE_PACKAGES_ROOT = ("amp_tf.pth", "_amp_tf_start.py")
+RUN_BY_PYTHON = ("amp_tf.pth", "amp_tf.start")
+AT_SITE_PACKAGES_ROOT = (*RUN_BY_PYTHON, "_amp_tf_start.py")
 LIBRARIES = {  # each with its source and the options that it is compiled with; the shim serves one device type
     "amp_tf/hooks/amp_tf_cpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="CPU"', "-lpthread"),
     "amp_tf/hooks/amp_tf_gpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="GPU"', "-lpthread"),
@@ -79,11 +82,12 @@ def add_to_wheel(wheel: Path, home: str | None = None) -> None:
     Args:
         home: the folder of the package, where that is not in the wheel.
     """
+    left_out = RUN_BY_PYTHON if os.environ.get("AMP_TF_WITHOUT_PTH") == "1" else ()
     staged = wheel.with_suffix(".tmp")
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(staged, "w", zipfile.ZIP_DEFLATED) as new:
         record = next(item for item in old.infolist() if item.filename.endswith(".dist-info/RECORD"))
         lines = []
-        for name in AT_SITE_PACKAGES_ROOT:
+        for name in sorted({*AT_SITE_PACKAGES_ROOT}.difference(left_out)):
             data = (ROOT / name).read_bytes()
             if home is not None:
                 data = re.sub(rb"^HOME = .*", lambda _: f"HOME = {home!r}".encode(), data, flags=re.MULTILINE)

@@ -50,7 +50,13 @@ WATCHDOG_LOCK = "amp_tf.watchdog.lock"
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 USE_COMPARE = "Use amp-tf compare -- python train.py: each layer's distance from float32 in a step, and what overflows"
 GONE = dict.fromkeys(("AMP_TF_MONITOR", "AMP_TF_MONITOR_EVERY"), USE_COMPARE)  #: former variables: what to use
-_OF_THE_BUILD = ("AMP_TF_BANNER", "AMP_TF_IMAGE", "AMP_TF_WHEEL_ARCH")  # the images' and setup.py's
+#: Variables of the images and of setup.py.
+_OF_THE_BUILD = (
+    "AMP_TF_BANNER",
+    "AMP_TF_IMAGE",
+    "AMP_TF_WHEEL_ARCH",
+    "AMP_TF_WITHOUT_PTH",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _STAMP = "amp_tf_installed.txt"
-_BUILD_FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "amp_tf.pth", "_amp_tf_start.py")
+_BUILD_FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "amp_tf.pth", "amp_tf.start", "_amp_tf_start.py")
 
 
 class SetupError(Exception):

@@ -3,7 +3,9 @@
 import ast
 import os
 import re
+import subprocess
 import sys
+import venv
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.hooks import running
 
 LOADED = "import sys; print(sorted(name for name in sys.modules if name.startswith('amp_tf')))"
 LIGHT = "['amp_tf', 'amp_tf.hooks', 'amp_tf.hooks.imports']"
+FINDERS = "import sys; print([type(finder).__name__ for finder in sys.meta_path].count('AmpTfStart'))"
 SWITCHES = [row.name for row in config.ENV_VARS if row.name.startswith("TF_ENABLE_")]
 
 
@@ -98,15 +101,16 @@ def test_values_and_names_that_are_wrong_are_told_together_where_the_switch_is_o
     assert "'fp8' is not a valid value" in lines[-1]
 
 
-def test_a_start_that_fails_leaves_the_path_as_it_was(tmp_path):
-    (tmp_path / "amp_tf.pth").write_bytes((running.ROOT / "amp_tf.pth").read_bytes())
-    (tmp_path / "_amp_tf_start.py").write_text("1 / 0\n")
-    code = f"import site, sys; before = list(sys.path); site.addsitedir({str(tmp_path)!r}); print(before, sys.path)"
-    command = [sys.executable, "-S", "-c", code]
-    ended = processes.run(command, cwd=tmp_path.parent, capture_output=True, text=True, check=True)
-    before, after = ast.literal_eval(ended.stdout.strip().replace("] [", "], ["))
-    assert "ZeroDivisionError" in ended.stderr
-    assert after == [*before, str(tmp_path)]
+@pytest.mark.parametrize("line", ["amp_tf.pth", "amp_tf.start"])
+def test_a_person_can_read_what_python_runs(line):
+    """Each file is one line; from 3.15 on, Python calls what ``pkgutil.resolve_name`` finds by the second (PEP 829)."""
+    (text,) = (running.ROOT / line).read_text().splitlines()
+    said = {"amp_tf.pth": "import _amp_tf_start; _amp_tf_start.install()", "amp_tf.start": "_amp_tf_start:install"}
+    assert text == said[line]
+    begin = {"amp_tf.pth": text, "amp_tf.start": f"import pkgutil; pkgutil.resolve_name({text!r})()"}[line]
+    command = [sys.executable, "-S", "-c", f"import sys; {FINDERS}; {begin}; {FINDERS}"]
+    ended = processes.run(command, cwd=running.ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["0", "1"]
 
 
 def test_it_knows_every_switch():
@@ -115,9 +119,6 @@ def test_it_knows_every_switch():
     ours = [row.name for row in config.ENV_VARS if row.name.startswith("AMP_TF_") and row.field]
     assert list(_amp_tf_start.SETTINGS) == ours
     assert _amp_tf_start.OF_THE_BUILD == config._OF_THE_BUILD
-
-
-FINDERS = "import sys; print([type(finder).__name__ for finder in sys.meta_path].count('AmpTfStart'))"
 
 
 def read_pth(tmp_path, code, *, has_package=True, switch=""):
@@ -212,8 +213,10 @@ def folder_of_others(tmp_path_factory):
     ],
 )
 def test_what_has_our_names_in_the_current_folder_is_not_run(layout, variables, folder_of_others, tmp_path):
-    site_folder = tmp_path / "site"
-    site_folder.mkdir()
+    """``python -c`` puts that folder in front, but only after the .pth files were read."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    (site_folder,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     (site_folder / "amp_tf.pth").write_bytes((running.ROOT / "amp_tf.pth").read_bytes())
     text = (running.ROOT / "_amp_tf_start.py").read_text()
     if layout == "installed":
@@ -224,11 +227,11 @@ def test_what_has_our_names_in_the_current_folder_is_not_run(layout, variables, 
         (site_folder / "a.pth").write_text(f"{home}\n" * (layout == "path"))
     (site_folder / "_amp_tf_start.py").write_text(text)
     environ = {name: value for name, value in os.environ.items() if "AMP_TF" not in name}
-    environ |= {"PYTHONPATH": f"no folder{os.pathsep}{folder_of_others}{os.pathsep}", **variables}
     code = "import sys, tensorflow; print(tensorflow.value, sys.modules['_amp_tf_start'].__file__)"
     code += "; print(getattr(sys.modules.get('amp_tf'), '__file__', None))"
-    command = [sys.executable, "-S", "-c", f"import site; site.addsitedir({str(site_folder)!r})\n{code}"]
-    ended = processes.run(command, env=environ, cwd=folder_of_others, capture_output=True, text=True, check=True)
+    command = [python, "-c", code]
+    options = {"cwd": folder_of_others, "env": environ | variables, "capture_output": True, "text": True}
+    ended = subprocess.run(command, check=True, **options)
     value, start, package = ended.stdout.split()
     assert (value, start) == ("3", str(site_folder / "_amp_tf_start.py")), ended.stderr
     expected = "None" if layout == "gone" else str(running.ROOT / "amp_tf" / "__init__.py")

@@ -19,7 +19,8 @@ LIBRARIES = {
     "amp_tf/hooks/amp_tf_gpu.so",
     "amp_tf/graph/amp_tf_wire.so",
 }
-AT_ROOT = {"amp_tf.pth", "_amp_tf_start.py"}
+RUN_BY_PYTHON = {"amp_tf.pth", "amp_tf.start"}
+AT_ROOT = {*RUN_BY_PYTHON, "_amp_tf_start.py"}
 BUILD_REQUIREMENTS = ("setuptools>=77", "wheel", "ziglang>=0.13")  # those of pyproject.toml; tomllib is not in 3.10
 ELF_MACHINE = {"x86_64": 62, "aarch64": 183}  # e_machine of the ELF header
 
@@ -75,6 +76,9 @@ for name in ("x86_64", "aarch64", "riscv64"):
     except SystemExit as error:
         print(error, file=sys.stderr)
 os.environ["AMP_TF_WHEEL_ARCH"] = "x86_64"
+os.environ["AMP_TF_WITHOUT_PTH"] = "1"
+backend.build_wheel(f"{folder}/without")
+del os.environ["AMP_TF_WITHOUT_PTH"]
 source = backend.build_sdist(folder).removesuffix(".tar.gz")
 shutil.unpack_archive(f"{folder}/{source}.tar.gz", folder)
 os.rename(f"{folder}/{source}", f"{folder}/source")
@@ -130,6 +134,14 @@ def test_the_wheel_holds_the_libraries_and_lists_the_switch_at_its_root(wheel):
     assert set(names) >= LIBRARIES | AT_ROOT
     assert recorded == set(names)
     assert len(names) == len(set(names))
+
+
+def test_a_wheel_may_leave_out_what_python_runs_at_its_start(built, wheel):
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(wheel_in(built / "without")) as without:
+        assert {*whole.namelist()} - {*without.namelist()} == RUN_BY_PYTHON
+        (record,) = (name for name in without.namelist() if name.endswith("/RECORD"))
+        assert not [name for name in RUN_BY_PYTHON if name in without.read(record).decode()]
+        assert "_amp_tf_start.py" in without.read(record).decode()
 
 
 def test_the_libraries_need_no_newer_glibc_than_manylinux2014(wheel):
