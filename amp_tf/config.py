@@ -46,7 +46,6 @@ SWITCH_VARS = (ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR)
 DISABLE_VAR = "AMP_TF_DISABLE"
 ALLREDUCE_VAR = "AMP_TF_ALLREDUCE"
 OPTIMIZER_STATE_VAR = "AMP_TF_OPTIMIZER_STATE"
-WATCHDOG_LOCK = "amp_tf.watchdog.lock"
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 USE_COMPARE = "Use amp-tf compare -- python train.py: each layer's distance from float32 in a step, and what overflows"
 GONE = dict.fromkeys(("AMP_TF_MONITOR", "AMP_TF_MONITOR_EVERY"), USE_COMPARE)  #: former variables: what to use
@@ -79,9 +78,6 @@ class AmpConfig:
             their moments; the update is computed in float32, and rounded stochastically.
         ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it is not faster.
         lock: a lock file of ``amp-tf tune``: the layers and nodes that it names stay in float32; ``None`` for none.
-        watchdog: whether ``fit`` of Keras and tf_keras is watched: a step that goes wrong in 16 bit and not in float32
-            is done again with the layer at fault in float32, which is added to the lock file, or to
-            ``amp_tf.watchdog.lock`` where none is named.
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
         report_path: folder for a report of the process, one JSON file written when it ends; ``None`` for none.
 
@@ -111,7 +107,6 @@ class AmpConfig:
     optimizer_state: OptimizerStateName = "float32"
     ignore_performance: bool = False
     lock: str | None = None
-    watchdog: bool = False
     log_path: str | None = None
     report_path: str | None = None
 
@@ -130,19 +125,9 @@ class AmpConfig:
                 fix = f"Name {op!r} in one of them alone: it then leaves the list that it is on"
                 raise OpListError(what, where=" and ".join(setting_name(f"{name}_add") for name in names), fix=fix)
 
-    @property
-    def lock_path(self) -> str | None:
-        """The lock file in force: the one that is named, or else the watchdog's own; ``None`` for none."""
-        return self.lock or (_watchdogs_lock() if self.watchdog else None)
-
     def read_lock(self) -> lock_file.Lock:
-        """What the lock file says now; of one that a watchdog has yet to write, nothing. A ConfigError if it cannot be
-        read.
-        """
-        path = self.lock_path
-        if path is None:
-            return lock_file.NO_LOCK
-        return lock_file.held.get(path) or lock_file.read(path, may_be_missing=self.watchdog)
+        """What the lock file says now. A ConfigError if it cannot be read."""
+        return lock_file.NO_LOCK if self.lock is None else lock_file.read(self.lock)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, without: Iterable[str] = ()) -> AmpConfig:
@@ -302,12 +287,6 @@ def variables_of(config: AmpConfig) -> dict[str, str]:
     return {names[field]: ",".join(value) if isinstance(value, tuple) else str(value) for field, value in texts.items()}
 
 
-@functools.cache
-def _watchdogs_lock() -> str:
-    """The watchdog's own lock file, in the folder in which the program was when it was first asked for."""
-    return os.path.abspath(WATCHDOG_LOCK)
-
-
 def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tuple[EnvVar, Any]]:
     """The values of the variables that are set; one error names all that are wrong."""
     environ = os.environ if environ is None else environ
@@ -354,7 +333,7 @@ KINDS: Mapping[str, Kind] = {  #: the valid values of each field of :class:`AmpC
     **dict.fromkeys(("keep_float32", "force_f16"), PATTERNS),
     "allreduce": dtype(ALLREDUCE),
     "optimizer_state": dtype(get_args(OptimizerStateName)),
-    **dict.fromkeys(("ignore_performance", "watchdog"), YES_OR_NO),
+    "ignore_performance": YES_OR_NO,
     "lock": path("a file", _absolute),
     **dict.fromkeys(("log_path", "report_path"), path("a folder")),
 }
@@ -395,12 +374,6 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "convert also on devices where 16 bit is not fast, and nodes that would not become faster",
     ),
     EnvVar("AMP_TF_LOCK", "lock", "the lock file of amp-tf tune: what it names stays in float32"),
-    EnvVar(
-        "AMP_TF_WATCHDOG",
-        "watchdog",
-        "fit of Keras and tf_keras repeats a step that fails in 16 bit but not in float32, with the layer at fault in "
-        f"float32 from then on; the layer is written to AMP_TF_LOCK's file, or {WATCHDOG_LOCK}",
-    ),
     EnvVar(
         f"{_PREFIX}LOG_PATH",
         "log_path",

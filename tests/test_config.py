@@ -274,21 +274,6 @@ def test_a_comma_inside_brackets_belongs_to_the_pattern(text, patterns):
     assert AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": text}).keep_float32 == patterns
 
 
-def test_a_watchdog_has_a_lock_file_that_may_not_exist_yet(tmp_path):
-    own = AmpConfig.from_env({"AMP_TF_WATCHDOG": "1"})
-    assert own.watchdog
-    assert own.lock is None
-    assert str(own.lock_path).endswith("amp_tf.watchdog.lock")
-    named = AmpConfig(watchdog=True, lock=str(tmp_path / "a.lock"))
-    assert named.lock_path == str(tmp_path / "a.lock")
-    assert named.read_lock().decisions == ()
-    assert AmpConfig().lock_path is None
-    with pytest.raises(ConfigError, match="cannot be read"):
-        AmpConfig(lock=str(tmp_path / "a.lock"))
-    with pytest.raises(ConfigError, match="AMP_TF_WATCHDOG"):
-        AmpConfig.from_env({"AMP_TF_WATCHDOG": "maybe"})
-
-
 def test_names_numbers_and_limits_are_those_of_tensorflow_and_of_the_formats():
     for precision in Precision:
         info = ml_dtypes.finfo(tf.as_dtype(precision.value).as_numpy_dtype)

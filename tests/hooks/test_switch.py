@@ -28,7 +28,7 @@ def off_afterwards():
     switch.disable()
 
 
-OF_HOOKS: dict[str, Any] = {"optimizer_state": "bfloat16", "allreduce": "float16", "watchdog": True}
+OF_HOOKS: dict[str, Any] = {"optimizer_state": "bfloat16", "allreduce": "float16"}
 STAYING = {"_build_meta_graph"}  # what was rewritten is saved in its original form even once amp_tf is off
 
 
