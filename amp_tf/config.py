@@ -25,7 +25,6 @@ from amp_tf.values import NAMES, PATTERNS, YES_OR_NO, Kind, check_path, choice, 
 
 PrecisionName = Literal["auto", "float16", "bfloat16"]
 AllReduceName = Literal["float32", "float16", "bfloat16"]
-OptimizerStateName = Literal["float32", "bfloat16"]
 TargetName = Literal["auto", "gpu", "cpu"]
 GoalName = Literal["speed", "memory"]
 LevelName = Literal["DEFAULT", "UNSAFE_FORCE_ALL", "TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY"]
@@ -45,7 +44,6 @@ LOSS_SCALING_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"
 SWITCH_VARS = (ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR)
 DISABLE_VAR = "AMP_TF_DISABLE"
 ALLREDUCE_VAR = "AMP_TF_ALLREDUCE"
-OPTIMIZER_STATE_VAR = "AMP_TF_OPTIMIZER_STATE"
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 USE_COMPARE = "Use amp-tf compare -- python train.py: each layer's distance from float32 in a step, and what overflows"
 GONE = dict.fromkeys(("AMP_TF_MONITOR", "AMP_TF_MONITOR_EVERY"), USE_COMPARE)  #: former variables: what to use
@@ -74,8 +72,6 @@ class AmpConfig:
         force_f16: patterns; a node that one of them is for is converted wherever its op can be.
         allreduce: ``"float32"``, ``"float16"`` or ``"bfloat16"``: the type in which MirroredStrategy and
             MultiWorkerMirroredStrategy sum gradients over replicas.
-        optimizer_state: ``"float32"`` or ``"bfloat16"``: the type in which the optimizers of Keras and tf_keras keep
-            their moments; the update is computed in float32, and rounded stochastically.
         ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it is not faster.
         lock: a lock file of ``amp-tf tune``: the layers and nodes that it names stay in float32; ``None`` for none.
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
@@ -104,7 +100,6 @@ class AmpConfig:
     keep_float32: Sequence[str] = ()
     force_f16: Sequence[str] = ()
     allreduce: AllReduceName = "float32"
-    optimizer_state: OptimizerStateName = "float32"
     ignore_performance: bool = False
     lock: str | None = None
     log_path: str | None = None
@@ -332,7 +327,6 @@ KINDS: Mapping[str, Kind] = {  #: the valid values of each field of :class:`AmpC
     **{f"{name}_{action}": NAMES for name in LIST_NAMES for action in ("add", "remove")},
     **dict.fromkeys(("keep_float32", "force_f16"), PATTERNS),
     "allreduce": dtype(ALLREDUCE),
-    "optimizer_state": dtype(get_args(OptimizerStateName)),
     "ignore_performance": YES_OR_NO,
     "lock": path("a file", _absolute),
     **dict.fromkeys(("log_path", "report_path"), path("a folder")),
@@ -356,11 +350,6 @@ ENV_VARS: tuple[EnvVar, ...] = (
         ALLREDUCE_VAR,
         "allreduce",
         "the type in which gradients are summed over replicas (MirroredStrategy, MultiWorkerMirroredStrategy)",
-    ),
-    EnvVar(
-        OPTIMIZER_STATE_VAR,
-        "optimizer_state",
-        "the type in which Keras' and tf_keras' optimizers keep their moments: half the memory, rounded stochastically",
     ),
     EnvVar(
         f"{_PREFIX}LEVEL",

@@ -43,7 +43,6 @@ def test_an_empty_variable_counts_as_unset_and_the_process_environment_is_read_b
         ("AMP_TF_PRECISION", "FP16", "precision", "float16"),
         ("AMP_TF_PRECISION", "bf16", "precision", "bfloat16"),
         ("AMP_TF_ALLREDUCE", "bf16", "allreduce", "bfloat16"),
-        ("AMP_TF_OPTIMIZER_STATE", "bf16", "optimizer_state", "bfloat16"),
         *(("AMP_TF_ALLREDUCE", value, "allreduce", value) for value in ALLREDUCE),
         *((f"{PREFIX}LEVEL", value, "level", value) for value in LEVELS),
         (f"{PREFIX}LEVEL", "unsafe_force_all", "level", "UNSAFE_FORCE_ALL"),
@@ -83,7 +82,6 @@ SWITCHES = (ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR, DISABLE_VAR)
     [
         (AmpConfig.from_env, "AMP_TF_PRECISION", "fp8", PRECISIONS),
         (AmpConfig.from_env, "AMP_TF_PRECISION", "float32", PRECISIONS),
-        (AmpConfig.from_env, "AMP_TF_OPTIMIZER_STATE", "float16", ("float32", "bfloat16")),
         (AmpConfig.from_env, "AMP_TF_FOR", "size", ("speed", "memory")),
         (AmpConfig.from_env, f"{PREFIX}LEVEL", "unsafe_force_some", LEVELS),
         (AmpConfig.from_env, f"{PREFIX}IGNORE_PERFORMANCE", "yes", ("1", "true", "0", "false")),

@@ -68,7 +68,6 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.plugin", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.optimizer_state", _ALL, lambda config: config.optimizer_state != "float32"),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, lambda config: config.report_path is not None),
     Hook("graph_rewrite", "amp_tf.hooks.conflicts", _ALL),
