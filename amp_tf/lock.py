@@ -125,10 +125,11 @@ class Lock:
 NO_LOCK = Lock()
 
 
-def read(path: str) -> Lock:
+def read(path: str, *, may_be_missing: bool = False) -> Lock:
     """Reads a lock file, which is read once as long as it does not change.
 
-    Raises a ConfigError where it cannot be read, is a link to nothing, or is not a lock file.
+    There are no decisions in a file that does not exist, where it may be missing. Raises a ConfigError where it cannot
+    be read, is a link to nothing, or is not a lock file.
     """
     try:
         facts = os.stat(path)
@@ -137,6 +138,8 @@ def read(path: str) -> Lock:
             what = f"it is a link to {os.readlink(path)}, which does not exist"
             fix = "Delete the link, or write that file"
             raise ConfigError(what, where=path, fix=fix) from None
+        if may_be_missing and isinstance(error, FileNotFoundError):
+            return NO_LOCK
         raise ConfigError(f"it cannot be read ({error.strerror or error})", where=path, fix=_MAKE) from None
     if not stat.S_ISREG(facts.st_mode) or facts.st_size > _MOST_BYTES:  # a pipe would be waited for
         raise ConfigError(f"it is not a file of up to {_MOST_BYTES >> 20} MiB", where=path, fix=_MAKE)
