@@ -25,7 +25,6 @@ from amp_tf.values import NAMES, PATTERNS, YES_OR_NO, Kind, check_path, choice, 
 
 PrecisionName = Literal["auto", "float16", "bfloat16"]
 AllReduceName = Literal["float32", "float16", "bfloat16"]
-OptimizerStateName = Literal["float32", "bfloat16"]
 TargetName = Literal["auto", "gpu", "cpu"]
 GoalName = Literal["speed", "memory"]
 LevelName = Literal["DEFAULT", "UNSAFE_FORCE_ALL", "TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY"]
@@ -45,8 +44,6 @@ LOSS_SCALING_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"
 SWITCH_VARS = (ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR)
 DISABLE_VAR = "AMP_TF_DISABLE"
 ALLREDUCE_VAR = "AMP_TF_ALLREDUCE"
-OPTIMIZER_STATE_VAR = "AMP_TF_OPTIMIZER_STATE"
-WATCHDOG_LOCK = "amp_tf.watchdog.lock"
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 USE_COMPARE = "Use amp-tf compare -- python train.py: each layer's distance from float32 in a step, and what overflows"
 GONE = dict.fromkeys(("AMP_TF_MONITOR", "AMP_TF_MONITOR_EVERY"), USE_COMPARE)  #: former variables: what to use
@@ -81,13 +78,8 @@ class AmpConfig:
         force_f16: patterns; a node that one of them is for is converted wherever its op can be.
         allreduce: ``"float32"``, ``"float16"`` or ``"bfloat16"``: the type in which MirroredStrategy and
             MultiWorkerMirroredStrategy sum gradients over replicas.
-        optimizer_state: ``"float32"`` or ``"bfloat16"``: the type in which the optimizers of Keras and tf_keras keep
-            their moments; the update is computed in float32, and rounded stochastically.
         ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it is not faster.
         lock: a lock file of ``amp-tf tune``: the layers and nodes that it names stay in float32; ``None`` for none.
-        watchdog: whether ``fit`` of Keras and tf_keras is watched: a step that goes wrong in 16 bit and not in float32
-            is done again with the layer at fault in float32, which is added to the lock file, or to
-            ``amp_tf.watchdog.lock`` where none is named.
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
         report_path: folder for a report of the process, one JSON file written when it ends; ``None`` for none.
 
@@ -114,10 +106,8 @@ class AmpConfig:
     keep_float32: Sequence[str] = ()
     force_f16: Sequence[str] = ()
     allreduce: AllReduceName = "float32"
-    optimizer_state: OptimizerStateName = "float32"
     ignore_performance: bool = False
     lock: str | None = None
-    watchdog: bool = False
     log_path: str | None = None
     report_path: str | None = None
 
@@ -136,19 +126,9 @@ class AmpConfig:
                 fix = f"Name {op!r} in one of them alone: it then leaves the list that it is on"
                 raise OpListError(what, where=" and ".join(setting_name(f"{name}_add") for name in names), fix=fix)
 
-    @property
-    def lock_path(self) -> str | None:
-        """The lock file in force: the one that is named, or else the watchdog's own; ``None`` for none."""
-        return self.lock or (_watchdogs_lock() if self.watchdog else None)
-
     def read_lock(self) -> lock_file.Lock:
-        """What the lock file says now; of one that a watchdog has yet to write, nothing. A ConfigError if it cannot be
-        read.
-        """
-        path = self.lock_path
-        if path is None:
-            return lock_file.NO_LOCK
-        return lock_file.held.get(path) or lock_file.read(path, may_be_missing=self.watchdog)
+        """What the lock file says now. A ConfigError if it cannot be read."""
+        return lock_file.NO_LOCK if self.lock is None else lock_file.read(self.lock)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, without: Iterable[str] = ()) -> AmpConfig:
@@ -308,12 +288,6 @@ def variables_of(config: AmpConfig) -> dict[str, str]:
     return {names[field]: ",".join(value) if isinstance(value, tuple) else str(value) for field, value in texts.items()}
 
 
-@functools.cache
-def _watchdogs_lock() -> str:
-    """The watchdog's own lock file, in the folder in which the program was when it was first asked for."""
-    return os.path.abspath(WATCHDOG_LOCK)
-
-
 def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tuple[EnvVar, Any]]:
     """The values of the variables that are set; one error names all that are wrong."""
     environ = os.environ if environ is None else environ
@@ -359,8 +333,7 @@ KINDS: Mapping[str, Kind] = {  #: the valid values of each field of :class:`AmpC
     **{f"{name}_{action}": NAMES for name in LIST_NAMES for action in ("add", "remove")},
     **dict.fromkeys(("keep_float32", "force_f16"), PATTERNS),
     "allreduce": dtype(ALLREDUCE),
-    "optimizer_state": dtype(get_args(OptimizerStateName)),
-    **dict.fromkeys(("ignore_performance", "watchdog"), YES_OR_NO),
+    "ignore_performance": YES_OR_NO,
     "lock": path("a file", _absolute),
     **dict.fromkeys(("log_path", "report_path"), path("a folder")),
 }
@@ -385,11 +358,6 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "the type in which gradients are summed over replicas (MirroredStrategy, MultiWorkerMirroredStrategy)",
     ),
     EnvVar(
-        OPTIMIZER_STATE_VAR,
-        "optimizer_state",
-        "the type in which Keras' and tf_keras' optimizers keep their moments: half the memory, rounded stochastically",
-    ),
-    EnvVar(
         f"{_PREFIX}LEVEL",
         "level",
         "how much to convert: the default; all that can be; less (infer list denied); on GPUs only the allow list",
@@ -401,12 +369,6 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "convert also on devices where 16 bit is not fast, and nodes that would not become faster",
     ),
     EnvVar("AMP_TF_LOCK", "lock", "the lock file of amp-tf tune: what it names stays in float32"),
-    EnvVar(
-        "AMP_TF_WATCHDOG",
-        "watchdog",
-        "fit of Keras and tf_keras repeats a step that fails in 16 bit but not in float32, with the layer at fault in "
-        f"float32 from then on; the layer is written to AMP_TF_LOCK's file, or {WATCHDOG_LOCK}",
-    ),
     EnvVar(
         f"{_PREFIX}LOG_PATH",
         "log_path",

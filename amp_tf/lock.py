@@ -123,7 +123,6 @@ class Lock:
 
 
 NO_LOCK = Lock()
-held: dict[str, Lock] = {}  #: by path, locks that are in memory: the watchdog's, whose files may be damaged or missing
 
 
 def read(path: str, *, may_be_missing: bool = False) -> Lock:

@@ -240,7 +240,7 @@ def test_what_has_our_names_in_the_current_folder_is_not_run(layout, variables, 
 
 def test_a_tool_is_loaded_only_where_it_is_asked_for():
     is_loaded = "print(any(name.startswith('amp_tf.tools') for name in sys.modules))"
-    code = f"import sys, keras, amp_tf; amp_tf.enable(); {is_loaded}; amp_tf.enable(watchdog=True); {is_loaded}"
+    code = f"import sys, keras, amp_tf; amp_tf.enable(); {is_loaded}; amp_tf.compare; {is_loaded}"
     ended = processes.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["False", "True"]
 

@@ -43,7 +43,6 @@ def test_an_empty_variable_counts_as_unset_and_the_process_environment_is_read_b
         ("AMP_TF_PRECISION", "FP16", "precision", "float16"),
         ("AMP_TF_PRECISION", "bf16", "precision", "bfloat16"),
         ("AMP_TF_ALLREDUCE", "bf16", "allreduce", "bfloat16"),
-        ("AMP_TF_OPTIMIZER_STATE", "bf16", "optimizer_state", "bfloat16"),
         *(("AMP_TF_ALLREDUCE", value, "allreduce", value) for value in ALLREDUCE),
         *((f"{PREFIX}LEVEL", value, "level", value) for value in LEVELS),
         (f"{PREFIX}LEVEL", "unsafe_force_all", "level", "UNSAFE_FORCE_ALL"),
@@ -83,7 +82,6 @@ SWITCHES = (ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR, DISABLE_VAR)
     [
         (AmpConfig.from_env, "AMP_TF_PRECISION", "fp8", PRECISIONS),
         (AmpConfig.from_env, "AMP_TF_PRECISION", "float32", PRECISIONS),
-        (AmpConfig.from_env, "AMP_TF_OPTIMIZER_STATE", "float16", ("float32", "bfloat16")),
         (AmpConfig.from_env, "AMP_TF_FOR", "size", ("speed", "memory")),
         (AmpConfig.from_env, f"{PREFIX}LEVEL", "unsafe_force_some", LEVELS),
         (AmpConfig.from_env, f"{PREFIX}IGNORE_PERFORMANCE", "yes", ("1", "true", "0", "false")),
@@ -272,21 +270,6 @@ def test_switches_follow_the_precedence_of_ngc(environ, graph_rewrite, loss_scal
 )
 def test_a_comma_inside_brackets_belongs_to_the_pattern(text, patterns):
     assert AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": text}).keep_float32 == patterns
-
-
-def test_a_watchdog_has_a_lock_file_that_may_not_exist_yet(tmp_path):
-    own = AmpConfig.from_env({"AMP_TF_WATCHDOG": "1"})
-    assert own.watchdog
-    assert own.lock is None
-    assert str(own.lock_path).endswith("amp_tf.watchdog.lock")
-    named = AmpConfig(watchdog=True, lock=str(tmp_path / "a.lock"))
-    assert named.lock_path == str(tmp_path / "a.lock")
-    assert named.read_lock().decisions == ()
-    assert AmpConfig().lock_path is None
-    with pytest.raises(ConfigError, match="cannot be read"):
-        AmpConfig(lock=str(tmp_path / "a.lock"))
-    with pytest.raises(ConfigError, match="AMP_TF_WATCHDOG"):
-        AmpConfig.from_env({"AMP_TF_WATCHDOG": "maybe"})
 
 
 def test_names_numbers_and_limits_are_those_of_tensorflow_and_of_the_formats():

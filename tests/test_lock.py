@@ -24,7 +24,7 @@ def test_a_lock_is_read_as_it_was_written_and_again_once_it_was_changed(tmp_path
 
 
 def test_a_reason_of_several_lines_is_written_as_one_and_read(tmp_path):
-    """Such as the error by which a comparison failed, under the watchdog."""
+    """Such as the error by which a comparison failed."""
     lock = Lock((Decision(Layer("dense"), why="InternalError: Graph execution error:\n\n\x1b[1mDetected\tat node"),))
     (read_again,) = read(written(tmp_path, lock)).decisions
     assert read_again.why == "InternalError: Graph execution error: [1mDetected at node"

@@ -43,7 +43,7 @@ PROGRAM = re.compile(
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
 SETTING = re.compile(r"\w+=")
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
-ALIKE = re.compile(r"amp-tf (compare|explain) (?!.*--html)|(?!amp-tf|.*(REPORT|LOCK|WATCHDOG)=).* python train\.py$")
+ALIKE = re.compile(r"amp-tf (compare|explain) (?!.*--html)|(?!amp-tf|.*(REPORT|LOCK)=).* python train\.py$")
 CONVERTED = re.compile(r"amp_tf: \d+ graphs?, [1-9][\d,]* of [\d,]+ nodes converted")
 
 MODEL = "docs/ten-minutes.md"  # whose train.py all pages speak of

@@ -84,7 +84,7 @@ def line() -> str:
     if totals.unmatched:
         names = (node.name for node in report.nodes)
         text += f"; patterns that matched no node: {describe_unmatched(totals.unmatched, names)}"
-    if (config := process_state.settings()).lock_path is not None:
+    if (config := process_state.settings()).lock is not None:
         try:
             other = config.read_lock().differences(resolve_target(config, process_state.hardware()).facts())
             changes = "; ".join(filter(None, (other, describe(totals.locked))))

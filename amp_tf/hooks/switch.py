@@ -20,7 +20,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import importlib.util
+import importlib
 import logging
 import os
 import sys
@@ -51,11 +51,7 @@ from amp_tf.hooks import state as process_state
 
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """One row of the table.
-
-    One that no setting asks for is not even imported: so the watchdog, a tool above this package, is loaded by its name
-    alone.
-    """
+    """One row of the table. One that no setting asks for is not even imported."""
 
     part: str  #: the field of :class:`amp_tf.config.Switches` that turns it on
     home: str  #: the module that holds it
@@ -72,12 +68,10 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.plugin", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.optimizer_state", _ALL, lambda config: config.optimizer_state != "float32"),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, lambda config: config.report_path is not None),
     Hook("graph_rewrite", "amp_tf.hooks.conflicts", _ALL),
     Hook("graph_rewrite", "amp_tf.hooks.layer_paths", ("keras", "tf_keras")),
-    Hook("graph_rewrite", "amp_tf.tools.watchdog", ("keras", "tf_keras"), lambda config: config.watchdog),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling", _ALL, _scales_losses),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling_v1", ("tensorflow",), _scales_losses),
 )
@@ -235,7 +229,7 @@ def install_hooks(trigger: str, config: AmpConfig, switches: Switches) -> None:
     for hook in HOOKS:
         if not hook.is_wanted(config):
             _uninstall_hooks(hook)  # which earlier settings asked for
-        elif trigger in hook.triggers and getattr(switches, hook.part) and importlib.util.find_spec(hook.home):
+        elif trigger in hook.triggers and getattr(switches, hook.part):
             try:
                 importlib.import_module(hook.home).install(config)
                 process_state.note_install(hook.home)

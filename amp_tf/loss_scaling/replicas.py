@@ -21,7 +21,6 @@ class Nonfinite(NamedTuple):
 
     gradients: Any  #: a boolean vector, an entry for each gradient. Any of them skips the step
     loss: Any  #: a boolean scalar; it only explains
-    value: Any = 0.0  #: the loss itself, a float32 scalar, where a guard asks for it
 
 
 def decide_together(
@@ -30,20 +29,19 @@ def decide_together(
     *,
     take: Callable[[Any, Any], Any],
     skip: Callable[[Any, Any, Nonfinite], Any],
-    judge: Callable[[Nonfinite], Any],
 ) -> Any:
     """Takes the step unless something is nonfinite in any replica, else skips it, on all replicas alike.
 
     ``values`` is a nest: this replica's gradients and what else its step needs. ``take`` is called with the strategy,
     or ``None`` where each replica decides alone, and with ``values``; it may return operations, which a TF1 graph runs
-    with the step. ``skip`` also gets what is nonfinite in any replica; ``judge`` gets that alone: whether to skip.
+    with the step. ``skip`` also gets what is nonfinite in any replica.
 
     Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """
 
     def decide(strategy: Any, values: Any, found: Nonfinite) -> Any:
         skipped = _branch(lambda: skip(strategy, values, found), False)
-        return tf.cond(judge(found), skipped, _branch(lambda: take(strategy, values), True))
+        return tf.cond(tf.reduce_any(found.gradients), skipped, _branch(lambda: take(strategy, values), True))
 
     def decide_across(strategy: Any, numbers: Any, values: Any) -> Any:
         total = strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None)
@@ -85,12 +83,11 @@ def sum_over(strategy: Any, compute: Callable[[Any], Any], values: Any) -> Any:
 
 def _as_numbers(found: Nonfinite) -> Any:
     # float32 is what every strategy can sum over replicas
-    flags = tf.cast(tf.concat([found.gradients, [found.loss]], axis=0), tf.float32)
-    return tf.concat([flags, [found.value]], axis=0)
+    return tf.cast(tf.concat([found.gradients, [found.loss]], axis=0), tf.float32)
 
 
 def _from_numbers(total: Any) -> Nonfinite:
-    return Nonfinite(total[:-2] > 0, total[-2] > 0, total[-1])
+    return Nonfinite(total[:-1] > 0, total[-1] > 0)
 
 
 def _branch(action: Callable[[], Any], taken: bool) -> Callable[[], Any]:

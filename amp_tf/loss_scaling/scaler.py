@@ -96,13 +96,11 @@ class Scaler:
         self.calls = Calls()
         self.nonfinite_variables = finite.NonfiniteVariables()
         self.number: int | None = None  #: of its entry in the ledger, once it has scaled a loss
-        #: Whether to skip a step besides, asked for its total loss and whether it is nonfinite; a watchdog's.
-        self.guard: Callable[[Any, Any], Any] | None = None
         self._loss = threading.local()
         self._has_warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "number": None, "guard": None, "_loss": None, "calls": None}
+        return {**vars(self), "number": None, "_loss": None, "calls": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:  # a copy scales losses of its own
         vars(self).update(state, _loss=threading.local(), calls=Calls())
@@ -115,10 +113,10 @@ class Scaler:
         self._enter()
         self.calls.note_scale(divides_in_step)
         flag = finite.is_nonfinite(loss)
-        before, data, parts = self._take_loss()
+        before, data = self._take_loss()
         flag = flag if before is None else tf.logical_or(flag, before)
         data = [*data, *(finite.data_of(loss) if self.memory.last_skip is not None else [])]
-        self._loss.noted = (places()[0], flag, data, [*parts, *tf.nest.flatten(loss)])
+        self._loss.noted = (places()[0], flag, data)
         if self.schedule.is_one:
             return loss
         scaled = finite.scale_loss(loss, self.memory.read_scale())
@@ -203,28 +201,22 @@ class Scaler:
                 noted.append(self.memory.last_skip.assign(facts, read_value=False))
             return [*self.memory.store(state), *noted]
 
-        def judged(found: replicas.Nonfinite) -> Any:
-            is_nonfinite = tf.reduce_any(found.gradients)
-            return is_nonfinite if self.guard is None else self.guard(found.value, is_nonfinite)
-
-        flag, data, parts = self._take_loss()
-        sums = (tf.reduce_sum(tf.cast(part, tf.float32)) for part in parts)
-        value = 0.0 if self.guard is None else tf.add_n([tf.zeros([]), *sums])
+        flag, data = self._take_loss()
         is_loss_nonfinite = tf.constant(False) if flag is None else flag
-        found = replicas.Nonfinite(finite.find_nonfinite(present, clips_norm, headroom), is_loss_nonfinite, value)
+        found = replicas.Nonfinite(finite.find_nonfinite(present, clips_norm, headroom), is_loss_nonfinite)
         with scaled_step():
             values = [list(gradients), arguments, data]
-            return replicas.decide_together(found, values, take=taken, skip=skipped, judge=judged)
+            return replicas.decide_together(found, values, take=taken, skip=skipped)
 
     def note_finite(self) -> list[Any]:
         """Counts a step that was applied."""
         return self.memory.store(self.schedule.after_finite(self.memory.load(), tf))
 
-    def _take_loss(self) -> tuple[Any, list[Any], list[Any]]:
+    def _take_loss(self) -> tuple[Any, list[Any]]:
         """What is remembered of the losses scaled in this graph, which is then forgotten."""
-        graph, flag, data, parts = getattr(self._loss, "noted", (None, None, [], []))
-        self._loss.noted = (None, None, [], [])
-        return (flag, data, parts) if graph is places()[0] else (None, [], [])
+        graph, flag, data = getattr(self._loss, "noted", (None, None, []))
+        self._loss.noted = (None, None, [])
+        return (flag, data) if graph is places()[0] else (None, [])
 
     def _enter(self) -> None:
         if self.number is None and self.label and self.memory.last_skip is not None:

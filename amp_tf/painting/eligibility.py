@@ -127,7 +127,7 @@ def find_obstacles(
             nodes = [node for node, name in names if find(pattern)(name)]
             found.update(dict.fromkeys(nodes, rule))
             matched[pattern] = matched.get(pattern, False) or bool(nodes)
-    locked = find_locked(lock, view, shapes) if config.lock_path or lock.decisions else NOTHING_LOCKED
+    locked = find_locked(lock, view, shapes) if config.lock or lock.decisions else NOTHING_LOCKED
     rule_of.update(dict.fromkeys(locked.nodes, Rule.KEPT_BY_LOCK))
     rule_of.update((node, Rule.PRESERVED) for node, name in enumerate(view.names) if name in preserve)
     forced = {

@@ -15,36 +15,23 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]  #: positional and named arguments
 _OWN_STEP = "the model's own train_step was run; its loss is multiplied by no loss scale here"
 
 
-def patch(library: str, wrap: Callable[[Any, Any, Callable[[], Any]], Any]) -> tuple[Any, str, Callable[..., Any]]:
+def patch(library: str, wrap: Callable[[Any, Any], Any]) -> tuple[Any, str, Callable[..., Any]]:
     """The patch that wraps the train functions which models of ``"keras"`` or ``"tf_keras"`` make from now on.
 
-    ``wrap`` is called with a model that has a new train function, the class that has the library's own ``train_step``,
-    and what makes the function once more; it returns what takes the function's place.
+    ``wrap`` is called with a model that has a new train function, and with the class that has the library's own
+    ``train_step``; it returns what takes the function's place.
     """
-    owner = owner_of(importlib.import_module(library).Model)
+    model = importlib.import_module(library).Model
+    owner = next(base for base in model.__mro__ if "make_train_function" in vars(base))
 
     def make_train_function(original: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
         before = model.train_function
         result = original(model, *args, **kwargs)
         if model.train_function is not before:
-
-            def again() -> Any:
-                kept = model.train_function
-                try:
-                    original(model, force=True)
-                    return model.train_function
-                finally:
-                    model.train_function = kept
-
-            model.train_function = wrap(model, owner, again)
+            model.train_function = wrap(model, owner)
         return result if result is None else model.train_function  # tf_keras returns it, Keras does not
 
     return owner, "make_train_function", make_train_function
-
-
-def owner_of(model: type) -> Any:
-    """The class that has the library's own ``make_train_function`` and ``train_step``."""
-    return next(base for base in model.__mro__ if "make_train_function" in vars(base))
 
 
 def steps_a_call(model: Any) -> int:
@@ -53,7 +40,7 @@ def steps_a_call(model: Any) -> int:
     return 1 if count is None else int(count.numpy() if hasattr(count, "numpy") else count)
 
 
-def without_optionals(batch: Any) -> Any:
+def _without_optionals(batch: Any) -> Any:
     """A batch with ``None`` for the optionals by which Keras says that."""
     import tensorflow as tf
 
@@ -64,7 +51,7 @@ def as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequence
     """The step of a model to compare, its batches, and the notes that go with the result."""
     import tensorflow as tf
 
-    batches = [without_optionals(batch) for batch in taken]
+    batches = [_without_optionals(batch) for batch in taken]
     are_labelled = all(  # (x, y) or (x, y, sample_weight)
         isinstance(batch, tuple) and len(batch) in (2, 3) and batch[0] is not None and batch[1] is not None
         for batch in batches

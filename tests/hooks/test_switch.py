@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from typing import Any
 
 import pytest
 
@@ -28,12 +27,11 @@ def off_afterwards():
     switch.disable()
 
 
-OF_HOOKS: dict[str, Any] = {"optimizer_state": "bfloat16", "allreduce": "float16", "watchdog": True}
 STAYING = {"_build_meta_graph"}  # what was rewritten is saved in its original form even once amp_tf is off
 
 
 @pytest.mark.parametrize("home", [hook.home for hook in switch.HOOKS if not hook.home.endswith("report_files")])
-def test_a_hook_patches_once_and_puts_everything_back(home, tmp_path, monkeypatch):
+def test_a_hook_patches_once_and_puts_everything_back(home, monkeypatch):
     """Of all libraries; test_patches.py says what happens where others patch the same."""
     for library in ("tensorflow", "keras", "tf_keras"):
         importlib.import_module(library)
@@ -50,7 +48,7 @@ def test_a_hook_patches_once_and_puts_everything_back(home, tmp_path, monkeypatc
         return {(owner, name): inspect.getattr_static(owner, name, None) for owner, name in before}
 
     monkeypatch.setattr(Patches, "put", recording)
-    settings = config.AmpConfig(precision="float16", lock=str(tmp_path / "a.lock"), **OF_HOOKS)
+    settings = config.AmpConfig(precision="float16", allreduce="float16")
     hook = importlib.import_module(home)
     hook.install(settings)
     try:

@@ -133,7 +133,7 @@ def flatten(
             continue
         if outer.dtype not in (tf.resource, tf.variant):
             captures[inner.op.name] = outer.numpy()
-        elif (dtype := type_of(outer)) is not None:
+        elif (dtype := _type_of(outer)) is not None:
             # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced elsewhere.
             value = np.asarray(tf.raw_ops.ReadVariableOp(resource=outer, dtype=dtype))
             written = re.search(r'name="(.*?)(/\d+)?"', str(outer))  # one that is never read is not the graph's
@@ -229,7 +229,7 @@ def _wanting(graph: Any, ends: list[str]) -> Any:
     return meta_graph
 
 
-def type_of(handle: Any) -> Any:
+def _type_of(handle: Any) -> Any:
     """The ``tf.DType`` of the variable that a handle is for; ``None`` for another thing, such as a table."""
     import tensorflow as tf
 

@@ -167,7 +167,7 @@ def install(training: Training, library: str) -> None:
         ]
     else:
 
-        def watch(model: Any, owner: Any, _: Callable[[], Any]) -> Any:
+        def watch(model: Any, owner: Any) -> Any:
             function = model.train_function
             return _Watched(function, model, training, owner) if training.is_awaited else function
 
