@@ -108,6 +108,8 @@ def test_where_everything_is_kept_it_says_that_16_bit_gains_nothing():
         ("gradient_tape/model/dense/TanhGrad", "model/dense"),
         ("gradient_tape/model/dense/TanhGrad_1", "model/dense"),
         ("gradient_tape/model/norm/FusedBatchNormGradV3", "model/norm"),
+        ("gradient_tape/model/gradients/MatMul/MatMul_1", "model/gradients"),
+        ("model/gradients/MatMul", "model/gradients"),
         ("MatMul", ""),
     ],
 )
