@@ -75,7 +75,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.optimizer_state", _ALL, lambda config: config.optimizer_state != "float32"),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, lambda config: config.report_path is not None),
-    Hook("graph_rewrite", "amp_tf.hooks.conflicts", _ALL),
+    Hook("graph_rewrite", "amp_tf.hooks.conflicts", ("keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.layer_paths", ("keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.tools.watchdog", ("keras", "tf_keras"), lambda config: config.watchdog),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling", _ALL, _scales_losses),
