@@ -410,7 +410,6 @@ ENV_VARS: tuple[EnvVar, ...] = (
     EnvVar(
         "AMP_TF_REPORT",
         "report_path",
-        "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it; in "
-        "TensorBoard's folder it writes scalars, too",
+        "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it",
     ),
 )
