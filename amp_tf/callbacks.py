@@ -15,8 +15,6 @@ from typing import Any
 
 from absl import logging
 
-from amp_tf.config import USE_COMPARE
-from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.ledger import DEFAULT_MAX_SKIPS, Status
 from amp_tf.reporting import reports
@@ -65,14 +63,10 @@ class LossScaleMonitor:
         min_seconds: float = 20.0,
         clock: Callable[[], float] = time.monotonic,
         log_dir: str | os.PathLike[str] | None = None,
-        ranges: None = None,  # a former setting, as is the next one
-        ranges_every: None = None,
     ) -> None:
         check_choice(action, ("raise", "log"), where="LossScaleMonitor.action")
         check_count(max_skips, where="LossScaleMonitor.max_skips")
         check_count(every, where="LossScaleMonitor.every")
-        if ranges is not None or ranges_every is not None:
-            raise ConfigError("there is no such setting any more", where="LossScaleMonitor.ranges", fix=USE_COMPARE)
         if isinstance(min_seconds, bool) or not isinstance(min_seconds, (int, float)):
             raise invalid(min_seconds, "LossScaleMonitor.min_seconds", "numbers")
         self.max_skips = max_skips

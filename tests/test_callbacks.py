@@ -143,11 +143,6 @@ def test_a_model_without_loss_scale_trains_as_ever(library, has_status):
         ({"action": "ignore"}, "LossScaleMonitor.action: 'ignore' is not a valid value. Valid values: raise, log."),
         ({"max_skips": 0}, "LossScaleMonitor.max_skips: 0 is not a valid value. Valid values: integers from 1."),
         ({"min_seconds": "a"}, "LossScaleMonitor.min_seconds: 'a' is not a valid value. Valid values: numbers."),
-        (
-            {"ranges": "runs/a"},
-            "LossScaleMonitor.ranges: there is no such setting any more. Use amp-tf compare -- python train.py: each "
-            "layer's distance from float32 in a step, and what overflows.",
-        ),
         ({"every": 0}, "LossScaleMonitor.every: 0 is not a valid value. Valid values: integers from 1."),
     ],
 )
