@@ -121,7 +121,7 @@ def test_the_pattern_finds_the_fused_node_and_no_other(name):
     model: dict[str, Any] = {}
     exec(MODEL, model)
     step = model["step"].get_concrete_function(tf.TensorSpec((64, 64)))
-    (pattern,) = explain(step.graph.as_graph_def(), name, ON_CPU).own_change["keep_float32"]
+    ((_, pattern),) = explain(step.graph.as_graph_def(), name, ON_CPU).own_change.added
     reports.reset()
     with amp_tf.enable(precision="bfloat16", target="cpu", keep_float32=[pattern]):
         exec(MODEL, model)
