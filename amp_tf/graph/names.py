@@ -24,7 +24,7 @@ from amp_tf.values import is_layer_pattern, layer_components
 _KINDS = re.compile(
     r"(?P<added>((Stateful|Stateless)?PartitionedCall|gradient_tape)?(_\d+)?|__inference_.*|Func"
     r"|(Constant|Arithmetic|Layout)(Folding|Optimizer))"
-    r"|(?P<branch>body|then|else|branch_\d+)"
+    r"|(?P<branch>body|then|else|branch\d+)"
     r"|(?P<op>(while|cond)(_grad)?(_\d+)?)"
     r"|(?P<gradients>gradients(_\d+)?)"
 )

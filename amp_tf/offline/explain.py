@@ -15,6 +15,7 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import OpListError
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.names import find_followers, matcher, missing_node, pattern_for
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.oplists import op_names
@@ -23,7 +24,7 @@ from amp_tf.oplists.op_names import find_registered
 from amp_tf.painting.paint import NO_CHANGE, Change
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
-from amp_tf.reporting.blockers import lists_of, root_of, settings_words
+from amp_tf.reporting.blockers import Root, listing, lists_of, root_of, settings_words
 from amp_tf.reporting.figures import GraphFigures
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
@@ -121,8 +122,7 @@ def explain(
     given = job.form((read_function if is_function else read_graph)(graph, job.templates), None)
     form, casts = decide(given)
     figures = GraphFigures(report_of(form, casts))
-    painting = form.painting
-    view = painting.view
+    view = figures.view
     if node_name not in view.names:
         place = f"function {view.function!r}" if view.function else where or "graph"
         raise missing_node(node_name, view.names, place)
@@ -130,31 +130,38 @@ def explain(
     is_f16 = bool(figures.is_f16[node])
     op = view.ops[node]
     op_list = lists_of(job.resolution).get(op, "")
-    reason = painting.reason(node)
     protos = graph.node_def if is_function else graph.node
     row = find_registered(op)
     own_pattern = pattern_for(node_name, find_followers(graph))
     own = Change(added=frozenset({("keep_float32" if is_f16 else "force_f16", own_pattern)}))
     root = None if is_f16 else root_of(figures, node)
-    deny, clear, allow = (Change(added=frozenset({(f"{name}_add", op)})) for name in ("deny", "clear", "allow"))
-    changes = [deny] if is_f16 else [clear, root.settings if root else NO_CHANGE, allow]
-    if reason.rule is Rule.FORCED_BY_NAME:
-        patterns = [pattern for pattern in config.force_f16 if matcher(pattern)(node_name)]
-        changes = [Change(dropped=frozenset(("force_f16", pattern) for pattern in patterns))]
     return Explanation(
         name=node_name,
         op=next((str(item.op) for item in protos if item.name == node_name), op),
         new_op=op,
         op_list=op_list,
-        precision=painting.precision if is_f16 and painting.precision else Precision.FLOAT32,
-        reason=reason,
-        trail=tuple(view.names[before] for before in painting.trail(node)),
+        precision=figures.report.precision if is_f16 and figures.report.precision else Precision.FLOAT32,
+        reason=figures.reasons[node],
+        trail=tuple(view.names[before] for before in figures.report.painting.trail(node)),
         own_change=_first(given, node_name, is_f16, [own]),
-        change=_first(given, node_name, is_f16, changes),
+        change=_first(given, node_name, is_f16, _changes(figures, node, root)),
         remedy="" if root is None or root.settings else root.remedy,
         registered=row.why if row and op_list == row.op_list else "",
         matches=sum(re.search(own_pattern, name) is not None for name in view.names),
     )
+
+
+def _changes(figures: GraphFigures, node: Node, root: Root | None) -> list[Change]:
+    """The changes of settings that may turn a node, and others like it, the narrowest first."""
+    op = figures.view.ops[node]
+    if figures.reasons[node].rule is Rule.FORCED_BY_NAME:
+        name = figures.view.names[node]
+        patterns = [pattern for pattern in figures.basis.config.force_f16 if matcher(pattern)(name)]
+        return [Change(dropped=frozenset(("force_f16", pattern) for pattern in patterns))]
+    if figures.is_f16[node]:
+        return [Change(added=frozenset({("deny_add", op)}))]
+    clear, allow = (Change(added=frozenset({(field, op)})) for field in ("clear_add", "allow_add"))
+    return [clear, root.settings if root else NO_CHANGE, listing(figures.basis, op), allow]
 
 
 def _first(given: Form, node_name: str, is_f16: bool, changes: Iterable[Change]) -> Change:

@@ -190,7 +190,7 @@ def root_of(graph: GraphFigures, node: int) -> Root | None:
         dropped = Change(dropped=frozenset(("keep_float32", pattern) for pattern in patterns))
         return Root(NAME, ", ".join(patterns), settings=dropped)
     if kind in (DENY, NO_LIST):
-        return Root(kind, op, settings=_listing(graph.basis, op))
+        return Root(kind, op, settings=listing(graph.basis, op))
     what = {
         KERNEL: op,
         **dict.fromkeys((LOCK, SCOPE, SHAPE), layer_of(name)),
@@ -200,7 +200,7 @@ def root_of(graph: GraphFigures, node: int) -> Root | None:
     return Root(kind, what.get(kind, ""))
 
 
-def _listing(basis: Basis, op: str) -> Change:
+def listing(basis: Basis, op: str) -> Change:
     """The change of settings that puts an op on the allow list if it is a product, else on the infer list.
 
     Where the user moved the op, dropping that may be enough.

@@ -101,7 +101,7 @@ def test_the_record_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert recorded.paths() == ["shared", "lstm", "lstm/lstm_cell"]
 
 
-SHARED = ("body", "cond", "while", "then", "else", "gradients", "branch_0")  # names that TensorFlow's scopes have, too
+SHARED = ("body", "cond", "while", "then", "else", "gradients", "branch0")  # names that TensorFlow's scopes have, too
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -135,7 +135,7 @@ def test_such_a_layer_is_told_from_the_scopes_of_tensorflow_around_it(name: str)
     assert scope_of(branch) == "net/rnn/net/rnn/net/rnn"
 
 
-@pytest.mark.parametrize("name", ["body", "then", "else", "gradients", "branch_0"])
+@pytest.mark.parametrize("name", ["body", "then", "else", "gradients", "branch0"])
 def test_a_layer_of_a_file_is_told_by_its_place_where_that_tells(name: str) -> None:
     assert scope_of(f"StatefulPartitionedCall/net/{name}/MatMul") == f"net/{name}"
     assert scope_of(f"StatefulPartitionedCall/net/{name}/cond/{name}/_7/net/{name}/cond/MatMul").endswith(f"net/{name}")

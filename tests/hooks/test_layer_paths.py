@@ -184,7 +184,7 @@ def test_layers_that_have_names_of_tensorflows_scopes_have_paths(library, site_f
     patterns = ",".join(f"layer:{name}" for name in kept)
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "AMP_TF_KEEP_FLOAT32": patterns}
     ended = running.run(["-c", NAMED.format(keras=library)], site_folder, variables)
-    found, count, layers = ended.result
+    found, count, layers = json.loads(ended.out.strip().splitlines()[-1])
     assert all(products >= 2 for products, _ in found.values()), found  # forward, and backward once or twice
     assert {name for name, (products, of_it) in found.items() if products == of_it} == {*kept}
     assert {name for name, (_, of_it) in found.items() if of_it} == {*kept}

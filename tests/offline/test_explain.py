@@ -70,6 +70,12 @@ def test_where_no_setting_turns_a_node_it_says_what_else_would(graph):
     ]
 
 
+def test_without_a_product_a_node_of_the_deny_list_is_said_to_be_on_it():
+    with tf.Graph().as_default() as graph:
+        tf.exp(tf.compat.v1.placeholder(tf.float32, (4, 4)), name="deny1")
+    assert _explain(graph.as_graph_def(), "deny1").reason.rule is Rule.DENY_LIST
+
+
 def test_a_change_that_the_users_own_lists_contradict_is_not_proposed_without_them(graph):
     config = dataclasses.replace(CONFIG, deny_add=("MatMul",))
     explanation = _explain(graph, "allow1", config)
