@@ -9,17 +9,19 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from absl import logging
 
-from amp_tf.config import USE_COMPARE
-from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.ledger import DEFAULT_MAX_SKIPS, Status
-from amp_tf.reporting import files, reports
+from amp_tf.reporting import reports
 from amp_tf.values import check_choice, check_count, check_path, invalid
+
+_PREFIX = "amp_tf/"  # of the names of scalars
+_EVENTS = "events.out.tfevents."  # begins the names of TensorBoard's files
 
 
 class LossScaleMonitor:
@@ -61,14 +63,10 @@ class LossScaleMonitor:
         min_seconds: float = 20.0,
         clock: Callable[[], float] = time.monotonic,
         log_dir: str | os.PathLike[str] | None = None,
-        ranges: None = None,  # a former setting, as is the next one
-        ranges_every: None = None,
     ) -> None:
         check_choice(action, ("raise", "log"), where="LossScaleMonitor.action")
         check_count(max_skips, where="LossScaleMonitor.max_skips")
         check_count(every, where="LossScaleMonitor.every")
-        if ranges is not None or ranges_every is not None:
-            raise ConfigError("there is no such setting any more", where="LossScaleMonitor.ranges", fix=USE_COMPARE)
         if isinstance(min_seconds, bool) or not isinstance(min_seconds, (int, float)):
             raise invalid(min_seconds, "LossScaleMonitor.min_seconds", "numbers")
         self.max_skips = max_skips
@@ -78,7 +76,7 @@ class LossScaleMonitor:
         self._min_seconds = min_seconds
         self._clock = clock
         self._log_dir = check_path(log_dir, where="LossScaleMonitor.log_dir")  # none once it cannot be written
-        self._writer = files.ScalarFile(self._log_dir or "")
+        self._writer = _ScalarFile(self._log_dir or "")
         self._written = -1  # the last step of which there are scalars
         self._batches = 0
         self._shown: Status | None = None  # what the last log line was about
@@ -187,6 +185,35 @@ class LossScaleMonitor:
         return False
 
     _implements_predict_batch_hooks = _implements_test_batch_hooks
+
+
+class _ScalarFile:
+    """A file for TensorBoard in a folder; both are made by the first call of :meth:`add`.
+
+    The scalars are records, made without ops: graphs may be built or run on this thread and on others.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = folder
+        self._file: Any = None
+
+    def add(self, scalars: Iterable[tuple[int, str, float]]) -> None:
+        """Writes scalars, each with its step and name. Raises an OSError where they cannot be written."""
+        import tensorflow as tf
+        from tensorflow.core.util.event_pb2 import Event
+
+        try:
+            if self._file is None:
+                tf.io.gfile.makedirs(self._folder)
+                name = f"{_EVENTS}{time.time():.0f}.{os.urandom(8).hex()}.amp_tf"
+                self._file = tf.io.TFRecordWriter(os.path.join(self._folder, name))
+                self._file.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+            for step, tag, value in scalars:
+                summary = {"value": [{"tag": f"{_PREFIX}{tag}", "simple_value": value}]}
+                self._file.write(Event(wall_time=time.time(), step=step, summary=summary).SerializeToString())
+            self._file.flush()
+        except tf.errors.OpError as error:
+            raise OSError(error.message) from error
 
 
 def has_loss_scale(model: Any) -> bool:

@@ -45,8 +45,6 @@ SWITCH_VARS = (ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR)
 DISABLE_VAR = "AMP_TF_DISABLE"
 ALLREDUCE_VAR = "AMP_TF_ALLREDUCE"
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
-USE_COMPARE = "Use amp-tf compare -- python train.py: each layer's distance from float32 in a step, and what overflows"
-GONE = dict.fromkeys(("AMP_TF_MONITOR", "AMP_TF_MONITOR_EVERY"), USE_COMPARE)  #: former variables: what to use
 #: Variables of the images and of setup.py.
 _OF_THE_BUILD = (
     "AMP_TF_BANNER",
@@ -378,7 +376,6 @@ ENV_VARS: tuple[EnvVar, ...] = (
     EnvVar(
         "AMP_TF_REPORT",
         "report_path",
-        "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it; in "
-        "TensorBoard's folder it writes scalars, too",
+        "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it",
     ),
 )

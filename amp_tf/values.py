@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import numbers
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
@@ -20,12 +18,6 @@ from amp_tf.errors import ConfigError
 from amp_tf.precision import Precision
 
 SHORT_NAMES = {"fp16": "float16", "bf16": "bfloat16"}  #: other frameworks' names of the two types
-_IS_IN_RE = sys.version_info >= (3, 11)
-_PARSER: Any = importlib.import_module("re._parser" if _IS_IN_RE else "sre_parse")
-_COMPILER: Any = importlib.import_module("re._compiler" if _IS_IN_RE else "sre_compile")
-_REPEATS = (_PARSER.MAX_REPEAT, _PARSER.MIN_REPEAT)
-_ONE_LETTER = (_PARSER.LITERAL, _PARSER.NOT_LITERAL, _PARSER.IN, _PARSER.ANY)
-_FEW = 4  # repetitions
 LAYER = "layer:"  #: begins a pattern that is for a layer, by its path in Keras
 
 # Escaped characters and whole character classes, whose brackets and commas mean nothing; then those that do.
@@ -96,68 +88,18 @@ def check_pattern(pattern: str, *, where: str) -> str:
     for component in components:
         try:
             re.compile(component)
-            may_hang = _may_hang(_PARSER.parse(component))
         except (re.error, RecursionError) as error:
             raise ConfigError(
                 f"{component!r} is not a regular expression ({error})",
                 where=where,
                 fix="Valid values: regular expressions of Python's re module",
             ) from None
-        if may_hang:
-            what = f"{component!r} repeats what repeats or chooses, so one name could take hours"
-            raise ConfigError(what, where=where, fix="Write a+ for (a+)+, or several patterns for (a|b)+")
     return pattern
 
 
 def check_patterns(value: object, *, where: str) -> tuple[str, ...]:
     """Checks a list of patterns; returns it as a tuple."""
     return tuple(check_pattern(pattern, where=where) for pattern in check_names(value, where=where))
-
-
-def _may_hang(items: Iterable[tuple[Any, Any]]) -> bool:
-    """Whether a parsed pattern repeats what can match the same letters in several ways: each doubles the time.
-
-    There is one way where each repetition begins with a letter that nothing else in it can match: ``(_[0-9]+)*``.
-    """
-    for op, argument in items:
-        inner = _inner(argument)
-        if op in _REPEATS and argument[1] > _FEW and any(map(_varies, inner)) and not _is_delimited(inner[0]):
-            return True
-        if any(map(_may_hang, inner)):
-            return True
-    return False
-
-
-def _varies(items: Iterable[tuple[Any, Any]]) -> bool:
-    return any(
-        op is _PARSER.BRANCH or (op in _REPEATS and argument[0] != argument[1]) or any(map(_varies, _inner(argument)))
-        for op, argument in items
-    )
-
-
-def _is_delimited(body: Any) -> bool:
-    """Whether a repetition is a letter, and then what cannot match that letter, of which one part varies in length."""
-    while len(body) == 1 and body[0][0] is _PARSER.SUBPATTERN:
-        body = body[0][1][-1]
-    if not len(body) or body[0][0] is not _PARSER.LITERAL:
-        return False
-    letter, rest = chr(body[0][1]), list(body)[1:]
-    repeats = [argument for op, argument in rest if op in _REPEATS]
-    single = [
-        argument[2] if op in _REPEATS else _PARSER.SubPattern(body.state, [(op, argument)]) for op, argument in rest
-    ]
-    is_simple = all(len(one) == 1 and one[0][0] in _ONE_LETTER for one in single)
-    return (
-        is_simple
-        and sum(low != high for low, high, _ in repeats) <= 1
-        and not any(_COMPILER.compile(one).match(letter) for one in single)
-    )
-
-
-def _inner(argument: Any) -> list[Any]:
-    if isinstance(argument, _PARSER.SubPattern):
-        return [argument]
-    return [found for each in argument for found in _inner(each)] if isinstance(argument, (tuple, list)) else []
 
 
 def is_layer_pattern(pattern: str) -> bool:

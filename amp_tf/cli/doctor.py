@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import amp_tf
-from amp_tf.config import DISABLE_VAR, ENABLE_VAR, GONE, AmpConfig, Switches, find_unknown_variables, is_disabled
+from amp_tf.config import DISABLE_VAR, ENABLE_VAR, AmpConfig, Switches, find_unknown_variables, is_disabled
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.hooks.state import uses_tf32
 from amp_tf.hooks.summary import ON_GPU
@@ -285,9 +285,8 @@ def _issues_of_settings(environ: Mapping[str, str]) -> Iterator[Issue]:
     if unknown := find_unknown_variables(environ):
         what = f"not variables of amp_tf, so they change nothing: {', '.join(name for name, _ in unknown)}"
         close = ", ".join(dict.fromkeys(close for _, close in unknown if close))
-        fixes = [f"Write {close}"] if close else []
-        fixes += dict.fromkeys(GONE[name] for name, _ in unknown if name in GONE)
-        yield Issue("variable", False, what, ". ".join(fixes) or "docs/variables.md lists the variables")
+        fix = f"Write {close}" if close else "docs/variables.md lists the variables"
+        yield Issue("variable", False, what, fix)
     try:
         config, switches = AmpConfig.from_env(environ), Switches.from_env(environ)
     except ConfigError as error:

@@ -10,16 +10,14 @@ import contextlib
 import dataclasses
 import importlib
 import os
-import re
 import signal
 import sys
-import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import amp_tf
-from amp_tf.config import GOALS, LEVELS, LIST_NAMES, PRECISIONS, TARGETS, USE_COMPARE, WEIGHTS
-from amp_tf.errors import AmpError, ConfigError
+from amp_tf.config import GOALS, LEVELS, LIST_NAMES, PRECISIONS, TARGETS, WEIGHTS
+from amp_tf.errors import AmpError
 from amp_tf.values import dtype_name
 
 _KILLED = 128  # what a shell adds to the number of the signal that ended a command
@@ -34,52 +32,201 @@ class Command:
     home: str  #: its module in this package, and the function that gets its arguments and returns the exit status
     help: str  #: for people
     description: str
-    #: one a line: its name and what it takes, then after two blanks its help, which may go on below. A name without
-    #: dashes is an argument; an option that takes nothing is a flag
-    options: str
-    #: what ``add_argument`` is given beside that, by name
-    more: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    add: Callable[[argparse.ArgumentParser], None]  #: adds its arguments and options to its parser
     usage: str | None = None  #: where argparse's own is not as good
-    one_of: tuple[str, ...] = ()  #: the options of which one is given at most
-    is_one_needed: bool = False  #: whether one of these must be
-    has_settings: bool = False  #: whether settings of :class:`~amp_tf.config.AmpConfig` are options, too
     error_status: int = 1  #: the exit status of an error
 
 
 _WHAT = "a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (.pb, .pbtxt)"
-_PRECISION: Mapping[str, Any] = {"type": dtype_name, "choices": PRECISIONS}
 _PATTERNS = "layer:PATH for a Keras layer, or regular expressions for node names, comma-separated"
 _ABOUT = "Automatic mixed precision for TensorFlow, which TF_ENABLE_AUTO_MIXED_PRECISION=1 turns on in any program."
-_LISTS = "Op types, comma-separated. An op is on one list at most: allow is converted, infer and clear next to it."
-_SETTINGS = f"""
-    --precision  the 16-bit type; auto, the default: float16 on GPUs, bfloat16 on CPUs that are faster in it, else none
-    --target  the device to convert for, where nodes name none; gpu also works on a machine without a GPU
-    --goal  convert for speed, or for the largest batch (memory)
-    --level  UNSAFE_FORCE_ALL converts all it can, TREAT_INFER_AS_DENY less, TENSOR_CORES_ONLY on GPUs the allow list
-    --lock FILE  a lock file, which amp-tf tune writes (by default amp.lock): what it names stays in float32
-    --keep-float32 PATTERNS  what stays in float32: {_PATTERNS}
-    --force-f16 PATTERNS  what is converted if it can be: {_PATTERNS}
-"""
-_OF_SETTINGS = {
-    "--precision": _PRECISION,
-    "--target": {"choices": TARGETS},
-    "--goal": {"choices": GOALS},
-    "--level": {"choices": LEVELS, "type": str.upper},
-    "--keep-float32": {"action": "append"},
-    "--force-f16": {"action": "append"},
-}
-_SEVERAL: Mapping[str, Any] = {"action": "append", "default": []}
+_LISTS = (
+    f"--LIST-add OPS puts op types, comma-separated, on a list: {', '.join(LIST_NAMES)}; --LIST-remove OPS takes them "
+    "off it. An op is on one list at most: allow is converted, infer and clear next to it, deny is not."
+)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Adds the settings as options; those that are not given leave the environment's unchanged."""
+    parser.add_argument(
+        "--precision",
+        type=dtype_name,
+        choices=PRECISIONS,
+        help="the 16-bit type; auto, the default: float16 on GPUs, bfloat16 on CPUs that are faster in it, else none",
+    )
+    parser.add_argument(
+        "--target",
+        choices=TARGETS,
+        help="the device to convert for, where nodes name none; gpu also works on a machine without a GPU",
+    )
+    parser.add_argument("--goal", choices=GOALS, help="convert for speed, or for the largest batch (memory)")
+    parser.add_argument(
+        "--level",
+        type=str.upper,
+        choices=LEVELS,
+        help="UNSAFE_FORCE_ALL converts all it can, TREAT_INFER_AS_DENY less, TENSOR_CORES_ONLY on GPUs the allow list",
+    )
+    parser.add_argument(
+        "--lock",
+        metavar="FILE",
+        help="a lock file, which amp-tf tune writes (by default amp.lock): what it names stays in float32",
+    )
+    patterns: dict[str, Any] = {"metavar": "PATTERNS", "action": "append"}
+    parser.add_argument("--keep-float32", **patterns, help=f"what stays in float32: {_PATTERNS}")
+    parser.add_argument("--force-f16", **patterns, help=f"what is converted if it can be: {_PATTERNS}")
+    lists = parser.add_argument_group("op lists", _LISTS)
+    for name in LIST_NAMES:
+        lists.add_argument(f"--{name}-add", help=argparse.SUPPRESS)
+        lists.add_argument(f"--{name}-remove", help=argparse.SUPPRESS)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help="set AMP_TF_PRECISION for the command")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments, after --")
+
+
+def _add_preserve(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--preserve", metavar="NODE", action="append", default=[], help=f"{what}; may be repeated")
+
+
+def _add_rewrite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="IN", help=_WHAT)
+    parser.add_argument("result", metavar="OUT", nargs="?", help="the folder or file to write; not with --dry-run")
+    parser.add_argument("--dry-run", action="store_true", help="write nothing; only say what would be converted")
+    parser.add_argument("--force", action="store_true", help="replace OUT if it exists, even if it is IN")
+    _add_preserve(parser, "a node to leave unchanged, such as an output of a GraphDef file")
+    parser.add_argument(
+        "--weights",
+        choices=WEIGHTS,
+        default=WEIGHTS[0],
+        help="f16 stores in 16 bit those weights that are only used in 16 bit: half the size, for inference only",
+    )
+    parser.add_argument(
+        "--check",
+        metavar="FILE",
+        help="run the model and its converted copy on a .npz file with an array for each argument of the signature, "
+        "and print how far their outputs differ",
+    )
+    parser.add_argument("--report", metavar="FILE", help="write the reason for every node as JSON")
+    add_settings(parser)
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("graph", metavar="GRAPH", help=_WHAT)
+    parser.add_argument("node", metavar="NODE", nargs="?", help="the node's name; not with --all")
+    parser.add_argument(
+        "--all", action="store_true", help="print a line for each node: precision, op, function, name, reason"
+    )
+    parser.add_argument(
+        "--op", metavar="OP", action="append", default=[], help="with --all, only nodes of this op; may be repeated"
+    )
+    parser.add_argument("--json", action="store_true", help="with --all, print JSON")
+    parser.add_argument("--function", metavar="NAME", default="", help="the library function that contains the node")
+    _add_preserve(parser, "a node to leave unchanged")
+    add_settings(parser)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sources",
+        metavar="FILE",
+        nargs="+",
+        help="a report (.json) or a folder of them, a model, a GraphDef file, or a log folder",
+    )
+    parser.add_argument("--html", metavar="OUT", help="write a page: one file that needs no network")
+    parser.add_argument("--json", metavar="OUT", help="write JSON; with neither option, it is printed")
+    add_settings(parser)
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "subject",
+        nargs="+",
+        help="the command that trains, after --; or a model: a SavedModel's folder or a Keras file (.keras, .h5)",
+    )
+    parser.add_argument(
+        "--inputs",
+        metavar="FILE",
+        help="a .npz file with an array for each argument of the signature, named like it",
+    )
+    parser.add_argument(
+        "--signature",
+        metavar="NAME",
+        default=DEFAULT_SIGNATURE,
+        help=f"the signature to call; by default {DEFAULT_SIGNATURE}",
+    )
+    parser.add_argument(
+        "--batch-size",
+        metavar="N",
+        type=int,
+        help="call it once for each N rows of the arrays; by default once for all of them",
+    )
+    parser.add_argument(
+        "--steps", metavar="N", type=int, default=8, help="run the step on at most N batches; by default 8"
+    )
+    parser.add_argument("--nodes", metavar="REGEX", help="nodes to measure in addition to those in 16 bit")
+    parser.add_argument(
+        "--float32-only",
+        action="store_true",
+        help="run only float32, and list the tensors with values outside float16's range",
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", nargs="?", const=STDOUT, help="write everything as JSON; without FILE, print it"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write a page: one file that needs no network")
+    add_settings(parser)
+
+
+def _add_tune(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("command", nargs="+", help="the command that trains, after --")
+    parser.add_argument(
+        "--metric",
+        metavar="NAME",
+        required=True,
+        help="the metric: a name in the history of fit, such as val_accuracy; module:function, called with the model "
+        "after each fit, or without arguments when the program ends; or stdout:REGEX, the last number in the output "
+        "that matches the group of the regular expression",
+    )
+    limit = parser.add_mutually_exclusive_group(required=True)
+    limit.add_argument(
+        "--max-drop", metavar="X", type=float, help="how far the metric may fall below its value in float32"
+    )
+    limit.add_argument(
+        "--max-rise", metavar="X", type=float, help="how far the metric, a loss, may rise above its value in float32"
+    )
+    parser.add_argument("--verify", metavar="NAME", help="check the result by a metric that the search does not use")
+    parser.add_argument("--max-runs", metavar="N", type=int, default=40, help="train at most N times; by default 40")
+    add_settings(parser)
+
+
+def _add_calibrate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--seconds", metavar="SECONDS", type=float, default=70.0, help="how long to measure; by default 70"
+    )
+    parser.add_argument(
+        "--details",
+        action="store_true",
+        help="also print the times of each matrix product and convolution",
+    )
+    parser.add_argument("--output", metavar="FILE", help="only write the times to this file; auto does not use them")
+    parser.add_argument(
+        "--forget", action="store_true", help="remove the times, so that auto uses the included table again"
+    )
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    output.add_argument("--quiet", action="store_true", help="print nothing; only set the exit status")
+    parser.add_argument("--no-trials", action="store_true", help="skip converting and running graphs")
+
 
 COMMANDS: Mapping[str, Command] = {
     "run": Command(
         "run.run",
         "run a command with amp_tf on in every Python that it starts",
         "Runs a command with amp_tf on in every Python that it starts, also where Python does not read amp_tf.pth.",
-        """
-        --precision  set AMP_TF_PRECISION for the command
-        command  the command and its arguments, after --
-        """,
-        {"--precision": _PRECISION, "command": {"nargs": argparse.REMAINDER}},
+        _add_run,
         usage="amp-tf run [--precision auto|float16|bfloat16] -- command [argument ...]",
     ),
     "rewrite": Command(
@@ -87,48 +234,20 @@ COMMANDS: Mapping[str, Command] = {
         "convert a SavedModel or a GraphDef on disk",
         "Converts a SavedModel or a GraphDef on disk, and says what was converted and what was left in float32. The "
         "result runs in a TensorFlow without amp_tf.",
-        f"""
-        source IN  {_WHAT}
-        result OUT  the folder or file to write; not with --dry-run
-        --dry-run  write nothing; only say what would be converted
-        --force  replace OUT if it exists, even if it is IN
-        --preserve NODE  a node to leave unchanged, such as an output of a GraphDef file; may be repeated
-        --weights  f16 stores in 16 bit those weights that are only used in 16 bit: half the size, for inference only
-        --check FILE  run the model and its converted copy on a .npz file with an array for each argument of the
-            signature, and print how far their outputs differ
-        --report FILE  write the reason for every node as JSON
-        """,
-        {"result": {"nargs": "?"}, "--preserve": _SEVERAL, "--weights": {"choices": WEIGHTS, "default": WEIGHTS[0]}},
-        has_settings=True,
+        _add_rewrite,
     ),
     "explain": Command(
         "models.run_explain",
         "say why a node runs in float32 or in 16 bit",
         "Says why a node of a model or GraphDef runs in float32 or in 16 bit, and what would change that.",
-        f"""
-        graph GRAPH  {_WHAT}
-        node NODE  the node's name; not with --all
-        --all  print a line for each node: precision, op, function, name, reason
-        --op OP  with --all, only nodes of this op; may be repeated
-        --json  with --all, print JSON
-        --function NAME  the library function that contains the node
-        --preserve NODE  a node to leave unchanged; may be repeated
-        """,
-        {"node": {"nargs": "?"}, "--op": _SEVERAL, "--function": {"default": ""}, "--preserve": _SEVERAL},
-        has_settings=True,
+        _add_explain,
     ),
     "report": Command(
         "models.run_report",
         "write an HTML page of what was converted and what was not",
         "Shows what was converted, what was not, and why: in programs that ran with AMP_TF_REPORT or TF_AUTO_MIXED_"
         "PRECISION_GRAPH_REWRITE_LOG_PATH, side by side, or in a model or GraphDef, as it would be converted.",
-        """
-        sources FILE  a report (.json) or a folder of them, a model, a GraphDef file, or a log folder
-        --html OUT  write a page: one file that needs no network
-        --json OUT  write JSON; with neither option, it is printed
-        """,
-        {"sources": {"nargs": "+"}},
-        has_settings=True,
+        _add_report,
     ),
     "compare": Command(
         "compare.run",
@@ -137,27 +256,9 @@ COMMANDS: Mapping[str, Command] = {
         "is the training step of a script, which then exits, or a call of a saved model's signature. Status 0: "
         "healthy; 1: not healthy; 2: nothing was compared (a wrong option, model or file of inputs, or a script that "
         "trains nothing).",
-        f"""
-        subject  the command that trains, after --; or a model: a SavedModel's folder or a Keras file (.keras, .h5)
-        --inputs FILE  a .npz file with an array for each argument of the signature, named like it
-        --signature NAME  the signature to call; by default {DEFAULT_SIGNATURE}
-        --batch-size N  call it once for each N rows of the arrays; by default once for all of them
-        --steps N  run the step on at most N batches; by default 8
-        --nodes REGEX  nodes to measure in addition to those in 16 bit
-        --float32-only  run only float32, and list the tensors with values outside float16's range
-        --json FILE  write everything as JSON; without FILE, print it
-        --html FILE  write a page: one file that needs no network
-        """,
-        {
-            "subject": {"nargs": "+"},
-            "--signature": {"default": DEFAULT_SIGNATURE},
-            "--batch-size": {"type": int},
-            "--steps": {"type": int, "default": 8},
-            "--json": {"nargs": "?", "const": STDOUT},
-        },
+        _add_compare,
         usage="amp-tf compare [options] -- python train.py [argument ...]\n"
         "       amp-tf compare [options] MODEL --inputs FILE",
-        has_settings=True,
         error_status=2,
     ),
     "tune": Command(
@@ -166,29 +267,8 @@ COMMANDS: Mapping[str, Command] = {
         "Runs the training several times, and writes to a lock file what has to stay in float32 so that a metric is as "
         "good as in float32. If it was interrupted, run it again to continue. Status 0: the lock file is written; 1: "
         "nothing was found that suffices, or the result failed --verify; 2: an option or the program is wrong.",
-        """
-        command  the command that trains, after --
-        --metric NAME  the metric: a name in the history of fit, such as val_accuracy; module:function, called with the
-            model after each fit, or without arguments when the program ends; or stdout:REGEX, the last number in the
-            output that matches the group of the regular expression
-        --max-drop X  how far the metric may fall below its value in float32
-        --max-rise X  how far the metric, a loss, may rise above its value in float32
-        --verify NAME  check the result by a metric that the search does not use
-        --max-runs N  train at most N times; by default 40
-        --for AIM  once also for speed
-        """,
-        {
-            "command": {"nargs": "+"},
-            "--metric": {"required": True},
-            "--max-drop": {"type": float},
-            "--max-rise": {"type": float},
-            "--max-runs": {"type": int, "default": 40},
-            "--for": {"dest": "aim", "default": "accuracy", "help": argparse.SUPPRESS},
-        },
+        _add_tune,
         usage="amp-tf tune --metric NAME (--max-drop X | --max-rise X) [options] -- python train.py [argument ...]",
-        one_of=("--max-drop", "--max-rise"),
-        is_one_needed=True,
-        has_settings=True,
         error_status=2,
     ),
     "calibrate": Command(
@@ -197,25 +277,14 @@ COMMANDS: Mapping[str, Command] = {
         "Times matrix products, convolutions, other ops and casts on this CPU in float32 and bfloat16, and keeps the "
         "times in your cache folder. From then on AMP_TF_PRECISION=auto decides by them, for this CPU, number of cores "
         "and TensorFlow version; amp-tf doctor and reports say so. Run it on an idle machine.",
-        """
-        --seconds SECONDS  how long to measure; by default 70
-        --details  also print the times of each matrix product and convolution
-        --output FILE  only write the times to this file; auto does not use them
-        --forget  remove the times, so that auto uses the included table again
-        """,
-        {"--seconds": {"type": float, "default": 70.0}},
+        _add_calibrate,
     ),
     "doctor": Command(
         "doctor.run",
         "check what amp_tf can convert on this machine, and what prevents it",
         "Checks this machine and this Python, converts and runs small graphs on each device in each precision, and "
         "says for each problem what to do. Status 0: no problems; 1: problems; 2: no TensorFlow.",
-        """
-        --json  print everything as one JSON object
-        --quiet  print nothing; only set the exit status
-        --no-trials  skip converting and running graphs
-        """,
-        one_of=("--json", "--quiet"),
+        _add_doctor,
     ),
 }
 
@@ -231,8 +300,6 @@ def main(arguments: list[str] | None = None) -> int:
     try:  # from the first import on, which a user may interrupt as well
         args = parser().parse_args(arguments)
         name = f"amp-tf {args.command_name}"
-        if args.command_name not in COMMANDS:
-            raise ConfigError("this is no longer a command of amp_tf", fix=USE_COMPARE)
         command = COMMANDS[args.command_name]
         error_status = command.error_status
         module, _, function = command.home.partition(".")
@@ -265,38 +332,17 @@ def parser() -> argparse.ArgumentParser:
     """The parser with every subcommand."""
     top = argparse.ArgumentParser(prog="amp-tf", description=_ABOUT, epilog="amp-tf COMMAND --help says more.")
     top.add_argument("--version", action="version", version=f"amp-tf {amp_tf.__version__}")
-    subparsers: Any = top.add_subparsers(dest="command_name", metavar="command", required=True)
+    subparsers = top.add_subparsers(dest="command_name", metavar="command", required=True)
     for name, command in COMMANDS.items():
-        added = subparsers.add_parser(name, help=command.help, description=command.description, usage=command.usage)
-        choice = added.add_mutually_exclusive_group(required=command.is_one_needed) if command.one_of else added
-        _add(added, command.options, command.more, dict.fromkeys(command.one_of, choice))
-        if command.has_settings:
-            add_settings(added)
-    gone = subparsers.add_parser("monitor")  # without help, so that no list has it
-    gone.add_argument("rest", nargs=argparse.REMAINDER)
+        added = subparsers.add_parser(
+            name,
+            help=command.help,
+            description=command.description,
+            usage=command.usage,
+            allow_abbrev=False,  # or what is no option may be taken for the beginning of another
+        )
+        command.add(added)
     return top
-
-
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Adds the settings as options; those that are not given leave the environment's unchanged."""
-    _add(parser, _SETTINGS, _OF_SETTINGS, {})
-    lists = parser.add_argument_group("op lists", _LISTS)
-    for name in LIST_NAMES:
-        for action, words in (("add", "put these ops on"), ("remove", "take these ops off")):
-            lists.add_argument(f"--{name}-{action}", metavar="OPS", help=f"{words} the {name} list")
-
-
-def _add(parser: Any, options: str, more: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Any]) -> None:
-    """Adds the options of a text to a parser, or to the group that is theirs."""
-    for row in re.split(r"\n(?=\S)", textwrap.dedent(options).strip()):
-        what, about = re.split(r" {2,}", row, maxsplit=1)
-        name, _, metavar = what.partition(" ")
-        given: dict[str, Any] = {"help": " ".join(about.split()), **more.get(name, {})}
-        if metavar:
-            given["metavar"] = metavar
-        elif name.startswith("--") and name not in more:
-            given["action"] = "store_true"
-        groups.get(name, parser).add_argument(name, **given)
 
 
 if __name__ == "__main__":

@@ -9,26 +9,27 @@ number at the end of a scope may be TensorFlow's or the layer's.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from amp_tf.errors import GraphError
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.values import is_layer_pattern, layer_components
 
-# What TensorFlow puts around the names of what it inlines, differentiates, optimizes or names by itself.
-_TENSORFLOWS = re.compile(
-    r"((Stateful|Stateless)?PartitionedCall|gradient_tape|gradients|cond|while|while_grad|body|then|else)?(_\d+)?"
-    r"|__inference_.*|Func|(Constant|Arithmetic|Layout)(Folding|Optimizer)"
+# Scopes that are never a layer's, and names that TensorFlow's own scopes share with layers.
+_KINDS = re.compile(
+    r"(?P<added>((Stateful|Stateless)?PartitionedCall|gradient_tape)?(_\d+)?|__inference_.*|Func"
+    r"|(Constant|Arithmetic|Layout)(Folding|Optimizer))"
+    r"|(?P<branch>body|then|else|branch\d+)"
+    r"|(?P<op>(while|cond)(_grad)?(_\d+)?)"
+    r"|(?P<gradients>gradients(_\d+)?)"
 )
-_is_tensorflows = functools.lru_cache(maxsize=65_536)(_TENSORFLOWS.fullmatch)
+_NUMBER = re.compile(r"_\d+")  # of a function body that replaced a loop or a branch, such as while/body/_12
 _CALLS = re.compile(r"((Stateful|Stateless)?PartitionedCall(_\d+)?/)+")
-_GRADIENTS = re.compile(r"(^|/)gradient(_tape|s)(_\d+)?/")
 _OF_GRADIENT = "_grad"  # TF1 has MatMul_grad/MatMul for what eager tapes call MatMul/MatMul
 _MOST = 50_000  # scopes that are recorded; a program that makes models without end must not fill the memory
 _CLOSE = 0.5
@@ -50,54 +51,108 @@ class KerasLayer:
     names: tuple[str, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where a node was made, as its scopes tell it."""
+
+    parts: tuple[str, ...]  #: the scopes that TensorFlow did not add, outermost first
+    named: tuple[str, ...]  #: those, and scopes that a loop, a branch or a layer may have opened
+    layers: tuple[KerasLayer, ...]  #: the recorded layers of the innermost scope that one opened
+    is_gradient: bool
+
+
 class Scopes:
     """The record of one process: which layers opened which name scopes. Several graphs may use one scope."""
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[KerasLayer, ...]] = {}
-        self._known: dict[str, tuple[KerasLayer, ...]] = {}  # answers by scope, until the record grows
+        self._places: dict[str, _Place] = {}  # answers by scope, until the record grows
 
     def record(self, scope: str, layer: KerasLayer) -> None:
         """Notes that a layer opened a scope, given as TensorFlow has it, such as ``"net_1/lstm_1/while/lstm_cell_1"``.
 
-        A scope whose own name is one that TensorFlow gives, such as ``cond``, is left out.
+        Of several layers that open it in different graphs, the latest comes first.
         """
-        parts = scopes(f"{scope}/")
-        key = "/".join(parts)
-        if not parts or scope.rpartition("/")[2] != parts[-1] or layer in self._layers.get(key, ()):
+        known = self._layers.get(scope, ())
+        if not scope or known[:1] == (layer,):
             return
-        if key not in self._layers and len(self._layers) >= _MOST:
+        if not known and len(self._layers) >= _MOST:
             self._layers.pop(next(iter(self._layers)))
-        self._layers[key] = (*self._layers.get(key, ()), layer)
-        self._known = {}
-
-    @contextlib.contextmanager
-    def hidden(self) -> Iterator[None]:
-        """Knows nothing in the block: for graphs that were traced without a record, in a process that has one."""
-        kept, self._layers, self._known = self._layers, {}, {}
-        try:
-            yield
-        finally:
-            self._layers, self._known = kept, {}
+        self._layers[scope] = (layer, *(other for other in known if other != layer))
+        self._places = {}
 
     def forget(self) -> None:
         """Forgets everything."""
-        self._layers, self._known = {}, {}
+        self._layers, self._places = {}, {}
 
     def around(self, name: str) -> tuple[KerasLayer, ...]:
         """The innermost layer in which a node was made; several where the scope is not one layer's alone."""
-        scope = name.rpartition("/")[0]
-        known = self._known
-        if scope not in known:
-            # A loop repeats the scopes around it before its own, so a recorded scope may begin anywhere.
-            parts = scopes(name) if self._layers else []
-            ways = ("/".join(parts[start:end]) for end in range(len(parts), 0, -1) for start in range(end))
-            known[scope] = next((self._layers[way] for way in ways if way in self._layers), ())
-        return known[scope]
+        return self.place(name).layers
 
     def paths(self) -> list[str]:
         """The paths of all layers, each once."""
         return list(dict.fromkeys(layer.path for layers in self._layers.values() for layer in layers))
+
+    def place(self, name: str) -> _Place:
+        """Where a node was made."""
+        scope = name.rpartition("/")[0]
+        if scope not in self._places:
+            if len(self._places) >= _MOST:
+                self._places = {}
+            self._places[scope] = self._read(scope.split("/") if scope else [])
+        return self._places[scope]
+
+    def _read(self, scopes: Sequence[str]) -> _Place:
+        """Tells the scopes that TensorFlow added from those of layers.
+
+        A recorded scope may begin anywhere, because a loop's body repeats the scopes around the loop. One that has the
+        name of a loop, a branch or a gradient is a layer's only if the record has it from where a graph's names begin:
+        at the front, or behind a scope that TensorFlow added.
+        """
+        parts: list[str] = []
+        named: list[str] = []
+        layers: tuple[KerasLayer, ...] = ()
+        begins = [0]
+        is_gradient = False
+        for place, scope in enumerate(scopes):
+            kind = _kind(scope)
+            ways = ("/".join(scopes[start : place + 1]) for start in (begins if kind else range(place + 1)))
+            opened = next((self._layers[way] for way in ways if way in self._layers), ())
+            is_added = bool(kind) and not opened and _is_added(kind, scopes[place:], place in begins)
+            if is_added:
+                begins.append(place + 1)
+                is_gradient |= scope.startswith("gradient")
+            else:
+                parts.append(scope)
+                layers = opened or layers
+            if not is_added or (kind == "op" and not _is_numbered(scopes[place:])):
+                named.append(scope)
+        return _Place(tuple(parts), tuple(named), layers, is_gradient)
+
+
+@functools.lru_cache(maxsize=65_536)
+def _kind(scope: str) -> str:
+    """The group of ``_KINDS`` that a scope's name is in; empty for a name that only layers and programs give."""
+    found = _KINDS.fullmatch(scope)
+    return (found.lastgroup or "") if found else ""
+
+
+def _is_added(kind: str, scopes: Sequence[str], is_first: bool) -> bool:
+    """Whether TensorFlow added the first of some scopes, which no layer is known to have opened.
+
+    A branch's body has a number behind it. Gradients come where a graph's names begin, or the names of forward nodes
+    follow, each with ``_grad``.
+    """
+    if kind == "branch":
+        return _is_numbered(scopes)
+    if kind == "gradients":
+        return is_first or any(scope.endswith(_OF_GRADIENT) for scope in scopes)
+    return True
+
+
+def _is_numbered(scopes: Sequence[str]) -> bool:
+    """Whether the first of some scopes is that of a loop or branch, or of a function that replaced one's body."""
+    return any(map(_NUMBER.fullmatch, scopes[1:3]))
 
 
 recorded = Scopes()  #: of this process
@@ -105,7 +160,7 @@ recorded = Scopes()  #: of this process
 
 def scopes(name: str) -> list[str]:
     """The name scopes around a node without those that TensorFlow adds, outermost first."""
-    return [part for part in name.split("/")[:-1] if not _is_tensorflows(part)]
+    return list(recorded.place(name).parts)
 
 
 def scope_of(name: str) -> str:
@@ -121,7 +176,7 @@ def without_calls(name: str) -> str:
 
 def is_gradient(name: str) -> bool:
     """Whether a node was made by TensorFlow to compute a gradient."""
-    return _GRADIENTS.search(name) is not None
+    return recorded.place(name).is_gradient
 
 
 def is_within(name: str, scope: str) -> bool:
@@ -129,11 +184,11 @@ def is_within(name: str, scope: str) -> bool:
     return f"/{scope}/" in f"/{_whole(name)}/"
 
 
-@functools.lru_cache(maxsize=65_536)
 def _whole(name: str) -> str:
     """The scopes and the last part of a name; of a gradient, the parts of the forward node's name before its own."""
-    parts = [*scopes(name), name.rpartition("/")[2]]
-    return "/".join(part.removesuffix(_OF_GRADIENT) for part in parts) if is_gradient(name) else "/".join(parts)
+    place = recorded.place(name)
+    parts = [*place.parts, name.rpartition("/")[2]]
+    return "/".join(part.removesuffix(_OF_GRADIENT) for part in parts) if place.is_gradient else "/".join(parts)
 
 
 def path_of(name: str) -> str:
@@ -167,8 +222,10 @@ def matcher(pattern: str) -> Matcher:
     def is_in_layer(name: str) -> bool:
         scope = name.rpartition("/")[0]
         if scope not in known:
-            ways = [way for layer in recorded.around(name) for way in (layer.names, layer.path.split("/"))]
-            known[scope] = any(_holds(way, layer_is) for way in ways) if ways else _holds(scopes(name), scope_is)
+            place = recorded.place(name)
+            ways = [way for layer in place.layers for way in (layer.names, layer.path.split("/"))]
+            tests = layer_is if ways else scope_is
+            known[scope] = any(_holds(way, tests) for way in ways or (place.parts, place.named))
         return known[scope]
 
     return is_in_layer

@@ -1,4 +1,4 @@
-"""What does not go with amp_tf: another plugin of its kind, Keras' own mixed precision, and TFLite.
+"""What does not go with amp_tf: another plugin of its kind, and Keras' own mixed precision.
 
 *Other plugins.* TensorFlow aborts when two register for the same device type (``RegisterPluginOptimizerOrDie``), and
 does not say which are taken. So amp_tf looks at what is loaded, and stays away if there is one.
@@ -6,10 +6,6 @@ does not say which are taken. So amp_tf looks at what is loaded, and stays away 
 *Keras' policies.* Using both does no harm: Keras' layers cast by themselves, amp_tf converts what they leave in
 float32, and an optimizer that Keras wrapped for its loss scale is not wrapped again. But nobody wants both, and
 measurements then mostly show Keras' precision. Every policy is an object of one class in each library.
-
-*TFLite's* kernels compute no products in 16 bit. Its converter says so by the first op that it cannot lower, and not
-what to do: take the original. Each way to convert ends in one function (``convert`` of
-tensorflow/lite/python/convert.py), which gets the folder of a SavedModel or a serialized graph.
 """
 
 from __future__ import annotations
@@ -23,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.config import ENABLE_VAR, AmpConfig
-from amp_tf.errors import FileError
-from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.hooks import notices, state
 from amp_tf.hooks.native import FOLDER
 from amp_tf.hooks.patches import Patches
@@ -43,8 +37,6 @@ uninstall = _patches.restore
 
 def install(config: AmpConfig) -> None:
     """Watches the libraries that are imported by now. Idempotent; call it again after another was imported."""
-    if converter := sys.modules.get("tensorflow.lite.python.convert"):
-        _patches.put(converter, "convert", _convert)
     for library in ("keras", "tf_keras"):
         if hasattr(sys.modules.get(library), "layers"):  # which is there once the library's import is done
             # Its old names are in every version of both; keras.dtype_policies is there since Keras 3.0.5.
@@ -69,23 +61,6 @@ def _notice(policy: Any) -> None:
             where=f"Keras policy {name!r}",
             fix=f"Take one of the two: remove the policy, or unset {ENABLE_VAR}",
         )
-
-
-def _convert(convert: Any, /, model_flags: Any, *args: Any, **kwargs: Any) -> Any:
-    try:
-        return convert(model_flags, *args, **kwargs)
-    except Exception as error:  # it stays what it is, with a line in front of its text if a graph has one of our casts
-        graphs = [given for given in (*args, *kwargs.values()) if isinstance(given, bytes)]
-        if model_flags.saved_model_dir:
-            graphs += [file.read_bytes() for file in Path(model_flags.saved_model_dir).glob("saved_model.pb")]
-        if any(f"-{CAST_SUFFIX}".encode() in graph for graph in graphs):
-            said = FileError(
-                "amp_tf converted this model to 16 bit, and TFLite's kernels compute no products in 16 bit",
-                where="TFLite's converter",
-                fix="Convert the original model for TFLite",
-            )
-            error.args = (f"{said}\n{error}", *error.args[1:])
-        raise
 
 
 def other_graph_plugins() -> list[str]:

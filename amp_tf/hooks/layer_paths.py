@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from amp_tf.config import AmpConfig
@@ -29,12 +30,16 @@ def install(config: AmpConfig) -> None:
         _patches.put(base_layer.Layer, "_name_scope", _name_scope)
 
 
-def of_this_trace() -> contextlib.AbstractContextManager[None]:
-    """A block that traces graphs and asks for their layers: where nothing is recorded, the record is of other graphs.
-
-    Without it, a scope that an earlier model had as well would be taken for that model's layer.
-    """
-    return contextlib.nullcontext() if _patches else recorded.hidden()
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Records the layers of the graphs that a block traces, whether or not amp_tf is on."""
+    was_on = bool(_patches)
+    install(AmpConfig())
+    try:
+        yield
+    finally:
+        if not was_on:
+            uninstall()
 
 
 uninstall = _patches.restore  #: stops recording; what was recorded stays, because its graphs do
@@ -57,7 +62,8 @@ def _name_scope(name_scope: Any, layer: Any, /) -> Any:
     """The scope that a layer of tf_keras is about to open. It ends with a slash where TensorFlow adds no number."""
     found = name_scope(layer)
     if isinstance(found, str) and found.endswith("/") and _scope_here() is not None:
-        names = tuple(scopes(found))
+        above, _, name = found[:-1].rpartition("/")
+        names = (*scopes(f"{above}/"), name)
         recorded.record(found[:-1], KerasLayer("/".join(names), names))
     return found
 

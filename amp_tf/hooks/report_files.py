@@ -1,7 +1,5 @@
 """``AMP_TF_REPORT=folder``: writes the report of a process to a file when it ends, also when SIGTERM ends it.
 
-If TensorBoard's files are in that folder, its scalars are written beside them, as a run with the report's name.
-
 Python's own exit also covers an uncaught error. SIGTERM by default ends a process without it, so where the program has
 no handler of its own the report is written first, wherever the program is at that moment, even inside C++. Nothing can
 be written after a crash of the interpreter or a SIGKILL.
@@ -68,9 +66,6 @@ def write(most_seconds: float = float("inf")) -> None:
             name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
             Path(folder).mkdir(parents=True, exist_ok=True)
             files.put(Path(folder) / f"{name}.json", json.dumps(document))
-            if files.holds_logs(Path(folder)):
-                (Path(folder) / name).mkdir()  # a new one, so that no link is in it; TensorBoard's name of the run
-                files.ScalarFile(Path(folder) / name).add(files.scalars(document))
         except OSError as error:
             _warn(folder, error)
         except Exception as error:  # must not disturb the end of the user's program

@@ -31,7 +31,6 @@ from typing import Any, ParamSpec, Protocol
 from amp_tf.config import (
     DISABLE_VAR,
     ENV_VARS,
-    GONE,
     GRAPH_REWRITE_VAR,
     LOSS_SCALING_VAR,
     SWITCH_VARS,
@@ -70,7 +69,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, lambda config: config.report_path is not None),
-    Hook("graph_rewrite", "amp_tf.hooks.conflicts", _ALL),
+    Hook("graph_rewrite", "amp_tf.hooks.conflicts", ("keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.layer_paths", ("keras", "tf_keras")),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling", _ALL, _scales_losses),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling_v1", ("tensorflow",), _scales_losses),
@@ -318,8 +317,7 @@ def warn_of_unknown_variables() -> None:
     """Warns once of each variable that looks like one of amp_tf's and is not."""
     for name, close in find_unknown_variables():
         fix = f"Write {close}, if that is meant" if close else "docs/variables.md lists the variables"
-        what = f"this is {'no longer' if name in GONE else 'not'} a variable of amp_tf"
-        notices.warn_once(f"variable.{name}", what, where=name, fix=GONE.get(name, fix))
+        notices.warn_once(f"variable.{name}", "this is not a variable of amp_tf", where=name, fix=fix)
 
 
 def _is_forbidden() -> bool:

@@ -46,15 +46,6 @@ class OpLists:
         """The same lists without some ops."""
         return dataclasses.replace(self, list_of={op: name for op, name in self.list_of.items() if op not in ops})
 
-    def moved(self, joins: Mapping[str, str], level: str) -> OpLists:
-        """The same lists once the user had ops join others, op to list, under a level."""
-        others = self.without(frozenset(joins)).list_of
-        if level == "TREAT_INFER_AS_DENY":
-            joins = {op: DENY if name == INFER else name for op, name in joins.items()}
-        if level == "TENSOR_CORES_ONLY" and self.table == CUDA:
-            joins = {op: name for op, name in joins.items() if name == ALLOW}
-        return dataclasses.replace(self, list_of={**others, **joins})
-
     def members(self, op_list: str) -> list[str]:
         """The ops of one list, sorted."""
         return sorted(op for op, name in self.list_of.items() if name == op_list)
@@ -120,6 +111,13 @@ class Resolution:
         digest = hashlib.sha256(repr((sorted(lists.list_of.items()), lists.force_all)).encode()).hexdigest()[:8]
         return {"precision": self.target.precision.value, "device": self.target.device_type, "op_lists": digest}
 
+    def under(self, config: AmpConfig) -> Resolution:
+        """The same target by the op lists of other settings."""
+        if self.target is None:
+            return self
+        lists = build_lists(self.target.lists.table, config, registered_rows(), is_xla=self.target.is_xla)
+        return dataclasses.replace(self, target=dataclasses.replace(self.target, lists=lists))
+
     def device_type(self, device: str) -> str:
         """The device type of a node, from its device string; nodes without one are on the default device."""
         return device_type_of(device) or self.default_device
@@ -153,11 +151,9 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
         return Resolution(None, device_type, why_none)
     # float16 always follows the cuda lists, which guard its range; bfloat16 on a CPU follows the cpu lists.
     is_cpus = precision is Precision.BFLOAT16 and not on_gpu
-    lists = build_lists(CPU if is_cpus else CUDA, config, more)
+    lists = build_lists(CPU if is_cpus else CUDA, config, more, is_xla=hardware.is_xla)
     # Whether oneDNN computes in it: as IsDataTypeSupportedByOneDNNOnThisCPU of TensorFlow decides.
     uses_onednn = is_cpus and hardware.has_onednn and (hardware.cpu_has_bf16 or hardware.cpu_has_avx512)
-    if hardware.is_xla:
-        lists = lists.without(FLOAT32_ONLY_IN_XLA)
     uses_cost_model = is_cpus and config.precision == "auto" and not (config.ignore_performance or lists.force_all)
     asked = frozenset(config.allow_add) if uses_cost_model and hardware.is_xla else None
     if asked is not None and not (asked or config.force_f16):
@@ -183,18 +179,21 @@ def _why_none(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> str:
     return f"this CPU {why} and TensorFlow sees no GPU"
 
 
-def build_lists(table: str, config: AmpConfig, more: tuple[OpRow, ...] = ()) -> OpLists:
+def build_lists(table: str, config: AmpConfig, more: tuple[OpRow, ...] = (), *, is_xla: bool = False) -> OpLists:
     """The lists of a table under a configuration. An op that the user adds to one list leaves the one that it is on.
 
     The level is applied as TensorFlow's pass does: ``TREAT_INFER_AS_DENY`` moves the infer list to the deny list;
     ``TENSOR_CORES_ONLY`` empties all lists but the allow list on the ``cuda`` table, what the user added included.
     More rows are what libraries registered.
     """
-    joins = {
-        op: name
-        for name in LIST_NAMES
-        for op in {*getattr(config, f"{name}_add")}.difference(getattr(config, f"{name}_remove"))
-    }  # each joins one list only: AmpConfig sees to it
     rows = (row for row in (*ROWS, *more) if row.table == table)
     list_of = {row.op: row.op_list for row in rows if row.op not in getattr(config, f"{row.op_list}_remove")}
-    return OpLists(table, {}, force_all=config.level == "UNSAFE_FORCE_ALL").moved({**list_of, **joins}, config.level)
+    for name in LIST_NAMES:  # each op joins one list only: AmpConfig sees to it
+        joining = {*getattr(config, f"{name}_add")}.difference(getattr(config, f"{name}_remove"))
+        list_of |= dict.fromkeys(joining, name)
+    if config.level == "TREAT_INFER_AS_DENY":
+        list_of = {op: DENY if name == INFER else name for op, name in list_of.items()}
+    if config.level == "TENSOR_CORES_ONLY" and table == CUDA:
+        list_of = {op: name for op, name in list_of.items() if name == ALLOW}
+    lists = OpLists(table, list_of, force_all=config.level == "UNSAFE_FORCE_ALL")
+    return lists.without(FLOAT32_ONLY_IN_XLA) if is_xla else lists

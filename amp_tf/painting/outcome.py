@@ -148,6 +148,8 @@ class Painting:
             return Rule.NOT_LISTED
         if self.view.signatures[node].holds_functions:
             return Rule.CALLS_FUNCTION
+        if marks.on_deny[unit]:  # no pass looked at it, because nothing is on the allow list
+            return Rule.DENY_LIST
         if not marks.type_allowed[unit]:
             return Rule.TYPE_NOT_ALLOWED
         if not marks.convertible[unit]:

@@ -7,7 +7,7 @@ order in which they run; the passes of TensorFlow's ``AutoMixedPrecisionImpl::Op
 The docstring of each rule shows what it does on a small graph, all other rules in force: behind a node stands what it
 computes in, float32 if nothing stands there, and ``f16 → float32`` where that changes once the rule is there.
 
-What is taken away before a graph is painted again, to see what it kept in float32, is a :class:`Change`.
+A graph is painted again under a :class:`Change`, to see what the change would turn.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Change:
     """One change, or several together.
 
     Attributes:
-        op_lists: ops that join another list, op to list, as by ``…LIST_ADD``.
-        patterns: patterns that leave ``keep_float32``.
+        added: ops and patterns that join fields of the settings, each with its field.
+        dropped: ops and patterns that leave fields of the settings, likewise.
         nodes: names of nodes that may be touched, whatever forbids it: their device, a scope, a fetch.
         kernels: ops that are taken to have 16-bit kernels for every type that can be another one.
         rules: rows of :data:`RULES` that are left out.
         shapes: unknown dimensions are taken to be known.
     """
 
-    op_lists: tuple[tuple[str, str], ...] = ()
-    patterns: frozenset[str] = frozenset()
+    added: frozenset[tuple[str, str]] = frozenset()
+    dropped: frozenset[tuple[str, str]] = frozenset()
     nodes: frozenset[str] = frozenset()
     kernels: frozenset[str] = frozenset()
     rules: frozenset[str] = frozenset()
@@ -51,21 +51,24 @@ class Change:
         return self != NO_CHANGE
 
     def plus(self, other: Change) -> Change:
-        """Both changes together; where they move one op, the other's list counts."""
-        rest = {f.name: getattr(self, f.name) | getattr(other, f.name) for f in dataclasses.fields(self)[1:]}
-        return Change(tuple({**dict(self.op_lists), **dict(other.op_lists)}.items()), **rest)
-
-    def lists(self, resolution: Resolution, config: AmpConfig) -> Resolution:
-        """What is converted once the ops are on their new lists."""
-        if resolution.target is None:
-            return resolution
-        lists = resolution.target.lists.moved(dict(self.op_lists), config.level)
-        return dataclasses.replace(resolution, target=dataclasses.replace(resolution.target, lists=lists))
+        """Both changes together."""
+        fields = [field.name for field in dataclasses.fields(self)]
+        return Change(**{name: getattr(self, name) | getattr(other, name) for name in fields})
 
     def config(self, config: AmpConfig) -> AmpConfig:
-        """The settings without the patterns, and without the lock file: the job has read it, and it may be gone."""
-        kept = tuple(pattern for pattern in config.keep_float32 if pattern not in self.patterns)
-        return dataclasses.replace(config, keep_float32=kept, lock=None)
+        """The changed settings, without the lock file: the job has read it, and it may be gone.
+
+        Raises:
+            OpListError: an op joins two lists.
+        """
+        fields: dict[str, Any] = {"lock": None}
+        for field, name in sorted(self.added | self.dropped):
+            names = fields.setdefault(field, list(getattr(config, field)))
+            if (field, name) in self.dropped:
+                names.remove(name)
+            else:
+                names.append(name)
+        return dataclasses.replace(config, **fields)
 
     def obstacles(self, obstacles: Obstacles, names: Sequence[str]) -> Obstacles:
         """The obstacles without those of the nodes."""

@@ -11,16 +11,17 @@ import dataclasses
 import math
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from amp_tf.config import variable_of
+from amp_tf.config import LIST_NAMES, variable_of
 from amp_tf.graph.names import layer_of, matcher
 from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
+from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.paint import NO_CHANGE, RULES, Change
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting.figures import GraphFigures
+from amp_tf.reporting.figures import Basis, GraphFigures
 
 MOST = 12  #: roots that are tried
 TOGETHER = 3  #: how many of the best are tried together
@@ -55,45 +56,54 @@ class Root:
 
     kind: str  #: one of the words above
     what: str  #: the op, the pattern, the layer, the device, or the rule in words
-    rules: tuple[str, ...] = ()  #: the rows of the painting that make it, for accuracy; or patterns that match together
+    rules: tuple[str, ...] = ()  #: the rows of the painting that make it, for accuracy
     why: str = ""  #: the rows in words
+    settings: Change = NO_CHANGE  #: the change of settings that removes it, where one does
 
     @property
     def remedy(self) -> str:
         """The variable or the line that removes it, or why there is none."""
-        if self.kind in (DENY, NO_LIST):
+        if self.settings:
             danger = f", but it {_DANGER_OF[self.what]}" if self.what in _DANGER_OF else ""
-            return f"{variable_of(f'{_home(self.what)}_add')}={shlex.quote(self.what)}{danger}"
+            return f"{settings_words(self.settings)}{danger}"
         no_kernel = f"TensorFlow has no 16-bit kernel of {self.what} on this device"
         if self.what in FUSED_PRODUCTS:
             no_kernel = f"TensorFlow fused products with what follows, and {self.what} has no 16-bit kernel on this CPU"
         return {
-            KERNEL: f"none here: {no_kernel}",
+            KERNEL: f"nothing here, because {no_kernel}",
             LOCK: f"take {self.what or 'it'} out of the lock file ({variable_of('lock')})",
-            NAME: f"drop {' and '.join(map(repr, self.rules))} from {variable_of('keep_float32')}",
             SCOPE: f'take {self.what or "it"} out of amp_tf.scope("float32") in the model',
             DEVICE: f"take it off {self.what} in the model (tf.device)",
             FETCHED: "fetch what comes after it, or do not feed or fetch it",
             COST: f"{variable_of('precision')}=bfloat16 converts it anyway, but the cost model expects no gain",
             SHAPE: "give the input a static shape; the gain takes each unknown size for 64",
             ACCURACY: f"{variable_of('force_f16')}=<its name>, at the price of accuracy: {self.why}",
-        }.get(self.kind, "none")
+        }.get(self.kind, "nothing")
 
     def change(self, graph: GraphFigures, nodes: Iterable[int]) -> Change:
         """The change that removes the root from one graph, in which some nodes name it."""
-        if self.kind in (DENY, NO_LIST):
-            return Change(op_lists=((self.what, _home(self.what)),))
         if self.kind in (LOCK, SCOPE, DEVICE, FETCHED):
             return Change(nodes=frozenset(graph.view.names[node] for node in nodes))
-        products, target = {graph.view.ops[node] for node in nodes} & PRODUCTS, graph.basis.resolution.target
-        unlisted = tuple((op, ALLOW) for op in sorted(products.difference(target.lists.list_of if target else ())))
+        if self.kind == COST:
+            products = {graph.view.ops[node] for node in nodes} & PRODUCTS
+            listed = lists_of(graph.basis.resolution)
+            unlisted = frozenset((f"{ALLOW}_add", op) for op in products.difference(listed))
+            return Change(rules=frozenset({"cost model"}), added=unlisted)
         return {
             KERNEL: Change(kernels=frozenset({self.what})),
-            NAME: Change(patterns=frozenset(self.rules)),
-            COST: Change(rules=frozenset({"cost model"}), op_lists=unlisted),
             SHAPE: Change(shapes=True),
             ACCURACY: Change(rules=frozenset(self.rules)),
-        }.get(self.kind, NO_CHANGE)
+        }.get(self.kind, self.settings)
+
+
+def settings_words(change: Change) -> str:
+    """The variables by which a user makes a change of settings."""
+    words = []
+    for field in sorted({field for field, _ in change.dropped}):
+        names = sorted(name for of, name in change.dropped if of == field)
+        words.append(f"drop {' and '.join(map(repr, names))} from {variable_of(field)}")
+    words += [f"{variable_of(field)}={shlex.quote(name)}" for field, name in sorted(change.added)]
+    return " and ".join(words)
 
 
 Places = dict[int, list[int]]  # the nodes that name a root, by graph number
@@ -118,7 +128,7 @@ def find_blockers(
     roots: dict[Root, Places] = {}
     for number, graph in enumerate(graphs):
         for node in range(graph.view.node_count):
-            if not graph.is_f16[node] and (root := _root_of(graph, node)) is not None:
+            if not graph.is_f16[node] and (root := root_of(graph, node)) is not None:
                 roots.setdefault(root, {}).setdefault(number, []).append(node)
     found: list[tuple[Root, dict[str, Any]]] = []
     for root, places in roots.items():
@@ -162,7 +172,8 @@ def _gain(graphs: Sequence[GraphFigures], removed: Sequence[tuple[Root, Places]]
     return operations, products, nodes
 
 
-def _root_of(graph: GraphFigures, node: int) -> Root | None:
+def root_of(graph: GraphFigures, node: int) -> Root | None:
+    """What keeps a node in float32; ``None`` where nothing near it becomes 16 bit either."""
     rule = graph.reasons[node].rule
     if rule in _NO_ROOT:
         return None
@@ -175,10 +186,13 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
     if kind is COST and math.isnan(graph.figures.elements[origin]):
         kind = SHAPE
     if kind is NAME:
-        patterns = tuple(pattern for pattern in graph.basis.patterns if matcher(pattern)(name))
-        return Root(NAME, ", ".join(patterns), patterns)
+        patterns = [pattern for pattern in graph.basis.config.keep_float32 if matcher(pattern)(name)]
+        dropped = Change(dropped=frozenset(("keep_float32", pattern) for pattern in patterns))
+        return Root(NAME, ", ".join(patterns), settings=dropped)
+    if kind in (DENY, NO_LIST):
+        return Root(kind, op, settings=listing(graph.basis, op))
     what = {
-        **dict.fromkeys((DENY, NO_LIST, KERNEL), op),
+        KERNEL: op,
         **dict.fromkeys((LOCK, SCOPE, SHAPE), layer_of(name)),
         DEVICE: graph.view.devices[origin],
         STRUCTURE: rule.words.replace("{cause}", "it"),
@@ -186,6 +200,21 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
     return Root(kind, what.get(kind, ""))
 
 
-def _home(op: str) -> str:
-    """The list on which to put an op: the allow list for products, else the infer list."""
-    return ALLOW if op in PRODUCTS else INFER
+def listing(basis: Basis, op: str) -> Change:
+    """The change of settings that puts an op on the allow list if it is a product, else on the infer list.
+
+    Where the user moved the op, dropping that may be enough.
+    """
+    fields = [f"{name}_{action}" for name in LIST_NAMES for action in ("add", "remove")]
+    moves = frozenset((field, op) for field in fields if op in getattr(basis.config, field))
+    dropped = Change(dropped=moves)
+    after = lists_of(basis.resolution.under(dropped.config(basis.config)))
+    if moves and after.get(op, DENY_LIST) != DENY_LIST:
+        return dropped
+    home = ALLOW if op in PRODUCTS else INFER
+    return dropped.plus(Change(added=frozenset({(f"{home}_add", op)})))
+
+
+def lists_of(resolution: Resolution) -> Mapping[str, str]:
+    """The list of each op; empty where nothing is converted."""
+    return resolution.target.lists.list_of if resolution.target else {}

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.names import layer_of
 from amp_tf.graph.sizes import KnownShapes, Shapes, element_count, shape_of
@@ -47,11 +48,11 @@ class Basis:
 
     view: GraphView  #: with its edges and nodes, once normalization was folded and reads were moved
     shapes: KnownShapes
+    config: AmpConfig
     resolution: Resolution  #: what was converted here
     casts: tuple[InsertedCast, ...]
     hoisted: int  #: reads of variables that were moved out of loops
     paint: Callable[[Change], Painting]  #: paints it again under a change; the graph that runs stays as it is
-    patterns: tuple[str, ...] = ()  #: those of ``keep_float32``
     folded: Folded = NOTHING_FOLDED  #: the nodes that have another meaning since normalization was folded
     #: bytes of tensors at the estimated peak of one run, in float32 and now; ``None`` for functions
     peaks: tuple[float, float] | None = None

@@ -1,10 +1,4 @@
-"""Files of reports: JSON, the page (one HTML file that needs no network), TensorBoard's scalars.
-
-A file is written whole or not at all.
-
-TensorBoard's scalars are written as records, without ops, so that it works at the end of any program: eager or not, on
-any thread.
-"""
+"""Files of reports: JSON, and the page (one HTML file that needs no network). A file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,15 +6,13 @@ import base64
 import contextlib
 import errno
 import html
-import itertools
 import json
 import os
 import shutil
 import tempfile
-import time
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -31,10 +23,6 @@ from amp_tf.graph.names import layer_of
 KIND, SCHEMA_VERSION = "amp_tf.report", 1  #: of documents
 _MOST_UNPACKED, _MOST_TIMES = 256 << 20, 20  # weights hardly compress, and Keras does not try
 _PAGES = (".html", ".htm")
-PREFIX = "amp_tf/"  #: of the names of scalars for TensorBoard
-_EVENTS = "events.out.tfevents."
-# Keras writes to train/ and validation/ below its log_dir.
-_PLACES = tuple(f"{folders}{_EVENTS}*" for folders in ("", "*/", "*/*/"))
 
 
 def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: bool | None = None) -> None:
@@ -173,53 +161,6 @@ def read(path: str | Path) -> list[dict[str, Any]]:
             what = f"is of version {version!r}, and this amp_tf reads {SCHEMA_VERSION}"
             raise FileError(what, where=str(path), fix="Read it with a newer amp_tf")
     return documents
-
-
-def holds_logs(folder: Path) -> bool:
-    """Whether a folder, or a folder in it, holds TensorBoard's files."""
-    return any(True for _ in itertools.chain.from_iterable(map(folder.glob, _PLACES)))
-
-
-class ScalarFile:
-    """A file for TensorBoard in a folder; both are made by the first call of :meth:`add`."""
-
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = folder
-        self._file: Any = None
-
-    def add(self, scalars: Iterable[tuple[int, str, float]]) -> None:
-        """Writes scalars, each with its step and name. Raises an OSError where they cannot be written."""
-        import tensorflow as tf
-        from tensorflow.core.util.event_pb2 import Event
-
-        try:
-            if self._file is None:
-                tf.io.gfile.makedirs(self._folder)
-                name = f"{_EVENTS}{time.time():.0f}.{os.urandom(8).hex()}.amp_tf"
-                self._file = tf.io.TFRecordWriter(os.path.join(self._folder, name))
-                self._file.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
-            for step, tag, value in scalars:
-                summary = {"value": [{"tag": f"{PREFIX}{tag}", "simple_value": value}]}
-                self._file.write(Event(wall_time=time.time(), step=step, summary=summary).SerializeToString())
-            self._file.flush()
-        except tf.errors.OpError as error:
-            raise OSError(error.message) from error
-
-
-def scalars(document: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
-    """Step, name and value of each scalar of a report; with several loss scales the names end in the model's."""
-    curves = document["loss_scales"]
-    for curve in curves:
-        of_model = "" if len(curves) == 1 else f"/{curve['label']}"
-        for step, scale, skipped in curve["points"]:
-            yield step, f"loss_scale{of_model}", scale
-            yield step, f"skipped_steps{of_model}", skipped
-    end = max((curve["steps"] for curve in curves), default=0)
-    totals, figures = document["totals"], document["figures"] or {}
-    if totals.get("nodes"):
-        yield end, "nodes_in_16_bit", totals["converted"] / totals["nodes"]
-    if (share := figures.get("products_share_f16")) is not None:
-        yield end, "products_in_16_bit", share
 
 
 Document = Mapping[str, Any]

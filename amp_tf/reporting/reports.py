@@ -1,7 +1,6 @@
 """The report of a rewrite, and that of the whole process: counts at once, a typed reason for every node on request.
 
-As plain data it is the document of :mod:`amp_tf.reporting.document`; text, page, notebook view and data frame are made
-of that.
+As plain data it is the document of :mod:`amp_tf.reporting.document`; text, page and notebook view are made of that.
 
 Hooks record each graph of a process here; the user and the line at exit read it. Counts cover all graphs. Reasons for
 every node are kept only for the last graphs, limited by their number of nodes: a program that retraces without end must
@@ -267,20 +266,6 @@ class RewriteReport:
             OSError: the file cannot be written.
         """
         files.save([self.to_dict()], path)
-
-    def to_dataframe(self) -> Any:
-        """A pandas ``DataFrame`` with a row for each node.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        import pandas  # type: ignore[import-untyped,unused-ignore]
-
-        graphs = self.to_dict(seconds=0)["graphs"]  # no blockers are tried for it
-        rows = [
-            {"function": graph["function"], "way": graph["way"], **node} for graph in graphs for node in graph["nodes"]
-        ]
-        return pandas.DataFrame(rows)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the figures on top of the page, and what keeps work in float32."""

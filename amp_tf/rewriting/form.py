@@ -49,7 +49,7 @@ class Job:
         loop_bodies: the functions that are bodies of functional loops, and nothing else.
         narrow: of a function, the units that are 16 bit because all functions that share their TensorLists agree.
         traced: TensorFlow's AtomicFunction of a function; its graph, and those of what it calls, know shapes.
-        change: what is taken away before, to see what it keeps in float32; the settings have it already.
+        change: under which the graph is decided, to see what it would turn; the settings have it already.
         lock: the lock file as it was when the graph came.
     """
 
@@ -99,11 +99,6 @@ class Job:
         """Whether memory counts, not speed."""
         return self.converts and self.config.goal == "memory"
 
-    def under(self, change: Change) -> Job:
-        """The same job once something is taken away."""
-        resolution, config = change.lists(self.resolution, self.config), change.config(self.config)
-        return dataclasses.replace(self, config=config, resolution=resolution, change=change)
-
     def form(self, view: GraphView, shapes: Shapes | None) -> Form:
         """The graph as it is given; where no shapes are, with those that its nodes carry.
 
@@ -152,6 +147,13 @@ class Form:
         view = self.view.after(edits, self.job.templates)
         shapes = {name: self.shapes.output_shapes(self.view.names[model]) for name, model in (models or {}).items()}
         return Form(self.job, view, KnownShapes(shapes, self.shapes), self.edits.then(edits), folded or self.folded)
+
+    def under(self, change: Change) -> Form:
+        """The same graph, to be decided under a change. Raises an OpListError where an op joins two lists."""
+        config = change.config(self.job.config)
+        resolution = self.job.resolution.under(config)
+        job = dataclasses.replace(self.job, config=config, resolution=resolution, change=change)
+        return dataclasses.replace(self, job=job)
 
     def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
         """The form after a pass for just those candidates that become 16 bit by it, as its painting shows.

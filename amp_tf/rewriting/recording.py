@@ -94,7 +94,7 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
 
     def paint(change: Change) -> Painting:
         known = shapes.filled() if change.shapes else shapes
-        return Form(job.under(change), view, known, form.edits, form.folded).painting
+        return Form(job, view, known, form.edits, form.folded).under(change).painting
 
     def peak(view: GraphView, shapes: Shapes) -> float:
         """The most bytes of tensors that are live at once, estimated."""
@@ -112,7 +112,7 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
         casts=tuple(inserted),
         hoisted=sum(node.op in READ_OPS and node.name.endswith(HOIST_SUFFIX) for node in form.edits.new),
         paint=paint,
-        patterns=tuple(job.config.keep_float32),
+        config=job.config,
         folded=form.folded,
         peaks=peaks,
     )

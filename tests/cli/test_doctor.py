@@ -162,7 +162,6 @@ CHECKS = [
     ("op-name", {"environ": TWICE}, ""),  # the next one says it
     ("setting", {"environ": TWICE}, "problem: … and AmpConfig.deny_add … op 'Relu' is to join"),
     ("variable", {"environ": {"AMP_TF_PRECISON": "bf16"}}, "note: … AMP_TF_PRECISON … AMP_TF_PRECISION"),
-    ("variable", {"environ": {"AMP_TF_MONITOR": "runs"}}, "note: … Use amp-tf compare"),
     ("keras-backend", {"keras": {"backend": "jax", "error": ""}}, "problem: … KERAS_BACKEND=tensorflow"),
     *(
         ("tensorflow", {"versions": {"tensorflow": version}}, f"problem: … {version}")

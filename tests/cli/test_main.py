@@ -16,7 +16,7 @@ from amp_tf.cli import main as command
 from amp_tf.cli.main import add_settings
 from amp_tf.cli.models import hardware_for, read_config
 from amp_tf.cli.run import run_script
-from amp_tf.config import USE_COMPARE, AmpConfig
+from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError
 from tests import processes
 
@@ -36,12 +36,24 @@ def test_what_argparse_answers(argument, status, out, error, capsys):
     said = capsys.readouterr()
     assert out in said.out
     assert error in said.err
-    assert "monitor" not in said.out
 
 
-def test_a_command_of_before_is_refused_with_what_to_use_instead(capsys):
-    assert command.main(["monitor", "runs/a", "--tolerance", "0.1"]) == 1
-    assert capsys.readouterr().err == f"amp-tf monitor: this is no longer a command of amp_tf. {USE_COMPARE}.\n"
+@pytest.mark.parametrize("name", ["rewrite", "explain", "report", "compare", "tune"])
+def test_the_options_for_op_lists_stand_once_at_the_end_of_a_help(name, capsys):
+    with pytest.raises(SystemExit):
+        command.main([name, "--help"])
+    text = capsys.readouterr().out
+    options, heading, lists = text.partition("op lists:\n")
+    assert heading
+    assert "--keep-float32" in options
+    assert "-add" not in options
+    assert re.findall(r"--\S+", lists) == ["--LIST-add", "--LIST-remove"]
+
+
+def test_an_option_is_not_guessed_by_its_beginning(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["explain", "g.pb", "node", "--keep", "a"])
+    assert "unrecognized arguments: --keep a" in capsys.readouterr().err
 
 
 def test_an_error_of_amp_tf_is_told_without_a_traceback(monkeypatch, capsys):
@@ -62,7 +74,7 @@ def run(args):
     {code}
     return 0
 sys.modules["amp_tf.cli.fake"] = types.SimpleNamespace(run=run)
-command.COMMANDS = {{"fake": command.Command("fake.run", "", "", "--flag  none")}}
+command.COMMANDS = {{"fake": command.Command("fake.run", "", "", lambda parser: None)}}
 sys.exit(command.main(["fake"]))
 """
     options = {"stdout": subprocess.PIPE, **options}

@@ -38,7 +38,6 @@ def here(tmp_path, monkeypatch):
         (["--max-drop", "1", "--max-runs", "4"], "--max-runs: 4 runs are too few. Write 5 or more: "),
         (["--max-drop", "1", "--verify", "stdout:("], "'(' is not a regular expression ("),
         (["--max-drop", "1", "--verify", "stdout:[0-9]+"], "'[0-9]+' has 0 groups. Write one group for the number"),
-        (["--max-drop", "1", "--for", "speed"], "--for: tune is for accuracy alone. AMP_TF_PRECISION=auto leaves in"),
         (["--max-drop", "1", "--target", "gpu"], "--target: the runs are on this machine's devices. Leave it out."),
         (["--max-drop", "1", "--lock", "missing/amp.lock"], "missing/amp.lock: cannot be written (No such file or"),
         (["--max-drop", "1", "--lock", "broken.lock"], "broken.lock: it is not a lock file of amp_tf"),

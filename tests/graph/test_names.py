@@ -16,6 +16,7 @@ from amp_tf.graph.names import (
     matcher,
     path_of,
     recorded,
+    scope_of,
 )
 
 # Scopes as Keras 3.15 opens them in fit, each with the layer that opens it.
@@ -100,10 +101,53 @@ def test_the_record_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert recorded.paths() == ["shared", "lstm", "lstm/lstm_cell"]
 
 
-def test_a_scope_whose_name_is_tensorflows_is_not_recorded() -> None:
-    record()
-    recorded.record("net_1/cond", KerasLayer("cond", ("net", "cond")))
-    assert "cond" not in recorded.paths()
+SHARED = ("body", "cond", "while", "then", "else", "gradients", "branch0")  # names that TensorFlow's scopes have, too
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_layer_may_have_the_name_of_a_loop_a_branch_or_a_gradient(name: str) -> None:
+    recorded.record("net_1", KerasLayer("net", ("net",)))
+    recorded.record(f"net_1/{name}_1", KerasLayer(name, ("net", name)))  # as Keras 3 opens it in fit
+    recorded.record(f"net_1/{name}", KerasLayer(name, ("net", name)))  # as tf_keras does
+    for scope in (f"net_1/{name}_1", f"net_1/{name}"):
+        forward = f"StatefulPartitionedCall/{scope}/MatMul"
+        backward = f"StatefulPartitionedCall/gradient_tape/{scope}/MatMul/MatMul_1"
+        assert path_of(forward) == path_of(backward) == name
+        assert scope_of(forward) == scope
+        assert [is_gradient(forward), is_gradient(backward)] == [False, True]
+        assert is_within(backward, scope)
+        assert matcher(f"layer:{name}")(forward)
+        assert is_gradient(f"gradients/{scope}/MatMul_grad/MatMul")
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_such_a_layer_is_told_from_the_scopes_of_tensorflow_around_it(name: str) -> None:
+    recorded.record("net", KerasLayer("net", ("net",)))
+    recorded.record(f"net/{name}", KerasLayer(name, ("net", name)))
+    recorded.record(f"net/{name}/while/cell", KerasLayer(f"{name}/cell", ("net", name, "cell")))
+    inside = f"net/{name}/while/body/_12/net/{name}/while/cell/MatMul"
+    beside = "net/rnn/while/body/_12/net/rnn/while/gradients/net/rnn/while/MatMul_grad/MatMul"
+    branch = "net/rnn/cond/then/_3/net/rnn/cond/else/_5/net/rnn/cond/MatMul"
+    assert path_of(inside) == f"{name}/cell"
+    assert scope_of(inside) == f"net/{name}/net/{name}/cell"
+    assert path_of(beside) == path_of(branch) == "net"
+    assert is_gradient(beside)
+    assert scope_of(branch) == "net/rnn/net/rnn/net/rnn"
+
+
+@pytest.mark.parametrize("name", ["body", "then", "else", "gradients", "branch0"])
+def test_a_layer_of_a_file_is_told_by_its_place_where_that_tells(name: str) -> None:
+    assert scope_of(f"StatefulPartitionedCall/net/{name}/MatMul") == f"net/{name}"
+    assert scope_of(f"StatefulPartitionedCall/net/{name}/cond/{name}/_7/net/{name}/cond/MatMul").endswith(f"net/{name}")
+    assert not is_gradient(f"net/{name}/MatMul")
+    assert is_gradient("train/gradients/net/dense/MatMul_grad/MatMul")
+
+
+@pytest.mark.parametrize("name", ["while", "cond"])
+def test_a_scope_of_a_file_that_may_be_a_layers_or_a_loops_is_found_as_both(name: str) -> None:
+    assert matcher(f"layer:net/{name}")(f"net/{name}/MatMul")
+    assert matcher("layer:net/cell")(f"net/{name}/cell/MatMul")
+    assert not matcher(f"layer:net/{name}")(f"net/{name}/body/_4/net/cell/MatMul")
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])

@@ -159,3 +159,35 @@ def test_a_program_keeps_a_layer_by_its_path(jit, site_folder):
     assert [layer for layer in found["layers"] if "sgd" not in layer] == ["block_12/one", "head"]
     told = ended.summary[6].replace("net/", "")
     assert "patterns that matched no node: layer:heed (the closest layer is head)" in told
+
+
+NAMED = """
+import json, {keras}, numpy as np, amp_tf
+keras = {keras}
+names = ["body", "cond", "while", "then", "else", "gradients"]
+layers = [keras.layers.Dense(64, name=name) for name in names]
+layers.append(keras.layers.Reshape((8, 8)))
+layers.append(keras.layers.LSTM(4, name="rnn"))
+model = keras.Sequential([keras.layers.Input((64,)), *layers], name="net")
+model.compile("sgd", "mse")
+model.fit(np.ones((64, 64), "float32"), np.ones((64, 4), "float32"), verbose=0)
+products = [node for node in amp_tf.report().nodes if "MatMul" in node.op]
+kept = [node for node in products if node.reason.rule is amp_tf.Rule.KEPT_BY_NAME]
+found = {{name: [sum(node.layer.split("/")[-1] == name for node in of) for of in (products, kept)] for name in names}}
+print(json.dumps([found, len(kept), [layer.layer.split("/")[-1] for layer in amp_tf.report().by_layer()]]))
+"""
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_layers_that_have_names_of_tensorflows_scopes_have_paths(library, site_folder):
+    kept = ["body", "while", "gradients"]
+    patterns = ",".join(f"layer:{name}" for name in kept)
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "AMP_TF_KEEP_FLOAT32": patterns}
+    ended = running.run(["-c", NAMED.format(keras=library)], site_folder, variables)
+    found, count, layers = json.loads(ended.out.strip().splitlines()[-1])
+    assert all(products >= 2 for products, _ in found.values()), found  # forward, and backward once or twice
+    assert {name for name, (products, of_it) in found.items() if products == of_it} == {*kept}
+    assert {name for name, (_, of_it) in found.items() if of_it} == {*kept}
+    assert count == sum(of_it for _, of_it in found.values())
+    assert {"body", "cond", "while", "then", "else", "gradients"} <= {*layers}
+    assert not ended.warnings

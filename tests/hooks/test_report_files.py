@@ -191,42 +191,6 @@ def test_the_report_of_a_process_has_its_facts(monkeypatch):
     assert {"field": "level", "value": "DEFAULT", "from": "default"} in found["settings"]
 
 
-TENSORBOARD = """
-import sys
-import numpy as np, keras
-model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(64), keras.layers.Dense(1)])
-model.compile("sgd", "mse")
-x = np.random.RandomState(0).randn(64, 8).astype("float32")
-logs = [keras.callbacks.TensorBoard(sys.argv[1], update_freq="epoch")] if len(sys.argv) > 1 else []
-model.fit(x, x.sum(1), batch_size=8, epochs=2, verbose=0, callbacks=logs)
-"""
-
-
-def test_in_the_folder_of_tensorboard_its_reader_finds_the_scalars(site_folder, tmp_path):
-    multiplexer = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_multiplexer")
-    from tensorboard.util import tensor_util
-
-    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_REPORT": str(tmp_path / "logs")}
-    running.run(["-c", TENSORBOARD, str(tmp_path / "logs")], site_folder, variables)
-    runs = multiplexer.EventMultiplexer().AddRunsFromDirectory(str(tmp_path / "logs"))
-    runs.Reload()
-    (ours,) = (run for run in runs.Runs() if run.startswith("amp_tf_"))
-    assert {"train"} < {*runs.Runs()}
-    (document,) = files.read(tmp_path / "logs" / f"{ours}.json")
-    found = {
-        tag.removeprefix("amp_tf/"): [
-            (event.step, float(tensor_util.make_ndarray(event.tensor_proto))) for event in runs.Tensors(ours, tag)
-        ]
-        for tag in runs.Runs()[ours]["tensors"]
-        if tag.startswith("amp_tf/")
-    }
-    (curve,) = document["loss_scales"]
-    assert found["loss_scale"] == [(step, scale) for step, scale, _ in curve["points"]]
-    assert found["skipped_steps"] == [(step, skipped) for step, _, skipped in curve["points"]]
-    assert found["products_in_16_bit"] == [(16, pytest.approx(document["figures"]["products_share_f16"]))]
-    assert found["nodes_in_16_bit"] == [(16, pytest.approx(document["converted"] / document["total"]))]
-
-
 UNINSTALL = """
 import sys
 class Gone:

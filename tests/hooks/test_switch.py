@@ -186,13 +186,10 @@ def test_a_misspelt_variable_is_told_once(by_call, monkeypatch, caplog):
     monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LVEL", "DEFAULT")
     monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_SIMULATE", "1")  # not ours
     monkeypatch.setenv("AMP_TF_BANNER", "0")  # the container's
-    monkeypatch.setenv("AMP_TF_MONITOR", "runs")
     monkeypatch.setenv(config.ENABLE_VAR, "1")  # last: it is obeyed at once where TensorFlow is there
     for _ in range(2):
         switch.enable() if by_call else switch.obey_environment()
     assert [record.getMessage() for record in caplog.records] == [
-        "amp_tf: AMP_TF_MONITOR: this is no longer a variable of amp_tf. Use amp-tf compare -- python train.py: each "
-        "layer's distance from float32 in a step, and what overflows.",
         "amp_tf: AMP_TF_PRECISON: this is not a variable of amp_tf. Write AMP_TF_PRECISION, if that is meant.",
         "amp_tf: AMP_TF_QQQQQQQQQQQQQQQQQ: this is not a variable of amp_tf. docs/variables.md lists the variables.",
         "amp_tf: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LVEL: this is not a variable of amp_tf. Write "

@@ -8,6 +8,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.offline.explain import Explanation, explain
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.paint import NO_CHANGE, Change
 from amp_tf.painting.reasons import Balance, Reason, Rule
 from amp_tf.precision import Precision
 
@@ -53,44 +54,62 @@ def test_the_named_change_and_the_named_pattern_turn_the_node(graph, name):
     before = _precision(graph, name, CONFIG)
     assert explanation.precision is before
     if name == "unlisted1":  # Lgamma has a float16 kernel
-        assert explanation.change == {"clear_add": ("Lgamma",)}
-    assert list(explanation.own_change) == ["keep_float32" if before.is_f16 else "force_f16"]
+        assert explanation.change == Change(added=frozenset({("clear_add", "Lgamma")}))
+    assert [field for field, _ in explanation.own_change.added] == ["keep_float32" if before.is_f16 else "force_f16"]
     for change in (explanation.change, explanation.own_change):
         assert change
-        assert _precision(graph, name, dataclasses.replace(CONFIG, **change)).is_f16 != before.is_f16
+        assert _precision(graph, name, change.config(CONFIG)).is_f16 != before.is_f16
 
 
-def test_a_node_that_no_list_turns_says_so(graph):
+def test_where_no_setting_turns_a_node_it_says_what_else_would(graph):
     explanation = explain(graph, "allow1", CONFIG, preserve=("allow1",))
     assert (explanation.precision, explanation.reason.rule) == (Precision.FLOAT32, Rule.PRESERVED)
-    assert explanation.change == {}
-    assert str(explanation).endswith("No change of one op's list, nor a pattern for its name, turns it to 16 bit.")
+    assert not explanation.change
+    assert str(explanation).splitlines()[1:] == [
+        "What would turn it to 16 bit: fetch what comes after it, or do not feed or fetch it"
+    ]
+
+
+def test_without_a_product_a_node_of_the_deny_list_is_said_to_be_on_it():
+    with tf.Graph().as_default() as graph:
+        tf.exp(tf.compat.v1.placeholder(tf.float32, (4, 4)), name="deny1")
+    assert _explain(graph.as_graph_def(), "deny1").reason.rule is Rule.DENY_LIST
+
+
+def test_a_change_that_the_users_own_lists_contradict_is_not_proposed_without_them(graph):
+    config = dataclasses.replace(CONFIG, deny_add=("MatMul",))
+    explanation = _explain(graph, "allow1", config)
+    assert explanation.change == Change(dropped=frozenset({("deny_add", "MatMul")}))
+    assert _precision(graph, "allow1", explanation.change.config(config)).is_f16
+    words = "drop 'MatMul' from TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_DENYLIST_ADD"
+    assert str(explanation).splitlines()[-1] == f"This would turn it to 16 bit, and all like it: {words}"
 
 
 def test_the_words(graph):
     assert str(_explain(graph, "infer1")).splitlines() == [
         "infer1 (Tanh, on the infer list) computes in float32: it uses values of the deny-list node 'clr1'.",
         "The decision came along: infer1 <- clr1 <- deny1",
-        "This would turn it alone to 16 bit: AmpConfig(force_f16=('(^|/)infer1$',)), or "
-        "AMP_TF_FORCE_F16='(^|/)infer1$'",
-        "This would turn it to 16 bit, and all like it in the whole model: AmpConfig(clear_add=('Tanh',)), or "
-        "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD=Tanh",
+        "This would turn it alone to 16 bit: AMP_TF_FORCE_F16='(^|/)infer1$'",
+        "This would turn it to 16 bit, and all like it: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD=Tanh",
     ]
 
 
 def test_a_pattern_that_decided_is_named_with_what_to_do(graph):
     kept = _explain(graph, "allow1", dataclasses.replace(CONFIG, keep_float32=("nobody", "^all", "1$")))
     assert str(kept).splitlines()[1:] == [
-        "Its name matches '^all' and '1$' of keep_float32 (AMP_TF_KEEP_FLOAT32): drop that"
+        "This would turn it to 16 bit, and all like it: drop '1$' and '^all' from AMP_TF_KEEP_FLOAT32"
     ]
     forced = _explain(graph, "deny1", dataclasses.replace(CONFIG, force_f16=("deny",)))
-    assert str(forced).splitlines()[1:] == ["Its name matches 'deny' of force_f16 (AMP_TF_FORCE_F16): drop that"]
+    assert str(forced).splitlines()[1:] == [
+        "This would turn it alone to float32: AMP_TF_KEEP_FLOAT32='(^|/)deny1$'",
+        "This would turn it to float32, and all like it: drop 'deny' from AMP_TF_FORCE_F16",
+    ]
 
 
 def test_figures_that_look_alike_get_the_digits_that_tell_them_apart_and_are_explained():
     def words(in_f16, in_float32):
         reason = Reason(Rule.DOES_NOT_PAY, balance=Balance(in_f16, in_float32))
-        found = Explanation("n", "Add", "Add", "infer", Precision.FLOAT32, reason, ("n",), (), {}, {})
+        found = Explanation("n", "Add", "Add", "infer", Precision.FLOAT32, reason, ("n",), NO_CHANGE, NO_CHANGE)
         return str(found).splitlines()[1]
 
     start = "The cost model expects {} µs in 16 bit, casts included, {} µs in float32, for all connected nodes"
@@ -135,8 +154,7 @@ def test_what_a_change_does_is_what_the_rewrite_then_does_also_where_nothing_is_
     cpu = Hardware(cpu_has_bf16=True)
     explanation = explain(normalized, node, amp_tf.AmpConfig(), preserve=("fetch",), hardware=cpu)
     for change in (explanation.own_change, explanation.change):
-        config = amp_tf.AmpConfig(**change)
-        report = amp_tf.rewrite(normalized, config, preserve=("fetch",), hardware=cpu).report
+        report = amp_tf.rewrite(normalized, change.config(amp_tf.AmpConfig()), preserve=("fetch",), hardware=cpu).report
         assert next(item.precision.is_f16 for item in report.nodes if item.name == node) != explanation.precision.is_f16
     assert report.folded == (node != "conv")  # no more where nothing becomes 16 bit
 

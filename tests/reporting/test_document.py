@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import sys
 from html import unescape
 from importlib import resources
 from pathlib import Path
@@ -183,15 +182,6 @@ def test_a_notebook_shows_the_one_number(report):
     view = report._repr_html_()
     assert view.startswith("<iframe srcdoc=")
     assert "100 %" in shown(unescape(view))
-
-
-def test_a_data_frame_has_a_row_a_node_and_without_pandas_an_error_names_it(report, monkeypatch):
-    frame = report.to_dataframe()
-    assert len(frame) == report.total
-    assert frame[frame.op == "MatMul"].operations.sum() == 2 * 2 * 64**3
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match="pandas"):
-        report.to_dataframe()
 
 
 def _normalized(x, w, scale, shift):

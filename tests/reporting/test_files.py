@@ -111,25 +111,6 @@ def test_damaged_hdf5_is_one_error(name: str, content: bytes, tmp_path: Path) ->
         files.check_unpacked(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("labels", "tags"),
-    [
-        (["model"], {"loss_scale", "skipped_steps"}),
-        (["one", "two"], {"loss_scale/one", "skipped_steps/one", "loss_scale/two", "skipped_steps/two"}),
-    ],
-)
-def test_loss_scales_of_several_models_have_names(labels, tags):
-    curves = [{"label": label, "steps": 20, "points": [(0, 2.0**15, 0), (10, 2.0**14, 1)]} for label in labels]
-    found = list(
-        files.scalars(
-            {"loss_scales": curves, "totals": {"nodes": 8, "converted": 2}, "figures": {"products_share_f16": 0.5}}
-        )
-    )
-    assert {tag for _, tag, _ in found} == tags | {"nodes_in_16_bit", "products_in_16_bit"}
-    assert (10, next(iter(sorted(tags))), 2.0**14) in found
-    assert (20, "nodes_in_16_bit", 0.25) in found
-
-
 @pytest.mark.parametrize("name", ["report.txt", "report", "report.pdf"])
 def test_a_name_that_says_neither_page_nor_data_is_refused(tmp_path, name):
     with pytest.raises(FileError, match=r"what to write is not known.*\.html.*\.json"):

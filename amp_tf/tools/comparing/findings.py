@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.names import find_followers, matcher, path_of, pattern_for, without_calls
+from amp_tf.graph.names import find_followers, is_gradient, matcher, path_of, pattern_for, without_calls
 from amp_tf.oplists.table import HANDING_ON, PRODUCTS
 from amp_tf.tools.comparing.flattening import reached
 from amp_tf.tools.comparing.nodes import NodeMeasurement
@@ -346,7 +346,7 @@ def _scope_pattern(node: str) -> str:
 
 def scope_of(node: str) -> str:
     """The name scope of a node, as it is in the graph; for a node of a gradient, the scope of the forward node."""
-    for scope in _GRADIENT_SCOPES:
+    for scope in _GRADIENT_SCOPES if is_gradient(node) else ():
         if inner := node.partition(scope)[2]:
             above, _, name = inner.rpartition("/")
             outer, _, forward = above.rpartition("/")

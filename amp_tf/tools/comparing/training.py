@@ -154,8 +154,6 @@ def install(training: Training, library: str) -> None:
         from tensorflow.python.eager.polymorphic_function import polymorphic_function
         from tensorflow.python.ops import gradients_util
 
-        from amp_tf.loss_scaling.scaler import Scaler
-
         state.watch_collections()
         patches: list[tuple[Any, ...]] = [
             (polymorphic_function.Function, "__call__", _call, training),
@@ -163,7 +161,6 @@ def install(training: Training, library: str) -> None:
             (gradients_util, "_GradientsHelper", _gradient, training),
             (session.BaseSession, "_do_run", _run_session, training),
             (session.BaseSession, "close", _close_session, training),
-            (Scaler, "scale", _scale, training),
         ]
     else:
 
@@ -173,7 +170,8 @@ def install(training: Training, library: str) -> None:
 
         home, scale = _SCALERS[library]
         scaler = getattr(sys.modules[library], home).LossScaleOptimizer
-        scalers = scaler, *scaler.__subclasses__()  # tf_keras has one for each kind of optimizer
+        scalers = [scaler]
+        scalers += (one for one in scaler.__subclasses__() if one.__module__.startswith(library))  # tf_keras has two
         patches = [train_functions.patch(library, watch), *((one, scale, _scale, training) for one in scalers)]
     for patch in patches:
         training.patches.put(*patch)
@@ -293,8 +291,21 @@ def _compare_what_is_there(training: Training) -> None:
 
 
 def _compare(training: Training, function: Any, inner: Callable[..., Any], calls: Sequence[Call], how: str) -> None:
+    import tensorflow as tf
+
+    from amp_tf.loss_scaling.calls import is_scaled_place
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def note() -> None:
+        training.is_scaled |= is_scaled_place()
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        result = inner(*args, **kwargs)
+        note()
+        return result
+
     name = str(getattr(function.python_function, "__name__", "function"))
-    subject, batches = as_function(name, inner, calls, jit_compile=function._jit_compile)
+    subject, batches = as_function(name, watched, calls, jit_compile=function._jit_compile)
     training.compare(subject, batches, (f"{name} was compared with {how}",))
 
 

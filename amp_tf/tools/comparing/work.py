@@ -35,15 +35,15 @@ def reference_conditions() -> Iterator[None]:
     """Turns TF32 off in the block, so that GPUs compute products of float32 values in float32.
 
     TensorFlow lets GPUs from Ampere on round the operands of such products to TF32, which has float16's mantissa: such
-    a reference would be as inaccurate as what is compared with it. The setting is the process'. And the layers of the
-    step are those of its own trace, not of what was traced with amp_tf on before.
+    a reference would be as inaccurate as what is compared with it. The setting is the process'. The layers of the step
+    are recorded as it is traced.
     """
     from tensorflow.config.experimental import enable_tensor_float_32_execution, tensor_float_32_execution_enabled
 
     before = tensor_float_32_execution_enabled()
     enable_tensor_float_32_execution(False)
     try:
-        with layer_paths.of_this_trace():
+        with layer_paths.recording():
             yield
     finally:
         enable_tensor_float_32_execution(before)
