@@ -31,8 +31,6 @@ from benchmarks import (
     rematerialization,
     serving,
 )
-from benchmarks.exports.__main__ import ON
-from benchmarks.exports.__main__ import run as run_exports
 from benchmarks.models.wide.__main__ import try_one
 from benchmarks.step_time import forecast, parts, suite
 from benchmarks.step_time.modes import WAYS, modes
@@ -134,21 +132,6 @@ def test_another_checkout_is_at_work_or_its_row_says_that_it_is_not(tmp_path):
     assert copied.peak_mib > 100  # TensorFlow alone takes more
     assert all(abs(a - b) <= 0.02 * b for a, b in zip(copied.losses, float32.losses, strict=True))
     assert missing.error == f"{missing.mode} imported amp_tf from {ROOT}/amp_tf, not from {tmp_path}/none."
-
-
-@pytest.mark.slow
-def test_exports_are_float32_and_answer_as_the_model_does(tmp_path, monkeypatch):
-    """Written in a fresh process: what TFLite's converter writes in a fork has no signatures."""
-    formats = ("keras", "h5", "weights", "export", "module", "tflite", "tflite16")
-    environ = running.environment(tmp_path, ON | {"AMP_TF_PRECISION": "bfloat16"})
-    written = run_exports(Path(sys.executable), environ, str(tmp_path), "--formats", *formats)
-    assert not any(written["errors"].values()), written["errors"]
-    monkeypatch.setattr(subprocess, "Popen", processes.start)
-    found = run_exports(Path(sys.executable), {}, str(tmp_path), "--read", "--formats", *formats)
-    for name in formats:
-        is_half = name == "tflite16"  # TFLite's own rounding of weights to float16; the others sum in another order
-        assert found[name]["off"] <= (1e-3 if is_half else 1e-5), name
-        assert (found[name]["error"], found[name]["types"]) == ("", ["float16"] if is_half else []), name
 
 
 @pytest.mark.usefixtures("forked")
