@@ -25,7 +25,6 @@ from amp_tf.rewriting import pipeline
 from benchmarks import (
     kernel_accuracy,
     loss_scaling_overhead,
-    math_mode,
     memory,
     optimizer_state,
     rematerialization,
@@ -156,14 +155,6 @@ def test_a_step_with_loss_scaling_is_one_trace_that_stays_in_the_graph():
     row = loss_scaling_overhead.measure("mlp", "train", False, {"global_clipnorm": 1.0}, rounds=1)
     assert all(row[f"{name}_ms"] > 0 for name in loss_scaling_overhead.VARIANTS)
     assert (row["traces"], row["ops_that_leave_the_graph"]) == (1, 0)
-
-
-def test_products_are_measured_with_the_math_mode_and_without_it():
-    for _, ratio, without, with_mode in math_mode.measure(rounds=1):
-        assert ratio > 0
-        assert 0 < without < 1e-6  # float32's own error
-        # The mode does nothing, or rounds operands to 8 bits.
-        assert with_mode == pytest.approx(without, rel=0.5) or 1e-4 < with_mode < 1e-2
 
 
 def test_memory_is_that_of_training_steps_and_the_largest_batch_is_found_on_the_line():
