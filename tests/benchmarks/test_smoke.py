@@ -58,7 +58,6 @@ def forked(monkeypatch):
     [
         ("accuracy.__main__", f"--tasks digits~MLP {ONCE} bfloat16,~amp_tf --results FILE", "bfloat16, amp_tf"),
         ("compare_cost", "small_mlp --batch 8", rf"\| MLP, 64 wide{FIGURES}"),
-        ("false_alarms", "--models 2", r"2 models, \d+ outputs; by one batch \d models are .*\nin the end 0 outputs"),
         ("memory_peak", f"wide_mlp {TINY} --batch 8192 --modes float32", r"\*\*MLP, 2048 wide, fit, batch 8192\*\*"),
         ("public.__main__", f"--only ranking {ONCE} --rows FILE -- --steps 4 --batch 4", r"32 \| AUC"),
         ("report_cost", "--models small_mlp --seconds 1", r"\| MLP.*\| [\d,]+ \|"),
