@@ -60,7 +60,6 @@ def forked(monkeypatch):
         ("compare_cost", "small_mlp --batch 8", rf"\| MLP, 64 wide{FIGURES}"),
         ("memory_peak", f"wide_mlp {TINY} --batch 8192 --modes float32", r"\*\*MLP, 2048 wide, fit, batch 8192\*\*"),
         ("public.__main__", f"--only ranking {ONCE} --rows FILE -- --steps 4 --batch 4", r"32 \| AUC"),
-        ("report_cost", "--models small_mlp --seconds 1", r"\| MLP.*\| [\d,]+ \|"),
         ("serving_load", f"--seconds 2 --threads 4 --modes amp_tf {BF16}", "amp_tf: "),
         ("step_time.ablation", f"shared~casts --models small_mlp {TINY} --rounds 0", r"\| shared casts \| MLP"),
         ("step_time.profile", f"wide_mlp {TINY} --modes float32,amp_tf --rows 100 --turns 1", r"\| Cast \|.*\(\d+\)"),
