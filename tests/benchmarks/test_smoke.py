@@ -24,7 +24,6 @@ from amp_tf.rewriting import form as planning
 from amp_tf.rewriting import pipeline
 from benchmarks import (
     kernel_accuracy,
-    loss_scaling_overhead,
     memory,
     optimizer_state,
     rematerialization,
@@ -147,12 +146,6 @@ def test_the_ops_that_are_called_inaccurate_are_those_that_the_table_shows_to_be
     rows = list(kernel_accuracy.measure({"Elu", "Tanh", "Maximum"}, "CPU:0", "of this process"))
     assert {row.op for row in rows if row.lost > kernel_accuracy.MOST} == {"Elu"}
     assert all(row.is_exact for row in rows if row.op == "Maximum")
-
-
-def test_a_step_with_loss_scaling_is_one_trace_that_stays_in_the_graph():
-    row = loss_scaling_overhead.measure("mlp", "train", False, {"global_clipnorm": 1.0}, rounds=1)
-    assert all(row[f"{name}_ms"] > 0 for name in loss_scaling_overhead.VARIANTS)
-    assert (row["traces"], row["ops_that_leave_the_graph"]) == (1, 0)
 
 
 def test_memory_is_that_of_training_steps_and_the_largest_batch_is_found_on_the_line():
