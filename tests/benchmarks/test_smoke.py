@@ -26,7 +26,6 @@ from benchmarks import (
     kernel_accuracy,
     memory,
     optimizer_state,
-    rematerialization,
     serving,
 )
 from benchmarks.models.wide.__main__ import try_one
@@ -168,15 +167,6 @@ def test_both_states_of_an_optimizer_are_measured_in_turn(monkeypatch):
         creation.uninstall()
     kernel, bias, rest = 128 * 128, 128, 8 + 4  # the number of the step, and the learning rate
     assert found == {"float32": 2 * 4 * (kernel + bias) + rest, "bfloat16": 2 * (2 * kernel + 4 * bias) + rest}
-
-
-def test_ratios_are_to_float32_without_rematerialization():
-    found = {
-        combination: {"seconds": [1.0 + number, 2.0 + number], "live": 100.0 - 20 * number, "losses": [2.0, 1.5]}
-        for number, combination in enumerate(rematerialization.COMBINATIONS)
-    }
-    lines = rematerialization.table("mlp", "fit", found)
-    assert lines[3] == "| mlp | fit | amp_tf | yes | 4500 | 3.25 | 40 | 0.40 | 1.5000 |"
 
 
 def test_each_way_of_serving_has_its_size_latency_and_error(monkeypatch, capsys, tmp_path):
