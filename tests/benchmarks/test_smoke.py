@@ -38,7 +38,6 @@ from tests.tuning.programs import Weak
 
 ROOT = running.ROOT
 TINY = "--size tiny"
-BF16 = "--precision bfloat16"
 ONCE = "--seeds 1 --modes float32"
 FIGURES = r" \| .*\d\.\d"  # a row of a table with a figure
 
@@ -58,7 +57,6 @@ def forked(monkeypatch):
         ("compare_cost", "small_mlp --batch 8", rf"\| MLP, 64 wide{FIGURES}"),
         ("memory_peak", f"wide_mlp {TINY} --batch 8192 --modes float32", r"\*\*MLP, 2048 wide, fit, batch 8192\*\*"),
         ("public.__main__", f"--only ranking {ONCE} --rows FILE -- --steps 4 --batch 4", r"32 \| AUC"),
-        ("serving_load", f"--seconds 2 --threads 4 --modes amp_tf {BF16}", "amp_tf: "),
         ("step_time.ablation", f"shared~casts --models small_mlp {TINY} --rounds 0", r"\| shared casts \| MLP"),
         ("step_time.profile", f"wide_mlp {TINY} --modes float32,amp_tf --rows 100 --turns 1", r"\| Cast \|.*\(\d+\)"),
     ],
