@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Take the pictures of docs/report.md: scripts/report_pictures.py REPORTS.
 
-REPORTS is what ``python -m benchmarks.report_cost --keep REPORTS`` leaves: real runs of ResNet-50, BERT and an LSTM.
+REPORTS holds the folders ``resnet50_fit``, ``bert_fit`` and ``gnmt_fit``, each what a minute of training that model of
+``benchmarks/models`` writes with ``AMP_TF_REPORT``.
 Small unchanged programs are run besides: one whose loss scale falls to its floor; one that is compiled by XLA; one that
 exports its model; one that trains in float32 and in bfloat16, whose times need a quiet machine. Needs Chromium with its
 driver.
@@ -75,7 +76,7 @@ model.predict(x, batch_size=16, verbose=0)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("reports", type=pathlib.Path, help="the folder that benchmarks.report_cost --keep names")
+    parser.add_argument("reports", type=pathlib.Path, help="the folder with the three reports")
     reports = parser.parse_args().reports.resolve()
     with tempfile.TemporaryDirectory() as scratch, browser() as page:
         folder = pathlib.Path(scratch)

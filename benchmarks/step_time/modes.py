@@ -11,7 +11,6 @@ from benchmarks.step_time import zentf
 from benchmarks.step_time.parts import PARTS
 
 _SWITCH = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
-_MATH_MODE = {"TF_SET_ONEDNN_FPMATH_MODE": "BF16"}
 CALIBRATED = zentf.FOLDER.parent / "calibrated"
 """Where the mode ``calibrated`` finds its figures: ``XDG_CACHE_HOME=.venv/calibrated amp-tf calibrate`` keeps them."""
 COMPARED = ("float32", "policy", "tf_pass", "amp_tf")  #: what is measured where nothing else is asked for
@@ -81,8 +80,6 @@ def modes(precision: str) -> dict[str, Mode]:
         Mode("amp_tf", "amp_tf", variables=_SWITCH),
         Mode("memory", "amp_tf for memory", variables={**_SWITCH, "AMP_TF_FOR": "memory"}),
         Mode("calibrated", "amp_tf, calibrated", variables={**_SWITCH, "XDG_CACHE_HOME": str(CALIBRATED)}),
-        Mode("math_mode", "oneDNN's math mode", variables=_MATH_MODE, reaches_xla=False),
-        Mode("amp_tf+math_mode", "amp_tf and math mode", variables={**_SWITCH, **_MATH_MODE}),
         Mode("all listed", f"amp_tf, AMP_TF_PRECISION={precision}", variables=forced),
         Mode(
             "zentf",
@@ -132,7 +129,7 @@ WAYS = {
 
 def environment(mode: Mode) -> dict[str, str]:
     """This process' environment with the variables of one mode and of no other."""
-    foreign = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_", *_MATH_MODE)
+    foreign = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     # What a user sets for every amp_tf run, such as AMP_TF_PRECISION, is for the amp_tf mode alone.
     own = {name: value for name, value in os.environ.items() if name.startswith(foreign)} if mode.is_ours else {}

@@ -23,14 +23,9 @@ from amp_tf.rewriting import form as planning
 from amp_tf.rewriting import pipeline
 from benchmarks import (
     kernel_accuracy,
-    loss_scaling_overhead,
-    math_mode,
     memory,
-    rematerialization,
     serving,
 )
-from benchmarks.exports.__main__ import ON
-from benchmarks.exports.__main__ import run as run_exports
 from benchmarks.models.wide.__main__ import try_one
 from benchmarks.step_time import forecast, parts, suite
 from benchmarks.step_time.modes import WAYS, modes
@@ -41,7 +36,6 @@ from tests.tuning.programs import Weak
 
 ROOT = running.ROOT
 TINY = "--size tiny"
-BF16 = "--precision bfloat16"
 ONCE = "--seeds 1 --modes float32"
 FIGURES = r" \| .*\d\.\d"  # a row of a table with a figure
 
@@ -59,11 +53,8 @@ def forked(monkeypatch):
     [
         ("accuracy.__main__", f"--tasks digits~MLP {ONCE} bfloat16,~amp_tf --results FILE", "bfloat16, amp_tf"),
         ("compare_cost", "small_mlp --batch 8", rf"\| MLP, 64 wide{FIGURES}"),
-        ("false_alarms", "--models 2", r"2 models, \d+ outputs; by one batch \d models are .*\nin the end 0 outputs"),
         ("memory_peak", f"wide_mlp {TINY} --batch 8192 --modes float32", r"\*\*MLP, 2048 wide, fit, batch 8192\*\*"),
         ("public.__main__", f"--only ranking {ONCE} --rows FILE -- --steps 4 --batch 4", r"32 \| AUC"),
-        ("report_cost", "--models small_mlp --seconds 1", r"\| MLP.*\| [\d,]+ \|"),
-        ("serving_load", f"--seconds 2 --threads 4 --modes amp_tf {BF16}", "amp_tf: "),
         ("step_time.ablation", f"shared~casts --models small_mlp {TINY} --rounds 0", r"\| shared casts \| MLP"),
         ("step_time.profile", f"wide_mlp {TINY} --modes float32,amp_tf --rows 100 --turns 1", r"\| Cast \|.*\(\d+\)"),
     ],
@@ -127,21 +118,6 @@ def test_another_checkout_is_at_work_or_its_row_says_that_it_is_not(tmp_path):
     assert missing.error == f"{missing.mode} imported amp_tf from {ROOT}/amp_tf, not from {tmp_path}/none."
 
 
-@pytest.mark.slow
-def test_exports_are_float32_and_answer_as_the_model_does(tmp_path, monkeypatch):
-    """Written in a fresh process: what TFLite's converter writes in a fork has no signatures."""
-    formats = ("keras", "h5", "weights", "export", "module", "tflite", "tflite16")
-    environ = running.environment(tmp_path, ON | {"AMP_TF_PRECISION": "bfloat16"})
-    written = run_exports(Path(sys.executable), environ, str(tmp_path), "--formats", *formats)
-    assert not any(written["errors"].values()), written["errors"]
-    monkeypatch.setattr(subprocess, "Popen", processes.start)
-    found = run_exports(Path(sys.executable), {}, str(tmp_path), "--read", "--formats", *formats)
-    for name in formats:
-        is_half = name == "tflite16"  # TFLite's own rounding of weights to float16; the others sum in another order
-        assert found[name]["off"] <= (1e-3 if is_half else 1e-5), name
-        assert (found[name]["error"], found[name]["types"]) == ("", ["float16"] if is_half else []), name
-
-
 @pytest.mark.usefixtures("forked")
 @pytest.mark.skipif(not Hardware.detect_cpu().cpu_gains, reason="auto converts nothing on this CPU")
 def test_a_wide_product_is_expected_to_save_time():
@@ -160,20 +136,6 @@ def test_the_ops_that_are_called_inaccurate_are_those_that_the_table_shows_to_be
     assert all(row.is_exact for row in rows if row.op == "Maximum")
 
 
-def test_a_step_with_loss_scaling_is_one_trace_that_stays_in_the_graph():
-    row = loss_scaling_overhead.measure("mlp", "train", False, {"global_clipnorm": 1.0}, rounds=1)
-    assert all(row[f"{name}_ms"] > 0 for name in loss_scaling_overhead.VARIANTS)
-    assert (row["traces"], row["ops_that_leave_the_graph"]) == (1, 0)
-
-
-def test_products_are_measured_with_the_math_mode_and_without_it():
-    for _, ratio, without, with_mode in math_mode.measure(rounds=1):
-        assert ratio > 0
-        assert 0 < without < 1e-6  # float32's own error
-        # The mode does nothing, or rounds operands to 8 bits.
-        assert with_mode == pytest.approx(without, rel=0.5) or 1e-4 < with_mode < 1e-2
-
-
 def test_memory_is_that_of_training_steps_and_the_largest_batch_is_found_on_the_line():
     mib, live = memory.measure("wide_mlp", "tiny", "bfloat16", modes("bfloat16")["memory"], 8192)
     assert 0 < live < mib < 400  # the process itself takes more
@@ -181,15 +143,6 @@ def test_memory_is_that_of_training_steps_and_the_largest_batch_is_found_on_the_
     found = memory.largest_batch(points, 500.0, lambda batch: 100 + 12.0 * batch)
     assert found is not None
     assert (found.batch, found.mib) == (33, 496.0)
-
-
-def test_ratios_are_to_float32_without_rematerialization():
-    found = {
-        combination: {"seconds": [1.0 + number, 2.0 + number], "live": 100.0 - 20 * number, "losses": [2.0, 1.5]}
-        for number, combination in enumerate(rematerialization.COMBINATIONS)
-    }
-    lines = rematerialization.table("mlp", "fit", found)
-    assert lines[3] == "| mlp | fit | amp_tf | yes | 4500 | 3.25 | 40 | 0.40 | 1.5000 |"
 
 
 def test_each_way_of_serving_has_its_size_latency_and_error(monkeypatch, capsys, tmp_path):

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.engines import tfjob
 from tests import processes
+from tests.distributed import tfjob
 from tests.hooks import running
 
 SCRIPTS = running.ROOT / "scripts"

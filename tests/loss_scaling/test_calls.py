@@ -39,6 +39,26 @@ def one_step(optimizer, scale=as_it_is, finish=as_it_is, traced=True, weight=Non
     return (before - weight.numpy()).tolist()
 
 
+def test_a_step_is_one_trace_that_stays_in_the_graph():
+    weight = keras.Variable([1.0])
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.Adam(global_clipnorm=1.0))
+    optimizer.build([weight])
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum(weight.value))
+        optimizer.apply_gradients([(tape.gradient(loss, weight.value), weight)])
+
+    for _ in range(3):
+        step()
+    assert step.experimental_get_tracing_count() == 1
+    graph = step.get_concrete_function().graph.as_graph_def()
+    ops = {node.op for nodes in (graph.node, *(f.node_def for f in graph.library.function)) for node in nodes}
+    assert "AssignVariableOp" in ops
+    assert ops.isdisjoint({"PyFunc", "PyFuncStateless", "EagerPyFunc", "PrintV2", "Assert"})
+
+
 ROWS = re.findall(r"^([a-z_, ]+?) {2,}(takes|divides)(.*)$", calls.__doc__, re.MULTILINE)
 
 

@@ -1,6 +1,6 @@
 """Starts a script as Kubeflow's training operator starts the pods of a TFJob: one process here for each replica.
 
-    python tfjob.py Chief=1,Worker=1 train_distributed.py --steps 30
+    main(["Chief=1,Worker=1", "train_distributed.py", "--steps", "30"])
 
 Each pod has ``TF_CONFIG`` as the operator's ``genTFConfigJSONStr`` writes it (kubeflow/training-operator,
 pkg/controller.v1/tensorflow/tensorflow.go): replica types in small letters, ``"environment": "cloud"``, and no
@@ -72,7 +72,3 @@ def main(arguments: list[str], start: Callable[..., Any] = subprocess.Popen) -> 
         except subprocess.TimeoutExpired:
             pod.kill()
     return abs(failed[0]) if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
