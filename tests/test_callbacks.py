@@ -134,6 +134,9 @@ def test_a_model_without_loss_scale_trains_as_ever(library, has_status):
     model.compile(Tracked(0.01) if has_status else "sgd", "mse")
     history = model.fit(X, Y, verbose=0, callbacks=[LossScaleMonitor(every=1)], validation_data=(X, Y))
     assert "loss_scale" not in history.history
+    scaled = make_model(library)
+    scaled.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.01)), "mse")
+    assert "loss_scale" in scaled.fit(X, Y, verbose=0, callbacks=[LossScaleMonitor(every=1)]).history
     model.predict(X, verbose=0, callbacks=[LossScaleMonitor()])
 
 

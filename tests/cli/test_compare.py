@@ -54,6 +54,9 @@ def test_one_that_goes_wrong_has_status_1_and_the_line(model, tmp_path, capsys):
     assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, *patterns]) == 0
     assert main(["rewrite", model, str(tmp_path / "out"), *ARGUMENTS, *patterns, "--check", inputs]) == 0
     assert "No node's name matches" not in capsys.readouterr().err
+    other = ["--keep-float32", "nothing_is_called_so"]
+    assert main(["rewrite", model, str(tmp_path / "other"), *ARGUMENTS, *other]) == 0
+    assert "nothing_is_called_so" in capsys.readouterr().err
 
 
 def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(model, tmp_path, capsys, without_16_bit):

@@ -172,6 +172,9 @@ def test_the_summary_of_a_program_does_not_follow_a_command(tmp_path):
     assert ended.returncode == 0
     assert ended.stdout.startswith("1 graph, 0 of 0 nodes converted")
     assert "0 graphs" not in ended.stderr
+    alone = "import tensorflow, amp_tf; amp_tf.enable()"
+    alone = processes.run([sys.executable, "-c", alone], capture_output=True, text=True)
+    assert "0 graphs" in alone.stderr
 
 
 def _config(*arguments):

@@ -339,6 +339,7 @@ def test_the_page_has_the_verdicts_the_first_divergence_and_what_the_line_is_wor
     without = dataclasses.replace(found, patterns=(), mends=False)
     assert without.line == without.worth == ""
     assert "No line fixes it: with all nodes in float32 that become float16, some outputs stay wrong." in str(without)
+    assert "What to write" in str(found)
     assert "What to write" not in str(without)
     nothing_fixes_it = shown(page(without))
     assert "<h2>What to write</h2><p>No line fixes it: " in nothing_fixes_it
@@ -362,6 +363,7 @@ def test_a_notebook_shows_the_page_in_a_frame(found):
     assert found.worth in text
     assert f"amp_tf.enable(keep_float32={list(found.patterns)})" in text
     assert "AMP_TF_KEEP_FLOAT32" not in text
+    assert "AMP_TF_KEEP_FLOAT32" in found.for_command()
 
 
 @pytest.mark.skipif(bool(browser.MISSING), reason=browser.MISSING)

@@ -93,9 +93,11 @@ def test_a_process_without_tensorflow_says_nothing(site_folder):
 
 
 def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder):
-    code = "from absl import logging; logging.set_verbosity(logging.ERROR); import tensorflow"
-    ended = running.run(["-c", code], site_folder, running.switched_on())
-    assert "amp_tf" not in ended.err
+    code = "from absl import logging; logging.set_verbosity(logging.{}); import tensorflow"
+    said = []
+    for level in ("ERROR", "WARNING"):
+        said.append("amp_tf" in running.run(["-c", code.format(level)], site_folder, running.switched_on()).err)
+    assert said == [False, True]
 
 
 @pytest.fixture

@@ -41,7 +41,9 @@ def test_data_that_is_finite_is_not_suspected(library):
     text = fit_until_it_is_told(model, X, Y)
     assert "the loss itself is NaN or infinite before it is scaled" in text
     assert "The input data of that step is finite. Look for log(0)" in text
-    assert "Look for NaN in the input data" not in text
+    suspected = "the input data or the labels hold NaN"
+    assert suspected not in text
+    assert suspected in fit_until_it_is_told(make_model(library), X * np.nan, Y)
 
 
 def test_a_norm_that_overflows_is_told_from_gradients_that_do():
@@ -122,6 +124,7 @@ def test_a_fixed_scale_that_is_too_large_is_told_as_that_and_not_as_a_floor():
     assert ledger.find_trouble(after(2)) is None  # the next gradients may be smaller
     text = str(ledger.find_trouble(after(100)))
     assert "floor" not in text
+    assert "floor" in str(ledger.find_trouble(stuck(skipped_in_row=10, scale=FLOOR)))
     assert "Start from a smaller scale" in text
 
 

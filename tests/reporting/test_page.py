@@ -56,6 +56,7 @@ def test_names_cannot_break_the_page(document):
     text = files.page([{**document, "summary": evil, "graphs": [{**graph, "function": evil, "nodes": nodes}]}])
     assert "<script>alert" not in text
     assert "<script>alert" not in shown(text)
+    assert "alert(1)" in shown(text)  # the name is there, harmless
     assert "<title>amp_tf: &lt;script&gt;</title>" in files.page([{**document, "process": {"program": "<script>"}}])
     step = {"way": "tf.function", "what": "<lambda>", "steps": 3, "seconds": 1.0}
     steps = [{**step, "first_ms": 5.0, "median_ms": 1.0, "fastest_ms": 1.0}]
@@ -128,6 +129,8 @@ def test_a_curve_of_one_scale_has_room_above_and_below(document):
     assert "2<sup>4</sup>" in found
     assert "2<sup>2</sup>" in found
     assert 'class="skip"' not in found
+    skipping = "curve({ points: [[1, 8, 0], [9, 8, 1]], label: 'model' }).text"
+    assert 'class="skip"' in evaluated(files.page([document]), skipping)
 
 
 def open_page(page, file):
