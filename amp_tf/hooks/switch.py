@@ -71,6 +71,7 @@ _ALL = ("tensorflow", "keras", "tf_keras")
 HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.plugin", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.input_pipelines", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.optimizer_state", _ALL, lambda config: config.optimizer_state != "float32"),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
