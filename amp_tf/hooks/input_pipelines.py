@@ -1,19 +1,21 @@
-"""Keeps input pipelines (tf.data) in float32: rounding would change the images and labels beside them.
+"""Keeps input pipelines (tf.data) in float32: rounding would change images, and labels beside them.
 
-TensorFlow does not say what a graph is for, but each graph has the name of its function, and tf.data names a function
-after the transformation that calls it, such as ``Dataset_map_prepare``. The name is the same whenever the function was
-traced, so a pipeline made before amp_tf was turned on is exact too. Three kinds of code belong to a pipeline:
+TensorFlow does not say what a graph is for, but each graph has the name of its function, and tf.data
+names a function after the transformation that calls it, such as ``Dataset_map_prepare``. The name
+does not depend on when the function was traced, so a pipeline made before amp_tf was turned on is
+exact too. Three kinds of code belong to a pipeline:
 
-- *Its functions*, with what TensorFlow inlines into them. The shim leaves out graphs with such names (shim.c); that
-  takes no Python, so a pipeline never waits for Python's lock.
-- *Functions that XLA compiles*, which TensorFlow does not inline. A function of a pipeline that calls one is pointed at
-  copies as the program wrote them (:mod:`amp_tf.hooks.xla`), when it is created.
-- *Python code*: ``tf.py_function``, ``tf.numpy_function``, the generator of ``from_generator``. TensorFlow functions
-  that it calls run without plugins, and as the program wrote them. TensorFlow keeps them apart from the same functions
-  in the training step, because its options of a call are part of what it caches graphs by.
+- *Its functions*, with what TensorFlow inlines into them. The shim leaves out graphs with such names
+  (shim.c). That takes no Python, so a pipeline never waits for Python's lock.
+- *Functions that XLA compiles*, which TensorFlow does not inline. A function of a pipeline that calls
+  one is pointed, when it is created, at copies as the program wrote them (:mod:`amp_tf.hooks.xla`).
+- *Python code*: ``tf.py_function``, ``tf.numpy_function``, the generator of ``from_generator``.
+  TensorFlow functions that it calls run as the program wrote them, and without plugins. TensorFlow
+  keeps these graphs apart from those of the same functions in the training step, because the options
+  of a call are part of the key under which it caches graphs.
 
-``reduce``, ``scan`` and ``take_while`` are no pipelines: AutoGraph makes them of ``for batch in dataset`` inside a
-tf.function, where they hold the training step.
+``reduce``, ``scan`` and ``take_while`` are no pipelines: AutoGraph makes them of ``for batch in
+dataset`` inside a tf.function, where they hold the training step.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, state, xla
 from amp_tf.hooks.patches import Patches
 
-#: How the names of a pipeline's functions begin. Those with "fused_" are made by tf.data's own optimizer.
-BEGINNINGS = ("Dataset_", "tf_data_experimental_", "map_on_gpu_", "fused_")
-LOOPS = ("Dataset_reduce_", "Dataset_scan_", "Dataset_take_while_")  #: and those of what is none
+_BY_PYTHON = ("Dataset_", "tf_data_experimental_", "map_on_gpu_")
+_BY_OPTIMIZER = ("fused_map", "fused_predicate", "fused_filter", "map_fusion_funcs/")  # of tf.data
+BEGINNINGS = (*_BY_PYTHON, *_BY_OPTIMIZER)  #: how the names of a pipeline's functions begin
+LOOPS = ("Dataset_reduce_", "Dataset_scan_", "Dataset_take_while_")  #: how those of loops begin
 _WHERE = "input pipeline"
 
 _patches = Patches()
@@ -43,7 +46,7 @@ _here = _Here()
 
 
 class PythonCalls:
-    """Tells which Python functions pipelines call, by the tokens under which TensorFlow's graphs call them."""
+    """Tells which Python functions pipelines call; TensorFlow's graphs call them by tokens."""
 
     def __init__(self) -> None:
         self._of_pipelines: set[str] = set()
@@ -69,11 +72,15 @@ class PythonCalls:
             if not is_of_pipeline(name):
                 continue
             definition = functions[name]()
-            called = xla.called_by(definition, lambda inner: functions[inner]() if inner in functions else None)
+            called = xla.called_by(definition, lambda inner: functions.get(inner, _none)())
             for function in (definition, *called.values()):
                 for node in function.node_def:
                     if "token" in node.attr:
                         self._of_pipelines.add(node.attr["token"].s.decode())
+
+
+def _none() -> None:
+    return None
 
 
 _python_calls = PythonCalls()
@@ -99,11 +106,10 @@ def is_of_pipeline(name: str) -> bool:
 
 
 def beginnings() -> tuple[list[str], list[str]]:
-    """How the names of pipelines' functions begin in full, and those among them of functions of loops."""
-    return [*BEGINNINGS, *(state.TRACED + name for name in BEGINNINGS)], [
-        *LOOPS,
-        *(state.TRACED + name for name in LOOPS),
-    ]
+    """How names begin, in full: those of pipelines' functions, and of loops among them."""
+    traced_pipelines = [state.TRACED + name for name in BEGINNINGS]
+    traced_loops = [state.TRACED + name for name in LOOPS]
+    return [*BEGINNINGS, *traced_pipelines], [*LOOPS, *traced_loops]
 
 
 def _make_function(from_func_graph: Any, /, name: Any, *args: Any, **kwargs: Any) -> Any:
