@@ -44,7 +44,7 @@ from amp_tf.config import DISABLE_VAR, AmpConfig, variable_of
 from amp_tf.errors import ConfigError
 from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.sizes import Shapes
-from amp_tf.hooks import imports, input_pipelines, native, notices, state, summary
+from amp_tf.hooks import input_pipelines, native, notices, state, summary
 from amp_tf.hooks.conflicts import OTHER_PLUGIN, WITHOUT_IT, other_graph_plugins
 from amp_tf.hooks.native import DEVICE_TYPES, ItemShapes, Shim, Skip
 from amp_tf.hooks.patches import Patches
@@ -56,7 +56,7 @@ from amp_tf.rewriting import pipeline
 Convert = Callable[[bytes, frozenset[str], Shapes], bytes | None]
 
 _WHERE = "Grappler plugin"
-_CONVERTER = "tensorflow.lite.python.convert"
+_OF_SESSIONS = "tf_graph"  # TensorFlow's name for the graph of each session
 # Attributes by which TensorFlow marks calls of XLA-compiled functions (tensorflow/compiler/jit/defs.h).
 _XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
 _THREADS = 1024  #: how many threads' first visits are remembered: far more than visit at once
@@ -120,7 +120,8 @@ def install(config: AmpConfig) -> None:
     If the plugin cannot work, one warning says why, and TensorFlow runs without it.
     """
     set_conversion(functools.partial(convert_graph, config=config))
-    imports.after_import(_CONVERTER, _watch_converter)
+    if converter := sys.modules.get("tensorflow.lite.python.convert"):
+        _patches.put(converter, "convert", _convert_for_tflite)
 
 
 def set_conversion(convert: Convert) -> bool:
@@ -141,7 +142,6 @@ def set_conversion(convert: Convert) -> bool:
 
 def uninstall() -> None:
     """Makes the registered optimizers the identity. Graphs that run already stay as they are. Idempotent."""
-    imports.forget(_watch_converter)
     _patches.restore()
     stop()
 
@@ -158,7 +158,8 @@ def skipped() -> str:
     for reason in Skip:
         count, name = count_skipped(reason)
         if count and reason is not Skip.PIPELINE:
-            example = f" ({name_in_python(name)!r})" if name else ""
+            is_function = name and name != _OF_SESSIONS
+            example = f" (such as {name_in_python(name)!r})" if is_function else ""
             parts.append(f"{plural(count, 'graph')} skipped{example}, because {reason.value}")
     return "; ".join(parts)
 
@@ -169,10 +170,6 @@ def count_skipped(reason: Skip) -> tuple[int, str]:
     visits = sum(count for count, _ in found)
     names = [name for _, name in found if name]
     return (visits + 1) // 2, names[0] if names else ""  # TensorFlow asks twice for each graph
-
-
-def _watch_converter(name: str) -> None:
-    _patches.put(sys.modules[name], "convert", _convert_for_tflite)
 
 
 def _convert_for_tflite(convert: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -252,7 +252,8 @@ def install_hooks(trigger: str, config: AmpConfig, switches: Switches) -> None:
 
 
 def _uninstall_hooks(*hooks: Hook) -> None:
-    for hook in hooks or HOOKS:
+    # The last one first: where two replace the same attribute, the later one has the earlier one's inside.
+    for hook in hooks or reversed(HOOKS):
         if module := sys.modules.get(hook.home):
             module.uninstall()
 

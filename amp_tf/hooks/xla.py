@@ -206,7 +206,7 @@ def original_of(function: Any) -> Any:
 
 
 def _calls_rewritten(function: Any) -> bool:
-    return any(_key(child.name) in _rewritten for child in function.children)
+    return any(_key(child.name) in _rewritten for child in function._children)
 
 
 def _as_written(function: Any) -> dict[str, Any]:
