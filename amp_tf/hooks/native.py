@@ -10,11 +10,13 @@ version of both.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import enum
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +173,23 @@ _CALLBACK = ctypes.CFUNCTYPE(None, _POINTER, _SIZE, _POINTER, _POINTER, _SIZE)
 _NO_CALLBACK = _CALLBACK()  # a null pointer
 
 
+#: How long a graph waits for Python's lock while the process computes nothing: longer than a slow
+#: disk or network takes.
+PATIENCE_MS = 60_000
+
+
+class Skip(enum.Enum):
+    """Why visits leave a graph as it is, in shim.c's order; each value completes "skipped, because"."""
+
+    PIPELINE = "it belongs to an input pipeline (tf.data)"
+    NAMELESS = "this TensorFlow does not name what it optimizes: use TensorFlow 2.16 to 2.21, or a newer amp-tf"
+    CONVERTER = "TFLite's converter held Python's lock meanwhile"
+    LOCKED = (
+        f"Python's lock was held for {PATIENCE_MS // 1000} s in which the process computed nothing, "
+        "as where its holder waits for the graph"
+    )
+
+
 class _Gil(ctypes.Structure):
     """How the shim takes the interpreter lock: addresses of CPython's own functions."""
 
@@ -188,8 +207,10 @@ class Shim:
         self._set_callback.argtypes = [_CALLBACK, _INT]
         names = ("PyGILState_Check", "PyGILState_Ensure", "PyGILState_Release")
         addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
-        self._library.amp_tf_set_gil.argtypes = [_Gil]
-        self._library.amp_tf_set_gil(_Gil(*addresses))
+        self._library.amp_tf_set_gil.argtypes = [_Gil, _INT]
+        self._library.amp_tf_set_gil(_Gil(*addresses), PATIENCE_MS)
+        self._library.amp_tf_skipped.argtypes = [_INT, ctypes.POINTER(_TEXT)]
+        self._left_out: list[Any] = []  # what the library points to
         self._callback: GraphCallback | None = None
         self._native = _CALLBACK(self._on_graph)  # kept for ever: a thread of TensorFlow's may be about to call it
 
@@ -198,10 +219,26 @@ class Shim:
         """Whether TensorFlow has this library's optimizer; true also if an earlier import of amp_tf registered it."""
         return bool(self._library.amp_tf_registered())
 
-    @property
-    def skipped(self) -> int:
-        """How many visits of graphs were skipped because a call that waits for them held the interpreter."""
-        return int(self._library.amp_tf_skipped())
+    def skipped(self, reason: Skip) -> tuple[int, str]:
+        """How many visits left a graph as it was for a reason, and the name of the first such graph."""
+        name = _TEXT()
+        count = self._library.amp_tf_skipped([*Skip].index(reason), ctypes.byref(name))
+        return int(count), (name.value or b"").decode(errors="replace")
+
+    def leave_out(self, beginnings: Sequence[str], exceptions: Sequence[str]) -> None:
+        """Leaves out, from the first graph on, the graphs of functions whose names begin so, but for the exceptions."""
+        for names in (beginnings, exceptions):
+            self._left_out.append((_TEXT * (len(names) + 1))(*(name.encode() for name in names), None))
+        self._library.amp_tf_leave_out(*self._left_out[-2:])
+
+    @contextlib.contextmanager
+    def converting(self) -> Iterator[None]:
+        """A block in which TFLite's converter runs, which holds the interpreter while it waits for graphs."""
+        self._library.amp_tf_converting(1)
+        try:
+            yield
+        finally:
+            self._library.amp_tf_converting(-1)
 
     def set_callback(self, callback: GraphCallback) -> None:
         """Passes every graph from now on to a function, which runs with the GIL on threads of the shim's own."""

@@ -16,20 +16,18 @@ convolutions on GPUs to NCHW; those that then become 16 bit would stay there, be
 want NHWC. Convolutions that stay in float32 pay for this on GPUs before Ampere, or without TF32. The toggle is read at
 registration, when the GPUs are not known yet, and :func:`uninstall` does not undo it.
 
-*Threads.* Each visit of a graph runs on a thread of the shim's own. TensorFlow's thread waits up to 5 seconds until it
-has Python's lock, and half a second where the process computes nothing meanwhile: some calls, TFLite's converter among
-them, hold the lock while they wait for graphs that TensorFlow optimizes on its own threads. Also, Python runs signal
-handlers on the main thread only: an exception of theirs would end in a rewrite that ran there, and not in the program.
+*Threads.* Each visit of a graph runs on a thread of the shim's own. TensorFlow's thread waits until it has Python's
+lock, as long as nothing shows that the lock's holder waits for the graph. TFLite's converter does: it holds the lock
+while TensorFlow optimizes its graphs on other threads, so a visit gives up at once while the converter is at work. For
+other calls the sign is a minute in which the process computed nothing. Also, Python runs signal handlers on the main
+thread only: an exception of theirs would end in a rewrite that ran there, and not in the program.
 
 *Second visits.* TensorFlow runs its optimizers over each graph twice, one visit right after the other on the same
 thread, and does not say which it is. No model of the suite changed at the second one, which took half of a first step's
 extra time. So a graph that was just rewritten is recognized, once, by one of our casts and the same nodes to preserve.
 Graphs in which nothing changed are painted twice: they may be a retrace with other shapes.
 
-*Input pipelines* stay in float32: rounding would change the images and labels beside them. TensorFlow does not say what
-a graph is for, so the ops of a function of tf.data get a mark as they are traced. Functions that it calls are inlined.
-``reduce``, ``scan`` and ``take_while`` are not marked: AutoGraph makes them of ``for batch in dataset`` inside a
-tf.function, where they hold the training step.
+*Input pipelines* stay in float32 (:mod:`amp_tf.hooks.input_pipelines`).
 """
 
 from __future__ import annotations
@@ -37,28 +35,28 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from amp_tf.config import DISABLE_VAR, AmpConfig, variable_of
 from amp_tf.errors import ConfigError
-from amp_tf.graph.edits import attribute
 from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.sizes import Shapes
-from amp_tf.hooks import native, notices, state, summary
+from amp_tf.hooks import input_pipelines, native, notices, state, summary
 from amp_tf.hooks.conflicts import OTHER_PLUGIN, WITHOUT_IT, other_graph_plugins
-from amp_tf.hooks.native import DEVICE_TYPES, ItemShapes, Shim
+from amp_tf.hooks.native import DEVICE_TYPES, ItemShapes, Shim, Skip
 from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.summary import name_in_python
 from amp_tf.reporting import reports
 from amp_tf.reporting.text import plural
 from amp_tf.rewriting import pipeline
 
 Convert = Callable[[bytes, frozenset[str], Shapes], bytes | None]
 
-MARK = "_amp_tf_input_pipeline"  #: an attribute of the ops of a function of tf.data
-_TRANSFORMATIONS_OF_LOOPS = ("reduce()", "Dataset.reduce()", "Dataset.scan()", "Dataset.take_while()")
 _WHERE = "Grappler plugin"
+_OF_SESSIONS = "tf_graph"  # TensorFlow's name for the graph of each session
 # Attributes by which TensorFlow marks calls of XLA-compiled functions (tensorflow/compiler/jit/defs.h).
 _XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
 _THREADS = 1024  #: how many threads' first visits are remembered: far more than visit at once
@@ -72,7 +70,6 @@ class _Here(threading.local):
         # Of TensorFlow's thread that waits for this one, or its own. The kernel uses a number again only when all were
         # used, Python's own get_ident() at once.
         self.waiting = threading.get_native_id()
-        self.traces_pipeline = False  # whether the next graph made here is that of an input pipeline's function
 
 
 _here = _Here()
@@ -122,12 +119,9 @@ def install(config: AmpConfig) -> None:
 
     If the plugin cannot work, one warning says why, and TensorFlow runs without it.
     """
-    from tensorflow.python.data.ops import structured_function
-    from tensorflow.python.framework import func_graph
-
     set_conversion(functools.partial(convert_graph, config=config))
-    _patches.put(structured_function.StructuredFunctionWrapper, "__init__", _mark_next_graph)
-    _patches.put(func_graph.FuncGraph, "__init__", _mark_graph)
+    if converter := sys.modules.get("tensorflow.lite.python.convert"):
+        _patches.put(converter, "convert", _convert_for_tflite)
 
 
 def set_conversion(convert: Convert) -> bool:
@@ -159,10 +153,30 @@ def stop(wait_ms: int = 0) -> None:
 
 
 def skipped() -> str:
-    """A part of the line at exit: graphs that stayed in float32 because a call that waited for them held Python."""
-    count = (sum(shim.skipped for shim in _shims.values()) + 1) // 2  # TensorFlow asks twice for each graph
-    why = "because the call that ran them held Python's lock meanwhile, as TFLite's converter does"
-    return f"{plural(count, 'graph')} skipped, {why}" if count else ""
+    """A part of the line at exit: the graphs that stayed in float32 although they are the program's own, and why."""
+    parts = []
+    for reason in Skip:
+        count, name = count_skipped(reason)
+        if count and reason is not Skip.PIPELINE:
+            is_function = name and name != _OF_SESSIONS
+            example = f" (such as {name_in_python(name)!r})" if is_function else ""
+            parts.append(f"{plural(count, 'graph')} skipped{example}, because {reason.value}")
+    return "; ".join(parts)
+
+
+def count_skipped(reason: Skip) -> tuple[int, str]:
+    """How many graphs were left as they are for a reason, and the name of the first."""
+    found = [shim.skipped(reason) for shim in _shims.values()]
+    visits = sum(count for count, _ in found)
+    names = [name for _, name in found if name]
+    return (visits + 1) // 2, names[0] if names else ""  # TensorFlow asks twice for each graph
+
+
+def _convert_for_tflite(convert: Any, /, *args: Any, **kwargs: Any) -> Any:
+    with contextlib.ExitStack() as blocks:
+        for shim in _shims.values():
+            blocks.enter_context(shim.converting())
+        return convert(*args, **kwargs)
 
 
 def _register() -> bool:
@@ -171,6 +185,8 @@ def _register() -> bool:
     try:
         native.tensorflow_library()  # so that an error shows before the first graph
         shims = {device_type: Shim(device_type) for device_type in DEVICE_TYPES}
+        for shim in shims.values():
+            shim.leave_out(*input_pipelines.beginnings())
     except (OSError, AttributeError) as error:
         return _stay_idle(
             f"it does not load, so graphs stay in float32 ({error})",
@@ -225,10 +241,10 @@ def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item: int, o
 def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config: AmpConfig) -> bytes | None:
     """The serialized GraphDef of a graph that TensorFlow is about to run, rewritten; ``None`` if nothing changed.
 
-    Library functions stay as they are: TensorFlow passes the body of each one that it runs separately. So do those of
-    input pipelines. Raises a GraphError or RewriteError.
+    Library functions stay as they are: TensorFlow passes the body of each one that it runs separately. Raises a
+    GraphError or RewriteError.
     """
-    if MARK.encode() in serialized or (CAST_SUFFIX.encode() in serialized and _visits.is_second(preserve)):
+    if CAST_SUFFIX.encode() in serialized and _visits.is_second(preserve):
         return None
     known = notices.known_only(config)
     result = pipeline.rewrite_serialized(
@@ -243,22 +259,3 @@ def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, c
             state.note(xla_graphs=lambda count: count + 1)
         reports.record(result.report, way="grappler")
     return new
-
-
-def _mark_next_graph(
-    init: Any, wrapper: Any, /, func: Any, transformation_name: str, *args: Any, **kwargs: Any
-) -> None:
-    outer = _here.traces_pipeline
-    _here.traces_pipeline = transformation_name not in _TRANSFORMATIONS_OF_LOOPS
-    try:
-        init(wrapper, func, transformation_name, *args, **kwargs)
-    finally:
-        _here.traces_pipeline = outer
-
-
-def _mark_graph(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
-    is_pipeline = _here.traces_pipeline
-    _here.traces_pipeline = False  # what the function calls has graphs of its own, and other callers
-    init(graph, *args, **kwargs)
-    if is_pipeline:
-        graph._attr_scope_map[MARK] = attribute(b=True)

@@ -7,7 +7,8 @@
  *
  * Whatever goes wrong, TensorFlow gets its own graph back: no callback set, callback failed, out of memory, a child
  * forked after graphs were visited (whose copy of the interpreter and of amp_tf may hold locks that nobody will
- * release), an interpreter that is held by a call which waits for this very graph.
+ * release), an interpreter that is held by a call which waits for this very graph. So it does where the name of the
+ * graph says that it belongs to an input pipeline; no lock is needed for that.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -86,21 +87,71 @@ typedef struct {
   void (*release)(int);
 } amp_tf_gil;
 
+/* What TensorFlow optimizes has a name: a function's, or "tf_graph" for a session's. The C API does not give it. In
+ * TensorFlow's class GrapplerItem (core/grappler/grappler_item.h) it is the first field, a std::string of libstdc++,
+ * behind the pointer to the virtual functions. */
+typedef struct {
+  const void *virtual_functions;
+  const char *name;
+  size_t length;
+  union {
+    char here[16];   /* the text itself, if it is shorter */
+    size_t capacity; /* else */
+  } rest;
+} amp_tf_item;
+
+enum { LONGEST_NAME = 4096 };
+
+/* The name, or NULL where the class is another than the one above. */
+static const char *name_of(const TF_GrapplerItem *given) {
+  const amp_tf_item *item = (const amp_tf_item *)given;
+  if (item == NULL || item->name == NULL || item->length == 0 || item->length > LONGEST_NAME) return NULL;
+  if (item->name == item->rest.here) {
+    if (item->length >= sizeof item->rest.here) return NULL;
+  } else if (item->rest.capacity < item->length || item->rest.capacity < sizeof item->rest.here) {
+    return NULL;
+  }
+  return item->name[item->length] == 0 ? item->name : NULL;
+}
+
+/* How the names of functions begin whose graphs stay as they are, and of those among them that do not. */
+static const char *const *left_out = NULL;
+static const char *const *but_not = NULL;
+
+static int begins_with_one(const char *name, const char *const *beginnings) {
+  for (; beginnings != NULL && *beginnings != NULL; ++beginnings)
+    if (strncmp(name, *beginnings, strlen(*beginnings)) == 0) return 1;
+  return 0;
+}
+
+/* Visits that left the graph as it was: how many, by reason, and the name of the first. */
+enum { PIPELINE, NAMELESS, CONVERTER, LOCKED, REASONS };
+enum { NAME_SIZE = 256 };
+static atomic_int skipped[REASONS];
+static char first_skipped[REASONS][NAME_SIZE];
+
+static void skip(int reason, const char *name) {
+  if (atomic_fetch_add(&skipped[reason], 1) == 0 && name != NULL) strncpy(first_skipped[reason], name, NAME_SIZE - 1);
+}
+
 /* Each visit of a graph runs on a thread of its own, for two reasons.
  *
  * Some calls from Python run graphs on other threads and hold the interpreter until these are done: TFLite's converter
  * does. A callback would wait for the interpreter and the call for the callback. Nothing says who holds it, so a thread
  * that nobody waits for takes it; where it does not get it in time, the graph stays as it is. While one such thread
- * waits, other graphs do not wait at all. A call that waits for graphs computes nothing: time is up once the process
- * has used less than a twentieth of a CPU for half a second, although this thread was awake often enough to tell.
+ * waits, other graphs do not wait at all. Two things show that time is up. The converter is at work, as its callers
+ * say. Or the process has used less than a twentieth of a CPU all the time for as long as a slow disk or network would
+ * not take, although this thread was awake often enough to tell: a call that waits for graphs computes nothing.
  *
  * And Python runs the program's signal handlers on the main thread alone, in whatever Python code that is executing.
  * What a handler raises (sys.exit on SIGTERM, a timeout on SIGALRM) would end in the callback, not in the program. */
-#define GIL_WAIT_MS 5000
-#define IDLE_MS 500
+#define WINDOW_MS 500    /* over which used CPU time is measured */
+#define CONVERTER_MS 100 /* after which the converter, if it is at work, has the interpreter */
+#define BUSY_FACTOR 10   /* how many times the patience is enough even if other threads compute */
 static amp_tf_gil gil = {NULL, NULL, NULL};
-static atomic_int late = 0;    /* threads that did not get the interpreter in time and still wait for it */
-static atomic_int skipped = 0; /* visits that ended so */
+static int64_t patience_ms = 0;
+static atomic_int late = 0;       /* threads that did not get the interpreter in time and still wait for it */
+static atomic_int converting = 0; /* calls of TFLite's converter that are under way */
 
 enum { ASKING, GOT, GIVEN_UP };
 
@@ -137,45 +188,50 @@ static int64_t cpu_ms(void) {
   return (int64_t)used.tv_sec * 1000 + used.tv_nsec / 1000000;
 }
 
-/* Waits until the visit's own thread has the interpreter, or time is up. */
-static void wait_while_asking(const amp_tf_visit *visit) {
+/* Waits until the visit's own thread has the interpreter, or time is up. Returns why it is, if it is. */
+static int wait_while_asking(const amp_tf_visit *visit) {
   const int64_t begin = now_ms();
-  int64_t now = begin, since = begin, used = cpu_ms();
+  int64_t now = begin, since = begin, used = cpu_ms(), idle = 0;
   int awake = 0;
-  while (atomic_load(&visit->stage) == ASKING && now - begin < GIL_WAIT_MS) {
+  while (atomic_load(&visit->stage) == ASKING) {
     /* Mostly it is there at once; looking all the time would itself be work. */
     const struct timespec pause = {0, now - begin < 10 ? 100000 : 2000000};
     nanosleep(&pause, NULL);
     now = now_ms();
     ++awake;
-    if (now - since < IDLE_MS) continue;
-    if (awake > IDLE_MS / 5 && cpu_ms() - used < IDLE_MS / 20) return;
+    if (atomic_load(&converting) > 0 && now - begin >= CONVERTER_MS) return CONVERTER;
+    if (now - begin >= patience_ms * BUSY_FACTOR) return LOCKED;
+    if (now - since < WINDOW_MS) continue;
+    const int is_idle = awake > WINDOW_MS / 5 && cpu_ms() - used < WINDOW_MS / 20;
+    idle = is_idle ? idle + now - since : 0;
+    if (idle >= patience_ms) return LOCKED;
     since = now, used = cpu_ms(), awake = 0;
   }
+  return LOCKED; /* which nobody reads: the visit is made */
 }
 
-/* Whether the visit's own thread got the interpreter; it has ended then. Frees the visit. */
-static int wait_for(pthread_t thread, amp_tf_visit *visit) {
-  wait_while_asking(visit);
+/* Waits for the visit's own thread, which ends or gives up; counts the latter. Frees the visit. */
+static void wait_for(pthread_t thread, amp_tf_visit *visit, const char *name) {
+  const int reason = wait_while_asking(visit);
   int expected = ASKING;
   if (atomic_compare_exchange_strong(&visit->stage, &expected, GIVEN_UP)) {
     atomic_fetch_add(&late, 1); /* the other thread subtracts it again, perhaps before, and frees the visit */
     pthread_detach(thread);
-    return 0;
+    skip(reason, name);
+    return;
   }
   pthread_join(thread, NULL);
   free(visit);
-  return 1;
 }
 
 /* Runs the callback; on this thread if it holds the interpreter already, or if there can be no other. */
-static void visit_graph(amp_tf_visit now) {
+static void visit_graph(amp_tf_visit now, const char *name) {
   if (gil.check == NULL || gil.check()) {
     call(&now);
     return;
   }
   if (atomic_load(&late) > 0) {
-    atomic_fetch_add(&skipped, 1);
+    skip(atomic_load(&converting) > 0 ? CONVERTER : LOCKED, name);
     return;
   }
   amp_tf_visit *visit = malloc(sizeof *visit);
@@ -187,7 +243,7 @@ static void visit_graph(amp_tf_visit now) {
     call(&now);
     return;
   }
-  if (!wait_for(thread, visit)) atomic_fetch_add(&skipped, 1);
+  wait_for(thread, visit, name);
 }
 
 static void free_data(void *data, size_t length) {
@@ -210,11 +266,28 @@ EXPORT int amp_tf_emit(TF_Buffer *output, const void *graph, size_t length) {
 /* Whether TensorFlow has taken this library's optimizer. It aborts the process on a second registration. */
 EXPORT int amp_tf_registered(void) { return atomic_load(&registered); }
 
-/* Sets how the interpreter is taken. To be called before the first callback is set. */
-EXPORT void amp_tf_set_gil(amp_tf_gil functions) { gil = functions; }
+/* Sets how the interpreter is taken, and how long a visit waits for it while the process computes nothing. To be called
+ * before the first callback is set. */
+EXPORT void amp_tf_set_gil(amp_tf_gil functions, int idle_ms) {
+  gil = functions;
+  patience_ms = idle_ms;
+}
 
-/* How many visits left the graph as it was because the interpreter was held. */
-EXPORT int amp_tf_skipped(void) { return atomic_load(&skipped); }
+/* Sets which functions are left out, by the beginnings of their names: two arrays that end with NULL and live as long
+ * as the process. To be called before the first callback is set. */
+EXPORT void amp_tf_leave_out(const char *const *beginnings, const char *const *exceptions) {
+  left_out = beginnings;
+  but_not = exceptions;
+}
+
+/* Tells that a call of TFLite's converter begins (1) or ends (-1). */
+EXPORT void amp_tf_converting(int change) { atomic_fetch_add(&converting, change); }
+
+/* How many visits left the graph as it was for a reason, and the name of the first graph. */
+EXPORT int amp_tf_skipped(int reason, const char **name) {
+  *name = first_skipped[reason];
+  return atomic_load(&skipped[reason]);
+}
 
 /* Sets the callback; NULL removes it and waits up to wait_ms for the calls that are still inside it. Returns how many
  * are. The caller must not hold a lock that a callback needs (ctypes releases the GIL around this call). */
@@ -257,9 +330,16 @@ static void optimize(void *state, const TF_Buffer *graph, const TF_GrapplerItem 
     /* Counted before the callback is read: whoever removes it sees either this call or no callback. */
     atomic_fetch_add(&running, 1);
     amp_tf_callback callback = atomic_load(&current_callback);
-    if (callback != NULL) {
+    const char *name = name_of(item);
+    if (callback == NULL) {
+      /* nothing to do */
+    } else if (name == NULL) {
+      skip(NAMELESS, NULL);
+    } else if (begins_with_one(name, left_out) && !begins_with_one(name, but_not)) {
+      skip(PIPELINE, name);
+    } else {
       const amp_tf_visit visit = {ASKING, callback, graph, item, output, (uintptr_t)syscall(SYS_gettid)};
-      visit_graph(visit);
+      visit_graph(visit, name);
     }
     atomic_fetch_sub(&running, 1);
   }

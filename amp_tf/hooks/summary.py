@@ -35,6 +35,7 @@ TRACED_BEFORE = (
     "TensorFlow ran no new graph since amp_tf was turned on, and what it traced before stays as it is (functions: "
     "{count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) again and create tf.functions again"
 )
+ONLY_PIPELINES = "TensorFlow ran no graph but those of input pipelines (tf.data), which stay in float32"
 ALL_FAILED = "amp_tf failed on every graph"
 NO_PLUGIN = "TensorFlow gave amp_tf no graph"
 ONLY_XLA = (
@@ -154,7 +155,7 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
     if state.idle:
         return state.idle
     if state.traced and not totals.graphs and not state.failures:
-        return TRACED_BEFORE.format(count=len(state.traced), example=_name_in_python(state.traced[0]))
+        return TRACED_BEFORE.format(count=len(state.traced), example=name_in_python(state.traced[0]))
     by_grappler = totals.graphs.get("grappler", 0)
     are_all_calls = not totals.graphs.get("xla") and by_grappler == state.xla_graphs
     are_for_xla = (read().attr["_XlaMustCompile"].b for read in process_state.functions().values())
@@ -163,7 +164,9 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
     if not totals.graphs:
         if state.failures:
             return ALL_FAILED
-        return NO_PLUGIN if _PLUGIN in state.not_installed else _unseen_product() or EAGER
+        if _PLUGIN in state.not_installed:
+            return NO_PLUGIN
+        return _unseen_product() or (ONLY_PIPELINES if _has_pipelines() else EAGER)
     reason = report.why_nothing
     if reason is None or reason.rule.name == "NOTHING_TO_CONVERT":
         if unseen := _unseen_product():
@@ -197,9 +200,15 @@ def _unseen_product() -> str:
     functions = process_state.functions()
     for name in process_state.traced_functions():
         if any(node.op in PRODUCTS and node.attr["T"].type == FLOAT for node in functions[name]().node_def):
-            return UNSEEN_PRODUCT.format(example=_name_in_python(name))
+            return UNSEEN_PRODUCT.format(example=name_in_python(name))
     return ""
 
 
-def _name_in_python(function: str) -> str:
+def _has_pipelines() -> bool:
+    plugin = sys.modules.get(_PLUGIN)
+    return plugin is not None and bool(plugin.count_skipped(plugin.Skip.PIPELINE)[0])
+
+
+def name_in_python(function: str) -> str:
+    """The name of a traced function in the program, by TensorFlow's."""
     return re.sub(r"_\d+$", "", function.removeprefix(process_state.TRACED))

@@ -66,6 +66,7 @@ _ALL = ("tensorflow", "keras", "tf_keras")
 HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.plugin", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.input_pipelines", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, lambda config: config.report_path is not None),
@@ -244,7 +245,8 @@ def install_hooks(trigger: str, config: AmpConfig, switches: Switches) -> None:
 
 
 def _uninstall_hooks(*hooks: Hook) -> None:
-    for hook in hooks or HOOKS:
+    # The last one first: where two replace the same attribute, the later one has the earlier one's inside.
+    for hook in hooks or reversed(HOOKS):
         if module := sys.modules.get(hook.home):
             module.uninstall()
 

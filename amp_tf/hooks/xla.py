@@ -12,12 +12,15 @@ nothing (:mod:`amp_tf.rewriting.sharing`). Under ``auto`` on a CPU XLA is given 
 cannot be slower there. TensorFlow has no way to register a definition with stack traces, so XLA's errors lose the
 source line.
 
-A SavedModel that is exported while amp_tf is on gets the original float32 functions, once its meta graph is built.
+Whoever asks for the definition of a function (a frozen graph, a GraphDef, a SavedModel, a converter for TFLite or ONNX)
+gets the one that the program wrote: only TensorFlow's runtime has the rewritten one. Input pipelines and the Python
+code that they call run copies of the originals (:mod:`amp_tf.hooks.input_pipelines`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -31,22 +34,27 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import reports
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting import pipeline
+from amp_tf.rewriting.pipeline import RewriteResult
 
 _config = AmpConfig()
-_patches, _saving = Patches(), Patches()
+_patches, _originals = Patches(), Patches()
+_copies = itertools.count()
 _rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()  # AtomicFunctions, by name
 
 
 def install(config: AmpConfig) -> None:
     """Rewrites each function that XLA will compile from now on. A second call only changes the configuration."""
+    from tensorflow.python.eager import context
     from tensorflow.python.eager.polymorphic_function import atomic_function
-    from tensorflow.python.saved_model import save
+    from tensorflow.python.framework import ops
 
     global _config
     _config = config
     _patches.put(atomic_function, "from_func_graph", _make_and_rewrite)
-    # This one stays: what was rewritten must be saved in its original form even after amp_tf was turned off.
-    _saving.put(save, "_build_meta_graph", _build_and_restore)
+    # These stay: what was rewritten must be given in its original form even after amp_tf was turned off.
+    _originals.put(ops.Graph, "_as_graph_def", _describe_graph)
+    _originals.put(context.Context, "get_function_def", _describe_function)
+    _originals.put(context.Context, "add_function_def", _add_function)
 
 
 uninstall = _patches.restore  #: stops rewriting functions; those that were rewritten stay so
@@ -59,6 +67,7 @@ def hardware() -> Hardware:
 
 def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
     function = from_func_graph(name, graph, attrs, *args, **kwargs)
+    _rewritten.pop(function.name, None)  # it was overwritten
     mark = (attrs or {}).get("_XlaMustCompile", False)
     if getattr(mark, "b", mark):
         try:
@@ -119,11 +128,18 @@ def _calls(definition: Any) -> Iterator[str]:
 
 def _register(function: Any, original: Any, changed: Mapping[str, Any]) -> None:
     """Puts its new definition, which is the last that changed, in a function's place, and registers the clones."""
+    clones = _replace(function, original, changed)
+    function._amp_tf_original = original.SerializeToString()
+    function._amp_tf_rewritten = [*changed.values()][-1].SerializeToString()
+    function._amp_tf_clones = frozenset(clones)
+    _rewritten[function.name] = function
+
+
+def _replace(function: Any, original: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Gives a function another definition, the last that changed; returns the clones that it calls, which it keeps."""
     context = function._bound_context
-    *copies, (_, definition) = changed.items()
-    clones: dict[str, Any] = {}
-    for name, clone in copies:
-        clones[clone.signature.name] = _atomic_clone(function, name.encode(), clone, clones)
+    definition = [*changed.values()][-1]
+    clones = _register_clones(function, changed)
     context.remove_function(function.name)
     try:
         context.add_function_def(definition)
@@ -132,9 +148,15 @@ def _register(function: Any, original: Any, changed: Mapping[str, Any]) -> None:
         raise
     function._cached_definition = None
     function._children = [*function._children, *clones.values()]
-    function._amp_tf_original = original.SerializeToString()
-    function._amp_tf_clones = frozenset(clones)
-    _rewritten[function.name] = function
+    return clones
+
+
+def _register_clones(function: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Registers all that changed but the last, as long as the returned objects live; they have the new names."""
+    clones: dict[str, Any] = {}
+    for name, clone in [*changed.items()][:-1]:
+        clones[clone.signature.name] = _atomic_clone(function, name.encode(), clone, clones)
+    return clones
 
 
 def _atomic_clone(function: Any, original: bytes, clone: Any, made: dict[str, Any]) -> Any:
@@ -156,17 +178,88 @@ def _atomic_clone(function: Any, original: bytes, clone: Any, made: dict[str, An
     )
 
 
-def _build_and_restore(build: Any, /, *args: Any, **kwargs: Any) -> Any:
-    built = build(*args, **kwargs)
-    what = "functions for XLA are saved as they were rewritten, in 16 bit"
-    fix = "Save in a process with AMP_TF_DISABLE=1, and please report this"
-    with notices.surviving("saving", what, where="tf.saved_model.save", fix=fix):
-        restore(built[0].graph_def.library)
-    return built
+def call_originals(function: Any) -> None:
+    """Makes a function call the definitions that the program wrote, under other names."""
+    if _calls_rewritten(function):
+        changed = _as_written(function)
+        _replace(function, function.definition, changed)
+
+
+def original_of(function: Any) -> Any:
+    """A function that computes what the program wrote: the same one if nothing in it was rewritten, else a copy."""
+    if function.name not in _rewritten and not _calls_rewritten(function):
+        return function
+    if not hasattr(function, "_amp_tf_as_written"):
+        from tensorflow.python.eager.polymorphic_function import atomic_function
+
+        context = function._bound_context
+        changed = _as_written(function)
+        clones = _register_clones(function, changed)
+        definition = [*changed.values()][-1]
+        definition.signature.name += f"_amp_tf_as_written_{next(_copies)}"
+        context.add_function_def(definition)
+        children = [*function._children, *clones.values()]
+        function._amp_tf_as_written = atomic_function.AtomicFunction(
+            definition.signature.name, context, function.function_type, children, function.call_options, function.graph
+        )
+    return function._amp_tf_as_written
+
+
+def _calls_rewritten(function: Any) -> bool:
+    return any(_key(child.name) in _rewritten for child in function._children)
+
+
+def _as_written(function: Any) -> dict[str, Any]:
+    """The original definitions of a function and of those that it calls, under new names, if they are needed.
+
+    By the names that they had; the function itself comes last, and keeps its name.
+    """
+    context = function._bound_context
+    known = context.list_function_names()
+    root = context.get_function_def(function.name)
+    callees = called_by(root, lambda name: context.get_function_def(name.encode()) if name in known else None)
+    given = [*callees.values(), root]
+    results = []
+    for definition in given:
+        is_rewritten = _key(definition.signature.name) in _rewritten
+        results.append(RewriteResult(definition, RewriteReport(), is_rewritten))
+    return pipeline.name_clones(given, results)
+
+
+def _key(name: str | bytes) -> bytes:
+    return name if isinstance(name, bytes) else name.encode()
+
+
+def _describe_graph(describe: Any, graph: Any, /, *args: Any, **kwargs: Any) -> Any:
+    definition, version = describe(graph, *args, **kwargs)
+    what = "functions for XLA are written as they were rewritten, in 16 bit"
+    fix = "Export in a process with AMP_TF_DISABLE=1, and please report this"
+    with notices.surviving("exporting", what, where="tf.Graph.as_graph_def", fix=fix):
+        restore(definition.library)
+    return definition, version
+
+
+def _describe_function(describe: Any, context: Any, /, name: str | bytes) -> Any:
+    definition = describe(context, name)
+    if function := _rewritten.get(_key(name)):
+        definition.ParseFromString(function._amp_tf_original)
+    return definition
+
+
+def _add_function(add: Any, context: Any, /, definition: Any) -> None:
+    """Who adds what was given by the two functions above means the function that is there, or was."""
+    function = _rewritten.get(_key(definition.signature.name))
+    if function is not None and definition == type(definition).FromString(function._amp_tf_original):
+        if context.has_function(function.name):
+            return
+        definition = type(definition).FromString(function._amp_tf_rewritten)
+    add(context, definition)
 
 
 def restore(library: Any) -> None:
     """Puts the original functions back into a FunctionDefLibrary, in place, and takes the clones out."""
+    if not _rewritten:
+        return
     present = {definition.signature.name: definition for definition in library.function}
     clones: set[str] = set()
     for name, function in list(_rewritten.items()):

@@ -1,3 +1,5 @@
+import gc
+
 import pytest
 
 from amp_tf.hooks import notices, xla
@@ -15,3 +17,4 @@ def xla_hook_off_afterwards():
     yield
     xla.uninstall()
     reports.reset()
+    gc.collect()  # copies of functions live as long as those that call them

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import amp_tf
-from amp_tf.hooks.plugin import MARK
 from amp_tf.oplists.hardware import Hardware
 from tests import as_cpu
 from tests.as_cpu import onednn
@@ -185,20 +183,3 @@ def test_an_input_pipeline_is_exact_and_the_model_behind_it_is_converted(tmp_pat
     for name in ("model", "loop"):
         assert ended.result[name] != ended.result["exact"]
         assert ended.result[name] == pytest.approx(ended.result["exact"], rel=20 * ROUNDING)
-
-
-def test_nothing_is_marked_once_amp_tf_is_off():
-    def marks():
-        traced = []
-
-        def double(x):
-            y = x * 2
-            traced.append(y.graph)
-            return y
-
-        tf.data.Dataset.range(3).map(double)
-        return {name for graph in traced for op in graph.get_operations() for name in op.node_def.attr if name == MARK}
-
-    with amp_tf.enable(amp_tf.AmpConfig(precision="bfloat16")):
-        assert marks() == {MARK}
-    assert marks() == set()

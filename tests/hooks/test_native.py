@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 import weakref
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from amp_tf.hooks import native
-from amp_tf.hooks.native import Shim
+from amp_tf.hooks.native import Shim, Skip
 from tests.hooks import running
 
 
@@ -32,6 +33,30 @@ class Buffer(ctypes.Structure):
 _ARGUMENTS = (ctypes.c_void_p, ctypes.POINTER(Buffer), ctypes.c_void_p, ctypes.POINTER(Buffer), ctypes.c_void_p)
 OPTIMIZE = ctypes.CFUNCTYPE(None, *_ARGUMENTS)
 OPTIMIZE_WITH_THE_LOCK = ctypes.PYFUNCTYPE(None, *_ARGUMENTS)
+
+
+class Item(ctypes.Structure):
+    """The begin of TensorFlow's GrapplerItem: its name is a std::string, which holds short texts itself."""
+
+    _fields_ = [
+        ("virtual_functions", ctypes.c_void_p),
+        ("name", ctypes.c_void_p),
+        ("length", ctypes.c_size_t),
+        ("rest", ctypes.c_char * 16),
+    ]
+
+    @classmethod
+    def of(cls, name: bytes) -> Item:
+        item = cls(length=len(name))
+        here = ctypes.addressof(item) + cls.rest.offset
+        if len(name) < 16:
+            ctypes.memmove(here, name + b"\0", len(name) + 1)
+            item.name = here
+        else:
+            item.kept = ctypes.create_string_buffer(name)
+            item.name = ctypes.addressof(item.kept)
+            ctypes.memmove(here, len(name).to_bytes(8, sys.byteorder), 8)
+        return item
 
 
 class Configs(ctypes.Structure):
@@ -74,14 +99,15 @@ class Registered:
         )
         ctypes.CDLL(str(path)).TF_InitGraph(ctypes.byref(self.params), None)
 
-    def optimize(self, graph, *, with_lock=False):
+    def optimize(self, graph, *, with_lock=False, name=b"tf_graph", item=None):
         """Calls as TensorFlow does, without Python's lock, or as the few calls do that keep it."""
+        item = Item.of(name) if item is None else item
         kept = ctypes.create_string_buffer(graph, len(graph))
         source, result = Buffer(ctypes.addressof(kept), len(graph)), Buffer()
         call = self.optimizer.optimize_func
         if with_lock:
             call = ctypes.cast(call, OPTIMIZE_WITH_THE_LOCK)
-        call(None, source, None, result, None)
+        call(None, source, ctypes.addressof(item), result, None)
         new = ctypes.string_at(result.data, result.length)
         if result.data_deallocator:
             result.data_deallocator(result.data, result.length)
@@ -199,7 +225,7 @@ def test_the_callback_runs_whether_the_caller_has_the_lock_or_not(shim):
     registered = Registered(shim.path)
     shim.set_callback(emits(shim))
     assert [registered.optimize(b"graph", with_lock=with_lock) for with_lock in (True, False)] == [b"new"] * 2
-    assert shim.skipped == 0
+    assert [shim.skipped(reason) for reason in Skip] == [(0, "")] * 4
 
 
 def test_the_callback_is_told_which_thread_waits_for_it(shim):
@@ -210,41 +236,141 @@ def test_the_callback_is_told_which_thread_waits_for_it(shim):
     assert waits == threading.get_native_id() != runs
 
 
+class Visits:
+    """Threads that have graphs optimized, again and again, until the block ends; this thread is awake in it."""
+
+    def __init__(self, registered: Registered, threads: int = 3) -> None:
+        self._registered = registered
+        self._ends = threading.Event()
+        self._threads = [threading.Thread(target=self._visit) for _ in range(threads)]
+        self.got: list[bytes] = []
+        self.longest = 0.0
+
+    def _visit(self) -> None:
+        while not self._ends.is_set():
+            begin = time.monotonic()
+            self.got.append(self._registered.optimize(b"graph", name=b"__inference_train_function_12"))
+            self.longest = max(self.longest, time.monotonic() - begin)
+
+    def __enter__(self) -> Visits:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def keep_the_lock(seconds: float) -> None:
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    time.sleep(0.002)
+
+
+def keep_until(is_done, seconds: float = 1.5) -> None:
+    """Keeps the lock for a while, again and again, until something was seen in the pauses, or for a minute."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < 60 and not is_done():
+        keep_the_lock(seconds)
+
+
+def test_a_graph_waits_for_a_lock_that_is_kept_by_a_call_that_computes_nothing(shim):
+    """As a data thread keeps it that reads from a slow disk."""
+    shim.set_callback(emits(shim))
+    with Visits(Registered(shim.path)) as visits:
+        keep_until(lambda: visits.longest > 1)
+    assert visits.longest > 1
+    assert set(visits.got) == {b"new"}
+    assert [shim.skipped(reason) for reason in Skip] == [(0, "")] * 4
+
+
+@pytest.fixture
+def impatient(tmp_path, monkeypatch):
+    shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    monkeypatch.setattr(native, "PATIENCE_MS", 700)
+    shim = Shim("CPU")
+    yield shim
+    shim.clear_callback()
+
+
 @pytest.mark.parametrize("works", [False, True])
-def test_a_graph_does_not_wait_for_a_lock_that_is_kept_but_longer_while_the_process_works(works, shim):
+def test_a_graph_waits_no_longer_than_it_has_patience_unless_the_process_works(works, impatient):
+    registered = Registered(impatient.path)
+    impatient.set_callback(emits(impatient))
+
+    def count():
+        return impatient.skipped(Skip.LOCKED)[0]
+
+    with Visits(registered) as visits:
+        begin = time.monotonic()
+        while time.monotonic() - begin < 60 and not (visits.longest > 1.2 if works else count()):
+            digest = threading.Thread(
+                target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 4_000_000)
+            )  # without the lock
+            if works:
+                digest.start()
+            keep_the_lock(2)
+            if works:
+                digest.join()
+    if works and count() and os.getloadavg()[0] > (os.cpu_count() or 1):
+        pytest.skip("other programs take the processor, so this one cannot be seen to work")
+    assert (count() == 0) is works
+    assert count() == visits.got.count(b"graph")
+    assert impatient.skipped(Skip.LOCKED)[1] == ("" if works else "__inference_train_function_12")
+    assert registered.optimize(b"graph") == b"new"  # the lock is free again
+
+
+def test_a_graph_does_not_wait_while_the_converter_keeps_the_lock(shim):
     registered = Registered(shim.path)
     shim.set_callback(emits(shim))
-    visits: list[float] = []
-    got: list[bytes] = []
-    ends = threading.Event()
+    with Visits(registered) as visits, shim.converting():
+        keep_until(lambda: shim.skipped(Skip.CONVERTER)[0])
+    count, name = shim.skipped(Skip.CONVERTER)
+    assert count == visits.got.count(b"graph") > 0
+    assert name == "__inference_train_function_12"
+    assert shim.skipped(Skip.LOCKED) == (0, "")
+    assert registered.optimize(b"graph") == b"new"
 
-    def visit():
-        while not ends.is_set():
-            begin = time.monotonic()
-            got.append(registered.optimize(b"graph"))
-            visits.append(time.monotonic() - begin)
 
-    threads = [threading.Thread(target=visit) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    begin = time.monotonic()
-    while time.monotonic() - begin < 60 and not (max(visits, default=0) > 0.7 if works else shim.skipped):
-        worker = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 4_000_000))  # without the lock
-        if works:
-            worker.start()
-        ctypes.PyDLL(None).usleep(1_500_000)  # keeps the lock
-        if works:
-            worker.join()
-        time.sleep(0.002)
-    ends.set()
-    for thread in threads:
-        thread.join()
-    if works and shim.skipped and os.getloadavg()[0] > (os.cpu_count() or 1):
-        pytest.skip("other programs take the processor, so this one cannot be seen to work")
-    assert (shim.skipped == 0) is works
-    assert shim.skipped == got.count(b"graph")
-    assert max(visits) > 0.5
-    assert registered.optimize(b"graph") == b"new"  # the lock is free again
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        (b"Dataset_map", b"graph"),
+        (b"Dataset_map_with_a_long_name_12", b"graph"),
+        (b"Dataset_scan_step", b"new"),
+        (b"__inference_Dataset_map_12", b"new"),
+        (b"Data", b"new"),
+    ],
+)
+def test_functions_are_left_out_by_the_beginnings_of_their_names(name, result, shim):
+    shim.leave_out(["other", "Dataset_"], ["Dataset_scan_"])
+    shim.set_callback(emits(shim))
+    assert Registered(shim.path).optimize(b"graph", name=name) == result
+    assert shim.skipped(Skip.PIPELINE) == ((1, name.decode()) if result == b"graph" else (0, ""))
+
+
+def strange_items():
+    """Other classes than TensorFlow's, as far as one can see."""
+    yield Item()
+    empty = Item.of(b"")
+    empty.name = None
+    yield empty
+    too_long = Item.of(b"a text of more than 16 bytes")
+    too_long.length = 1 << 40
+    yield too_long
+    too_small = Item.of(b"a text of more than 16 bytes")
+    too_small.rest = b"\1"
+    yield too_small
+
+
+@pytest.mark.parametrize("item", strange_items(), ids=["zeros", "no name", "too long", "too small"])
+def test_a_graph_whose_name_cannot_be_read_stays_as_it_is(item, shim):
+    """For it may be that of an input pipeline."""
+    shim.set_callback(emits(shim))
+    assert Registered(shim.path).optimize(b"graph", item=item) == b"graph"
+    assert shim.skipped(Skip.NAMELESS) == (1, "")
 
 
 PROGRAM = """

@@ -27,7 +27,8 @@ def off_afterwards():
     switch.disable()
 
 
-STAYING = {"_build_meta_graph"}  # what was rewritten is saved in its original form even once amp_tf is off
+# What was rewritten is given in its original form even once amp_tf is off.
+STAYING = {"_as_graph_def", "get_function_def", "add_function_def"}
 
 
 @pytest.mark.parametrize("home", [hook.home for hook in switch.HOOKS if not hook.home.endswith("report_files")])
@@ -61,6 +62,19 @@ def test_a_hook_patches_once_and_puts_everything_back(home, monkeypatch):
         hook.uninstall()
         hook.uninstall()
     assert now() == before
+
+
+@pytest.mark.usefixtures("off_afterwards")
+def test_what_several_hooks_replace_is_put_back():
+    from tensorflow.lite.python import convert
+    from tensorflow.python.eager.polymorphic_function import atomic_function
+
+    before = convert.convert, atomic_function.from_func_graph
+    switch.enable(precision="bfloat16")
+    during = convert.convert, atomic_function.from_func_graph
+    assert all(now is not was for now, was in zip(during, before, strict=True))
+    switch.disable()
+    assert (convert.convert, atomic_function.from_func_graph) == before
 
 
 @pytest.mark.usefixtures("off_afterwards")

@@ -6,7 +6,11 @@ from collections import Counter
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager import context
+from tensorflow.python.framework import c_api_util
 
 from amp_tf.config import AmpConfig
 
@@ -25,8 +29,15 @@ def jitted(function):
     return tf.function(function, jit_compile=True)
 
 
+def registered(name):
+    """The FunctionDef that TensorFlow runs, whatever those are told who ask for it."""
+    with c_api_util.tf_buffer() as buffer:
+        pywrap_tfe.TFE_ContextGetFunctionDef(context.context()._handle, name, buffer)
+        return FunctionDef.FromString(pywrap_tf_session.TF_GetBuffer(buffer))
+
+
 def definition(function, *arguments):
-    return context.context().get_function_def(function.get_concrete_function(*arguments).name)
+    return registered(function.get_concrete_function(*arguments).name)
 
 
 def products(fdef) -> Counter[str]:

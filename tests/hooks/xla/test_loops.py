@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
-from tensorflow.python.eager import context
 from tensorflow.python.framework import kernels, op_def_registry
 
 from amp_tf.config import AmpConfig
@@ -28,6 +27,7 @@ from tests.hooks.xla.small_functions import (
     definition,
     jitted,
     products,
+    registered,
     tensor,
 )
 from tests.small_graphs import function
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("xla_hook_off_afterwards")
 
 
 def products_in_clones():
-    return [kind for name in clones() for kind in products(context.context().get_function_def(name)).elements()]
+    return [kind for name in clones() for kind in products(registered(name)).elements()]
 
 
 def test_products_of_nested_loops_are_bfloat16_and_their_values_float32():

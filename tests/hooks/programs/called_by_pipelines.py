@@ -1,0 +1,65 @@
+"""TensorFlow functions that a pipeline calls in each way, and that the program itself calls before and after."""
+
+import json
+
+import numpy as np
+import tensorflow as tf
+
+rng = np.random.default_rng(0)
+rows = rng.normal(size=(64, 32)).astype("float32")
+weight = rng.normal(size=(32, 32)).astype("float32")
+exact = np.maximum(rows @ weight, 0) @ weight
+batch = tf.TensorSpec((16, 32))
+
+
+def products(x):
+    return tf.matmul(tf.nn.relu(tf.matmul(x, weight)), weight)
+
+
+compiled = tf.function(products, jit_compile=True, input_signature=[batch])
+plain = tf.function(products, input_signature=[batch])
+compiled_inside = tf.function(lambda x: compiled(x) + 0.0, input_signature=[batch])
+
+
+def error_of(values):
+    return float(np.abs(np.concatenate([*values]) - exact).max())
+
+
+def called(function):
+    return error_of(function(rows[first : first + 16]).numpy() for first in range(0, 64, 16))
+
+
+def py_function(function):
+    return lambda x: tf.ensure_shape(tf.py_function(function, [x], tf.float32), batch.shape)
+
+
+def numpy_function(function):
+    return lambda x: tf.ensure_shape(
+        tf.numpy_function(lambda given: function(given).numpy(), [x], tf.float32), (16, 32)
+    )
+
+
+def generated(function):
+    def batches():
+        for first in range(0, 64, 16):
+            yield function(rows[first : first + 16])
+
+    return error_of(tf.data.Dataset.from_generator(batches, output_signature=batch).as_numpy_iterator())
+
+
+def mapped(function):
+    return error_of(tf.data.Dataset.from_tensor_slices(rows).batch(16).map(function).as_numpy_iterator())
+
+
+data, program = {}, {}
+for name, function in (("plain", plain), ("compiled", compiled), ("compiled_inside", compiled_inside)):
+    program[f"{name} before"] = called(function)
+    data[f"{name} map"] = mapped(function)
+    data[f"{name} py_function"] = mapped(py_function(function))
+    data[f"{name} numpy_function"] = mapped(numpy_function(function))
+    data[f"{name} from_generator"] = generated(function)
+    program[f"{name} after"] = called(function)
+late = tf.function(products, jit_compile=True, input_signature=[batch])
+data["first called by py_function"] = mapped(py_function(late))
+program["first called by py_function"] = called(late)
+print(json.dumps({"data": data, "program": program}))
