@@ -10,8 +10,8 @@ Where things are:
 
 - *The algorithm* is ``schedule``: three schedules with one interface, a pure function from state to state.
 - *The step* is ``scaler``: the schedule's state in variables (``Memory``), and the arrows above (``Scaler``). Its
-  tensor operations are in ``finite``, the decision of all replicas in ``replicas``, and in ``calls`` what counts as a
-  scaled loss.
+  tensor operations are in ``finite``, the decision of all replicas in ``replicas``, what an optimizer stores in its
+  step in ``kept``, and in ``calls`` what counts as a scaled loss.
 - *The public classes*: ``loss_scaler`` for loops without an optimizer; ``keras3``, ``tf_keras`` and ``v1`` for the
   optimizers of each library.
 - *What it did*: ``ledger`` has the status of a scale, why training is stuck, and the scalers for the line at exit.
@@ -57,7 +57,8 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
         initial_scale: the first loss scale.
         **settings: ``dynamic_growth_steps=2000``, ``dynamic=True``, ``enabled=True``, ``growth_factor=2.0``,
             ``backoff_factor=0.5``, ``hysteresis=1``, ``min_scale=2**-24``, ``max_scale=2**127`` as in
-            :func:`amp_tf.loss_scaling.schedule.build_schedule`; and ``name`` for Keras 3.
+            :func:`amp_tf.loss_scaling.schedule.build_schedule`; and ``name`` for Keras 3, by default the inner
+            optimizer's.
 
     Raises:
         TypeError: ``inner_optimizer`` is not an optimizer of these libraries.

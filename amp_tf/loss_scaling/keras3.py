@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.optimizers import base_optimizer
 
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import replicas
@@ -23,6 +22,8 @@ _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
 _KerasWrapper: Any = keras.optimizers.LossScaleOptimizer
 _MULTI_OPTIMIZER = getattr(keras.optimizers, "MultiOptimizer", ())  # Keras has it since 3.13
 _ACCUMULATION = "gradient_accumulation_steps"
+_STEP = "_backend_apply_gradients"  # Keras' method that has conditions in it; 3.0.0 has none
+_CONDITIONAL = ("ops", "backend")  # It calls ops.cond, since Keras 3.16 backend.ops.cond.
 # Settings that are the inner optimizer's alone; the wrapper's base class has them too, unused.
 _AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 _INNER_SETTINGS = frozenset({"clipnorm", "clipvalue", "global_clipnorm", *_AVERAGES, _ACCUMULATION, "weight_decay"})
@@ -75,6 +76,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         seen = inner_optimizer if is_trackable else tf.__internal__.tracking.AutoTrackable()
         object.__setattr__(self, "_self_setattr_tracking", False)
         object.__setattr__(self, "_trackable", seen)
+        name = name or inner_optimizer.name
         super(_DynamicTracking, self).__init__(inner_optimizer, initial_scale, dynamic_growth_steps, name=name)
         self._settings = dict(settings)
         self._pending_weights: dict[str, Any] | None = None  # loaded before build made the variables for it
@@ -136,6 +138,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
             clips_norm=clips_norm(_parts_of(inner)),
             headroom=max(getattr(part, _ACCUMULATION, None) or 1 for part in _parts_of(inner)) * replicas.count(),
             variables=variables,
+            owner=inner,
         )
 
     def build(self, var_list: Sequence[Any]) -> None:
@@ -255,54 +258,44 @@ def _apply(strategy: Any, optimizer: Any, method: str, gradients: Any, variables
             optimizer.apply(grads, variables)
 
     with scaled_step(), _sums_of_one(optimizer):
-        if strategy is None:
-            step(gradients)
-            return
-        is_conditional = hasattr(
-            optimizer, "_backend_update_step"
-        )  # Keras 3.0.0 has its conditions outside of replicas
-        accumulation = is_conditional and getattr(optimizer, _ACCUMULATION, None)
-        averaging = is_conditional and optimizer.use_ema and optimizer.ema_overwrite_frequency
-        count, iterations = map(keras.ops.convert_to_tensor, (_counter_of(optimizer), optimizer.iterations))
-
-        def on_each(updates: bool, overwrites: bool) -> Any:
-            with _decided(updates, overwrites) if accumulation or averaging else contextlib.nullcontext():
-                strategy.extended.call_for_each_replica(step, args=(gradients,))
-            return tf.constant(0)
-
-        def every(often: Any, steps: Any, go_on: Callable[[bool], Any]) -> Any:
-            if not often:
-                return go_on(False)
-            return tf.cond(tf.equal((steps + 1) % often, 0), lambda: go_on(True), lambda: go_on(False))
-
-        every(accumulation, count, lambda updates: every(averaging, iterations, lambda now: on_each(updates, now)))
+        if strategy is not None:
+            _share_conditions(optimizer)
+        replicas.on_each(strategy, step, gradients)
 
 
-_deciding = threading.Lock()
+def _share_conditions(optimizer: Any) -> None:
+    """Lets all replicas together make the conditions of Keras' step.
 
-
-@contextlib.contextmanager
-def _decided(updates: bool, overwrites: bool) -> Iterator[None]:
-    """Tells Keras the answers to the two conditions of its step, for accumulated gradients and for averages.
-
-    A replica that meets others in ``merge_call`` may not hold such a condition. So both are asked before, in the
-    cross-replica context, and Keras' own step is traced once for each answer.
+    It has one for accumulated gradients and one for averages, in which replicas cannot meet. It is
+    copied, because everything else that Keras' module sees is seen by other threads, too. A step
+    of the user's own stays as it is.
     """
+    for part in _parts_of(optimizer):
+        step = getattr(type(part), _STEP, None)
+        if _is_of_keras(step) and _STEP not in vars(part):
+            vars(part)[_STEP] = types.MethodType(_with_shared_conditions(step), part)
 
-    def cond(predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
-        is_of_averages = "_overwrite_model_variables_with_average_value" in then.__code__.co_names
-        return then() if (overwrites if is_of_averages else updates) else otherwise()
 
-    class Ops:
-        def __getattr__(self, name: str) -> Any:
-            return cond if name == "cond" else getattr(ops, name)
+def _with_shared_conditions(function: Any) -> Any:
+    """Copies a function of Keras; the copy calls ``choose_together`` for ``cond``."""
+    seen = dict(function.__globals__)
+    for name in _CONDITIONAL:
+        if name in seen:
+            seen[name] = _SharedConditions(seen[name])
+    return types.FunctionType(function.__code__, seen, closure=function.__closure__)
 
-    with _deciding:
-        ops, base_optimizer.ops = base_optimizer.ops, Ops()
-        try:
-            yield
-        finally:
-            base_optimizer.ops = ops
+
+class _SharedConditions:
+    """A module of Keras, seen with another ``cond``."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "cond":
+            return replicas.choose_together
+        found = getattr(self._module, name)
+        return _SharedConditions(found) if name in _CONDITIONAL else found
 
 
 @contextlib.contextmanager
@@ -314,7 +307,7 @@ def _sums_of_one(optimizer: Any) -> Iterator[None]:
     """
     name = "_all_reduce_sum_gradients"
     parts = _parts_of(optimizer) if replicas.count() == 1 else []
-    of_keras = [p for p in parts if getattr(getattr(type(p), name, None), "__module__", "").startswith("keras.")]
+    of_keras = [part for part in parts if _is_of_keras(getattr(type(part), name, None))]
     replaced = [part for part in of_keras if name not in vars(part)]
     for part in replaced:
         vars(part)[name] = list  # called with pairs; set so that Keras does not track it
@@ -328,6 +321,11 @@ def _sums_of_one(optimizer: Any) -> Iterator[None]:
 def _counter_of(optimizer: Any) -> Any:
     """The variable that counts the optimizer's steps, accumulated ones included: ``_iterations`` since Keras 3.5."""
     return optimizer._iterations if hasattr(optimizer, "_iterations") else optimizer.iterations
+
+
+def _is_of_keras(method: Any) -> bool:
+    """Whether Keras itself defines this method; false for ``None``."""
+    return getattr(method, "__module__", "").startswith("keras.")
 
 
 def _parts_of(optimizer: Any) -> list[Any]:

@@ -89,7 +89,8 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         Args:
             apply: writes the variables, such as Sonnet's ``optimizer.apply``. It runs inside a condition, so it cannot
                 return values from it, and it must create variables of its own before the first step or in
-                ``tf.init_scope()``.
+                ``tf.init_scope()``. If it is a method, tensors that its object stores are readable
+                after the step, zero if the step was skipped; not in a TF1 graph.
             gradients: what :meth:`unscale` returned, clipped or not.
             *args, **kwargs: passed on; each replica's own.
 
@@ -120,7 +121,8 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
                 return done
             return [local for part in tf.nest.flatten(done) for local in strategy.experimental_local_results(part)]
 
-        return self._scaler.step(flat, take, arguments=(args, kwargs))
+        owner = getattr(apply, "__self__", None)
+        return self._scaler.step(flat, take, arguments=(args, kwargs), owner=owner)
 
 
 def _error(what: str) -> CallOrderError:

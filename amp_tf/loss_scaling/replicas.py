@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from amp_tf.loss_scaling import kept
+
 
 class Nonfinite(NamedTuple):
     """What is nonfinite in a step."""
@@ -29,19 +31,23 @@ def decide_together(
     *,
     take: Callable[[Any, Any], Any],
     skip: Callable[[Any, Any, Nonfinite], Any],
+    owner: Any = None,
 ) -> Any:
     """Takes the step unless something is nonfinite in any replica, else skips it, on all replicas alike.
 
     ``values`` is a nest: this replica's gradients and what else its step needs. ``take`` is called with the strategy,
     or ``None`` where each replica decides alone, and with ``values``; it may return operations, which a TF1 graph runs
-    with the step. ``skip`` also gets what is nonfinite in any replica.
+    with the step. ``skip`` also gets what is nonfinite in any replica. ``owner`` is the object whose method makes the
+    step; tensors that it stores are readable after it (:mod:`amp_tf.loss_scaling.kept`).
 
     Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """
 
     def decide(strategy: Any, values: Any, found: Nonfinite) -> Any:
+        taken = _branch(lambda: take(strategy, values), True)
         skipped = _branch(lambda: skip(strategy, values, found), False)
-        return tf.cond(tf.reduce_any(found.gradients), skipped, _branch(lambda: take(strategy, values), True))
+        is_finite = tf.logical_not(tf.reduce_any(found.gradients))
+        return kept.choose(is_finite, taken, skipped, owner)
 
     def decide_across(strategy: Any, numbers: Any, values: Any) -> Any:
         total = strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None)
@@ -53,6 +59,29 @@ def decide_together(
     if context is not None and context.num_replicas_in_sync > 1:
         found = _from_numbers(context.all_reduce(tf.distribute.ReduceOp.SUM, _as_numbers(found)))
     return decide(None, values, found)
+
+
+def choose_together(predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> None:
+    """Runs one of two branches, in which replicas may meet: all replicas run the same one.
+
+    It is called in a replica. ``predicate`` is a boolean scalar tensor, equal on all replicas. The
+    condition is built in the cross-replica context, and calls the branch on each replica anew,
+    because a replica cannot meet others in ``merge_call`` inside a condition of its own.
+    """
+    is_alone = tf.__internal__.distribute.strategy_supports_no_merge_call()
+    if is_alone or tf.executing_eagerly() or tf.distribute.in_cross_replica_context():
+        tf.cond(predicate, then, otherwise)
+        return
+
+    def choose(strategy: Any, predicates: Any, then: Any, otherwise: Any) -> None:
+        def run(branch: Any) -> Any:
+            on_each(strategy, lambda call: call(), branch)
+            return tf.constant(0)
+
+        first = strategy.experimental_local_results(predicates)[0]
+        tf.cond(first, lambda: run(then), lambda: run(otherwise))
+
+    tf.distribute.get_replica_context().merge_call(choose, args=(predicate, then, otherwise))
 
 
 def check_in_replica(method: str) -> None:

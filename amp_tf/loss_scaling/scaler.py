@@ -177,6 +177,7 @@ class Scaler:
         headroom: float = 1.0,
         variables: Sequence[Any] = (),
         arguments: Any = (),
+        owner: Any = None,
     ) -> Any:
         """Takes a step if the unscaled gradients of all replicas are finite, else skips it; moves the scale either way.
 
@@ -184,6 +185,8 @@ class Scaler:
         which those that are ``None`` stay so, or (gradients, arguments) where there is a nest of further ones, each
         replica's own. ``clips_norm`` and ``headroom`` are as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`;
         ``variables`` are what the gradients are for, so that a skipped step can name them.
+        ``owner`` is the object whose method makes the step; tensors that it stores are readable
+        after it.
 
         Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
         """
@@ -206,7 +209,7 @@ class Scaler:
         found = replicas.Nonfinite(finite.find_nonfinite(present, clips_norm, headroom), is_loss_nonfinite)
         with scaled_step():
             values = [list(gradients), arguments, data]
-            return replicas.decide_together(found, values, take=taken, skip=skipped)
+            return replicas.decide_together(found, values, take=taken, skip=skipped, owner=owner)
 
     def note_finite(self) -> list[Any]:
         """Counts a step that was applied."""

@@ -27,8 +27,10 @@ class _ScaleState(SavedScale, tf_keras.losses.Loss):  # type: ignore[misc]
     """The part of a file that holds the scale."""
 
 
-class _Scaling(ScalingMethods):
+class _Scaling(ScalingMethods, InnerSettings):
     """What both wrappers share; mixed in front of tf_keras' own class, whose checkpoints and delegation stay."""
+
+    _inner = "_optimizer"
 
     def __init__(
         self,
@@ -93,8 +95,15 @@ class _Scaling(ScalingMethods):
                     del own[name]
                 own.update(before)
 
-        clips_norm = finite.clips_norm([self._optimizer])
-        return self._scaler.step(gradients, on_each, clips_norm=clips_norm, variables=variables)
+        inner = self._optimizer
+        clips_norm = finite.clips_norm([inner])
+        return self._scaler.step(
+            gradients,
+            on_each,
+            clips_norm=clips_norm,
+            variables=variables,
+            owner=inner,
+        )
 
 
 def _summed(aggregate: Callable[[Any], Any], pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -104,7 +113,7 @@ def _summed(aggregate: Callable[[Any], Any], pairs: list[tuple[Any, Any]]) -> li
 
 
 @tf_keras.saving.register_keras_serializable(package="amp_tf")
-class LossScaleOptimizer(_Scaling, InnerSettings, keras_wrappers.LossScaleOptimizerV3):  # type: ignore[misc]
+class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type: ignore[misc]
     """A new-style tf_keras optimizer that scales the loss and skips steps with nonfinite gradients.
 
     ``minimize`` and ``Model.fit`` need nothing else. A custom loop calls ``get_scaled_loss``, then
@@ -112,7 +121,6 @@ class LossScaleOptimizer(_Scaling, InnerSettings, keras_wrappers.LossScaleOptimi
     but the scale and its counters: not ``iterations`` either. Arguments: :func:`amp_tf.LossScaleOptimizer`.
     """
 
-    _inner = "_optimizer"
     _sums = ("aggregate_gradients",)
 
     def build(self, var_list: Iterable[Any]) -> None:  # before the first step, which would otherwise be traced twice
@@ -159,6 +167,11 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
     """A legacy tf_keras optimizer that scales the loss and skips nonfinite steps; works in TF1 graphs too."""
 
     _sums = ("_transform_unaggregated_gradients", "_aggregate_gradients")
+
+    @property
+    def _name(self) -> Any:
+        """The inner optimizer's name."""
+        return self._optimizer._name
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(

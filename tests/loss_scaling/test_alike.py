@@ -155,6 +155,45 @@ def test_case_33_settings_of_the_inner_optimizer_are_read_and_set_through_the_wr
         _ = optimizer.no_such_thing
 
 
+@pytest.mark.parametrize("kind", ["keras", "tf_keras", "legacy"])
+def test_case_33_a_users_own_attributes_and_methods_are_reached_through_the_wrapper(kind):
+    library = {"keras": keras.optimizers, "tf_keras": tf_keras.optimizers, "legacy": tf_keras.optimizers.legacy}[kind]
+
+    class Own(library.SGD):
+        factor = 2
+
+        def __init__(self):
+            super().__init__(0.5, name="own")
+            self.history = [1]
+            self.note = None
+
+        def double(self):
+            return self.factor * len(self.history)
+
+        @property
+        def length(self):
+            return len(self.history)
+
+        @length.setter
+        def length(self, value):
+            self.history = [0] * value
+
+    inner = Own()
+    optimizer = amp_tf.LossScaleOptimizer(inner)
+    assert (list(optimizer.history), optimizer.double(), optimizer.length) == ([1], 2, 1)
+    optimizer.history = [1, 2]
+    optimizer.factor, optimizer.note = 3, "text"
+    assert (list(inner.history), inner.factor, inner.note, optimizer.double()) == ([1, 2], 3, "text", 6)
+    optimizer.length = 4
+    assert (len(inner.history), optimizer.length) == (4, 4)
+    name = "_name" if kind == "legacy" else "name"
+    assert getattr(optimizer, name) == getattr(inner, name) == "own"
+    optimizer.of_the_wrapper = 1
+    assert not hasattr(inner, "of_the_wrapper")
+    with pytest.raises(AttributeError):
+        _ = optimizer.no_such_thing
+
+
 def test_the_name_is_a_setting_of_keras_3_alone():
     assert amp_tf.LossScaleOptimizer(keras.optimizers.SGD(), name="mine").name == "mine"
     with pytest.raises(ConfigError, match=r"^loss scaling: there is no setting 'name'\. The settings are: "):

@@ -94,3 +94,16 @@ def test_case_19_two_processes_skip_together_what_one_of_them_finds_nonfinite(wo
 def test_an_optimizer_may_be_built_before_it_is_wrapped_or_by_the_first_traced_step_of_the_replicas(mirrored):
     counts = mirrored["counts"]
     assert counts == {name: [3, 0, 3] for name in ("built", "built, wrapped outside", "unbuilt")}
+
+
+def test_another_threads_optimizer_makes_its_own_steps_while_replicas_trace_theirs(mirrored):
+    beside = mirrored["beside"] or pytest.skip("this Keras does not accumulate gradients")
+    assert len(beside) >= 4  # two replicas, in each branch
+    assert all(weights == [0.0, -1.0, -1.0, -2.0] for weights in beside)
+
+
+@pytest.mark.parametrize("option", ["plain", "accumulation", "averages", "both"])
+def test_what_an_optimizer_stores_is_read_by_each_replica(mirrored, option):
+    norms = mirrored["norms"].get(option) or pytest.skip("this Keras does not accumulate gradients")
+    # as without a wrapper: of the replica that was traced last; zero where the step was skipped
+    assert norms == [[10.0, 10.0], [0.0, 0.0], [10.0, 10.0]]

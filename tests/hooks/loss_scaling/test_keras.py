@@ -5,6 +5,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import tf_keras
 
 import amp_tf
@@ -157,3 +158,28 @@ def test_fit_may_be_wrapped_by_a_function_that_names_no_arguments(library, monke
         model = make_model(library)
         model.compile("sgd", "mse")
         assert set(model.fit(X, Y, None, 2, 0, [LossScaleMonitor()]).history) >= {"loss", "loss_scale"}
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_norm_that_the_users_optimizer_stores_may_be_logged_by_a_train_step(library, jit_compile):
+    class Storing(library.optimizers.Adam):
+        def apply_gradients(self, grads_and_vars, **kwargs):
+            pairs = list(grads_and_vars)
+            self.norm = tf.linalg.global_norm([gradient for gradient, _ in pairs])
+            return super().apply_gradients(pairs, **kwargs)
+
+    class Logging(library.Model):
+        def train_step(self, data):
+            return {**super().train_step(data), "norm": self.optimizer.norm}
+
+        def fit(self, *args, **kwargs):
+            return super().fit(*args, **kwargs).history["norm"]
+
+    def norms():
+        model = make_model(library, Logging)
+        model.compile(Storing(0.01), "mse", jit_compile=jit_compile)
+        return model.fit(X, Y, batch_size=8, epochs=3, verbose=0, shuffle=False)
+
+    with installed():
+        logged = norms()
+    np.testing.assert_allclose(logged, norms(), rtol=1e-4)

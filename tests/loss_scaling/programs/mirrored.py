@@ -5,6 +5,7 @@ import inspect
 import itertools
 import json
 import sys
+import threading
 
 import keras
 import numpy as np
@@ -41,9 +42,9 @@ def weights_of(kind):
     return [kind(np.ones(shape, "float32")) for shape in ((3,), (2, 2))]
 
 
-def keras3(options):
+def keras3(options, cls=keras.optimizers.SGD):
     weights = weights_of(keras.Variable)
-    return weights, [w.value for w in weights], keras.optimizers.SGD(0.125, momentum=0.5, **options)
+    return weights, [w.value for w in weights], cls(0.125, momentum=0.5, **options)
 
 
 def tf_keras_new(options, own=lambda base: base):
@@ -65,13 +66,13 @@ def train(make, options, *, wrapped, bad, traced):
     with strategy.scope():
         weights, tensors, optimizer = make(options)
         optimizer = amp_tf.LossScaleOptimizer(optimizer, 2.0**10) if wrapped else optimizer
-        if make is keras3:
+        if isinstance(weights[0], keras.Variable):
             optimizer.build(weights)
 
     def step(x, poison):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tensors[0] * x) + tf.reduce_sum(tensors[1] ** 2) * x[0]
-            loss = optimizer.scale_loss(loss) if wrapped or make is keras3 else loss
+            loss = optimizer.scale_loss(loss) if hasattr(optimizer, "scale_loss") else loss
         gradients = tape.gradient(loss, tensors)
         gradients[1] += poison
         optimizer.apply_gradients(list(zip(gradients, weights, strict=True)))
@@ -175,11 +176,76 @@ def train_a_model(is_built, wrapped_in_scope):
     return [status.steps, status.skipped, int(optimizer.iterations.numpy())]
 
 
+def steps_of_a_thread():
+    """The weight after each step of an optimizer that another thread uses, eagerly and by itself."""
+    weights = []
+
+    def train():
+        weight = keras.Variable([0.0])
+        optimizer = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+        optimizer.build([weight])
+        for _ in range(4):
+            optimizer.apply([tf.ones([1])], [weight])
+            weights.append(float(weight.numpy()[0]))
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    return weights
+
+
+def train_beside_a_thread():
+    """What a thread's optimizer does while replicas trace a step that accumulates gradients."""
+    seen = []
+
+    class Own(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            seen.append(steps_of_a_thread())
+            super().update_step(gradient, variable, learning_rate)
+
+        def _backend_increment_gradient_accumulators(self, *args):
+            seen.append(steps_of_a_thread())
+            super()._backend_increment_gradient_accumulators(*args)
+
+    train(lambda options: keras3(options, Own), ACCUMULATION, wrapped=True, bad=None, traced=True)
+    return seen
+
+
+class Storing(keras.optimizers.SGD):
+    """Stores its gradients' norm for the step to read."""
+
+    def apply(self, grads, trainable_variables=None):
+        self.norm = tf.linalg.global_norm(grads)
+        super().apply(grads, trainable_variables)
+
+
+def norms_of(options):
+    """The norm that each replica reads after each step, the second of which is skipped."""
+    with strategy.scope():
+        weight = keras.Variable([1.0, 2.0])
+        optimizer = amp_tf.LossScaleOptimizer(Storing(0.5, **options), 2.0**10)
+        optimizer.build([weight])
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum(weight.value * x))
+        optimizer.apply_gradients([(tape.gradient(loss, weight.value), weight)])
+        return tf.identity(optimizer.inner_optimizer.norm)
+
+    run = tf.function(lambda x: strategy.run(step, args=(x,)))
+    bad = (0.0, np.inf, 0.0)
+    inputs = [per_replica([np.float32([3.0 + b, 4.0]), np.float32([6.0, 8.0])]) for b in bad]
+    return [local(run(x)) for x in inputs]
+
+
 BUILT = {"built": (True, True), "built, wrapped outside": (True, False), "unbuilt": (False, True)}
 
 
 KERAS = [("plain", "plain", True)]
-if "gradient_accumulation_steps" in inspect.signature(keras.optimizers.SGD).parameters:  # not in Keras' first versions
+ACCUMULATES = (
+    "gradient_accumulation_steps" in inspect.signature(keras.optimizers.SGD).parameters
+)  # not in its first versions
+if ACCUMULATES:
     KERAS += [(name, name, True) for name in ("accumulation", "averages", "both")] + [("both, eager", "both", False)]
 OWNS = {tf_keras_new: ("pairs_alone", "keeping_arguments"), tf_keras_legacy: ("without_name", "with_name_alone")}
 
@@ -188,6 +254,8 @@ def main():
     results = {
         "scaler": [[*how, train_by_a_scaler(*how)] for how in itertools.product((True, False), repeat=3)],
         "counts": {name: train_a_model(*case) for name, case in BUILT.items()},
+        "beside": train_beside_a_thread() if ACCUMULATES else [],
+        "norms": {name: norms_of(OPTIONS[name]) for name, _, is_traced in KERAS if is_traced},
         "keras3": {name: compare(keras3, *case) for name, *case in KERAS},
     }
     for make, name in {tf_keras_new: "global_clipnorm", tf_keras_legacy: "clipnorm", v1: "plain"}.items():

@@ -1,0 +1,111 @@
+"""Lets the tensors that an optimizer stores outlive the condition around its step.
+
+A user's optimizer may store a tensor, such as the norm of its gradients, for the training step to
+log. A scaled step is traced inside a condition, and nothing outside may read the tensors of a
+condition's branch. So the stored tensors become results of the condition, which then replace them.
+Where the step is skipped, they are zero.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+# Objects of these packages store no tensor of a user's step.
+_LIBRARIES = frozenset({"builtins", "tensorflow", "keras", "tf_keras", "numpy", "amp_tf"})
+_UNCOPIED = (tf.resource, tf.variant)  #: types of which there is no zero
+
+
+def choose(predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any], owner: Any = None) -> Any:
+    """Builds ``tf.cond``, from which tensors of ``then`` that ``owner`` stores may be read.
+
+    They are found in the owner's attributes, in the dicts, lists, deques and tuples there, and in
+    the attributes of other objects of the user's. Where ``otherwise`` runs, they are zero, with
+    size 0 in each unknown dimension.
+
+    Eager tensors need no such care. In a TF1 graph, fetching such a result alone would run the
+    whole step, so there the tensors stay in their branch.
+
+    Returns what the branches return: a tensor.
+    """
+    is_traced = hasattr(tf.compat.v1.get_default_graph(), "outer_graph")
+    if owner is None or tf.executing_eagerly() or not is_traced:
+        return tf.cond(predicate, then, otherwise)
+    stored: dict[int, Any] = {}  # by id
+
+    def then_with_stored() -> list[Any]:
+        result = then()
+        branch = tf.compat.v1.get_default_graph()
+
+        def note(value: Any) -> Any:
+            if _is_tensor_of(value, branch):
+                stored[id(value)] = value
+            return value
+
+        _change_stored(owner, note)
+        return [result, *stored.values()]
+
+    def otherwise_with_zeros() -> list[Any]:
+        return [otherwise(), *map(_zeros_like, stored.values())]  # `then` is traced first
+
+    result, *results = tf.cond(predicate, then_with_stored, otherwise_with_zeros)
+    readable = dict(zip(stored, results, strict=True))
+    _change_stored(owner, lambda value: readable.get(id(value), value))
+    return result
+
+
+def _change_stored(owner: Any, change: Callable[[Any], Any]) -> None:
+    """Replaces each value that an object stores by ``change(value)``."""
+    seen: set[int] = set()
+    waiting: list[Any] = [getattr(owner, "__dict__", {})]
+    while waiting:
+        container = waiting.pop()
+        if id(container) in seen:
+            continue
+        seen.add(id(container))
+        items = container.items() if isinstance(container, dict) else enumerate(container)
+        for key, value in list(items):
+            changed = _changed(value, change)
+            if changed is not value:
+                container[key] = changed
+            elif isinstance(value, (dict, list, collections.deque)):
+                waiting.append(value)
+            elif _is_of_user(value):
+                waiting.append(vars(value))
+
+
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The changed value; a tuple is made anew if one of its parts changed."""
+    if not isinstance(value, tuple):
+        return change(value)
+    parts = [_changed(part, change) for part in value]
+    if all(part is before for part, before in zip(parts, value, strict=True)):
+        return value
+    is_named = hasattr(value, "_fields")
+    return value.__class__(*parts) if is_named else tuple(parts)  # TensorFlow may have wrapped it
+
+
+def _is_of_user(value: Any) -> bool:
+    """Whether it is an object with attributes, of a class outside the libraries."""
+    package = type(value).__module__.partition(".")[0]
+    return package not in _LIBRARIES and not isinstance(value, type) and hasattr(value, "__dict__")
+
+
+def _is_tensor_of(value: Any, graph: Any) -> bool:
+    """Whether it is a tensor, or a composite one, that was made in this graph."""
+    if not tf.is_tensor(value) or isinstance(value, tf.Variable):
+        return False
+    is_of_graph = getattr(value, "graph", None) is graph  # eager tensors have none
+    return is_of_graph and value.dtype not in _UNCOPIED
+
+
+def _zeros_like(value: Any) -> Any:
+    return tf.nest.map_structure(_zeros, value, expand_composites=True)
+
+
+def _zeros(tensor: Any) -> Any:
+    shape = [] if tensor.shape.rank is None else [size or 0 for size in tensor.shape]
+    return tf.zeros(shape, tensor.dtype)
