@@ -61,6 +61,7 @@ class Hardware:
         costs: what ops take on the CPU.
         has_onednn: TensorFlow computes with oneDNN where that has a kernel; else Eigen's kernels run, which keep sums
             in bfloat16.
+        imitates_gpu: this machine's CPU runs what is rewritten for a GPU, to show what a GPU would compute.
     """
 
     gpu_capabilities: tuple[tuple[int, int], ...] = ()
@@ -69,6 +70,7 @@ class Hardware:
     is_xla: bool = False
     costs: CostTable = SHIPPED
     has_onednn: bool = True
+    imitates_gpu: bool = False
 
     def __post_init__(self) -> None:
         pairs: tuple[tuple[object, object], ...] = ((None, None),)
