@@ -32,7 +32,7 @@ from amp_tf.oplists import hardware
 from amp_tf.oplists.hardware import DISTRIBUTIONS, Hardware, cpu_name
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
-from amp_tf.tools import on_terminal
+from amp_tf.tools.progress import on_stderr
 from amp_tf.tools.trials import Trial, run_trials
 
 _STDERR = 2  #: its file descriptor; where it is closed, ``sys.stderr`` is None
@@ -337,7 +337,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
     if load > _BUSY * cores:
         busy = f"the machine is busy (load {load:.1f} on {cores} cores)"
         print(f"note: {busy}: figures may be off; calibrate again later")
-    progress = on_terminal()
+    progress = on_stderr("amp-tf calibrate")
     source = f"measured on {hardware.identity()}, {datetime.date.today()}"
     shipped = hardware.shipped_costs()
     try:

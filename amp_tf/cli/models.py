@@ -29,6 +29,7 @@ from amp_tf.reporting import files
 from amp_tf.reporting.figures import GraphReport, percent
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
+from amp_tf.tools.progress import shown
 from amp_tf.values import read_names, read_patterns
 
 _GRAPHS = (".pb", ".pbtxt")
@@ -37,7 +38,6 @@ _GRAPHS = (".pb", ".pbtxt")
 def run_rewrite(args: argparse.Namespace) -> int:
     """Converts and prints what was done, op by op."""
     config = read_config(args)
-    hardware = hardware_for(config)
     if not args.dry_run:
         if args.result is None:
             raise AmpError("there is no OUT", fix="Name a file or folder to write, or add --dry-run")
@@ -60,23 +60,10 @@ def run_rewrite(args: argparse.Namespace) -> int:
         raise AmpError("is for GraphDef files, and this is a model", where="--preserve", fix=fix)
     # The file is looked at before anything is written, and the copy may come in the place of the original.
     expected = _answer(args, args.source) if args.check else {}
-    if not is_model:
-        graph = reading.read_graph_file(args.source)
-        _check_preserved(args.preserve, graph)
-        result = rewrite(graph, config, preserve=args.preserve, hardware=hardware)
-        report = result.report
-        if not args.dry_run:
-            reading.write_graph_file(result.graph, args.result)
-        # Nodes that no other node reads are probably fetched.
-        read = {name.removeprefix("^").partition(":")[0] for node in result.graph.node for name in node.input}
-        ends = [node.name for node in report.graphs[0].nodes if node.precision.is_f16 and node.name not in read]
-        if ends:
-            print(f"Results of 16 bit: {', '.join(ends)}. With --preserve NODE a node stays float32.", file=sys.stderr)
-    elif args.dry_run:
-        report = rewrite_saved_model(args.source, config, hardware=hardware, weights=args.weights)[1]
-    else:
-        options = {"hardware": hardware, "replace": args.force, "weights": args.weights}
-        report = convert_saved_model(args.source, args.result, config, **options)
+    with shown("amp-tf rewrite", f"rewriting {args.source}"):
+        report, ends = _convert_model(args, config) if is_model else _convert_graph(args, config)
+    if ends:
+        print(f"Results of 16 bit: {', '.join(ends)}. With --preserve NODE a node stays float32.", file=sys.stderr)
     if args.report:
         with files.writing(args.report):
             files.write(args.report, json.dumps(report.to_dict(), indent=1))
@@ -93,6 +80,28 @@ def run_rewrite(args: argparse.Namespace) -> int:
     if report.lock_changes:
         print(f"Lock file: {report.lock_changes}", file=sys.stderr)
     return 0
+
+
+def _convert_model(args: argparse.Namespace, config: AmpConfig) -> tuple[RewriteReport, Sequence[str]]:
+    """Writes the copy of a model, unless nothing is to be written; returns its report, and no names."""
+    hardware = hardware_for(config)
+    if args.dry_run:
+        return rewrite_saved_model(args.source, config, hardware=hardware, weights=args.weights)[1], ()
+    options = {"hardware": hardware, "replace": args.force, "weights": args.weights}
+    return convert_saved_model(args.source, args.result, config, **options), ()
+
+
+def _convert_graph(args: argparse.Namespace, config: AmpConfig) -> tuple[RewriteReport, Sequence[str]]:
+    """Writes a new graph, unless nothing is to be written; returns its report, and the 16-bit nodes that none reads."""
+    graph = reading.read_graph_file(args.source)
+    _check_preserved(args.preserve, graph)
+    result = rewrite(graph, config, preserve=args.preserve, hardware=hardware_for(config))
+    if not args.dry_run:
+        reading.write_graph_file(result.graph, args.result)
+    # Nodes that no other node reads are probably fetched.
+    read = {name.removeprefix("^").partition(":")[0] for node in result.graph.node for name in node.input}
+    nodes = result.report.graphs[0].nodes
+    return result.report, [node.name for node in nodes if node.precision.is_f16 and node.name not in read]
 
 
 def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:

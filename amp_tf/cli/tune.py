@@ -25,6 +25,7 @@ from amp_tf.lock import Lock, read
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
 from amp_tf.tools.comparing.training import CompareRequest
+from amp_tf.tools.progress import on_stderr
 from amp_tf.tools.tuning import ANSWER, FOLDER, NAMES
 from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         journal,
         most_runs=args.max_runs,
         tell=lambda line: print(f"amp-tf tune: {line}", file=sys.stderr, flush=True),
+        progress=on_stderr("amp-tf tune"),
         held_out=args.verify or "",
         before=before,
         made={**resolve_target(config, hardware_for(config)).facts(), **versions},

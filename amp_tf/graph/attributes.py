@@ -20,6 +20,9 @@ CONST_OP = "Const"
 #: variable, :data:`CAPTURED`.
 USER_NAME = "_user_specified_name"
 CAPTURED = b"resource"
+#: Set on products that a rewrite left to their float32 kernels: the 16-bit type to which what they read and give is
+#: rounded. TensorFlow runs its optimizers twice, and the second rewrite must not begin again.
+ROUNDED_ATTR = "_amp_tf_rounded"
 BROKEN = "The graph is broken; TensorFlow would refuse it too"
 
 

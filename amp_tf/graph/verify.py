@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph.algorithms import control_links, is_sorted
-from amp_tf.graph.datatypes import Indices, Mask
+from amp_tf.graph.attributes import ROUNDED_ATTR, nodes_with
+from amp_tf.graph.datatypes import FLOAT, Indices, Mask
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
@@ -57,11 +58,20 @@ class Case:
         return list(itertools.compress(values, (self.old_numbers >= 0).tolist()))
 
     @functools.cached_property
+    def rounded(self) -> Mask:
+        """The nodes, as they are after, that got the mark of what is rounded."""
+        had_it = {node for node, _ in nodes_with(self.original.protos, ROUNDED_ATTR)}
+        found = np.zeros(self.after.node_count, np.bool_)
+        for node, _ in nodes_with(self.after.protos, ROUNDED_ATTR):
+            found[node] = self.old_numbers[node] not in had_it
+        return found
+
+    @functools.cached_property
     def wrong_input(self) -> str:
         """A sentence on the first node that no longer reads the tensor that it read, or a cast of it; or nothing."""
         before, after, old_number = self.before, self.after, self.old_numbers
         edges = before.edges
-        found_reader, found_node, found_port = _without_casts(after, old_number)
+        found_reader, found_node, found_port = _without_casts(after, old_number, self.rounded)
         if not np.array_equal(found_reader, edges.dst_node):
             return "a node has not as many inputs as before"
         wrong = np.flatnonzero((found_node != edges.src_node) | (found_port != edges.src_port))
@@ -137,6 +147,24 @@ def _rest_kept(case: Case) -> str:
     return f"an attribute that is not a type, or a control input, of {before.names[node]!r} changed"
 
 
+def _roundings_made(case: Case) -> str:
+    """What a new mark says is rounded must be: float32 tensors come in by casts from the type, and go out by such."""
+    after, rounded, edges = case.after, case.rounded, case.after.edges
+    if not rounded.any():
+        return ""
+    dtypes = np.asarray(after.dtypes)
+    is_float32 = dtypes[edges.src_unit] == FLOAT
+    edges = edges.at(is_float32 & (rounded[edges.src_node] | rounded[edges.dst_node]))
+    for source, reader in edges.rows("src_node", "dst_node"):
+        for node, neighbour in ((source, reader), (reader, source)):
+            if not rounded[node]:
+                continue
+            data_type = after.protos[node].attr[ROUNDED_ATTR].type
+            if after.ops[neighbour] not in CASTS or data_type not in dtypes[after.units(neighbour)]:
+                return f"what {after.names[reader]!r} reads of {after.names[source]!r} is not rounded"
+    return ""
+
+
 def _rest(proto: Any) -> tuple[list[str], dict[str, bytes]]:
     attributes = {key: value for key, value in proto.attr.items() if not (value.type or value.list.type)}
     return (_controls(proto), {key: value.SerializeToString(deterministic=True) for key, value in attributes.items()})
@@ -164,6 +192,7 @@ CHECKS: Mapping[str, Callable[[Case], str]] = {
     "inputs kept": lambda case: case.wrong_input,
     "waits kept": _waits_kept,
     "rest kept": _rest_kept,
+    "roundings made": _roundings_made,
 }
 
 
@@ -177,7 +206,7 @@ def find_violation(
     return next((f"{name}: {found}" for name, find in CHECKS.items() if (found := find(case))), "")
 
 
-def _without_casts(after: GraphView, old_number: Indices) -> tuple[Indices, Indices, Indices]:
+def _without_casts(after: GraphView, old_number: Indices, rounded: Mask) -> tuple[Indices, Indices, Indices]:
     """What the nodes that were there before read once new casts are skipped, input by input.
 
     The numbers that reader and node had before (-1 for a new one that is no cast, or feeds one), and a port.
@@ -189,4 +218,9 @@ def _without_casts(after: GraphView, old_number: Indices) -> tuple[Indices, Indi
     behind_node[casts.dst_node], behind_port[casts.dst_node] = casts.src_node, casts.src_port
     node = behind_node[kept.src_node]
     port = np.where(node == kept.src_node, kept.src_port, behind_port[kept.src_node])
+    # Casts of casts round what a product in float32 reads or gives, and nothing else.
+    before = behind_node[node]
+    is_rounded = (before != node) & (rounded[kept.dst_node] | rounded[before])
+    port = np.where(is_rounded, behind_port[node], port)
+    node = np.where(is_rounded, before, node)
     return old_number[kept.dst_node], old_number[node], port

@@ -278,7 +278,7 @@ class GraphView:
         """The place of a node, for a message."""
         return place_of(self.function, self.names[node])
 
-    def retyped(self, units: Sequence[Unit], data_type: int) -> Retype:
+    def retyped(self, units: Sequence[Unit] | Indices, data_type: int) -> Retype:
         """The edit by which some units become a type."""
         slots = np.array([slot for kind in self.of_kind for slot in kind.slots], object)
         return Retype(np.asarray(self.unit_nodes, np.int32)[units], self.of_slots(slots)[units], data_type)

@@ -91,21 +91,18 @@ SLOW_FLOAT16 = "precision.slow_float16"  #: the key of the warning
 
 
 def warn_if_slow(config: AmpConfig) -> None:
-    """Warns once if the graphs of this process are converted to float16 on a CPU without fast float16."""
-    from amp_tf.oplists import hardware
+    """Warns once if the graphs of this process are converted to float16 on a CPU."""
     from amp_tf.oplists.targets import CPU_DEVICE, resolve_target
     from amp_tf.precision import Precision
 
     target = resolve_target(config, state.hardware()).target
     if target is None or target.device_type != CPU_DEVICE or target.precision is not Precision.FLOAT16:
         return
-    flags = hardware.cpu_flags()
-    if flags and not hardware.has_fast_float16(flags):
-        by_bf16 = "bfloat16, in which this CPU is fast, or auto, which converts what is faster"
-        instead = by_bf16 if state.hardware().cpu_gains else "auto, which leaves this CPU in float32"
-        warn_once(
-            SLOW_FLOAT16,
-            "this CPU has no float16 arithmetic, so float16 is slower there than float32",
-            where="precision float16",
-            fix=f"Set AMP_TF_PRECISION={instead}",
-        )
+    by_bf16 = "bfloat16, in which this CPU is fast, or auto, which converts what is faster"
+    instead = by_bf16 if state.hardware().cpu_gains else "auto, which leaves this CPU in float32"
+    warn_once(
+        SLOW_FLOAT16,
+        "on CPUs float32 computes float16's matmuls and convolutions, so float16 is not faster there than float32",
+        where="precision float16",
+        fix=f"Set AMP_TF_PRECISION={instead}",
+    )

@@ -26,8 +26,6 @@ from amp_tf.oplists.cost_tables import SHIPPED, SHIPPED_FOLDER, CostTable, read_
 
 MIN_COMPUTE_CAPABILITY = (7, 0)  # the first NVIDIA GPUs with tensor cores (Volta)
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last is Arm's name
-# With AVX-512 FP16 or AMX FP16 oneDNN multiplies float16 in hardware; Arm's half-precision arithmetic is asimdhp.
-F16_CPU_FLAGS = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
 # The CPUs on which TensorFlow turns oneDNN on by itself: x86 with one of these, and Arm's Neoverse V1 (part 0xd40).
 ONEDNN_CPU_FLAGS = frozenset({"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16"})
 _ONEDNN_ARM_PART = "0xd40"
@@ -61,6 +59,7 @@ class Hardware:
         costs: what ops take on the CPU.
         has_onednn: TensorFlow computes with oneDNN where that has a kernel; else Eigen's kernels run, which keep sums
             in bfloat16.
+        imitates_gpu: this machine's CPU runs what is rewritten for a GPU, to show what a GPU would compute.
     """
 
     gpu_capabilities: tuple[tuple[int, int], ...] = ()
@@ -69,6 +68,7 @@ class Hardware:
     is_xla: bool = False
     costs: CostTable = SHIPPED
     has_onednn: bool = True
+    imitates_gpu: bool = False
 
     def __post_init__(self) -> None:
         pairs: tuple[tuple[object, object], ...] = ((None, None),)
@@ -126,11 +126,6 @@ def has_onednn(flags: Set[str], arm_part: str, setting: str) -> bool:
     if said is not None:
         return said
     return not ONEDNN_CPU_FLAGS.isdisjoint(flags) or arm_part == _ONEDNN_ARM_PART
-
-
-def has_fast_float16(flags: Set[str]) -> bool:
-    """Whether a CPU multiplies float16 in hardware, by the flags of /proc/cpuinfo."""
-    return not F16_CPU_FLAGS.isdisjoint(flags)
 
 
 @functools.lru_cache(maxsize=1)

@@ -19,13 +19,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amp_tf.oplists.cost_tables import CHANNELS_FIRST_LAYOUTS
-from amp_tf.oplists.table import FUSED_PRODUCTS, Trait
+from amp_tf.oplists.table import ALLOW, CPU, FUSED_PRODUCTS, ROWS, Trait
 
 Attributes = Mapping[str, Any]  #: of a node, as AttrValues
 Channels = Callable[[], tuple[int, int]]  #: how many a convolution's image has and its filter reads, -1 for unknown
 
 #: Ops that the remapper makes for oneDNN. Without it their kernels fail, most with "Missing 0-th output".
 PLACEHOLDERS = Trait("_FusedBatchNormEx _MklSwish", FUSED_PRODUCTS)
+
+#: Ops of whose float16 a CPU computes the values as tensor cores do: operands and result are rounded to float16, and
+#: the float32 kernel multiplies and adds. TensorFlow's own float16 kernels add in float16, and are slow besides: the
+#: gradients of convolutions take up to 100 times as long as in float32, and what oneDNN fuses on CPUs with avx512_fp16
+#: a thousand times.
+ROUNDED = frozenset(row.op for row in ROWS if row.table == CPU and row.op_list == ALLOW)
 
 
 class Refusal(NamedTuple):

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.oplists.cost_tables import SHIPPED, CostTable
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
-from amp_tf.oplists.kernels import PLACEHOLDERS
+from amp_tf.oplists.kernels import PLACEHOLDERS, ROUNDED
 from amp_tf.oplists.op_names import registered_rows
 from amp_tf.oplists.table import ALLOW, CPU, CUDA, DENY, FLOAT32_ONLY_IN_XLA, INFER, ROWS, OpRow
 from amp_tf.precision import Precision
@@ -59,6 +59,7 @@ class Target:
         adds_in_float32: on CPUs, kernels of the 16-bit type keep their sums in float32: oneDNN's and XLA's do, Eigen's,
             which run otherwise, do not.
         is_xla: XLA compiles it, and may leave out roundings between two types.
+        runs_on_cpu: a CPU computes it, be it what is rewritten for a GPU.
     """
 
     device_type: str
@@ -66,6 +67,14 @@ class Target:
     lists: OpLists
     adds_in_float32: bool = True
     is_xla: bool = False
+    runs_on_cpu: bool = False
+
+    @property
+    def rounded(self) -> frozenset[str]:
+        """Ops that float32 kernels compute, of operands that are rounded to 16 bit before and with a result that is
+        rounded behind.
+        """
+        return ROUNDED if self.runs_on_cpu and self.precision is Precision.FLOAT16 else frozenset()
 
     @property
     def runs_eigen(self) -> bool:
@@ -158,7 +167,14 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
     asked = frozenset(config.allow_add) if uses_cost_model and hardware.is_xla else None
     if asked is not None and not (asked or config.force_f16):
         return Resolution(None, device_type, XLA_WIDENS)  # measured: benchmarks/README.md, XLA on CPUs
-    target = Target(device_type, precision, lists, uses_onednn or hardware.is_xla, hardware.is_xla)
+    target = Target(
+        device_type,
+        precision,
+        lists,
+        adds_in_float32=uses_onednn or hardware.is_xla,
+        is_xla=hardware.is_xla,
+        runs_on_cpu=not on_gpu or hardware.imitates_gpu,
+    )
     weighs_memory = uses_cost_model and config.goal == "memory"
     return Resolution(target, device_type, "", uses_cost_model, asked, hardware.costs, weighs_memory=weighs_memory)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import nodes_with
+from amp_tf.graph.attributes import ROUNDED_ATTR, nodes_with
 from amp_tf.graph.datatypes import Flags, Mask, Node
 from amp_tf.graph.names import SPLIT_SUFFIX, Matcher, matcher, whole_of
 from amp_tf.graph.sizes import NO_SHAPES, Shapes, shape_of
@@ -127,6 +127,7 @@ def find_obstacles(
             nodes = [node for node, name in names if find(pattern)(name)]
             found.update(dict.fromkeys(nodes, rule))
             matched[pattern] = matched.get(pattern, False) or bool(nodes)
+    rule_of.update((node, Rule.ROUNDED_BEFORE) for node, _ in nodes_with(view.protos, ROUNDED_ATTR))
     locked = find_locked(lock, view, shapes) if config.lock or lock.decisions else NOTHING_LOCKED
     rule_of.update(dict.fromkeys(locked.nodes, Rule.KEPT_BY_LOCK))
     rule_of.update((node, Rule.PRESERVED) for node, name in enumerate(view.names) if name in preserve)
@@ -148,7 +149,7 @@ def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node,
         if view.ops[source] == op and kernels.has_channels_first(view.protos[node].attr):
             found.update(dict.fromkeys((source, node), kernels.PAIRED_WHAT))
     for row in kernels.refusals(target.precision.data_type, runs_eigen=target.runs_eigen):
-        for node in view.nodes_with(row.ops):
+        for node in view.nodes_with(row.ops - target.rounded):
             if row.is_asked(view.protos[node].attr, functools.partial(_channels, view, node, shapes)):
                 found.setdefault(node, row.what)
     return found
@@ -209,7 +210,9 @@ def find_convertible(
         for kind, (signature, node) in enumerate(zip(view.of_kind, one_of.tolist(), strict=True)):
             types = tuple(view.dtypes[view.base[node] : view.base[node + 1]]) if node >= 0 else ()
             if datatypes.FLOAT in types:
-                asked = (target.device_type, target.precision.data_type, together)
+                # Where float32 kernels compute the 16-bit type, each op on the lists has one.
+                is_rounded = target.device_type == CPU_DEVICE and signature.op in target.rounded
+                asked = (target.device_type, target.precision.data_type, together, is_rounded)
                 for flags, positions in zip(of_slots, _positions(signature, types, *asked), strict=True):
                     if flags is of_slots[0] or signature.op not in target.without_kernel:
                         for position in positions:
@@ -224,7 +227,7 @@ def find_convertible(
 
 @functools.lru_cache(maxsize=8192)
 def _positions(
-    signature: Signature, types: tuple[int, ...], device_type: str, wanted: int, together: bool
+    signature: Signature, types: tuple[int, ...], device_type: str, wanted: int, together: bool, is_rounded: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """For one kind of node, the slots that its op's definition allows to be 16 bit, and those with a kernel too."""
     if signature.holds_functions or signature.op in CONSTANTS:
@@ -235,6 +238,8 @@ def _positions(
         if types[position] == datatypes.FLOAT
         and (slot.can_be(wanted) or (signature.op in KERNELS_DECIDE and not slot.is_fixed))
     ]
+    if is_rounded:
+        return tuple(allowed), tuple(allowed)
     attrs = list(dict.fromkeys(signature.slots[position].attr for position in allowed))
     types_of: dict[str, list[int]] = {}
     for slot, data_type in zip(signature.slots, types, strict=True):

@@ -18,6 +18,8 @@ from amp_tf.painting.eligibility import NO_OBSTACLES, Obstacles
 from amp_tf.painting.reasons import IMPOSSIBLE, Balance, Reason, Rule
 from amp_tf.precision import Precision
 
+#: What is said of a converted product that a float32 kernel computes.
+AS_TENSOR_CORES = "computed in float32, with operands and result rounded to 16 bit, as tensor cores do"
 _MARKS = [field.name for field in dataclasses.fields(Marks)]
 _NOTHING: dict[str, Any] = dict.fromkeys(_MARKS, np.zeros(0, np.uint8))
 
@@ -29,6 +31,7 @@ class Painting:
     Attributes:
         precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
         converted: the units that become 16 bit, in order.
+        rounded: ops that float32 kernels compute where they become 16 bit, between roundings to it.
         to_split: fused products of whose bias or activation float32 is asked.
         why_nothing: where nothing is converted, the rule that explains it, with more words as detail; else ``None``.
     """
@@ -37,6 +40,7 @@ class Painting:
     precision: Precision | None
     converted: Sequence[Unit]
     obstacles: Obstacles = NO_OBSTACLES
+    rounded: frozenset[str] = frozenset()
     to_split: Sequence[Node] = ()
     why_nothing: Rule | None = None
     detail: str = ""
@@ -51,6 +55,7 @@ class Painting:
             precision=canvas.target.precision,
             converted=converted,
             obstacles=canvas.obstacles,
+            rounded=canvas.target.rounded,
             to_split=tuple(canvas.to_split),
             why_nothing=None if converted else _why_nothing(canvas),
             _marks=Marks(**{name: getattr(canvas, name) for name in _MARKS}),
@@ -90,6 +95,13 @@ class Painting:
             dtypes[self.converted] = self.precision.data_type
         return dtypes
 
+    def rounded_units(self) -> Mask:
+        """Of each unit, whether it becomes 16 bit and is computed in float32 between roundings."""
+        found: Mask = np.zeros(self.view.unit_count, np.bool_)
+        found[self.converted] = True
+        found &= self.view.spread(self.view.mask_with(self.rounded))
+        return found
+
     def converted_nodes(self) -> list[Node]:
         """The nodes of which at least one type becomes 16 bit, in order."""
         return np.unique(self._node_of[self.converted]).tolist()  # type: ignore[no-any-return]
@@ -114,10 +126,15 @@ class Painting:
         rule, weighed = self._rule(unit, node), marks.weighed.get(unit)
         if rule is Rule.DOES_NOT_PAY and weighed is not None:
             return Reason(rule, detail=str(weighed), balance=weighed if isinstance(weighed, Balance) else None)
-        detail = self.obstacles.refused.get(node, "") if rule is Rule.NO_KERNEL else ""
         cause = self._before[unit]
         name = "" if cause == unit else self.view.names[self.view.unit_nodes[cause]]
-        return Reason(rule, name, f"with {detail}" if detail else "")
+        return Reason(rule, name, self._detail(rule, node))
+
+    def _detail(self, rule: Rule, node: Node) -> str:
+        if rule.converts and self.view.ops[node] in self.rounded:
+            return AS_TENSOR_CORES
+        refused = self.obstacles.refused.get(node) if rule is Rule.NO_KERNEL else None
+        return f"with {refused}" if refused else ""
 
     def trail(self, node: Node) -> list[Node]:
         """The nodes along which the decision came, from this one to where it began."""

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
-from amp_tf.graph.datatypes import Indices, Node, Unit
-from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reader, Reop, Rewire, attribute
+from amp_tf.graph.attributes import ROUNDED_ATTR
+from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
+from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reader, Reop, Rewire, Tensor, attribute
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
 from amp_tf.graph.sizes import KnownShapes, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
@@ -214,14 +218,16 @@ def plan_edits(painting: Painting) -> Edits:
     """The edits that give the painted graph its mixed-precision form.
 
     An output port that some reader needs in the other precision gets one Cast, shared by all those readers and placed
-    on the port's device. New nodes are casts alone.
+    on the port's device. New nodes are casts alone. A product that is rounded keeps its types and gets a mark.
     """
     if painting.precision is None or not painting.converted:
         return NO_EDITS
     view = painting.view
+    f16 = painting.precision.data_type
+    is_rounded = painting.rounded_units()
     rewires: list[Rewire] = []
     casts: list[NewNode] = []
-    for number, (cast, readers) in enumerate(plan_casts(view, painting.dtypes_after()), view.node_count):
+    for number, (cast, readers) in enumerate(plan_casts(view, painting.dtypes_after(), is_rounded), view.node_count):
         casts.append(cast)
         rewires += [Rewire(*reader, number, 0) for reader in readers]
     reops: list[Reop] = []
@@ -230,23 +236,51 @@ def plan_edits(painting: Painting) -> Edits:
         if signature.op in SUCCESSOR_OPS and (proto := view.protos[node]).op != signature.op:  # read as its successor
             added = next(slot.attr for slot in signature.slots if slot.attr and slot.attr not in proto.attr)
             reops.append(Reop(node, signature.op, {added: attribute(type=datatypes.FLOAT)}))
+    rounded = dict.fromkeys(view.unit_nodes[unit] for unit in np.flatnonzero(is_rounded).tolist())
+    reops += [Reop(node, view.ops[node], {ROUNDED_ATTR: attribute(type=f16)}) for node in rounded]
+    converted = np.asarray(painting.converted, np.int32)
     return Edits(
         reops=tuple(reops),
-        retypes=(view.retyped(painting.converted, painting.precision.data_type),),
+        retypes=(view.retyped(converted[~is_rounded[converted]], f16),),
         rewires=tuple(rewires),
         new=tuple(casts),
     )
 
 
-def plan_casts(view: GraphView, after: Indices) -> Iterator[tuple[NewNode, Sequence[Reader]]]:
-    """The casts, each with all readers that need the other type."""
-    edges = view.edges.at(after[view.edges.src_unit] != after[view.edges.dst_unit])
-    columns = edges.src_node, edges.src_port, after[edges.src_unit], after[edges.dst_unit]
+def cast_sources(casts: Edits, node_count: int) -> dict[int, Tensor]:
+    """The tensor of the graph that each new cast gives in another type, by the cast's number."""
+    found: dict[int, Tensor] = {}
+    for number, cast in enumerate(casts.new, node_count):
+        source = cast.inputs[0]
+        found[number] = found.get(source[0], source)
+    return found
+
+
+def plan_casts(view: GraphView, after: Indices, is_rounded: Mask) -> Iterator[tuple[NewNode, Sequence[Reader]]]:
+    """The casts, each with all readers that need what it gives; of a chain of casts, each comes after its source.
+
+    Args:
+        after: the type of each unit as it was painted.
+        is_rounded: the units that stay in float32 all the same: what comes in and goes out is rounded to that type.
+    """
+    edges = view.edges
+    computed = np.where(is_rounded, datatypes.FLOAT, after)
+    has_casts = (after[edges.src_unit] != after[edges.dst_unit]) | is_rounded[edges.src_unit]
+    edges = edges.at(has_casts | is_rounded[edges.dst_unit])
+    types = computed[edges.src_unit], after[edges.src_unit], after[edges.dst_unit], computed[edges.dst_unit]
+    columns = edges.src_node, edges.src_port, *types
     keys = zip(*(column.tolist() for column in columns), strict=True)
-    readers: dict[tuple[int, ...], list[Reader]] = {}
-    for key, reader in zip(keys, edges.rows("dst_node", "dst_position"), strict=True):
-        readers.setdefault(key, []).append(reader)
+    readers: dict[tuple[Tensor, tuple[int, ...]], list[Reader]] = {}
+    for (node, port, *path), reader in zip(keys, edges.rows("dst_node", "dst_position"), strict=True):
+        steps = tuple(data_type for data_type, _ in itertools.groupby(path))
+        for end in range(2, len(steps)):
+            readers.setdefault(((node, port), steps[:end]), [])
+        readers.setdefault(((node, port), steps), []).append(reader)
     names = FreshNames(view.names if readers else (), CAST_SUFFIX)
-    for (node, port, source_type, wanted_type), served in readers.items():
-        name = names.make(f"{view.names[node]}-{port}-{_CAST_NAMES[wanted_type]}")
-        yield NewNode.cast(name, (node, port), view.devices[node], of=source_type, to=wanted_type), served
+    made: dict[tuple[Tensor, tuple[int, ...]], int] = {}
+    for tensor, steps in readers:
+        made[tensor, steps] = view.node_count + len(made)
+        source = (made[tensor, steps[:-1]], 0) if len(steps) > 2 else tensor
+        name = names.make(f"{view.names[tensor[0]]}-{tensor[1]}-{_CAST_NAMES[steps[-1]]}")
+        cast = NewNode.cast(name, source, view.devices[tensor[0]], of=steps[-2], to=steps[-1])
+        yield cast, readers[tensor, steps]

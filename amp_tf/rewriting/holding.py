@@ -136,8 +136,11 @@ def make_late(form: Form, casts: Edits) -> Edits:
     for rewire in sorted(casts.rewires, key=lambda rewire: int(lifetimes.times[rewire.node])):
         readers.setdefault(rewire.src_node, []).append(rewire)
     moved: dict[Rewire, Rewire] = {}
+    cast_again = {node for cast in casts.new for node, _ in cast.inputs if node >= view.node_count}
     for number, cast in enumerate(casts.new):
         (node, port), left = cast.inputs[0], readers.get(view.node_count + number, [])
+        if node >= view.node_count or view.node_count + number in cast_again:  # a part of a chain
+            continue
         if (element_count(shape_of(form.shapes, view.names[node], port)) or 0) < _SMALL or lifetimes.is_bound[node]:
             continue
         for after, late in _find_late(cast, left, lifetimes, dtypes):

@@ -42,7 +42,7 @@ from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.figures import Basis, GraphReport, InsertedCast, Products, has_costs
 from amp_tf.reporting.reports import RewriteReport
-from amp_tf.rewriting.form import Form, Job
+from amp_tf.rewriting.form import Form, Job, cast_sources
 
 INDEX = "index.tsv"
 _COLUMNS = ("files", "way", "function", "scopes", "nodes", "converted", "casts")
@@ -86,9 +86,11 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
     if view.function:  # of a library, whose function is overwritten by what it becomes
         view = dataclasses.replace(view, protos=[copy.deepcopy(proto) for proto in view.protos])
     readers = collections.Counter(rewire.src_node for rewire in casts.rewires)
+    sources = cast_sources(casts, view.node_count)
+    readers.update(node for cast in casts.new for node, _ in cast.inputs)
     to_f16 = painting.precision.data_type if painting.precision else None
     inserted = (
-        InsertedCast(*cast.inputs[0], cast.attributes.attr["DstT"].type == to_f16, readers[number])
+        InsertedCast(*sources[number], cast.attributes.attr["DstT"].type == to_f16, readers[number])
         for number, cast in enumerate(casts.new, view.node_count)
     )
 
@@ -103,7 +105,9 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
     peaks = None
     if given:
         names = view.names
-        of_casts = {new.name: [shape_of(shapes, names[node], port)] for new in casts.new for node, port in new.inputs}
+        cast_names = [cast.name for cast in casts.new]
+        tensors = zip(cast_names, sources.values(), strict=True)
+        of_casts = {name: [shape_of(shapes, names[node], port)] for name, (node, port) in tensors}
         peaks = peak(given.view, shapes), peak(view.after(casts, job.templates), shapes.and_also(of_casts))
     basis = Basis(
         view=view,

@@ -16,7 +16,6 @@ from amp_tf.graph.names import find_followers, pattern_for
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import rewrite
-from amp_tf.tools import silent
 from amp_tf.tools.comparing import joining, nodes
 from amp_tf.tools.comparing.flattening import FlatStep
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph, RunnableStep, join
@@ -24,6 +23,7 @@ from amp_tf.tools.comparing.nodes import nodes_run_once, probe
 from amp_tf.tools.comparing.pipeline import find_ranges
 from amp_tf.tools.comparing.steps import flat_step
 from amp_tf.tools.comparing.training import again, with_elements
+from amp_tf.tools.progress import silent
 from amp_tf.tools.train_functions import as_function, generated, kept
 from tests.rewriting import rewritten
 from tests.rewriting.test_folding import BLOCK

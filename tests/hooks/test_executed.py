@@ -65,11 +65,15 @@ def named(request, site_folder):
     return precision, ended.result
 
 
+#: The type whose kernels compute products: float16's would be slow on CPUs, and unlike a GPU's.
+RUN_BY = {"bfloat16": tf.bfloat16.as_datatype_enum, "float16": tf.float32.as_datatype_enum}
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_no_product_that_runs_is_float32(way, named, in_float32):
+def test_no_product_that_runs_is_of_another_type(way, named, in_float32):
     precision, found = named
     result, products = found[way]
-    left = [(op, name) for op, number, name in products if number != tf.as_dtype(precision).as_datatype_enum]
+    left = [(op, name) for op, number, name in products if number != RUN_BY[precision]]
     assert left == []
     assert products
     ops = {op for op, _, _ in products}
@@ -86,6 +90,31 @@ def test_the_report_says_that_no_product_is_left(named):
     converted = {words[3]: (words[0], words[2]) for words in lines if words[1:2] == ["of"]}
     assert {"MatMul", "Conv2D", *BACKWARD} <= converted.keys()
     assert all(first == second for first, second in converted.values()), found["report"]
+
+
+IN_FLOAT16 = """
+import json
+import tensorflow as tf
+
+def both(x, y):
+    return tf.nn.relu(tf.matmul(x, y) + tf.matmul(y, x))
+
+found = {}
+for is_compiled in (False, True):
+    step = tf.function(both, jit_compile=is_compiled)
+    found[str(is_compiled)] = [float(step([[x]], [[y]])) for x, y in ((2049.0, 1.0), (2051.0, 1.0), (300.0, 300.0))]
+print(json.dumps(found))
+"""
+
+
+def test_tensorflow_keeps_the_roundings_around_products_in_float32(site_folder):
+    ended = running.run(["-c", IN_FLOAT16], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"})
+    assert ended.result["False"] == [4096.0, 4104.0, np.inf]
+    assert ended.converted >= 4
+    # XLA may leave out a pair of casts, which makes results more exact.
+    *exact, large = ended.result["True"]
+    assert exact == pytest.approx([4098.0, 4102.0], rel=2**-10)
+    assert large >= 180_000
 
 
 needs_bf16 = pytest.mark.skipif(not Hardware.detect_cpu().cpu_gains, reason="auto converts nothing on this CPU")

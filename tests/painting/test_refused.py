@@ -48,16 +48,16 @@ IN_A_FUNCTION = f"""
 """
 #: The graph, the precision, the hardware, what becomes 16 bit, and what the kernels of the others refuse.
 SHOWN = {
-    "a dilated gradient": (DILATED_GRADIENT, "float16", OLD_CPU, "c", {"g": "with dilations"}),
-    "also in bfloat16": (DILATED_GRADIENT, "bfloat16", OLD_CPU, "c", {"g": "with dilations"}),
+    "a dilated gradient": (DILATED_GRADIENT, "bfloat16", OLD_CPU, "c", {"g": "with dilations"}),
     "one that is not dilated is converted": (f"{SIZES}g = {INPUT_GRADIENT} {STRIDES}", "float16", BF16_CPU, "g", {}),
     "oneDNN refuses nothing": (EASY, "bfloat16", BF16_CPU, "g c", {}),
     "nor do GPUs": (EASY, "float16", VOLTA, "g c", {}),
+    "nor do float32 kernels, which compute products of float16": (EASY, "float16", OLD_CPU, "g c", {}),
     "a pool between products, channels first": (
         f"x = Placeholder()\nm = Conv2D(x, x) {STRIDES}\np = MaxPool(m) {POOL}\nn = Conv2D(p, x) {STRIDES}",
         *("float16", BF16_CPU, "m n", {"p": "with channels first"}),
     ),
-    "a function is asked as a graph is": (IN_A_FUNCTION, "float16", BF16_CPU, "", {"g": "with dilations"}),
+    "a function is asked as a graph is": (IN_A_FUNCTION, "bfloat16", OLD_CPU, "", {"g": "with dilations"}),
     "a maximum and its gradient where only oneDNN computes both": (
         f"{PAIR}\n g = MaxPoolGrad(m, p, n) {POOL}\n o = Conv2D(g, x) {FIRST}",
         *("bfloat16", BF16_CPU, "m n o", dict.fromkeys("gp", "with channels first and a gradient")),
@@ -77,7 +77,8 @@ def test_what_kernels_refuse_stays_and_its_reason_says_why(text, precision, hard
 
 
 def test_a_forced_node_is_not_converted_where_its_kernel_refuses_it() -> None:
-    assert painted(f"x = Placeholder()\nc = Conv2D(x, x) {FIRST}", force_f16=("c",)).f16 == ""
+    text = f"x = Placeholder()\nc = Conv2D(x, x) {FIRST}"
+    assert painted(text, precision="bfloat16", hardware=OLD_CPU, force_f16=("c",)).f16 == ""
 
 
 @pytest.mark.parametrize(
@@ -95,9 +96,9 @@ def test_a_grouped_gradient_is_told_by_its_shapes(image: tuple[int, ...], taps: 
         of_image = Conv2DBackpropInput(sizes, w, x) {STRIDES}
         of_filter = Conv2DBackpropFilter(of_image, sizes, x) {STRIDES}
     """
-    view, config = read_graph(graph(text), Templates()), AmpConfig(precision="float16")
+    view, config = read_graph(graph(text), Templates()), AmpConfig(precision="bfloat16")
     shapes = KnownShapes({"w": [taps], "of_image": [image], "of_filter": [taps]})
-    found = find_obstacles(view, resolve_target(config, BF16_CPU), config, (), shapes)
+    found = find_obstacles(view, resolve_target(config, OLD_CPU), config, (), shapes)
     assert set(found.refused.values()) == ({"groups"} if refused else set())
     assert len(found.refused) == 2 * refused
 
@@ -108,7 +109,7 @@ def test_a_grouped_gradient_of_a_file_is_told_by_the_shapes_that_its_nodes_carry
         tf.nn.conv2d_transpose(y, w, (2, 8, 8, 4), 1, name="grouped")
         tf.nn.conv2d_transpose(y, tf.concat([w, w], 2), (2, 8, 8, 4), 1, name="whole")
     given = built.as_graph_def(add_shapes=True)
-    report = amp_tf.rewrite(given, AmpConfig(precision="float16"), hardware=BF16_CPU).report
+    report = amp_tf.rewrite(given, AmpConfig(precision="bfloat16"), hardware=OLD_CPU).report
     found = {node.name: node for node in report.nodes if node.op == "Conv2DBackpropInput"}
     assert {name: node.precision.is_f16 for name, node in found.items()} == {"grouped": False, "whole": True}
     assert str(found["grouped"].reason) == f"{NO_KERNEL} (with groups)"

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import amp_tf
 from amp_tf.painting.paint import RULES
-from tests.oracle import Knobs, Mode, OriginalFailedError, run_original
-from tests.parity.comparison import run_ours
+from tests.oracle import DT_FLOAT, Knobs, Mode, OriginalFailedError, run_original
+from tests.parity.comparison import JUDGED, config_for, run_ours
 from tests.parity.judging import has_kernel
 from tests.parity.test_cpp_cases import SIMPLE
 from tests.small_graphs import graph, run
@@ -246,6 +247,21 @@ def test_kernel_missing() -> None:
     )
     # TensorFlow converts the Relu for the sake of a GRUBlockCell that cannot be float16.
     assert both(without_type, FP16) == ({"clr1", "allow2"}, {"allow2"})
+
+
+def test_rounded_products() -> None:
+    """On CPUs TensorFlow gives a product a float16 kernel, which adds in float16; in amp_tf float32's computes it.
+
+    TensorFlow's own pass does the same, for all ops, where EMULATE_FP16 is left on, which the judge turns off.
+    """
+    ones = "row = Const() value=float32[1, 4096]*1\ncolumn = Const() value=float32[4096, 1]*0.9995\n"
+    graph_def = graph(ones + "allow1 = MatMul(row, column)\nfetch = Identity(allow1)")
+    assert run_original(graph_def, FP16, ("fetch",)).nodes_in(FP16.f16) == {"allow1"}
+    ours = amp_tf.rewrite(graph_def, config_for(FP16), hardware=JUDGED, preserve=("fetch",))
+    assert [node.name for node in ours.report.nodes if node.precision.is_f16] == ["allow1"]
+    (product,) = (node for node in ours.graph.node if node.op == "MatMul")
+    assert product.attr["T"].type == DT_FLOAT
+    assert run(ours.graph, ("fetch",))[0] == np.float16(4096 * np.float64(np.float16(0.9995)))
 
 
 def test_batch_norm_untouched() -> None:

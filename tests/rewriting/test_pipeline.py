@@ -165,7 +165,7 @@ def test_a_body_node_may_be_named_like_a_result():
 def test_the_environment_is_the_default_configuration(monkeypatch):
     monkeypatch.setenv("AMP_TF_PRECISION", "float16")
     result = amp_tf.rewrite(graph(CHAIN), hardware=BF16_CPU)
-    assert types_of(result.graph, "allow1") == {"T": "float16"}
+    assert types_of(result.graph, "clr1") == {"T": "float16"}
 
 
 def test_a_bad_environment_is_refused(monkeypatch):
@@ -271,8 +271,9 @@ def test_a_result_that_is_wrong_anywhere_never_leaves_the_rewrite(monkeypatch, s
 
 
 # Values in [-1, 1], sums of 4 products: one rounding of each input and of the result, half an epsilon each.
-@pytest.mark.parametrize(("config", "tolerance"), [(BF16, 4 * 2.0**-8), (F16, 4 * 2.0**-11)])
-def test_a_rewritten_graph_with_functions_runs_and_agrees_with_float32(config, tolerance):
+# In float16 the product's two operands are cast back besides, and its result is cast to 16 bit.
+@pytest.mark.parametrize(("config", "tolerance", "casts"), [(BF16, 4 * 2.0**-8, 3), (F16, 4 * 2.0**-11, 6)])
+def test_a_rewritten_graph_with_functions_runs_and_agrees_with_float32(config, tolerance, casts):
     before = graph(
         """
         x = Placeholder() shape=[4, 4]
@@ -287,7 +288,7 @@ def test_a_rewritten_graph_with_functions_runs_and_agrees_with_float32(config, t
         function(FUNCTION),
     )
     result = amp_tf.rewrite(before, config, hardware=BF16_CPU, preserve=["fetch1", "fetch2"])
-    assert result.report.casts == 3
+    assert result.report.casts == casts
     random = np.random.default_rng(0)
     feeds = {name: random.uniform(-1, 1, (4, 4)).astype(np.float32) for name in ("x:0", "w:0")}
     expected, found = (run(proto, ("fetch1", "fetch2"), feeds) for proto in (before, result.graph))

@@ -62,6 +62,22 @@ def test_a_model_that_is_good_in_mixed_precision_needs_four_runs_and_nothing_in_
     )
 
 
+def test_each_run_is_told_while_it_goes_on_and_after_the_first_in_16_bit_what_is_left(tmp_path):
+    told = []
+    tuning(Weak(PATHS, ("m/e/dense/MatMul",)), tmp_path, progress=told.append).for_accuracy()
+    runs, ends = told[::2], set(told[1::2])
+    assert ends == {""}
+    assert runs[:4] == [
+        "run 1 of at most 40: float32",
+        "run 2 of at most 40: float32",
+        "run 3 of at most 40: amp_tf with all in float32",
+        "run 4 of at most 40: nothing in float32",
+    ]
+    assert runs[4] == "comparing one step in float32 and in 16 bit"
+    assert len(runs) > 5
+    assert all("0 s a run, at most 0 s left" in run for run in runs[5:])
+
+
 def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path):
     program = Weak(PATHS, ("m/e/dense/MatMul",))
     whole = tuning(Weak(PATHS, program.weak), tmp_path / "whole").for_accuracy()

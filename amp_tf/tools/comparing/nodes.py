@@ -2,7 +2,8 @@
 
 The *accumulated error* of a node is its error in the run. Its *local error* is what the node alone adds: its op runs in
 the types of the rewrite, on float32's values as inputs, rounded to 16 bit where the rewrite has them in 16 bit. So a
-float32 sum of 16-bit values has a local error too, that of the rounding.
+float32 sum of 16-bit values has a local error too, that of the rounding. A product that float32 computes is 16 bit if
+its operands and result are rounded to it.
 
 Nodes are those of the flat graph that run exactly once a step. Values inside a loop belong to an iteration, and those
 of a branch may not exist, so neither can be passed to a reduction outside.
@@ -13,18 +14,19 @@ from __future__ import annotations
 import dataclasses
 import graphlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from amp_tf.graph.attributes import ROUNDED_ATTR
 from amp_tf.oplists.table import RESHAPING, WAYS_OUT
 from amp_tf.precision import Precision
-from amp_tf.tools import Progress
 from amp_tf.tools.comparing import verdicts
 from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph
 from amp_tf.tools.comparing.verdicts import Statistics
+from amp_tf.tools.progress import Progress
 
 _AT_ONCE = 150  # nodes per run: with all in one run, tensors waiting for their reductions would fill the memory
 
@@ -48,8 +50,11 @@ def probe(step: FlatStep, rewritten: Any, graph: Any, wanted: str | None) -> lis
 
     The second runs of their ops are added to ``graph``, which has the step in float32 and as it is rewritten.
     """
+    import tensorflow as tf
+
     before = {node.name for node in step.graph.node}
     after = {node.name for node in rewritten.node}
+    rounded_to = _types_rounded_to(rewritten)
     ends = {text.partition(":")[0] for text in step.results}
     probes = []
     for name in nodes_run_once(step.graph):
@@ -67,15 +72,32 @@ def probe(step: FlatStep, rewritten: Any, graph: Any, wanted: str | None) -> lis
         if [_origin(tensor, before) for tensor in exact.inputs] != [_origin(tensor, before) for tensor in op.inputs]:
             continue  # folding or lifting gave it other values
         sources = [_source(tensor, before) for tensor in op.inputs]
-        f16 = (source for source in sources if source.dtype.is_floating and source.dtype.size == 2)
-        rounded = tuple(dict.fromkeys(source.op.name.removeprefix(f"{AMP}/") for source in f16))
-        is_f16, is_way_out = op.outputs[0].dtype.size == 2, op.type.endswith(tuple(WAYS_OUT))
+        f16 = [source for source in sources if _is_f16(source, rounded_to)]
+        rounded = tuple(dict.fromkeys(_name(source.op.name) for source in f16))
+        is_f16, is_way_out = _is_f16(op.outputs[0], rounded_to), op.type.endswith(tuple(WAYS_OUT))
         if is_f16 or rounded or (wanted and re.search(wanted, name)):
+            own_type = rounded_to.get(name, op.outputs[0].dtype)
             again = _again(name, exact, op, sources, graph) if (is_f16 or rounded) and not is_way_out else None
             inputs = () if is_way_out else tuple(tensor for tensor in exact.inputs if tensor.dtype.is_floating)
-            tensors = exact.outputs[0], op.outputs[0], again, inputs
-            probes.append(Probe(name, op.type, is_f16, rounded, *tensors))
+            with graph.as_default():
+                value = tf.cast(op.outputs[0], own_type)
+                local = None if again is None else tf.cast(again, own_type)
+            probes.append(Probe(name, op.type, is_f16, rounded, exact.outputs[0], value, local, inputs))
     return probes
+
+
+def _types_rounded_to(rewritten: Any) -> dict[str, Any]:
+    """The types to which operands and results of products in float32 are rounded, by the products' names."""
+    import tensorflow as tf
+
+    marked = (node for node in rewritten.node if ROUNDED_ATTR in node.attr)
+    return {node.name: tf.as_dtype(node.attr[ROUNDED_ATTR].type) for node in marked}
+
+
+def _is_f16(tensor: Any, rounded_to: Mapping[str, Any]) -> bool:
+    """Whether what a node gives is 16 bit, or is rounded to it behind the node."""
+    is_rounded = _name(tensor.op.name) in rounded_to
+    return bool(tensor.dtype.is_floating and (tensor.dtype.size == 2 or is_rounded))
 
 
 def _source(tensor: Any, before: set[str]) -> Any:
@@ -107,14 +129,25 @@ def _again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -
     if op.op_def.is_stateful or writes or any(tensor.dtype in (tf.resource, tf.variant) for tensor in op.inputs):
         return None
     with graph.as_default():
-        inputs = [
-            tf.cast(tf.cast(truth, source.dtype), tensor.dtype) if truth.dtype.is_floating else truth
-            for truth, tensor, source in zip(exact.inputs, op.inputs, sources, strict=True)
-        ]
+        inputs = []
+        for truth, tensor, source in zip(exact.inputs, op.inputs, sources, strict=True):
+            value = truth
+            for dtype in _types_between(source, tensor) if truth.dtype.is_floating else ():
+                value = tf.cast(value, dtype)
+            inputs.append(value)
         given = op.node_def.attr  # parsed at each access
         attributes = {key: given[key] for key in given if not key.startswith("_")}
         types = [tensor.dtype for tensor in op.outputs]
         return graph.create_op(op.type, inputs, types, name=f"local/{name}", attrs=attributes).outputs[0]
+
+
+def _types_between(source: Any, tensor: Any) -> list[Any]:
+    """The type of a tensor, and those of the casts behind it up to one that a node reads."""
+    types = [tensor.dtype]
+    while tensor.name != source.name:
+        tensor = tensor.op.inputs[0]
+        types.append(tensor.dtype)
+    return types[::-1]
 
 
 @dataclasses.dataclass(frozen=True)

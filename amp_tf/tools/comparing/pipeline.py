@@ -19,7 +19,7 @@ from amp_tf.precision import Precision
 from amp_tf.reporting import reports
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.pipeline import RewriteResult
-from amp_tf.tools import Progress, silent, some
+from amp_tf.tools import some
 from amp_tf.tools.comparing import verdicts
 from amp_tf.tools.comparing.comparison import Comparison, NodeError, NodeRange, Ranges
 from amp_tf.tools.comparing.findings import Finding, Search
@@ -29,6 +29,7 @@ from amp_tf.tools.comparing.nodes import NodeMeasurement, nodes_run_once
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
 from amp_tf.tools.comparing.verdicts import LIMIT, Patterns, roundoff
 from amp_tf.tools.comparing.work import OutputMeasurement, Work, pooled, reference_conditions
+from amp_tf.tools.progress import Progress, silent
 
 _SHOWN = 3
 
@@ -50,8 +51,9 @@ def compare(
     One step is traced and run in float32 and as amp_tf rewrites it, with the same inputs, variables and seeds. The
     batches with the largest errors, one of eight, are run again as the ideal mixed program (only products in 16 bit)
     and in float32 with inputs that differ in their last bit, and judged; single nodes are measured in the worst batch.
-    The model's own variables are not changed. Nothing is compiled by XLA, and TF32 is off meanwhile. Interrupted by the
-    user (Ctrl-C), it returns what is known by then.
+    The model's own variables are not changed. Nothing is compiled by XLA, and TF32 is off meanwhile. On a CPU float16
+    products are computed as tensor cores do: float32 adds up products of rounded operands, and the result is rounded.
+    Interrupted by the user (Ctrl-C), it returns what is known by then.
 
     Args:
         model_or_function: a compiled Keras model, whose loss and gradients are compared (in float16 with a loss scale);
@@ -72,8 +74,11 @@ def compare(
         ConfigError: an argument is not valid, there are no batches, or nothing would be converted.
         GraphError: the step cannot be traced or run, or has no floating-point results and updates.
     """
+    import tensorflow as tf
+
     config = check_settings(config, steps, nodes)
     hardware = Hardware.detect_cpu() if hardware is None else hardware
+    hardware = dataclasses.replace(hardware, imitates_gpu=not tf.config.list_physical_devices("GPU"))
     default: tuple[str, ...] = ()
     if why := resolve_target(config, hardware).why_none:
         # Most people develop on a CPU without bfloat16 and train on a GPU. What they want to know is how the model
@@ -163,7 +168,7 @@ def _answer(name: str, work: Work, config: AmpConfig, nodes: str | None) -> Comp
         )
     precision = result.report.precisions[0]
     work.begin(precision, config.target)
-    measured, scale = work.measure(result.graph, f"float32 and {precision.value}")
+    measured, scale = work.measure(result.graph, f"float32 and {precision.value}", is_first=True)
     if not any(one.largest or one.error or one.nonfinite for one in measured.pooled()):
         raise GraphError(
             "in float32 all outputs are empty, zero, inf or nan, so there is nothing to compare",

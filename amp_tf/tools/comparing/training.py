@@ -43,11 +43,12 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import DATA_SOURCES
 from amp_tf.precision import Precision
 from amp_tf.reporting import files
-from amp_tf.tools import on_terminal, train_functions
+from amp_tf.tools import train_functions
 from amp_tf.tools.comparing.comparison import Comparison, Ranges
 from amp_tf.tools.comparing.flattening import reached
 from amp_tf.tools.comparing.pipeline import compare, find_ranges
 from amp_tf.tools.comparing.steps import SessionRuns
+from amp_tf.tools.progress import on_stderr
 from amp_tf.tools.train_functions import Call, Repeated, as_function, as_step, generated, iterate, kept, steps_a_call
 
 _ONE_REPLICA = "the first replica's part of each batch was run, on one device"
@@ -70,7 +71,7 @@ class CompareRequest:
         self, subject: Any, batches: Iterable[Any], hardware: Hardware, notes: Sequence[str] = ()
     ) -> Comparison | Ranges:
         """What is found for a step and its batches, as :func:`amp_tf.compare` takes them."""
-        around: dict[str, Any] = {"hardware": hardware, "progress": on_terminal(), "notes": notes}
+        around: dict[str, Any] = {"hardware": hardware, "progress": on_stderr("amp-tf compare"), "notes": notes}
         if self.float32_only:
             return find_ranges(subject, batches, self.config, steps=self.steps, **around)
         return compare(subject, batches, self.config, steps=self.steps, nodes=self.nodes, **around)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,17 +18,18 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import CLEAR, INFER, ROWS
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import RewriteResult
-from amp_tf.tools import Progress
 from amp_tf.tools.comparing.flattening import GRADIENT, UPDATE, FlatStep, by_python
 from amp_tf.tools.comparing.joining import RunnableStep, output_names
 from amp_tf.tools.comparing.nodes import NodeMeasurement, measure_nodes
 from amp_tf.tools.comparing.verdicts import NO_TRUTH, Output, Statistics, difference_row, judge
+from amp_tf.tools.progress import Progress, lasting
 
 _UNSCALED = 1.0
 _SCALES = tuple(2.0**power for power in (15, 11, 7, 3, 0, -5, -10))  # as loss scaling searches, in larger steps
 _IDEAL = "products alone in 16 bit"
 _FEW = 8  # numbers of an output whose error varies much between batches
-_JUDGED = 8  # one batch of so many is judged, because the yardstick costs about three more runs
+_SHARE_JUDGED = 8  # one batch of so many is judged, because the yardstick costs about three more runs
+_JUDGING, _NODES = 2, 3  # what takes about as long as so many batches: to judge one, and the look at single nodes
 
 
 @contextlib.contextmanager
@@ -127,12 +129,15 @@ class Work:
                 self.close()
         self._float32 = self._version(self.flat.graph, "float32")
 
-    def measure(self, graph: Any, what: str, numbers: Sequence[int] | None = None) -> tuple[OutputMeasurement, float]:
+    def measure(
+        self, graph: Any, what: str, numbers: Sequence[int] | None = None, *, is_first: bool = False
+    ) -> tuple[OutputMeasurement, float]:
         """Runs a version with the first loss scale at which no gradient overflows; returns errors and scale.
 
         If gradients overflow at every scale, none is used. ``what`` names the version for people; ``numbers`` are those
-        of the batches, all by default.
+        of the batches, all by default. The first version's batches tell how long the whole comparison may take.
         """
+        later = _JUDGING * self._judged(len(self.flat.batches)) + _NODES if is_first else 0
         gradients = [number for number, (kind, _) in enumerate(self.names) if kind == GRADIENT]
 
         def overflows(rows: np.ndarray) -> bool:
@@ -140,14 +145,18 @@ class Work:
 
         with contextlib.closing(self._version(graph, what)) as version:
             for scale in _SCALES if self.flat.is_scaled and self.precision is Precision.FLOAT16 else ():
-                measured = self._compare_with_float32(version, what, numbers, scale, overflows)
+                measured = self._compare_with_float32(version, what, numbers, scale, overflows, later=later)
                 if measured.is_cut or not any(map(overflows, measured.rows.values())):
                     return measured, scale
-            return self._compare_with_float32(version, what, numbers, _UNSCALED), _UNSCALED
+            return self._compare_with_float32(version, what, numbers, _UNSCALED, later=later), _UNSCALED
+
+    def _judged(self, count: int) -> int:
+        """How many of so many batches are judged."""
+        return max(1, count // _SHARE_JUDGED)
 
     def yardstick(self, measured: OutputMeasurement, config: AmpConfig, scale: float) -> Yardstick:
         """How much the batches with the largest errors may differ; a GraphError if float32 itself differs each time."""
-        numbers = measured.furthest(max(1, len(measured.rows) // _JUDGED))
+        numbers = measured.furthest(self._judged(len(measured.rows)))
         noise: list[np.ndarray] = []
         try:
             for place, number in enumerate(numbers, 1):
@@ -233,16 +242,25 @@ class Work:
         numbers: Sequence[int] | None,
         scale: float,
         is_over: Callable[[np.ndarray], bool] = lambda _: False,
+        later: int = 0,
     ) -> OutputMeasurement:
-        """Runs a version and float32 alternately, until a batch's rows make the next ones needless."""
+        """Runs a version and float32 alternately, until a batch's rows make the next ones needless.
+
+        What comes ``later`` takes about as long as so many batches; if something does, the time that is left is told.
+        """
         chosen = range(len(self.flat.batches)) if numbers is None else numbers
         rows: dict[int, np.ndarray] = {}
         try:
+            left = ""
             for place, number in enumerate(chosen, 1):
-                self._progress(f"{what}: batch {place} of {len(chosen)}")
+                self._progress(f"{what}: batch {place} of {len(chosen)}{left}")
+                begin = time.monotonic()
                 right = self._right(number, scale)
                 rows[number] = self._measure(version.run(number, scale), right)
                 del right  # before the next batch has its own
+                if later:
+                    seconds = (time.monotonic() - begin) * (len(chosen) - place + later)
+                    left = f", about {lasting(seconds)} left if all is well"
                 if is_over(rows[number]):
                     break
         except KeyboardInterrupt:

@@ -17,7 +17,8 @@ import math
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,9 +29,10 @@ from amp_tf.hooks import step_times, switch
 from amp_tf.lock import NO_LOCK, Decision, Lock, read
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files, reports
-from amp_tf.tools import silent, some
+from amp_tf.tools import some
 from amp_tf.tools.comparing import LIBRARIES
 from amp_tf.tools.comparing.training import CompareRequest, Training, install
+from amp_tf.tools.progress import Progress, lasting, silent
 from amp_tf.tools.search import Item, Items, OutOfRunsError, decisions_of, find_items, find_smallest, holds, rank
 from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, read_goal
 
@@ -68,6 +70,7 @@ class Tuning:
     journal: Journal  #: the runs so far
     most_runs: int = 40  #: how many runs may be made, those of earlier calls included
     tell: Callable[[str], None] = silent  #: called with a line for each run
+    progress: Progress = silent  #: called with what is being done
     held_out: str = ""  #: a metric that no choice is made by, and the result is verified with; empty for none
     before: Lock = NO_LOCK  #: the lock file as it was; its decisions are tried first
     made: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: what the lock is made for
@@ -75,6 +78,7 @@ class Tuning:
     def __post_init__(self) -> None:
         self._trades: dict[str, Trade] = {}
         self._limit = self.goal.limit(())
+        self._seconds = 0.0  #: that the last run with something in 16 bit took
 
     def for_accuracy(self) -> Tuned:
         """Finds a small part of the model that suffices in float32.
@@ -95,8 +99,10 @@ class Tuning:
             return self._result((), float32, "")
         comparison = self.journal.read(_COMPARISON)
         if comparison is None:
-            self.tell("comparing one step in float32 and in 16 bit")
-            comparison = self.program.compare()
+            what = "comparing one step in float32 and in 16 bit"
+            self.tell(what)
+            with self._doing(what):
+                comparison = self.program.compare()
             if comparison is not None:
                 self.journal.write(_COMPARISON, comparison)
         ranked = rank(find_items(self.journal.read(_MIXED)), comparison)
@@ -162,16 +168,34 @@ class Tuning:
         known = self.journal.runs.get(run)
         if known is None:
             number = len(self.journal.runs) + 1
-            known = self.program.run(way, lock)
+            kept = f"{what} in float32" if way is Way.LOCKED else way.value
+            begin = time.monotonic()
+            with self._doing(f"run {number} of at most {self.most_runs}: {kept}{self._left(number)}"):
+                known = self.program.run(way, lock)
+            self._seconds = time.monotonic() - begin if way is Way.LOCKED else 0.0
             if known.report is not None and not lock.decisions and way is Way.LOCKED:
                 self.journal.write(_MIXED, known.report)
             is_good = self._is_good(known)
             self.journal.add(run, known, is_fact=is_good or way is Way.LOCKED)
-            kept = f"{what} in float32" if way is Way.LOCKED else way.value
             good = ("" if is_good else "not ") + "good"
             good = f", {good}" if math.isfinite(self._limit) else ""
             self.tell(f"run {number} of at most {self.most_runs}: {kept}: {self._told(known)}{good}")
         return known
+
+    @contextlib.contextmanager
+    def _doing(self, what: str) -> Iterator[None]:
+        self.progress(what)
+        try:
+            yield
+        finally:
+            self.progress("")
+
+    def _left(self, number: int) -> str:
+        """How long a run and those after it may take, by the one before; empty before the first in 16 bit."""
+        if not self._seconds:
+            return ""
+        most = self._seconds * (self.most_runs - number + 1)
+        return f", {lasting(self._seconds)} a run, at most {lasting(most)} left"
 
     def _told(self, outcome: Outcome) -> str:
         value = outcome.metrics.get(self.goal.metric)

@@ -1,0 +1,81 @@
+"""Shows what long work is doing: on a terminal at once, in one line; elsewhere a line every half minute.
+
+A log, a pipe or a job's output gets no line of what takes less. What it gets it gets in time, also where a single step
+takes long: the lines come from a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+Progress = Callable[[str], None]  #: called with what is being done; with an empty text at the end
+
+_EVERY_S = 30.0
+_WIDTH = 79
+_MINUTE, _HOUR = 60, 3600
+
+
+def silent(_: str) -> None:
+    """Shows nothing."""
+
+
+def on_stderr(command: str) -> Progress:
+    """Shows on stderr what a command is doing."""
+    if sys.stderr.isatty():
+        return _on_terminal
+    return _Lines(command)
+
+
+@contextlib.contextmanager
+def shown(command: str, text: str) -> Iterator[None]:
+    """Shows on stderr, for the length of a ``with`` block, what a command is doing."""
+    progress = on_stderr(command)
+    progress(text)
+    try:
+        yield
+    finally:
+        progress("")
+
+
+def lasting(seconds: float) -> str:
+    """A time for people, such as ``40 s``, ``3 min`` or ``1 h 20 min``."""
+    if seconds < 2 * _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < _HOUR:
+        return f"{seconds / _MINUTE:.0f} min"
+    hours, rest = divmod(seconds, _HOUR)
+    return f"{hours:.0f} h {rest / _MINUTE:.0f} min"
+
+
+def _on_terminal(text: str) -> None:
+    """Replaces the line before."""
+    print(f"\r\033[K{text[:_WIDTH]}", end="", file=sys.stderr, flush=True)
+
+
+class _Lines:
+    """Prints every half minute what is being done then, and since when something has been."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._text = ""
+        self._ended: threading.Event | None = None  #: is set to end the thread, where there is one
+
+    def __call__(self, text: str) -> None:
+        self._text = text
+        if text and self._ended is None:
+            self._ended = threading.Event()
+            name = f"{self._command} tells what it is doing"
+            threading.Thread(target=self._tell, args=(self._ended,), name=name, daemon=True).start()
+        elif not text and self._ended is not None:
+            self._ended.set()
+            self._ended = None
+
+    def _tell(self, ended: threading.Event) -> None:
+        begin = time.monotonic()
+        while not ended.wait(_EVERY_S):
+            spent = lasting(time.monotonic() - begin)
+            print(f"{self._command}: {self._text} ({spent} so far)", file=sys.stderr, flush=True)

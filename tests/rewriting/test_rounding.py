@@ -1,0 +1,240 @@
+"""Float16 products on CPUs: operands and result are rounded, and the float32 kernel multiplies and adds."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.errors import RewriteError
+from amp_tf.graph.attributes import ROUNDED_ATTR
+from amp_tf.graph.edits import Edits
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.kernels import ROUNDED
+from amp_tf.painting.reasons import Rule
+from amp_tf.rewriting import pipeline
+from tests.small_graphs import function, graph, run
+
+F16, BF16 = amp_tf.AmpConfig(precision="float16"), amp_tf.AmpConfig(precision="bfloat16")
+CPU, GPU = Hardware(cpu_has_bf16=True), Hardware(gpu_capabilities=((8, 0),))
+IMITATED = Hardware(gpu_capabilities=((8, 0),), imitates_gpu=True)
+FLOAT, HALF = tf.float32.as_datatype_enum, tf.float16.as_datatype_enum
+SAME = "strides=[1, 1, 1, 1] padding='SAME'"
+SAME_3D = "strides=[1, 1, 1, 1, 1] padding='SAME'"
+IMAGE, TAPS, RESULT = [2, 6, 6, 3], [3, 3, 3, 4], [2, 6, 6, 4]
+VOLUME, CUBE, FULL = [2, 4, 4, 4, 3], [2, 2, 2, 3, 4], [2, 4, 4, 4, 4]
+DEEP = [3, 3, 3, 1]
+
+
+#: A product of ``a`` and ``b``, and their shapes; gradients read a shape by name.
+PRODUCTS = {
+    "MatMul": ("MatMul(a, b)", [5, 300], [300, 7]),
+    "MatMul transposed": ("MatMul(a, b) transpose_b=true", [5, 300], [7, 300]),
+    "BatchMatMulV2": ("BatchMatMulV2(a, b)", [2, 5, 300], [2, 300, 7]),
+    "Einsum": ("Einsum(a, b) equation='bi,ij->bj' N=2", [5, 300], [300, 7]),
+    "Conv2D": (f"Conv2D(a, b) {SAME}", IMAGE, TAPS),
+    "Conv2D dilated": (f"Conv2D(a, b) {SAME} dilations=[1, 2, 2, 1]", IMAGE, TAPS),
+    "Conv2D of groups": (f"Conv2D(a, b) {SAME}", [2, 6, 6, 4], [3, 3, 2, 4]),
+    "Conv2DBackpropFilter": (f"Conv2DBackpropFilter(a, taps, b) {SAME}", IMAGE, RESULT),
+    "Conv2DBackpropInput": (f"Conv2DBackpropInput(image, a, b) {SAME}", TAPS, RESULT),
+    "Conv3D": (f"Conv3D(a, b) {SAME_3D}", VOLUME, CUBE),
+    "Conv3DBackpropFilterV2": (f"Conv3DBackpropFilterV2(a, cube, b) {SAME_3D}", VOLUME, FULL),
+    "Conv3DBackpropInputV2": (f"Conv3DBackpropInputV2(volume, a, b) {SAME_3D}", CUBE, FULL),
+    "DepthwiseConv2dNative": (f"DepthwiseConv2dNative(a, b) {SAME}", IMAGE, DEEP),
+    "DepthwiseConv2dNativeBackpropFilter": (
+        f"DepthwiseConv2dNativeBackpropFilter(a, deep, b) {SAME}",
+        IMAGE,
+        IMAGE,
+    ),
+    "DepthwiseConv2dNativeBackpropInput": (
+        f"DepthwiseConv2dNativeBackpropInput(image, a, b) {SAME}",
+        DEEP,
+        IMAGE,
+    ),
+}
+SHAPES = {"image": IMAGE, "taps": TAPS, "volume": VOLUME, "cube": CUBE, "deep": DEEP}
+
+
+def product_graph(product):
+    text = f"a = Placeholder()\nb = Placeholder()\np = {product}\nfetch = Identity(p)"
+    made = graph(text)
+    for name, shape in SHAPES.items():
+        if f"{name}," in product or f"({name}," in product:
+            node = made.node.add(name=name, op="Const")
+            node.attr["dtype"].type = tf.int32.as_datatype_enum
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.array(shape, np.int32)))
+    return made
+
+
+def rounded(values):
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16).astype(np.float32)
+
+
+def operands(*shapes, scale=1.0):
+    random = np.random.default_rng(0)
+    return [(scale * random.standard_normal(shape)).astype(np.float32) for shape in shapes]
+
+
+def rewrite(proto, config=F16, hardware=CPU, **settings):
+    return amp_tf.rewrite(proto, config, hardware=hardware, **settings)
+
+
+def types_of(proto):
+    return {node.name: node.attr["T"].type for node in proto.node if node.op in ROUNDED}
+
+
+@pytest.mark.parametrize(("product", "first", "second"), PRODUCTS.values(), ids=PRODUCTS)
+def test_a_product_is_that_of_rounded_operands_added_in_float32_and_rounded(product, first, second):
+    before = product_graph(product)
+    result = rewrite(before, preserve=("fetch",))
+    assert result.report.converted == 1
+    assert types_of(result.graph) == {"p": FLOAT}
+    a, b = operands(first, second)
+    (wanted,) = run(before, ("fetch",), {"a:0": rounded(a), "b:0": rounded(b)})
+    (found,) = run(result.graph, ("fetch",), {"a:0": a, "b:0": b})
+    np.testing.assert_array_equal(found, rounded(wanted))
+    (exact,) = run(before, ("fetch",), {"a:0": a, "b:0": b})
+    assert np.any(found != exact)
+
+
+def test_sums_are_float32s_and_the_result_ends_at_float16s_largest_number():
+    """Four thousand ones are 4,096 in float32; a float16 sum of them stops at 2,048."""
+    before = product_graph("MatMul(a, b)")
+    after = rewrite(before, preserve=("fetch",)).graph
+    ones = np.ones((1, 4096), np.float32)
+    assert run(after, ("fetch",), {"a:0": ones, "b:0": ones.T})[0] == 4096
+    assert run(after, ("fetch",), {"a:0": ones, "b:0": 15.99 * ones.T})[0] == 65504
+    assert np.isinf(run(after, ("fetch",), {"a:0": ones, "b:0": 16.0 * ones.T})[0])
+    large = np.full((1, 1), 70_000, np.float32)
+    assert np.isinf(run(after, ("fetch",), {"a:0": large, "b:0": large / 1e6})[0])
+
+
+MODEL = """
+    x = Placeholder() shape=[4, 8]
+    w = Const() dtype=float32 value=float32[8, 8]
+    bias = Const() dtype=float32 value=float32[8]
+    p = MatMul(x, w)
+    biased = BiasAdd(p, bias)
+    relu = Relu(biased)
+    q = MatMul(relu, w)
+    r = MatMul(q, w)
+    fetch = Identity(r)
+    also = Identity(q)
+"""
+
+
+def test_each_tensor_is_rounded_once_and_read_from_there_by_all():
+    result = rewrite(graph(MODEL), preserve=("fetch", "also"))
+    casts = {node.name: node for node in result.graph.node if node.op == "Cast"}
+    counts = collections.Counter(
+        (node.input[0], node.attr["SrcT"].type, node.attr["DstT"].type) for node in casts.values()
+    )
+    assert set(counts.values()) == {1}
+    by_source = collections.defaultdict(list)
+    for node in casts.values():
+        source, chain = node.input[0], [node.attr["DstT"].type]
+        while source in casts:
+            chain.insert(0, casts[source].attr["DstT"].type)
+            source = casts[source].input[0]
+        by_source[source].append(chain)
+    assert {source: sorted(chains) for source, chains in by_source.items()} == {
+        "x": [[HALF], [HALF, FLOAT]],
+        "w": [[HALF], [HALF, FLOAT]],
+        "bias": [[HALF]],
+        "p": [[HALF]],
+        "relu": [[FLOAT]],
+        "q": [[HALF], [HALF, FLOAT]],
+        "r": [[HALF], [HALF, FLOAT]],
+    }
+
+
+def test_a_function_is_rounded_too():
+    text = """
+        function f(x: float32, w: float32) -> (y: float32)
+          m = MatMul(x, w)
+          n = MatMul(m:product:0, w)
+          return y = n:product:0
+    """
+    caller = graph(
+        "x = Placeholder() shape=[2, 300]\nw = Placeholder() shape=[300, 300]\nfetch = f(x, w)", function(text)
+    )
+    result = rewrite(caller, preserve=("fetch",))
+    (body,) = result.graph.library.function
+    assert {node.attr["T"].type for node in body.node_def if node.op == "MatMul"} == {FLOAT}
+    x, w = operands([2, 300], [300, 300], scale=0.1)
+    (found,) = run(result.graph, ("fetch",), {"x:0": x, "w:0": w})
+    np.testing.assert_array_equal(found, rounded(rounded(rounded(x) @ rounded(w)) @ rounded(w)))
+
+
+def test_it_counts_as_16_bit_and_its_reason_says_how_it_is_computed():
+    report = rewrite(graph(MODEL), preserve=("fetch", "also")).report
+    found = {node.name: node for node in report.nodes}
+    assert [found[name].precision.value for name in "pqr"] == ["float16"] * 3
+    said = "(computed in float32, with operands and result rounded to 16 bit, as tensor cores do)"
+    assert str(found["p"].reason) == f"its op is on the allow list {said}"
+    assert "tensor cores" not in str(found["relu"].reason)
+    assert report.graphs[0].products.nodes == (3, 0, 3)
+
+
+@pytest.mark.parametrize(
+    "made", [graph(MODEL), function("function f(x: float32) -> (y: float32)\nm = MatMul(x, x)\nreturn y = m:product:0")]
+)
+def test_a_second_rewrite_leaves_it(made):
+    once = rewrite(made)
+    assert once.changed
+    twice = rewrite(once.graph)
+    assert twice.graph is once.graph
+    found = {node.name: node.reason.rule for node in twice.report.nodes if node.op == "MatMul"}
+    assert set(found.values()) == {Rule.ROUNDED_BEFORE}
+
+
+def test_bfloat16_and_gpus_have_kernels_of_their_type():
+    for config, hardware in ((BF16, CPU), (F16, GPU)):
+        result = rewrite(graph(MODEL), config, hardware, preserve=("fetch",))
+        assert FLOAT not in types_of(result.graph).values()
+        assert not any(ROUNDED_ATTR in node.attr for node in result.graph.node)
+
+
+def test_a_cpu_that_imitates_a_gpu_decides_as_the_gpu_and_runs_float32_kernels():
+    results = [rewrite(graph(MODEL), F16, hardware, preserve=("fetch",)) for hardware in (GPU, IMITATED)]
+    real, imitated = ([(node.name, node.precision) for node in result.report.nodes] for result in results)
+    assert imitated == real
+    assert set(types_of(results[0].graph).values()) == {HALF}
+    assert set(types_of(results[1].graph).values()) == {FLOAT}
+
+
+def test_what_the_user_keeps_in_float32_is_not_rounded():
+    config = amp_tf.AmpConfig(precision="float16", keep_float32=("^p$",))
+    result = rewrite(graph(MODEL), config, preserve=("fetch",))
+    assert [node.name for node in result.graph.node if ROUNDED_ATTR in node.attr] == ["q", "r"]
+
+
+@pytest.mark.parametrize("goal", ["speed", "memory"])
+def test_goals_and_reports_take_chains_of_casts(goal):
+    config = amp_tf.AmpConfig(precision="float16", goal=goal, report_path="-")
+    result = rewrite(graph(MODEL), config, preserve=("fetch", "also"))
+    x = operands([4, 8])[0]
+    plain = rewrite(graph(MODEL), preserve=("fetch", "also"))
+    values = [run(each.graph, ("fetch", "also"), {"x:0": x}) for each in (result, plain)]
+    np.testing.assert_array_equal(values[0], values[1])
+    (of_graph,) = result.report.to_dict()["graphs"]
+    assert {cast["node"] for cast in of_graph["inserted_casts"]} <= {"x", "w", "bias", "p", "relu", "q", "r"}
+
+
+def test_a_rounding_that_is_missing_is_a_bug_that_verification_finds(monkeypatch):
+    plan = pipeline.plan_edits
+
+    def forgetful(painting):
+        """The edits without those that bring rounded values to ``q``."""
+        edits = plan(painting)
+        q = painting.view.names.index("q")
+        return Edits(edits.reops, edits.retypes, tuple(edit for edit in edits.rewires if edit.node != q), new=edits.new)
+
+    monkeypatch.setattr(pipeline, "plan_edits", forgetful)
+    text = "x = Placeholder()\np = MatMul(x, x)\nq = MatMul(x, x)\nfetch = Identity(q)"
+    with pytest.raises(RewriteError, match="roundings made: what 'q' reads of 'x' is not rounded"):
+        rewrite(graph(text), preserve=("fetch",))
