@@ -32,7 +32,7 @@ SWITCHES = (
 DISABLE = "AMP_TF_DISABLE"
 SETTINGS = (  # of config.ENV_VARS
     *("AMP_TF_PRECISION", "AMP_TF_FOR", "AMP_TF_KEEP_FLOAT32", "AMP_TF_FORCE_F16", "AMP_TF_ALLREDUCE"),
-    *("AMP_TF_LOCK", "AMP_TF_REPORT"),
+    "AMP_TF_REPORT",
 )
 OF_THE_BUILD = ("AMP_TF_BANNER", "AMP_TF_IMAGE", "AMP_TF_WHEEL_ARCH")  # the images' and setup.py's
 _PREFIXES = ("AMP_TF_", "TF_ENABLE_AUTO", "TF_AUTO_MIX")  # of their names, misspelt or not

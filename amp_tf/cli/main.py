@@ -48,7 +48,7 @@ class Command:
 
 _WHAT = "a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (.pb, .pbtxt)"
 _PRECISION: Mapping[str, Any] = {"type": dtype_name, "choices": PRECISIONS}
-_PATTERNS = "layer:PATH for a Keras layer, or regular expressions for node names, comma-separated"
+_PATTERNS = "layer:PATH for a Keras layer, regular expressions for node names, or @FILE of these; comma-separated"
 _ABOUT = "Automatic mixed precision for TensorFlow, which TF_ENABLE_AUTO_MIXED_PRECISION=1 turns on in any program."
 _LISTS = "Op types, comma-separated. An op is on one list at most: allow is converted, infer and clear next to it."
 _SETTINGS = f"""
@@ -56,7 +56,6 @@ _SETTINGS = f"""
     --target  the device to convert for, where nodes name none; gpu also works on a machine without a GPU
     --goal  convert for speed, or for the largest batch (memory)
     --level  UNSAFE_FORCE_ALL converts all it can, TREAT_INFER_AS_DENY less, TENSOR_CORES_ONLY on GPUs the allow list
-    --lock FILE  a lock file, which amp-tf tune writes (by default amp.lock): what it names stays in float32
     --keep-float32 PATTERNS  what stays in float32: {_PATTERNS}
     --force-f16 PATTERNS  what is converted if it can be: {_PATTERNS}
 """
@@ -147,6 +146,7 @@ COMMANDS: Mapping[str, Command] = {
         --float32-only  run only float32, and list the tensors with values outside float16's range
         --json FILE  write everything as JSON; without FILE, print it
         --html FILE  write a page: one file that needs no network
+        --output FILE  write what has to stay in float32 to a file, which AMP_TF_KEEP_FLOAT32=@FILE reads
         """,
         {
             "subject": {"nargs": "+"},
@@ -163,9 +163,10 @@ COMMANDS: Mapping[str, Command] = {
     "tune": Command(
         "tune.run",
         "find the smallest part of a model that has to stay in float32",
-        "Runs the training several times, and writes to a lock file what has to stay in float32 so that a metric is as "
-        "good as in float32. If it was interrupted, run it again to continue. Status 0: the lock file is written; 1: "
-        "nothing was found that suffices, or the result failed --verify; 2: an option or the program is wrong.",
+        "Runs the training several times, and writes to a file what has to stay in float32 so that a metric is as good "
+        "as in float32; AMP_TF_KEEP_FLOAT32=@FILE reads it. If it was interrupted, run it again to continue. Status 0: "
+        "the file is written; 1: nothing was found that suffices, or the result failed --verify; 2: an option or the "
+        "program is wrong.",
         """
         command  the command that trains, after --
         --metric NAME  the metric: a name in the history of fit, such as val_accuracy; module:function, called with the
@@ -175,6 +176,7 @@ COMMANDS: Mapping[str, Command] = {
         --max-rise X  how far the metric, a loss, may rise above its value in float32
         --verify NAME  check the result by a metric that the search does not use
         --max-runs N  train at most N times; by default 40
+        --output FILE  the file to write, whose patterns are tried first if it is there; by default keep.txt
         --for AIM  once also for speed
         """,
         {
@@ -183,6 +185,7 @@ COMMANDS: Mapping[str, Command] = {
             "--max-drop": {"type": float},
             "--max-rise": {"type": float},
             "--max-runs": {"type": int, "default": 40},
+            "--output": {"default": "keep.txt"},
             "--for": {"dest": "aim", "default": "accuracy", "help": argparse.SUPPRESS},
         },
         usage="amp-tf tune --metric NAME (--max-drop X | --max-rise X) [options] -- python train.py [argument ...]",

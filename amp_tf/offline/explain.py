@@ -89,8 +89,6 @@ class Explanation:
                 f"Its name matches {' and '.join(map(repr, self.patterns))} of {field} ({variable_of(field)}): "
                 "drop that"
             ]
-        if self.reason.rule is Rule.KEPT_BY_LOCK:
-            return [f"Take it out of the lock file ({variable_of('lock')})"]
         if self.reason.rule in (Rule.KEPT_BY_SCOPE, Rule.FORCED_BY_SCOPE):
             return ["Take it out of the amp_tf.scope in which the model's code makes it"]
         lines = []

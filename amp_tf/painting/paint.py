@@ -63,9 +63,9 @@ class Change:
         return dataclasses.replace(resolution, target=dataclasses.replace(resolution.target, lists=lists))
 
     def config(self, config: AmpConfig) -> AmpConfig:
-        """The settings without the patterns, and without the lock file: the job has read it, and it may be gone."""
+        """The settings without the patterns."""
         kept = tuple(pattern for pattern in config.keep_float32 if pattern not in self.patterns)
-        return dataclasses.replace(config, keep_float32=kept, lock=None)
+        return dataclasses.replace(config, keep_float32=kept)
 
     def obstacles(self, obstacles: Obstacles, names: Sequence[str]) -> Obstacles:
         """The obstacles without those of the nodes."""

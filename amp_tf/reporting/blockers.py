@@ -26,7 +26,7 @@ MOST = 12  #: roots that are tried
 TOGETHER = 3  #: how many of the best are tried together
 
 #: What keeps work in float32, as the document has it.
-DENY, NO_LIST, KERNEL, NAME, LOCK, SCOPE = "deny list", "no list", "no kernel", "name rule", "lock file", "scope"
+DENY, NO_LIST, KERNEL, NAME, SCOPE = "deny list", "no list", "no kernel", "name rule", "scope"
 DEVICE, FETCHED, COST, SHAPE = "device", "fed or fetched", "not faster", "unknown shape"
 ACCURACY, STRUCTURE = "accuracy", "structure"
 
@@ -37,7 +37,6 @@ _KIND_OF = {
     Rule.NO_FUSED_KERNEL: KERNEL,
     Rule.TYPE_NOT_ALLOWED: KERNEL,
     Rule.KEPT_BY_NAME: NAME,
-    Rule.KEPT_BY_LOCK: LOCK,
     Rule.KEPT_BY_SCOPE: SCOPE,
     Rule.OTHER_DEVICE: DEVICE,
     Rule.PRESERVED: FETCHED,
@@ -69,7 +68,6 @@ class Root:
             no_kernel = f"TensorFlow fused products with what follows, and {self.what} has no 16-bit kernel on this CPU"
         return {
             KERNEL: f"none here: {no_kernel}",
-            LOCK: f"take {self.what or 'it'} out of the lock file ({variable_of('lock')})",
             NAME: f"drop {' and '.join(map(repr, self.rules))} from {variable_of('keep_float32')}",
             SCOPE: f'take {self.what or "it"} out of amp_tf.scope("float32") in the model',
             DEVICE: f"take it off {self.what} in the model (tf.device)",
@@ -83,7 +81,7 @@ class Root:
         """The change that removes the root from one graph, in which some nodes name it."""
         if self.kind in (DENY, NO_LIST):
             return Change(op_lists=((self.what, _home(self.what)),))
-        if self.kind in (LOCK, SCOPE, DEVICE, FETCHED):
+        if self.kind in (SCOPE, DEVICE, FETCHED):
             return Change(nodes=frozenset(graph.view.names[node] for node in nodes))
         products, target = {graph.view.ops[node] for node in nodes} & PRODUCTS, graph.basis.resolution.target
         unlisted = tuple((op, ALLOW) for op in sorted(products.difference(target.lists.list_of if target else ())))
@@ -179,7 +177,7 @@ def _root_of(graph: GraphFigures, node: int) -> Root | None:
         return Root(NAME, ", ".join(patterns), patterns)
     what = {
         **dict.fromkeys((DENY, NO_LIST, KERNEL), op),
-        **dict.fromkeys((LOCK, SCOPE, SHAPE), layer_of(name)),
+        **dict.fromkeys((SCOPE, SHAPE), layer_of(name)),
         DEVICE: graph.view.devices[origin],
         STRUCTURE: rule.words.replace("{cause}", "it"),
     }
