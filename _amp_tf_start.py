@@ -33,7 +33,7 @@ SWITCHES = (
 DISABLE = "AMP_TF_DISABLE"
 SETTINGS = (  # of config.ENV_VARS
     *("AMP_TF_PRECISION", "AMP_TF_FOR", "AMP_TF_KEEP_FLOAT32", "AMP_TF_FORCE_F16", "AMP_TF_ALLREDUCE"),
-    *("AMP_TF_LOCK", "AMP_TF_REPORT"),
+    "AMP_TF_REPORT",
 )
 # Variables of the images and of setup.py.
 OF_THE_BUILD = (

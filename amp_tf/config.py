@@ -19,9 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from amp_tf import lock as lock_file
 from amp_tf.errors import ConfigError, OpListError
-from amp_tf.values import NAMES, PATTERNS, YES_OR_NO, Kind, check_path, choice, dtype, path, read_bool
+from amp_tf.values import NAMES, PATTERNS, YES_OR_NO, Kind, choice, dtype, path, read_bool, read_files
 
 PrecisionName = Literal["auto", "float16", "bfloat16"]
 AllReduceName = Literal["float32", "float16", "bfloat16"]
@@ -72,20 +71,18 @@ class AmpConfig:
         keep_float32: patterns; a node that one of them is for stays in float32. A pattern is a regular expression,
             searched in node names, or ``layer:`` and the path of a layer (Keras' ``layer.path``), such as
             ``"layer:encoder/block_3/attention"``, for all nodes of the layer and its gradient; each name of the path
-            may be a regular expression.
+            may be a regular expression. ``node:`` and a name is for that node alone.
         force_f16: patterns; a node that one of them is for is converted wherever its op can be.
         allreduce: ``"float32"``, ``"float16"`` or ``"bfloat16"``: the type in which MirroredStrategy and
             MultiWorkerMirroredStrategy sum gradients over replicas.
         ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it is not faster.
-        lock: a lock file of ``amp-tf tune``: the layers and nodes that it names stay in float32; ``None`` for none.
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
         report_path: folder for a report of the process, one JSON file written when it ends; ``None`` for none.
 
     Lists, sets and other iterables of names are kept as tuples, dtypes and paths as strings.
 
     Raises:
-        ConfigError: a value is not one of the valid ones, a regular expression does not compile, or the lock file
-            cannot be read.
+        ConfigError: a value is not one of the valid ones, or a regular expression does not compile.
         OpListError: one op is to join two lists.
     """
 
@@ -105,7 +102,6 @@ class AmpConfig:
     force_f16: Sequence[str] = ()
     allreduce: AllReduceName = "float32"
     ignore_performance: bool = False
-    lock: str | None = None
     log_path: str | None = None
     report_path: str | None = None
 
@@ -113,7 +109,6 @@ class AmpConfig:
         for field, kind in KINDS.items():
             value = kind.check(getattr(self, field), where=f"AmpConfig.{field}")
             object.__setattr__(self, field, value)
-        self.read_lock()
         joins: dict[str, list[str]] = {}
         for name in LIST_NAMES:
             for op in sorted({*getattr(self, f"{name}_add")} - {*getattr(self, f"{name}_remove")}):
@@ -123,10 +118,6 @@ class AmpConfig:
                 what = f"op {op!r} is to join the {' and the '.join(names)} list"
                 fix = f"Name {op!r} in one of them alone: it then leaves the list that it is on"
                 raise OpListError(what, where=" and ".join(setting_name(f"{name}_add") for name in names), fix=fix)
-
-    def read_lock(self) -> lock_file.Lock:
-        """What the lock file says now. A ConfigError if it cannot be read."""
-        return lock_file.NO_LOCK if self.lock is None else lock_file.read(self.lock)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, without: Iterable[str] = ()) -> AmpConfig:
@@ -257,7 +248,10 @@ def check_config(
 
 
 def with_settings(config: AmpConfig, settings: Mapping[str, Any], *, where: str) -> AmpConfig:
-    """A configuration with other values for some fields; a ConfigError where there is no such field, or value."""
+    """A configuration with other values for some fields, which may name files of patterns.
+
+    Raises a ConfigError where there is no such field, or value, or a file cannot be read.
+    """
     fields = [field.name for field in dataclasses.fields(AmpConfig)]
     for name in settings:
         if name not in fields:
@@ -265,7 +259,11 @@ def with_settings(config: AmpConfig, settings: Mapping[str, Any], *, where: str)
             guess = f"Did you mean {close[0]!r}? " if close else ""
             fix = f"{guess}The settings are: {', '.join(fields)}"
             raise ConfigError(f"there is no setting {name!r}", where=where, fix=fix)
-    return dataclasses.replace(config, **settings) if settings else config
+    values = dict(settings)
+    for name, value in settings.items():
+        if KINDS[name] is PATTERNS:
+            values[name] = read_files(value, where=f"{where}({name})")
+    return dataclasses.replace(config, **values) if values else config
 
 
 def setting_name(field: str) -> str:
@@ -317,12 +315,6 @@ def _list_rows() -> Iterator[EnvVar]:
                 yield EnvVar(f"{_PREFIX}{old_names[name]}_{action.upper()}", field, f"{meaning} (old name)")
 
 
-def _absolute(value: object, *, where: str) -> str | None:
-    """A file's path that holds when the program changes its folder."""
-    found = check_path(value, where=where)
-    return None if found is None else os.path.abspath(found)
-
-
 KINDS: Mapping[str, Kind] = {  #: the valid values of each field of :class:`AmpConfig`
     "precision": dtype(PRECISIONS),
     "level": choice(LEVELS, str.upper),
@@ -332,7 +324,6 @@ KINDS: Mapping[str, Kind] = {  #: the valid values of each field of :class:`AmpC
     **dict.fromkeys(("keep_float32", "force_f16"), PATTERNS),
     "allreduce": dtype(ALLREDUCE),
     "ignore_performance": YES_OR_NO,
-    "lock": path("a file", _absolute),
     **dict.fromkeys(("log_path", "report_path"), path("a folder")),
 }
 
@@ -366,7 +357,6 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "ignore_performance",
         "convert also on devices where 16 bit is not fast, and nodes that would not become faster",
     ),
-    EnvVar("AMP_TF_LOCK", "lock", "the lock file of amp-tf tune: what it names stays in float32"),
     EnvVar(
         f"{_PREFIX}LOG_PATH",
         "log_path",

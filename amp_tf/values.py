@@ -7,19 +7,27 @@ or the variable, the value and the valid ones.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import numbers
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Set
-from typing import Any
+from typing import Any, TypeGuard
 
 from amp_tf.errors import ConfigError
 from amp_tf.precision import Precision
 
 SHORT_NAMES = {"fp16": "float16", "bf16": "bfloat16"}  #: other frameworks' names of the two types
 LAYER = "layer:"  #: begins a pattern that is for a layer, by its path in Keras
+NODE = "node:"  #: begins a pattern that is for one node, by its name
+FILE = "@"  #: begins the name of a file of patterns
+_MOST_BYTES = 1 << 20  # of such a file
+_COMMENT = "#"
 
+_QUOTED = re.compile(r"\\(.)")
+_SPECIAL = re.compile(r"[\\,(){}\[\]]")  # what the next one tells apart
 # Escaped characters and whole character classes, whose brackets and commas mean nothing; then those that do.
 _PATTERN_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[(){},]", re.DOTALL)
 
@@ -80,7 +88,18 @@ def check_names(value: object, *, where: str) -> tuple[str, ...]:
 
 
 def check_pattern(pattern: str, *, where: str) -> str:
-    """Checks that a pattern is a regular expression, or ``layer:`` and a path whose names are some."""
+    """Checks that a pattern is a regular expression, ``layer:`` and a path whose names are some, or ``node:`` and a
+    node's name.
+    """
+    if pattern.startswith(FILE):
+        what = f"{pattern!r} names a file of patterns, which is not read here"
+        fix = "Files are read in a variable, an option of a command, and in amp_tf.enable(…)"
+        raise ConfigError(what, where=where, fix=fix)
+    if pattern.startswith(NODE):
+        if not node_name(pattern):
+            fix = f"Write {NODE} and the name of a node, as amp_tf.report().nodes has it"
+            raise ConfigError(f"{pattern!r} names no node", where=where, fix=fix)
+        return pattern
     components = layer_components(pattern) if is_layer_pattern(pattern) else (pattern,)
     if is_layer_pattern(pattern) and "" in components:
         fix = f"Write {LAYER} and a layer's path as Keras has it (layer.path), such as {LAYER}encoder/block_3"
@@ -105,6 +124,11 @@ def check_patterns(value: object, *, where: str) -> tuple[str, ...]:
 def is_layer_pattern(pattern: str) -> bool:
     """Whether a pattern is for a layer, not for names of nodes."""
     return pattern.startswith(LAYER)
+
+
+def node_name(pattern: str) -> str:
+    """The name of the node that a pattern is for."""
+    return pattern.removeprefix(NODE).strip()
 
 
 def layer_components(pattern: str) -> tuple[str, ...]:
@@ -154,7 +178,10 @@ def read_names(text: str, name: str) -> tuple[str, ...]:
 
 
 def read_patterns(text: str, name: str) -> tuple[str, ...]:
-    """Reads patterns separated by commas outside of brackets, so that ``conv_[0-9]{1,2}`` is one pattern."""
+    """Reads patterns separated by commas outside of brackets, so that ``conv_[0-9]{1,2}`` is one pattern.
+
+    ``@keep.txt`` stands for the patterns of a file; a backslash in its name quotes a comma.
+    """
     items, depth, start = [], 0, 0
     for token in _PATTERN_TOKENS.finditer(text):
         if token[0] in "({":
@@ -165,7 +192,82 @@ def read_patterns(text: str, name: str) -> tuple[str, ...]:
             items.append(text[start : token.start()])
             start = token.end()
     items.append(text[start:])
-    return check_patterns([item.strip() for item in items if item.strip()], where=name)
+    patterns: list[str] = []
+    for item in map(str.strip, items):
+        if item.startswith(FILE):
+            path = _QUOTED.sub(r"\1", item.removeprefix(FILE))
+            patterns += read_pattern_file(path, where=name)
+        elif item:
+            patterns.append(check_pattern(item, where=name))
+    return tuple(patterns)
+
+
+def file_of_patterns(path: str | os.PathLike[str]) -> str:
+    """What to write in a variable for the patterns of a file."""
+    return FILE + _SPECIAL.sub(r"\\\g<0>", os.fspath(path))
+
+
+def read_files(value: object, *, where: str) -> object:
+    """Replaces each ``"@keep.txt"`` in a setting of patterns, given in Python, by the patterns of that file."""
+    if isinstance(value, str):
+        return read_pattern_file(value.removeprefix(FILE), where=where) if _is_file(value) else value
+    if not isinstance(value, Iterable):
+        return value
+    patterns: list[object] = []
+    for pattern in sorted(value, key=str) if isinstance(value, Set) else value:
+        if _is_file(pattern):
+            patterns += read_pattern_file(pattern.removeprefix(FILE), where=where)
+        else:
+            patterns.append(pattern)
+    return patterns
+
+
+def _is_file(pattern: object) -> TypeGuard[str]:
+    return isinstance(pattern, str) and pattern.startswith(FILE)
+
+
+def read_pattern_file(path: str, *, where: str) -> tuple[str, ...]:
+    """Reads a file of patterns: one a line. Blank lines, and lines that begin with ``#``, say nothing.
+
+    Raises:
+        ConfigError: it is not a regular file of at most 1 MiB of text, or a line is not a pattern.
+    """
+    place = f"{where}: {path}"
+    try:
+        text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        fix = "Name a text file with one pattern a line, such as amp-tf tune writes"
+        raise ConfigError(f"it cannot be read ({why})", where=place, fix=fix) from None
+    patterns = []
+    for number, line in enumerate(text.split("\n"), 1):
+        pattern, here = line.strip(), f"{place}, line {number}"
+        if not pattern or pattern.startswith(_COMMENT):
+            continue
+        if not pattern.isprintable():
+            fix = "Write a pattern, which names of nodes match, or delete the line"
+            raise ConfigError(f"{pattern!r} holds a character that no name has", where=here, fix=fix)
+        patterns.append(check_pattern(pattern, where=here))
+    return tuple(patterns)
+
+
+def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
+    """Returns the content of a regular file, or of the one that a link leads to.
+
+    Raises:
+        OSError: it is no regular file, has more than ``limit`` bytes, or cannot be read.
+    """
+
+    def open_at_once(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NONBLOCK)  # a pipe would be waited for
+
+    with open(path, "rb", opener=open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes")
+    return content
 
 
 def path(what: str, check: Callable[..., str | None] = check_path) -> Kind:
@@ -176,7 +278,8 @@ def path(what: str, check: Callable[..., str | None] = check_path) -> Kind:
 YES_OR_NO = Kind("1, 0", read_bool, check_bool)
 NAMES = Kind("op names, comma-separated", read_names, check_names)
 PATTERNS = Kind(
-    "layer: and a layer's path, or regular expressions for names of nodes, comma-separated",
+    "layer: and a layer's path, node: and a node's name, regular expressions for names of nodes, or @ and a file of "
+    "these, one a line; comma-separated",
     read_patterns,
     check_patterns,
 )

@@ -1,6 +1,7 @@
 """Settings, their variables, and the three formats."""
 
 import dataclasses
+import os
 import re
 
 import ml_dtypes
@@ -21,9 +22,12 @@ from amp_tf.config import (
     TARGETS,
     AmpConfig,
     Switches,
+    find_unknown_variables,
+    with_settings,
 )
 from amp_tf.errors import ConfigError, OpListError
 from amp_tf.precision import Precision
+from amp_tf.values import file_of_patterns
 
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 LIST_VARIABLES = [row.name for row in ENV_VARS if row.name.endswith(("_ADD", "_REMOVE"))]
@@ -241,6 +245,83 @@ def test_switches_follow_the_precedence_of_ngc(environ, graph_rewrite, loss_scal
 )
 def test_a_comma_inside_brackets_belongs_to_the_pattern(text, patterns):
     assert AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": text}).keep_float32 == patterns
+
+
+PATTERNS = """
+# amp-tf tune, by hand since
+layer:encoder/block_3
+
+    node:net/add_1 \r
+^loss/(a|b),c$
+"""
+READ = ("layer:encoder/block_3", "node:net/add_1", "^loss/(a|b),c$")
+
+
+def test_a_file_of_patterns_is_read_where_settings_are_and_never_by_the_constructor(tmp_path):
+    file = tmp_path / "keep, these (now).txt"
+    file.write_text(PATTERNS)
+    quoted = file_of_patterns(file)
+    environ = {"AMP_TF_KEEP_FLOAT32": f"{quoted},layer:head", "AMP_TF_FORCE_F16": f"head, {quoted}"}
+    from_environ = AmpConfig.from_env(environ)
+    assert from_environ == AmpConfig(keep_float32=(*READ, "layer:head"), force_f16=("head", *READ))
+    for given, expected in (
+        (f"@{file}", READ),
+        (["a", f"@{file}", "b"], ("a", *READ, "b")),
+        ({"a", f"@{file}"}, (*READ, "a")),
+        (["a"], ("a",)),
+    ):
+        found = with_settings(AmpConfig(), {"keep_float32": given}, where="enable")
+        assert found == AmpConfig(keep_float32=expected)
+    file.unlink()
+    assert from_environ.keep_float32[:3] == READ
+    with pytest.raises(ConfigError, match=r"^AmpConfig\.keep_float32: '@a' names a file of patterns, which is not"):
+        AmpConfig(keep_float32=("@a",))
+
+
+@pytest.mark.parametrize(
+    ("content", "where", "what"),
+    [
+        (b"a\n# (\nb(\n", ", line 3", "'b(' is not a regular expression"),
+        (b"a\n\x1b[1m\n", ", line 2", r"'\x1b[1m' holds a character that no name has"),
+        (b"layer:\n", ", line 1", "'layer:' names no layer"),
+        (b"node: \n", ", line 1", "'node:' names no node"),
+        (b"@other.txt\n", ", line 1", "'@other.txt' names a file of patterns, which is not read here"),
+        (b"\xff\n", "", "it cannot be read ('utf-8' codec can't decode"),
+        (b"#" * 2**20, "", None),
+        (b"#" * (2**20 + 1), "", "it cannot be read (it has more than 1,048,576 bytes)"),
+    ],
+)
+def test_an_error_in_a_file_of_patterns_names_the_file_and_the_line(tmp_path, content, where, what):
+    file = tmp_path / "keep.txt"
+    file.write_bytes(content)
+    if what is None:
+        assert AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": f"@{file}"}).keep_float32 == ()
+        return
+    with pytest.raises(ConfigError, match=f"^AMP_TF_KEEP_FLOAT32: {re.escape(f'{file}{where}: {what}')}"):
+        AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": f"@{file}"})
+
+
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("nothing")
+    for path, why in (
+        (tmp_path / "pipe", "it is not a regular file"),
+        ("/dev/zero", "it is not a regular file"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "link", "No such file or directory"),
+        ("", "No such file or directory"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(f"{path}: it cannot be read ({why}). Name a text file")):
+            AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": f"@{path}"})
+    (tmp_path / "keep.txt").write_text("a")
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("keep.txt")
+    assert AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": f"@{tmp_path}/link"}).keep_float32 == ("a",)
+
+
+def test_a_variable_that_is_gone_is_as_unknown_as_any_other():
+    gone = ("AMP_TF_LOCK", "AMP_TF_OPTIMIZER_STATE", "AMP_TF_WATCHDOG")
+    assert find_unknown_variables(dict.fromkeys(gone, "1")) == [(name, "") for name in gone]
 
 
 def test_names_numbers_and_limits_are_those_of_tensorflow_and_of_the_formats():

@@ -20,21 +20,26 @@ from typing import IO, Any
 from amp_tf.cli.main import STDOUT
 from amp_tf.cli.models import hardware_for, load_signature, read_config, read_inputs
 from amp_tf.cli.run import bootstrapped
-from amp_tf.config import DISABLE_VAR
+from amp_tf.config import DISABLE_VAR, variable_of
 from amp_tf.errors import AmpError
 from amp_tf.offline.reading import is_keras_file
 from amp_tf.reporting import files
 from amp_tf.tools.comparing import PYTHON, TENSORFLOW, VARIABLE
+from amp_tf.tools.comparing.comparison import write_patterns
 from amp_tf.tools.comparing.steps import check_settings
 from amp_tf.tools.comparing.training import CompareRequest
+from amp_tf.values import file_of_patterns
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the comparison; of a script that was not compared see :func:`compare_script`."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     config = check_settings(read_config(args), args.steps, args.nodes)
+    if args.output is not None and args.float32_only:
+        fix = "Leave --float32-only out to find what has to stay in float32"
+        raise AmpError("ranges give no patterns", where="--output", fix=fix)
     request = CompareRequest(Path(), config, args.steps, args.nodes, args.float32_only)
-    for path in {args.html, args.json} - {None, STDOUT}:
+    for path in {args.html, args.json, args.output} - {None, STDOUT}:
         files.check_writable(path)  # before minutes of work
     if args.inputs is None:
         if os.path.isdir(args.subject[0]) or is_keras_file(args.subject[0]):
@@ -70,6 +75,12 @@ def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int
     for path, content in written.items():
         with files.writing(path):
             files.write(path, content)
+    if args.output is not None and (found["is_healthy"] or found["mends"]):
+        write_patterns(args.output, found)
+        reads = f"{variable_of('keep_float32')}={file_of_patterns(args.output)} reads it"
+        print(f"{args.output} is written. {reads}.", file=sys.stderr)
+    elif args.output is not None:
+        print(f"{args.output} is not written: no patterns were found that suffice.", file=sys.stderr)
     return 0 if found["is_healthy"] else 1
 
 

@@ -38,7 +38,7 @@ class Command:
 
 
 _WHAT = "a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (.pb, .pbtxt)"
-_PATTERNS = "layer:PATH for a Keras layer, or regular expressions for node names, comma-separated"
+_PATTERNS = "layer:PATH for a Keras layer, regular expressions for node names, or @FILE of these; comma-separated"
 _ABOUT = "Automatic mixed precision for TensorFlow, which TF_ENABLE_AUTO_MIXED_PRECISION=1 turns on in any program."
 _LISTS = (
     f"--LIST-add OPS puts op types, comma-separated, on a list: {', '.join(LIST_NAMES)}; --LIST-remove OPS takes them "
@@ -65,11 +65,6 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         type=str.upper,
         choices=LEVELS,
         help="UNSAFE_FORCE_ALL converts all it can, TREAT_INFER_AS_DENY less, TENSOR_CORES_ONLY on GPUs the allow list",
-    )
-    parser.add_argument(
-        "--lock",
-        metavar="FILE",
-        help="a lock file, which amp-tf tune writes (by default amp.lock): what it names stays in float32",
     )
     patterns: dict[str, Any] = {"metavar": "PATTERNS", "action": "append"}
     parser.add_argument("--keep-float32", **patterns, help=f"what stays in float32: {_PATTERNS}")
@@ -174,6 +169,11 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
         "--json", metavar="FILE", nargs="?", const=STDOUT, help="write everything as JSON; without FILE, print it"
     )
     parser.add_argument("--html", metavar="FILE", help="write a page: one file that needs no network")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="write what has to stay in float32 to a file, which AMP_TF_KEEP_FLOAT32=@FILE reads",
+    )
     add_settings(parser)
 
 
@@ -196,6 +196,12 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--verify", metavar="NAME", help="check the result by a metric that the search does not use")
     parser.add_argument("--max-runs", metavar="N", type=int, default=40, help="train at most N times; by default 40")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        default="keep.txt",
+        help="the file to write, whose patterns are tried first if it is there; by default keep.txt",
+    )
     add_settings(parser)
 
 
@@ -264,9 +270,10 @@ COMMANDS: Mapping[str, Command] = {
     "tune": Command(
         "tune.run",
         "find the smallest part of a model that has to stay in float32",
-        "Runs the training several times, and writes to a lock file what has to stay in float32 so that a metric is as "
-        "good as in float32. If it was interrupted, run it again to continue. Status 0: the lock file is written; 1: "
-        "nothing was found that suffices, or the result failed --verify; 2: an option or the program is wrong.",
+        "Runs the training several times, and writes to a file what has to stay in float32 so that a metric is as good "
+        "as in float32; AMP_TF_KEEP_FLOAT32=@FILE reads it. If it was interrupted, run it again to continue. Status 0: "
+        "the file is written; 1: nothing was found that suffices, or the result failed --verify; 2: an option or the "
+        "program is wrong.",
         _add_tune,
         usage="amp-tf tune --metric NAME (--max-drop X | --max-rise X) [options] -- python train.py [argument ...]",
         error_status=2,

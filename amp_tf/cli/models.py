@@ -77,8 +77,6 @@ def run_rewrite(args: argparse.Namespace) -> int:
         print(f"{args.result or 'The result'} {is_or_would} an unconverted copy of {args.source}.", file=sys.stderr)
     _tell_target(report)
     _tell_idle(report.unmatched, [node.name for node in report.nodes])
-    if report.lock_changes:
-        print(f"Lock file: {report.lock_changes}", file=sys.stderr)
     return 0
 
 

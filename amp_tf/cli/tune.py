@@ -1,4 +1,4 @@
-"""``amp-tf tune -- python train.py``: finds what has to stay in float32, and writes the lock file."""
+"""``amp-tf tune -- python train.py``: finds what has to stay in float32, and writes the patterns."""
 
 from __future__ import annotations
 
@@ -12,37 +12,41 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from amp_tf.cli.compare import compare_script, started
 from amp_tf.cli.models import hardware_for, read_config
 from amp_tf.cli.run import bootstrapped
-from amp_tf.config import DISABLE_VAR, ENABLE_VAR, SWITCH_VARS, AmpConfig, variables_of
+from amp_tf.config import (
+    DISABLE_VAR,
+    ENABLE_VAR,
+    SWITCH_VARS,
+    AmpConfig,
+    variable_of,
+    variables_of,
+)
 from amp_tf.errors import AmpError, ConfigError
-from amp_tf.lock import Lock, read
-from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
 from amp_tf.tools.comparing.training import CompareRequest
 from amp_tf.tools.progress import on_stderr
 from amp_tf.tools.tuning import ANSWER, FOLDER, NAMES
 from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
-from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
+from amp_tf.tools.tuning.tuning import EVERYTHING, Journal, Tuning, Way, made_for, patterns_before
+from amp_tf.values import file_of_patterns
 
 NOT_FOUND = 1
 _KEPT = "The runs so far are kept there; the same command goes on"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the result, and writes the lock file."""
+    """Prints the result, and writes the file of patterns."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
-    path = Path(args.lock or "amp.lock")
+    path = Path(args.output)
     files.check_writable(path)
-    args.lock = None
-    config = dataclasses.replace(read_config(args), lock=None)
+    config = read_config(args)
     goal = _goal(args)
-    before = read(str(path), may_be_missing=True)
+    before = patterns_before(path, where="--output")
     names = (goal.metric, *([args.verify] if args.verify else []))
     head = {
         "command": hashlib.sha256(json.dumps(args.command).encode()).hexdigest(),  # it may hold a secret
@@ -50,10 +54,6 @@ def run(args: argparse.Namespace) -> int:
         "most": goal.most,
         "settings": dataclasses.asdict(config),
     }
-    versions: dict[str, str] = {}
-    for name in ("tensorflow-cpu", "tensorflow"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions["tensorflow"] = metadata.version(name)
     journal = Journal(path.with_name(f"{path.name}.runs"), head)
     program = TunedScript(args.command, config, names, journal.folder)
     tuning = Tuning(
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         progress=on_stderr("amp-tf tune"),
         held_out=args.verify or "",
         before=before,
-        made={**resolve_target(config, hardware_for(config)).facts(), **versions},
+        made=made_for(config, hardware_for(config)),
     )
     try:
         tuned = tuning.for_accuracy()
@@ -78,11 +78,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"amp-tf tune: {journal.folder}: {_KEPT}", file=sys.stderr)
         raise
     print(tuned)
-    if tuned.lock is None:
+    if tuned.patterns is None:
         return NOT_FOUND
     tuned.write(path)
     journal.remove()
-    print(f"{path} is written. It is read with AMP_TF_LOCK={path}; keep it beside the model.")
+    reads = f"{variable_of('keep_float32')}={file_of_patterns(path)} reads it"
+    print(f"{path} is written. {reads}; keep it beside the model.")
     return 0 if tuned.is_verified else NOT_FOUND
 
 
@@ -105,7 +106,7 @@ def _goal(args: argparse.Namespace) -> Goal:
 
 
 PRINTED = "stdout:"  #: before a regular expression for a number that the program prints
-_EVERYTHING = "."
+_PATTERNS = "patterns.txt"
 _OURS = "INFO:absl:amp_tf"
 _LAST_WORDS = 200  # characters of the output of a run that failed
 
@@ -120,11 +121,12 @@ class TunedScript:
     metrics: tuple[str, ...]
     folder: Path  #: for the outputs of the runs
 
-    def run(self, way: Way, lock: Lock) -> Outcome:
-        """Runs the command once, by a lock; an OSError where it cannot be started."""
+    def run(self, way: Way, patterns: tuple[str, ...]) -> Outcome:
+        """Runs the command once, with patterns; an OSError where it cannot be started."""
         with tempfile.TemporaryDirectory(prefix="run-", dir=self.folder, ignore_cleanup_errors=True) as name:
             place = Path(name)
-            (place / "amp.lock").write_text(lock.to_text())
+            kept = EVERYTHING if way is Way.NOTHING else (*self.config.keep_float32, *patterns)
+            (place / _PATTERNS).write_text("\n".join(kept))  # a variable may be too short for them
             output = place / "output.txt"
             with output.open("wb") as log, started(self.command, self._environ(way, place), log) as program:
                 program.wait()
@@ -146,10 +148,10 @@ class TunedScript:
                 has = f"; its last fit has {', '.join(answer['history'])}" if answer["history"] else ""
                 failure = answer["failure"] or f"the program gave no {self.metrics[0]}{has}"
             if failure:
-                kept = self.folder / "failed.txt"
-                output.replace(kept)
+                failed = self.folder / "failed.txt"
+                output.replace(failed)
                 found = {}
-                failure += f" ({kept} has its output)"
+                failure += f" ({failed} has its output)"
             # Of the process and its children.
             reports = [json.loads(path.read_text()) for path in place.glob("amp_tf_*.json")]
             report = max(reports, key=lambda report: (report["converted"], report["total"]), default=None)
@@ -162,13 +164,15 @@ class TunedScript:
         return None if isinstance(found, int) else found["comparison"]
 
     def _environ(self, way: Way, place: Path) -> dict[str, str]:
-        others = {name: text for name, text in os.environ.items() if name not in (*SWITCH_VARS[:2], "AMP_TF_LOCK")}
+        others = {name: text for name, text in os.environ.items() if name not in SWITCH_VARS[:2]}
         environ = {**bootstrapped(others), **variables_of(self.config)}
         asked = [name for name in self.metrics if not name.startswith(PRINTED)]
         environ |= {FOLDER: str(place), NAMES: "\n".join(asked)}
         if way is Way.FLOAT32:
             return {**environ, DISABLE_VAR: "1"}
-        environ |= {ENABLE_VAR: "1", "AMP_TF_REPORT": str(place), "AMP_TF_LOCK": str(place / "amp.lock")}
-        if way is Way.NOTHING:
-            environ["AMP_TF_KEEP_FLOAT32"] = _EVERYTHING
-        return environ
+        return {
+            **environ,
+            ENABLE_VAR: "1",
+            variable_of("report_path"): str(place),
+            variable_of("keep_float32"): file_of_patterns(place / _PATTERNS),
+        }

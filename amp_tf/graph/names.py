@@ -18,7 +18,7 @@ from typing import Any
 
 from amp_tf.errors import GraphError
 from amp_tf.oplists.table import PRODUCTS
-from amp_tf.values import is_layer_pattern, layer_components
+from amp_tf.values import NODE, is_layer_pattern, layer_components, node_name
 
 # Scopes that are never a layer's, and names that TensorFlow's own scopes share with layers.
 _KINDS = re.compile(
@@ -34,6 +34,7 @@ _OF_GRADIENT = "_grad"  # TF1 has MatMul_grad/MatMul for what eager tapes call M
 _MOST = 50_000  # scopes that are recorded; a program that makes models without end must not fill the memory
 _CLOSE = 0.5
 _DEPTH = 2  # a model and a layer of it
+_MOST_UNMATCHED = 10  # patterns in one line
 
 Matcher = Callable[[str], bool]
 
@@ -209,8 +210,12 @@ def matcher(pattern: str) -> Matcher:
     """Whether a pattern is for a node, as a predicate on names of nodes.
 
     It is ``layer:`` and a layer's path, of which each name is a regular expression and the outermost names may be
-    missing, for all nodes of the layer and its gradient; else a regular expression, searched in the name.
+    missing, for all nodes of the layer and its gradient; or ``node:`` and a name, which a node has in the function that
+    it is inlined from, as one node with what it is split into; else a regular expression, searched in the name.
     """
+    if pattern.startswith(NODE):
+        wanted = node_name(pattern)
+        return lambda name: wanted in name and without_calls(whole_of(name)) == wanted
     if not is_layer_pattern(pattern):
         search = re.compile(pattern).search
         return lambda name: search(name) is not None
@@ -240,8 +245,10 @@ def _holds(names: Sequence[str], tests: Sequence[Callable[[str], object]]) -> bo
 
 
 def describe_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
-    """Patterns that matched no node, in a row; one for a layer with the closest layer's path."""
+    """The first patterns that matched no node, and how many more; one for a layer with the closest layer's path."""
     patterns, paths, found = list(patterns), recorded.paths(), []
+    more = len(patterns) - _MOST_UNMATCHED
+    patterns = patterns[:_MOST_UNMATCHED]
     if not paths and any(map(is_layer_pattern, patterns)):
         around = [scopes(f"{scope}/") for scope in dict.fromkeys(name.rpartition("/")[0] for name in names)]
         paths = ["/".join(parts[:end]) for parts in around for end in range(1, len(parts) + 1)]
@@ -249,6 +256,8 @@ def describe_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
         path = "/".join(layer_components(pattern)) if is_layer_pattern(pattern) else ""
         close = difflib.get_close_matches(path, paths, n=1, cutoff=_CLOSE) if path else ()
         found.append(f"{pattern} (the closest layer is {close[0]})" if close else pattern)
+    if more > 0:
+        found.append(f"and {more:,} more")
     return ", ".join(found)
 
 

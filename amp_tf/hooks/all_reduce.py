@@ -260,7 +260,6 @@ def _compare() -> str:
 
     _announce()
     settings = {name: value for name, value in dataclasses.asdict(_config).items() if name not in _OF_ONE_WORKER}
-    settings["lock"] = _config.read_lock().digest  # the file may lie elsewhere there
     settings["loss scaling"] = loss_scaling.runs_in_float16()
     settings |= {f"the list of op {row.op}": row.op_list for row in registered_rows()}
     mine: dict[str, Any] = json.loads(json.dumps(settings))  # as the others read it

@@ -21,8 +21,6 @@ from amp_tf.hooks import state as process_state
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.op_names import registered_rows
 from amp_tf.oplists.table import PRODUCTS
-from amp_tf.oplists.targets import resolve_target
-from amp_tf.painting.locked import describe
 from amp_tf.reporting import reports
 from amp_tf.reporting.reports import RewriteReport, Totals
 from amp_tf.reporting.text import plural, why_no_node
@@ -85,13 +83,6 @@ def line() -> str:
     if totals.unmatched:
         names = (node.name for node in report.nodes)
         text += f"; patterns that matched no node: {describe_unmatched(totals.unmatched, names)}"
-    if (config := process_state.settings()).lock is not None:
-        try:
-            other = config.read_lock().differences(resolve_target(config, process_state.hardware()).facts())
-            changes = "; ".join(filter(None, (other, describe(totals.locked))))
-        except ConfigError as error:
-            changes = f"{error.where} changed after it was read first: {error.what}"
-        text += f"; lock file: {changes}" if changes else ""
     if state.failures:
         text += f"; {plural(state.failures, 'rewrite')} failed, and the graphs stayed in float32"
         text += f" ({state.first_failure})"

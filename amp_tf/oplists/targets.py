@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Mapping
 
 from amp_tf.config import LIST_NAMES, AmpConfig
@@ -111,14 +110,6 @@ class Resolution:
     costs: CostTable = SHIPPED
     stores_weights: bool = False
     weighs_memory: bool = False
-
-    def facts(self) -> dict[str, str]:
-        """What a lock file is made for: the precision, the device, and a digest of the op lists; empty for nothing."""
-        if self.target is None:
-            return {}
-        lists = self.target.lists
-        digest = hashlib.sha256(repr((sorted(lists.list_of.items()), lists.force_all)).encode()).hexdigest()[:8]
-        return {"precision": self.target.precision.value, "device": self.target.device_type, "op_lists": digest}
 
     def under(self, config: AmpConfig) -> Resolution:
         """The same target by the op lists of other settings."""

@@ -22,12 +22,10 @@ from amp_tf.graph.names import SPLIT_SUFFIX, Matcher, matcher, whole_of
 from amp_tf.graph.sizes import NO_SHAPES, Shapes, shape_of
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
-from amp_tf.lock import NO_LOCK, Lock
 from amp_tf.oplists import kernels
 from amp_tf.oplists.cost_tables import INPUT_GRADIENTS
 from amp_tf.oplists.table import CONSTANTS, FUSED_PRODUCTS, KERNELS_DECIDE, NEVER_FORCED
 from amp_tf.oplists.targets import CPU_DEVICE, Resolution, Target
-from amp_tf.painting.locked import NOTHING_LOCKED, Locked, find_locked
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.work import filter_shape, input_shapes
 from amp_tf.values import is_layer_pattern
@@ -47,14 +45,12 @@ class Obstacles:
         rule_of: node to the rule that keeps it in float32; nodes that may be touched are absent.
         forced: node to the rule that converts it wherever its op can be.
         patterns: those of the settings and of the scopes around nodes, each with whether it matched a node.
-        locked: what the lock file keeps in float32.
         refused: node to what it asks for that no 16-bit kernel of its device computes (:data:`kernels.REFUSALS`).
     """
 
     rule_of: Mapping[int, Rule] = dataclasses.field(default_factory=dict)
     forced: Mapping[int, Rule] = dataclasses.field(default_factory=dict)
     patterns: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
-    locked: Locked = NOTHING_LOCKED
     refused: Mapping[Node, str] = dataclasses.field(default_factory=dict, hash=False)
 
 
@@ -84,11 +80,10 @@ def find_obstacles(
     config: AmpConfig,
     preserve: Container[str],
     shapes: Shapes | None = None,
-    lock: Lock = NO_LOCK,
 ) -> Obstacles:
-    """Goes over the nodes once: preserved names, devices, scopes, name rules, the lock, and what kernels refuse.
+    """Goes over the nodes once: preserved names, devices, scopes, name rules, and what kernels refuse.
 
-    Without a target there are none. Shapes tell layers of the lock file apart, and groups of convolutions.
+    Without a target there are none. Shapes tell groups of convolutions.
     """
     if resolution.target is None:
         return NO_OBSTACLES
@@ -128,14 +123,12 @@ def find_obstacles(
             found.update(dict.fromkeys(nodes, rule))
             matched[pattern] = matched.get(pattern, False) or bool(nodes)
     rule_of.update((node, Rule.ROUNDED_BEFORE) for node, _ in nodes_with(view.protos, ROUNDED_ATTR))
-    locked = find_locked(lock, view, shapes) if config.lock or lock.decisions else NOTHING_LOCKED
-    rule_of.update(dict.fromkeys(locked.nodes, Rule.KEPT_BY_LOCK))
     rule_of.update((node, Rule.PRESERVED) for node, name in enumerate(view.names) if name in preserve)
     forced = {
         node: rule for node, rule in forced.items() if node not in rule_of and can_be_forced(view.signatures[node])
     }
     refused = _find_refused(view, shapes or NO_SHAPES, resolution.target)
-    return Obstacles(rule_of, forced, matched, locked, refused)
+    return Obstacles(rule_of, forced, matched, refused)
 
 
 def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node, str]:

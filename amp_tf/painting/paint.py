@@ -56,12 +56,12 @@ class Change:
         return Change(**{name: getattr(self, name) | getattr(other, name) for name in fields})
 
     def config(self, config: AmpConfig) -> AmpConfig:
-        """The changed settings, without the lock file: the job has read it, and it may be gone.
+        """The changed settings.
 
         Raises:
             OpListError: an op joins two lists.
         """
-        fields: dict[str, Any] = {"lock": None}
+        fields: dict[str, Any] = {}
         for field, name in sorted(self.added | self.dropped):
             names = fields.setdefault(field, list(getattr(config, field)))
             if (field, name) in self.dropped:

@@ -65,7 +65,6 @@ class Rule(enum.IntEnum):
     CARRIED = 130, "it passes a float32 value through unchanged, also to nodes in float32"
     NO_FUSED_KERNEL = 133, "TensorFlow fused it with what follows, and the fused kernel has no 16-bit form here"
     JOINED = 134, "it combines float32 data with the result of a matmul or convolution, at the size of the data"
-    KEPT_BY_LOCK = 135, "the lock file keeps it in float32"
     PICKED = 136, "it picks a part of a larger float32 tensor; only that part is cast"
     ROUNDED_BEFORE = 137, "amp_tf rewrote it before: float32 computes it, of operands rounded to 16 bit"
     NEEDED = 138, "it is or feeds a difference, a root or a logarithm, which would show its rounding: {cause}"

@@ -27,7 +27,7 @@ MOST = 12  #: roots that are tried
 TOGETHER = 3  #: how many of the best are tried together
 
 #: What keeps work in float32, as the document has it.
-DENY, NO_LIST, KERNEL, NAME, LOCK, SCOPE = "deny list", "no list", "no kernel", "name rule", "lock file", "scope"
+DENY, NO_LIST, KERNEL, NAME, SCOPE = "deny list", "no list", "no kernel", "name rule", "scope"
 DEVICE, FETCHED, COST, SHAPE = "device", "fed or fetched", "not faster", "unknown shape"
 ACCURACY, STRUCTURE = "accuracy", "structure"
 
@@ -38,7 +38,6 @@ _KIND_OF = {
     Rule.NO_FUSED_KERNEL: KERNEL,
     Rule.TYPE_NOT_ALLOWED: KERNEL,
     Rule.KEPT_BY_NAME: NAME,
-    Rule.KEPT_BY_LOCK: LOCK,
     Rule.KEPT_BY_SCOPE: SCOPE,
     Rule.OTHER_DEVICE: DEVICE,
     Rule.PRESERVED: FETCHED,
@@ -71,7 +70,6 @@ class Root:
             no_kernel = f"TensorFlow fused products with what follows, and {self.what} has no 16-bit kernel on this CPU"
         return {
             KERNEL: f"nothing here, because {no_kernel}",
-            LOCK: f"take {self.what or 'it'} out of the lock file ({variable_of('lock')})",
             SCOPE: f'take {self.what or "it"} out of amp_tf.scope("float32") in the model',
             DEVICE: f"take it off {self.what} in the model (tf.device)",
             FETCHED: "fetch what comes after it, or do not feed or fetch it",
@@ -82,7 +80,7 @@ class Root:
 
     def change(self, graph: GraphFigures, nodes: Iterable[int]) -> Change:
         """The change that removes the root from one graph, in which some nodes name it."""
-        if self.kind in (LOCK, SCOPE, DEVICE, FETCHED):
+        if self.kind in (SCOPE, DEVICE, FETCHED):
             return Change(nodes=frozenset(graph.view.names[node] for node in nodes))
         if self.kind == COST:
             products = {graph.view.ops[node] for node in nodes} & PRODUCTS
@@ -193,7 +191,7 @@ def root_of(graph: GraphFigures, node: int) -> Root | None:
         return Root(kind, op, settings=listing(graph.basis, op))
     what = {
         KERNEL: op,
-        **dict.fromkeys((LOCK, SCOPE, SHAPE), layer_of(name)),
+        **dict.fromkeys((SCOPE, SHAPE), layer_of(name)),
         DEVICE: graph.view.devices[origin],
         STRUCTURE: rule.words.replace("{cause}", "it"),
     }

@@ -105,7 +105,6 @@ def _graph(graph: GraphFigures) -> dict[str, Any]:
         "folded": report.folded,
         "hoisted": report.basis.hoisted if report.basis else None,
         "why_nothing": why_no_node(report.why_nothing) if report.why_nothing else None,
-        "layers": [{**layer.to_row(), "keras": layer.keras} for layer in report.painting.obstacles.locked.layers],
         "nodes": list(_nodes(graph)),
         "inserted_casts": [_cast(graph, cast) for cast in report.basis.casts] if report.basis else [],
     }

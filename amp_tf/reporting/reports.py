@@ -23,7 +23,6 @@ from typing import Any
 
 from amp_tf.errors import ConfigError
 from amp_tf.graph.names import matcher
-from amp_tf.painting.locked import Match, describe, surest
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting import document, files
@@ -107,7 +106,6 @@ class Totals:
     precisions: tuple[Precision, ...] = ()  #: the 16-bit types in use
     #: name rules, and the patterns of scopes, each with whether it matched a node of any graph
     patterns: Mapping[str, bool] = dataclasses.field(default_factory=dict)
-    locked: tuple[Match, ...] = ()  #: what was found for each decision of the lock file, the surest of all graphs
     fused: int = 0  #: products that stay in float32 because TensorFlow fused them
 
     def __str__(self) -> str:
@@ -133,7 +131,6 @@ class Totals:
             casts=self.casts + graph.casts,
             products=self.products.plus(graph.products),
             precisions=tuple(dict.fromkeys(used)),
-            locked=tuple(surest((*self.locked, *obstacles.locked.matches)).values()),
             fused=self.fused + graph.painting.count(Rule.NO_FUSED_KERNEL),
             patterns={
                 pattern: self.patterns.get(pattern, False) or obstacles.patterns.get(pattern, False)
@@ -197,11 +194,6 @@ class RewriteReport:
     def unmatched(self) -> tuple[str, ...]:
         """Name rules, and patterns of scopes, that matched no node of any graph."""
         return self._totals.unmatched
-
-    @property
-    def lock_changes(self) -> str:
-        """The entries of the lock file that no longer match, in words; empty for none."""
-        return describe(self._totals.locked)
 
     @property
     def why_nothing(self) -> Reason | None:

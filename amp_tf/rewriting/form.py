@@ -22,7 +22,6 @@ from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
 from amp_tf.graph.sizes import KnownShapes, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
-from amp_tf.lock import NO_LOCK, Lock
 from amp_tf.oplists.table import ALLOW, SUCCESSOR_OPS, SUCCESSORS
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.canvas import Canvas
@@ -54,7 +53,6 @@ class Job:
         narrow: of a function, the units that are 16 bit because all functions that share their TensorLists agree.
         traced: TensorFlow's AtomicFunction of a function; its graph, and those of what it calls, know shapes.
         change: under which the graph is decided, to see what it would turn; the settings have it already.
-        lock: the lock file as it was when the graph came.
     """
 
     config: AmpConfig
@@ -66,7 +64,6 @@ class Job:
     narrow: Sequence[Unit] = ()
     traced: Any = None
     change: Change = NO_CHANGE
-    lock: Lock = NO_LOCK
 
     @classmethod
     def of(
@@ -84,9 +81,8 @@ class Job:
         A ``root`` is a function that is not in the library, and calls some of it.
         """
         bodies = find_loop_bodies([*(library.function if library else ()), *([root] if root else ())])
-        lock = config.read_lock() if resolution.target else NO_LOCK
         templates = Templates(library, SUCCESSORS)
-        return cls(config, resolution, templates, preserve, loop_bodies=bodies, lock=lock, **settings)
+        return cls(config, resolution, templates, preserve, loop_bodies=bodies, **settings)
 
     @property
     def converts(self) -> bool:
@@ -179,7 +175,7 @@ class Form:
     def obstacles(self) -> Obstacles:
         """The nodes that must stay as they are, or that the user has a wish for."""
         job = self.job
-        found = find_obstacles(self.view, job.resolution, job.config, job.preserve, self.shapes, job.lock)
+        found = find_obstacles(self.view, job.resolution, job.config, job.preserve, self.shapes)
         return job.change.obstacles(found, self.view.names)
 
     @functools.cached_property

@@ -5,8 +5,7 @@ Items are layers that are made alike, each of them, and the nodes of each, from 
 Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input, 2002) makes a set 1-minimal: without any one of its
 items it does not suffice. Before it, a prefix of the ranking is found that suffices, by doubling and then halving, so
 that few runs are needed where the ranking is good, and twice the logarithm of the number of items where it is not.
-Items that cost next to nothing in float32 are not divided: a layer is easier to read than its nodes, and is found again
-after it was renamed.
+Items that cost next to nothing in float32 are not divided: a layer is easier to read than its nodes.
 """
 
 from __future__ import annotations
@@ -18,8 +17,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from amp_tf.graph.names import is_gradient, is_within, scope_of, whole_of, without_calls
-from amp_tf.lock import Decision, Layer
+from amp_tf.graph.names import (
+    Matcher,
+    is_gradient,
+    is_within,
+    matcher,
+    scope_of,
+    scopes,
+    whole_of,
+    without_calls,
+)
+from amp_tf.oplists.table import PRODUCTS
+from amp_tf.tools.keeping import layer_pattern, node_pattern, scope_pattern
 
 _Item = TypeVar("_Item")
 
@@ -29,7 +38,7 @@ class Item:
     """Something that may stay in float32."""
 
     name: str  #: for people
-    decisions: tuple[Decision, ...]  #: what a lock file says of it
+    patterns: tuple[str, ...]  #: for ``AmpConfig.keep_float32``
     operations: float = 0.0  #: floating-point operations of one run of its 16-bit products
     parts: tuple[Item, ...] = ()  #: smaller items of which it consists; none where it is not to be divided
 
@@ -134,45 +143,99 @@ def _cost(items: Items) -> tuple[float, int]:
 _NUMBERS = re.compile(r"(_\d+)+(?=/|$)|\d+")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Node:
+    """A 16-bit node of a program."""
+
+    name: str  #: in the function that it was inlined from
+    op: str
+    #: the path in Keras of its layer, or else the name scope; of a gradient, the forward node's
+    place: str
+    pattern: str  #: for all nodes of that place; empty where it is no scope
+    operations: float  #: of a product, floating-point operations in one run of its graph
+
+    @property
+    def item(self) -> Item:
+        """The node alone."""
+        return Item(self.name, (node_pattern(self.name),), self.operations)
+
+
 def find_items(report: Mapping[str, Any]) -> list[Item]:
     """The items of a program, from its report in mixed precision, in the order of their first nodes.
 
-    Layers that are made alike, and whose names differ in numbers alone, are one item. The nodes of a model itself, or
-    of another scope with layers in it, are items of their own.
+    Layers that are made alike, and whose names differ in numbers alone, are one item. The nodes of
+    a model itself, or of another scope with layers in it, are items of their own.
     """
-    layers: dict[str, Layer] = {}
-    nodes: dict[str, float] = {}
-    for graph in report["graphs"]:
-        for row in graph["layers"]:
-            layers.setdefault(row["layer"], Layer.of_row(row))
-        for row in graph["nodes"]:
-            if row["precision"] != "float32":
-                work = (row.get("operations") or 0.0) * row.get("runs", 1.0)
-                name = without_calls(whole_of(row["name"]))
-                nodes[name] = max(work, nodes.get(name, 0.0))
-    of_layer: dict[str, list[Item]] = {}
-    for name, work in nodes.items():
-        path = scope_of(name)
-        if is_gradient(name):  # of the innermost layer around it
-            path = max((path for path in layers if is_within(name, path)), key=len, default=path)
-        decision = Decision(layers.get(path, Layer(path)), name)
-        of_layer.setdefault(path, []).append(Item(name, (decision,), work))
-    alike: dict[tuple[str, str, tuple[str, ...], str], list[Item]] = {}
-    for path, inside in of_layer.items():
-        layer = layers.get(path, Layer(path))
-        place = _NUMBERS.sub(lambda found: "" if found[0].startswith("_") else "#", path)
-        holds_others = any(other != path and is_within(f"{other}/", path) for other in layers)
-        if not holds_others:
-            parts = tuple(sorted(inside, key=lambda item: -item.operations)) if len(inside) > 1 else ()
-            inside = [Item(path, (Decision(layer),), sum(item.operations for item in inside), parts)]
-        for item in inside:
-            key = place, layer.structure, layer.weights, item.name if holds_others else ""
-            alike.setdefault(key, []).append(item)
-    found = []
-    for items in alike.values():
-        name, work = f"{items[0].name} and {len(items) - 1} like it", sum(item.operations for item in items)
-        found.append(items[0] if len(items) == 1 else Item(name, decisions_of(items), work, tuple(items)))
-    return found
+    of_place: dict[str, list[_Node]] = {}
+    for node in _find_nodes(report):
+        of_place.setdefault(node.place, []).append(node)
+    alike: dict[tuple[Any, ...], list[Item]] = {}
+    for place, inside in of_place.items():
+        forward = [node for node in inside if not is_gradient(node.name)]
+        structure = tuple(sorted((node.op, node.operations) for node in forward))
+        kind = _NUMBERS.sub(_without_number, place), structure
+        if any(_is_inside(other, place) for other in of_place):
+            for node in inside:
+                alike.setdefault((*kind, node.name), []).append(node.item)
+        else:
+            alike.setdefault(kind, []).append(_layer_item(place, inside))
+    return [_joined(items) for items in alike.values()]
+
+
+def _find_nodes(report: Mapping[str, Any]) -> list[_Node]:
+    """The 16-bit nodes of all graphs, one of each name: that with most operations."""
+    rows = [row for graph in report["graphs"] for row in graph["nodes"]]
+    forward: dict[str, bool] = {}  # the places in which forward nodes compute: whether each is a scope
+    for row in rows:
+        if row.get("operations", 0.0) != 0.0 and not is_gradient(row["name"]):
+            forward[scope_of(row["name"])] = bool(scopes(row["name"]))
+    found: dict[str, _Node] = {}
+    for row in rows:
+        name = without_calls(whole_of(row["name"]))
+        is_product = row["op"] in PRODUCTS
+        operations = (row.get("operations") or 0.0) * row.get("runs", 1.0) * is_product
+        is_known = name in found and found[name].operations >= operations
+        if row["precision"] != "float32" and not is_known:
+            place, pattern = _place_of(name, row.get("layer", ""), forward)
+            found[name] = _Node(name, row["op"], place, pattern, operations)
+    return list(found.values())
+
+
+def _place_of(name: str, layer: str, forward: Mapping[str, bool]) -> tuple[str, str]:
+    """The place of a node, and the pattern for it; empty where it is no scope."""
+    if layer:
+        return layer, layer_pattern(layer)
+    place, is_scope = scope_of(name), bool(scopes(name))
+    if is_gradient(name):  # in the innermost place around it
+        around = [scope for scope in forward if is_within(name, scope)]
+        place = max(around, key=len, default=place)
+        is_scope = forward.get(place, False)
+    return place, scope_pattern(place) if is_scope else ""
+
+
+def _without_number(found: re.Match[str]) -> str:
+    return "" if found[0].startswith("_") else "#"
+
+
+def _is_inside(place: str, outer: str) -> bool:
+    return place != outer and f"/{outer}/" in f"/{place}/"
+
+
+def _layer_item(place: str, inside: Sequence[_Node]) -> Item:
+    """A layer with its nodes as parts, the most costly first."""
+    nodes = sorted((node.item for node in inside), key=lambda item: -item.operations)
+    pattern = inside[0].pattern
+    patterns = (pattern,) if pattern else patterns_of(nodes)
+    operations = sum(item.operations for item in nodes)
+    return Item(place, patterns, operations, tuple(nodes) if len(nodes) > 1 else ())
+
+
+def _joined(items: Sequence[Item]) -> Item:
+    """Items that are made alike as one, with them as parts."""
+    if len(items) == 1:
+        return items[0]
+    name = f"{items[0].name} and {len(items) - 1} like it"
+    return Item(name, patterns_of(items), sum(item.operations for item in items), tuple(items))
 
 
 def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[Item]:
@@ -189,8 +252,9 @@ def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[It
     errors = {row["name"]: float(row["local"] or 0.0) for row in rows}  # in which infinity is text
 
     def key(item: Item) -> tuple[int, float]:
-        found = next((place for place, node in enumerate(findings) if holds(item, node)), len(findings))
-        known = (error for node, error in errors.items() if holds(item, node))
+        is_held = holder(item)
+        found = next((place for place, node in enumerate(findings) if is_held(node)), len(findings))
+        known = (error for node, error in errors.items() if is_held(node))
         local = max((math.inf if math.isnan(error) else error for error in known), default=0.0)
         return found, -local / max(item.operations / everything, _LEAST_SHARE)
 
@@ -200,12 +264,12 @@ def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[It
     return in_order(items)
 
 
-def holds(item: Item, node: str) -> bool:
-    """Whether a node stays in float32 with an item."""
-    return any(node == one.node if one.node else is_within(node, one.layer.path) for one in item.decisions)
+def holder(item: Item) -> Matcher:
+    """Whether a node stays in float32 with an item, as a predicate on names of nodes."""
+    tests = [matcher(pattern) for pattern in item.patterns]
+    return lambda node: any(test(node) for test in tests)
 
 
-def decisions_of(items: Iterable[Item]) -> tuple[Decision, ...]:
-    """The decisions of some items, each once, by name."""
-    found = {(one.layer.path, one.node): one for item in items for one in item.decisions}
-    return tuple(found[key] for key in sorted(found))
+def patterns_of(items: Iterable[Item]) -> tuple[str, ...]:
+    """The patterns of some items, each once, sorted."""
+    return tuple(sorted({pattern for item in items for pattern in item.patterns}))

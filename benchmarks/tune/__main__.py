@@ -23,10 +23,10 @@ from typing import Any
 
 from amp_tf.cli.tune import TunedScript
 from amp_tf.config import AmpConfig
-from amp_tf.lock import Lock
-from amp_tf.tools.search import Item, decisions_of, find_items, holds
+from amp_tf.graph.names import matcher
+from amp_tf.tools.search import Item, find_items, patterns_of
 from amp_tf.tools.tuning.result import Goal
-from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
+from amp_tf.tools.tuning.tuning import Journal, Tuning, Way, run_of
 
 _HERE = Path(__file__).parent
 _DATA_MAX = 512.0  # AutoCast's default
@@ -84,44 +84,46 @@ def rows_of(planted: Planted, folder: Path) -> Iterator[dict[str, Any]]:
     items = find_items(report)
     planted_nodes = [name for item in _leaves(items) for name in [item.name] if f"/{planted.layer}" in f"/{name}"]
 
-    def row(rule: str, decisions: Any, runs: int, outcome: Any) -> dict[str, Any]:
-        kept = [item for item in _leaves(items) if any(holds(Item("", (one,)), item.name) for one in decisions)]
+    def row(rule: str, patterns: Sequence[str], runs: int, outcome: Any) -> dict[str, Any]:
+        tests = [matcher(pattern) for pattern in patterns]
+        kept = [item for item in _leaves(items) if any(test(item.name) for test in tests)]
         value = outcome.metrics.get(planted.goal.metric)
         return {
             "program": planted.name,
             "precision": planted.config.precision,
             "planted": len(planted_nodes),
             "float32": tuned.float32[0],
-            "mixed": tuned.lock.found["mixed"] if tuned.lock else None,
+            "mixed": tuned.mixed,
             "rule": rule,
             "runs": runs,
             "kept": len(kept),
-            "names": [one.name for one in decisions],
+            "names": list(patterns),
             "operations": None if outcome.share is None else 1 - outcome.share,
             "metric": value,
             "is_good": planted.goal.is_good(value, tuned.limit),
             "is_verified": tuned.is_verified if rule == "amp_tf" else None,
         }
 
-    if tuned.lock is not None:
-        yield row("amp_tf", tuned.lock.decisions, tuned.runs, tuned.chosen)
+    if tuned.patterns is not None:
+        yield row("amp_tf", tuned.patterns, tuned.runs, tuned.chosen)
 
     def try_(chosen: Sequence[Item]) -> Any:
-        lock = Lock(decisions_of(chosen))
-        if (known := journal.runs.get(lock.digest)) is None:
-            known = program.run(Way.LOCKED, lock)
-            journal.add(lock.digest, known)
+        patterns = patterns_of(chosen)
+        run = run_of(patterns)
+        if (known := journal.runs.get(run)) is None:
+            known = program.run(Way.MIXED, patterns)
+            journal.add(run, known)
             _tell(f"{len(chosen)} items: {known.metrics or known.failure}")
         return known
 
     large = {node["name"] for node in comparison.get("nodes", ()) if float(node["largest"]) > _DATA_MAX}
     ranges = [item for item in _leaves(items) if any(item.name == name for name in large)]
-    yield row("AutoCast", decisions_of(ranges), 1, try_(ranges))
+    yield row("AutoCast", patterns_of(ranges), 1, try_(ranges))
     ordered = [part for item in items for part in (item.parts if item.parts and item.parts[0].parts else (item,))]
     count, runs = _bisect(
         ordered, lambda some: planted.goal.is_good(try_(some).metrics.get(planted.goal.metric), tuned.limit)
     )
-    yield row("Polygraphy", decisions_of(ordered[:count]), runs, try_(ordered[:count]))
+    yield row("Polygraphy", patterns_of(ordered[:count]), runs, try_(ordered[:count]))
 
 
 def _leaves(items: Sequence[Item]) -> list[Item]:

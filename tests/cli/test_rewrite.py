@@ -176,8 +176,8 @@ def test_a_node_to_preserve_that_the_graph_does_not_have_is_one_line_and_status_
         (["rewrite", "model", "file/below"], "amp-tf rewrite: file/below: "),
         (["rewrite", "model", "out", "--preserve", "x"], "--preserve: is for GraphDef files, and this is a model. "),
         (
-            ["rewrite", "in.pb", "out.pb", "--lock", "no.lock"],
-            "no.lock: it cannot be read (No such file or directory).",
+            ["rewrite", "in.pb", "out.pb", "--keep-float32", "@no.txt"],
+            "keep_float32: no.txt: it cannot be read (No such file or directory).",
         ),
     ],
 )

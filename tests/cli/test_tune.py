@@ -1,6 +1,5 @@
 """``amp-tf tune``: wrong options, programs without a metric, and a real tuning that is killed and goes on."""
 
-import json
 import os
 import re
 import signal
@@ -14,8 +13,8 @@ import pytest
 from amp_tf.cli.main import main
 from amp_tf.cli.tune import TunedScript
 from amp_tf.config import AmpConfig, variables_of
-from amp_tf.lock import NO_LOCK, read
 from amp_tf.tools.tuning.tuning import Journal, Way
+from amp_tf.values import read_pattern_file
 from tests import processes
 from tests.hooks import running
 
@@ -39,12 +38,12 @@ def here(tmp_path, monkeypatch):
         (["--max-drop", "1", "--verify", "stdout:("], "'(' is not a regular expression ("),
         (["--max-drop", "1", "--verify", "stdout:[0-9]+"], "'[0-9]+' has 0 groups. Write one group for the number"),
         (["--max-drop", "1", "--target", "gpu"], "--target: the runs are on this machine's devices. Leave it out."),
-        (["--max-drop", "1", "--lock", "missing/amp.lock"], "missing/amp.lock: cannot be written (No such file or"),
-        (["--max-drop", "1", "--lock", "broken.lock"], "broken.lock: it is not a lock file of amp_tf"),
+        (["--max-drop", "1", "--output", "missing/a.txt"], "missing/a.txt: cannot be written (No such file or"),
+        (["--max-drop", "1", "--output", "broken.txt"], "--output: broken.txt, line 2: '?' is not a regular expr"),
     ],
 )
 def test_a_wrong_option_is_an_error_in_one_line(here, capsys, options, message):
-    (here / "broken.lock").write_text("?")
+    (here / "broken.txt").write_text("# a comment\n?")
     assert main(["tune", "--metric", "accuracy", *options, "--", "true"]) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -65,7 +64,7 @@ def test_one_direction_must_be_given(capsys, options):
         (["sh", "-c", "echo trained nothing"], "there is no accuracy in float32 (the program gave no accuracy"),
         (["sh", "-c", "echo no data; exit 3"], "there is no accuracy in float32 (it ended with status 3: no data ("),
         (["no-such-program"], "tune: no-such-program: cannot be started (No such file or directory)"),
-        (["rm", "-r", "amp.lock.runs"], "amp.lock.runs: cannot be written (No such file or directory). The runs"),
+        (["rm", "-r", "keep.txt.runs"], "keep.txt.runs: cannot be written (No such file or directory). The runs"),
     ],
 )
 def test_a_program_that_cannot_be_started_or_has_no_metric_is_an_error(capsys, program, why):
@@ -80,9 +79,11 @@ def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, capsy
     (here / "data").write_text("las 0.5")
     assert main(command) == 2
     assert "the program gave no stdout:loss" in capsys.readouterr().err
-    kept = here / "amp.lock.runs"
+    kept = here / "keep.txt.runs"
     assert kept.stat().st_mode & 0o777 == 0o700
-    assert [path.name for path in kept.iterdir() if "1234" in path.read_text()] == []
+    texts = {path.name: path.read_text() for path in kept.iterdir()}
+    assert "stdout:loss" in texts["tuning.json"]
+    assert [name for name, text in texts.items() if "1234" in text] == []
     command[2] = "stdout:las ([0-9.]+)"
     assert main(command) == 2
     assert "run 3 of at most 40: amp_tf with all in float32: stdout:las ([0-9.]+) 0.5" in capsys.readouterr().err
@@ -94,10 +95,8 @@ def test_a_misspelt_metric_is_answered_by_those_that_there_are_also_where_the_pr
         "import os, keras; os.chdir('/'); model = keras.Sequential([keras.layers.Dense(1)]);"
         "model.compile('sgd', 'mse', metrics=['mae']); x = keras.ops.ones((4, 4)); model.fit(x, x[:, :1])"
     )
-    journal = Journal(Path("amp.lock.runs"), {})
-    outcome = TunedScript([sys.executable, "train.py"], AmpConfig(), ("val_mae",), journal.folder).run(
-        Way.FLOAT32, NO_LOCK
-    )
+    journal = Journal(Path("keep.txt.runs"), {})
+    outcome = TunedScript([sys.executable, "train.py"], AmpConfig(), ("val_mae",), journal.folder).run(Way.FLOAT32, ())
     assert outcome.failure.startswith("the program gave no val_mae; its last fit has loss, mae (")
     assert not outcome.metrics
 
@@ -123,7 +122,7 @@ def test_a_function_of_the_program_is_asked_for_what_was_trained_or_its_failure_
             "if __name__ == '__main__': trained = 0.75\n"
         )
     (here / "broken" / "__init__.py").write_text("import no_such_module")
-    outcome = TunedScript([sys.executable, *start], AmpConfig(), (metric,), here).run(Way.FLOAT32, NO_LOCK)
+    outcome = TunedScript([sys.executable, *start], AmpConfig(), (metric,), here).run(Way.FLOAT32, ())
     if metric.endswith("fails"):
         assert outcome.failure.startswith(f"{metric}: ValueError: 0.75 (")
     else:
@@ -138,7 +137,7 @@ def test_a_function_that_is_defined_below_the_fit_is_asked_at_exit(here):
         "def size(): return 0.25\ndef layers(model): return len(model.layers)\n"
     )
     program = TunedScript([sys.executable, "train.py"], AmpConfig(), ("train:size", "train:layers"), here)
-    assert program.run(Way.FLOAT32, NO_LOCK).metrics == {"train:size": 0.25, "train:layers": 1.0}
+    assert program.run(Way.FLOAT32, ()).metrics == {"train:size": 0.25, "train:layers": 1.0}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -177,38 +176,42 @@ def test_a_configuration_reaches_the_program_by_its_variables(monkeypatch):
     assert AmpConfig.from_env(variables_of(config)) == config
 
 
-def command(lock):
-    options = [*OPTIONS, "--metric", "val_accuracy", "--verify", "stations_norm:accuracy", "--lock", str(lock)]
+def command(file):
+    options = [*OPTIONS, "--metric", "val_accuracy", "--verify", "stations_norm:accuracy", "--output", str(file)]
     return ["tune", *options, "--", sys.executable, str(PROGRAM)]
 
 
 @pytest.mark.slow
 def test_a_tuning_that_was_killed_goes_on_and_its_result_holds(here, capsys):
     """With a real program: the metric is lost in bfloat16, and one layer in float32 brings it back."""
-    lock = here / "amp.lock"
+    file = here / "keep, this.txt"
     environ = running.environment(here, {})
-    start = [sys.executable, "-m", "amp_tf", *command(lock)]
+    start = [sys.executable, "-m", "amp_tf", *command(file)]
     tuning = processes.start(start, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    runs = here / "amp.lock.runs" / "runs.jsonl"
+    runs = here / "keep, this.txt.runs" / "runs.jsonl"
     deadline = time.monotonic() + 300
     while not (runs.exists() and len(runs.read_text().split()) > 2) and time.monotonic() < deadline:
         time.sleep(0.1)
     os.kill(tuning.pid, signal.SIGKILL)
     tuning.wait()
     made = len([line for line in runs.read_text().splitlines() if line])
-    assert main(command(lock)) == 0
+    assert main(command(file)) == 0
     out, err = capsys.readouterr()
     told = re.findall(r"run (\d+) of at most 40", err)
     assert int(told[0]) == made + 1
     assert int(told[-1]) <= 15
     assert not runs.parent.exists()
-    (decision,) = read(str(lock)).decisions
-    assert "normalized" in decision.layer.path
+    (pattern,) = read_pattern_file(str(file), where="test")
+    assert "normalized" in pattern
     assert "verified by stations_norm:accuracy" in out
-    found = json.loads(lock.read_text())["found"]
-    assert found["mixed"] < found["limit"] <= found["tuned"]
-    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "AMP_TF_LOCK": str(lock)}
-    again = running.run([str(PROGRAM)], here, variables)
-    values = [float(value) for value in re.findall(r"val_accuracy: ([0-9.]+)", again.out)]
-    assert values[-1] == pytest.approx(found["tuned"], abs=1e-4)  # as printed
-    assert "lock file" not in again.err
+    text = file.read_text()
+    mixed, tuned = map(float, re.search("([0-9.]+) with nothing.* ([0-9.]+) with what", text).groups())
+    (limit,) = map(float, re.search("good is at least ([0-9.]+);", text).groups())
+    assert mixed < limit <= tuned
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
+    unmatched = "patterns that matched no node"
+    for patterns, expected in (("@keep\\, this.txt", False), ("@keep\\, this.txt,layer:other", True)):
+        again = running.run([str(PROGRAM)], here, {**variables, "AMP_TF_KEEP_FLOAT32": patterns})
+        values = [float(value) for value in re.findall(r"val_accuracy: ([0-9.]+)", again.out)]
+        assert values[-1] == pytest.approx(tuned, abs=1e-4)  # as printed
+        assert (unmatched in again.err) is expected

@@ -18,6 +18,7 @@ from amp_tf.graph.names import (
     recorded,
     scope_of,
 )
+from amp_tf.tools.keeping import scope_pattern
 
 # Scopes as Keras 3.15 opens them in fit, each with the layer that opens it.
 KERAS_3 = {
@@ -86,6 +87,33 @@ def test_without_a_record_a_number_at_the_end_of_a_scope_may_be_tensorflows(name
     assert not matcher("layer:den")(name)
     assert not matcher("layer:net/MatMul/dense")(name)
     assert not matcher("layer:dense/dense")(name)
+
+
+def test_a_pattern_for_a_node_is_for_that_one_wherever_it_is_inlined_and_however_it_is_split() -> None:
+    is_for = matcher("node: net/dense/MatMul ")
+    for name in ("", "StatefulPartitionedCall/", "PartitionedCall/StatefulPartitionedCall_1/"):
+        assert is_for(f"{name}net/dense/MatMul")
+        assert is_for(f"{name}net/dense/MatMul-BiasAdd-0-AmpTfSplit")
+    for name in ("net/dense/MatMul_1", "other/net/dense/MatMul", "gradient_tape/net/dense/MatMul", "net/dense"):
+        assert not is_for(name)
+    assert matcher("node:a.b/c")("a.b/c")
+    assert not matcher("node:a.b/c")("axb/c")
+
+
+def test_the_pattern_for_a_scope_is_not_for_another_one_with_a_number() -> None:
+    for scope in ("m/dense", "m/dense_1", "m-2/a.b"):
+        is_for = matcher(scope_pattern(scope))
+        assert is_for(f"{scope}/MatMul")
+        assert is_for(f"StatefulPartitionedCall/gradient_tape/{scope}/MatMul/MatMul_1")
+        assert is_for(f"{scope}/inner/Tanh")
+        assert not is_for(f"{scope}_1/MatMul")
+        assert not is_for(f"{scope}s/MatMul")
+
+
+def test_of_many_patterns_that_match_nothing_a_few_are_told_and_how_many_more() -> None:
+    told = describe_unmatched([f"node:{number}" for number in range(20_000)], ["MatMul"])
+    assert told.startswith("node:0, node:1, ")
+    assert told.endswith("node:9, and 19,990 more")
 
 
 def test_a_scope_that_two_graphs_give_to_two_layers_is_found_by_both() -> None:

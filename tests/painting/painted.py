@@ -72,7 +72,7 @@ def painted(text, *library, preserve=(), hardware=BF16_CPU, **settings) -> Paint
     else:
         view = read_graph(graph(text) if isinstance(text, str) else text, templates)
     resolution = resolve_target(config, hardware)
-    obstacles = find_obstacles(view, resolution, config, preserve, lock=config.read_lock())
+    obstacles = find_obstacles(view, resolution, config, preserve)
     return Painted(paint(view, resolution, obstacles, is_function=templates.is_function, cost_model=drop_unprofitable))
 
 

@@ -4,7 +4,6 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.lock import Decision, Layer, Lock
 from amp_tf.oplists.hardware import Hardware
 from tests.left_out import without
 from tests.reporting.reported_graphs import BF16_CPU, reported, traced
@@ -80,19 +79,6 @@ def test_the_gain_counts_what_the_cost_model_or_the_level_then_leaves(settings):
     assert in_f16(found_in(**settings, keep_float32=())) - in_f16(base) == gain[KEEP] > 0
     if "level" in settings:
         assert in_f16(found_in(**settings, infer_add=("Exp",))) - in_f16(base) == gain["Exp"] == 0
-
-
-def test_a_lock_file_counts_as_it_was_when_the_graph_came(tmp_path):
-    lock = tmp_path / "amp.lock"
-    lock.write_text(Lock((Decision(Layer("kept"), "kept/Conv3D"),)).to_text())
-    by_lock = found_in(keep_float32=(), lock=str(lock))
-    lock.unlink()
-    gains = [
-        {row["what"]: row["gain"] for row in found.to_dict()["blockers"] if row["kind"] in ("no kernel", "deny list")}
-        for found in (by_lock, found_in())
-    ]
-    assert gains[0] == gains[1]
-    assert gains[0]["Exp"] > 0
 
 
 def test_patterns_that_keep_one_node_are_taken_away_together():

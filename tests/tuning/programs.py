@@ -6,20 +6,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from amp_tf.graph.names import is_within
-from amp_tf.lock import Layer, Lock
+from amp_tf.graph.names import matcher
 from amp_tf.tools.tuning.result import Outcome
 from amp_tf.tools.tuning.tuning import Way
 
 GOOD, BAD = 0.9, 0.4
 
 
-def layer(path: str, structure: str = "MatMul Tanh") -> dict[str, Any]:
-    return Layer(path, structure, ("8x8",)).to_row()
-
-
-def node(name: str, operations: float = 1e6) -> dict[str, Any]:
-    return {"name": name, "op": "MatMul", "precision": "bfloat16", "operations": operations}
+def node(name: str, operations: float = 1e6, **more: Any) -> dict[str, Any]:
+    """A row of a report; ``layer`` is the path in Keras."""
+    return {"name": name, "op": "MatMul", "precision": "bfloat16", "operations": operations, **more}
 
 
 def report(*paths: str, casts: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
@@ -33,7 +29,7 @@ def report(*paths: str, casts: tuple[dict[str, Any], ...] = ()) -> dict[str, Any
             node(f"gradient_tape/{path}/MatMul/MatMul"),
         )
     ]
-    graph = {"layers": [layer(path) for path in paths], "nodes": nodes, "inserted_casts": list(casts)}
+    graph = {"nodes": nodes, "inserted_casts": list(casts)}
     return {"converted": len(nodes), "graphs": [graph]}
 
 
@@ -54,17 +50,13 @@ class Weak:
     runs: int = 0
     nothing: float = GOOD
 
-    def run(self, way: Way, lock: Lock) -> Outcome:
+    def run(self, way: Way, patterns: tuple[str, ...]) -> Outcome:
         self.runs += 1
         if way is Way.FLOAT32:
             return Outcome({"accuracy": GOOD, "weak:held out": GOOD})
         nodes = {row["name"] for row in report(*self.paths)["graphs"][0]["nodes"]}
-        kept = {
-            name
-            for name in nodes
-            for one in lock.decisions
-            if (name == one.node if one.node else is_within(name, one.layer.path))
-        }
+        tests = [matcher(pattern) for pattern in patterns]
+        kept = {name for name in nodes if any(test(name) for test in tests)}
         if way is Way.NOTHING:
             kept = nodes
         is_good = kept.issuperset(self.weak)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import re
 from pathlib import Path
 
 import keras
@@ -15,11 +16,12 @@ from keras import ops
 import amp_tf
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.hooks import state as process_state
-from amp_tf.lock import Decision, Layer, Lock
-from amp_tf.tools.search import Item, Items, OutOfRunsError, find_items, find_smallest, holds, rank
+from amp_tf.tools import keeping
+from amp_tf.tools.search import Item, Items, OutOfRunsError, find_items, find_smallest, holder, rank
 from amp_tf.tools.tuning.result import Goal, Outcome
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way
-from tests.tuning.programs import GOOD, Weak, findings, layer, node, report
+from amp_tf.values import read_pattern_file
+from tests.tuning.programs import GOOD, Weak, findings, node, report
 
 ACCURACY = Goal("accuracy", 0.01, is_loss=False)
 PATHS = tuple(f"m/{letter}/dense" for letter in "abcdefgh")
@@ -32,26 +34,24 @@ def tuning(program: Weak, folder: Path, **settings) -> Tuning:
 def test_what_the_comparison_finds_is_kept_and_no_more(tmp_path):
     program = Weak(PATHS, ("m/e/dense/MatMul",), findings("m/e/dense/MatMul"))
     found = tuning(program, tmp_path).for_accuracy()
-    assert found.lock is not None
-    assert [one.name for one in found.lock.decisions] == ["m/e/dense/MatMul"]
+    assert found.patterns == ("node:m/e/dense/MatMul",)
     assert found.proof == "without any one of them it does not suffice"
     assert program.runs == found.runs <= 9
-    assert found.lock.decisions[0].why == "rounding: it is rounded"
-    assert found.lock.found["mixed"] == 0.4
-    assert found.lock.found["tuned"] == 0.9
+    assert found.why == {"node:m/e/dense/MatMul": "rounding: it is rounded"}
+    assert found.mixed == 0.4
+    assert found.chosen is not None
+    assert found.chosen.metrics["accuracy"] == 0.9
 
 
 def test_without_a_comparison_it_is_found_all_the_same(tmp_path):
     found = tuning(Weak(PATHS, ("m/e/dense/Tanh", "m/g/dense/Tanh")), tmp_path).for_accuracy()
-    assert found.lock is not None
-    assert [one.name for one in found.lock.decisions] == ["m/e/dense/Tanh", "m/g/dense/Tanh"]
+    assert found.patterns == ("node:m/e/dense/Tanh", "node:m/g/dense/Tanh")
 
 
 def test_a_model_that_is_good_in_mixed_precision_needs_four_runs_and_nothing_in_float32(tmp_path):
     program = Weak(PATHS, ())
     found = tuning(program, tmp_path).for_accuracy()
-    assert found.lock is not None
-    assert not found.lock.decisions
+    assert found.patterns == ()
     assert program.runs == 4
     assert str(found) == (
         "accuracy: 0.9 and 0.9 in float32, good is at least 0.89\n"
@@ -84,7 +84,7 @@ def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path):
     for most in range(5, whole.runs):
         assert tuning(program, tmp_path, most_runs=most).for_accuracy().runs == most
     found = tuning(program, tmp_path).for_accuracy()
-    assert found.lock == whole.lock
+    assert found.patterns == whole.patterns
     assert program.runs == whole.runs
 
 
@@ -94,7 +94,7 @@ def test_a_line_that_was_cut_off_or_damaged_is_a_run_that_was_not_made(tmp_path)
     runs = tmp_path / "runs" / "runs.jsonl"
     runs.write_bytes(b"null\n\xff\n" + runs.read_bytes().rstrip()[:-5])
     again = tuning(program, tmp_path).for_accuracy()
-    assert again.lock == first.lock
+    assert again.patterns == first.patterns
     assert program.runs == first.runs + 1
 
 
@@ -109,19 +109,21 @@ def test_the_runs_of_another_tuning_are_an_error(tmp_path):
 def test_a_run_that_failed_in_the_search_is_not_kept_and_its_last_words_neither(tmp_path):
     program = Weak(PATHS, ("m/e/dense/MatMul",))
     original = program.run
-    program.run = lambda way, lock: (
-        original(way, lock) if way is not Way.LOCKED or lock.decisions else Outcome(failure="the password is 1234")
+    program.run = lambda way, patterns: (
+        original(way, patterns) if way is not Way.MIXED or patterns else Outcome(failure="the password is 1234")
     )
     with pytest.raises(AmpError, match=r"left no report \(the password is 1234\)"):
         tuning(program, tmp_path).for_accuracy()
-    assert "1234" not in (tmp_path / "runs" / "runs.jsonl").read_text()
-    program.run = lambda way, lock: dataclasses.replace(original(way, lock), report=None)  # as on a full disk
+    kept = (tmp_path / "runs" / "runs.jsonl").read_text()
+    assert "float32/2" in kept
+    assert "1234" not in kept
+    program.run = lambda *args: dataclasses.replace(original(*args), report=None)  # as on a full disk
     with pytest.raises(AmpError, match="left no report"):
         tuning(program, tmp_path).for_accuracy()
     program.run = original
     found = tuning(program, tmp_path).for_accuracy()
     assert found.runs == program.runs - 1  # the one without a report
-    assert found.lock is not None
+    assert found.patterns is not None
 
 
 def test_two_tunings_in_one_folder_do_not_meet(tmp_path):
@@ -139,17 +141,44 @@ def test_a_comparison_that_failed_is_made_again(tmp_path):
     tuning(program, tmp_path, most_runs=5).for_accuracy()
     program.comparison = findings("m/e/dense/MatMul")
     found = tuning(program, tmp_path).for_accuracy()
-    assert found.lock is not None
-    assert found.lock.decisions[0].why == "rounding: it is rounded"
+    assert list(found.why.values()) == ["rounding: it is rounded"]
 
 
-def test_an_earlier_lock_is_where_it_begins(tmp_path):
+def test_the_patterns_of_an_earlier_tuning_are_where_it_begins(tmp_path):
     program = Weak(PATHS, ("m/e/dense/MatMul", "m/h/dense/MatMul"))
     before = tuning(program, tmp_path / "first").for_accuracy()
     program.runs = 0
-    after = tuning(program, tmp_path / "second", before=before.lock).for_accuracy()
-    assert after.lock == before.lock or (after.lock and after.lock.decisions == before.lock.decisions)
+    after = tuning(program, tmp_path / "second", before=before.patterns).for_accuracy()
+    assert after.patterns == before.patterns
     assert program.runs < before.runs
+
+
+def test_a_file_says_what_was_measured_and_when_and_is_read_as_it_was_written(tmp_path):
+    program = Weak(PATHS, ("m/e/dense/MatMul",), findings("m/e/dense/MatMul"))
+    found = tuning(program, tmp_path, made="bfloat16 on CPU").for_accuracy()
+    file = tmp_path / "keep.txt"
+    found.write(file)
+    text = re.sub(r"\d{4}-\d\d-\d\d", "DATE", file.read_text())
+    assert (
+        text
+        == f"""\
+# amp-tf tune: bfloat16 on CPU, DATE
+# accuracy: 0.9 and 0.9 in float32, 0.4 with nothing in float32, 0.9 with what is below
+# good is at least 0.89; {found.runs} runs; without any one of them it does not suffice
+# Read with AMP_TF_KEEP_FLOAT32=@keep.txt
+
+# rounding: it is rounded
+node:m/e/dense/MatMul
+"""
+    )
+    assert read_pattern_file(str(file), where="test") == found.patterns
+
+
+def test_words_of_several_lines_are_one_comment(tmp_path):
+    file = tmp_path / "keep.txt"
+    keeping.write(file, ["a"], ["measured"], {"a": "Graph execution error:\n\n\x1b[1mDetected\tat node"})
+    assert "\n# Graph execution error: [1mDetected at node\na\n" in file.read_text()
+    assert read_pattern_file(str(file), where="test") == ("a",)
 
 
 def test_where_amp_tf_alone_changes_the_metric_it_stops(tmp_path):
@@ -167,7 +196,7 @@ def test_where_float32_has_no_metric_it_stops(tmp_path):
         (Outcome({"accuracy": math.inf}), "it is inf"),
     ):
         program = Weak(PATHS, ())
-        program.run = lambda way, lock, outcome=outcome: outcome
+        program.run = lambda way, patterns, outcome=outcome: outcome
         with pytest.raises(AmpError, match=rf"there is no accuracy in float32 \({why}\)"):
             tuning(program, tmp_path).for_accuracy()
     assert tuning(Weak(PATHS, ()), tmp_path).for_accuracy().runs == 4, "a run that failed is made again"
@@ -181,7 +210,7 @@ def test_where_nothing_is_converted_it_stops(tmp_path):
 
 def test_within_too_few_runs_the_best_set_is_written_and_said_not_to_be_minimal(tmp_path):
     found = tuning(Weak(PATHS, ("m/b/dense/MatMul",)), tmp_path, most_runs=7).for_accuracy()
-    assert found.lock is not None
+    assert found.patterns is not None
     assert "whether less suffices is not known" in str(found)
 
 
@@ -192,9 +221,9 @@ def test_a_metric_that_was_held_out_verifies_the_result(tmp_path):
     )
     original = program.run
 
-    def overfitted(way, lock: Lock):
-        outcome = original(way, lock)
-        if lock.decisions:
+    def overfitted(way, patterns):
+        outcome = original(way, patterns)
+        if patterns:
             outcome.metrics["weak:held out"] = 0.5
         return outcome
 
@@ -223,7 +252,7 @@ def test_the_worse_of_both_runs_in_float32_counts(is_loss, float32, limit, good,
 def test_a_layer_is_an_item_with_its_nodes_as_parts_the_costly_ones_first():
     (item,) = find_items(report("m/dense"))
     assert item.name == "m/dense"
-    assert item.decisions == (Decision(Layer("m/dense", "MatMul Tanh", ("8x8",))),)
+    assert item.patterns == ("layer:m/dense$",)
     assert item.operations == 2e6 + 1e3
     assert [part.name for part in item.parts] == [
         "m/dense/MatMul",
@@ -240,23 +269,35 @@ def test_layers_that_are_made_alike_are_one_item(paths):
     (item,) = find_items(report(*paths))
     assert item.name == f"{paths[0]} and {len(paths) - 1} like it"
     assert [part.name for part in item.parts] == list(paths)
-    assert len(item.decisions) == len(paths)
+    assert len(item.patterns) == len(paths)
 
 
 def test_layers_of_other_names_or_structures_are_items_of_their_own():
     assert len(find_items(report("m/query_0", "m/key_0"))) == 2
     other = report("m/block_0", "m/block_1")
-    other["graphs"][0]["layers"][1] = layer("m/block_1", "Conv2D")
+    for row in other["graphs"][0]["nodes"]:
+        row["op"] = "Conv2D" if "block_1" in row["name"] else row["op"]
     assert len(find_items(other)) == 2
 
 
 def test_nodes_of_a_scope_with_layers_in_it_do_not_take_the_layers_with_them():
     found = report("m/dense")
-    found["graphs"][0]["layers"].append(layer("m", "sum"))
     found["graphs"][0]["nodes"].append(node("m/add"))
     item = find_items(found)[1]
-    assert item.decisions == (Decision(Layer("m", "sum", ("8x8",)), "m/add"),)
-    assert not holds(item, "m/dense/MatMul")
+    assert item.patterns == ("node:m/add",)
+    assert holder(item)("m/add")
+    assert not holder(item)("m/dense/MatMul")
+
+
+def test_a_layer_that_keras_knows_is_one_item_whatever_its_scopes_are():
+    names = ("m_1/a_1/MatMul", "m_1/a_1_1/MatMul", "gradient_tape/m_1/a_1/MatMul/MatMul")
+    (item,) = find_items({"graphs": [{"nodes": [node(name, layer="m/a.b") for name in names]}]})
+    assert (item.name, item.patterns, len(item.parts)) == ("m/a.b", (r"layer:m/a\.b",), 3)
+
+
+def test_nodes_in_no_scope_are_named_one_by_one():
+    (item,) = find_items({"graphs": [{"nodes": [node("MatMul"), node("gradient_tape/MatMul/MatMul")]}]})
+    assert item.patterns == ("node:MatMul", "node:gradient_tape/MatMul/MatMul")
 
 
 def test_names_are_those_before_inlining_and_splitting():
@@ -284,11 +325,11 @@ def test_what_the_comparison_finds_comes_first_in_its_order():
 
 
 def leaf(name: str, operations: float = 1.0) -> Item:
-    return Item(name, (Decision(Layer(name)),), operations)
+    return Item(name, (name,), operations)
 
 
 def whole(name: str, parts: Items) -> Item:
-    return Item(name, tuple(one for part in parts for one in part.decisions), sum(p.operations for p in parts), parts)
+    return Item(name, tuple(one for part in parts for one in part.patterns), sum(p.operations for p in parts), parts)
 
 
 def leaves(items: Items) -> set[str]:
@@ -400,20 +441,20 @@ def error_of_trained() -> float:
 
 def test_the_layer_that_loses_accuracy_is_found_and_written(tmp_path: Path) -> None:
     lines: list[str] = []
-    lock = tmp_path / "amp.lock"
+    file = tmp_path / "keep.txt"
     before = process_state.current().config
-    tuned = amp_tf.tune(error_of_trained, max_rise=0.05, config=BF16, lock=str(lock), tell=lines.append)
-    assert tuned.lock is not None
-    (decision,) = tuned.lock.decisions
-    assert (decision.layer.keras or decision.layer.path).endswith("normalized")
-    assert tuned.lock.found["mixed"] > 0.1 > tuned.limit > tuned.lock.found["tuned"]
+    tuned = amp_tf.tune(error_of_trained, max_rise=0.05, config=BF16, output=str(file), tell=lines.append)
+    assert tuned.patterns == ("layer:normalized",)
+    value = tuned.chosen.metrics["metric"]
+    assert tuned.mixed > 0.1 > tuned.limit > value
     assert tuned.runs == sum(line.startswith("run ") for line in lines) <= 15
     assert "comparing one step in float32 and in 16 bit" in lines
     assert not amp_tf.is_enabled()
     assert process_state.current().config == before
-    assert amp_tf.report().to_dict()["blockers"]  # though the locks of the runs are gone
-    with amp_tf.enable(BF16, lock=lock):
-        assert error_of_trained() == pytest.approx(tuned.lock.found["tuned"], rel=1e-3)
+    assert amp_tf.report().to_dict()["blockers"]
+    with amp_tf.enable(BF16, keep_float32=f"@{file}"):
+        assert error_of_trained() == pytest.approx(value, rel=1e-3)
+        assert amp_tf.report().unmatched == ()
 
 
 def test_one_bound_is_wanted() -> None:
@@ -430,7 +471,7 @@ def test_one_bound_is_wanted() -> None:
         ({"max_drop": float("inf")}, "max_drop: inf is not a change"),
         ({"max_drop": "0.1"}, "max_drop: '0.1' is not a change"),
         ({"max_drop": 0.1, "max_runs": 2}, "max_runs: 2 runs are too few. Write 5 or more"),
-        ({"max_drop": 0.1, "lock": "missing/amp.lock"}, r"missing/amp.lock: cannot be written \(No such file"),
+        ({"max_drop": 0.1, "output": "missing/a.txt"}, r"missing/a.txt: cannot be written \(No such file"),
     ],
 )
 def test_what_cannot_be_is_said_before_any_run(tmp_path, monkeypatch, settings, message) -> None:
@@ -449,4 +490,4 @@ def test_an_error_of_the_function_is_told(tmp_path: Path) -> None:
         raise ValueError("no data")
 
     with pytest.raises(amp_tf.AmpError, match=r"there is no metric in float32 \(ValueError: no data\)"):
-        amp_tf.tune(train, max_drop=0.1, config=BF16, lock=str(tmp_path / "amp.lock"), tell=lambda line: None)
+        amp_tf.tune(train, max_drop=0.1, config=BF16, output=str(tmp_path / "a.txt"), tell=lambda line: None)

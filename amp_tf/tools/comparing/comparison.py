@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from amp_tf.graph.names import path_of
 from amp_tf.precision import Precision
-from amp_tf.tools import some
+from amp_tf.tools import keeping, some
 from amp_tf.tools.comparing.findings import (
     CANCELLATION,
     OVERFLOW,
@@ -131,6 +132,14 @@ class Comparison:
         """The comparison as JSON; infinity becomes the text ``"inf"``, because JSON has no such number."""
         return json.dumps(self.to_dict(), indent=1)
 
+    def write(self, path: str | Path) -> None:
+        """Writes the patterns to a file, with comments on what was compared; see :attr:`mends`.
+
+        Raises:
+            FileError: it cannot be written.
+        """
+        write_patterns(path, self.to_dict())
+
     def _repr_html_(self) -> str:
         from amp_tf.reporting import files
 
@@ -211,6 +220,15 @@ class Comparison:
         price = f"{self.products_kept} of {self.products} products in float32"
         all_kept = ", so that 16 bit gains nothing" if self.products_kept == self.products else ""
         return f"fixes all outputs; {price}{all_kept}"
+
+
+def write_patterns(path: str | Path, found: Mapping[str, Any]) -> None:
+    """Writes the patterns of a comparison, given as plain data, to a file; a FileError where it cannot."""
+    verdict = "healthy, so nothing has to stay in float32" if found["is_healthy"] else found["worth"]
+    batches = batches_text(found["batches"], found["loss_scale"])
+    measured = [f"amp-tf compare: {found['name']} in {found['precision']}; {batches}", verdict]
+    patterns = found["patterns"]
+    keeping.write(path, patterns, measured, keeping.explained(patterns, found["findings"]))
 
 
 def batches_text(count: int, loss_scale: float) -> str:

@@ -1,4 +1,4 @@
-"""Finds the smallest part of a model that has to stay in float32, by training it, and writes it to a lock file.
+"""Finds the smallest part of a model that has to stay in float32, by training it, and writes it to a file.
 
 ``amp-tf tune -- python train.py`` measures the metric inside the program, which stays as it is, by what stands here.
 

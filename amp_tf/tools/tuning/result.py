@@ -1,6 +1,6 @@
 """What is asked for: by how much a metric may be worse than in float32, in how many runs.
 
-What a tuning found: the lock, and the sets that were tried.
+What a tuning found: the patterns, and the sets that were tried.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import ConfigError
-from amp_tf.lock import Lock
-from amp_tf.reporting import files
-from amp_tf.tools import some
+from amp_tf.tools import keeping, some
 
 _LEAST_RUNS = 5  # float32 twice, amp_tf with nothing in 16 bit, all in 16 bit, and one more
 
@@ -82,7 +80,7 @@ class Outcome:
 class Trade:
     """One of the sets that were tried."""
 
-    kept: tuple[str, ...]  #: the names of what stays in float32
+    kept: tuple[str, ...]  #: the patterns of what stays in float32
     outcome: Outcome  #: of its run
     is_good: bool  #: whether its metric is good
 
@@ -92,15 +90,20 @@ class Tuned:
     """The result of a tuning."""
 
     goal: Goal  #: what a good run is
-    lock: Lock | None  #: what stays in float32; ``None`` where nothing was found that suffices
+    #: for ``AmpConfig.keep_float32``; ``None`` where nothing was found that suffices
+    patterns: tuple[str, ...] | None
     float32: tuple[float, ...]  #: the metric's values in float32
     limit: float  #: the worst value that is good
-    chosen: Outcome | None  #: the outcome with the lock
+    mixed: float | None  #: the metric's value with all in 16 bit that amp_tf converts
+    chosen: Outcome | None  #: the outcome with the patterns
     trades: tuple[Trade, ...]  #: all sets that were tried, most of the products in 16 bit first
     runs: int  #: how many there were
-    proof: str  #: what is known of the lock beyond that it suffices, for people
+    proof: str  #: what is known of the patterns beyond that they suffice, for people
     is_verified: bool = True  #: whether the metric that nothing was chosen by is good, too
     notes: tuple[str, ...] = ()  #: further notes
+    made: str = ""  #: what was tuned: the precision, the device and TensorFlow's version
+    #: of some patterns, what a comparison of one step found there, for people
+    why: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def best_trades(self) -> list[Trade]:
@@ -121,15 +124,15 @@ class Tuned:
         name, values = self.goal.metric, " and ".join(f"{value:.6g}" for value in self.float32)
         head = f"{name}: {values} in float32, good is {self.goal.bound(self.limit)}"
         notes = [f"Note: {note}" for note in self.notes]
-        if self.lock is None or self.chosen is None:
+        if self.patterns is None or self.chosen is None:
             return "\n".join([head, f"No set was found that suffices, in {self.runs} runs.", *notes])
-        count, part = len(self.lock.decisions), self.chosen.share
+        count, part = len(self.patterns), self.chosen.share
         what = f"{count} layers or nodes stay" if count > 1 else "1 layer or node stays"
         what = what if count else "Nothing has to stay"
         work = "" if part is None else f", {part:.1%} of matmul and convolution work in 16 bit"
         told, end = f"{name} {self.chosen.metrics[name]:.6g}{work}", f"; {self.proof}):" if count else ")."
         lines = [head, f"{what} in float32: {told} ({self.runs} runs{end}"]
-        lines += [f"  {one.name}" for one in self.lock.decisions]
+        lines += [f"  {pattern}" for pattern in self.patterns]
         lines += ["The best trades:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
         for trade in self.best_trades:
             value = trade.outcome.metrics.get(name, math.nan)
@@ -140,11 +143,21 @@ class Tuned:
         return "\n".join([*lines, *notes])
 
     def write(self, path: Path) -> None:
-        """Writes the lock file of a tuning that found one.
+        """Writes the patterns to a file, with comments on what was measured.
 
         Raises:
             FileError: it cannot be written.
         """
-        assert self.lock is not None
-        with files.writing(path):
-            files.write(path, self.lock.to_text())
+        assert self.patterns is not None
+        assert self.chosen is not None
+        name, many = self.goal.metric, len(self.patterns)
+        float32 = " and ".join(f"{value:.6g}" for value in self.float32)
+        mixed = "no value" if self.mixed is None else f"{self.mixed:.6g}"
+        value = self.chosen.metrics.get(name)
+        tuned = "no value" if value is None else f"{value:.6g}"
+        measured = [
+            f"amp-tf tune: {self.made}",
+            f"{name}: {float32} in float32, {mixed} with nothing in float32, {tuned} with what is below",
+            f"good is {self.goal.bound(self.limit)}; {self.runs} runs{f'; {self.proof}' if many else ''}",
+        ]
+        keeping.write(path, self.patterns, measured, self.why)

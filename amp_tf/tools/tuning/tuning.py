@@ -1,9 +1,9 @@
 """The tuning, in its order: float32, its noise, amp_tf without 16 bit, all in 16 bit, one step compared, the search.
 
 ``amp_tf.tune`` trains by calling a function in this process; the command, by running a program. Runs are kept in a
-folder beside the lock file, so that a tuning that was interrupted goes on where it was. Each file is written whole or
-not at all, and each run is a line of its own: what ``kill -9`` cuts off is the last run. A run that failed is not kept:
-what it lacked may be there the next time, and its last words may hold a secret.
+folder beside the file of patterns, so that a tuning that was interrupted goes on where it was. Each file is written
+whole or not at all, and each run is a line of its own: what ``kill -9`` cuts off is the last run. A run that failed is
+not kept: what it lacked may be there the next time, and its last words may hold a secret.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import contextlib
 import dataclasses
 import enum
 import fcntl
+import hashlib
+import importlib
 import json
 import math
+import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,35 +30,37 @@ from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks import step_times, switch
-from amp_tf.lock import NO_LOCK, Decision, Lock, read
+from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files, reports
-from amp_tf.tools import some
+from amp_tf.tools import keeping, some
 from amp_tf.tools.comparing import LIBRARIES
 from amp_tf.tools.comparing.training import CompareRequest, Training, install
 from amp_tf.tools.progress import Progress, lasting, silent
-from amp_tf.tools.search import Item, Items, OutOfRunsError, decisions_of, find_items, find_smallest, holds, rank
+from amp_tf.tools.search import Item, Items, OutOfRunsError, find_items, find_smallest, patterns_of, rank
 from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, read_goal
+from amp_tf.values import read_pattern_file
 
 _MIXED, _COMPARISON = "mixed.json", "comparison.json"
 _MINIMAL = "without any one of them it does not suffice"
 _OPEN = "whether less suffices is not known"
 METRIC = "metric"
+EVERYTHING = (".",)  #: the patterns that keep all in float32
 _WHERE = "amp_tf.tune"
 
 
 class Way(enum.Enum):
-    """How a run is made: without amp_tf, with it and nothing in 16 bit, or by a lock."""
+    """How a run is made: without amp_tf, with it and nothing in 16 bit, or with patterns."""
 
     FLOAT32 = "float32"
     NOTHING = "amp_tf with all in float32"
-    LOCKED = "mixed"
+    MIXED = "mixed"
 
 
 class Program(Protocol):
     """What is tuned."""
 
-    def run(self, way: Way, lock: Lock) -> Outcome:
+    def run(self, way: Way, patterns: tuple[str, ...]) -> Outcome:
         """Trains once."""
 
     def compare(self) -> Mapping[str, Any] | None:
@@ -72,8 +78,8 @@ class Tuning:
     tell: Callable[[str], None] = silent  #: called with a line for each run
     progress: Progress = silent  #: called with what is being done
     held_out: str = ""  #: a metric that no choice is made by, and the result is verified with; empty for none
-    before: Lock = NO_LOCK  #: the lock file as it was; its decisions are tried first
-    made: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: what the lock is made for
+    before: tuple[str, ...] = ()  #: the patterns of an earlier tuning, which are tried first
+    made: str = ""  #: what is tuned, for people
 
     def __post_init__(self) -> None:
         self._trades: dict[str, Trade] = {}
@@ -88,7 +94,7 @@ class Tuning:
         """
 
         def suffices(items: Items) -> bool:
-            is_new = self.journal.runs.get(Lock(decisions_of(items)).digest) is None
+            is_new = self.journal.runs.get(run_of(patterns_of(items))) is None
             if is_new and len(self.journal.runs) >= self.most_runs:
                 raise OutOfRunsError
             return self._is_good(self._try(items))
@@ -106,14 +112,13 @@ class Tuning:
             if comparison is not None:
                 self.journal.write(_COMPARISON, comparison)
         ranked = rank(find_items(self.journal.read(_MIXED)), comparison)
-        known = tuple(item for item in ranked if any(holds(item, one.name) for one in self.before.decisions))
-        parts: dict[tuple[Decision, ...], Item] = {}
-        level = list(ranked)
-        while level:
-            parts.update((item.decisions, item) for item in level)
-            level = [part for item in level for part in item.parts]
-        # The decisions of the lock file, each with the parts that this program has.
-        first = tuple(parts.get((one,), Item(one.name, (one,))) for one in self.before.decisions)
+        # The patterns of the earlier tuning, each with the parts that this program has.
+        parts = {item.patterns: item for item in _with_parts(ranked)}
+        first = tuple(parts.get((one,), Item(one, (one,))) for one in self.before)
+        known = []
+        for item in ranked:
+            if any(not set(self.before).isdisjoint(part.patterns) for part in _with_parts([item])):
+                known.append(item)
         order = [*known, *(item for item in ranked if item not in known)]
         items, is_minimal = find_smallest(order, suffices, first)
         return self._result(items, float32, _MINIMAL if is_minimal else _OPEN)
@@ -122,7 +127,7 @@ class Tuning:
         """The metric in float32, twice, and the check that amp_tf alone changes nothing; sets the limit."""
         values = []
         for number in (1, 2):
-            outcome = self._once(f"{Way.FLOAT32.value}/{number}", Way.FLOAT32, NO_LOCK)
+            outcome = self._once(f"{Way.FLOAT32.value}/{number}", Way.FLOAT32, ())
             if not self._is_good(outcome):
                 why = outcome.failure or f"it is {outcome.metrics.get(self.goal.metric)}"
                 fix = "Name a metric that the program has in float32"
@@ -130,7 +135,7 @@ class Tuning:
             values.append(outcome.metrics[self.goal.metric])
         self._limit = self.goal.limit(values)
         self.tell(f"a run is good with {self.goal.metric} {self.goal.bound(self._limit)}")
-        nothing = self._once(f"{Way.NOTHING.value}/1", Way.NOTHING, NO_LOCK)
+        nothing = self._once(f"{Way.NOTHING.value}/1", Way.NOTHING, ())
         if not self._is_good(nothing):
             raise AmpError(
                 f"with amp_tf on and nothing in 16 bit, the run is not good ({self._told(nothing)})",
@@ -142,7 +147,7 @@ class Tuning:
 
     def _measure_mixed(self) -> Outcome:
         if self.journal.read(_MIXED) is None:
-            self.journal.runs.pop(NO_LOCK.digest, None)  # without its report it is no basis
+            self.journal.runs.pop(run_of(()), None)  # without its report it is no basis
         outcome = self._try(())
         report = self.journal.read(_MIXED)
         if report is None:
@@ -158,25 +163,25 @@ class Tuning:
         return outcome
 
     def _try(self, items: Items) -> Outcome:
-        lock = Lock(decisions_of(items))
-        outcome = self._once(lock.digest, Way.LOCKED, lock, some([item.name for item in items], 2) or "nothing")
-        names = tuple(one.name for one in lock.decisions)
-        self._trades[lock.digest] = Trade(names, outcome, self._is_good(outcome))
+        patterns = patterns_of(items)
+        run, names = run_of(patterns), some([item.name for item in items], 2) or "nothing"
+        outcome = self._once(run, Way.MIXED, patterns, names)
+        self._trades[run] = Trade(patterns, outcome, self._is_good(outcome))
         return outcome
 
-    def _once(self, run: str, way: Way, lock: Lock, what: str = "") -> Outcome:
+    def _once(self, run: str, way: Way, patterns: tuple[str, ...], what: str = "") -> Outcome:
         known = self.journal.runs.get(run)
         if known is None:
             number = len(self.journal.runs) + 1
-            kept = f"{what} in float32" if way is Way.LOCKED else way.value
+            kept = f"{what} in float32" if way is Way.MIXED else way.value
             begin = time.monotonic()
             with self._doing(f"run {number} of at most {self.most_runs}: {kept}{self._left(number)}"):
-                known = self.program.run(way, lock)
-            self._seconds = time.monotonic() - begin if way is Way.LOCKED else 0.0
-            if known.report is not None and not lock.decisions and way is Way.LOCKED:
+                known = self.program.run(way, patterns)
+            self._seconds = time.monotonic() - begin if way is Way.MIXED else 0.0
+            if known.report is not None and not patterns and way is Way.MIXED:
                 self.journal.write(_MIXED, known.report)
             is_good = self._is_good(known)
-            self.journal.add(run, known, is_fact=is_good or way is Way.LOCKED)
+            self.journal.add(run, known, is_fact=is_good or way is Way.MIXED)
             good = ("" if is_good else "not ") + "good"
             good = f", {good}" if math.isfinite(self._limit) else ""
             self.tell(f"run {number} of at most {self.most_runs}: {kept}: {self._told(known)}{good}")
@@ -207,30 +212,19 @@ class Tuning:
 
     def _result(self, items: Items | None, float32: tuple[float, ...], proof: str) -> Tuned:
         goal, trades = self.goal, tuple(self._trades.values())
+        mixed = (self.journal.runs.get(run_of(())) or Outcome()).metrics.get(goal.metric)
         rest: dict[str, Any] = {"trades": trades, "runs": len(self.journal.runs), "proof": proof}
         if items is None:
-            return Tuned(goal, None, float32, self._limit, None, **rest)
-        decisions = decisions_of(items)
-        chosen = self.journal.runs.get(Lock(decisions).digest)
+            return Tuned(goal, None, float32, self._limit, mixed, None, **rest)
+        patterns = patterns_of(items)
+        chosen = self.journal.runs.get(run_of(patterns))
         if chosen is None:  # all items, which were not tried one by one
             chosen = self.journal.runs.get(f"{Way.NOTHING.value}/1") or Outcome()
-        facts = {
-            "metric": goal.metric,
-            "float32": list(float32),
-            "mixed": (self.journal.runs.get(NO_LOCK.digest) or Outcome()).metrics.get(goal.metric),
-            "tuned": chosen.metrics.get(goal.metric),
-            "limit": self._limit,
-            "runs": len(self.journal.runs),
-        }
         findings = (self.journal.read(_COMPARISON) or {}).get("findings", ())
-        said = {one["node"]: f"{one['kind']}: {one['why']}" for one in findings}
-        explained = []
-        for decision in decisions:
-            why = next((said[node] for node in said if holds(Item("", (decision,)), node)), decision.why)
-            explained.append(dataclasses.replace(decision, why=why))
-        lock = Lock(tuple(explained), dict(self.made), facts)
-        is_verified, notes = self._verify(chosen)
-        return Tuned(goal, lock, float32, self._limit, chosen, **rest, is_verified=is_verified, notes=notes)
+        rest["made"] = self.made
+        rest["why"] = keeping.explained(patterns, findings)
+        rest["is_verified"], rest["notes"] = self._verify(chosen)
+        return Tuned(goal, patterns, float32, self._limit, mixed, chosen, **rest)
 
     def _verify(self, chosen: Outcome) -> tuple[bool, tuple[str, ...]]:
         """Whether the metric is good that no choice was made by, and what it says."""
@@ -247,6 +241,18 @@ class Tuning:
         return is_good, (f"{verdict} by {self.held_out}: {value:.6g}, good is {self.goal.bound(limit)}",)
 
 
+def run_of(patterns: tuple[str, ...]) -> str:
+    """The name of the run with some patterns, in a journal."""
+    return hashlib.sha256("\n".join(patterns).encode()).hexdigest()[:8]
+
+
+def _with_parts(items: Iterable[Item]) -> Iterator[Item]:
+    """Items, their parts, and theirs."""
+    for item in items:
+        yield item
+        yield from _with_parts(item.parts)
+
+
 _HEAD, _RUNS = "tuning.json", "runs.jsonl"
 
 
@@ -260,7 +266,7 @@ class Journal:
     def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
         self.folder = folder.absolute()  # a function that is tuned may change the current folder
         self.runs: dict[str, Outcome] = {}  #: the outcomes of those that were made
-        fix = "Give the same command to go on with it, delete the folder, or name another lock file"
+        fix = "Give the same command to go on with it, delete the folder, or name another output"
         with files.writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # programs print secrets
             self._file = (folder / _RUNS).open("a+", errors="replace")
@@ -268,7 +274,7 @@ class Journal:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this journal is gone
             except BlockingIOError:
                 what = "another process tunes there now"
-                raise ConfigError(what, where=str(folder), fix="Wait for it, or name another lock file") from None
+                raise ConfigError(what, where=str(folder), fix="Wait for it, or name another output") from None
             except OSError:  # a file system without locks
                 pass
         self._file.seek(0)
@@ -317,11 +323,13 @@ def tune(
     max_drop: float | None = None,
     max_rise: float | None = None,
     max_runs: int = 40,
-    lock: str = "amp.lock",
+    output: str = keeping.DEFAULT,
     config: AmpConfig | None = None,
     tell: Callable[[str], None] = print,
 ) -> Tuned:
-    """Finds the smallest part of a model that has to stay in float32, and writes it to a lock file.
+    """Finds the smallest part of a model that has to stay in float32, and writes it to a file.
+
+    ``amp_tf.enable(keep_float32="@keep.txt")`` reads the file.
 
     The function is called again and again: in float32 twice, with all in 16 bit that amp_tf converts, and with ever
     fewer layers in float32. Its first training step is compared once, to know where to begin. The method is that of
@@ -329,20 +337,21 @@ def tune(
 
     Args:
         train: builds the model anew, trains it and returns the metric, a number. What it built in an earlier call must
-            not be used again: TensorFlow would run the graphs of that call.
+            not be used again: TensorFlow would run the graphs of that call. Keras numbers the names of layers anew
+            for each call, as in a new process.
         max_drop: by how much the metric may be smaller than in float32; or
         max_rise: by how much it may be larger, of a loss.
         max_runs: how often it is called at most.
-        lock: the file to write; what one that is there keeps in float32 is tried before anything else.
+        output: the file to write; the patterns of one that is there are tried before anything else.
         config: what to convert; the environment's settings by default.
         tell: called with a line for each run.
 
     Returns:
-        What was found; its ``lock`` is ``None`` where nothing suffices, and then no file is written.
+        What was found; its ``patterns`` are ``None`` where nothing suffices, and then no file is written.
 
     Raises:
         ConfigError: an argument is not valid, amp_tf is on already, or nothing would be converted.
-        FileError: the lock file cannot be written.
+        FileError: the file cannot be written.
         AmpError: in float32 the function gives no number, or amp_tf changes it although nothing is in 16 bit.
     """
     if (max_drop is None) == (max_rise is None):
@@ -351,46 +360,57 @@ def tune(
         fix = "Call it with amp_tf off: it is turned on for each run"
         raise ConfigError("amp_tf is on", where=_WHERE, fix=fix)
     config = AmpConfig.from_env() if config is None else check_config(config, where=_WHERE)
-    config = dataclasses.replace(config, lock=None)
     goal = read_goal(METRIC, max_drop=max_drop, max_rise=max_rise, max_runs=max_runs)
-    path = Path(lock).absolute()  # the function may change the current folder
+    path = Path(output).absolute()  # the function may change the current folder
     files.check_writable(path)
-    before = read(str(path), may_be_missing=True)
+    before = patterns_before(path, where=_WHERE)
     with tempfile.TemporaryDirectory(prefix="amp_tf_tune_") as folder:
         program = _Function(train, config, Path(folder))
         journal = Journal(Path(folder) / "runs", {"function": getattr(train, "__name__", "train")})
-        made = resolve_target(config, process_state.hardware()).facts()
+        made = made_for(config, process_state.hardware())
         tuning = Tuning(program, goal, journal, most_runs=max_runs, tell=tell, before=before, made=made)
         state = process_state.current().config
         try:
             tuned = tuning.for_accuracy()
         finally:
             process_state.note(config=state)
-    if tuned.lock is not None:
+    if tuned.patterns is not None:
         tuned.write(path)
     return tuned
 
 
+def patterns_before(path: Path, *, where: str) -> tuple[str, ...]:
+    """The patterns of the file that a tuning is to write; none where there is none yet."""
+    return read_pattern_file(str(path), where=where) if os.path.lexists(path) else ()
+
+
+def made_for(config: AmpConfig, hardware: Hardware) -> str:
+    """What a tuning is made for, in words, such as ``bfloat16 on CPU, TensorFlow 2.20.0``."""
+    target = resolve_target(config, hardware).target
+    found = [] if target is None else [f"{target.precision.value} on {target.device_type}"]
+    for name in ("tensorflow-cpu", "tensorflow"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f"TensorFlow {metadata.version(name)}")
+            break
+    return ", ".join(found)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Function:
-    """A function that trains, what to convert, and a folder for the lock files of the runs."""
+    """A function that trains, what to convert, and a folder for the reports of the runs."""
 
     train: Callable[[], float]
     config: AmpConfig
     folder: Path
 
-    def run(self, way: Way, lock: Lock) -> Outcome:
+    def run(self, way: Way, patterns: tuple[str, ...]) -> Outcome:
         """Calls the function once."""
         if way is Way.FLOAT32:
             return self._call()
-        path = self.folder / "amp.lock"
-        path.write_text(lock.to_text())
-        changes: dict[str, Any] = {"lock": str(path), "report_path": str(self.folder)}
-        if way is Way.NOTHING:
-            changes["keep_float32"] = (".",)
+        kept = EVERYTHING if way is Way.NOTHING else (*self.config.keep_float32, *patterns)
         reports.reset()
         step_times.reset()
-        with switch.enable(dataclasses.replace(self.config, **changes)):
+        with switch.enable(self.config, keep_float32=kept, report_path=str(self.folder)):
             outcome = self._call()
         report = {**reports.of_process().to_dict(seconds=0), "steps": step_times.rows()}
         return Outcome.of(outcome.metrics, report, outcome.failure)
@@ -404,6 +424,7 @@ class _Function:
             for library in LIBRARIES:
                 if library in sys.modules:
                     install(training, library)
+            _restart_names()
             self.train()
         except SystemExit:  # how a comparison ends a program
             pass
@@ -412,7 +433,16 @@ class _Function:
         return (training.request.read_answer() or {}).get("comparison")
 
     def _call(self) -> Outcome:
+        _restart_names()
         try:
             return Outcome({METRIC: float(self.train())})
         except Exception as error:
             return Outcome(failure=f"{type(error).__name__}: {error}")
+
+
+def _restart_names() -> None:
+    """Has Keras number the names of layers from the beginning, so that each call makes the same ones."""
+    for library, home in (("keras", "keras.src.utils.naming"), ("tf_keras", "tf_keras.backend")):
+        if library in sys.modules:
+            with contextlib.suppress(ImportError, AttributeError):  # patterns then match nothing
+                importlib.import_module(home).reset_uids()

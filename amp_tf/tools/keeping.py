@@ -1,0 +1,80 @@
+"""What stays in float32, as patterns of ``keep_float32``, and the text file that ``tune`` and ``compare`` write.
+
+The file has a pattern a line, and comments that say what was measured and when; people may write one by hand.
+``AMP_TF_KEEP_FLOAT32=@FILE`` reads it (:func:`amp_tf.values.read_pattern_file`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from amp_tf.config import variable_of
+from amp_tf.graph.names import matcher
+from amp_tf.reporting import files
+from amp_tf.values import LAYER, NODE, file_of_patterns
+
+DEFAULT = "keep.txt"  #: the file's name
+
+
+def layer_pattern(path: str) -> str:
+    """The pattern for a layer, by its path in Keras."""
+    return LAYER + "/".join(map(re.escape, path.split("/")))
+
+
+def scope_pattern(scope: str) -> str:
+    """The pattern for the nodes of a name scope that no layer in Keras opened.
+
+    Without the ``$``, ``dense`` is also for ``dense_1``, which may be a second call of that layer.
+    """
+    return f"{layer_pattern(scope)}$"
+
+
+def node_pattern(name: str) -> str:
+    """The pattern for one node."""
+    return NODE + name
+
+
+def explained(patterns: Iterable[str], findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """For some patterns, the first finding of a comparison at a node that they are for, in words."""
+    found = {}
+    for pattern in patterns:
+        is_for = matcher(pattern)
+        for finding in findings:
+            if is_for(finding["node"]):
+                found[pattern] = f"{finding['kind']}: {finding['why']}"
+                break
+    return found
+
+
+def write(path: str | Path, patterns: Iterable[str], measured: Sequence[str], why: Mapping[str, str]) -> None:
+    """Writes a file of patterns.
+
+    Args:
+        path: the file, which is replaced if it is there.
+        patterns: its lines.
+        measured: what was measured, in lines of words; the first one gets the date.
+        why: of some patterns, why they are there, in words.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    first, *others = measured
+    lines = [f"{first}, {time.strftime('%Y-%m-%d')}", *others]
+    lines.append(f"Read with {variable_of('keep_float32')}={file_of_patterns(Path(path).name)}")
+    text = [_comment(line) for line in lines]
+    for pattern in patterns:
+        if pattern in why:
+            text += ["", _comment(why[pattern])]
+        text.append(pattern)
+    with files.writing(path):
+        files.write(path, "\n".join([*text, ""]))
+
+
+def _comment(words: str) -> str:
+    """Words as one line: an error of TensorFlow has several, and colors."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in words)
+    return f"# {' '.join(shown.split())}"
