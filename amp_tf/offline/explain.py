@@ -1,8 +1,9 @@
 """Explains one node: its precision, the rule, how the decision came about, and what would change it.
 
-What keeps a node in float32 is a root of :mod:`amp_tf.reporting.blockers`, and what is proposed is tried, not guessed:
-the rewrite's own step (:func:`amp_tf.rewriting.pipeline.decide`) decides the graph again under the change. Graphs
-without shapes are not folded, here as in ``amp-tf rewrite``; a running program's graphs get theirs from Grappler.
+A node in float32 has a root, as in :mod:`amp_tf.reporting.blockers`. Proposals are tried, not
+guessed: the rewrite's own step (:func:`amp_tf.rewriting.pipeline.decide`) decides the graph again
+under the change. Graphs without shapes are not folded, here as in ``amp-tf rewrite``; a running
+program's graphs get theirs from Grappler.
 """
 
 from __future__ import annotations
