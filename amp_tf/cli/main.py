@@ -112,9 +112,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="print a line for each node: precision, op, function, name, reason"
     )
-    parser.add_argument(
-        "--op", metavar="OP", action="append", default=[], help="with --all, only nodes of this op; may be repeated"
-    )
+    parser.add_argument("--op", action="append", default=[], help="with --all, only nodes of this op; may be repeated")
     parser.add_argument("--json", action="store_true", help="with --all, print JSON")
     parser.add_argument("--function", metavar="NAME", default="", help="the library function that contains the node")
     _add_preserve(parser, "a node to leave unchanged")
@@ -206,9 +204,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--seconds", metavar="SECONDS", type=float, default=70.0, help="how long to measure; by default 70"
-    )
+    parser.add_argument("--seconds", type=float, default=70.0, help="how long to measure; by default 70")
     parser.add_argument(
         "--details",
         action="store_true",

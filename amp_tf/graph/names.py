@@ -28,7 +28,7 @@ _KINDS = re.compile(
     r"|(?P<op>(while|cond)(_grad)?(_\d+)?)"
     r"|(?P<gradients>gradients(_\d+)?)"
 )
-_NUMBER = re.compile(r"_\d+")  # of a function body that replaced a loop or a branch, such as while/body/_12
+_NUMBER = re.compile(r"_\d+")  # of a body that replaced a loop or a branch: while/body/_12
 _CALLS = re.compile(r"((Stateful|Stateless)?PartitionedCall(_\d+)?/)+")
 _OF_GRADIENT = "_grad"  # TF1 has MatMul_grad/MatMul for what eager tapes call MatMul/MatMul
 _MOST = 50_000  # scopes that are recorded; a program that makes models without end must not fill the memory
@@ -106,9 +106,10 @@ class Scopes:
     def _read(self, scopes: Sequence[str]) -> _Place:
         """Tells the scopes that TensorFlow added from those of layers.
 
-        A recorded scope may begin anywhere, because a loop's body repeats the scopes around the loop. One that has the
-        name of a loop, a branch or a gradient is a layer's only if the record has it from where a graph's names begin:
-        at the front, or behind a scope that TensorFlow added.
+        A recorded scope may begin anywhere, because a loop's body repeats the scopes around the
+        loop. A scope named like a loop, a branch or a gradient is a layer's only if the record
+        has it from where a graph's names begin: at the front, or behind a scope that TensorFlow
+        added.
         """
         parts: list[str] = []
         named: list[str] = []
@@ -133,7 +134,7 @@ class Scopes:
 
 @functools.lru_cache(maxsize=65_536)
 def _kind(scope: str) -> str:
-    """The group of ``_KINDS`` that a scope's name is in; empty for a name that only layers and programs give."""
+    """The group of ``_KINDS`` that a scope's name is in; empty where TensorFlow gives no such name."""
     found = _KINDS.fullmatch(scope)
     return (found.lastgroup or "") if found else ""
 
@@ -141,8 +142,8 @@ def _kind(scope: str) -> str:
 def _is_added(kind: str, scopes: Sequence[str], is_first: bool) -> bool:
     """Whether TensorFlow added the first of some scopes, which no layer is known to have opened.
 
-    A branch's body has a number behind it. Gradients come where a graph's names begin, or the names of forward nodes
-    follow, each with ``_grad``.
+    A branch's body has a number behind it. Gradients come where a graph's names begin, or the
+    names of forward nodes follow, each with ``_grad``.
     """
     if kind == "branch":
         return _is_numbered(scopes)
@@ -152,7 +153,7 @@ def _is_added(kind: str, scopes: Sequence[str], is_first: bool) -> bool:
 
 
 def _is_numbered(scopes: Sequence[str]) -> bool:
-    """Whether the first of some scopes is that of a loop or branch, or of a function that replaced one's body."""
+    """Tells whether the first of some scopes is a loop, a branch, or the body of one."""
     return any(map(_NUMBER.fullmatch, scopes[1:3]))
 
 

@@ -1,8 +1,9 @@
 """Explains one node: its precision, the rule, how the decision came about, and what would change it.
 
-What keeps a node in float32 is a root of :mod:`amp_tf.reporting.blockers`, and what is proposed is tried, not guessed:
-the rewrite's own step (:func:`amp_tf.rewriting.pipeline.decide`) decides the graph again under the change. Graphs
-without shapes are not folded, here as in ``amp-tf rewrite``; a running program's graphs get theirs from Grappler.
+A node in float32 has a root, as in :mod:`amp_tf.reporting.blockers`. Proposals are tried, not
+guessed: the rewrite's own step (:func:`amp_tf.rewriting.pipeline.decide`) decides the graph again
+under the change. Graphs without shapes are not folded, here as in ``amp-tf rewrite``; a running
+program's graphs get theirs from Grappler.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from amp_tf.oplists.op_names import find_registered
 from amp_tf.painting.paint import NO_CHANGE, Change
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
-from amp_tf.reporting.blockers import Root, listing, lists_of, root_of, settings_words
+from amp_tf.reporting.blockers import Root, lists_of, root_of, settings_words
 from amp_tf.reporting.figures import GraphFigures
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
@@ -51,7 +52,7 @@ class Explanation:
     #: adds a pattern for this node, under all names that it may run under; empty where that does not turn it
     own_change: Change
     change: Change  #: of a setting, which turns it and others; empty where none does
-    remedy: str = ""  #: what else would turn a node that is float32, in words
+    remedy: str = ""  #: in words, what would turn a node that is float32 where no setting does
     matches: int = 1  #: how many nodes the pattern for this one finds
     #: why its library registered the op for the list; empty where none did, or a setting moved the op
     registered: str = ""
@@ -130,22 +131,22 @@ def explain(
     is_f16 = bool(figures.is_f16[node])
     op = view.ops[node]
     op_list = lists_of(job.resolution).get(op, "")
-    protos = graph.node_def if is_function else graph.node
     row = find_registered(op)
     own_pattern = pattern_for(node_name, find_followers(graph))
     own = Change(added=frozenset({("keep_float32" if is_f16 else "force_f16", own_pattern)}))
     root = None if is_f16 else root_of(figures, node)
+    trail = figures.report.painting.trail(node)
     return Explanation(
         name=node_name,
-        op=next((str(item.op) for item in protos if item.name == node_name), op),
+        op=dict(zip(given.view.names, given.view.ops, strict=True)).get(node_name, op),
         new_op=op,
         op_list=op_list,
         precision=figures.report.precision if is_f16 and figures.report.precision else Precision.FLOAT32,
         reason=figures.reasons[node],
-        trail=tuple(view.names[before] for before in figures.report.painting.trail(node)),
+        trail=tuple(view.names[before] for before in trail),
         own_change=_first(given, node_name, is_f16, [own]),
         change=_first(given, node_name, is_f16, _changes(figures, node, root)),
-        remedy="" if root is None or root.settings else root.remedy,
+        remedy=root.remedy if root and _first(given, node_name, is_f16, [root.change(figures, trail[-1:])]) else "",
         registered=row.why if row and op_list == row.op_list else "",
         matches=sum(re.search(own_pattern, name) is not None for name in view.names),
     )
@@ -161,7 +162,7 @@ def _changes(figures: GraphFigures, node: Node, root: Root | None) -> list[Chang
     if figures.is_f16[node]:
         return [Change(added=frozenset({("deny_add", op)}))]
     clear, allow = (Change(added=frozenset({(field, op)})) for field in ("clear_add", "allow_add"))
-    return [clear, root.settings if root else NO_CHANGE, listing(figures.basis, op), allow]
+    return [clear, root.settings if root else NO_CHANGE, allow]
 
 
 def _first(given: Form, node_name: str, is_f16: bool, changes: Iterable[Change]) -> Change:

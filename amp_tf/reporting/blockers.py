@@ -55,15 +55,19 @@ class Root:
 
     kind: str  #: one of the words above
     what: str  #: the op, the pattern, the layer, the device, or the rule in words
-    rules: tuple[str, ...] = ()  #: the rows of the painting that make it, for accuracy
-    why: str = ""  #: the rows in words
-    settings: Change = NO_CHANGE  #: the change of settings that removes it, where one does
+    removal: Change = NO_CHANGE  #: what removes it, where that is the same in all graphs
+    why: str = ""  #: the rules in words, for accuracy
+
+    @property
+    def settings(self) -> Change:
+        """The change of settings that removes it; empty where none does."""
+        return self.removal if self.kind in (DENY, NO_LIST, NAME) else NO_CHANGE
 
     @property
     def remedy(self) -> str:
         """The variable or the line that removes it, or why there is none."""
         if self.settings:
-            danger = f", but it {_DANGER_OF[self.what]}" if self.what in _DANGER_OF else ""
+            danger = f", but it {_DANGER_OF[self.what]}" if self.removal.added and self.what in _DANGER_OF else ""
             return f"{settings_words(self.settings)}{danger}"
         no_kernel = f"TensorFlow has no 16-bit kernel of {self.what} on this device"
         if self.what in FUSED_PRODUCTS:
@@ -87,11 +91,7 @@ class Root:
             listed = lists_of(graph.basis.resolution)
             unlisted = frozenset((f"{ALLOW}_add", op) for op in products.difference(listed))
             return Change(rules=frozenset({"cost model"}), added=unlisted)
-        return {
-            KERNEL: Change(kernels=frozenset({self.what})),
-            SHAPE: Change(shapes=True),
-            ACCURACY: Change(rules=frozenset(self.rules)),
-        }.get(self.kind, self.settings)
+        return self.removal
 
 
 def settings_words(change: Change) -> str:
@@ -177,28 +177,29 @@ def root_of(graph: GraphFigures, node: int) -> Root | None:
         return None
     origin = graph.report.painting.trail(node)[-1] if graph.reasons[node].cause else node
     rule = graph.reasons[origin].rule
-    if rows := tuple(row.name for row in RULES if rule in row.reasons):
-        return Root(ACCURACY, rows[0], rows, rule.words.partition(": {cause}")[0])
+    if rows := [row.name for row in RULES if rule in row.reasons]:
+        return Root(ACCURACY, rows[0], Change(rules=frozenset(rows)), rule.words.partition(": {cause}")[0])
     kind = _KIND_OF.get(rule, STRUCTURE)
     name, op = graph.view.names[origin], graph.view.ops[origin]
     if kind is COST and math.isnan(graph.figures.elements[origin]):
-        kind = SHAPE
+        return Root(SHAPE, layer_of(name), Change(shapes=True))
     if kind is NAME:
         patterns = [pattern for pattern in graph.basis.config.keep_float32 if matcher(pattern)(name)]
-        dropped = Change(dropped=frozenset(("keep_float32", pattern) for pattern in patterns))
-        return Root(NAME, ", ".join(patterns), settings=dropped)
+        dropped = frozenset(("keep_float32", pattern) for pattern in patterns)
+        return Root(NAME, ", ".join(patterns), Change(dropped=dropped))
     if kind in (DENY, NO_LIST):
-        return Root(kind, op, settings=listing(graph.basis, op))
+        return Root(kind, op, _listing(graph.basis, op))
+    if kind is KERNEL:
+        return Root(kind, op, Change(kernels=frozenset({op})))
     what = {
-        KERNEL: op,
-        **dict.fromkeys((SCOPE, SHAPE), layer_of(name)),
+        SCOPE: layer_of(name),
         DEVICE: graph.view.devices[origin],
         STRUCTURE: rule.words.replace("{cause}", "it"),
     }
     return Root(kind, what.get(kind, ""))
 
 
-def listing(basis: Basis, op: str) -> Change:
+def _listing(basis: Basis, op: str) -> Change:
     """The change of settings that puts an op on the allow list if it is a product, else on the infer list.
 
     Where the user moved the op, dropping that may be enough.

@@ -153,7 +153,8 @@ class Form:
         config = change.config(self.job.config)
         resolution = self.job.resolution.under(config)
         job = dataclasses.replace(self.job, config=config, resolution=resolution, change=change)
-        return dataclasses.replace(self, job=job)
+        shapes = KnownShapes.of(self.shapes, self.view.names).filled() if change.shapes else self.shapes
+        return dataclasses.replace(self, job=job, shapes=shapes)
 
     def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
         """The form after a pass for just those candidates that become 16 bit by it, as its painting shows.

@@ -95,8 +95,7 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
     )
 
     def paint(change: Change) -> Painting:
-        known = shapes.filled() if change.shapes else shapes
-        return Form(job, view, known, form.edits, form.folded).under(change).painting
+        return Form(job, view, shapes, form.edits, form.folded).under(change).painting
 
     def peak(view: GraphView, shapes: Shapes) -> float:
         """The most bytes of tensors that are live at once, estimated."""

@@ -80,6 +80,7 @@ class _Graph:
 
     def time(self, table: Path) -> float:
         """The time in ns, casts included."""
+        from amp_tf.config import AmpConfig
         from amp_tf.graph.sizes import element_count
         from amp_tf.oplists.cost_tables import read_table
         from amp_tf.oplists.targets import Resolution
@@ -87,7 +88,7 @@ class _Graph:
 
         costs = read_table(table)
         resolution = Resolution(None, "CPU", costs=costs)
-        basis = Basis(self.view, self.shapes, resolution, (), 0, paint=None)  # type: ignore[arg-type]
+        basis = Basis(self.view, self.shapes, AmpConfig(), resolution, (), 0, paint=None)  # type: ignore[arg-type]
         _, times = times_before_and_now(basis, self.figures, self.is_f16)
         for node, kind in enumerate(self.kinds):
             if kind is not None:
