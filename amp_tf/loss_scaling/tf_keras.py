@@ -54,7 +54,7 @@ class _Scaling(ScalingMethods, InnerSettings):
         }
         for name, value in own.items():  # avoids tf_keras' __setattr__, which would track them in the inner optimizer
             object.__setattr__(self, name, value)
-        self._track_trackable(variables, "loss_scale", overwrite=True)  # type: ignore[attr-defined]
+        self._track_trackable(variables, "loss_scale", overwrite=True)
 
     _optimizer: Any
     _settings: dict[str, Any]
