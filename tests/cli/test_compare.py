@@ -47,16 +47,32 @@ def test_one_that_goes_wrong_has_status_1_and_the_line(model, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "1. overflow: " in out
     assert "first/MatMul (MatMul" in out
-    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    file = tmp_path / "keep.txt"
+    output = ["--output", str(file)]
+    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, "--json", *output]) == 1
+    out, err = capsys.readouterr()
+    found = json.loads(out)
     assert found["mends"]
-    patterns = [text for pattern in found["patterns"] for text in ("--keep-float32", pattern)]
-    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, *patterns]) == 0
-    assert main(["rewrite", model, str(tmp_path / "out"), *ARGUMENTS, *patterns, "--check", inputs]) == 0
-    assert "No node's name matches" not in capsys.readouterr().err
-    other = ["--keep-float32", "nothing_is_called_so"]
-    assert main(["rewrite", model, str(tmp_path / "other"), *ARGUMENTS, *other]) == 0
-    assert "nothing_is_called_so" in capsys.readouterr().err
+    assert f"{file} is written. AMP_TF_KEEP_FLOAT32=@{file} reads it." in err
+    text = file.read_text()
+    assert re.match(r"# amp-tf compare: saved in float16; 1 batch, [\d-]+\n# fixes all outputs; ", text)
+    assert "\n# overflow: " in text
+    patterns = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert patterns == found["patterns"]
+    kept = ["--keep-float32", f"@{file}"]
+    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, *kept, *output]) == 0
+    assert file.read_text().startswith("# amp-tf compare: saved in float16; 1 batch, ")
+    assert "\n# healthy, so nothing has to stay in float32\n" in file.read_text()
+
+
+def test_patterns_of_a_file_convert_a_model_that_is_right(model, tmp_path, capsys):
+    inputs, file = _inputs(tmp_path, 1e5), tmp_path / "keep.txt"
+    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, "--output", str(file)]) == 1
+    for more, unmatched in ([], False), (["--keep-float32", "^gone$"], True):
+        out = str(tmp_path / f"out{unmatched}")
+        kept = ["--keep-float32", f"@{file}", *more]
+        assert main(["rewrite", model, out, *ARGUMENTS, *kept, "--check", inputs]) == 0
+        assert ("No node's name matches: ^gone$" in capsys.readouterr().err) is unmatched
 
 
 def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(model, tmp_path, capsys, without_16_bit):
@@ -89,6 +105,8 @@ def test_as_a_page(model, tmp_path, capsys):
         (["--batch-size", "0"], "--batch-size: 0 is not a number of rows"),
         (["--nodes", "("], "nodes"),
         (["--precision", "float16", "--target", "cpu", "--infer-remove", "Relux"], "Relux"),
+        (["--output", "nowhere/keep.txt", *ARGUMENTS], "nowhere/keep.txt: cannot be written"),
+        (["--output", "keep.txt", "--float32-only", *ARGUMENTS], "--output: ranges give no patterns. Leave"),
         (["--html", "nowhere/page.html", *ARGUMENTS], "nowhere/page.html: cannot be written"),
         (["--inputs", "none.npz"], "cannot be read (No such file or directory)"),
         *((["--inputs", f"{name}.npz"], f"{name}.npz: cannot be read (") for name in ("empty", "cut", "text")),
