@@ -17,7 +17,6 @@ ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = {
     "amp_tf/hooks/amp_tf_cpu.so",
     "amp_tf/hooks/amp_tf_gpu.so",
-    "amp_tf/graph/amp_tf_wire.so",
 }
 AT_ROOT = {"amp_tf.pth", "_amp_tf_start.py"}
 BUILD_REQUIREMENTS = ("setuptools>=77", "wheel", "ziglang>=0.13")  # those of pyproject.toml; tomllib is not in 3.10
