@@ -29,13 +29,12 @@ from setuptools.command.build import build
 from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).resolve().parent
-SHIM, READER = "amp_tf/hooks/shim.c", "amp_tf/graph/wire.c"
+SHIM = "amp_tf/hooks/shim.c"
 RUN_BY_PYTHON = ("amp_tf.pth", "amp_tf.start")
 AT_SITE_PACKAGES_ROOT = (*RUN_BY_PYTHON, "_amp_tf_start.py")
 LIBRARIES = {  # each with its source and the options that it is compiled with; the shim serves one device type
     "amp_tf/hooks/amp_tf_cpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="CPU"', "-lpthread"),
     "amp_tf/hooks/amp_tf_gpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="GPU"', "-lpthread"),
-    "amp_tf/graph/amp_tf_wire.so": (READER,),
 }
 ARCHITECTURES = ("x86_64", "aarch64")
 GLIBC = "2.17"  # manylinux2014
@@ -123,7 +122,7 @@ class BuildNative(Command):
         compile_libraries(ROOT if self.inplace or self.editable_mode else Path(str(self.build_lib)))
 
     def get_source_files(self) -> list[str]:
-        return [SHIM, READER, *AT_SITE_PACKAGES_ROOT]
+        return [SHIM, *AT_SITE_PACKAGES_ROOT]
 
     def get_outputs(self) -> list[str]:
         return [str(Path(str(self.build_lib)) / library) for library in LIBRARIES]

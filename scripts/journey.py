@@ -34,21 +34,19 @@ def make_graph() -> Any:
 def _stages() -> Iterator[str]:
     from amp_tf.config import AmpConfig
     from amp_tf.graph import editor, verify
-    from amp_tf.graph.reader import read_graph, read_nodes
-    from amp_tf.graph.wire import SerializedGraph, parse_graph, read_table
+    from amp_tf.graph.reader import read_graph
     from amp_tf.oplists.hardware import Hardware
     from amp_tf.oplists.targets import resolve_target
     from amp_tf.rewriting.form import Job, plan_edits
     from amp_tf.rewriting.pipeline import CORRECTIONS, PREPARATIONS, run_passes
 
-    graph_def = make_graph()
-    graph = SerializedGraph(graph_def.SerializeToString())
+    graph = make_graph()
     resolution = resolve_target(AmpConfig(), Hardware(cpu_has_bf16=True))
     job = Job.of(AmpConfig(), resolution, graph.library, preserve=frozenset({"out"}))
 
     yield "read:    view = read_graph(graph, job.templates)            nodes, units, edges between units"
     view = read_graph(graph, job.templates)
-    for node, line in enumerate(short(graph_def.node)):
+    for node, line in enumerate(short(graph.node)):
         units = " ".join(f"{unit}:{view.slot(node, unit)}" for unit in view.units(node))
         yield f"    {line:<34} unit {units}"
     edges = zip(view.edges.src_unit.tolist(), view.edges.dst_unit.tolist(), strict=True)
@@ -68,17 +66,17 @@ def _stages() -> Iterator[str]:
     casts = plan_edits(painting)
     yield from _edits(casts, form.view)
 
-    yield "apply:   result = apply_to_graph(graph.node, view.names, form.edits.then(casts), graph.rest_data)"
+    yield "apply:   result = apply_to_graph(graph, view.names, form.edits.then(casts))"
     edits = form.edits.then(casts)
-    result = editor.apply_to_graph(graph.node, view.names, edits, graph.rest_data)
-    yield from (f"    {line}" for line in short(parse_graph(result).node))
+    result = editor.apply_to_graph(graph, view.names, edits)
+    yield from (f"    {line}" for line in short(result.node))
 
-    yield "verify:  find_violation(view, read_nodes(read_table(result), …), form.edits, form.view)"
-    after = read_nodes(read_table(result), job.templates)
+    yield "verify:  find_violation(view, read_graph(result, …), form.edits, form.view)"
+    after = read_graph(result, job.templates)
     yield f"    {verify.find_violation(view, after, form.edits, form.view) or 'nothing is wrong'}"
     yield "    and if the editor had forgotten the fold:"
-    forgotten = editor.apply_to_graph(graph.node, view.names, plan_edits(job.form(view, None).painting), b"")
-    after = read_nodes(read_table(forgotten), job.templates)
+    forgotten = editor.apply_to_graph(graph, view.names, plan_edits(job.form(view, None).painting))
+    after = read_graph(forgotten, job.templates)
     yield f"    {verify.find_violation(view, after, form.edits, form.view)}"
 
 

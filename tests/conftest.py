@@ -18,10 +18,7 @@ from tests import processes
 from tests.tiers import in_shares, is_quick, starts_process
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = {
-    "amp_tf/hooks/amp_tf_cpu.so": "amp_tf/hooks/shim.c",
-    "amp_tf/graph/amp_tf_wire.so": "amp_tf/graph/wire.c",
-}
+SOURCES = {"amp_tf/hooks/amp_tf_cpu.so": "amp_tf/hooks/shim.c"}
 
 
 def pytest_configure() -> None:

@@ -17,7 +17,6 @@ ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = {
     "amp_tf/hooks/amp_tf_cpu.so",
     "amp_tf/hooks/amp_tf_gpu.so",
-    "amp_tf/graph/amp_tf_wire.so",
 }
 RUN_BY_PYTHON = {"amp_tf.pth", "amp_tf.start"}
 AT_ROOT = {*RUN_BY_PYTHON, "_amp_tf_start.py"}

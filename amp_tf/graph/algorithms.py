@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from amp_tf.graph.datatypes import Indices, Mask, Node
 from amp_tf.graph.view import Adjacency, GraphView, compress
-from amp_tf.graph.wire import mentioning
 
 SOURCE = 0
 SINK = 1
@@ -196,7 +195,7 @@ def control_links(view: GraphView) -> Indices:
     number_of = {name: number for number, name in enumerate(view.names)}
     links = [
         (number_of[source[1:]], number)
-        for number, proto in mentioning(view.protos, "^")
+        for number, proto in enumerate(view.protos)
         if proto is not None
         for source in proto.input
         if source.startswith("^")

@@ -12,7 +12,6 @@ from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.edits import attribute
 from amp_tf.graph.templates import Signature, Templates
-from amp_tf.graph.wire import mentioning
 
 ARG_OP = "_Arg"
 CONST_OP = "Const"
@@ -48,7 +47,7 @@ def read_signatures(protos: Iterable[Any], templates: Templates, function: str =
 
 def nodes_with(protos: Sequence[Any], attr: str) -> Iterator[tuple[int, Any]]:
     """The nodes that have an attribute: their numbers and protos. ``None`` among the protos is skipped."""
-    for number, proto in mentioning(protos, attr):
+    for number, proto in enumerate(protos):
         if proto is not None and attr in proto.attr:
             yield number, proto
 

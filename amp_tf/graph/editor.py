@@ -1,49 +1,32 @@
 """Applies edits to a graph or a FunctionDef; the only code that writes to a proto.
 
-The bytes of a graph are written once: types change in their places, nodes with other edits are parsed, edited and
-written some at a time, and the bytes of all others are copied. :class:`EditedNodes` shows what single nodes become,
-before anything is written.
+A graph is copied once, and edited in the copy. :class:`EditedNodes` shows what single nodes become,
+before that.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 from amp_tf.graph.datatypes import Node, Port
 from amp_tf.graph.edits import Edits, Reop, Rewire, Wait
+from amp_tf.graph.protos import new_graph
 from amp_tf.graph.templates import Signature
-from amp_tf.graph.wire import Nodes, NodeTable, new_graph, parse_graph, pieces, read_table
 
 
-def apply_to_graph(nodes: NodeTable, names: Sequence[str], edits: Edits, rest: bytes = b"") -> bytes:
-    """The serialized graph once the edits are made, with what comes after its nodes: library, versions."""
-    count = len(nodes)
-    # Nearly all types change in place, where the change is of one byte.
-    reoped, left = [reop.node for reop in edits.reops], []  # whose types change after their attributes
-    for retype in edits.retypes:
-        is_done = (retype.nodes < count) & ~np.isin(retype.nodes, reoped)
-        nodes, is_done[is_done] = nodes.with_types(retype.where(is_done))
-        left.append(retype.where(~is_done))
-    changes = _Changes(dataclasses.replace(edits, retypes=tuple(left)), names)
-    parts: list[bytes | memoryview] = []
-    start = 0
-    for numbers in pieces([number for number in changes.nodes() if number < count]):
-        graph = parse_graph(b"".join([nodes.span(number, number + 1) for number in numbers]))
-        for number, proto in zip(numbers, graph.node, strict=True):
-            changes.make(number, proto)
-        changed = read_table(graph.SerializeToString())
-        for place, number in enumerate(numbers):
-            parts += nodes.span(start, number), changed.span(place, place + 1)
-            start = number + 1
-    added = new_graph()
-    for number in range(count, count + len(edits.new)):
-        changes.add(added.node, number)
-    return b"".join([*parts, nodes.span(start, count), added.SerializeToString(), rest])
+def apply_to_graph(graph: Any, names: Sequence[str], edits: Edits) -> Any:
+    """Returns the graph once the edits are made, with its library and versions, as a new GraphDef."""
+    edited = type(graph)()
+    edited.CopyFrom(graph)
+    changes = _Changes(edits, names)
+    for number in changes.nodes():
+        if number < len(names):
+            changes.make(number, edited.node[number])
+    for number in range(len(names), len(names) + len(edits.new)):
+        changes.add(edited.node, number)
+    return edited
 
 
 def apply_to_function(function: Any, names: Sequence[str], signatures: Sequence[Signature], edits: Edits) -> Any:
@@ -68,10 +51,10 @@ def apply_to_function(function: Any, names: Sequence[str], signatures: Sequence[
     return edited
 
 
-class EditedNodes(Nodes):
+class EditedNodes(Sequence[Any]):
     """The nodes of a graph as edits leave them, to be looked at only. Each access makes an edited node again."""
 
-    def __init__(self, original: Nodes, names: Sequence[str], edits: Edits) -> None:
+    def __init__(self, original: Sequence[Any], names: Sequence[str], edits: Edits) -> None:
         self.original = original
         self._added = len(edits.new)
         self._changes = _Changes(edits, names)
@@ -91,17 +74,6 @@ class EditedNodes(Nodes):
         else:
             self._changes.add(protos, key)
         return protos[0]
-
-    def some(self, numbers: Sequence[int]) -> Sequence[Any]:
-        """The nodes of some numbers."""
-        kept = [number for number in numbers if number < len(self.original) and not self._changes.of(number)]
-        found = dict(zip(kept, self.original.some(kept), strict=True))
-        return [found[number] if number in found else self[number] for number in numbers]
-
-    def mentioning(self, text: str) -> list[int]:
-        """The numbers of nodes in whose bytes a text may stand: those where it stood, and all that changed."""
-        new = range(len(self.original), len(self))
-        return sorted({*self.original.mentioning(text), *self._changes.nodes(), *new})
 
 
 class _OneType(NamedTuple):

@@ -3,12 +3,13 @@
 What cannot be a graph is refused here, with the node and port: unknown ops, duplicate names, dangling inputs, a wrong
 number of inputs, a data input after a control input, edges whose types disagree.
 
-A graph's nodes are read by ``wire.c``, and one node of each kind by Python; a function's body, which is small and names
-tensors in its own way, by Python alone.
+Of a graph's nodes one of each kind is read (:mod:`amp_tf.graph.protos`), of a function's body, which is small and names
+tensors in its own way, every one.
 """
 
 from __future__ import annotations
 
+import collections
 import itertools
 import sys
 from collections.abc import Callable, Sequence
@@ -20,50 +21,37 @@ from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP, BROKEN, place_of, read_signatures, read_types
 from amp_tf.graph.datatypes import Indices
+from amp_tf.graph.protos import CONTROL, MAX_DIGITS, UNKNOWN, read_facts
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
 from amp_tf.graph.view import GraphView
-from amp_tf.graph.wire import CONTROL, UNKNOWN, NodeTable, SerializedGraph, WireNodes, pieces
 
 RETVAL_OP = "_Retval"
-_MAX_DIGITS = 9  # of a port; larger numbers than any op has ports
 
 
 def read_graph(graph: Any, templates: Templates) -> GraphView:
-    """The view of the nodes of a SerializedGraph or GraphDef (its function library is not read).
+    """The view of the nodes of a GraphDef (its function library is not read), which is not modified.
 
     Raises:
         GraphError: the graph is broken; the message names node and port.
     """
-    if not isinstance(graph, SerializedGraph):
-        graph = SerializedGraph(graph.SerializeToString())
-    return read_nodes(graph.node, templates)
-
-
-def read_nodes(nodes: NodeTable, templates: Templates) -> GraphView:
-    """The view of given nodes, as :func:`read_graph`."""
-    found = nodes.read()
-    names = _split_names(found, nodes)
-    if found.duplicate >= 0:
-        raise _duplicate(names[found.duplicate])
-    of_kind: list[Signature] = []
-    types_of_kind: list[int] = []
-    for firsts in pieces(found.firsts):  # each constant is a kind, and constants are large
-        protos = nodes.some(firsts)
-        signatures = read_signatures(protos, templates)
-        of_kind += signatures
-        types_of_kind += read_types(protos, signatures)
-    devices = [sys.intern(proto.device) for proto in nodes.some(found.device_firsts)]
+    nodes = graph.node
+    facts = read_facts(nodes)
+    if len(set(facts.names)) < len(facts.names):
+        counts = collections.Counter(facts.names)
+        raise _duplicate(next(name for name in facts.names if counts[name] > 1))
+    firsts = [nodes[number] for number in facts.firsts]
+    signatures = read_signatures(firsts, templates)
     view = GraphView.of(
-        of_kind,
-        found.kinds,
-        types_of_kind,
+        signatures,
+        facts.kinds,
+        read_types(firsts, signatures),
         function="",
-        names=names,
-        devices=list(map(devices.__getitem__, found.devices.tolist())),
+        names=facts.names,
+        devices=facts.devices,
         protos=nodes,
     )
     _check_names(view)
-    return _connected(view, found.input_counts, found.sources, found.ports, lambda node: nodes[node].input)
+    return _connected(view, facts.input_counts, facts.sources, facts.ports, lambda node: nodes[node].input)
 
 
 def read_function(function: Any, templates: Templates) -> GraphView:
@@ -93,7 +81,7 @@ def read_function(function: Any, templates: Templates) -> GraphView:
         if 0 <= node < len(arguments):
             return (node if rest in ("", "0") else UNKNOWN), 0
         start = None if node < 0 else signatures[node].output_starts.get(argument)
-        if start is None or not (offset or "0").isdecimal() or len(offset) > _MAX_DIGITS:
+        if start is None or not (offset or "0").isdecimal() or len(offset) > MAX_DIGITS:
             return UNKNOWN, 0
         return node, start + int(offset or "0")
 
@@ -142,8 +130,8 @@ def _connected(
 
     Args:
         counts: how many inputs each node has, control inputs included.
-        sources: of all inputs, one after the other, the node that each names; :data:`~amp_tf.graph.wire.CONTROL` for a
-            control input, :data:`~amp_tf.graph.wire.UNKNOWN` or less for a name that names nothing.
+        sources: of all inputs, one after the other, the node that each names; ``CONTROL`` for a control input,
+            ``UNKNOWN`` or less for a name that names nothing (:mod:`amp_tf.graph.protos`).
         source_ports: of all inputs, the output port.
         texts: gives the names of a node's inputs, for a message.
 
@@ -201,19 +189,6 @@ def _boundary(arg: Any, op: str, function: str) -> Signature:
     return Signature(
         op, (slot,), () if is_argument else port, port if is_argument else (), {}, False, arg.is_ref, False
     )
-
-
-def _split_names(found: WireNodes, nodes: NodeTable) -> list[str]:
-    text = found.names
-    try:
-        names = text.decode().split("\0")[:-1]
-    except UnicodeDecodeError as error:
-        name = text[text.rfind(b"\0", 0, error.start) + 1 :].partition(b"\0")[0]
-        raise GraphError("its name is not UTF-8 text", where=f"node {name!r}", fix=BROKEN) from None
-    if len(names) != len(found.kinds):
-        name = next(node.name for node in nodes if "\0" in node.name)
-        raise GraphError("its name has a NUL in it", where=f"node {name!r}", fix=BROKEN)
-    return names
 
 
 def _duplicate(name: str, function: str = "") -> GraphError:

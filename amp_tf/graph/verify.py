@@ -30,7 +30,6 @@ from amp_tf.graph.datatypes import FLOAT, Indices, Mask
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
-from amp_tf.graph.wire import NodeTable, new_graph, read_table
 from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
 
 
@@ -96,10 +95,8 @@ def _first_change(case: Case, what: str, before: Sequence[str], after: Sequence[
 
 def _no_new_cycle(case: Case) -> str:
     """A graph that had a cycle before proves nothing."""
-    protos = case.after.protos
-    new = protos.mentioning("^", case.before.node_count) if isinstance(protos, NodeTable) else []
-    waits = (name.startswith("^") for node in new for name in protos[node].input)
-    have_waits = case.edits.waits or any(waits)
+    new = () if case.after.function else case.after.protos[case.before.node_count :]
+    have_waits = case.edits.waits or any(_controls(proto) for proto in new)
     if not case.edits and not have_waits and not case.wrong_input:
         return ""
 
@@ -132,19 +129,15 @@ def _waits_kept(case: Case) -> str:
 def _rest_kept(case: Case) -> str:
     """What is neither a type nor a data input must be as it was: other attributes, control inputs."""
     before = case.before
-    old, new = _table(case.original), _table(case.after)
-    planned = before.protos if case.edits else old  # those of functions have more than the nodes of the body
-    node = old.find_change(new)
-    while node >= 0 and _rest(planned[node]) == _rest(new[node]):  # protobuf wrote the same otherwise, or a default
-        node = old.find_change(new, node + 1)
-    if node < 0:  # what should have changed and did not
-        edited = case.edits.remade(case.original.node_count)
-        node = next((number for number in edited if _rest(planned[number]) != _rest(new[number])), -1)
-    if node < 0:
-        return ""
-    if before.function:  # its arguments come first
-        node += next(number for number, proto in enumerate(before.protos) if proto is not None)
-    return f"an attribute that is not a type, or a control input, of {before.names[node]!r} changed"
+    original, after, planned = _nodes(case.original), _nodes(case.after), _nodes(before)
+    edited = set(case.edits.remade(case.original.node_count))
+    changed = [node for node, (old, new) in enumerate(zip(original, after, strict=False)) if old != new]
+    for node in sorted(edited.union(changed)):
+        if _rest(planned[node]) != _rest(after[node]):
+            if before.function:  # its arguments come first
+                node += next(number for number, proto in enumerate(before.protos) if proto is not None)
+            return f"an attribute that is not a type, or a control input, of {before.names[node]!r} changed"
+    return ""
 
 
 def _roundings_made(case: Case) -> str:
@@ -174,11 +167,9 @@ def _controls(proto: Any) -> list[str]:
     return [text[1:] for text in proto.input if text[:1] == "^"]
 
 
-def _table(view: GraphView) -> NodeTable:
-    protos = view.protos
-    if isinstance(protos, NodeTable):
-        return protos
-    return read_table(new_graph(node=[proto for proto in protos if proto is not None]).SerializeToString())
+def _nodes(view: GraphView) -> Sequence[Any]:
+    """The NodeDefs of a graph, or of a function's body."""
+    return [proto for proto in view.protos if proto is not None] if view.function else view.protos
 
 
 #: What is checked, with what gives a sentence on the first violation, or an empty string.

@@ -21,7 +21,6 @@ from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.editor import EditedNodes
 from amp_tf.graph.edits import Edits, NewNode, Reader, Retype, Tensor, having
 from amp_tf.graph.templates import Signature, Slot, Templates
-from amp_tf.graph.wire import Nodes, some
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +213,7 @@ class GraphView:
         """What the attributes of some nodes say, read once a kind."""
         kinds = self.kinds[np.asarray(nodes, np.int32)].tolist()
         numbers = dict(zip(kinds, nodes, strict=True))
-        of_kinds = dict(zip(numbers, map(read, some(self.protos, [*numbers.values()])), strict=True))
+        of_kinds = dict(zip(numbers, (read(self.protos[node]) for node in numbers.values()), strict=True))
         return [of_kinds[kind] for kind in kinds]
 
     def units(self, node: Node) -> range:
@@ -290,7 +289,7 @@ class GraphView:
 
     def after(self, edits: Edits, templates: Templates) -> GraphView:
         """The view of the edited graph, of which no bytes exist yet. Only a graph's, not a function's."""
-        assert isinstance(self.protos, Nodes)
+        assert not self.function
         nodes = EditedNodes(self.protos, self.names, edits)
         remade = edits.remade(self.node_count)
         made = [nodes[number] for number in remade]

@@ -28,7 +28,6 @@ from amp_tf.graph.names import FreshNames
 from amp_tf.graph.reader import RETVAL_OP, read_function, read_graph
 from amp_tf.graph.templates import Templates, find_loop_bodies, referenced
 from amp_tf.graph.view import GraphView
-from amp_tf.graph.wire import SerializedGraph, parse_graph
 from amp_tf.offline.reading import Checkpoint
 from amp_tf.oplists import table
 from amp_tf.precision import Precision
@@ -311,8 +310,7 @@ def store_weights(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozen
             if called := bodies.get(function.signature.name):
                 function.CopyFrom(_function_after(function, called, changes[called]))
         if outer := bodies.get(""):
-            nodes = SerializedGraph(graph.SerializeToString(deterministic=True)).node
-            after = parse_graph(apply_to_graph(nodes, outer.view.names, _edits(outer.view, changes[outer])))
+            after = apply_to_graph(graph, outer.view.names, _edits(outer.view, changes[outer]))
             del graph.node[:]
             graph.node.extend(after.node)
         templates = Templates(graph.library)

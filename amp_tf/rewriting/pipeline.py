@@ -17,11 +17,11 @@ from amp_tf.errors import AmpError, ConfigError, GraphError, RewriteError
 from amp_tf.graph import editor, verify
 from amp_tf.graph.datatypes import Unit
 from amp_tf.graph.edits import NO_EDITS, Edits
-from amp_tf.graph.reader import read_function, read_graph, read_nodes
+from amp_tf.graph.protos import parse_graph
+from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.templates import referenced
 from amp_tf.graph.view import GraphView
-from amp_tf.graph.wire import SerializedGraph, parse_graph, read_table
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import Resolution, resolve_target
@@ -148,20 +148,15 @@ def rewrite(
     resolution = settle(config, Hardware.detect_cpu() if hardware is None else hardware)
     resolution = dataclasses.replace(resolution, stores_weights=stores_weights)
 
-    from google.protobuf.message import EncodeError
-
     def work() -> tuple[Any, list[GraphReport]]:
         if hasattr(graph, "node_def"):
             job = Job.of(config, resolution, library, names, has_preserved=True)
             return _rewrite_function(graph, job, shapes)
-        try:
-            serialized = SerializedGraph(graph.SerializeToString())
-        except EncodeError as error:
-            fix = "A GraphDef holds at most 2 GiB; keep large constants in variables"
-            raise GraphError(f"the graph cannot be serialized ({error})", where="rewrite(graph)", fix=fix) from error
-        job = Job.of(config, resolution, serialized.library, names, has_preserved=True)
-        data, reports = _rewrite_graph(serialized, job, shapes, functions)
-        return parse_graph(data) if data else graph, reports
+        own = type(graph)()
+        own.CopyFrom(graph)
+        job = Job.of(config, resolution, own.library, names, has_preserved=True)
+        result, reports = _rewrite_graph(own, job, shapes, functions)
+        return graph if result is None else result, reports
 
     return _logged(graph, work, Log(config, resolution))
 
@@ -236,17 +231,14 @@ def rewrite_serialized(
     functions: bool = True,
     shapes: Shapes | None = None,
 ) -> RewriteResult:
-    """Rewrites a serialized GraphDef as :func:`rewrite` does; the result's ``graph`` is serialized too.
-
-    No more than a part of the graph is parsed at a time, so this takes about a third of the memory.
-    """
+    """Rewrites a serialized GraphDef as :func:`rewrite` does; the result's ``graph`` is serialized too."""
     resolution = settle(config, hardware)
 
     def work() -> tuple[bytes, list[GraphReport]]:
-        serialized = SerializedGraph(graph)
-        job = Job.of(config, resolution, serialized.library, frozenset(preserve))
-        data, reports = _rewrite_graph(serialized, job, shapes, functions)
-        return data or graph, reports
+        parsed = parse_graph(graph)
+        job = Job.of(config, resolution, parsed.library, frozenset(preserve))
+        result, reports = _rewrite_graph(parsed, job, shapes, functions)
+        return graph if result is None else result.SerializeToString(deterministic=True), reports
 
     return _logged(graph, work, Log(config, resolution, "grappler"))
 
@@ -309,36 +301,33 @@ def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> 
     return result, [report]
 
 
-def _rewrite_nodes(graph: SerializedGraph, job: Job, shapes: Shapes | None, rest: bytes) -> tuple[bytes, GraphReport]:
-    """Read, decide, apply, verify: the new nodes and what follows; nothing if none changed."""
+def _rewrite_nodes(graph: Any, job: Job, shapes: Shapes | None) -> tuple[Any | None, GraphReport]:
+    """Read, decide, apply, verify: the new GraphDef; ``None`` if no node changed."""
     view = read_graph(graph, job.templates)
     given = job.form(view, shapes)
     form, casts = decide(given)
     report = report_of(form, casts, given=given)
     if not casts:
-        return b"", report
-    result = editor.apply_to_graph(graph.node, view.names, form.edits.then(casts), rest)
-    del casts  # verification takes the most memory
-    _verify(view, lambda: read_nodes(read_table(result), job.templates), form)
+        return None, report
+    result = editor.apply_to_graph(graph, view.names, form.edits.then(casts))
+    _verify(view, lambda: read_graph(result, job.templates), form)
     return result, report
 
 
 def _rewrite_graph(
-    graph: SerializedGraph, job: Job, shapes: Shapes | None, functions: bool
-) -> tuple[bytes, list[GraphReport]]:
-    """The new graph with its library; nothing if it did not change."""
-    rest, reports = graph.rest_data, list[GraphReport]()
+    graph: Any, job: Job, shapes: Shapes | None, functions: bool
+) -> tuple[Any | None, list[GraphReport]]:
+    """The new GraphDef; ``None`` if it did not change. Functions of the library change in the given graph."""
+    reports = list[GraphReport]()
     of_library = dataclasses.replace(job, preserve=frozenset())
     for function in graph.library.function if functions else ():
         if not function.signature.attr:  # else each call chooses its types
-            result, found = _rewrite_function(function, of_library)
-            function.CopyFrom(result)
+            changed, found = _rewrite_function(function, of_library)
+            function.CopyFrom(changed)
             reports += found
-    if any(found.converted for found in reports):
-        rest = graph.rest.SerializeToString()
-    result, report = _rewrite_nodes(graph, job, shapes, rest)
-    if not result and rest is not graph.rest_data:
-        result = editor.apply_to_graph(graph.node, (), NO_EDITS, rest)
+    result, report = _rewrite_nodes(graph, job, shapes)
+    if result is None and any(found.converted for found in reports):
+        result = editor.apply_to_graph(graph, (), NO_EDITS)
     return result, [report, *reports]
 
 

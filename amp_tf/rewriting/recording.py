@@ -32,9 +32,9 @@ from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.graph.edits import Edits
 from amp_tf.graph.names import CAST_SUFFIX, HOIST_SUFFIX, scopes
+from amp_tf.graph.protos import parse_graph
 from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Lifetimes, Shapes, read_shape, shape_of
 from amp_tf.graph.view import GraphView
-from amp_tf.graph.wire import parse_graph
 from amp_tf.oplists.table import PRODUCTS, READ_OPS
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.outcome import Painting

@@ -101,10 +101,10 @@ class _Graph:
 @functools.lru_cache(maxsize=8)  # a graph has figures for several tables, by which much becomes the same
 def _read(trace: Trace, data: bytes) -> _Graph:
     from amp_tf.cpu.list_shapes import ListShapes
+    from amp_tf.graph.protos import parse_graph
     from amp_tf.graph.reader import read_graph
     from amp_tf.graph.sizes import KnownShapes, element_count
     from amp_tf.graph.templates import Templates
-    from amp_tf.graph.wire import parse_graph
     from amp_tf.oplists.table import SUCCESSORS
     from amp_tf.reporting.figures import Figures as NodeFigures
 

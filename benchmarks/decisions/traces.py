@@ -134,7 +134,7 @@ def _as_arguments(graph: Any, inputs: Sequence[Any]) -> frozenset[str]:
 @contextlib.contextmanager
 def _capturing() -> Iterator[list[Trace]]:
     """Collects what the plugin is given, the graph itself first and then its functions; nothing is changed."""
-    from amp_tf.graph.wire import parse_graph
+    from amp_tf.graph.protos import parse_graph
     from amp_tf.hooks import plugin
 
     found: list[Trace] = []

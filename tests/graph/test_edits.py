@@ -7,7 +7,6 @@ from amp_tf.graph import editor
 from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Wait, attribute, having
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.graph.wire import SerializedGraph, parse_graph
 from tests import small_graphs
 from tests.small_graphs import graph
 
@@ -78,9 +77,9 @@ def hoist():
 
 def written(text, edits):
     """The view before, and the graph once the edits are made."""
-    before = SerializedGraph(graph(text).SerializeToString())
+    before = graph(text)
     view = read_graph(before, Templates())
-    return view, parse_graph(editor.apply_to_graph(before.node, view.names, edits))
+    return view, editor.apply_to_graph(before, view.names, edits)
 
 
 def check_same(planned, found):

@@ -70,6 +70,16 @@ def test_a_type_may_be_written_that_was_left_to_the_ops_definition():
     assert find_violation(*(read_graph(made, Templates()) for made in (before, after))) == ""
 
 
+def test_a_value_that_is_not_a_number_is_the_one_that_it_was():
+    before, after = graph("x = Placeholder()\nr = LeakyRelu(x)"), graph("x = Placeholder()\nr = LeakyRelu(x)")
+    for made in (before, after):
+        made.node[1].attr["alpha"].f = float("nan")
+    views = [read_graph(made, Templates()) for made in (before, after)]
+    assert find_violation(*views) == ""
+    after.node[1].attr["alpha"].f = 0.5
+    assert find_violation(views[0], read_graph(after, Templates())) == f"rest kept: {REST} of 'r' changed"
+
+
 def test_maps_inside_attributes_may_be_written_in_another_order():
     keys = [f"key{number}" for number in range(20)]
     views = []
