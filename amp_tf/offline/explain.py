@@ -24,6 +24,7 @@ from amp_tf.oplists.op_names import find_registered
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
+from amp_tf.reporting.text import plural
 from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
 
@@ -68,17 +69,13 @@ class Explanation:
             return "\n".join([*lines, _NAME_A_TARGET])
         if self.registered:
             lines.append(f"The op was registered for that list because it {self.registered}.")
-        if (balance := self.reason.balance) is not None:
-            pair = balance.in_f16 / 1e3, balance.in_float32 / 1e3
-            digits = next((many for many in (1, 2, 3) if len({f"{figure:.{many}f}" for figure in pair}) == 2), 1)
-            in_f16, in_float32 = (f"{figure:.{digits}f} µs" for figure in pair)
+        if self.reason.balance is not None:
             lines.append(
-                f"The cost model expects {in_f16} in 16 bit, casts included, {in_float32} in float32, for all "
-                "connected nodes that would be converted together; where nothing is gained, float32 stays, which "
-                "rounds less. With a named precision (--precision, AMP_TF_PRECISION) nothing is weighed."
+                "These are the cost model's estimates. To convert the node anyway, name the precision: "
+                "--precision bfloat16, or AMP_TF_PRECISION=bfloat16."
             )
         if len(self.trail) > 1:
-            lines.append("The decision came along: " + " <- ".join(self.trail))
+            lines.append("The decision came from node to node: " + " <- ".join(self.trail))
         return "\n".join([*lines, *([] if is_other else self._proposals())])
 
     def _proposals(self) -> list[str]:
@@ -86,8 +83,8 @@ class Explanation:
         if self.patterns:
             field = _PATTERN_FIELDS[self.reason.rule]
             return [
-                f"Its name matches {' and '.join(map(repr, self.patterns))} of {field} ({variable_of(field)}): "
-                "drop that"
+                f"Its name matches {' and '.join(map(repr, self.patterns))} of {field}: take that out of "
+                f"{variable_of(field)}."
             ]
         if self.reason.rule is Rule.KEPT_BY_LOCK:
             return [f"Take it out of the lock file ({variable_of('lock')})"]
@@ -95,11 +92,13 @@ class Explanation:
             return ["Take it out of the amp_tf.scope in which the model's code makes it"]
         lines = []
         if self.own_change:
-            of_it = "it alone" if self.matches == 1 else f"it, one of {self.matches} nodes whose names match,"
-            lines.append(f"This would turn {of_it} to {other}: {_setting(self.own_change)}")
+            nodes = "this node alone"
+            if self.matches > 1:
+                nodes = f"this node, and {plural(self.matches - 1, 'other node')} that the pattern matches,"
+            lines.append(f"To compute {nodes} in {other}: {_setting(self.own_change)}")
         if self.change:
-            lines.append(f"This would turn it to {other}, and all like it in the whole model: {_setting(self.change)}")
-        return lines or [f"No change of one op's list, nor a pattern for its name, turns it to {other}."]
+            lines.append(f"To compute all nodes of an op in {other}, this one included: {_setting(self.change)}")
+        return lines or [f"Neither a pattern for its name nor another list for one op makes it {other}."]
 
 
 @pause_garbage_collector()

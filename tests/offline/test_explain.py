@@ -64,16 +64,16 @@ def test_a_node_that_no_list_turns_says_so(graph):
     explanation = explain(graph, "allow1", CONFIG, preserve=("allow1",))
     assert (explanation.precision, explanation.reason.rule) == (Precision.FLOAT32, Rule.PRESERVED)
     assert explanation.change == {}
-    assert str(explanation).endswith("No change of one op's list, nor a pattern for its name, turns it to 16 bit.")
+    assert str(explanation).endswith("Neither a pattern for its name nor another list for one op makes it 16 bit.")
 
 
 def test_the_words(graph):
     assert str(_explain(graph, "infer1")).splitlines() == [
         "infer1 (Tanh, on the infer list) computes in float32: it uses values of the deny-list node 'clr1'.",
-        "The decision came along: infer1 <- clr1 <- deny1",
-        "This would turn it alone to 16 bit: AmpConfig(force_f16=('(^|/)infer1$',)), or "
+        "The decision came from node to node: infer1 <- clr1 <- deny1",
+        "To compute this node alone in 16 bit: AmpConfig(force_f16=('(^|/)infer1$',)), or "
         "AMP_TF_FORCE_F16='(^|/)infer1$'",
-        "This would turn it to 16 bit, and all like it in the whole model: AmpConfig(clear_add=('Tanh',)), or "
+        "To compute all nodes of an op in 16 bit, this one included: AmpConfig(clear_add=('Tanh',)), or "
         "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD=Tanh",
     ]
 
@@ -81,22 +81,42 @@ def test_the_words(graph):
 def test_a_pattern_that_decided_is_named_with_what_to_do(graph):
     kept = _explain(graph, "allow1", dataclasses.replace(CONFIG, keep_float32=("nobody", "^all", "1$")))
     assert str(kept).splitlines()[1:] == [
-        "Its name matches '^all' and '1$' of keep_float32 (AMP_TF_KEEP_FLOAT32): drop that"
+        "Its name matches '^all' and '1$' of keep_float32: take that out of AMP_TF_KEEP_FLOAT32."
     ]
     forced = _explain(graph, "deny1", dataclasses.replace(CONFIG, force_f16=("deny",)))
-    assert str(forced).splitlines()[1:] == ["Its name matches 'deny' of force_f16 (AMP_TF_FORCE_F16): drop that"]
+    assert str(forced).splitlines()[1:] == ["Its name matches 'deny' of force_f16: take that out of AMP_TF_FORCE_F16."]
 
 
-def test_figures_that_look_alike_get_the_digits_that_tell_them_apart_and_are_explained():
-    def words(in_f16, in_float32):
-        reason = Reason(Rule.DOES_NOT_PAY, balance=Balance(in_f16, in_float32))
-        found = Explanation("n", "Add", "Add", "infer", Precision.FLOAT32, reason, ("n",), (), {}, {})
-        return str(found).splitlines()[1]
+@pytest.mark.parametrize(
+    ("balance", "in_f16", "in_float32"),
+    [
+        (Balance(3440.0, 3360.0), "3.44", "3.36"),
+        (Balance(9000.0, 3000.0), "9.0", "3.0"),
+        (Balance(3000.0, 3000.0), "3.000", "3.000"),
+    ],
+)
+def test_the_two_estimates_get_the_digits_that_tell_them_apart_and_are_said_once(balance, in_f16, in_float32):
+    reason = Reason(Rule.DOES_NOT_PAY, detail=str(balance), balance=balance)
+    found = Explanation("n", "Add", "Add", "infer", Precision.FLOAT32, reason, ("n",), (), {}, {})
+    first, second, *_ = str(found).splitlines()
+    assert first == (
+        "n (Add, on the infer list) computes in float32: it would not be faster in 16 bit (it and the nodes to convert "
+        f"with it would take {in_f16} µs in 16 bit with casts, {in_float32} µs in float32)."
+    )
+    assert second == (
+        "These are the cost model's estimates. To convert the node anyway, name the precision: --precision bfloat16, "
+        "or AMP_TF_PRECISION=bfloat16."
+    )
 
-    start = "The cost model expects {} µs in 16 bit, casts included, {} µs in float32, for all connected nodes"
-    assert words(3440.0, 3360.0).startswith(start.format("3.44", "3.36"))
-    assert words(9000.0, 3000.0).startswith(start.format("9.0", "3.0"))
-    assert words(3000.0, 3000.0).startswith(start.format("3.0", "3.0"))
+
+def test_a_pattern_that_finds_several_nodes_says_how_many():
+    reason = Reason(Rule.DENY_LIST)
+    change = {"force_f16": ("Mul$",)}
+    found = Explanation("n", "Mul", "Mul", "deny", Precision.FLOAT32, reason, ("n",), (), change, {}, matches=3)
+    assert str(found).splitlines()[-1] == (
+        "To compute this node, and 2 other nodes that the pattern matches, in 16 bit: "
+        "AmpConfig(force_f16=('Mul$',)), or AMP_TF_FORCE_F16='Mul$'"
+    )
 
 
 def test_an_inner_name_finds_the_whole_one():
