@@ -15,6 +15,25 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]  #: positional and named arguments
 _OWN_STEP = "the model's own train_step was run; its loss is multiplied by no loss scale here"
 
 
+def patch_forward(library: str, kind: str, wrap: Callable[[Any, Any], Any]) -> tuple[Any, str, Callable[..., Any]]:
+    """The patch that wraps the functions which models make from now on for ``evaluate`` or ``predict``.
+
+    ``kind`` is ``"test"`` or ``"predict"``. ``wrap`` is called with a model that has a new such function, and with the
+    class that has the library's own ``test_step``; it returns what takes the function's place.
+    """
+    owner = owner_of(importlib.import_module(library).Model)
+    attribute = f"{kind}_function"
+
+    def make_function(original: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+        before = getattr(model, attribute)
+        result = original(model, *args, **kwargs)
+        if getattr(model, attribute) is not before:
+            setattr(model, attribute, wrap(model, owner))
+        return result if result is None else getattr(model, attribute)  # tf_keras returns it, Keras does not
+
+    return owner, f"make_{kind}_function", make_function
+
+
 def patch(library: str, wrap: Callable[[Any, Any, Callable[[], Any]], Any]) -> tuple[Any, str, Callable[..., Any]]:
     """The patch that wraps the train functions which models of ``"keras"`` or ``"tf_keras"`` make from now on.
 
