@@ -446,6 +446,10 @@ print("said", *map(float, (first[0, 0], {told})))
 """
 PREDICTED = ("found = model.predict(x, batch_size=8, verbose=0)", "found.sum()")
 EVALUATED = ("found = [model.evaluate(x, x[:, :1], batch_size=8, verbose=0) for _ in range(2)]", "found[0], found[1]")
+ON_BATCH = (
+    "found = model.test_on_batch(x[:8], x[:8, :1]), *(model.predict_on_batch(x[:8]) for _ in range(3))",
+    "found[0], found[1].sum()",
+)
 SERVED = ("found = [served(x[start : start + 8]) for start in (0, 8, 16)]", "tf.reduce_sum(found)")
 #: Programs that train nothing: the library, what they do and print, how many batches a call has, and what is compared.
 FORWARD_PROGRAMS = {
@@ -454,6 +458,7 @@ FORWARD_PROGRAMS = {
     "evaluate": ("keras", *EVALUATED, "", "price", 4),
     "evaluate, two steps a call": ("keras", *EVALUATED, "steps_per_execution=2", "price", 4),
     "evaluate, tf_keras": ("tf_keras", *EVALUATED, "", "price", 4),
+    "one batch at a time": ("keras", *ON_BATCH, "", "price", 3),
     "a tf.function": ("keras", *SERVED, "", "<lambda>", 3),
 }
 

@@ -108,8 +108,8 @@ class _WatchedForward:
         if isinstance(data, tf.data.Iterator):
             if not self._found.calls:
                 self._read_ahead(data)
-        else:
-            self._keep(data)  # Keras 3's predict takes a list of batches
+        elif isinstance(data, (list, tuple)):  # Keras 3's predict hands over batches
+            self._keep(data)
         if data is not self._source or self._left <= 0:
             return self._function(data)
         self._left -= steps_a_call(self._model)
