@@ -91,7 +91,7 @@ SUSPICIOUS = 4.0  #: times the roundoff; a product in a healthy model adds about
 _MOST = 8  # suspects: each costs at least a rewrite and a run of the batches
 _LOOKS = 4  # each needs a graph that runs float32 and 16 bit side by side
 _REDUCTIONS, _TRIALS = 3, 12  # each reduction may fail on the other batches; trials of one
-_SHORT = 40  # characters of patterns that are short enough to read
+_SHORT = 20  # characters of patterns that are short enough to read
 _PLACES = 8  # layers and scopes that are tried for a shorter text
 _SHARE_FOR_SHORTER = 0.02  # of the products' work, which a shorter text may cost more
 _NUMBER, _ANY_NUMBER = re.compile(r"_\d+(?=/|$)"), r"(_\\d+)?"
@@ -220,22 +220,23 @@ class Search:
         return tuple(found)
 
     def _shortest(self, patterns: Patterns) -> Patterns:
-        """Returns the patterns with the shortest text that hold as ``patterns`` do; these where none is shorter.
+        """Returns patterns with a shorter text that hold as ``patterns`` do; these where none is found.
 
-        Candidates are the same patterns for any number in a name, and single layers or name scopes around the nodes
-        that ``patterns`` keep in float32, those around most of them first.
+        Candidates are single layers or name scopes around the nodes that ``patterns`` keep in float32, those around
+        most of them first and of these the outermost; then the same patterns for any number in a name.
         """
         length = _length(patterns)
         if length <= _SHORT:
             return patterns
         least_share = self._share_in_f16(patterns) - _SHARE_FOR_SHORTER
-        candidates = [_for_any_number(patterns)]
+        candidates: list[Patterns] = []
         for place in self._places_around(patterns):
-            if len(candidates) > _PLACES:
+            if len(candidates) == _PLACES:
                 break
-            if len(place) < length and self._share_in_f16((place,)) >= least_share:
+            if self._share_in_f16((place,)) >= least_share:
                 candidates.append((place,))
-        for candidate in sorted(candidates, key=_length):
+        candidates.append(_for_any_number(patterns))
+        for candidate in candidates:
             if _length(candidate) < length and self._holds(candidate):
                 return candidate
         return patterns
@@ -247,7 +248,7 @@ class Search:
         for node in self._work.rewritten(self._config).report.nodes:
             if node.precision.is_f16 and any(test(node.name) for test in tests):
                 counts.update(places_of(node.name))
-        return sorted(counts, key=lambda place: (-counts[place], len(place)))
+        return sorted(counts, key=lambda place: -counts[place])  # stable: of equals the outermost comes first
 
     def _share_in_f16(self, patterns: Patterns) -> float:
         """Returns the share of the products' work that is 16 bit with patterns; of their number if that is unknown."""
@@ -365,17 +366,17 @@ def _length(patterns: Patterns) -> int:
     return len(",".join(patterns))
 
 
-def places_of(node: str) -> set[str]:
-    """Returns patterns for a node's layer and those around it; where none is recorded, for each of its name scopes."""
+def places_of(node: str) -> list[str]:
+    """Returns patterns for the layers around a node, the outermost first; where none is recorded, for its name scopes."""
     path = path_of(node).split("/")
     if path != [""]:
-        return {f"{LAYER}{'/'.join(path[:end])}" for end in range(1, len(path) + 1)}
-    places = set()
+        return [f"{LAYER}{'/'.join(path[:end])}" for end in range(1, len(path) + 1)]
+    places: dict[str, None] = {}
     for scope in scopes(without_calls(node)):
         # The name of a loss, such as compile_loss, needs no slash: with it, dense_1 does not find dense_10.
         end = "/" if scope[-1].isdigit() else ""
-        places.add(f"{re.escape(scope)}{end}")
-    return places
+        places[f"{re.escape(scope)}{end}"] = None
+    return list(places)
 
 
 def _for_any_number(patterns: Patterns) -> Patterns:
