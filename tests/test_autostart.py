@@ -97,8 +97,9 @@ def test_values_and_names_that_are_wrong_are_told_together_where_the_switch_is_o
         assert len(values) == (variables != misspelt)
     assert f"{running.SWITCH}: 'on' is not a valid value" in values[0]
     assert "AMP_TF_PRECISION: 'fp8' is not a valid value" in values[0]
-    assert "amp_tf: 0 graphs, 0 of 0 nodes converted, 0 casts: amp_tf is off: " in lines[-1]
-    assert "'fp8' is not a valid value" in lines[-1]
+    assert lines[-1].endswith(
+        "amp_tf: nothing was converted: amp_tf is off: the environment is not valid, as a warning said"
+    )
 
 
 @pytest.mark.parametrize("line", ["amp_tf.pth", "amp_tf.start"])

@@ -114,7 +114,7 @@ def compare_script(
         except OSError as error:
             print(f"amp-tf compare: {command[0]} cannot be started: {error.strerror}.", file=sys.stderr)
             return 127 if isinstance(error, FileNotFoundError) else 126
-        found = request.read_answer()
+        found = request.read_answer() or request.read_answer(is_of_forward=True)
         if found is not None and "comparison" in found:
             return found
         if found is None and status in (-signal.SIGINT, 128 + signal.SIGINT):
@@ -129,8 +129,10 @@ def compare_script(
             why = f"{how} before it imported TensorFlow. Write the command that trains after --."
         else:
             why = (
-                f"{how} and trained nothing that amp_tf would convert: it called no fit, no tf.function that asks for "
-                "gradients, and no run of a session that needs gradients. A loop without tf.function runs in float32."
+                f"{how} and ran nothing that can be compared: no fit, evaluate or predict, no tf.function with a "
+                "matmul or convolution, and no run of a session that computes gradients. Code that runs eagerly stays "
+                "in float32. To compare a model that a session only runs forward, save it, and write amp-tf compare "
+                "MODEL --inputs FILE."
             )
         print(f"amp-tf compare: {' '.join(command)}: {why}", file=sys.stderr)
         return NOT_COMPARED

@@ -14,6 +14,7 @@ import dataclasses
 import datetime
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import re
@@ -33,7 +34,7 @@ from amp_tf.oplists.hardware import DISTRIBUTIONS, Hardware, cpu_name
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
 from amp_tf.tools.progress import on_stderr
-from amp_tf.tools.trials import Trial, run_trials
+from amp_tf.tools.trials import ROUNDS, Trial, run_trials
 
 _STDERR = 2  #: its file descriptor; where it is closed, ``sys.stderr`` is None
 
@@ -85,10 +86,13 @@ def render(facts: MachineFacts, issues: Sequence[Issue]) -> str:
     lines.append(f"  {'costs of ops':16}{facts.hardware.costs.source}")
     lines += ["", "How amp_tf reaches programs", *_pairs(facts.ways)]
     if facts.trials:
-        lines += ["", "Two matrix products, converted and run"]
+        how = f"ms: the median of {ROUNDS} runs; speed-up: float32's ms over these ms"
+        lines += ["", f"Two matrix products, converted and run ({how})"]
         lines.append(f"  {'device':8}{'way':10}{'precision':11}{'converted':>9}{'ms':>9}{'speed-up':>10}{'error':>10}")
         for trial in facts.trials:
-            numbers = f"{trial.converted:>9}{trial.milliseconds:>9.2f}{trial.speedup:>9.2f}x{trial.error:>10.1e}"
+            numbers = (
+                f"{trial.converted:>9}{_three_digits(trial.milliseconds):>9}{trial.speedup:>9.2f}x{trial.error:>10.1e}"
+            )
             lines.append(f"  {trial.device:8}{trial.way:10}{trial.precision:11}{numbers}  {trial.failure}".rstrip())
     for title, is_problem in (("Problems", True), ("Notes", False)):
         if found := [issue for issue in issues if issue.is_problem is is_problem]:
@@ -96,6 +100,12 @@ def render(facts: MachineFacts, issues: Sequence[Issue]) -> str:
             lines += [text for issue in found for text in (f"  - {issue.what}.", f"    {issue.fix}.")]
     lines += [] if any(issue.is_problem for issue in issues) else ["", "No problems."]
     return "\n".join(lines)
+
+
+def _three_digits(value: float) -> str:
+    """A time with at least three digits, so that the quotient of two is the speed-up that stands beside them."""
+    decimals = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 2
+    return f"{value:.{decimals}f}"
 
 
 def _pairs(values: dict[str, str]) -> list[str]:

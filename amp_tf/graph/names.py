@@ -18,7 +18,7 @@ from typing import Any
 
 from amp_tf.errors import GraphError
 from amp_tf.oplists.table import PRODUCTS
-from amp_tf.values import NODE, is_layer_pattern, layer_components, node_name
+from amp_tf.values import LAYER, NODE, is_layer_pattern, layer_components, node_name
 
 # Scopes that are never a layer's, and names that TensorFlow's own scopes share with layers.
 _KINDS = re.compile(
@@ -246,7 +246,7 @@ def _holds(names: Sequence[str], tests: Sequence[Callable[[str], object]]) -> bo
 
 
 def describe_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
-    """The first patterns that matched no node, and how many more; one for a layer with the closest layer's path."""
+    """The first patterns that matched no node, and how many more; one for a layer with the closest that finds one."""
     patterns, paths, found = list(patterns), recorded.paths(), []
     more = len(patterns) - _MOST_UNMATCHED
     patterns = patterns[:_MOST_UNMATCHED]
@@ -255,11 +255,23 @@ def describe_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
         paths = ["/".join(parts[:end]) for parts in around for end in range(1, len(parts) + 1)]
     for pattern in patterns:
         path = "/".join(layer_components(pattern)) if is_layer_pattern(pattern) else ""
-        close = difflib.get_close_matches(path, paths, n=1, cutoff=_CLOSE) if path else ()
-        found.append(f"{pattern} (the closest layer is {close[0]})" if close else pattern)
+        close = closest_layers(path, paths) if path else []
+        found.append(f"{pattern} (did you mean {LAYER}{close[0]}?)" if close else pattern)
     if more > 0:
         found.append(f"and {more:,} more")
     return ", ".join(found)
+
+
+def closest_layers(path: str, paths: Iterable[str]) -> list[str]:
+    """Up to three of what finds a layer and is spelled like a path: whole paths, or as many names of them in a row."""
+    length = path.count("/") + 1
+    known: dict[str, None] = {}
+    for whole in paths:
+        names = whole.split("/")
+        known[whole] = None
+        for start in range(len(names) - length + 1):
+            known["/".join(names[start : start + length])] = None
+    return difflib.get_close_matches(path, list(known), n=_SHOWN, cutoff=_CLOSE)
 
 
 CAST_SUFFIX = "AutoMixedPrecision"  #: ends the name of every cast that a rewrite inserts, as in TensorFlow's own pass

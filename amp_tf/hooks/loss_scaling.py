@@ -34,6 +34,10 @@ _CALLBACKS = 5  #: the position of ``callbacks`` among the arguments of ``fit`` 
 # The wrappers that no user wrote.
 _wrapped_here: weakref.WeakSet[Any] = weakref.WeakSet()
 
+_OWNERS = {"keras": "Keras'", "tf_keras": "tf_keras'"}
+# The libraries' own wrappers that took a step.
+_foreign: weakref.WeakSet[Any] = weakref.WeakSet()
+
 _patches = Patches()
 _config: AmpConfig | None = None  # none where nothing is scaled
 
@@ -81,11 +85,37 @@ def describe() -> str:
     labels = [label for label, _ in seen]
     numbers = {label: itertools.count(1) for label in labels if labels.count(label) > 1}
     names = ["" if is_alone else f"{n} {next(numbers[n])}: " if n in numbers else f"{n}: " for n in labels]
-    parts = [
-        f"{name}loss scale {ledger.format_scale(status.scale)}, {status.skipped:,} of {status.steps:,} steps skipped"
-        for name, (_, status) in list(zip(names, seen, strict=True))[-_MODELS_SHOWN:]
-    ]
+    parts = []
+    for name, (label, status) in list(zip(names, seen, strict=True))[-_MODELS_SHOWN:]:
+        skips = f", {status.skipped:,} of {status.steps:,} steps skipped"
+        if not status.counts_skips:
+            skips = f" of {label}, which does not count skipped steps" if is_alone else ""
+        parts.append(f"{name}loss scale {ledger.format_scale(status.scale)}{skips}")
     return "; ".join([*parts, *([f"{more:,} more model{'s' * (more > 1)}"] if more else [])])
+
+
+def _enter_foreign(optimizer: Any) -> None:
+    """Enters the wrapper of Keras or tf_keras that the program itself put around its optimizer, once, after a step.
+
+    Only its variables are held.
+    """
+    library, _, _ = type(optimizer).__module__.partition(".")
+    if library not in _OWNERS or optimizer in _foreign:
+        return
+    scale = getattr(optimizer, "dynamic_scale", None)  # of Keras 3
+    if scale is None:  # of tf_keras: a number, or what holds the variable
+        state = getattr(optimizer, "_loss_scale", None)
+        scale = getattr(state, "current_loss_scale", state)
+    if scale is None:
+        return
+    _foreign.add(optimizer)
+    iterations = optimizer.iterations
+
+    def read() -> ledger.Status:
+        now = float(scale.numpy() if hasattr(scale, "numpy") else scale)
+        return ledger.Status(now, steps=int(iterations.numpy()), counts_skips=False)
+
+    ledger.enter(f"{_OWNERS[library]} {type(optimizer).__name__}", read)
 
 
 def uninstall() -> None:
@@ -108,6 +138,7 @@ def _patch(library: str) -> None:
     else:
         metadata = "tf_keras.src.saving.legacy.saving_utils"
         steps = [(cls, "apply_gradients") for cls in (optimizers.Optimizer, optimizers.legacy.Optimizer)]
+        steps += [(cls, "apply_gradients") for cls in home.mixed_precision.LossScaleOptimizer.__subclasses__()]
         # What tf_keras.Model becomes after tf.compat.v1.disable_v2_behavior(). Its monitor would have nothing to read.
         model_v1 = importlib.import_module("tf_keras.src.engine.training_v1").Model
         rows.append((model_v1, "compile", _compile))
@@ -201,4 +232,8 @@ def _watch(name: str, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -
                 "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
             )
     with around:
-        return step(optimizer, *args, **kwargs)
+        result = step(optimizer, *args, **kwargs)
+    with surviving(f"Optimizer.{name}"):
+        if is_loss_scaled(optimizer):  # its first step has made the variable
+            _enter_foreign(optimizer)
+    return result

@@ -76,6 +76,8 @@ def line() -> str:
         state = dataclasses.replace(state, off=_why_never_on())
     why = "" if totals.converted else why_nothing(report, totals, state)
     text = f"{totals}: {why}" if why else str(totals)
+    if why and not totals.graphs:
+        text = f"nothing was converted: {why}"
     if totals.converted and totals.fused:
         text += f"; {plural(totals.fused, 'fused op')} left in float32: {FUSED}"
     if state.off and totals.graphs:

@@ -187,7 +187,7 @@ class _Switch:
             if str(error) != self.refused:  # reported once while it is the reason for amp_tf being off
                 warn_of_unknown_variables()
                 notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
-            self.turn_off(f"amp_tf is off: {str(error).rstrip('.')}")
+            self.turn_off(f"amp_tf is off: {error.where or 'the environment'} is not valid, as a warning said")
             self.refused = str(error)
             self._report_at_exit()
             return

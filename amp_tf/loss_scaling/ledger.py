@@ -66,6 +66,7 @@ class Status:
     min_scale: float = 0.0  #: the floor
     nonfinite_variables: tuple[str, ...] = ()  #: of the last skipped step, in model order
     last_skip: SkipFacts = dataclasses.field(default=SkipFacts(), compare=False)  # in no checkpoint, unlike the rest
+    counts_skips: bool = dataclasses.field(default=True, compare=False)  #: ``False`` of a wrapper of another library
 
     @property
     def is_at_floor(self) -> bool:
@@ -198,8 +199,9 @@ def statuses() -> tuple[list[tuple[str, Status]], int]:
 
 
 def curves() -> list[dict[str, Any]]:
-    """The loss scale over time of each scaler that made a step."""
-    found = [(entry, now, {*entry.points, (now.steps, now.scale, now.skipped)}) for entry, now in _looks()]
+    """The loss scale over time of each scaler that made a step and counts those it skipped."""
+    looks = [(entry, now) for entry, now in _looks() if now.counts_skips]
+    found = [(entry, now, {*entry.points, (now.steps, now.scale, now.skipped)}) for entry, now in looks]
     return [
         {"label": entry.label, "scale": now.scale, "steps": now.steps, "skipped": now.skipped, "points": sorted(points)}
         for entry, now, points in found

@@ -27,6 +27,7 @@ from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting.blockers import Root, lists_of, root_of, settings_words
 from amp_tf.reporting.figures import GraphFigures
+from amp_tf.reporting.text import plural
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
 from amp_tf.rewriting.recording import report_of
@@ -69,30 +70,28 @@ class Explanation:
             return "\n".join([*lines, _NAME_A_TARGET])
         if self.registered:
             lines.append(f"The op was registered for that list because it {self.registered}.")
-        if (balance := self.reason.balance) is not None:
-            pair = balance.in_f16 / 1e3, balance.in_float32 / 1e3
-            digits = next((many for many in (1, 2, 3) if len({f"{figure:.{many}f}" for figure in pair}) == 2), 1)
-            in_f16, in_float32 = (f"{figure:.{digits}f} µs" for figure in pair)
+        if self.reason.balance is not None:
             lines.append(
-                f"The cost model expects {in_f16} in 16 bit, casts included, {in_float32} in float32, for all "
-                "connected nodes that would be converted together; where nothing is gained, float32 stays, which "
-                "rounds less. With a named precision (--precision, AMP_TF_PRECISION) nothing is weighed."
+                "These are the cost model's estimates. To convert the node anyway, name the precision: "
+                "--precision bfloat16, or AMP_TF_PRECISION=bfloat16."
             )
         if len(self.trail) > 1:
-            lines.append("The decision came along: " + " <- ".join(self.trail))
+            lines.append("The decision came from node to node: " + " <- ".join(self.trail))
         return "\n".join([*lines, *([] if is_other else self._proposals())])
 
     def _proposals(self) -> list[str]:
         other = "float32" if self.precision.is_f16 else "16 bit"
         lines = []
         if self.own_change:
-            of_it = "it alone" if self.matches == 1 else f"it, one of {self.matches} nodes whose names match,"
-            lines.append(f"This would turn {of_it} to {other}: {settings_words(self.own_change)}")
+            nodes = "this node alone"
+            if self.matches > 1:
+                nodes = f"this node, and {plural(self.matches - 1, 'other node')} that the pattern matches,"
+            lines.append(f"To compute {nodes} in {other}: {settings_words(self.own_change)}")
         if self.change:
-            lines.append(f"This would turn it to {other}, and all like it: {settings_words(self.change)}")
+            lines.append(f"To compute it in {other}, and all like it: {settings_words(self.change)}")
         if not lines and self.remedy:
-            lines.append(f"What would turn it to {other}: {self.remedy}")
-        return lines or [f"No setting turns it to {other}."]
+            lines.append(f"To compute it in {other}: {self.remedy}")
+        return lines or [f"No setting makes it {other}."]
 
 
 @pause_garbage_collector()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import ConfigError
-from amp_tf.graph.names import matcher
+from amp_tf.graph.names import closest_layers, matcher
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting import document, files
@@ -73,7 +73,8 @@ class Nodes(list[NodeReport]):
             if not any(reason in words for words in said):
                 raise _unknown("reason", reason, [each.name for each in Rule])
         if is_in_layer is not None and whole and not any(is_in_layer(node.name) for node in whole):
-            raise _unknown("layer", str(layer), sorted({node.layer for node in whole} - {""}))
+            layers = sorted({node.layer for node in whole} - {""})
+            raise _unknown("layer", str(layer), layers, closest_layers(str(layer), layers))
         found = Nodes(
             node
             for node in self
@@ -87,8 +88,8 @@ class Nodes(list[NodeReport]):
         return found
 
 
-def _unknown(argument: str, asked: str, known: Sequence[str]) -> ConfigError:
-    close = difflib.get_close_matches(asked, known, n=3, cutoff=0.5) or known[:3]
+def _unknown(argument: str, asked: str, known: Sequence[str], close: Sequence[str] = ()) -> ConfigError:
+    close = close or difflib.get_close_matches(asked, known, n=3, cutoff=0.5) or known[:3]
     what, fix = f"there is no {argument} {asked!r}", f"Write one that there is, such as {', '.join(map(repr, close))}"
     return ConfigError(what, where=f"Nodes.where({argument})", fix=fix)
 

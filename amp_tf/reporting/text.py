@@ -26,7 +26,7 @@ def why_no_node(reason: Reason) -> str:
         return str(reason)
     if reason.rule is Rule.DOES_NOT_PAY:
         return "16 bit would not be faster here, counting the casts (AMP_TF_PRECISION=bfloat16 converts anyway)"
-    return f"no matmul or convolution is converted; most of them stay in float32, each because {reason}"
+    return f"no matmul or convolution is converted; the commonest reason of one: {reason}"
 
 
 def plural(count: int, noun: str) -> str:

@@ -15,14 +15,38 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]  #: positional and named arguments
 _OWN_STEP = "the model's own train_step was run; its loss is multiplied by no loss scale here"
 
 
+def patch_forward(library: str, kind: str, wrap: Callable[[Any, Any], Any]) -> tuple[Any, str, Callable[..., Any]]:
+    """The patch that wraps the functions which models make from now on for ``evaluate`` or ``predict``.
+
+    ``kind`` is ``"test"`` or ``"predict"``. ``wrap`` is called with a model that has a new such function, and with the
+    class that has the library's own ``test_step``; it returns what takes the function's place.
+    """
+    attribute, maker = f"{kind}_function", f"make_{kind}_function"
+    owner = _owner_of(library, maker)
+
+    def make_function(original: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+        before = getattr(model, attribute)
+        result = original(model, *args, **kwargs)
+        if getattr(model, attribute) is not before:
+            setattr(model, attribute, wrap(model, owner))
+        return result if result is None else getattr(model, attribute)  # tf_keras returns it, Keras does not
+
+    return owner, maker, make_function
+
+
+def _owner_of(library: str, method: str) -> Any:
+    """The class of a Keras that defines a method of its models."""
+    model = importlib.import_module(library).Model
+    return next(base for base in model.__mro__ if method in vars(base))
+
+
 def patch(library: str, wrap: Callable[[Any, Any], Any]) -> tuple[Any, str, Callable[..., Any]]:
     """The patch that wraps the train functions which models of ``"keras"`` or ``"tf_keras"`` make from now on.
 
     ``wrap`` is called with a model that has a new train function, and with the class that has the library's own
     ``train_step``; it returns what takes the function's place.
     """
-    model = importlib.import_module(library).Model
-    owner = next(base for base in model.__mro__ if "make_train_function" in vars(base))
+    owner = _owner_of(library, "make_train_function")
 
     def make_train_function(original: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
         before = model.train_function
@@ -40,7 +64,7 @@ def steps_a_call(model: Any) -> int:
     return 1 if count is None else int(count.numpy() if hasattr(count, "numpy") else count)
 
 
-def _without_optionals(batch: Any) -> Any:
+def without_optionals(batch: Any) -> Any:
     """A batch with ``None`` for the optionals by which Keras says that."""
     import tensorflow as tf
 
@@ -51,7 +75,7 @@ def as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequence
     """The step of a model to compare, its batches, and the notes that go with the result."""
     import tensorflow as tf
 
-    batches = [_without_optionals(batch) for batch in taken]
+    batches = [without_optionals(batch) for batch in taken]
     are_labelled = all(  # (x, y) or (x, y, sample_weight)
         isinstance(batch, tuple) and len(batch) in (2, 3) and batch[0] is not None and batch[1] is not None
         for batch in batches

@@ -16,7 +16,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 # Relative to the largest magnitude of the float32 result: a few units in the last place of each type (2^-8, 2^-11),
 # because two products and their inputs are rounded.
 TOLERANCES = {"float32": 0.0, "bfloat16": 2**-5, "float16": 2**-8}
-_ROUNDS = 9
+ROUNDS = 9  #: of timed runs
 _Made = tuple[Callable[[], Any], Any, int]  # a traced function, its first result, and how many nodes were converted
 
 
@@ -28,8 +28,8 @@ class Trial:
     way: str  #: ``"grappler"`` (tf.function) or ``"xla"`` (``jit_compile=True``)
     precision: str  #: what was asked for; ``"float32"`` is the run without amp_tf
     converted: int = 0  #: nodes converted
-    milliseconds: float = 0.0  #: median time of a run
-    speedup: float = 0.0  #: float32's time over this one's, the median over rounds in which each runs once
+    milliseconds: float = 0.0  #: median time of a run, over rounds in which each precision runs once
+    speedup: float = 0.0  #: float32's ``milliseconds`` over these
     error: float = 0.0  #: largest difference from float32, relative to float32's largest magnitude
     failure: str = ""  #: what went wrong, or ``""``
 
@@ -48,7 +48,7 @@ def _run_way(device: str, way: str) -> list[Trial]:
     made: dict[str, _Made] = {}
     times: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}  # in milliseconds
     # Alternately, so that other load affects all alike: first each is made, then each runs once a round.
-    for precision in PRECISIONS * (1 + _ROUNDS):
+    for precision in PRECISIONS * (1 + ROUNDS):
         if precision in failures:
             continue
         try:
@@ -67,7 +67,7 @@ def _run_way(device: str, way: str) -> list[Trial]:
         baseline = made[first][1]
         error = float(abs(result - baseline).max() / abs(baseline).max())
         milliseconds = statistics.median(times[precision])
-        speedup = statistics.median(ours / own for ours, own in zip(times[first], times[precision], strict=True))
+        speedup = statistics.median(times[first]) / milliseconds
         figures = converted, milliseconds, speedup, error
         trials.append(Trial(device, way, precision, *figures, _judge(precision, converted, error)))
     return sorted(trials, key=lambda trial: PRECISIONS.index(trial.precision))

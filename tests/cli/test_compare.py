@@ -88,7 +88,7 @@ def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(model, tmp
 
 def test_as_a_page(model, tmp_path, capsys):
     out = str(tmp_path / "page.html")
-    for options, words in (([], "adds"), (["--float32-only"], "above 65,504")):
+    for options, words in (([], "own error"), (["--float32-only"], "above 65,504")):
         assert main(["compare", model, "--inputs", _inputs(tmp_path, 1e5), *ARGUMENTS, *options, "--html", out]) == 1
         page = (tmp_path / "page.html").read_text()
         text = shown(page)

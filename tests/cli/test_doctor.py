@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -218,6 +219,34 @@ def test_text_for_people_has_every_finding_with_its_fix(facts):
     assert text.index("Problems\n  - something is wrong.\n    Do it.") < text.index("Notes\n  - something is odd.")
     assert "No problems." not in text
     assert "No problems." in doctor.render(facts, (note,))
+
+
+def test_the_speed_up_is_the_quotient_of_the_two_times_beside_it(monkeypatch, facts):
+    """Rounds of which float32 is disturbed in some: the median of their quotients is another number."""
+    seconds = {"float32": [1.0, 9.0, 1.0, 9.0, 2.0], "bfloat16": [4.0, 1.5, 1.0, 1.0, 2.0], "float16": [1.0] * 5}
+    clock = [0.0]
+
+    def make(device, way, precision):
+        def run():
+            clock[0] += 1e-3 * seconds[precision].pop(0)
+
+        return run, np.ones(2), 0 if precision == "float32" else 4
+
+    monkeypatch.setattr(trials, "_make", make)
+    monkeypatch.setattr(trials, "ROUNDS", 5)
+    monkeypatch.setattr(trials, "time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
+    plain, narrow, _ = trials._run_way("CPU:0", "grappler")
+    assert (plain.milliseconds, narrow.milliseconds) == (pytest.approx(2.0), pytest.approx(1.5))
+    assert narrow.speedup == plain.milliseconds / narrow.milliseconds
+    text = doctor.render(dataclasses.replace(facts, trials=[plain, narrow]), ())
+    assert "converted and run (ms: the median of 9 runs; speed-up: float32's ms over these ms)" in text
+    assert "2.00     1.00x" in text
+    assert "1.50     1.33x" in text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.04567, "0.0457"), (1.5, "1.50"), (123.4, "123"), (0.0, "0.00")])
+def test_times_have_three_digits(value, text):
+    assert doctor._three_digits(value) == text
 
 
 def test_a_run_that_fails_later_is_a_finding(monkeypatch):

@@ -70,7 +70,8 @@ def test_a_node_that_a_signature_names_is_explained_as_the_conversion_leaves_it(
         tf.compat.v1.saved_model.simple_save(session, str(tmp_path / "model"), {"x": x}, {"y": y})
     assert main(["explain", str(tmp_path / "model"), "y", "--precision", "bfloat16"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == (
-        "y (Identity, on the clear list) computes in float32: it is fed, fetched or otherwise preserved."
+        "y (Identity, on the clear list) computes in float32: "
+        "it is an input or an output of the graph, whose type must not change."
     )
 
 

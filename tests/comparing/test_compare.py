@@ -21,7 +21,7 @@ from amp_tf.reporting import files
 from amp_tf.tools.comparing.comparison import Comparison, Ranges
 from amp_tf.tools.comparing.pipeline import find_ranges
 from amp_tf.tools.comparing.steps import flat_step
-from amp_tf.tools.comparing.verdicts import Statistics, figure, judge, limit, title
+from amp_tf.tools.comparing.verdicts import Output, Statistics, figure, judge, limit, title, why_limit
 from tests.comparing.planted import PLANTED
 from tests.reporting import browser
 from tests.reporting.rendering import shown
@@ -59,7 +59,8 @@ def test_a_healthy_model_is_healthy_four_times_of_four(seed):
     assert f"healthy in {found.precision.value}" in str(found).splitlines()[0]
     most = figure(limit(worst, found.precision))
     name = title(worst.kind, worst.name)
-    assert f" is the {name}: off by {figure(worst.error)}; up to {most} is healthy." in str(found)
+    told = f" is the {name}: its error is {figure(worst.error)}, and {most} would still be healthy (4 times "
+    assert told in str(found)
 
 
 @pytest.mark.parametrize(("config", "dtype"), [(BF16, ml_dtypes.bfloat16), (F16, np.float16)])
@@ -293,7 +294,7 @@ def test_what_underflows_and_what_stays_in_float32():
     kept = find_ranges(lambda x: tf.exp(x) + tf.reduce_sum(tf.matmul(x, x)), [np.full((4, 4), 20, np.float32)])
     assert kept.is_healthy
     assert "Exp" in {node.name for node in kept.nodes if not node.is_f16}
-    assert "amp_tf keeps in float32" in str(kept)
+    assert "would leave it, but amp_tf computes with" in str(kept)
 
 
 def test_a_layer_has_its_path_of_keras_where_one_was_recorded():
@@ -333,16 +334,17 @@ def test_the_page_has_the_verdicts_the_first_divergence_and_what_the_line_is_wor
     assert "16 bit gains nothing" in found.worth
     assert f"First divergence</h2><p>{found.first_divergence.name} (MatMul), error inf in the run</p>" in plain
     assert "float16 ends at 65504" in plain
-    assert "alone, it fixes all outputs of the batches that were judged</td>" in plain
+    assert "this alone fixes all outputs in the batches that were judged</td>" in plain
     assert '<td data-head="output">result</td>' in plain
     assert f"<pre>{files.html.escape(str(found))}</pre></noscript>" in page(found)  # without JavaScript
     without = dataclasses.replace(found, patterns=(), mends=False)
     assert without.line == without.worth == ""
-    assert "No line fixes it: with all nodes in float32 that become float16, some outputs stay wrong." in str(without)
+    told = "No setting fixes it: some outputs stay wrong even with every float16 node in float32."
+    assert told in str(without)
     assert "What to write" in str(found)
     assert "What to write" not in str(without)
     nothing_fixes_it = shown(page(without))
-    assert "<h2>What to write</h2><p>No line fixes it: " in nothing_fixes_it
+    assert "<h2>What to write</h2><p>No setting fixes it: " in nothing_fixes_it
     assert "<pre>" not in nothing_fixes_it
 
 
@@ -352,8 +354,35 @@ def test_an_output_of_which_float32_has_no_digits_is_shown_as_such_and_not_as_th
     healthy = dataclasses.replace(found, outputs=(blind, clear), findings=(), patterns=(), first_divergence=None)
     cells = '<td data-head="ratio">–</td><td data-head="good">float32 itself has no two digits of it</td>'
     assert cells in shown(page(healthy))
-    assert "The output nearest to its limit is the result: off by 7.00%; up to 24.00% is healthy." in str(healthy)
-    assert "Of 1 outputs float32 itself has less than two digits: these only have to be finite." in str(healthy)
+    assert str(healthy).splitlines()[1:3] == [
+        "The output closest to its limit is the result: its error is 7.00%, and 24.00% would still be healthy "
+        "(4 times what an ideal program loses, with only matmuls and convolutions in 16 bit).",
+        "1 output could only be checked for inf and nan: float32 itself does not get two digits of that right.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "ideal", "noise", "most", "why"),
+    [
+        ("loss", 0.0, 0.0, 4 * 2.0**-11, "4 times the rounding of one number"),
+        ("loss", 0.002, 0.005, 0.02, "4 times what float32 itself loses"),
+        ("loss", 0.4, 0.0, 0.5, "beyond that, hardly a digit is right"),
+        ("gradient", 0.4, 0.0, 0.9, "beyond that, hardly a digit is right"),
+        ("update", 0.4, 0.0, 1.6, "4 times what an ideal program loses, with only matmuls and convolutions in 16 bit"),
+    ],
+)
+def test_a_limit_comes_with_its_source(kind, ideal, noise, most, why):
+    output = Output(kind, "v", error=0.0, ideal=ideal, noise=noise, ratio=0.0, is_good=True)
+    assert limit(output, Precision.FLOAT16) == pytest.approx(most)
+    assert why_limit(output, Precision.FLOAT16) == why
+
+
+def test_what_is_to_be_done_first_stands_above_the_verdict(found):
+    first = dataclasses.replace(found, headline="step does not scale its loss. First scale it.")
+    assert str(first).splitlines()[:2] == [first.headline, str(found).splitlines()[0]]
+    assert first.to_dict()["headline"] == first.headline
+    shown_first = unescape(shown(page(first)).replace("<wbr>", ""))
+    assert f'<h1 class="title">{first.headline}</h1><p>{str(found).splitlines()[0]}</p>' in shown_first
 
 
 def test_a_notebook_shows_the_page_in_a_frame(found):

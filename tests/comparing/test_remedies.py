@@ -10,13 +10,13 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.graph.names import recorded
+from amp_tf.graph.names import KerasLayer, matcher, recorded
 from amp_tf.hooks import layer_paths
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import reports
 from amp_tf.reporting.reports import RewriteReport
-from amp_tf.tools.comparing.findings import scope_of, scope_patterns
+from amp_tf.tools.comparing.findings import _for_any_number, places_of, scope_of, scope_patterns
 from amp_tf.tools.comparing.pipeline import notes_on_run
 from amp_tf.tools.search import reduce
 from tests.small_graphs import graph
@@ -91,6 +91,69 @@ def test_nodes_of_few_layers_are_kept_by_the_names_of_these_where_that_is_health
     assert len(found.findings) > len(found.patterns)
 
 
+def _with_a_loss_that_overflows(x):
+    """Two products, and a loss of many nodes that float16 cannot hold."""
+    w = tf.constant(np.random.default_rng(5).normal(size=(6, 6)).astype(np.float32))
+    with tf.name_scope("network"):
+        found = tf.matmul(tf.tanh(tf.matmul(x, w)), w)
+    with tf.name_scope("compile_loss"):
+        total = tf.zeros(())
+        for number in range(4):
+            with tf.name_scope(f"term_{number}"):
+                large = tf.multiply(found, 1e6 * (1 + number), name="large")
+                size = tf.add(tf.abs(large, name="absolute"), 1.0, name="size")
+                total += tf.reduce_mean(tf.divide(large, size, name="bounded"))  # inf / inf
+    return total
+
+
+def test_the_name_of_a_loss_comes_before_a_list_of_its_nodes():
+    config = dataclasses.replace(CONFIG, force_f16=("compile_loss/.*(large|absolute|size|bounded)$",))
+    found = amp_tf.compare(_with_a_loss_that_overflows, [X], config)
+    assert len(found.findings) > 1
+    assert found.patterns == ("compile_loss",)
+    assert found.products_kept == 0
+    assert found.mends
+    assert amp_tf.compare(
+        _with_a_loss_that_overflows, [X], dataclasses.replace(config, keep_float32=found.patterns)
+    ).is_healthy
+
+
+def test_a_shorter_line_does_not_take_the_work_out_of_16_bit():
+    """The scope around both overflows has the third product, too."""
+
+    def step(x, y):
+        with tf.name_scope("network"):
+            return _two_products(x, y)
+
+    found = amp_tf.compare(step, [(1e5 * X, 1e5 * X)], CONFIG)
+    assert found.products_kept == 2
+    assert "network/" not in found.patterns
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (("layer:net/block_1/norm", "layer:net/block_12/norm"), (r"layer:net/block(_\d+)?/norm",)),
+        (("layer:net/dense_1", "layer:net/dense_2", "layer:head"), (r"layer:net/dense(_\d+)?", "layer:head")),
+        (("(^|/)a/b_1/Mul$", "(^|/)a/b_2/Sum$"), ("(^|/)a/b_1/Mul$", "(^|/)a/b_2/Sum$")),
+    ],
+)
+def test_patterns_that_differ_in_numbers_alone_become_one(patterns, expected):
+    assert _for_any_number(patterns) == expected
+    tests = [matcher(pattern) for pattern in expected]
+    for name in ("net_1/block_1_1/norm_1/Mul", "net_1/dense_2/MatMul"):
+        assert any(test(name) for test in tests) == any(matcher(pattern)(name) for pattern in patterns)
+
+
+def test_the_places_around_a_node_are_its_layers_or_else_its_scopes():
+    assert places_of("gradient_tape/compile_loss/mse_2/Mean/truediv") == ["compile_loss", "mse_2/", "Mean"]
+    recorded.record("net_1/dense_2", KerasLayer("net/dense_1", ("net", "dense_1")))
+    try:
+        assert places_of("net_1/dense_2/MatMul") == ["layer:net", "layer:net/dense_1"]
+    finally:
+        recorded.forget()
+
+
 def test_where_everything_is_kept_it_says_that_16_bit_gains_nothing():
     found = amp_tf.compare(_two_products, [(1e5 * X, X)], CONFIG)
     assert "so that 16 bit gains nothing" not in found.worth
@@ -147,7 +210,8 @@ def notes(run: RewriteReport) -> list[str]:
 def test_products_that_the_run_has_otherwise_are_named_whatever_their_names_are_there():
     kept = report(RUN, keep_float32=("dense/BiasAdd$",))
     assert notes(kept) == [
-        "the run of this process has 1 of 2 products otherwise: net/dense/MatMul (float32 there, bfloat16 here)"
+        "in this process' own run, 1 of 2 matmuls and convolutions had another precision than here: "
+        "net/dense/MatMul (float32 there, bfloat16 here)"
     ]
     assert notes(report(RUN)) == notes(RewriteReport(())) == []
     assert notes(report(RUN, "float16", keep_float32=("dense",))) == []
@@ -169,8 +233,8 @@ def test_a_model_that_was_trained_before_is_compared_as_it_ran():
     same = amp_tf.compare(model, batches, config)
     kept = amp_tf.compare(model, batches, dataclasses.replace(config, keep_float32=("first",)))
     reports.reset()
-    assert not [note for note in same.notes if "otherwise" in note]
-    (note,) = [note for note in kept.notes if "otherwise" in note]
+    assert not [note for note in same.notes if "own run" in note]
+    (note,) = [note for note in kept.notes if "own run" in note]
     assert "first_1/MatMul (bfloat16 there, float32 here)" in note
 
 

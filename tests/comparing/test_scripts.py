@@ -362,8 +362,46 @@ train_step(tf.ones((4, 8)))
 def test_a_loop_in_float16_that_does_not_scale_its_loss_is_told(compare, wrapper, tmp_path):
     text = SCALING.format(wrapper, *SCALERS.get(wrapper.rpartition(".")[0], SCALERS["amp_tf"]))
     ended = compare(_script(tmp_path, text), "--precision", "float16", "--target", "cpu")
-    assert ended.out.startswith("train_step: "), ended.err
-    assert ("Note: train_step does not scale its loss" in ended.out) == (not wrapper)
+    first, second, *_ = ended.out.splitlines()
+    if wrapper:
+        assert first.startswith("train_step: "), ended.err
+        assert "does not scale its loss" not in ended.out
+    else:
+        assert first == (
+            "train_step does not scale its loss, so small gradients become zero in float16. First scale the loss with "
+            "amp_tf.LossScaleOptimizer or amp_tf.LossScaler, then compare again."
+        )
+        assert second.startswith("train_step: ")
+
+
+OWN_STEP = """
+import keras, numpy as np, tensorflow as tf
+class Model(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = {loss}
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return {{"loss": loss}}
+keras.utils.set_random_seed(0)
+given = keras.Input((4,))
+model = Model(given, keras.layers.Dense(1)(given))
+model.compile("sgd", "mse", jit_compile=False)
+x = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
+model.fit(x, x[:, :1], batch_size=8, verbose=0)
+"""
+OF_STEP = "self.compute_loss(x=x, y=y, y_pred=self(x, training=True))"
+
+
+@pytest.mark.parametrize("loss", [OF_STEP, f"self.optimizer.scale_loss({OF_STEP})"], ids=["as it is", "scaled"])
+def test_a_models_own_step_is_told_to_scale_its_loss_unless_its_optimizer_does_in_a_run(compare, loss, tmp_path):
+    ended = compare(_script(tmp_path, OWN_STEP.format(loss=loss)), "--precision", "float16", "--target", "cpu")
+    first = ended.out.splitlines()[0]
+    remedy = (
+        "First take the gradients of self.optimizer.scale_loss(loss) in the model's train_step, then compare again."
+    )
+    assert first.endswith(remedy) == (loss == OF_STEP), ended.out + ended.err
 
 
 LOSS = "lambda y, p: tf.reduce_mean(tf.square(y - p)) + table.lookup(tf.constant(1))"
@@ -396,6 +434,61 @@ def test_where_the_comparison_fails_the_program_goes_on_with_all_its_data(compar
     assert said in ended.out
 
 
+FORWARD = """
+import {library} as keras, numpy as np, tensorflow as tf
+x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
+keras.utils.set_random_seed(0)
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)], name="price")
+model.compile("sgd", "mse", {calls})
+served = tf.function(lambda x: model(x, training=False))
+first = model(x[:1])
+{code}
+print("said", *map(float, (first[0, 0], {told})))
+"""
+PREDICTED = ("found = model.predict(x, batch_size=8, verbose=0)", "found.sum()")
+EVALUATED = ("found = [model.evaluate(x, x[:, :1], batch_size=8, verbose=0) for _ in range(2)]", "found[0], found[1]")
+ON_BATCH = (
+    "found = model.test_on_batch(x[:8], x[:8, :1]), *(model.predict_on_batch(x[:8]) for _ in range(3))",
+    "found[0], found[1].sum()",
+)
+SERVED = ("found = [served(x[start : start + 8]) for start in (0, 8, 16)]", "tf.reduce_sum(found)")
+#: Programs that train nothing: the library, what they do and print, how many batches a call has, and what is compared.
+FORWARD_PROGRAMS = {
+    "predict": ("keras", *PREDICTED, "", "price", 4),
+    "predict, tf_keras": ("tf_keras", *PREDICTED, "", "price", 4),
+    "evaluate": ("keras", *EVALUATED, "", "price", 4),
+    "evaluate, two steps a call": ("keras", *EVALUATED, "steps_per_execution=2", "price", 4),
+    "evaluate, tf_keras": ("tf_keras", *EVALUATED, "", "price", 4),
+    "one batch at a time": ("keras", *ON_BATCH, "", "price", 3),
+    "a tf.function": ("keras", *SERVED, "", "<lambda>", 3),
+}
+
+
+@pytest.mark.parametrize("program", FORWARD_PROGRAMS)
+def test_of_a_program_that_trains_nothing_what_it_runs_forward_is_compared(compare, program, tmp_path):
+    library, code, told, calls, name, batches = FORWARD_PROGRAMS[program]
+    script = _script(tmp_path, FORWARD.format(library=library, code=code, told=told, calls=calls))
+    ended = compare(script, *ON_CPU, "--steps", "4")
+    assert ended.status == 0, ended.err
+    own, head, *_ = ended.out.splitlines()
+    assert own == running.run([str(script)], tmp_path, {}).out.strip()  # the program has all its data
+    assert head.startswith(f"{name}: healthy in bfloat16 (")
+    assert f"; {batches} batches)" in head
+    assert f"Note: the program trained nothing: the results of {name} were compared, and no gradients" in ended.out
+    assert "scale its loss" not in ended.out
+
+
+def test_a_program_that_evaluates_before_it_trains_is_compared_as_it_trains(compare, tmp_path):
+    text = FIT.format(more="", loss="'mse'", calls=1).replace(
+        "history =", "model.evaluate(x, x[:, :1], verbose=0)\nhistory ="
+    )
+    ended = compare(_script(tmp_path, text), *ON_CPU)
+    assert ended.status == 0, ended.err
+    assert "gradient" in ended.out
+    assert "trained nothing" not in ended.out
+    assert "trained on" not in ended.out
+
+
 WITHOUT_GRADIENTS = """
 x = tf.placeholder(tf.float32, [None, 8])
 loss = model(x, x[:, :1])
@@ -409,12 +502,15 @@ session.run(loss, {{x: incomes}})
     ("text", "words"),
     [
         ("print('nothing')", "it ended before it imported TensorFlow"),
-        ("import tensorflow as tf; tf.function(lambda: tf.ones(3))()", "it ended and trained nothing"),
-        ("import tensorflow, sys; sys.exit(3)", "it ended with status 3 and trained nothing"),
-        ((GRAPH + WITHOUT_GRADIENTS).format(behavior=REFERENCES, mean=0), "it ended and trained nothing"),
+        ("import tensorflow as tf; tf.function(lambda: tf.ones(3))()", "it ended and ran nothing that can be compared"),
+        ("import tensorflow, sys; sys.exit(3)", "it ended with status 3 and ran nothing that can be compared"),
+        (
+            (GRAPH + WITHOUT_GRADIENTS).format(behavior=REFERENCES, mean=0),
+            "To compare a model that a session only runs forward, save it, and write amp-tf compare MODEL --inputs ",
+        ),
     ],
 )
-def test_a_script_that_never_trains_is_told(compare, text, words, tmp_path):
+def test_a_script_that_runs_nothing_to_compare_is_told_which_call_to_make(compare, text, words, tmp_path):
     ended = compare(_script(tmp_path, text))
     assert ended.status == 2
     last = ended.err.strip().splitlines()[-1]

@@ -95,7 +95,7 @@ def uninterrupted(site_folder):
 def test_every_worker_converts_and_all_have_the_same_loss(site_folder, uninterrupted):
     in_float32 = results(train(site_folder, {}))
     found = results(uninterrupted)
-    converted = [int(match[2].replace(",", "")) for match in running.SUMMARY.finditer(uninterrupted.err)]
+    converted = [running.converted_in(match) for match in running.SUMMARY.finditer(uninterrupted.err)]
     assert len(converted) == WORKERS
     assert all(count > 0 for count in converted)
     for result in found:
@@ -181,7 +181,7 @@ def test_workers_with_other_settings_stop_at_their_first_step(first, second, sai
         assert [part for part in said if part not in ended.err] == []
         assert "Set the same variables of amp_tf for every worker" in ended.err
     else:
-        converted = [int(match[2].replace(",", "")) for match in running.SUMMARY.finditer(ended.err)]
+        converted = [running.converted_in(match) for match in running.SUMMARY.finditer(ended.err)]
         assert len(converted) == 2
         assert all(converted)
 
@@ -201,7 +201,7 @@ def test_workers_convert_what_the_chief_sends_them(tmp_path):
     assert (ended.status, in_float32.status) == (0, 0), ended.err + ended.out + in_float32.err
     assert "amp_tf" not in in_float32.err
     # One line for each of chief, two workers and the parameter server; the chief and the server compute nothing.
-    converted = sorted(int(match[2].replace(",", "")) for match in running.SUMMARY.finditer(ended.err))
+    converted = sorted(running.converted_in(match) for match in running.SUMMARY.finditer(ended.err))
     assert len(converted) == 4
     assert converted[:2] == [0, 0]
     assert all(count > 0 for count in converted[2:])
@@ -225,6 +225,6 @@ def test_a_tfjob_trains_while_its_evaluator_judges(tmp_path):
     assert chief["weights"] == worker["weights"]
     judged = [line for line in lines if "evaluated_step" in line]
     assert judged[-1] == {"evaluated_step": 15, "accuracy": chief["accuracy"]}
-    converted = [int(match[2].replace(",", "")) for match in running.SUMMARY.finditer(ended.err)]
+    converted = [running.converted_in(match) for match in running.SUMMARY.finditer(ended.err)]
     assert len(converted) == 3
     assert all(converted)

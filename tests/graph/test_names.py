@@ -10,6 +10,7 @@ from amp_tf.graph import names as layers
 from amp_tf.graph.names import (
     FreshNames,
     KerasLayer,
+    closest_layers,
     describe_unmatched,
     is_gradient,
     is_within,
@@ -183,8 +184,19 @@ def test_what_matched_nothing_is_told_with_the_closest_layer(is_recorded: bool) 
     if is_recorded:
         record()
     told = describe_unmatched(("^loss$", "layer:encoder/blok_12", "layer:qqqq"), ["net_1/encoder_1/block_12_1/add"])
-    close = "encoder/block_12" if is_recorded else "net_1/encoder_1/block_12_1"
-    assert told == f"^loss$, layer:encoder/blok_12 (the closest layer is {close}), layer:qqqq"
+    close = "encoder/block_12" if is_recorded else "encoder_1/block_12_1"
+    assert told == f"^loss$, layer:encoder/blok_12 (did you mean layer:{close}?), layer:qqqq"
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [("heda", ["head"]), ("atention", ["attention"]), ("model/encoder/heda", ["model/encoder/head"])],
+)
+def test_a_misspelt_layer_is_compared_with_the_names_of_paths_and_with_whole_paths(
+    asked: str, meant: list[str]
+) -> None:
+    paths = ["model/encoder/attention", "model/encoder/head", "model/price"]
+    assert closest_layers(asked, paths)[:1] == meant
 
 
 @pytest.mark.parametrize(

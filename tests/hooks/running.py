@@ -24,8 +24,14 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 SLOW_FLOAT16 = "on CPUs float32 computes float16's matmuls"
 SUMMARY = re.compile(
-    r"amp_tf: ([\d,]+) graphs?, ([\d,]+) of ([\d,]+) nodes? converted(?: to (.*?))?(?: \([^)]*\))?, ([\d,]+) casts?(.*)"
+    r"amp_tf: (?:([\d,]+) graphs?, ([\d,]+) of ([\d,]+) nodes? converted(?: to (.*?))?(?: \([^)]*\))?, ([\d,]+) casts?"
+    r"|nothing was converted(?=:))(.*)"
 )
+
+
+def converted_in(summary: re.Match[str]) -> int:
+    """The nodes that a summary line says were converted."""
+    return int((summary[2] or "0").replace(",", ""))
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,10 @@ class Ended:
 
     @property
     def summary(self) -> re.Match[str]:
-        """The summary line; its groups are graphs, converted, total, precision, casts, the rest."""
+        """The summary line; its groups are graphs, converted, total, precision, casts, the rest.
+
+        The first five are ``None`` where amp_tf saw no graph.
+        """
         found = SUMMARY.findall(self.err)
         assert len(found) == 1, self.err
         match = SUMMARY.search(self.err)
@@ -52,7 +61,7 @@ class Ended:
 
     @property
     def converted(self) -> int:
-        return int(self.summary[2].replace(",", ""))
+        return converted_in(self.summary)
 
     @property
     def warnings(self) -> list[str]:

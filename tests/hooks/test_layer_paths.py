@@ -158,7 +158,7 @@ def test_a_program_keeps_a_layer_by_its_path(jit, site_folder):
     assert found["f16"] == ["block_12/one", "head"]
     assert [layer for layer in found["layers"] if "sgd" not in layer] == ["block_12/one", "head"]
     told = ended.summary[6].replace("net/", "")
-    assert "patterns that matched no node: layer:heed (the closest layer is head)" in told
+    assert "patterns that matched no node: layer:heed (did you mean layer:head?)" in told
 
 
 NAMED = """

@@ -16,7 +16,7 @@ LINE = (
     "WARNING:absl:amp_tf: stays off, the program runs in float32: TF_ENABLE_AUTO_MIXED_PRECISION: 'maybe' is not a "
     "valid value. Valid values: 1, true, 0, false."
 )
-AT_EXIT = "amp_tf: 0 graphs, 0 of 0 nodes converted, 0 casts: amp_tf is off: TF_ENABLE_AUTO_MIXED_PRECISION: 'maybe'"
+AT_EXIT = "amp_tf: nothing was converted: amp_tf is off: TF_ENABLE_AUTO_MIXED_PRECISION is not valid, as a warning said"
 
 
 @pytest.mark.parametrize("is_before", [True, False])
@@ -27,7 +27,7 @@ def test_a_program_that_sets_up_its_logging_gets_the_lines_there_from_then_on(is
     ended = running.run(["-c", code], site_folder, BAD_VALUE)
     *line, own, at_exit = file.read_text().splitlines()
     assert own == "of the program"
-    assert at_exit.startswith(AT_EXIT)
+    assert at_exit == AT_EXIT
     message = LINE.removeprefix("WARNING:absl:")
     assert line == [message] * is_before
     assert [line for line in ended.err.splitlines() if "amp_tf" in line] == [LINE] * (not is_before)

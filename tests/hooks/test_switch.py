@@ -186,7 +186,7 @@ def test_the_summary_says_why_amp_tf_is_off_and_takes_it_back(monkeypatch):
     monkeypatch.setenv("AMP_TF_PRECISION", "half")
     monkeypatch.setenv(config.GRAPH_REWRITE_VAR, "1")
     switch.obey_environment(config.GRAPH_REWRITE_VAR)
-    assert str(off()).startswith("amp_tf is off: AMP_TF_PRECISION: 'half' is not a valid value. Valid")
+    assert off() == "amp_tf is off: AMP_TF_PRECISION is not valid, as a warning said"
     monkeypatch.setenv(config.DISABLE_VAR, "1")
     switch.obey_environment(config.DISABLE_VAR)
     assert off() == switch.BY_VARIABLE

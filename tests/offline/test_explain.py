@@ -66,7 +66,7 @@ def test_where_no_setting_turns_a_node_it_says_what_else_would(graph):
     assert (explanation.precision, explanation.reason.rule) == (Precision.FLOAT32, Rule.PRESERVED)
     assert not explanation.change
     assert str(explanation).splitlines()[1:] == [
-        "What would turn it to 16 bit: fetch what comes after it, or do not feed or fetch it"
+        "To compute it in 16 bit: fetch what comes after it, or do not feed or fetch it"
     ]
 
 
@@ -78,8 +78,8 @@ def test_what_lacks_a_kernel_is_said_to_and_what_its_kernel_would_not_turn_is_no
         tf.nn.conv3d(y, tf.ones((1, 1, 1, 4, 4)), [1] * 5, "SAME", name="allow2")
         tf.nn.avg_pool3d(x, 1, 1, "SAME", name="beside")
     pool, beside = (str(_explain(graph.as_graph_def(), name)).splitlines()[-1] for name in ("pool", "beside"))
-    assert pool.startswith("What would turn it to 16 bit: nothing here, because TensorFlow has no 16-bit kernel of Avg")
-    assert beside == "No setting turns it to 16 bit."
+    assert pool.startswith("To compute it in 16 bit: nothing here, because TensorFlow has no 16-bit kernel of Avg")
+    assert beside == "No setting makes it 16 bit."
 
 
 def test_without_a_product_a_node_of_the_deny_list_is_said_to_be_on_it():
@@ -94,40 +94,59 @@ def test_a_change_that_the_users_own_lists_contradict_is_not_proposed_without_th
     assert explanation.change == Change(dropped=frozenset({("deny_add", "MatMul")}))
     assert _precision(graph, "allow1", explanation.change.config(config)).is_f16
     words = "drop 'MatMul' from TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_DENYLIST_ADD"
-    assert str(explanation).splitlines()[-1] == f"This would turn it to 16 bit, and all like it: {words}"
+    assert str(explanation).splitlines()[-1] == f"To compute it in 16 bit, and all like it: {words}"
 
 
 def test_the_words(graph):
     assert str(_explain(graph, "infer1")).splitlines() == [
         "infer1 (Tanh, on the infer list) computes in float32: it uses values of the deny-list node 'clr1'.",
-        "The decision came along: infer1 <- clr1 <- deny1",
-        "This would turn it alone to 16 bit: AMP_TF_FORCE_F16='(^|/)infer1$'",
-        "This would turn it to 16 bit, and all like it: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD=Tanh",
+        "The decision came from node to node: infer1 <- clr1 <- deny1",
+        "To compute this node alone in 16 bit: AMP_TF_FORCE_F16='(^|/)infer1$'",
+        "To compute it in 16 bit, and all like it: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD=Tanh",
     ]
 
 
 def test_a_pattern_that_decided_is_named_with_what_to_do(graph):
     kept = _explain(graph, "allow1", dataclasses.replace(CONFIG, keep_float32=("nobody", "^all", "1$")))
     assert str(kept).splitlines()[1:] == [
-        "This would turn it to 16 bit, and all like it: drop '1$' and '^all' from AMP_TF_KEEP_FLOAT32"
+        "To compute it in 16 bit, and all like it: drop '1$' and '^all' from AMP_TF_KEEP_FLOAT32"
     ]
     forced = _explain(graph, "deny1", dataclasses.replace(CONFIG, force_f16=("deny",)))
     assert str(forced).splitlines()[1:] == [
-        "This would turn it alone to float32: AMP_TF_KEEP_FLOAT32='(^|/)deny1$'",
-        "This would turn it to float32, and all like it: drop 'deny' from AMP_TF_FORCE_F16",
+        "To compute this node alone in float32: AMP_TF_KEEP_FLOAT32='(^|/)deny1$'",
+        "To compute it in float32, and all like it: drop 'deny' from AMP_TF_FORCE_F16",
     ]
 
 
-def test_figures_that_look_alike_get_the_digits_that_tell_them_apart_and_are_explained():
-    def words(in_f16, in_float32):
-        reason = Reason(Rule.DOES_NOT_PAY, balance=Balance(in_f16, in_float32))
-        found = Explanation("n", "Add", "Add", "infer", Precision.FLOAT32, reason, ("n",), NO_CHANGE, NO_CHANGE)
-        return str(found).splitlines()[1]
+@pytest.mark.parametrize(
+    ("balance", "in_f16", "in_float32"),
+    [
+        (Balance(3440.0, 3360.0), "3.44", "3.36"),
+        (Balance(9000.0, 3000.0), "9.0", "3.0"),
+        (Balance(3000.0, 3000.0), "3.000", "3.000"),
+    ],
+)
+def test_the_two_estimates_get_the_digits_that_tell_them_apart_and_are_said_once(balance, in_f16, in_float32):
+    reason = Reason(Rule.DOES_NOT_PAY, detail=str(balance), balance=balance)
+    found = Explanation("n", "Add", "Add", "infer", Precision.FLOAT32, reason, ("n",), NO_CHANGE, NO_CHANGE)
+    first, second, *_ = str(found).splitlines()
+    assert first == (
+        "n (Add, on the infer list) computes in float32: it would not be faster in 16 bit (it and the nodes to convert "
+        f"with it would take {in_f16} µs in 16 bit with casts, {in_float32} µs in float32)."
+    )
+    assert second == (
+        "These are the cost model's estimates. To convert the node anyway, name the precision: --precision bfloat16, "
+        "or AMP_TF_PRECISION=bfloat16."
+    )
 
-    start = "The cost model expects {} µs in 16 bit, casts included, {} µs in float32, for all connected nodes"
-    assert words(3440.0, 3360.0).startswith(start.format("3.44", "3.36"))
-    assert words(9000.0, 3000.0).startswith(start.format("9.0", "3.0"))
-    assert words(3000.0, 3000.0).startswith(start.format("3.0", "3.0"))
+
+def test_a_pattern_that_finds_several_nodes_says_how_many():
+    reason = Reason(Rule.DENY_LIST)
+    own = Change(added=frozenset({("force_f16", "Mul$")}))
+    found = Explanation("n", "Mul", "Mul", "deny", Precision.FLOAT32, reason, ("n",), own, NO_CHANGE, matches=3)
+    assert str(found).splitlines()[-1] == (
+        "To compute this node, and 2 other nodes that the pattern matches, in 16 bit: AMP_TF_FORCE_F16='Mul$'"
+    )
 
 
 def test_an_inner_name_finds_the_whole_one():
@@ -188,7 +207,13 @@ def test_a_moved_multiplication_and_a_bias_behind_it_are_told(normalized):
 
 
 def test_a_node_that_was_converted_before_is_not_said_to_compute_in_float32(graph):
-    converted = amp_tf.rewrite(graph, CONFIG).graph
-    assert str(_explain(converted, "allow1")) == (
+    config = dataclasses.replace(CONFIG, precision="bfloat16")
+    converted = amp_tf.rewrite(graph, config).graph
+    assert str(_explain(converted, "allow1", config)) == (
         "allow1 (MatMul, on the allow list) is left as it is: it handles no float32 values."
+    )
+    emulated = amp_tf.rewrite(graph, CONFIG).graph
+    assert str(_explain(emulated, "allow1")).splitlines()[0] == (
+        "allow1 (MatMul, on the allow list) computes in float32: amp_tf converted it before: a float32 kernel computes "
+        "it, from operands rounded to 16 bit."
     )

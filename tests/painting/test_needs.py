@@ -101,8 +101,8 @@ def test_what_the_user_forces_stays_so(settings):
 
 def test_the_sentence_says_by_which_node_or_nothing():
     result = painted(INPUT + "s = AddV2(a, z)\nd = Sub(s, z)\nb = MatMul(d, y)", **CPU)
-    assert result.words("s").endswith("which would show its rounding: 'd'")
-    assert result.words("d").endswith("which would show its rounding")
+    assert result.words("s").endswith("that it is or feeds: 'd'")
+    assert result.words("d").endswith("that it is or feeds")
 
 
 def test_of_two_sums_that_are_subtracted_neither_is_rounded_and_what_they_add_may_be():

@@ -116,6 +116,16 @@ def test_the_peak_is_told_of_the_graph_that_takes_the_most():
     assert found == {"float32": 2 * 64 * 64 * 4, "now": 3 * 64 * 64 * 2}
 
 
+def test_the_page_says_why_the_peak_is_above_that_of_float32():
+    """One product of two small tensors, whose casts lie beside them."""
+    found = reported(traced(lambda x, w: tf.matmul(x + 1, w * 2), (64, 64), (64, 64))).to_dict()
+    peak = found["figures"]["estimated_peak"]
+    words = "16-bit copies of weights and other float32 tensors lie beside these"
+    for now, is_said in ((peak["float32"] + 1, True), (peak["float32"], False)):
+        peak["now"] = now
+        assert (words in shown(files.page([found]))) is is_said
+
+
 @pytest.mark.parametrize(("goes_on", "turns"), [(lambda i, y: i < 5, 5), (lambda i, y: tf.reduce_sum(y) < 5, 10)])
 def test_loops_count_as_many_turns_as_they_say_or_as_ten(goes_on, turns):
     def loop(x, w):

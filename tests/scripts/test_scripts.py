@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -42,6 +43,34 @@ def demo():
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module
+
+
+PYTEST = """
+import signal, time
+try:
+    print("running", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(1)  # longer than subprocess.run gives a program that was interrupted
+    print("2 passed")
+    raise SystemExit(2)
+"""
+RUNS = """
+import importlib.machinery, os, sys
+script = importlib.machinery.SourceFileLoader("script", sys.argv[1]).load_module()
+sys.exit(script.run([sys.executable, "-c", sys.argv[2]], dict(os.environ)))
+"""
+
+
+def test_an_interrupt_of_the_tests_ends_with_pytests_summary_and_status_and_no_traceback():
+    command = [sys.executable, "-W", "ignore", "-c", RUNS, str(ROOT / "scripts" / "test"), PYTEST]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "running\n"
+        os.killpg(program.pid, signal.SIGINT)  # as a terminal does
+        out, err = program.communicate(timeout=30)
+    assert (program.returncode, out, err) == (2, "2 passed\n", "")
 
 
 def trained(accuracy, milliseconds, log=""):

@@ -26,7 +26,7 @@ const headed = (heading, inside) => html`<section><h2>${heading}</h2>${inside}</
 
 function advice({ line, worth, text }) {
   if (line) return headed("What to write", html`<p>It ${worth}.</p><pre>${line}</pre>`);
-  const said = text.split("\n").find((words) => words.startsWith("No line") || words.startsWith("What would"));
+  const said = text.split("\n").find((words) => words.startsWith("No setting") || words.startsWith("What would"));
   return headed("What to write", html`<p>${said}</p>`);
 }
 
@@ -51,9 +51,9 @@ function compared(found) {
   ]);
   return html`${found.is_healthy ? "" : advice(found)}${
     first ? headed("First divergence", html`<p>${path(first.name)} (${first.op}), error ${figure(first.accumulated)} in the run</p>`) : ""}${
-    labelled("Findings", ["where", "why", "adds", "in the run", "alone", "line"], findings)}${
+    labelled("Findings", ["where", "why", "own error", "with its inputs’", "alone", "line"], findings)}${
     labelled("Outputs", ["output", "error", "products", "noise", "ratio", "good"], judged)}${
-    labelled("Nodes, by what each adds", ["node", "op", "result", "adds", "in the run"], measured)}`;
+    labelled("Nodes, by their own errors", ["node", "op", "result", "own error", "with its inputs’"], measured)}`;
 }
 
 function ranges({ nodes }) {
@@ -66,5 +66,5 @@ function ranges({ nodes }) {
 }
 
 const comparison = (found) => html`<article><header><p class="brand">amp_tf comparison</p><h1 class="title">${
-  found.text.split("\n")[0]}</h1></header>${found.schema === "amp_tf.ranges" ? ranges(found) : compared(found)}${
+  found.text.split("\n")[0]}</h1>${found.headline ? html`<p>${found.text.split("\n")[1]}</p>` : ""}</header>${found.schema === "amp_tf.ranges" ? ranges(found) : compared(found)}${
   found.notes.map((note) => html`<p class="note">${note}</p>`)}</article>`;

@@ -56,7 +56,10 @@ function counts(run) {
     found.push(["estimated, with casts", milliseconds(times.now), [`${milliseconds(times.float32)} in float32`, ...costs].join(", ")]);
   }
   const peak = run.figures?.estimated_peak;
-  if (peak) found.push(["estimated peak", number(peak.now, "B"), `tensors of one run, ${number(peak.float32, "B")} in float32`]);
+  if (peak) {
+    const why = peak.now > peak.float32 ? "; 16-bit copies of weights and other float32 tensors lie beside these" : "";
+    found.push(["estimated peak", number(peak.now, "B"), `tensors of one run, ${number(peak.float32, "B")} in float32${why}`]);
+  }
   for (const { what, median_ms, steps } of measured(run)) {
     found.push([`measured, ${what}`, milliseconds(median_ms), `a step, the median of ${count(steps)}`]);
   }

@@ -7,11 +7,12 @@ one graph, in which reductions compare them (``nodes``).
 
 ``amp-tf compare -- python train.py`` starts the program with amp_tf off and calls :func:`install` in every Python below
 it. The first training step is compared in that process (``training``), on the program's own batches, so model, data,
-seeds and variables are the program's own and the same in both precisions. The command prints the result.
+seeds and variables are the program's own and the same in both precisions. The command prints the result. Of a program
+that trains nothing, what it ran forward is compared as it ends (``forward``).
 
-Then the program ends, as by ``sys.exit``: nobody who asks where it goes wrong wants hours of training after the answer,
-or checkpoints and logs that overwrite earlier ones. If the comparison fails, the program gets back the batches that
-were taken and goes on, with one warning.
+After a training step the program ends, as by ``sys.exit``: nobody who asks where it goes wrong wants hours of training
+after the answer, or checkpoints and logs that overwrite earlier ones. If the comparison fails, the program gets back
+the batches that were taken and goes on, with one warning.
 
 This package itself is imported by every Python below the command, so it imports little.
 """

@@ -11,6 +11,7 @@ from typing import Any
 
 from amp_tf.graph.names import path_of
 from amp_tf.precision import Precision
+from amp_tf.reporting.text import plural
 from amp_tf.tools import keeping, some
 from amp_tf.tools.comparing.findings import (
     CANCELLATION,
@@ -24,7 +25,7 @@ from amp_tf.tools.comparing.findings import (
     worth_alone,
 )
 from amp_tf.tools.comparing.nodes import NodeMeasurement
-from amp_tf.tools.comparing.verdicts import Output, Patterns, figure, has_truth, limit, roundoff, title
+from amp_tf.tools.comparing.verdicts import Output, Patterns, figure, has_truth, limit, roundoff, title, why_limit
 
 SCHEMA_VERSION = 1
 _SHOWN = 5
@@ -89,6 +90,7 @@ class Comparison:
     products_kept: int = 0  #: how many of them would stay in float32 with the patterns
     is_cut: bool = False  #: whether the user interrupted it: not all batches, nodes or remedies were tried
     notes: tuple[str, ...] = ()  #: further notes
+    headline: str = ""  #: what to do before anything else, such as to scale the loss; empty for nothing
 
     @property
     def is_healthy(self) -> bool:
@@ -161,25 +163,32 @@ class Comparison:
         verdict = f"{bad} of {len(self.outputs)} outputs go wrong" if bad else "healthy"
         of = f"{self.converted} of {self.total} nodes in 16 bit"
         head = f"{self.name}: {verdict} in {self.precision.value} ({of}; {batches})"
-        lines = [head, *(self._ill(written) if bad else self._healthy())]
-        cut = ["it was interrupted: not all batches, nodes or remedies were tried"] if self.is_cut else []
-        return "\n".join([*lines, *(f"Note: {note}" for note in (*cut, *self.notes))])
+        lines = [self.headline] if self.headline else []
+        lines += [head, *(self._ill(written) if bad else self._healthy())]
+        if self.is_cut:
+            lines.append("Note: it was interrupted: not all batches, nodes or remedies were tried")
+        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
     def _healthy(self) -> list[str]:
-        limits = [(output, limit(output, self.precision)) for output in self.outputs]
-        judged = [(output, most) for output, most in limits if math.isfinite(most)]
+        judged = [output for output in self.outputs if math.isfinite(limit(output, self.precision))]
         lines = []
         if judged:
-            output, most = max(judged, key=lambda pair: (pair[0].ratio, pair[0].error))
-            name, bound = title(output.kind, output.name), f"up to {figure(most)} is healthy"
-            lines.append(f"The output nearest to its limit is the {name}: off by {figure(output.error)}; {bound}.")
-        if blind := len(limits) - len(judged):
-            lines.append(f"Of {blind} outputs float32 itself has less than two digits: these only have to be finite.")
+            nearest = max(judged, key=lambda output: (output.ratio, output.error))
+            most = figure(limit(nearest, self.precision))
+            lines.append(
+                f"The output closest to its limit is the {title(nearest.kind, nearest.name)}: its error is "
+                f"{figure(nearest.error)}, and {most} would still be healthy ({why_limit(nearest, self.precision)})."
+            )
+        if blind := len(self.outputs) - len(judged):
+            lines.append(
+                f"{plural(blind, 'output')} could only be checked for inf and nan: float32 itself does not get two "
+                "digits of that right."
+            )
         if worst := self.worst:
             unit = figure(roundoff(self.precision))
             lines.append(
-                f"The node that adds most by itself is {worst.name} ({worst.op}): {figure(worst.local or 0.0)}; "
-                f"one rounding is at most {unit}."
+                f"The node with the largest error of its own is {worst.name} ({worst.op}): "
+                f"{figure(worst.local or 0.0)}, where one rounding is at most {unit}."
             )
         return lines
 
@@ -202,7 +211,7 @@ class Comparison:
                 "",
                 f"{number}. {finding.kind}: {finding.node} ({finding.op}{layer})",
                 f"   {why(finding, self.precision)}",
-                f"   adds {alone} by itself; is off by {in_run} in the run{forced}",
+                f"   its own error is {alone}; with the errors of its inputs it is {in_run}{forced}",
                 f"   {written(finding.patterns)}: {worth_alone(finding)}",
             ]
         if self.line:
@@ -210,7 +219,7 @@ class Comparison:
         if self.is_cut:
             return [*lines, "", "What would fix it was not found."]
         name = self.precision.value
-        return [*lines, "", f"No line fixes it: with all nodes in float32 that become {name}, some outputs stay wrong."]
+        return [*lines, "", f"No setting fixes it: some outputs stay wrong even with every {name} node in float32."]
 
     @property
     def worth(self) -> str:
@@ -251,11 +260,11 @@ def why(finding: Finding, precision: Precision) -> str:
             f"{precision.value} begins at {precision.smallest:.1g}. Where it is a gradient, scale the loss (LossScaler)"
         )
     by = f" ({some(finding.rounded, 2)})" if finding.rounded else ""
-    inputs = f"inputs up to {finding.largest_input:.3g} are rounded{by}"
+    inputs = f"its inputs, up to {finding.largest_input:.3g}, are rounded{by}"
     if finding.kind == CANCELLATION:
-        return f"{inputs}, and a result of {finding.largest:.3g} is left"
+        return f"{inputs}, and they cancel: its result is at most {finding.largest:.3g}"
     if finding.rounded:
-        return f"{inputs}, and it makes up to {finding.largest:.3g} of them"
+        return f"{inputs}, and its result is up to {finding.largest:.3g}"
     return f"its result, up to {finding.largest:.3g}, is rounded"
 
 
@@ -313,6 +322,7 @@ class Ranges:
     nodes: tuple[NodeRange, ...]
     seen: int  #: how many nodes were measured
     notes: tuple[str, ...] = ()  #: further notes
+    headline: str = ""  #: what to do before anything else, such as to scale the loss; empty for nothing
 
     @property
     def is_healthy(self) -> bool:
@@ -328,12 +338,13 @@ class Ranges:
         bad = [node for node in self.nodes if node.is_f16]
         outside = f"{len(bad)} of {self.seen} tensors would leave float16's range"
         verdict = outside if bad else "float16 reaches far enough"
-        lines = [f"{self.name}: {verdict} (float32 alone; {batches_text(self.batches, self.loss_scale)})"]
+        lines = [self.headline] if self.headline else []
+        lines.append(f"{self.name}: {verdict} (float32 alone; {batches_text(self.batches, self.loss_scale)})")
         lines += [f"  {node}" for node in bad[:_RANGES_SHOWN]]
         if len(bad) > _RANGES_SHOWN:
             lines.append(f"  and {len(bad) - _RANGES_SHOWN} more")
         if kept := len(self.nodes) - len(bad):
-            lines.append(f"{kept} more leave{'s' * (kept == 1)} it, which amp_tf keeps in float32.")
+            lines.append(f"{plural(kept, 'more tensor')} would leave it, but amp_tf computes with them in float32.")
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
     for_command = __str__  #: the text for who typed a command

@@ -8,19 +8,25 @@ Then a set of patterns grows until all outputs are good on all batches. It begin
 If they do not suffice, the nodes are measured again with these in float32, in the batch that then has the largest
 error, and its suspects are added; finally all 16-bit nodes are, layer by layer. A sufficient set is reduced
 (:mod:`amp_tf.tools.search`); one that was reduced on the watched batches is tried on all batches before it is believed.
+
+The sufficient set that people are told is the one with the shortest text: one layer, name scope or loss, where that
+suffices and takes hardly more of the products' work out of 16 bit than the reduced set.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.names import find_followers, is_gradient, matcher, path_of, pattern_for, without_calls
+from amp_tf.graph.names import find_followers, is_gradient, matcher, path_of, pattern_for, scopes, without_calls
 from amp_tf.oplists.table import HANDING_ON, PRODUCTS
+from amp_tf.reporting.figures import NO_PRODUCTS, Products
 from amp_tf.tools.comparing.flattening import reached
 from amp_tf.tools.comparing.nodes import NodeMeasurement
 from amp_tf.tools.comparing.verdicts import Output, Patterns, has_truth, roundoff
@@ -67,8 +73,8 @@ class Finding:
 def worth_alone(finding: Finding) -> str:
     """What a finding's line does without the others, as text."""
     if finding.mends:
-        return "alone, it fixes all outputs of the batches that were judged"
-    return f"alone, some outputs stay wrong, worst ratio {finding.ratio:.2g}"
+        return "this alone fixes all outputs in the batches that were judged"
+    return f"this alone leaves some outputs wrong (worst ratio {finding.ratio:.2g})"
 
 
 def keep_line(patterns: Patterns) -> str:
@@ -85,6 +91,10 @@ SUSPICIOUS = 4.0  #: times the roundoff; a product in a healthy model adds about
 _MOST = 8  # suspects: each costs at least a rewrite and a run of the batches
 _LOOKS = 4  # each needs a graph that runs float32 and 16 bit side by side
 _REDUCTIONS, _TRIALS = 3, 12  # each reduction may fail on the other batches; trials of one
+_SHORT = 20  # characters of patterns that are short enough to read
+_PLACES = 8  # layers and scopes that are tried for a shorter text
+_SHARE_FOR_SHORTER = 0.02  # of the products' work, which a shorter text may cost more
+_NUMBER, _ANY_NUMBER = re.compile(r"_\d+(?=/|$)"), r"(_\\d+)?"
 _GRADIENT_SCOPES = ("gradient_tape/", "gradients/")
 _GRADIENT_OP = re.compile(r"(\w+?)Grad(V\d)?(_\d+)?")
 
@@ -145,6 +155,7 @@ class Search:
             layers = tuple(dict.fromkeys(f"{LAYER}{path}" for path in paths))
             if all(paths) and 0 < len(layers) < len(patterns) and self._holds(layers):
                 patterns = layers
+            patterns = self._shortest(patterns)
             for part in parts:
                 if part.measured is not None:
                     explained.append(dataclasses.replace(part, after=self._outputs_with(part.patterns)))
@@ -207,6 +218,45 @@ class Search:
             if own:
                 found.append(dataclasses.replace(same[0], patterns=own))
         return tuple(found)
+
+    def _shortest(self, patterns: Patterns) -> Patterns:
+        """Returns patterns with a shorter text that hold as ``patterns`` do; these where none is found.
+
+        Candidates are single layers or name scopes around the nodes that ``patterns`` keep in float32, those around
+        most of them first and of these the outermost; then the same patterns for any number in a name.
+        """
+        length = _length(patterns)
+        if length <= _SHORT:
+            return patterns
+        least_share = self._share_in_f16(patterns) - _SHARE_FOR_SHORTER
+        candidates: list[Patterns] = []
+        for place in self._places_around(patterns):
+            if len(candidates) == _PLACES:
+                break
+            if self._share_in_f16((place,)) >= least_share:
+                candidates.append((place,))
+        candidates.append(_for_any_number(patterns))
+        for candidate in candidates:
+            if _length(candidate) < length and self._holds(candidate):
+                return candidate
+        return patterns
+
+    def _places_around(self, patterns: Patterns) -> list[str]:
+        """Returns patterns for the layers and scopes of the nodes that some patterns keep; the most common first."""
+        tests = [matcher(pattern) for pattern in patterns]
+        counts: collections.Counter[str] = collections.Counter()
+        for node in self._work.rewritten(self._config).report.nodes:
+            if node.precision.is_f16 and any(test(node.name) for test in tests):
+                counts.update(places_of(node.name))
+        return sorted(counts, key=lambda place: -counts[place])  # stable: of equals the outermost comes first
+
+    def _share_in_f16(self, patterns: Patterns) -> float:
+        """Returns the share of the products' work that is 16 bit with patterns; of their number if that is unknown."""
+        graphs = self._work.rewritten(self._config_with(patterns)).report.graphs
+        products = functools.reduce(Products.plus, (graph.products for graph in graphs), NO_PRODUCTS)
+        if products.share is not None:
+            return products.share
+        return products.nodes[0] / max(products.nodes[-1], 1)
 
     def _suspects(self, nodes: Sequence[NodeMeasurement]) -> list[NodeMeasurement]:
         """The nodes with larger local errors than products of a healthy model have, or else any error; the worst first.
@@ -310,6 +360,31 @@ class Search:
                 yardstick = dataclasses.replace(yardstick, ideal=ideal)
             self._known[key] = self._work.judge(measured, yardstick), measured.furthest(len(numbers)), scale
         return self._known[key]
+
+
+def _length(patterns: Patterns) -> int:
+    return len(",".join(patterns))
+
+
+def places_of(node: str) -> list[str]:
+    """Returns patterns for the layers around a node, the outermost first; without a record, for its scopes."""
+    path = path_of(node).split("/")
+    if path != [""]:
+        return [f"{LAYER}{'/'.join(path[:end])}" for end in range(1, len(path) + 1)]
+    places: dict[str, None] = {}
+    for scope in scopes(without_calls(node)):
+        # The name of a loss, such as compile_loss, needs no slash: with it, dense_1 does not find dense_10.
+        end = "/" if scope[-1].isdigit() else ""
+        places[f"{re.escape(scope)}{end}"] = None
+    return list(places)
+
+
+def _for_any_number(patterns: Patterns) -> Patterns:
+    """Returns one pattern in place of those that differ only in numbers, as those of block_1 and block_12 do."""
+    groups: dict[str, list[str]] = {}
+    for pattern in patterns:
+        groups.setdefault(_NUMBER.sub(_ANY_NUMBER, pattern), []).append(pattern)
+    return tuple(general if len(group) > 1 else group[0] for general, group in groups.items())
 
 
 def _patterns_of(parts: Sequence[_Part]) -> Patterns:

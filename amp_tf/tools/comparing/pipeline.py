@@ -289,4 +289,5 @@ def notes_on_run(compared: RewriteReport, graph: Any, run: RewriteReport, precis
             if found and all(other.precision.is_f16 != node.precision.is_f16 for other in found):
                 others.append(f"{node.name} ({found[0].precision.value} there, {node.precision.value} here)")
     if others:
-        yield f"the run of this process has {len(others)} of {known} products otherwise: {some(others, _SHOWN)}"
+        count = f"{len(others)} of {known} matmuls and convolutions"
+        yield f"in this process' own run, {count} had another precision than here: {some(others, _SHOWN)}"

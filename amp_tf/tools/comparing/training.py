@@ -17,6 +17,8 @@ several elements gets the same element each time. So one step is compared, not a
 TF1 sessions: runs that need gradients train, and what they are fed are batches. The runs themselves go on as usual,
 except that they also fetch what their data sources produce. After the wanted number of runs with the same fetches, or
 when the session closes or the program ends, they are compared.
+
+A program that trains nothing by its end: what it ran forward is compared (``forward``).
 """
 
 from __future__ import annotations
@@ -46,15 +48,18 @@ from amp_tf.reporting import files
 from amp_tf.tools import train_functions
 from amp_tf.tools.comparing.comparison import Comparison, Ranges
 from amp_tf.tools.comparing.flattening import reached
+from amp_tf.tools.comparing.forward import Forward
 from amp_tf.tools.comparing.pipeline import compare, find_ranges
 from amp_tf.tools.comparing.steps import SessionRuns
 from amp_tf.tools.progress import on_stderr
 from amp_tf.tools.train_functions import Call, Repeated, as_function, as_step, generated, iterate, kept, steps_a_call
 
 _ONE_REPLICA = "the first replica's part of each batch was run, on one device"
-_UNSCALED = "{} does not scale its loss, so small gradients are lost: use amp_tf.LossScaleOptimizer or LossScaler"
+_UNSCALED = "{} does not scale its loss, so small gradients become zero in float16. First {}, then compare again."
+_SCALE_IN_LOOP = "scale the loss with amp_tf.LossScaleOptimizer or amp_tf.LossScaler"
+_SCALE_IN_MODEL = "take the gradients of self.optimizer.scale_loss(loss) in the model's train_step"
 _SCALERS = {"keras": ("optimizers", "scale_loss"), "tf_keras": ("mixed_precision", "get_scaled_loss")}
-_CLAIM, _ORDER, _ANSWER = "claim", "order.json", "answer.json"
+_CLAIM, _ORDER, _ANSWER, _OF_FORWARD = "claim", "order.json", "answer.json", "forward.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,14 +91,17 @@ class CompareRequest:
         plain = json.loads((folder / _ORDER).read_text())
         return cls(**{**plain, "folder": folder, "config": AmpConfig(**plain["config"])})
 
-    def answer(self, found: Mapping[str, Any]) -> None:
-        """Writes the answer, whole or not at all: ``comparison`` and its ``text``; or ``error``, why there is none."""
-        files.put(self.folder / _ANSWER, json.dumps(dict(found)))
+    def answer(self, found: Mapping[str, Any], *, is_of_forward: bool = False) -> None:
+        """Writes the answer, whole or not at all: ``comparison`` and its ``text``; or ``error``, why there is none.
 
-    def read_answer(self) -> dict[str, Any] | None:
+        What was only run forward has an answer of its own, because another process of the program may train yet.
+        """
+        files.put(self.folder / (_OF_FORWARD if is_of_forward else _ANSWER), json.dumps(dict(found)))
+
+    def read_answer(self, *, is_of_forward: bool = False) -> dict[str, Any] | None:
         """Reads the answer; ``None`` while there is none."""
         try:
-            return dict(json.loads((self.folder / _ANSWER).read_text()))
+            return dict(json.loads((self.folder / (_OF_FORWARD if is_of_forward else _ANSWER)).read_text()))
         except FileNotFoundError:
             return None
 
@@ -108,6 +116,8 @@ class Training:
         self.calls: list[Call] = []  #: its calls
         self.has_gradients = False  #: whether any were asked for in a graph since the outermost call began
         self.is_scaled = False  #: whether a loss was scaled, by whatever scaler, since the comparison began
+        self.is_of_model = False  #: whether the step that is compared is a model's own; amp_tf wraps its optimizer
+        self.forward = Forward(request.steps)
         self.others: dict[int, Any] = {}  #: replacements for iterators of which elements were taken, by their ids
         #: by session, then by fetches and feeds; None for runs that do not train
         self.kinds: weakref.WeakKeyDictionary[Any, dict[Any, SessionRuns | None]] = weakref.WeakKeyDictionary()
@@ -142,9 +152,19 @@ class Training:
         found = self.request.compare(subject, batches, state.hardware(), notes)
         is_in_float16 = getattr(found, "precision", Precision.FLOAT16) is Precision.FLOAT16
         if is_in_float16 and isinstance(subject, FunctionType) and not self.is_scaled:  # of others amp_tf scales it
-            found = dataclasses.replace(found, notes=(*found.notes, _UNSCALED.format(found.name)))
+            remedy = _SCALE_IN_MODEL if self.is_of_model else _SCALE_IN_LOOP
+            found = dataclasses.replace(found, headline=_UNSCALED.format(found.name, remedy))
         self.request.answer({"comparison": found.to_dict(), "text": found.for_command()})
         raise SystemExit(0 if found.is_healthy else 1)
+
+    def compare_forward(self) -> None:
+        """Compares what the program only ran forward, if there is any, and writes that answer."""
+        step = self.forward.most_called()
+        if step is not None and not (self.request.folder / _CLAIM).exists():
+            subject, batches, notes = step
+            found = self.request.compare(subject, batches, state.hardware(), notes)
+            text = found.for_command()
+            self.request.answer({"comparison": found.to_dict(), "text": text}, is_of_forward=True)
 
 
 def install(training: Training, library: str) -> None:
@@ -174,6 +194,9 @@ def install(training: Training, library: str) -> None:
         scalers = [scaler]
         scalers += (one for one in scaler.__subclasses__() if one.__module__.startswith(library))  # tf_keras has two
         patches = [train_functions.patch(library, watch), *((one, scale, _scale, training) for one in scalers)]
+        if library == "keras":
+            patches.append((sys.modules[library].optimizers.Optimizer, scale, _scale_in_model, training))
+        patches += training.forward.patches(library)
     for patch in patches:
         training.patches.put(*patch)
 
@@ -184,6 +207,7 @@ def compare_at_exit(training: Training) -> None:
         with training.surviving(), contextlib.suppress(SystemExit):
             _compare_what_is_there(training)
             _compare_sessions(training)
+            training.compare_forward()
 
 
 class _Watched:
@@ -219,6 +243,7 @@ class _Watched:
         self._taken.extend(itertools.islice(iterator, wanted))
         own = [tf.nest.map_structure(of_one_replica, batch) for batch in self._taken]
         subject, batches, notes = as_step(self._model, own, self._owner)
+        self._training.is_of_model = True
         strategy = self._model.distribute_strategy
         is_one = strategy.num_replicas_in_sync == 1
         # The program may be in the strategy's scope, but in no replica.
@@ -262,6 +287,8 @@ def _call(training: Training, original: Any, self: Any, /, *args: Any, **kwargs:
             training.calls.append(kept((args, kwargs)))
             if len(training.calls) >= training.request.steps:
                 _compare_what_is_there(training)
+        elif training.function is None:
+            training.forward.note(self, args, kwargs)
     return result
 
 
@@ -282,6 +309,12 @@ def _gradient(training: Training, original: Any, /, *args: Any, **kwargs: Any) -
 def _scale(training: Training, original: Any, scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
     training.is_scaled = True
     return original(scaler, *args, **kwargs)
+
+
+def _scale_in_model(training: Training, original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """A bare optimizer's ``scale_loss``: of a model, amp_tf wraps it, and it scales then."""
+    training.is_scaled |= training.is_of_model
+    return original(optimizer, *args, **kwargs)
 
 
 def _compare_what_is_there(training: Training) -> None:

@@ -80,7 +80,27 @@ def limit(output: Output, precision: Precision) -> float:
     if output.noise > NO_TRUTH:
         return math.inf
     most = LIMIT * max(roundoff(precision), output.ideal, output.noise)
-    return most if output.kind == UPDATE else min(most, LOST_GRADIENT if output.kind == GRADIENT else LOST)
+    return min(most, _lost(output))
+
+
+def why_limit(output: Output, precision: Precision) -> str:
+    """The source of an output's finite :func:`limit`, as text."""
+    sources = {
+        "the rounding of one number": roundoff(precision),
+        "what an ideal program loses, with only matmuls and convolutions in 16 bit": output.ideal,
+        "what float32 itself loses": output.noise,
+    }
+    source = max(sources, key=lambda name: sources[name])
+    if LIMIT * sources[source] > _lost(output):
+        return "beyond that, hardly a digit is right"
+    return f"{LIMIT:g} times {source}"
+
+
+def _lost(output: Output) -> float:
+    """The error beyond which an output is wrong, whatever the ideal program's error is."""
+    if output.kind == UPDATE:
+        return math.inf
+    return LOST_GRADIENT if output.kind == GRADIENT else LOST
 
 
 def roundoff(precision: Precision) -> float:

@@ -14,6 +14,7 @@ import amp_tf
 from amp_tf.config import AmpConfig, Switches
 from amp_tf.hooks import loss_scaling, switch
 from amp_tf.loss_scaling import is_loss_scaled, ledger
+from tests.hooks import running
 from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 
 v1 = tf.compat.v1
@@ -63,6 +64,45 @@ def test_the_line_at_exit_tells_two_optimizers_of_one_name_apart():
             optimizer.apply([optimizer.scale_loss(tf.constant([1.0]))], [weight])
     assert loss_scaling.describe() == (
         "sgd 1: loss scale 2^1, 0 of 1 steps skipped; sgd 2: loss scale 2^2, 0 of 1 steps skipped"
+    )
+
+
+@pytest.mark.parametrize("initial_scale", [1024.0, 3.0])
+def test_the_scale_of_a_wrapper_that_the_program_put_on_itself_is_named(library, initial_scale):
+    vars(ledger).update(_entries={}, _dropped=0)
+    home = keras.optimizers if library is keras else library.mixed_precision
+    with installed():
+        for _ in range(2):  # of two, one each
+            optimizer = home.LossScaleOptimizer(library.optimizers.SGD(1e-3), initial_scale=initial_scale)
+            model = make_model(library)
+            model.compile(optimizer, "mse", jit_compile=False)
+            assert loss_scaling.describe() == ""
+            model.fit(X, Y, epochs=2, verbose=0)
+            owner = "Keras'" if library is keras else "tf_keras'"
+            name, scale = f"{owner} {type(optimizer).__name__}", ledger.format_scale(initial_scale)
+            assert loss_scaling.describe() == f"loss scale {scale} of {name}, which does not count skipped steps"
+            del optimizer, model  # as at the end of a function
+            gc.collect()
+            assert loss_scaling.describe() == f"loss scale {scale} of {name}, which does not count skipped steps"
+            assert ledger.curves() == []
+            vars(ledger).update(_entries={}, _dropped=0)
+
+
+OWN_WRAPPER = """
+import keras, numpy as np
+def train():
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=1024.0)
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    model.fit(np.ones((16, 4), np.float32), np.ones((16, 1), np.float32), verbose=0)
+train()
+"""
+
+
+def test_the_line_at_exit_has_that_scale(site_folder):
+    ended = running.run(["-c", OWN_WRAPPER], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"})
+    assert ended.summary[6].endswith(
+        "; loss scale 2^10 of Keras' LossScaleOptimizer, which does not count skipped steps"
     )
 
 
