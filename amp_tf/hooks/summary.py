@@ -34,6 +34,7 @@ TRACED_BEFORE = (
     "{count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) again and create tf.functions again"
 )
 ONLY_PIPELINES = "TensorFlow ran no graph but those of input pipelines (tf.data), which stay in float32"
+SKIPPED = "no graph that was not skipped has a matmul or convolution"  # a part of the line says why
 ALL_FAILED = "amp_tf failed on every graph"
 NO_PLUGIN = "TensorFlow gave amp_tf no graph"
 ONLY_XLA = (
@@ -159,9 +160,13 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Proc
             return ALL_FAILED
         if _PLUGIN in state.not_installed:
             return NO_PLUGIN
-        return _unseen_product() or (ONLY_PIPELINES if _has_pipelines() else EAGER)
+        only_skipped = SKIPPED if _has_skipped() else ""
+        only_pipelines = ONLY_PIPELINES if _has_pipelines() else ""
+        return only_skipped or _unseen_product() or only_pipelines or EAGER
     reason = report.why_nothing
     if reason is None or reason.rule.name == "NOTHING_TO_CONVERT":
+        if _has_skipped():
+            return SKIPPED
         if unseen := _unseen_product():
             return unseen
         if state.policy:
@@ -197,9 +202,14 @@ def _unseen_product() -> str:
     return ""
 
 
+def _has_skipped() -> bool:
+    plugin = sys.modules.get(_PLUGIN)
+    return plugin is not None and bool(plugin.skipped())
+
+
 def _has_pipelines() -> bool:
     plugin = sys.modules.get(_PLUGIN)
-    return plugin is not None and bool(plugin.count_skipped(plugin.Skip.PIPELINE)[0])
+    return plugin is not None and plugin.count_skipped(plugin.Skip.PIPELINE)[0] > 0
 
 
 def name_in_python(function: str) -> str:

@@ -67,6 +67,20 @@ def test_a_model_that_was_trained_converts_for_tflite_in_float32(tmp_path):
     assert "because TFLite's converter held Python's lock meanwhile" in ended.summary[6]
 
 
+ONLY_TFLITE = """
+import tensorflow as tf
+model = tf.keras.Sequential([tf.keras.Input((32,)), tf.keras.layers.Dense(64, "relu"), tf.keras.layers.Dense(4)])
+tf.lite.TFLiteConverter.from_keras_model(model).convert()
+"""
+
+
+def test_where_tflites_converter_alone_ran_graphs_the_line_says_so(tmp_path):
+    ended = running.run(["-c", ONLY_TFLITE], tmp_path, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"})
+    assert ended.converted == 0
+    assert ended.summary[6].startswith(": no graph that was not skipped has a matmul or convolution; ")
+    assert "because TFLite's converter held Python's lock meanwhile" in ended.summary[6]
+
+
 FORCED = """
 import json, sys
 import tensorflow as tf
