@@ -266,9 +266,9 @@ def _apply(strategy: Any, optimizer: Any, method: str, gradients: Any, variables
 def _share_conditions(optimizer: Any) -> None:
     """Lets all replicas together make the conditions of Keras' step.
 
-    It has one for accumulated gradients and one for averages, in which replicas cannot meet. It is
-    copied, because everything else that Keras' module sees is seen by other threads, too. A step
-    of the user's own stays as it is.
+    The step has one for accumulated gradients and one for averages, in which replicas cannot meet.
+    The optimizer gets a changed copy of Keras' method, because other threads would see a change
+    of Keras' module. A step of the user's own stays as it is.
     """
     for part in _parts_of(optimizer):
         step = getattr(type(part), _STEP, None)

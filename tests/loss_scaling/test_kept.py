@@ -69,6 +69,7 @@ class Everywhere:
     """Writes a variable, and stores the norm wherever users put such a thing."""
 
     def __init__(self):
+        super().__init__()
         self.last, self.recent, self.by_name = [], collections.deque(maxlen=2), {}
         self.notes, self.notes.itself = Notes(), self
         self.unrelated = tf.constant(7.0), "text", None, object()
@@ -79,6 +80,7 @@ class Everywhere:
         self.recent.append(norm)
         self.by_name[weight.name] = [{"norm": norm}]
         self.pair = Pair(norm, ("one", tf.reduce_sum(tf.ones([2], tf.int32))))
+        self.beside_variable = Pair(norm, weight)
         self.notes.is_large = norm > 4.0
         self.rows = tf.IndexedSlices(gradients[0] * 1.0, tf.range(2))
         self.nonzero = tf.boolean_mask(gradients[0], gradients[0] > 0.0)  # its size is not known before
@@ -90,6 +92,7 @@ class Everywhere:
             "recent": self.recent[-1],
             "by name": next(iter(self.by_name.values()))[0]["norm"],
             "pair": self.pair.norm,
+            "beside variable": self.beside_variable.norm,
             "count": self.pair.count[1],
             "notes": self.notes.is_large,
             "rows": self.rows.values,
@@ -97,8 +100,13 @@ class Everywhere:
         }
 
 
-def test_it_may_be_stored_in_any_attribute_container_or_object_of_the_users():
-    scaler, writer, weight = amp_tf.LossScaler(4.0), Everywhere(), tf.Variable([1.0, 2.0])
+class EverywhereInModule(Everywhere, tf.Module):
+    """Its containers are those by which TensorFlow tracks what they hold."""
+
+
+@pytest.mark.parametrize("cls", [Everywhere, EverywhereInModule])
+def test_it_may_be_stored_in_any_attribute_container_or_object_of_the_users(cls):
+    scaler, writer, weight = amp_tf.LossScaler(4.0), cls(), tf.Variable([1.0, 2.0])
     unrelated = writer.unrelated
 
     @tf.function
@@ -111,7 +119,7 @@ def test_it_may_be_stored_in_any_attribute_container_or_object_of_the_users():
     def values(x):
         return {name: value.numpy().tolist() for name, value in step(tf.constant(x)).items()}
 
-    norms = ("last", "recent", "by name", "pair")
+    norms = ("last", "recent", "by name", "pair", "beside variable")
     rest = {"count": 2, "notes": True, "rows": [3.0, 4.0], "nonzero": [3.0, 4.0]}
     assert values([3.0, 4.0]) == dict.fromkeys(norms, 5.0) | rest
     rest = {"count": 0, "notes": False, "rows": [0.0, 0.0], "nonzero": []}
