@@ -16,6 +16,8 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.graph.names import KerasLayer, recorded
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.table import PRODUCTS
 from amp_tf.precision import Precision
 from amp_tf.reporting import files
 from amp_tf.tools.comparing.comparison import Comparison, Ranges
@@ -406,3 +408,45 @@ def test_no_column_is_cut_on_a_narrow_screen(found, tmp_path):
             window.look(width)
             right = "Math.max(...[...document.querySelectorAll('td, pre')].map(e => e.getBoundingClientRect().right))"
             assert window.run(f"return {right}") <= width
+
+
+FOR_A_GPU = amp_tf.AmpConfig(precision="float16", target="gpu")
+GPU = Hardware(gpu_capabilities=((8, 0),))
+
+
+@pytest.mark.parametrize(("config", "hardware"), [(FOR_A_GPU, GPU), (F16, None)], ids=["for a GPU", "for a CPU"])
+def test_a_float16_product_is_that_of_tensor_cores(config, hardware):
+    """The sum of 4,096 numbers is float32's: one that is kept in float16 would be off by percents."""
+    random = np.random.default_rng(0)
+    x, w = (random.uniform(0.0, 1.0, shape).astype(np.float32) for shape in ((4, 4096), (4096, 4)))
+
+    def product(x):
+        return tf.matmul(x, tf.constant(w), name="product")
+
+    found = amp_tf.compare(product, [x], config, hardware=hardware)
+    rounded_x, rounded_w = (values.astype(np.float16).astype(np.float32) for values in (x, w))
+    emulated = (rounded_x @ rounded_w).astype(np.float16)
+    error = float(np.linalg.norm(emulated - x @ w) / np.linalg.norm(x @ w))
+    assert found.outputs[0].error == pytest.approx(error, rel=0.01)
+    (node,) = (node for node in found.nodes if node.name == "product")
+    assert node.is_f16
+    assert (node.accumulated, node.local) == pytest.approx((error, error), rel=0.01)
+    large = amp_tf.compare(product, [128 * x], config, hardware=hardware)
+    assert (large.outputs[0].error, large.findings[0].kind) == (np.inf, "overflow")  # beyond 65,504
+
+
+def test_no_product_of_a_convolutional_models_step_runs_in_a_float16_kernel():
+    layers = keras.layers
+    model = keras.Sequential(
+        [layers.Conv2D(4, 3), layers.BatchNormalization(), layers.ReLU(), layers.Flatten(), layers.Dense(2)]
+    )
+    model.compile("sgd", "mse")
+    random = np.random.default_rng(0)
+    batch = [random.standard_normal(shape).astype(np.float32) for shape in ((2, 8, 8, 3), (2, 2))]
+    flat = flat_step(model, [tuple(batch)], 1)
+    result = flat.rewritten(FOR_A_GPU, dataclasses.replace(GPU, imitates_gpu=True))
+    products = {node.name: node for node in result.graph.node if node.op in PRODUCTS}
+    converted = {node.name: node.precision for node in result.report.nodes if node.op in PRODUCTS}
+    assert {node.op for node in products.values()} == {"Conv2D", "Conv2DBackpropFilter", "MatMul"}
+    assert {precision.value for precision in converted.values()} == {"float16"}
+    assert {node.attr["T"].type for node in products.values()} == {tf.float32.as_datatype_enum}
