@@ -93,6 +93,7 @@ _LOOKS = 4  # each needs a graph that runs float32 and 16 bit side by side
 _REDUCTIONS, _TRIALS = 3, 12  # each reduction may fail on the other batches; trials of one
 _SHORT = 20  # characters of patterns that are short enough to read
 _PLACES = 8  # layers and scopes that are tried for a shorter text
+_PLACES_PRICED = 32  # of which the share of work in 16 bit is asked for: each is a rewrite
 _SHARE_FOR_SHORTER = 0.02  # of the products' work, which a shorter text may cost more
 _NUMBER, _ANY_NUMBER = re.compile(r"_\d+(?=/|$)"), r"(_\\d+)?"
 _GRADIENT_SCOPES = ("gradient_tape/", "gradients/")
@@ -230,7 +231,7 @@ class Search:
             return patterns
         least_share = self._share_in_f16(patterns) - _SHARE_FOR_SHORTER
         candidates: list[Patterns] = []
-        for place in self._places_around(patterns):
+        for place in self._places_around(patterns)[:_PLACES_PRICED]:
             if len(candidates) == _PLACES:
                 break
             if self._share_in_f16((place,)) >= least_share:
