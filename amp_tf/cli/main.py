@@ -14,7 +14,8 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import amp_tf
@@ -225,8 +226,34 @@ def main(arguments: list[str] | None = None) -> int:
 
     Returns the exit status: that of the subcommand; after an error, printed to stderr, its ``error_status``; 2 for a
     wrong command line and without TensorFlow; as in a shell, 130 where the user interrupted it and 141 where nobody
-    reads its output any more.
+    reads its output any more. SIGTERM and SIGHUP raise SystemExit with 143 and 129, so that temporary files go.
     """
+    with _ended_by_signals():
+        return _main(arguments)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Has SIGTERM and SIGHUP raise SystemExit inside the block; what cleans up then is not ended by another one."""
+    before: dict[int, Any] = {}
+
+    def end(number: int, _: Any) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(_KILLED + number)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, signal.SIG_DFL if handler is None else handler)
+
+
+def _main(arguments: list[str] | None) -> int:
     name, error_status = "amp-tf", 1
     try:  # from the first import on, which a user may interrupt as well
         args = parser().parse_args(arguments)
