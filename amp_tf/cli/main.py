@@ -94,6 +94,8 @@ COMMANDS: Mapping[str, Command] = {
         --dry-run  write nothing; only say what would be converted
         --force  replace OUT if it exists, even if it is IN
         --preserve NODE  a node to leave unchanged, such as an output of a GraphDef file; may be repeated
+        --batch N  under auto, convert what is faster for requests of this batch size, or of a range such as 1-32; by
+            default what is faster for one example and for many alike
         --weights  f16 stores in 16 bit those weights that are only used in 16 bit: half the size, for inference only
         --check FILE  run the model and its converted copy on a .npz file with an array for each argument of the
             signature, and print how far their outputs differ
@@ -113,6 +115,7 @@ COMMANDS: Mapping[str, Command] = {
         --op OP  with --all, only nodes of this op; may be repeated
         --json  with --all, print JSON
         --function NAME  the library function that contains the node
+        --batch N  under auto, the batch size that is decided for, or a range such as 1-32, as for rewrite
         --preserve NODE  a node to leave unchanged; may be repeated
         """,
         {"node": {"nargs": "?"}, "--op": _SEVERAL, "--function": {"default": ""}, "--preserve": _SEVERAL},

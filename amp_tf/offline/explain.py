@@ -12,11 +12,12 @@ import contextlib
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from amp_tf.config import LIST_NAMES, AmpConfig, variable_of
 from amp_tf.errors import OpListError
+from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.names import find_followers, matcher, missing_node, pattern_for
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.oplists.hardware import Hardware
@@ -26,6 +27,7 @@ from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.rewriting.form import Job
 from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
+from amp_tf.values import check_batch
 
 _PATTERN_FIELDS = {Rule.KEPT_BY_NAME: "keep_float32", Rule.FORCED_BY_NAME: "force_f16"}
 _NAME_A_TARGET = (
@@ -112,12 +114,15 @@ def explain(
     hardware: Hardware | None = None,
     library: Any = None,
     where: str = "",
+    batch: int | tuple[int, int] | None = None,
+    beyond_range: Mapping[str, Container[str]] | None = None,
 ) -> Explanation:
     """Explains a node of a ``GraphDef`` or ``FunctionDef``, on the devices of ``hardware``, this machine's CPU by
     default.
 
     Normalization is folded where the nodes carry their shapes. For a FunctionDef, ``library`` has the functions that it
-    calls. ``where`` is where the graph comes from, such as a file, for the error.
+    calls. ``where`` is where the graph comes from, such as a file, for the error. ``batch`` and ``beyond_range`` are
+    those of :func:`amp_tf.rewrite`.
 
     Raises a GraphError where the graph has no node of that name, which names the closest ones, and an OpListError where
     a change of the lists names an op that TensorFlow does not know.
@@ -125,7 +130,16 @@ def explain(
     machine = Hardware.detect_cpu() if hardware is None else hardware
     names = check_arguments(graph, config, preserve, hardware, library, None)
     is_function = hasattr(graph, "node_def")
-    job = Job.of(config, settle(config, machine), library if is_function else graph.library, names, has_preserved=True)
+    library = library if is_function else graph.library
+    job = Job.of(
+        config,
+        settle(config, machine),
+        library,
+        names,
+        has_preserved=True,
+        batches=BatchShapes(graph, library, check_batch(batch, where="explain(batch=…)")),
+        beyond_range=beyond_range or {},
+    )
     form = job.form((read_function if is_function else read_graph)(graph, job.templates), None)
 
     def painted(changed: AmpConfig) -> Painting:

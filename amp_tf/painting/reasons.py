@@ -54,7 +54,7 @@ class Rule(enum.IntEnum):
     NOTHING_TO_CONVERT = 118, "the graph has no node that the allow list converts"
     DOES_NOT_PAY = 119, "it would not be faster in 16 bit"
     SCALES_FILTER = 120, "it normalizes: amp_tf moved it from the result of a convolution to its filter"
-    BEYOND_RANGE = 121, "it uses a constant that 16 bit would make infinite, zero or one: {cause}"
+    BEYOND_RANGE = 121, "it uses a constant or weight that 16 bit would make infinite, zero or one: {cause}"
     SUMS = 122, "it adds up many values, and its 16-bit kernel would round after each"
     AFTER_PRODUCTS = 123, "no matmul or convolution uses its result, which goes to a variable or to the caller"
     WHOLE_NUMBERS = 124, "its result becomes an integer, a phase or a position: {cause}"
@@ -83,14 +83,19 @@ IMPOSSIBLE = frozenset({Rule.NO_FUSED_KERNEL, Rule.NO_KERNEL, Rule.TYPE_NOT_ALLO
 
 @dataclasses.dataclass(frozen=True)
 class Balance:
-    """What a set of connected nodes was estimated to take, in ns, with the casts that this needs at its border."""
+    """What a set of connected nodes was estimated to take, in ns, with the casts that this needs at its border.
+
+    ``batch`` is the batch size that was taken for an open one, 0 where the graph's shapes were taken as they are.
+    """
 
     in_f16: float
     in_float32: float
+    batch: int = 0
 
     def __str__(self) -> str:
         times = f"{self.in_f16 / 1e3:.1f} µs in 16 bit and {self.in_float32 / 1e3:.1f} µs in float32"
-        return f"its group of connected nodes takes {times}, casts included"
+        at_batch = f" at batch size {self.batch:,}" if self.batch else ""
+        return f"its group of connected nodes takes {times}{at_batch}, casts included"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Node, Unit
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reader, Reop, Rewire, attribute
+from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
 from amp_tf.graph.sizes import KnownShapes, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
@@ -51,6 +52,9 @@ class Job:
         traced: TensorFlow's AtomicFunction of a function; its graph, and those of what it calls, know shapes.
         change: what is taken away before, to see what it keeps in float32; the settings have it already.
         lock: the lock file as it was when the graph came.
+        batches: tells shapes for the batch sizes that costs are weighed at; ``None`` where the graph's own are used.
+        beyond_range: by function, ``""`` for the graph itself, the names of nodes that give stored values which the
+            16-bit type cannot hold.
     """
 
     config: AmpConfig
@@ -63,6 +67,8 @@ class Job:
     traced: Any = None
     change: Change = NO_CHANGE
     lock: Lock = NO_LOCK
+    batches: BatchShapes | None = None
+    beyond_range: Mapping[str, Container[str]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -113,11 +119,15 @@ class Job:
         if self.has_preserved and (missing := self.preserve.difference(view.names)):
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
         shapes = KnownShapes.of_nodes(view.protos) if shapes is None else shapes
-        if self.chooses:
-            from amp_tf.cpu.list_shapes import ListShapes
+        if not self.chooses:
+            return Form(self, view, shapes)
+        from amp_tf.cpu.list_shapes import ListShapes
 
-            shapes = ListShapes(view, shapes)
-        return Form(self, view, shapes)
+        at_sizes: Mapping[int, Shapes] = {}
+        if self.batches and not self.products.isdisjoint(view.ops):
+            at_sizes = self.batches.of(view.function)
+        at_batch = {size: ListShapes(view, found) for size, found in at_sizes.items()}
+        return Form(self, view, ListShapes(view, shapes), at_batch=at_batch)
 
     @functools.cached_property
     def products(self) -> frozenset[str]:
@@ -134,6 +144,7 @@ class Form:
         view: the graph once the edits are made.
         edits: all edits so far, but for types and casts.
         folded: the nodes that have another meaning since normalization was folded.
+        at_batch: the shapes for each batch size that costs are weighed at; with none, ``shapes`` count.
     """
 
     job: Job
@@ -141,6 +152,7 @@ class Form:
     shapes: Shapes
     edits: Edits = NO_EDITS
     folded: Folded = NOTHING_FOLDED
+    at_batch: Mapping[int, Shapes] = dataclasses.field(default_factory=dict)
 
     def then(self, edits: Edits, models: Mapping[str, Node] | None = None, folded: Folded | None = None) -> Form:
         """The form with more edits; itself if there are none.
@@ -150,8 +162,14 @@ class Form:
         if not edits:
             return self
         view = self.view.after(edits, self.job.templates)
-        shapes = {name: self.shapes.output_shapes(self.view.names[model]) for name, model in (models or {}).items()}
-        return Form(self.job, view, KnownShapes(shapes, self.shapes), self.edits.then(edits), folded or self.folded)
+        named = {name: self.view.names[model] for name, model in (models or {}).items()}
+
+        def known(shapes: Shapes) -> Shapes:
+            return KnownShapes({name: shapes.output_shapes(model) for name, model in named.items()}, shapes)
+
+        at_batch = {size: known(shapes) for size, shapes in self.at_batch.items()}
+        after = self.edits.then(edits)
+        return Form(self.job, view, known(self.shapes), after, folded or self.folded, at_batch)
 
     def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
         """The form after a pass for just those candidates that become 16 bit by it, as its painting shows.
@@ -184,7 +202,8 @@ class Form:
         if job.chooses:
             from amp_tf.cpu.economy import drop_unprofitable
 
-            cost_model = drop_unprofitable
+            cost_model = functools.partial(drop_unprofitable, at_batch=self.at_batch)
+        beyond = job.beyond_range.get(self.view.function, ())
         scales = dict.fromkeys(self.folded.scales, Rule.SCALES_FILTER)
         painting = paint(
             self.view,
@@ -196,6 +215,7 @@ class Form:
             is_loop_body=self.view.function in job.loop_bodies,
             shapes=self.shapes,
             cost_model=cost_model,
+            beyond_range=[node for node, name in enumerate(self.view.names) if name in beyond] if beyond else [],
         )
         return painting.also(job.narrow, Rule.LIST_SHARED)
 
