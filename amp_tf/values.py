@@ -20,6 +20,7 @@ from amp_tf.errors import ConfigError
 from amp_tf.precision import Precision
 
 SHORT_NAMES = {"fp16": "float16", "bf16": "bfloat16"}  #: other frameworks' names of the two types
+ANY_BATCH = (1, 64)  #: a single example, and a batch beyond which times grow in proportion
 LAYER = "layer:"  #: begins a pattern that is for a layer, by its path in Keras
 NODE = "node:"  #: begins a pattern that is for one node, by its name
 FILE = "@"  #: begins the name of a file of patterns
@@ -273,6 +274,30 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
 def path(what: str, check: Callable[..., str | None] = check_path) -> Kind:
     """The path of something, such as ``"a folder"``."""
     return Kind(what, lambda text, _: text, check)
+
+
+def check_batch(batch: object, *, where: str) -> tuple[int, ...]:
+    """Returns the batch sizes to weigh, the largest first: one, or the smallest and the largest of a range.
+
+    ``None`` is any size, :data:`ANY_BATCH`.
+    """
+    if batch is None:
+        batch = ANY_BATCH
+    sizes = batch if isinstance(batch, tuple) else (batch,)
+    are_sizes = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
+    if len(sizes) not in (1, 2) or not are_sizes or list(sizes) != sorted(sizes):
+        raise invalid(batch, where, "a batch size from 1 on, or a pair of them, the smaller one first")
+    return tuple(sorted(set(sizes), reverse=True))
+
+
+def read_batch(text: str, name: str) -> tuple[int, ...]:
+    """Reads a batch size, ``8``, or the smallest and the largest of a range, ``1-32``."""
+    parts = [part.strip() for part in text.split("-")]
+    if len(parts) > 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise invalid(text, name, "a batch size such as 8, or a range such as 1-32")
+    sizes = tuple(map(int, parts))
+    check_batch(sizes, where=name)
+    return sizes
 
 
 YES_OR_NO = Kind("1, 0", read_bool, check_bool)

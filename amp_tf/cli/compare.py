@@ -146,14 +146,10 @@ def started(
     started.
 
     With a ``log``, where its output goes, it runs in the background, and all that it started ends with it. Without, its
-    output goes where that of this process goes, and Ctrl-C of the terminal is left to the program.
+    output goes where that of this process goes, and Ctrl-C of the terminal is left to the program. SIGTERM and SIGHUP
+    end the block by the SystemExit that :func:`amp_tf.cli.main.main` makes of them.
     """
-
-    def end(number: int, _: Any) -> None:
-        raise SystemExit(128 + number)
-
-    ending = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, end) for number in ending}
+    before: Any = None
     is_behind = log is not None
     nothing = subprocess.DEVNULL if is_behind else None
     program = None
@@ -162,11 +158,11 @@ def started(
             command, env=environ, stdin=nothing, stdout=log, stderr=log, start_new_session=is_behind
         )
         if not is_behind:  # only now: the program would begin with it ignored, too
-            before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         yield program
     finally:
         if program is not None and program.poll() is None:
             os.killpg(program.pid, signal.SIGKILL) if is_behind else program.kill()
             program.wait()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if before is not None:
+            signal.signal(signal.SIGINT, before)

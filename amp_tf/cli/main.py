@@ -12,7 +12,8 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import amp_tf
@@ -91,6 +92,12 @@ def _add_rewrite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists, even if it is IN")
     _add_preserve(parser, "a node to leave unchanged, such as an output of a GraphDef file")
     parser.add_argument(
+        "--batch",
+        metavar="N",
+        help="under auto, convert what is faster for requests of this batch size, or of a range such as 1-32; by "
+        "default what is faster for one example and for many alike",
+    )
+    parser.add_argument(
         "--weights",
         choices=WEIGHTS,
         default=WEIGHTS[0],
@@ -115,6 +122,11 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--op", action="append", default=[], help="with --all, only nodes of this op; may be repeated")
     parser.add_argument("--json", action="store_true", help="with --all, print JSON")
     parser.add_argument("--function", metavar="NAME", default="", help="the library function that contains the node")
+    parser.add_argument(
+        "--batch",
+        metavar="N",
+        help="under auto, the batch size that is decided for, or a range such as 1-32, as for rewrite",
+    )
     _add_preserve(parser, "a node to leave unchanged")
     add_settings(parser)
 
@@ -297,8 +309,34 @@ def main(arguments: list[str] | None = None) -> int:
 
     Returns the exit status: that of the subcommand; after an error, printed to stderr, its ``error_status``; 2 for a
     wrong command line and without TensorFlow; as in a shell, 130 where the user interrupted it and 141 where nobody
-    reads its output any more.
+    reads its output any more. SIGTERM and SIGHUP raise SystemExit with 143 and 129, so that temporary files go.
     """
+    with _ended_by_signals():
+        return _main(arguments)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Has SIGTERM and SIGHUP raise SystemExit inside the block; what cleans up then is not ended by another one."""
+    before: dict[int, Any] = {}
+
+    def end(number: int, _: Any) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(_KILLED + number)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, signal.SIG_DFL if handler is None else handler)
+
+
+def _main(arguments: list[str] | None) -> int:
     name, error_status = "amp-tf", 1
     try:  # from the first import on, which a user may interrupt as well
         args = parser().parse_args(arguments)

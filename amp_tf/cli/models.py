@@ -18,11 +18,12 @@ import amp_tf
 from amp_tf.cli.main import DEFAULT_SIGNATURE
 from amp_tf.config import WEIGHTS, AmpConfig
 from amp_tf.errors import AmpError, FileError, GraphError, printable
+from amp_tf.files import open_regular
 from amp_tf.graph.names import closest, describe_unmatched, matcher, missing_node
 from amp_tf.hooks.switch import disable
 from amp_tf.offline import reading
 from amp_tf.offline.explain import explain
-from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
+from amp_tf.offline.saved_model import ModelGraph, convert_saved_model, read_graphs, rewrite_saved_model
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import files
@@ -30,7 +31,7 @@ from amp_tf.reporting.figures import GraphReport, percent
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.tools.progress import shown
-from amp_tf.values import read_names, read_patterns
+from amp_tf.values import read_batch, read_names, read_patterns
 
 _GRAPHS = (".pb", ".pbtxt")
 
@@ -38,6 +39,7 @@ _GRAPHS = (".pb", ".pbtxt")
 def run_rewrite(args: argparse.Namespace) -> int:
     """Converts and prints what was done, op by op."""
     config = read_config(args)
+    batch = _read_batch(args)
     if not args.dry_run:
         if args.result is None:
             raise AmpError("there is no OUT", fix="Name a file or folder to write, or add --dry-run")
@@ -61,7 +63,7 @@ def run_rewrite(args: argparse.Namespace) -> int:
     # The file is looked at before anything is written, and the copy may come in the place of the original.
     expected = _answer(args, args.source) if args.check else {}
     with shown("amp-tf rewrite", f"rewriting {args.source}"):
-        report, ends = _convert_model(args, config) if is_model else _convert_graph(args, config)
+        report, ends = (_convert_model if is_model else _convert_graph)(args, config, batch)
     if ends:
         print(f"Results of 16 bit: {', '.join(ends)}. With --preserve NODE a node stays float32.", file=sys.stderr)
     if args.report:
@@ -80,20 +82,25 @@ def run_rewrite(args: argparse.Namespace) -> int:
     return 0
 
 
-def _convert_model(args: argparse.Namespace, config: AmpConfig) -> tuple[RewriteReport, Sequence[str]]:
+def _read_batch(args: argparse.Namespace) -> Any:
+    """The batch sizes of ``--batch``; ``None`` where it is not given."""
+    return None if args.batch is None else read_batch(args.batch, "--batch")
+
+
+def _convert_model(args: argparse.Namespace, config: AmpConfig, batch: Any) -> tuple[RewriteReport, Sequence[str]]:
     """Writes the copy of a model, unless nothing is to be written; returns its report, and no names."""
     hardware = hardware_for(config)
     if args.dry_run:
-        return rewrite_saved_model(args.source, config, hardware=hardware, weights=args.weights)[1], ()
-    options = {"hardware": hardware, "replace": args.force, "weights": args.weights}
+        return rewrite_saved_model(args.source, config, hardware=hardware, weights=args.weights, batch=batch)[1], ()
+    options = {"hardware": hardware, "replace": args.force, "weights": args.weights, "batch": batch}
     return convert_saved_model(args.source, args.result, config, **options), ()
 
 
-def _convert_graph(args: argparse.Namespace, config: AmpConfig) -> tuple[RewriteReport, Sequence[str]]:
+def _convert_graph(args: argparse.Namespace, config: AmpConfig, batch: Any) -> tuple[RewriteReport, Sequence[str]]:
     """Writes a new graph, unless nothing is to be written; returns its report, and the 16-bit nodes that none reads."""
     graph = reading.read_graph_file(args.source)
     _check_preserved(args.preserve, graph)
-    result = rewrite(graph, config, preserve=args.preserve, hardware=hardware_for(config))
+    result = rewrite(graph, config, preserve=args.preserve, hardware=hardware_for(config), batch=batch)
     if not args.dry_run:
         reading.write_graph_file(result.graph, args.result)
     # Nodes that no other node reads are probably fetched.
@@ -169,10 +176,11 @@ def run_explain(args: argparse.Namespace) -> int:
         raise AmpError("name one NODE, or add --all for all of them", where="explain", fix="amp-tf explain --help")
     config = read_config(args)
     hardware = hardware_for(config)
-    graphs = reading.read_graphs(args.graph)
+    graphs = read_graphs(args.graph, config, hardware)
     if args.all:
         return _print_all(graphs, args, config, hardware)
-    graph, named = next((found for found in graphs if args.node in _names(found[0])), graphs[0])
+    found = next((each for each in graphs if args.node in _names(each.graph)), graphs[0])
+    graph = found.graph
     _check_preserved(args.preserve, graph)
     functions = {function.signature.name: function for function in graph.library.function}
     homes = [name for name, held in functions.items() if any(node.name == args.node for node in held.node_def)]
@@ -191,25 +199,33 @@ def run_explain(args: argparse.Namespace) -> int:
         functions[home] if home else graph,
         args.node,
         config,
-        preserve=() if home else (*args.preserve, *named),  # as the rewrite does
+        preserve=() if home else (*args.preserve, *found.preserve),  # as the rewrite does
         hardware=hardware,
         library=graph.library,
         where=args.graph,
+        batch=_read_batch(args),
+        beyond_range=found.beyond_range,
     )
     print(explanation)
-    names = [name for graph, _ in graphs for name in _names(graph)]
+    names = [name for each in graphs for name in _names(each.graph)]
     patterns = dict.fromkeys((*config.keep_float32, *config.force_f16))
     _tell_idle([each for each in patterns if not any(map(matcher(each), names))], names)
     return 0
 
 
-def _print_all(
-    graphs: Iterable[tuple[Any, set[str]]], args: argparse.Namespace, config: AmpConfig, hardware: Hardware
-) -> int:
+def _print_all(graphs: Iterable[ModelGraph], args: argparse.Namespace, config: AmpConfig, hardware: Hardware) -> int:
     reports: list[GraphReport] = []
-    for graph, named in graphs:
-        _check_preserved(args.preserve, graph)
-        reports += rewrite(graph, config, preserve=(*args.preserve, *named), hardware=hardware).report.graphs
+    for each in graphs:
+        _check_preserved(args.preserve, each.graph)
+        result = rewrite(
+            each.graph,
+            config,
+            preserve=(*args.preserve, *each.preserve),
+            hardware=hardware,
+            batch=_read_batch(args),
+            beyond_range=each.beyond_range,
+        )
+        reports += result.report.graphs
     _tell_target(RewriteReport(tuple(reports)))
     nodes = (node for report in reports for node in report.nodes)
     rows = [
@@ -323,7 +339,7 @@ def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
     if Path(path).is_file():
         files.check_unpacked(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it holds one array, without a name")
             arrays = {name: file[name] for name in file.files}

@@ -9,15 +9,22 @@ is left to win there is not worth the rounding.
 
 All this needs static shapes. A tensor of unknown shape is taken to be as large as the median of those that are known,
 and a product of one is 16 bit.
+
+Small batches gain less than large ones, because casts of weights cost the same. So where a graph is to serve batches of
+several sizes, it is weighed at the largest and at the smallest in turns, each time without what was taken off before,
+until neither takes off more. What is left is faster in 16 bit at both, and between them, where costs grow with the
+batch.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
 import statistics
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +60,7 @@ from amp_tf.painting.reasons import FORCED, Balance, Rule
 from amp_tf.painting.ties import loop_units
 from amp_tf.painting.work import count_runs, filter_shape, input_shapes, operations_of
 
+_AS_IT_IS: Mapping[int, Shapes] = MappingProxyType({})
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
 _UNMATCHED = "a pooling and its gradient are slow in two types, and one of them stays in float32"
@@ -149,8 +157,11 @@ class _Port(NamedTuple):
     casts: Pair
 
 
-def drop_unprofitable(canvas: Canvas) -> None:
-    """Takes allow paint off units that are cheaper in float32, as :func:`amp_tf.painting.paint.weigh` says."""
+def drop_unprofitable(canvas: Canvas, at_batch: Mapping[int, Shapes] = _AS_IT_IS) -> None:
+    """Takes allow paint off units that are cheaper in float32, as :func:`amp_tf.painting.paint.weigh` says.
+
+    ``at_batch`` has the shapes for each batch size that is weighed; with none, the canvas' own count.
+    """
     ties = [*canvas.clusters, *loop_units(canvas)]
     if (asked := canvas.resolution.asked) is not None:  # no op pays: all but forced nodes and some ops
         painted = np.flatnonzero(canvas.allow).tolist()
@@ -161,12 +172,26 @@ def drop_unprofitable(canvas: Canvas) -> None:
         canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
         canvas.weighed.update(dict.fromkeys(left, XLA_WIDENS))
         return
-    weighing = Weighing(canvas, [*ties, *_kernel_pairs(canvas)])
+    ties += _kernel_pairs(canvas)
+    given = KnownShapes.of_nodes(canvas.view.protos) if canvas.shapes is None else canvas.shapes
+    at_batch = at_batch or {0: given}
+    untried = len(at_batch)  # batch sizes at which the paint that is left may be slower than none
+    for batch, shapes in itertools.cycle(at_batch.items()):
+        before = int(canvas.allow.sum())
+        _drop_at(canvas, ties, shapes, batch)
+        untried = untried - 1 if int(canvas.allow.sum()) == before else len(at_batch) - 1
+        if not untried:
+            return
+
+
+def _drop_at(canvas: Canvas, ties: Sequence[Sequence[Unit]], shapes: Shapes, batch: int) -> None:
+    """Takes allow paint off units that are cheaper in float32 with these shapes, which are those for a batch size."""
+    weighing = Weighing(canvas, ties, shapes)
     for find in (find_cheaper_in_float32, find_islands):
         groups = find(weighing)
         canvas.unpaint_allow(itertools.chain.from_iterable(groups), Rule.DOES_NOT_PAY)
         for group, balance in zip(groups, weighing.balances(groups), strict=True):
-            canvas.weighed.update(dict.fromkeys(group, balance))
+            canvas.weighed.update(dict.fromkeys(group, dataclasses.replace(balance, batch=batch)))
 
 
 def _kernel_pairs(canvas: Canvas) -> list[list[Unit]]:
@@ -201,9 +226,8 @@ class Weighing:
         relief: what painted units save in memory, in ns: those whose results are live where at least half the peak is.
     """
 
-    def __init__(self, canvas: Canvas, ties: Iterable[Sequence[Unit]]) -> None:
+    def __init__(self, canvas: Canvas, ties: Iterable[Sequence[Unit]], shapes: Shapes) -> None:
         view = canvas.view
-        shapes = KnownShapes.of_nodes(view.protos) if canvas.shapes is None else canvas.shapes
         self.canvas, self.prices = canvas, Prices(view, shapes, canvas.resolution.costs)
         self.ports = _find_ports(canvas, shapes, self.prices)
         self.sizes: dict[Unit, float] = {}

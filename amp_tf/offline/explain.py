@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import OpListError
 from amp_tf.graph.datatypes import Node
+from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.names import find_followers, matcher, missing_node, pattern_for
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.oplists import op_names
@@ -31,6 +32,7 @@ from amp_tf.reporting.text import plural
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
 from amp_tf.rewriting.recording import report_of
+from amp_tf.values import check_batch
 
 _NAME_A_TARGET = (
     "Nothing is converted here unless it is named. Explain it with --precision float16 --target gpu, as a GPU would "
@@ -104,12 +106,15 @@ def explain(
     hardware: Hardware | None = None,
     library: Any = None,
     where: str = "",
+    batch: int | tuple[int, int] | None = None,
+    beyond_range: Mapping[str, Container[str]] | None = None,
 ) -> Explanation:
     """Explains a node of a ``GraphDef`` or ``FunctionDef``, on the devices of ``hardware``, this machine's CPU by
     default.
 
     Normalization is folded where the nodes carry their shapes. For a FunctionDef, ``library`` has the functions that it
-    calls. ``where`` is where the graph comes from, such as a file, for the error.
+    calls. ``where`` is where the graph comes from, such as a file, for the error. ``batch`` and ``beyond_range`` are
+    those of :func:`amp_tf.rewrite`.
 
     Raises a GraphError where the graph has no node of that name, which names the closest ones, and an OpListError where
     a change of the lists names an op that TensorFlow does not know.
@@ -118,7 +123,16 @@ def explain(
     names = check_arguments(graph, config, preserve, hardware, library, None)
     config = dataclasses.replace(config, report_path="-")  # so that the report has what blockers need
     is_function = hasattr(graph, "node_def")
-    job = Job.of(config, settle(config, machine), library if is_function else graph.library, names, has_preserved=True)
+    library = library if is_function else graph.library
+    job = Job.of(
+        config,
+        settle(config, machine),
+        library,
+        names,
+        has_preserved=True,
+        batches=BatchShapes(graph, library, check_batch(batch, where="explain(batch=…)")),
+        beyond_range=beyond_range or {},
+    )
     given = job.form((read_function if is_function else read_graph)(graph, job.templates), None)
     form, casts = decide(given)
     figures = GraphFigures(report_of(form, casts))

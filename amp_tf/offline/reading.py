@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import FileError, GraphError
+from amp_tf.files import RefusedFileError, check_regular, read_regular
 from amp_tf.reporting import files
 
 TEXT_SUFFIXES = (".pbtxt", ".txt")
@@ -25,19 +26,7 @@ TEXT_MODEL_FILE = "saved_model.pbtxt"  # read where there is no binary one, as T
 _SPLIT_MODEL_FILE = "saved_model.cpb"  # what TensorFlow writes for models above protobuf's 2 GiB, on request
 VARIABLES_FOLDER = "variables"
 PREFIX = "variables"  #: begins the names of a checkpoint's files
-
-
-def read_graphs(path: str | Path) -> list[tuple[Any, set[str]]]:
-    """The GraphDef of a file, or those of a SavedModel or a Keras file, one for each MetaGraph.
-
-    With each are the names of the nodes that stay as they are when it is converted, because a SavedModel's signatures
-    name them. Raises a FileError where there is no such file or model, or it holds no graph.
-    """
-    if os.path.isdir(path) or is_keras_file(path):
-        with saved_model_of(path) as folder:
-            meta_graphs = read_saved_model(folder).meta_graphs
-        return [(meta_graph.graph_def, preserved_nodes(meta_graph)) for meta_graph in meta_graphs]
-    return [(read_graph_file(path), set())]
+_MOST_BYTES = 2 << 30  #: of a GraphDef or SavedModel proto: protobuf's own limit
 
 
 def read_graph_file(path: str | Path) -> Any:
@@ -48,7 +37,7 @@ def read_graph_file(path: str | Path) -> Any:
 
 def _read_proto(path: Path, fix: str, *, of_model: bool = False) -> Any:
     try:
-        data = path.read_bytes()  # before TensorFlow is imported, which takes seconds
+        data = read_regular(path, _MOST_BYTES)  # before TensorFlow is imported, which takes seconds
     except OSError as error:
         raise FileError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
     if not data:
@@ -132,11 +121,26 @@ def read_saved_model(folder: Path) -> Any:
             what = f"the model is split ({_SPLIT_MODEL_FILE}), because it is larger than 2 GiB"
             fix = "Keep large constants in variables and save the model again"
         raise FileError(what, where=str(folder), fix=fix)
+    _check_files(folder)
     file = folder / (MODEL_FILE if os.path.isfile(folder / MODEL_FILE) else TEXT_MODEL_FILE)
     model = _read_proto(file, fix="Save the model again", of_model=True)
     if not model.meta_graphs:
         raise FileError("holds no graph", where=str(file), fix="Save the model again")
     return model
+
+
+def _check_files(folder: Path) -> None:
+    """Raises a FileError where a model's folder holds a pipe or a device, or a link to one: whoever reads it hangs."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            with contextlib.suppress(FileNotFoundError):  # a link to nothing, which nobody can read either
+                facts = os.stat(path)
+                try:
+                    check_regular(facts)
+                except RefusedFileError as error:
+                    fix = "Remove it from the model's folder"
+                    raise FileError(f"cannot be read ({error.strerror})", where=path, fix=fix) from None
 
 
 def preserved_nodes(meta_graph: Any) -> set[str]:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import os.path
 import shutil
 import stat
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from amp_tf.config import WEIGHTS, AmpConfig, check_config
 from amp_tf.errors import ConfigError, FileError
 from amp_tf.offline import reading
-from amp_tf.offline.weights import store_weights
+from amp_tf.offline.weights import find_beyond_range, store_weights
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.precision import Precision
 from amp_tf.reporting import files
 from amp_tf.reporting.reports import RewriteReport, Weights
-from amp_tf.rewriting.pipeline import rewrite
-from amp_tf.values import check_choice
+from amp_tf.rewriting.pipeline import rewrite, settle
+from amp_tf.values import check_batch, check_choice
 
 # Not copied; the fingerprint contains a hash of the old graph.
 _REWRITTEN = frozenset({reading.MODEL_FILE, reading.TEXT_MODEL_FILE, "fingerprint.pb"})
@@ -34,6 +37,7 @@ def convert_saved_model(
     hardware: Hardware | None = None,
     replace: bool = False,
     weights: str = WEIGHTS[0],
+    batch: int | tuple[int, int] | None = None,
 ) -> RewriteReport:
     """Writes a mixed-precision copy of a SavedModel.
 
@@ -51,6 +55,8 @@ def convert_saved_model(
         replace: whether ``dst`` may be a SavedModel, even ``src`` itself, in whose place the copy comes.
         weights: ``"f16"`` stores variables in 16 bit where all that computes with them reads them so; the report's
             ``weights`` says which. ``"float32"`` stores all as they are.
+        batch: under ``auto``, the batch size of the requests, or the smallest and the largest. By default what is
+            converted is faster for a single example and for a large batch alike.
 
     Returns:
         The report of all graphs and functions of the model.
@@ -60,9 +66,10 @@ def convert_saved_model(
         FileError: ``src`` is not a model, has a file that cannot be read or a link that leads out of it, or ``dst`` is
             not empty, lies in ``src`` or cannot be written.
         OpListError: a change of the lists names an op that TensorFlow does not know.
-        ConfigError: ``config`` is not an AmpConfig, ``dst`` is not a path, or there are no such ``weights``.
+        ConfigError: ``config`` is not an AmpConfig, ``dst`` is not a path, or ``weights`` or ``batch`` means nothing.
     """
     check_choice(weights, WEIGHTS, where="convert_saved_model(weights)")
+    check_batch(batch, where="convert_saved_model(batch)")
     if config is not None:
         check_config(config, where="convert_saved_model(config)")
     if not isinstance(dst, (str, os.PathLike)):
@@ -88,7 +95,7 @@ def convert_saved_model(
                 if leads_out or os.path.commonpath((root, os.path.realpath(path))) != root:
                     fix = "Make a copy of the model that holds the files themselves (cp -rL); nothing was written"
                     raise FileError(f"is a link to {os.readlink(path)!r}, outside of the model", where=path, fix=fix)
-        model, report = rewrite_saved_model(source, config, hardware=hardware, weights=weights)
+        model, report = rewrite_saved_model(source, config, hardware=hardware, weights=weights, batch=batch)
         data = model.SerializeToString(deterministic=True)
         is_there = os.path.isdir(target) and not is_replaced  # perhaps a volume, in whose place nothing can be put
         try:
@@ -109,6 +116,7 @@ def rewrite_saved_model(
     *,
     hardware: Hardware | None = None,
     weights: str = WEIGHTS[0],
+    batch: int | tuple[int, int] | None = None,
 ) -> tuple[Any, RewriteReport]:
     """The ``SavedModel`` proto of a model with rewritten graphs, and the report. Writes nothing.
 
@@ -116,35 +124,84 @@ def rewrite_saved_model(
     """
     with reading.saved_model_of(src) as source:
         model = reading.read_saved_model(source)
+        checkpoint = reading.Checkpoint(source)
         reports: list[RewriteReport] = []
         stores_weights = weights != WEIGHTS[0]
-        preserved = [frozenset(reading.preserved_nodes(meta_graph)) for meta_graph in model.meta_graphs]
-        for meta_graph, names in zip(model.meta_graphs, preserved, strict=True):
+        graphs = _graphs_of(model, checkpoint, config, hardware)
+        for meta_graph, graph in zip(model.meta_graphs, graphs, strict=True):
             result = rewrite(
-                meta_graph.graph_def, config, preserve=names, hardware=hardware, stores_weights=stores_weights
+                graph.graph,
+                config,
+                preserve=graph.preserve,
+                hardware=hardware,
+                stores_weights=stores_weights,
+                batch=batch,
+                beyond_range=graph.beyond_range,
             )
             reports.append(result.report)
             if result.changed:
                 meta_graph.graph_def.CopyFrom(result.graph)
-        stored = store_weights(model, reading.Checkpoint(source), preserved) if stores_weights else None
+        stored = None
+        if stores_weights:
+            preserved = [graph.preserve for graph in graphs]
+            beyond = [graph.beyond_range for graph in graphs]
+            stored = store_weights(model, checkpoint, preserved, beyond)
     return model, RewriteReport(tuple(graph for report in reports for graph in report.graphs), weights=stored)
+
+
+class ModelGraph(NamedTuple):
+    """A graph of a model or of a file, and what else its rewrite needs."""
+
+    graph: Any  #: the GraphDef
+    preserve: frozenset[str] = frozenset()  #: nodes that stay as they are, because a signature names them
+    #: by function, the nodes that give variables with values which the 16-bit type cannot hold
+    beyond_range: Mapping[str, Container[str]] = MappingProxyType({})
+
+
+def read_graphs(path: str | Path, config: AmpConfig, hardware: Hardware) -> list[ModelGraph]:
+    """The graph of a file, or those of a SavedModel or a Keras file, one for each MetaGraph.
+
+    Raises a FileError where there is no such file or model, or it holds no graph.
+    """
+    if os.path.isdir(path) or reading.is_keras_file(path):
+        with reading.saved_model_of(path) as folder:
+            model = reading.read_saved_model(folder)
+            return _graphs_of(model, reading.Checkpoint(folder), config, hardware)
+    return [ModelGraph(reading.read_graph_file(path))]
+
+
+def _graphs_of(
+    model: Any, checkpoint: reading.Checkpoint, config: AmpConfig | None, hardware: Hardware | None
+) -> list[ModelGraph]:
+    """The graphs of a ``SavedModel`` proto.
+
+    The values of variables are looked at where float16 is asked for: bfloat16 holds all that float32 does.
+    """
+    config = AmpConfig.from_env() if config is None else config
+    target = settle(config, Hardware.detect_cpu() if hardware is None else hardware).target
+    preserved = [frozenset(reading.preserved_nodes(meta_graph)) for meta_graph in model.meta_graphs]
+    beyond: Sequence[Mapping[str, Container[str]]] = [{} for _ in preserved]
+    if target is not None and target.precision is Precision.FLOAT16:
+        beyond = find_beyond_range(model, checkpoint, preserved, target.precision)
+    found = zip(model.meta_graphs, preserved, beyond, strict=True)
+    return [ModelGraph(meta_graph.graph_def, names, too_large) for meta_graph, names, too_large in found]
 
 
 def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
     """Puts the copy in its place, where a model may be, once it is complete."""
     target = Path(os.path.realpath(target))
-    staged, old = files.temporary_name(target), files.temporary_name(target)
-    _write(source, staged, model, weights)
+    staged = files.temporary_name(target)
+    old = files.temporary_name(target)
     try:
+        _write(source, staged, model, weights)
         if os.path.isdir(target):
             target.rename(old)
         staged.rename(target)
-    except BaseException:  # Ctrl-C, too
+    finally:  # also where Ctrl-C or a signal ends it
         if old.exists() and not os.path.lexists(target):
             old.rename(target)
-        shutil.rmtree(staged, ignore_errors=True)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+        for left in (staged, old):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _write(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:

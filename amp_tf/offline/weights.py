@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amp_tf.errors import GraphError, RewriteError
@@ -92,6 +92,7 @@ class _VariableSearch:
         self._links: list[tuple[int, int]] = []
         self._kept: dict[int, tuple[Kept, str]] = {}
         self._changes: dict[int, list[Change]] = collections.defaultdict(list)
+        self._reads: dict[int, list[tuple[Body, int]]] = collections.defaultdict(list)  # the nodes that give its value
         self._keys: dict[int, str] = {}
         self._objects: dict[int, Any] = {}
 
@@ -111,6 +112,7 @@ class _VariableSearch:
             if op in table.VARIABLE_VALUES and view.names[node] in body.preserved:
                 self._keep(handle, Kept.READ, body, node)
             elif op in table.VARIABLE_VALUES:
+                self._reads[handle].append((body, node))
                 self._change(handle, body, "unit", body.output_unit(node, 0))
                 self._follow_value(handle, body, node)
             elif op in table.VARIABLE_WRITES and position == 0:
@@ -139,24 +141,27 @@ class _VariableSearch:
                 for number, argument in zip(function.bound_inputs, captured, strict=True):
                     self._links.append((places[number], self._node(body, argument)))
 
-    def judge(self, checkpoint: Checkpoint) -> tuple[list[StoredVariable], dict[Body, list[tuple[Change, int]]]]:
+    def judge(
+        self, checkpoint: Checkpoint, beyond: Sequence[Mapping[str, Container[str]]]
+    ) -> tuple[list[StoredVariable], dict[Body, list[tuple[Change, int]]]]:
         """Decides for each float32 tensor of the checkpoint, sets the types of objects, and finds what bodies change.
+
+        ``beyond`` is what :func:`find_beyond_range` found before the graphs were converted.
 
         A FileError where its values cannot be read.
         """
-        shapes = checkpoint.shapes
-        unseen, variables = dict(shapes), list[StoredVariable]()
+        unseen, variables = dict(checkpoint.shapes), list[StoredVariable]()
         decided: dict[Body, list[tuple[Change, int]]] = collections.defaultdict(list)
-        for group in connected(self._places.values(), self._links):
-            keys = [self._keys[place] for place in group if place in self._keys]
-            if not keys or not shapes.keys() >= {*keys}:
-                continue
+        for group, keys in self._variables(checkpoint):
             changes = [change for place in group for change in self._changes[place]]
             casts = [change for change in changes if change.kind == "cast"]
             types = {change.body.view.protos[change.number].attr["DstT"].type for change in casts}
             kept = next((self._kept[place] for place in group if place in self._kept), None)
             if len(types) != 1:
                 kept = kept or (Kept.UNREAD, "")
+            reads = [read for place in group for read in self._reads[place]]
+            if any(body.view.names[node] in beyond[body.meta].get(body.view.function, ()) for body, node in reads):
+                kept = Kept.RANGE, ""
             if not kept and not all(checkpoint.fits(key, min(types)) for key in keys):
                 kept = Kept.RANGE, ""
             objects = [self._objects[place] for place in group if place in self._objects]
@@ -173,6 +178,23 @@ class _VariableSearch:
         why = Kept.REFERENCE if has_references else Kept.UNREAD
         variables += [StoredVariable(key, key, shape, Precision.FLOAT32, why) for key, shape in unseen.items()]
         return variables, decided
+
+    def find_beyond_range(self, checkpoint: Checkpoint, data_type: int) -> Iterator[tuple[Body, str]]:
+        """The nodes that give variables, each with its body, of which a value becomes infinite in a 16-bit type.
+
+        A FileError where values cannot be read.
+        """
+        for group, keys in self._variables(checkpoint):
+            reads = [read for place in group for read in self._reads[place]]
+            if reads and not all(checkpoint.fits(key, data_type) for key in keys):
+                yield from ((body, body.view.names[node]) for body, node in reads)
+
+    def _variables(self, checkpoint: Checkpoint) -> Iterator[tuple[Sequence[int], list[str]]]:
+        """The places of each variable that the checkpoint has as a whole in float32, with its keys there."""
+        for group in connected(self._places.values(), self._links):
+            keys = [self._keys[place] for place in group if place in self._keys]
+            if keys and checkpoint.shapes.keys() >= {*keys}:
+                yield group, keys
 
     def _place(self, *what: Hashable) -> int:
         return self._places.setdefault(what, len(self._places))
@@ -244,6 +266,7 @@ class _VariableSearch:
             elif (callees := self._callees(body, reader, position)) and all(each.is_called_once for each, _ in callees):
                 self._change(handle, body, "unit", unit)
                 for callee, argument in callees:
+                    self._reads[handle].append((callee, argument))
                     self._change(handle, callee, "argument", argument)
                     self._follow_value(handle, callee, argument)
                 if table.is_loop(op):
@@ -287,23 +310,52 @@ _FOR_INFERENCE = (
 )
 
 
-def store_weights(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozenset[str]]) -> Weights:
-    """Gives variables of a ``SavedModel`` proto, which is converted and is changed, 16-bit types where its graphs read
-    them so.
-
-    The copy needs those variables of its checkpoint in 16 bit that are ``stored`` of the result. ``preserved`` are, of
-    each MetaGraph, the nodes of its graph whose results somebody fetches.
-
-    Raises a GraphError where a graph is broken, and a RewriteError where the result did not pass verification; this is
-    a bug of amp_tf.
-    """
+def _search(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozenset[str]]) -> _VariableSearch:
+    """The places of all variables of a ``SavedModel`` proto, and what would change with their types."""
     found = [body for number, each in enumerate(preserved) for body in _bodies(number, model.meta_graphs[number], each)]
     search = _VariableSearch({(body.meta, body.view.function): body for body in found})
     for body in found:
         search.follow_handles(body)
     for number, meta in enumerate(model.meta_graphs):
         search.link_objects(number, meta.object_graph_def, checkpoint)
-    variables, changes = search.judge(checkpoint)
+    return search
+
+
+def find_beyond_range(
+    model: Any, checkpoint: Checkpoint, preserved: Sequence[frozenset[str]], precision: Precision
+) -> list[dict[str, set[str]]]:
+    """Finds the nodes that give variables with values which become infinite in a 16-bit type.
+
+    Returns for each MetaGraph their names, by function, ``""`` for its graph. Arguments: as of :func:`store_weights`.
+    Raises a GraphError where a graph is broken, and a FileError where the checkpoint cannot be read.
+    """
+    found: list[dict[str, set[str]]] = [{} for _ in model.meta_graphs]
+    if not checkpoint.shapes:
+        return found
+    search = _search(model, checkpoint, preserved)
+    for body, name in search.find_beyond_range(checkpoint, precision.data_type):
+        found[body.meta].setdefault(body.view.function, set()).add(name)
+    return found
+
+
+def store_weights(
+    model: Any,
+    checkpoint: Checkpoint,
+    preserved: Sequence[frozenset[str]],
+    beyond: Sequence[Mapping[str, Container[str]]],
+) -> Weights:
+    """Gives variables of a ``SavedModel`` proto, which is converted and is changed, 16-bit types where its graphs read
+    them so.
+
+    The copy needs those variables of its checkpoint in 16 bit that are ``stored`` of the result. ``preserved`` are, of
+    each MetaGraph, the nodes of its graph whose results somebody fetches, and ``beyond`` what :func:`find_beyond_range`
+    found.
+
+    Raises a GraphError where a graph is broken, and a RewriteError where the result did not pass verification; this is
+    a bug of amp_tf.
+    """
+    search = _search(model, checkpoint, preserved)
+    variables, changes = search.judge(checkpoint, beyond)
     for number, meta in enumerate(model.meta_graphs):
         graph, bodies = meta.graph_def, {body.view.function: body for body in changes if body.meta == number}
         for function in graph.library.function:

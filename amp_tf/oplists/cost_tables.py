@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import ConfigError
+from amp_tf.files import RefusedFileError, read_regular
 from amp_tf.oplists.table import Trait
 
 VERSION = 1  #: of the files
+_MOST_BYTES = 16 << 20  #: of a file; those that are shipped have 20 KB
 DISPATCH = 3_000.0  #: ns for each op that TensorFlow starts, whatever its size
 FEW_OPERATIONS = 8e6  #: so many of a product one thread computes; what is more is shared
 #: What stands after an op in rows of their own: for products that read their second matrix transposed, which oneDNN's
@@ -222,7 +224,7 @@ def read_table(path: Path) -> CostTable:
         ConfigError: it is not such a table, or one of another version.
     """
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(read_regular(path, _MOST_BYTES))
         if fields.pop("version") != VERSION:
             raise ValueError("it has another version")
         sizes = tuple(map(float, fields["sizes"]))
@@ -239,6 +241,9 @@ def read_table(path: Path) -> CostTable:
         )
         if "MatMul" not in table.products:
             raise ValueError("it has no MatMul")
+    except RefusedFileError as error:
+        fix = "Delete it; amp-tf calibrate writes it again"
+        raise ConfigError(f"this is not a table of costs: {error.strerror}", where=str(path), fix=fix) from None
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"this is not a table of costs: {error}", where=str(path), fix="amp-tf calibrate writes it again"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -74,6 +74,7 @@ class Canvas(Marks):
         clusters: of the nodes that share a TensorList, the units that are the type of its elements.
         to_split: fused products of whose bias or activation float32 is asked.
         centred: what weights the terms of a mean, and the value with its rounding from which that mean is taken.
+        beyond_range: nodes that give stored values, known from outside of the graph, which 16 bit cannot hold.
     """
 
     view: GraphView
@@ -92,6 +93,7 @@ class Canvas(Marks):
     clusters: list[list[Unit]] = dataclasses.field(default_factory=list)
     to_split: list[Node] = dataclasses.field(default_factory=list)
     centred: list[tuple[Node, Node]] = dataclasses.field(default_factory=list)
+    beyond_range: Sequence[Node] = ()
 
     @property
     def target(self) -> Target:

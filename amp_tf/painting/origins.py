@@ -199,6 +199,8 @@ def _given(view: GraphView) -> Mask:
 def keep_in_range(canvas: Canvas) -> None:
     """Keeps in float32 what reads a constant that 16 bit cannot hold, and what uses the result, up to the next product.
 
+    So is what reads a variable with such a value, where the values are known: where a saved model is converted.
+
     That product does, too, if nothing but moves and multiplications lies between: ``matmul(ones * -1e9, pad)``. In
     float16 squares and quotients do, as powers and exponentials on its deny list.
 
@@ -224,9 +226,10 @@ def keep_in_range(canvas: Canvas) -> None:
     values, terms, largest = view.constants
     is_nearly_one = (terms == 1) & (largest != 1) & precision.rounds_to_one(largest)
     is_held = (precision.smallest / 2 < largest) & (largest <= precision.max_finite) & ~is_nearly_one
-    constants = np.flatnonzero((terms > 0) & ~is_held).tolist()
+    constants = [*np.flatnonzero((terms > 0) & ~is_held).tolist(), *canvas.beyond_range]
     # Products that constants reach as large, or as small, as they are; 0.9999999 is 1 to a product.
     sized = np.flatnonzero((terms > 0) & ~is_held & ~(is_nearly_one & (values == 1))).tolist()
+    sized += canvas.beyond_range
     keeping_size = canvas.on_allow & (canvas.deny ^ 1)
     keeping_size |= view.spread(view.mask_with(table.KEEPING_SIZE)) & canvas.is_float32
     reached = canvas.flood(canvas.float32_units(sized), keeping_size, forward=True)

@@ -54,7 +54,7 @@ class Rule(enum.IntEnum):
     NOTHING_TO_CONVERT = 118, "the graph has no node that the allow list converts"
     DOES_NOT_PAY = 119, "it would not be faster in 16 bit"
     SCALES_FILTER = 120, "it normalizes: amp_tf moved it from the result of a convolution to its filter"
-    BEYOND_RANGE = 121, "it uses a constant that 16 bit would make infinite, zero or one: {cause}"
+    BEYOND_RANGE = 121, "it uses a constant or weight that 16 bit would make infinite, zero or one: {cause}"
     SUMS = 122, "it adds up many values, and its 16-bit kernel would round after each"
     AFTER_PRODUCTS = 123, "no matmul or convolution uses its result, which goes to a variable or to the caller"
     WHOLE_NUMBERS = 124, "its result becomes an integer, a phase or a position: {cause}"
@@ -91,10 +91,12 @@ class Balance:
     Attributes:
         in_f16: their time in 16 bit in ns, with the casts at the border of the set.
         in_float32: their time in float32 in ns.
+        batch: the batch size that was taken for an open one; 0 where the graph's shapes were taken as they are.
     """
 
     in_f16: float
     in_float32: float
+    batch: int = 0
 
     def __str__(self) -> str:
         """Such as ``it and the nodes to convert with it would take 9.1 µs in 16 bit with casts, 8.7 µs in float32``."""
@@ -103,7 +105,8 @@ class Balance:
         while digits < _MOST_DIGITS and f"{in_f16:.{digits}f}" == f"{in_float32:.{digits}f}":
             digits += 1
         times = f"{in_f16:.{digits}f} µs in 16 bit with casts, {in_float32:.{digits}f} µs in float32"
-        return f"it and the nodes to convert with it would take {times}"
+        at_batch = f" at batch size {self.batch:,}" if self.batch else ""
+        return f"it and the nodes to convert with it would take {times}{at_batch}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import FileError
+from amp_tf.files import read_regular
 from amp_tf.graph.names import layer_of
 
 KIND, SCHEMA_VERSION = "amp_tf.report", 1  #: of documents
+_MOST_READ = 256 << 20  #: bytes of a report; one with 50,000 nodes has 12 MB
 _MOST_UNPACKED, _MOST_TIMES = 256 << 20, 20  # weights hardly compress, and Keras does not try
 _PAGES = (".html", ".htm")
 
@@ -143,11 +145,14 @@ def _size_of_arrays(path: str | Path, file: Any) -> int:
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
-    """The documents of a JSON file; a FileError where it is missing, holds none, or is of a later version of amp_tf."""
+    """The documents of a JSON file.
+
+    Raises a FileError where it cannot be read, is not a regular file, holds none, or is of a later version of amp_tf.
+    """
     path = Path(path)
     fix = "Name a file that AMP_TF_REPORT or amp_tf.report().save(…) wrote"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_regular(path, _MOST_READ))
     except OSError as error:
         raise FileError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
     except (ValueError, RecursionError) as error:

@@ -11,6 +11,14 @@ because the gradient of a learned scale reads the convolution's result too. Wher
 and bias, ``(y * s + z) + b``, which TensorFlow's arithmetic optimizer makes of ``(y * s + b) + z``, the two sums change
 places again.
 
+The convolution may have a bias of its own, as Keras' layers have by default. It is scaled too, and both biases become
+one: ``(conv(x, w) + c) * s + b = conv(x, w * s) + (c * s + b)``. The BiasAdd stays, the sum of the normalization adds
+the two vectors, and one small multiplication is new. By then TensorFlow's remapper has fused such a convolution with
+its bias; it is split first, and the remapper, when it runs again, fuses it with both and the activation.
+
+    before:  _FusedConv2D(x, w, c) → Mul s → AddV2 b → Relu
+    after:   Conv2D(x, w * s) → BiasAdd (c * s + b) → Relu
+
 It is faster where two float32 passes over the result cost more than one over the filter; an unknown batch counts as one
 example. Refused: a filter that may be scaled already; a scale that comes from a product, which may be scaled and move
 itself; a depthwise convolution with two sums behind its scale, for which TensorFlow's remapper makes a node without an
@@ -35,7 +43,8 @@ and what the user's settings name.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeGuard
 
 import numpy as np
@@ -49,22 +58,48 @@ from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import CostTable
-from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS
+from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS, SPLIT_PRODUCTS
 from amp_tf.oplists.kernels import has_channels_first
 from amp_tf.painting.eligibility import Folded
 from amp_tf.painting.kernels import find_gelus
 from amp_tf.rewriting.form import Form
+from amp_tf.rewriting.splitting import Part, parts_of, with_parts
 
 SUFFIX = "AmpTfFold"  #: ends the names of new nodes
+#: Fused products whose convolution can be scaled.
+_SPLITTABLE = frozenset(fused for fused, product in SPLIT_PRODUCTS.items() if product.op in table.SCALABLE)
+_NO_MODELS: Mapping[str, Node] = MappingProxyType({})
 
 
 def fold(form: Form) -> Form:
     """Folds all batch normalization for which it is right and pays."""
     view = form.view
-    readers = view.edges.dst_node[view.mask_with(table.SCALABLE)[view.edges.src_node]]
+    sources = view.mask_with({*table.SCALABLE, *table.BIASES, *_SPLITTABLE})
+    readers = view.edges.dst_node[sources[view.edges.src_node]]
     if not view.mask_with(("Mul",))[readers].any():
         return form
-    return _FoldSearch(form).folded()
+    fused = _find_fused(form)
+    search = _FoldSearch(with_parts(form, fused))
+    search.run()
+    folded = {node: parts for node, parts in fused.items() if node in search.biases}
+    if len(folded) < len(fused):  # what is not folded stays fused
+        search = _FoldSearch(with_parts(form, folded))
+        search.run()
+    return search.folded()
+
+
+def _find_fused(form: Form) -> dict[Node, Sequence[Part]]:
+    """The convolutions that are fused with a bias alone and that a multiplication alone reads, with their parts."""
+    view = form.view
+    found: dict[Node, Sequence[Part]] = {}
+    for node in view.nodes_with(_SPLITTABLE):
+        reader = view.only_reader(node)
+        if reader is None or view.ops[reader] != "Mul":
+            continue
+        parts = parts_of(form, node)
+        if len(parts) == 2 and parts[-1].step.op in table.BIASES:
+            found[node] = parts
+    return found
 
 
 def _kept(form: Form) -> set[Node]:
@@ -78,65 +113,89 @@ def _may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:
     return types == {datatypes.FLOAT} and len({view.devices[node] for node in nodes}) == 1 and kept.isdisjoint(nodes)
 
 
-def _then(form: Form, edits: Edits, models: Mapping[Node, Node], folded: Folded) -> Form:
-    """The form with more edits, after which the results of some nodes have the shapes of others' results."""
+def _then(
+    form: Form, edits: Edits, models: Mapping[Node, Node], folded: Folded, new: Mapping[str, Node] = _NO_MODELS
+) -> Form:
+    """The form with more edits, after which the results of some nodes, and new ones, have the shapes of others'."""
     view = form.view
     reops = [
         Reop(node, view.ops[node], {SHAPES_ATTR: view.protos[model].attr.get(SHAPES_ATTR) or attribute()})
         for node, model in models.items()
         if SHAPES_ATTR in view.protos[node].attr
     ]
-    of_names = {view.names[node]: model for node, model in models.items()}
+    of_names = {view.names[node]: model for node, model in models.items()} | dict(new)
     return form.then(dataclasses.replace(edits, reops=(*edits.reops, *reops)), of_names, folded)
 
 
 class _FoldSearch:
-    """Goes over the graph and collects the moves. Methods return nothing and do nothing where something is amiss."""
+    """Goes over the graph and collects the moves. Methods return nothing and do nothing where something is amiss.
+
+    Attributes:
+        biases: the BiasAdd nodes of convolutions that are scaled, each with its scaled bias.
+    """
 
     def __init__(self, form: Form) -> None:
+        self.biases: dict[Node, Tensor] = {}
         self._form, self._view = form, form.view
         self._untouchable = _kept(form)
         self._inputs: dict[tuple[Node, int], Tensor] = {}  # after the moves
+        self._values: dict[tuple[Node, int], Tensor] = {}  # tensors of before, whose values are read after the moves
+        self._instead: dict[Node, Node] = {}  # nodes that moved, to those that have their value now
         self._biased: list[Node] = []  # sums that become BiasAdd
+        self._vectors: dict[Node, Node] = {}  # sums that add two biases now, each with where its first bias is from
         self._new: list[NewNode] = []
+        self._models: dict[str, Node] = {}  # new nodes to nodes whose results have their shapes
         self._names = FreshNames(form.view.names, SUFFIX)
         self._scales: dict[Node, Node] = {}  # product to the node that scales its filter
+        self._tops: dict[Node, Node] = {}  # product to the node that gives its result with its own bias
 
-    def folded(self) -> Form:
-        """The form with all moves: of scales, then of biases."""
+    def run(self) -> None:
+        """Finds all moves: of scales, then of biases."""
         for product, op in enumerate(self._view.ops):
             if op in table.SCALABLE:
                 self._fold_scale(product)
         for product in self._scales:
             self._fold_bias(product)
-        rewires = tuple(Rewire(*place, *source) for place, source in sorted(self._inputs.items()))
+
+    def folded(self) -> Form:
+        """The form with all moves."""
+        inputs = {place: (self._value_of(node), port) for place, (node, port) in self._values.items()}
+        inputs |= self._inputs
+        for node in self._instead:
+            for reader in self._view.readers(node):
+                inputs.setdefault(reader, (self._value_of(node), 0))
+        rewires = tuple(Rewire(*place, *source) for place, source in sorted(inputs.items()))
         biases = (Reop(node, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None}) for node in self._biased)
         # A scale has the shape of the filter afterwards.
         filters = {scale: self._view.inputs(product)[1][0] for product, scale in self._scales.items()}
         edits = Edits(tuple(biases), rewires=rewires, new=tuple(self._new))
-        return _then(self._form, edits, filters, Folded(frozenset(filters)))
+        return _then(self._form, edits, filters | self._vectors, Folded(frozenset(filters)), self._models)
+
+    def _value_of(self, node: Node) -> Node:
+        """The node that gives, after the moves, the value that a node gave before."""
+        while node in self._instead:
+            node = self._instead[node]
+        return node
 
     def _fold_scale(self, product: Node) -> None:
-        """Moves the multiplication of a convolution's result to its filter."""
-        scale = self._view.only_reader(product)
+        """Moves the multiplication of a convolution's result to its filter, and to the bias before it."""
+        top = self._find_top(product)
+        scale = self._view.only_reader(top)
         if (
             scale is None
             or self._view.ops[scale] != "Mul"
-            or not _may_change(self._view, self._untouchable, product, scale)
+            or not _may_change(self._view, self._untouchable, product, top, scale)
         ):
             return
         if scale in self._scales.values():
             return  # it multiplies the results of two convolutions, and scales the other one's filter
-        is_depthwise = table.SCALABLE[self._view.ops[product]]
-        if is_depthwise and self._has_two_sums_behind(scale):
-            return
         kernel = self._view.inputs(product)[1]
-        position = [source for source, _ in self._view.inputs(scale)].index(product)
+        position = [source for source, _ in self._view.inputs(scale)].index(top)
         vector = self._view.inputs(scale)[1 - position]
         result, filter_shape = self._shape(product, 0), self._shape(*kernel)
         if not _is_known(result, 4) or not _is_known(filter_shape, 4):
             return
-        if not _is_channel_vector(self._shape(*vector), result):
+        if not _is_channel_vector(self._shape(*vector), result, rank=0 if top == product else 1):
             return
         if self._view.ops[kernel[0]] not in table.FILTER_SOURCES or has_channels_first(self._view.protos[product].attr):
             return
@@ -144,42 +203,86 @@ class _FoldSearch:
             return
         if any(self._view.ops[source] in table.SCALABLE for source, _ in self._view.inputs(vector[0])):
             return  # perhaps a scaled result too, which moves away
-        if is_depthwise:
-            vector = self._reshaped(vector, filter_shape[2:], scale)
-        for reader, place in self._view.readers(scale):
-            self._inputs[reader, place] = (product, 0)
+        if top != product:
+            bias = self._view.inputs(top)[1]
+            if not _is_channel_vector(self._shape(*bias), result, rank=1):
+                return
+        factor = vector
+        if table.SCALABLE[self._view.ops[product]]:
+            if self._has_sum_too_many(scale, has_bias=top != product):
+                return
+            factor = self._reshaped(vector, filter_shape[2:], scale)
+        self._instead[scale] = top
         self._inputs[scale, position] = kernel
-        self._inputs[scale, 1 - position] = vector
+        self._inputs[scale, 1 - position] = factor
         self._inputs[product, 1] = (scale, 0)
         self._scales[product] = scale
+        self._tops[product] = top
+        if top != product:
+            self._scale_bias(top, bias, vector)
+
+    def _find_top(self, product: Node) -> Node:
+        """The BiasAdd that alone reads a convolution's result; else the convolution."""
+        reader = self._view.only_reader(product)
+        if reader is None or self._view.ops[reader] not in table.BIASES:
+            return product
+        reads_bias = self._view.inputs(reader)[1][0] == product
+        return product if reads_bias or has_channels_first(self._view.protos[reader].attr) else reader
+
+    def _scale_bias(self, top: Node, bias: Tensor, vector: Tensor) -> None:
+        """Multiplies the bias that a BiasAdd reads by a vector, in a new node."""
+        name = self._names.make(self._view.names[top])
+        number = self._view.node_count + len(self._new)
+        types = having(T=attribute(type=datatypes.FLOAT))
+        self._new.append(NewNode(name, "Mul", self._view.devices[top], (bias, vector), (), types))
+        self._models[name] = bias[0]
+        self._inputs[top, 1] = (number, 0)
+        self.biases[top] = (number, 0)
 
     def _fold_bias(self, product: Node) -> None:
-        """Makes the sum behind a convolution that was scaled a BiasAdd directly behind it."""
+        """Makes the sum behind a convolution that was scaled its bias, or a part of that."""
         scale = self._scales[product]
         first = self._view.only_reader(scale)
-        if first is None or not self._is_sum(first) or first in self._biased:
+        if first is None or not self._is_sum(first) or first in self._biased or first in self._vectors:
             return
         other = self._other_input(first, scale)
         if _is_channel_vector(self._shape(*other), self._shape(product, 0), rank=1):
-            self._make_bias(first, product, other)
+            if product != self._tops[product]:
+                self._add_to_bias(first, product, other, self._tops[product])
+            else:
+                self._make_bias(first, product, other)
             return
-        product_of = {node: number for number, node in self._scales.items()}
-        moved = (product_of[other[0]], 0) if other[0] in product_of else other
         second = self._view.only_reader(first)
         if second is None or not self._is_sum(second) or self._shape(first, 0) != self._shape(product, 0):
             return
         bias = self._other_input(second, first)
-        if self._shape(*other) == self._shape(first, 0) and _is_channel_vector(
-            self._shape(*bias), self._shape(product, 0), rank=1
+        if (
+            second in self._vectors
+            or self._shape(*other) != self._shape(first, 0)
+            or not _is_channel_vector(self._shape(*bias), self._shape(product, 0), rank=1)
         ):
-            place = self._view.inputs(second).index(bias)
-            self._make_bias(first, product, bias)
-            self._inputs[second, place] = moved
+            return
+        if product != self._tops[product]:
+            self._add_to_bias(second, product, bias, first)
+            return
+        place = self._view.inputs(second).index(bias)
+        self._make_bias(first, product, bias)
+        self._values[second, place] = other
 
-    def _make_bias(self, node: Node, product: Node, bias: tuple[int, int]) -> None:
+    def _make_bias(self, node: Node, product: Node, bias: Tensor) -> None:
+        """Has a sum add a bias to a convolution's result."""
         self._inputs[node, 0] = (product, 0)
         self._inputs[node, 1] = bias
         self._biased.append(node)
+
+    def _add_to_bias(self, node: Node, product: Node, bias: Tensor, before: Node) -> None:
+        """Has a sum add a bias to the one that a convolution has; its readers read what it added the bias to."""
+        top = self._tops[product]
+        self._inputs[node, 0] = self.biases[top]
+        self._inputs[node, 1] = bias
+        self._inputs[top, 1] = (node, 0)
+        self._instead[node] = before
+        self._vectors[node] = self._view.inputs(top)[1][0]
 
     def _reshaped(self, tensor: tuple[int, int], shape: tuple[int, ...], beside: int) -> tuple[int, int]:
         view = self._view
@@ -195,22 +298,28 @@ class _FoldSearch:
         self._new.append(NewNode(self._names.make(stem), "Reshape", device, (tensor, (number, 0)), (), types))
         return number + 1, 0
 
-    def _has_two_sums_behind(self, node: Node) -> bool:
-        """Whether a bias and a residual sum may follow.
+    def _has_sum_too_many(self, scale: Node, *, has_bias: bool) -> bool:
+        """Whether a bias and a residual sum may follow a depthwise convolution once its scale is moved.
 
-        For a depthwise convolution with both, TensorFlow's remapper makes a node without an op, and the graph then runs
-        as it was before all optimizers.
+        For one with both, TensorFlow's remapper makes a node without an op, and the graph then runs as it was before
+        all optimizers.
         """
-        sums = [reader for reader, _ in self._view.readers(node) if self._view.ops[reader] in table.BIAS_SUMS]
-        return any(
-            self._view.ops[reader] in table.BIAS_SUMS for first in sums for reader, _ in self._view.readers(first)
-        )
+        for first in self._sums_behind(scale):
+            if self._sums_behind(first):
+                return True
+            shapes = [self._shape(*source) or () for source in self._view.inputs(first) if source[0] != scale]
+            if has_bias and any(len(shape) != 1 for shape in shapes):
+                return True
+        return False
+
+    def _sums_behind(self, node: Node) -> list[Node]:
+        return [reader for reader, _ in self._view.readers(node) if self._view.ops[reader] in table.BIAS_SUMS]
 
     def _is_sum(self, node: Node) -> bool:
         is_sum = self._view.ops[node] in table.BIAS_SUMS and len(self._view.inputs(node)) == 2
         return is_sum and _may_change(self._view, self._untouchable, node)
 
-    def _other_input(self, node: Node, known: int) -> tuple[int, int]:
+    def _other_input(self, node: Node, known: int) -> Tensor:
         first, second = self._view.inputs(node)
         return second if first[0] == known else first
 

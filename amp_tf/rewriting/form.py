@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ROUNDED_ATTR
 from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reader, Reop, Rewire, Tensor, attribute
+from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
 from amp_tf.graph.sizes import KnownShapes, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
@@ -53,6 +54,9 @@ class Job:
         narrow: of a function, the units that are 16 bit because all functions that share their TensorLists agree.
         traced: TensorFlow's AtomicFunction of a function; its graph, and those of what it calls, know shapes.
         change: under which the graph is decided, to see what it would turn; the settings have it already.
+        batches: tells shapes for the batch sizes that costs are weighed at; ``None`` where the graph's own are used.
+        beyond_range: by function, ``""`` for the graph itself, the names of nodes that give stored values which the
+            16-bit type cannot hold.
     """
 
     config: AmpConfig
@@ -64,6 +68,8 @@ class Job:
     narrow: Sequence[Unit] = ()
     traced: Any = None
     change: Change = NO_CHANGE
+    batches: BatchShapes | None = None
+    beyond_range: Mapping[str, Container[str]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -108,11 +114,15 @@ class Job:
         if self.has_preserved and (missing := self.preserve.difference(view.names)):
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
         shapes = KnownShapes.of_nodes(view.protos) if shapes is None else shapes
-        if self.chooses:
-            from amp_tf.cpu.list_shapes import ListShapes
+        if not self.chooses:
+            return Form(self, view, shapes)
+        from amp_tf.cpu.list_shapes import ListShapes
 
-            shapes = ListShapes(view, shapes)
-        return Form(self, view, shapes)
+        at_sizes: Mapping[int, Shapes] = {}
+        if self.batches and not self.products.isdisjoint(view.ops):
+            at_sizes = self.batches.of(view.function)
+        at_batch = {size: ListShapes(view, found) for size, found in at_sizes.items()}
+        return Form(self, view, ListShapes(view, shapes), at_batch=at_batch)
 
     @functools.cached_property
     def products(self) -> frozenset[str]:
@@ -129,6 +139,7 @@ class Form:
         view: the graph once the edits are made.
         edits: all edits so far, but for types and casts.
         folded: the nodes that have another meaning since normalization was folded.
+        at_batch: the shapes for each batch size that costs are weighed at; with none, ``shapes`` count.
     """
 
     job: Job
@@ -136,6 +147,7 @@ class Form:
     shapes: Shapes
     edits: Edits = NO_EDITS
     folded: Folded = NOTHING_FOLDED
+    at_batch: Mapping[int, Shapes] = dataclasses.field(default_factory=dict)
 
     def then(self, edits: Edits, models: Mapping[str, Node] | None = None, folded: Folded | None = None) -> Form:
         """The form with more edits; itself if there are none.
@@ -145,8 +157,14 @@ class Form:
         if not edits:
             return self
         view = self.view.after(edits, self.job.templates)
-        shapes = {name: self.shapes.output_shapes(self.view.names[model]) for name, model in (models or {}).items()}
-        return Form(self.job, view, KnownShapes(shapes, self.shapes), self.edits.then(edits), folded or self.folded)
+        named = {name: self.view.names[model] for name, model in (models or {}).items()}
+
+        def known(shapes: Shapes) -> Shapes:
+            return KnownShapes({name: shapes.output_shapes(model) for name, model in named.items()}, shapes)
+
+        at_batch = {size: known(shapes) for size, shapes in self.at_batch.items()}
+        after = self.edits.then(edits)
+        return Form(self.job, view, known(self.shapes), after, folded or self.folded, at_batch)
 
     def under(self, change: Change) -> Form:
         """The same graph, to be decided under a change. Raises an OpListError where an op joins two lists."""
@@ -187,7 +205,8 @@ class Form:
         if job.chooses:
             from amp_tf.cpu.economy import drop_unprofitable
 
-            cost_model = drop_unprofitable
+            cost_model = functools.partial(drop_unprofitable, at_batch=self.at_batch)
+        beyond = job.beyond_range.get(self.view.function, ())
         scales = dict.fromkeys(self.folded.scales, Rule.SCALES_FILTER)
         painting = paint(
             self.view,
@@ -199,6 +218,7 @@ class Form:
             is_loop_body=self.view.function in job.loop_bodies,
             shapes=self.shapes,
             cost_model=cost_model,
+            beyond_range=[node for node, name in enumerate(self.view.names) if name in beyond] if beyond else [],
         )
         return painting.also(job.narrow, Rule.LIST_SHARED)
 

@@ -9,7 +9,7 @@ import gc
 import importlib
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig, check_config
@@ -17,6 +17,7 @@ from amp_tf.errors import AmpError, ConfigError, GraphError, RewriteError
 from amp_tf.graph import editor, verify
 from amp_tf.graph.datatypes import Unit
 from amp_tf.graph.edits import NO_EDITS, Edits
+from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.protos import parse_graph
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.sizes import Shapes
@@ -32,7 +33,7 @@ from amp_tf.rewriting.holding import delay, make_late
 from amp_tf.rewriting.recording import Log, report_of
 from amp_tf.rewriting.sharing import find_narrow_units, part_lists, share_reads
 from amp_tf.rewriting.splitting import split, split_in_float32
-from amp_tf.values import check_names
+from amp_tf.values import check_batch, check_names
 
 _NO_HARDWARE = 'To convert for a GPU, or for any CPU, write amp_tf.AmpConfig(target="gpu") or "cpu"'
 _NO_LIBRARY = "Of a GraphDef that is graph_def.library; leave it out where no functions are called"
@@ -111,6 +112,8 @@ def rewrite(
     functions: bool = True,
     shapes: Shapes | None = None,
     stores_weights: bool = False,
+    batch: int | tuple[int, int] | None = None,
+    beyond_range: Mapping[str, Container[str]] | None = None,
 ) -> RewriteResult:
     """Rewrites a graph or a function so that it computes in mixed precision.
 
@@ -131,6 +134,10 @@ def rewrite(
             (``as_graph_def(add_shapes=True)``).
         stores_weights: the cost model reckons that variables will be stored in 16 bit, as by
             ``convert_saved_model(…, weights="f16")``, so that casts of them are not paid.
+        batch: the batch size that the cost model weighs where the graph leaves it open, or the smallest and the
+            largest. By default it converts what is faster for a single example and for a large batch alike.
+        beyond_range: by function, ``""`` for the graph itself, the names of nodes that give values of variables which
+            the 16-bit type cannot hold. What computes with them stays in float32.
 
     Returns:
         A :class:`RewriteResult`. rewrite(rewrite(g)) = rewrite(g).
@@ -144,17 +151,21 @@ def rewrite(
     """
     graph, preserve = graph_def_of(graph, preserve)
     names = check_arguments(graph, config, preserve, hardware, library, shapes)
+    sizes = check_batch(batch, where="rewrite(batch=…)")
     config = AmpConfig.from_env() if config is None else config
     resolution = settle(config, Hardware.detect_cpu() if hardware is None else hardware)
     resolution = dataclasses.replace(resolution, stores_weights=stores_weights)
 
+    is_function = hasattr(graph, "node_def")
+    batches = BatchShapes(graph, library if is_function else graph.library, sizes)
+    known = {"has_preserved": True, "batches": batches, "beyond_range": beyond_range or {}}
+
     def work() -> tuple[Any, list[GraphReport]]:
-        if hasattr(graph, "node_def"):
-            job = Job.of(config, resolution, library, names, has_preserved=True)
-            return _rewrite_function(graph, job, shapes)
+        if is_function:
+            return _rewrite_function(graph, Job.of(config, resolution, library, names, **known), shapes)
         own = type(graph)()
         own.CopyFrom(graph)
-        job = Job.of(config, resolution, own.library, names, has_preserved=True)
+        job = Job.of(config, resolution, own.library, names, **known)
         result, reports = _rewrite_graph(own, job, shapes, functions)
         return graph if result is None else result, reports
 

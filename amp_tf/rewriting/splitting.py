@@ -57,7 +57,7 @@ _TO_BE_MADE = (SHAPES_ATTR, "_input_shapes")  # a node with other inputs or resu
 
 def split(form: Form) -> Form:
     """Splits chains of functions, and all fused products whose product can be 16 bit where they cannot."""
-    return _with_parts(form, {**_compositions(form.view), **_stuck_products(form)})
+    return with_parts(form, {**_compositions(form.view), **_stuck_products(form)})
 
 
 def split_in_float32(form: Form) -> Form:
@@ -68,10 +68,10 @@ def split_in_float32(form: Form) -> Form:
     painting, reasons = form.painting, {Rule.PRESERVED, *(reason for row in RULES for reason in row.reasons)}
     stays = (node for node in form.view.nodes_with(FUSED_PRODUCTS) if painting.reason(node).rule in reasons)
     wanted = dict.fromkeys([*painting.to_split, *stays])
-    chains = {node: parts for node in wanted if (parts := _parts(form, node))}
+    chains = {node: parts for node in wanted if (parts := parts_of(form, node))}
     was_f16 = {*painting.converted_nodes()}
 
-    def gained(after: Form, chains: dict[Node, list[_Part]]) -> dict[Node, list[_Part]]:
+    def gained(after: Form, chains: dict[Node, list[Part]]) -> dict[Node, list[Part]]:
         first = itertools.accumulate((len(parts) - 1 for parts in chains.values()), initial=form.view.node_count)
         ends = zip(chains.items(), itertools.pairwise(first), strict=True)
         is_f16 = {*after.painting.converted_nodes()}
@@ -81,28 +81,28 @@ def split_in_float32(form: Form) -> Form:
             if product in is_f16 and not (node in was_f16 and is_f16.issuperset([*range(product, end), node]))
         }
 
-    return form.settled(chains, functools.partial(_with_parts, form), gained)
+    return form.settled(chains, functools.partial(with_parts, form), gained)
 
 
-def _compositions(view: GraphView) -> dict[Node, Sequence[_Part]]:
+def _compositions(view: GraphView) -> dict[Node, Sequence[Part]]:
     """The parts of each float32 chain of functions in which one magnifies errors or depends on fractions."""
-    found: dict[Node, Sequence[_Part]] = {}
+    found: dict[Node, Sequence[Part]] = {}
     for node in view.nodes_with(fusions.COMPOSITIONS):
         proto = view.protos[node]
         steps = [fusions.Step(name.decode()) for name in proto.attr["op_names"].list.s]
         if proto.attr["T"].type == datatypes.FLOAT and any(step.op in MAGNIFYING | ABSOLUTE for step in steps):
             given = view.inputs(node)
-            found[node] = [_Part(step, given if step is steps[0] else ()) for step in steps]
+            found[node] = [Part(step, given if step is steps[0] else ()) for step in steps]
     return found
 
 
-def _stuck_products(form: Form) -> dict[Node, Sequence[_Part]]:
+def _stuck_products(form: Form) -> dict[Node, Sequence[Part]]:
     """The parts of the fused products that cannot be 16 bit although their products can, by the lists as they are."""
     target, candidates = form.job.resolution.target, form.view.nodes_with(fusions.SPLIT_PRODUCTS)
     if target is None or target.device_type != CPU_DEVICE or not candidates:
         return {}
     list_of = target.lists.list_of
-    found: dict[Node, Sequence[_Part]] = {}
+    found: dict[Node, Sequence[Part]] = {}
     for node in candidates:
         op, is_forced = form.view.ops[node], node in form.obstacles.forced
         if form.obstacles.rule_of.get(node) not in (None, Rule.PRESERVED) or (form.job.chooses and not is_forced):
@@ -111,19 +111,19 @@ def _stuck_products(form: Form) -> dict[Node, Sequence[_Part]]:
             continue
         own_list = ALLOW if op in FUSED_PRODUCTS else None
         is_listed = list_of.get(fusions.SPLIT_PRODUCTS[op].op) == ALLOW and list_of.get(op) == own_list
-        if (is_forced or is_listed) and (parts := _parts(form, node)):
+        if (is_forced or is_listed) and (parts := parts_of(form, node)):
             found[node] = parts
     return found
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A node that a fused product is split into; it reads its inputs beside the result of the part before."""
 
     step: fusions.Step
     inputs: Sequence[Tensor]
 
 
-def _parts(form: Form, node: Node) -> list[_Part]:
+def parts_of(form: Form, node: Node) -> list[Part]:
     """The parts of a fused product, none where something about it is not known."""
     view, proto = form.view, form.view.protos[node]
     product = fusions.SPLIT_PRODUCTS[view.ops[node]]
@@ -139,7 +139,7 @@ def _parts(form: Form, node: Node) -> list[_Part]:
     if sum(taken) != len(inputs):
         return []
     left = iter(inputs)
-    parts = [_Part(step, [next(left) for _ in range(count)]) for step, count in zip(steps, taken, strict=True)]
+    parts = [Part(step, [next(left) for _ in range(count)]) for step, count in zip(steps, taken, strict=True)]
     return [part._replace(step=fusions.WIDE_BIAS) if _is_wide_bias(form, part) else part for part in parts]
 
 
@@ -154,7 +154,7 @@ def _runs_alone(proto: Any, product: fusions.Step) -> bool:
     return not any((more := value_of(proto, name)).i or more.list.i for name in fusions.HOLDING_MORE)
 
 
-def _is_wide_bias(form: Form, part: _Part) -> bool:
+def _is_wide_bias(form: Form, part: Part) -> bool:
     """Whether a bias may have more dimensions than one: then it is added as the sum that oneDNN took it from.
 
     With channels last that is right for one dimension as well, so it is also done where the shape is unknown.
@@ -168,7 +168,7 @@ def _is_wide_bias(form: Form, part: _Part) -> bool:
     return shape is None or len(shape) != 1
 
 
-def _with_parts(form: Form, chains: Mapping[Node, Sequence[_Part]]) -> Form:
+def with_parts(form: Form, chains: Mapping[Node, Sequence[Part]]) -> Form:
     """The form with fused nodes split into their parts; each of these has the shape of the product."""
     if not chains:
         return form

@@ -1,6 +1,9 @@
 """``amp-tf rewrite`` on files."""
 
 import json
+import os
+import shutil
+import signal
 import sys
 
 import pytest
@@ -9,6 +12,7 @@ import tensorflow as tf
 from amp_tf.cli.main import main
 from amp_tf.offline import saved_model
 from amp_tf.offline.reading import read_graph_file, write_graph_file
+from amp_tf.oplists.hardware import Hardware
 from tests import processes
 
 
@@ -128,6 +132,70 @@ def test_an_interrupted_conversion_leaves_nothing_half_made(model, tmp_path, cap
     assert sorted(tmp_path.rglob("*")) == sorted([tmp_path / "out", model, *model.rglob("*")])
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_so_does_one_that_a_signal_ends_also_while_it_cleans_up(number, model, tmp_path, monkeypatch):
+    def ended(source, target, **options):
+        (target / "variables").mkdir(parents=True)
+        signal.raise_signal(number)
+
+    def removed_slowly(path, **options):
+        signal.raise_signal(number)
+        original(path, **options)
+
+    original = shutil.rmtree
+    monkeypatch.setattr(saved_model.shutil, "copytree", ended)
+    monkeypatch.setattr(saved_model.shutil, "rmtree", removed_slowly)
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as end:
+        main(["rewrite", str(model), str(tmp_path / "out")])
+    assert end.value.code == 128 + number
+    assert list(tmp_path.iterdir()) == [model]
+    assert signal.getsignal(number) == before
+
+
+KILLED = """
+import os, signal, sys
+from amp_tf.cli.main import main
+from amp_tf.offline import saved_model
+copy = saved_model.shutil.copytree
+def copied(*args, **options):
+    result = copy(*args, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return result
+saved_model.shutil.copytree = copied
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_process_that_sigterm_ends_has_the_status_of_a_shell_and_leaves_its_target_as_it_was(model, tmp_path):
+    out = tmp_path / "out"
+    assert main(["rewrite", str(model), str(out)]) == 0
+    (out / "mark").touch()
+    command = [sys.executable, "-c", KILLED, "rewrite", str(model), str(out), "--force"]
+    ended = processes.run(command, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (128 + signal.SIGTERM, "")
+    assert "Traceback" not in ended.stderr
+    assert (out / "mark").exists()
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["model", "out"]
+
+
+def test_pipes_and_devices_are_refused_where_a_model_should_be(graph_file, model, tmp_path, capsys):
+    out, pipe, zero = (str(tmp_path / name) for name in ("out", "m.pb", "zero.pb"))
+    os.mkfifo(pipe)
+    os.symlink("/dev/zero", zero)
+    for path, kind in ((pipe, "pipe"), (zero, "device")):
+        for command in (["rewrite", path, out], ["explain", path, "m"], ["report", path]):
+            assert main(command) == 1
+            assert f"{path}: cannot be read (it is a {kind}, not a file). Name a " in capsys.readouterr().err
+    os.rename(pipe, model / "variables" / "variables.data-00000-of-00002")
+    for command in (["rewrite", str(model), out], ["report", str(model)], ["explain", str(model), "m"]):
+        assert main(command) == 1
+        assert "variables.data-00000-of-00002: cannot be read (it is a pipe, not a file). Remove it from the" in (
+            capsys.readouterr().err
+        )
+    assert not os.path.exists(out)
+
+
 def test_a_model_is_replaced_only_by_force_and_as_a_whole(model, tmp_path, capsys):
     result = tmp_path / "out"
     assert main(["rewrite", str(model), str(result)]) == 0
@@ -199,3 +267,23 @@ def test_a_model_that_is_not_there_is_named_before_tensorflow_is_imported(comman
     ended = processes.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert ended.stdout == "1 False\n"
     assert "nosuch: cannot be read (No such file or directory)" in ended.stderr
+
+
+def test_a_batch_size_or_a_range_of_them_decides_under_auto(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Hardware, "detect_cpu", classmethod(lambda cls: cls(cpu_has_bf16=True)))
+    w = tf.Variable(tf.zeros((1024, 1024)))
+    serve = tf.function(lambda x: tf.matmul(x, w, name="product"), [tf.TensorSpec((None, 1024), name="x")])
+    module = tf.Module()
+    module.w, module.serve = w, serve
+    path = str(tmp_path / "served")
+    tf.saved_model.save(module, path, signatures=serve)
+    for batch, precision in ((("--batch", "8192"), "bfloat16"), (("--batch", "1-8192"), "float32"), ((), "float32")):
+        assert main(["rewrite", path, "--dry-run", *batch]) == 0
+        assert ("nodes converted to bfloat16" in capsys.readouterr().out) == (precision == "bfloat16")
+        assert main(["explain", path, "--all", "--op", "MatMul", *batch]) == 0
+        assert {line.split("\t")[0] for line in capsys.readouterr().out.splitlines()} == {precision}
+    for wrong in ("0", "few", "8-1", "1-2-3", "-4"):
+        assert main(["rewrite", path, "--dry-run", f"--batch={wrong}"]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("amp-tf rewrite: --batch: ")
+        assert " is not a valid value. Valid values: a batch size" in error

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.errors import ConfigError
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.fusions import SWISH
 from amp_tf.oplists.hardware import Hardware
@@ -264,6 +265,72 @@ def test_a_small_attention_is_weighed_by_what_it_multiplies():
     balance = _full_reasons(build, hardware=Hardware(cpu_has_bf16=True, costs=costs))["scores"].balance
     operations, elements = 2 * 32 * 16 * 16 * 12 * 8, 2 * 32 * 16 * 12 * 8 + 32 * 12 * 16 * 16
     assert balance.in_float32 == pytest.approx(SHIPPED.of_product("Einsum", operations, elements)[0])
+
+
+def _stored(name, *shape):
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=shape, shared_name=name)
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+
+
+def _served(*shape):
+    """A graph that multiplies rows by a matrix, whose cast takes longer than 16 bit saves on a few rows."""
+    with tf.Graph().as_default() as graph:
+        rows = tf.reshape(_placeholder(*shape), (-1, 1024))
+        tf.matmul(rows, _stored("w", 1024, 1024), name="product")
+    return graph.as_graph_def(add_shapes=True)
+
+
+MANY = 8192
+
+
+def _converts(graph_def, batch):
+    return amp_tf.rewrite(graph_def, amp_tf.AmpConfig(), hardware=BF16_CPU, batch=batch).changed
+
+
+@pytest.mark.parametrize(
+    ("batch", "converts"), [(1, False), (MANY, True), ((MANY, MANY + 1), True), ((1, MANY), False), (None, False)]
+)
+def test_where_a_batch_is_open_what_is_faster_at_all_sizes_asked_for_is_converted(batch, converts):
+    assert _converts(_served(None, 1024), batch) == converts
+    assert _converts(_served(MANY, 1024), batch)  # the batch is known
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "8", (8, 1), (1, 2, 3), ()])
+def test_what_is_no_batch_size_is_refused(wrong):
+    with pytest.raises(ConfigError, match=r"^rewrite\(batch=…\): .* is not a valid value\. Valid values: a batch size"):
+        _converts(_served(None, 1024), wrong)
+
+
+def test_rows_behind_a_reshape_are_as_many_as_a_batch_makes():
+    assert _converts(_served(None, MANY, 1024), 1)
+    assert _converts(_served(None, MANY, 1024), None)
+    assert not _converts(_served(None, 2, 1024), 1)
+
+
+def test_so_it_is_in_the_functions_of_a_graph():
+    @tf.function(input_signature=[tf.TensorSpec((None, 16, 1024)), tf.TensorSpec((1024, 1024))])
+    def inner(x, w):
+        return tf.matmul(tf.reshape(x, (-1, 1024)), w)
+
+    outer = tf.function(lambda x, w: tf.exp(inner(x, w)), inner.input_signature).get_concrete_function()
+    graph_def = outer.graph.as_graph_def(add_shapes=True)
+    (body,) = graph_def.library.function
+    for batch, converts in ((1, False), (MANY // 16, True), (None, False)):
+        assert _converts(graph_def, batch) == converts
+        assert _converts(body, batch) == converts
+
+
+def test_a_small_product_behind_a_large_one_stays_in_float32_alone_and_the_reason_names_the_batch():
+    with tf.Graph().as_default() as graph:
+        x = _placeholder(None, MANY, 1024)
+        large = tf.matmul(tf.reshape(x, (-1, 1024)), _stored("v", 1024, 1024), name="large")
+        mean = tf.reduce_mean(tf.reshape(large, (-1, MANY, 1024)), axis=1)
+        tf.matmul(mean, _stored("w", 1024, 1024), name="small")
+    report = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), amp_tf.AmpConfig(), hardware=BF16_CPU).report
+    nodes = {node.name: node for node in report.nodes}
+    assert nodes["large"].precision.is_f16
+    assert nodes["small"].reason.rule is Rule.DOES_NOT_PAY
+    assert " at batch size 1, casts included)" in str(nodes["small"].reason)
 
 
 def test_a_reason_gives_the_two_figures_that_were_weighed():

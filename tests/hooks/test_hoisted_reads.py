@@ -57,7 +57,7 @@ def test_predict_runs_convolution_normalization_sum_and_activation_in_one_kernel
     ended = running.run(["-c", FOLDED], site_folder, running.switched_on())
     assert ended.warnings == []
     found = running.Ended(0, ended.out.strip().rpartition("\n")[0], "").result
-    for key, value in expected.result.items():  # six layers in bfloat16, which has 8 significant bits
+    for key, value in expected.result.items():  # ten layers in bfloat16, which has 8 significant bits
         np.testing.assert_allclose(found[key], value, rtol=0.05, atol=0.05, err_msg=key)
     if not Hardware.detect_cpu().cpu_gains:
         pytest.skip("where the precision is named, the conversion is TensorFlow's, which folds nothing")

@@ -16,7 +16,9 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 import amp_tf
 from amp_tf.cli.main import main
 from amp_tf.errors import GraphError
-from amp_tf.offline.reading import read_graph_file, read_graphs, write_graph_file
+from amp_tf.offline.reading import read_graph_file, write_graph_file
+from amp_tf.offline.saved_model import read_graphs
+from amp_tf.oplists.hardware import Hardware
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def test_text_that_is_nested_without_end_is_one_error(name, tmp_path):
     text = node + "{ i: 1 }" + "} } }" * depth + " } }"
     (tmp_path / name).write_text(text if name.startswith("graph") else f"meta_graphs {{ graph_def {{ {text} }} }}")
     with pytest.raises(GraphError, match=r"recursion"):
-        read_graphs(tmp_path / name if name.startswith("graph") else tmp_path)
+        read_graphs(tmp_path / name if name.startswith("graph") else tmp_path, amp_tf.AmpConfig(), Hardware())
 
 
 @pytest.mark.parametrize("name", ["empty.pb", "empty.pbtxt"])
@@ -78,7 +80,7 @@ def test_a_folder_that_cannot_be_written_is_named(graph, tmp_path):
 
 def test_a_folder_without_a_model_is_named(tmp_path):
     with pytest.raises(GraphError, match=rf"^{tmp_path}: there is no saved_model.pb"):
-        read_graphs(tmp_path)
+        read_graphs(tmp_path, amp_tf.AmpConfig(), Hardware())
 
 
 tf_keras = pytest.importorskip("tf_keras")

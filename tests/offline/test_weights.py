@@ -1,6 +1,8 @@
 """Weights of a converted SavedModel in 16 bit: which, what the model then answers, and what it says when trained."""
 
 import io
+import json
+import os
 import shutil
 import zipfile
 
@@ -297,20 +299,79 @@ def test_float16_is_stored_too(tmp_path):
     np.testing.assert_array_equal(stored(_random(2, 8)), converted(_random(2, 8)))
 
 
-def test_a_weight_that_16_bit_makes_infinite_stays_float32_and_a_check_says_what_it_does(tmp_path, capsys):
-    model = Tied()
-    model.w.assign(tf.tensor_scatter_nd_update(model.w, [[0, 0]], [1e5]))
-    assert _kept(_convert(model, tmp_path / "b")[0])["w"] is None
-    weights, _, stored = _convert(model, tmp_path / "f", amp_tf.AmpConfig(precision="float16", target="gpu"))
-    assert _kept(weights)["w"] is Kept.RANGE
-    assert stored.w.dtype == tf.float32
-    assert "such as 'w': holds values that 16 bit makes infinite" in str(weights)
-    source, copy, inputs = (str(tmp_path / name) for name in ("f/f32", "out", "inputs.npz"))
-    np.savez(inputs, x=_random(4, 8))
+FLOAT16 = amp_tf.AmpConfig(precision="float16", target="gpu")
+
+
+class Wide(tf.Module):
+    """Products with weights of which one, or a bias, has a value that float16 has not."""
+
+    def __init__(self):
+        self.small, self.large, self.last = (
+            tf.Variable(_random(8, 8), name=name) for name in ("small", "large", "last")
+        )
+        self.bias = tf.Variable(_random(8), name="bias")
+        self.large.assign(tf.tensor_scatter_nd_update(self.large, [[0, 0]], [1e5]))
+        self.bias.assign(tf.tensor_scatter_nd_update(self.bias, [[1]], [-1e6]))
+
+    @tf.function
+    def inner(self, x):
+        return tf.matmul(x, self.large)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 8))])
+    def serve(self, x):
+        x = tf.tanh(tf.matmul(x, self.small))
+        x = tf.tanh(self.inner(x) + self.bias)
+        return {"y": tf.matmul(x, self.last)}
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wide")
+    model = Wide()
+    return folder, _convert(model, folder, FLOAT16, signatures=model.serve)
+
+
+def test_what_reads_a_weight_that_16_bit_makes_infinite_stays_in_float32(wide):
+    folder, (weights, *copies) = wide
+    assert _kept(weights) == {"small": None, "large": Kept.RANGE, "last": None, "bias": Kept.RANGE}
+    assert "such as 'large': holds values that 16 bit makes infinite" in str(weights)
+    x = _random(4, 8)
+    original = tf.saved_model.load(str(folder / "f32"))
+    expected = original.serve(x)["y"].numpy()
+    for copy in copies:
+        np.testing.assert_allclose(copy.serve(x)["y"], expected, rtol=0, atol=2e-2)  # two products of 8 terms
+    stored = copies[1]
+    assert {stored.small.dtype, stored.last.dtype} == {tf.float16}
+    assert {stored.large.dtype, stored.bias.dtype} == {tf.float32}
+
+
+def test_explain_and_report_say_the_same(wide, capsys):
+    source, options = str(wide[0] / "f32"), ["--precision", "float16", "--target", "gpu"]
+    assert main(["explain", source, "--all", "--op", "MatMul", "--json", *options]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    kept = next(row for row in rows if row["rule"] == "BEYOND_RANGE")
+    rules = [row["rule"] for row in rows if row["function"] != kept["function"]]
+    assert {*rules} <= {"ALLOW_LIST", "BEYOND_RANGE"}
+    assert rules.count("ALLOW_LIST") == 2
+    assert main(["explain", source, kept["name"], "--function", kept["function"], *options]) == 0
+    said = capsys.readouterr().out
+    assert "computes in float32: it uses a constant or weight that 16 bit would make infinite, zero or one: " in said
+    assert main(["report", source, *options]) == 0
+    assert json.loads(capsys.readouterr().out)["converted"] < 8
+
+
+def test_a_weight_beyond_float16_is_no_matter_to_bfloat16(tmp_path):
+    assert _kept(_convert(Wide(), tmp_path)[0])["large"] is None
+
+
+def test_a_check_says_which_values_became_infinite(tmp_path, capsys):
+    tf.saved_model.save(Tied(), str(tmp_path / "f32"))
+    source, copy, inputs = (str(tmp_path / name) for name in ("f32", "out", "inputs.npz"))
+    np.savez(inputs, x=np.full((4, 8), 1e5, "f"))
     options = ["--precision", "float16", "--target", "gpu", "--weights", "f16", "--check", inputs]
     assert main(["rewrite", source, copy, *options]) == 1
     err = capsys.readouterr().err
-    assert f"{copy}: it is written, and 4 of 32 values of output_0 are inf or nan, which they were not. What to" in err
+    assert f"{copy}: it is written, and 32 of 32 values of output_0 are inf or nan, which they were not. What to" in err
     assert err.endswith(f"amp-tf compare {source} --inputs {inputs} --precision float16.\n")
 
 
@@ -350,6 +411,8 @@ def _write_header(path):
         (lambda path: np.savez(path, ids=np.array([["a", "b", "c"]])), "the model does not take its arrays ("),
         (_write_header, "cannot be read ("),
         (lambda path: None, "cannot be read (No such file or directory)"),
+        (os.mkfifo, "cannot be read (it is a pipe, not a file)"),
+        (lambda path: path.symlink_to("/dev/zero"), "cannot be read (it is a device, not a file)"),
     ],
 )
 def test_inputs_for_the_check_are_looked_at_before_anything_is_written(exported, tmp_path, capsys, write, what):

@@ -66,6 +66,36 @@ DEPTHWISE = DEPTHWISE.replace(
 )
 
 
+def biased(text, conv="conv", scaled="scaled", bias="c"):
+    """The same graph once a convolution has a bias of its own."""
+    added = f"{bias} = Placeholder() shape=[16]\n    {conv}_biased = BiasAdd({conv}, {bias})\n    {scaled} = Mul("
+    found = text.replace(f"{scaled} = Mul({conv}, s)", f"{added}{conv}_biased, s)")
+    return found.replace(f"{scaled} = Mul(s, {conv})", f"{added}s, {conv}_biased)")
+
+
+# What TensorFlow's remapper makes of a convolution with a bias before amp_tf sees the graph.
+FUSED = BLOCK.replace(
+    "conv = Conv2D(x, w)",
+    "c = Placeholder() shape=[16]\n    conv = _FusedConv2D(x, w, c) fused_ops=['BiasAdd'] num_args=1 TArgs=[float32]",
+)
+FUSED_DEPTHWISE = DEPTHWISE.replace(
+    "conv = DepthwiseConv2dNative(x, w)",
+    """c = Placeholder() shape=[16]
+    conv = _FusedDepthwiseConv2dNative(x, w, c) fused_ops=['BiasAdd'] num_args=1 TArgs=[float32]""",
+)
+UNSHIFTED = BLOCK.replace("shifted = AddV2(scaled, b)", "shifted = Identity(scaled)")
+# Two blocks, the second of which adds the first one's result between its scale and its bias.
+STACKED = RESIDUAL.replace(
+    "act = Relu(shifted)",
+    """w2 = Placeholder() shape=[1, 1, 16, 16]
+    conv2 = Conv2D(x, w2) padding='SAME' strides=[1, 1, 1, 1]
+    scaled2 = Mul(conv2, s)
+    summed2 = AddV2(scaled2, shifted)
+    act = AddV2(summed2, b)""",
+)
+ONE_KERNEL = {"Conv2D": 1, "Mul": 2, "BiasAdd": 1, "AddV2": 1, "Relu": 1}
+
+
 @pytest.mark.parametrize(
     ("text", "expected", "folded"),
     [
@@ -78,8 +108,38 @@ DEPTHWISE = DEPTHWISE.replace(
             {"DepthwiseConv2dNative": 1, "Const": 1, "Reshape": 1, "Mul": 1, "BiasAdd": 1, "Relu6": 1, "Conv2D": 1},
             1,
         ),
+        (biased(BLOCK), ONE_KERNEL, 1),
+        (FUSED, ONE_KERNEL, 1),
+        (biased(UNSHIFTED), {"Conv2D": 1, "Mul": 2, "BiasAdd": 1, "Relu": 1}, 1),
+        (biased(RESIDUAL), ONE_KERNEL | {"AddN": 1}, 1),
+        (biased(SUM_BEHIND), ONE_KERNEL | {"AddV2": 2}, 1),
+        (
+            biased(DEPTHWISE),
+            {"DepthwiseConv2dNative": 1, "Const": 1, "Reshape": 1, "Mul": 2, "BiasAdd": 1, "AddV2": 1, "Relu6": 1}
+            | {"Conv2D": 1},
+            1,
+        ),
+        (
+            FUSED_DEPTHWISE,
+            {"DepthwiseConv2dNative": 1, "Const": 1, "Reshape": 1, "Mul": 2, "BiasAdd": 1, "AddV2": 1, "Relu6": 1}
+            | {"Conv2D": 1},
+            1,
+        ),
     ],
-    ids=["block", "residual", "two_branches", "sum_behind", "depthwise"],
+    ids=[
+        "block",
+        "residual",
+        "two_branches",
+        "sum_behind",
+        "depthwise",
+        "biased",
+        "fused",
+        "biased, not shifted",
+        "biased residual",
+        "biased, sum behind",
+        "biased depthwise",
+        "fused depthwise",
+    ],
 )
 def test_normalization_is_folded_and_the_result_is_that_of_float32(text, expected, folded):
     proto = graph(text)
@@ -91,6 +151,53 @@ def test_normalization_is_folded_and_the_result_is_that_of_float32(text, expecte
     assert np.abs(found - exact).max() < TOLERANCE * np.abs(exact).max()
     turned = type(proto)(node=reversed(proto.node), versions=proto.versions)
     assert ops(rewrite(turned).graph) == expected  # whatever the order of the nodes
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        TWO_BRANCHES,
+        STACKED,
+        STACKED.replace(
+            "summed2 = AddV2(scaled2, shifted)\n    act = AddV2(summed2, b)",
+            "summed2 = AddV2(scaled2, b)\n    act = AddV2(summed2, shifted)",
+        ),
+    ],
+)
+def test_whichever_of_two_convolutions_has_a_bias_the_result_is_that_of_float32(text, first, second):
+    text = biased(text) if first else text
+    text = biased(text, "conv2", "scaled2", "c2") if second else text
+    proto = graph(text)
+    result = rewrite(proto)
+    assert result.report.folded == 2
+    assert ops(result.graph)["BiasAdd"] == (2 if first and second else ops(result.graph)["BiasAdd"])
+    check_agreement(proto, result)
+    check_agreement(proto, rewrite(type(proto)(node=reversed(proto.node), versions=proto.versions)))
+
+
+def test_both_biases_become_one_vector_that_is_added_in_float32():
+    again = """w2 = Placeholder() shape=[1, 1, 16, 16]
+    again = Conv2D(act, w2) padding='SAME' strides=[1, 1, 1, 1]
+    fetch = Identity(again)"""
+    result = rewrite(graph(biased(BLOCK).replace("fetch = Identity(act)", again)))
+    read = without_casts(result.graph)
+    (product,) = {node.name for node in result.graph.node if node.op == "Mul"} - {"scaled"}
+    assert read[product] == ["c", "s"]
+    assert read["shifted"] == [product, "b"]
+    assert read["conv_biased"] == ["conv", "shifted"]
+    assert read["act"] == ["conv_biased"]
+    precisions = {node.name: node.precision.is_f16 for node in result.report.nodes}
+    assert not any(precisions.get(name) for name in ("scaled", "shifted", product))
+    assert all(precisions[name] for name in ("conv", "conv_biased", "act"))
+
+
+def test_a_fused_convolution_that_is_not_folded_stays_fused():
+    proto = graph(FUSED.replace("scaled = Mul(conv, s)", "scaled = Mul(conv, s) _amp_tf_scope='float32'"))
+    result = rewrite(proto)
+    assert result.report.folded == 0
+    assert ops(result.graph)["_FusedConv2D"] == 1
 
 
 def test_the_multiplication_moves_to_the_filter_and_stays_in_float32():
@@ -105,7 +212,10 @@ def test_the_multiplication_moves_to_the_filter_and_stays_in_float32():
     assert all(nodes[name].precision.is_f16 for name in ("conv", "shifted", "act"))
 
 
-@pytest.mark.parametrize("text", [BLOCK, RESIDUAL, TWO_BRANCHES, DEPTHWISE])
+@pytest.mark.parametrize(
+    "text",
+    [BLOCK, RESIDUAL, TWO_BRANCHES, DEPTHWISE, FUSED, biased(RESIDUAL), biased(DEPTHWISE), biased(UNSHIFTED)],
+)
 def test_a_second_rewrite_changes_nothing(text):
     assert not rewrite(rewrite(graph(text)).graph).changed
 
@@ -123,6 +233,11 @@ REFUSED = {
     ),
     "the filter is larger than the result": BLOCK.replace("[8, 32, 32, 16]", "[1, 2, 2, 16]"),
     "another device": BLOCK.replace("scaled = Mul(conv, s)", "scaled = Mul(conv, s) @/device:GPU:0"),
+    "the bias has another reader": biased(BLOCK) + "    again = Sin(conv_biased)\n",
+    "the product before the bias has another reader": biased(BLOCK) + "    again = Sin(conv)\n",
+    "the scale of a biased one has dimensions more": biased(BLOCK).replace(
+        "s = Placeholder() shape=[16]", "s = Placeholder() shape=[1, 1, 1, 16]"
+    ),
     "scope": BLOCK.replace("scaled = Mul(conv, s)", "scaled = Mul(conv, s) _amp_tf_scope='float32'"),
 }
 
@@ -132,7 +247,7 @@ def test_it_is_left_alone_where(why):
     proto = graph(REFUSED[why])
     result = rewrite(proto)
     assert result.report.folded == 0
-    assert without_casts(result.graph)["scaled"][:2] == ["conv", "s"]
+    assert without_casts(result.graph)["scaled"][:2] in (["conv", "s"], ["conv_biased", "s"])
 
 
 @pytest.mark.parametrize(
@@ -259,9 +374,17 @@ def test_a_depthwise_product_with_bias_and_residual_sum_stays_as_it_is():
     # TensorFlow's remapper would make a node without an op of them, and the graph would run as it was at first.
     assert rewrite(graph(DEPTHWISE)).report.folded == 1
     assert rewrite(graph(DEPTHWISE_RESIDUAL)).report.folded == 0
+    assert rewrite(graph(biased(DEPTHWISE))).report.folded == 1
+    assert rewrite(graph(biased(DEPTHWISE_RESIDUAL))).report.folded == 0
+    unshifted = DEPTHWISE_RESIDUAL.replace("shifted = AddV2(scaled, b)", "shifted = Identity(scaled)")
+    assert rewrite(graph(unshifted)).report.folded == 1
+    assert rewrite(graph(biased(unshifted.replace("Identity(scaled)", "AddV2(scaled, x)")))).report.folded == 0
 
 
-@pytest.mark.parametrize("text", [BLOCK, RESIDUAL, TWO_BRANCHES, SUM_BEHIND, DEPTHWISE])
+@pytest.mark.parametrize(
+    "text",
+    [BLOCK, RESIDUAL, TWO_BRANCHES, SUM_BEHIND, DEPTHWISE, biased(BLOCK), biased(RESIDUAL), biased(DEPTHWISE)],
+)
 def test_the_shapes_that_folding_tells_the_passes_behind_it_are_those_that_tensorflow_infers(text):
     proto = graph(text)
     job = Job(AUTO, resolve_target(AUTO, BF16_CPU), Templates(None, SUCCESSORS), frozenset({"fetch"}))

@@ -1,4 +1,7 @@
-"""Keras 3: predict and evaluate of a network with batch normalization that has seen data."""
+"""Keras 3: predict and evaluate of a network with batch normalization that has seen data.
+
+Half of its convolutions have biases of their own, as is Keras' default.
+"""
 
 import json
 
@@ -17,10 +20,14 @@ def block(x, convolution):
 
 
 image = keras.Input((32, 32, 3))
-x = block(image, layers.Conv2D(32, 3, padding="same", use_bias=False))
+x = block(image, layers.Conv2D(32, 3, padding="same"))
+y = block(x, layers.DepthwiseConv2D(3, padding="same"))
+y = block(y, layers.Conv2D(32, 3, padding="same"))
 y = block(x, layers.DepthwiseConv2D(3, padding="same", use_bias=False))
 y = block(y, layers.Conv2D(32, 3, padding="same", use_bias=False))
 y = layers.BatchNormalization()(layers.Conv2D(32, 1, use_bias=False)(y))
+x = layers.ReLU()(layers.Add()([x, y]))
+y = layers.BatchNormalization()(layers.Conv2D(32, 1)(x))
 x = layers.ReLU()(layers.Add()([x, y]))
 x = layers.GlobalAveragePooling2D()(block(x, layers.Conv2D(64, 3, 2, padding="same", use_bias=False)))
 model = keras.Model(image, layers.Dense(2)(x))
@@ -28,6 +35,8 @@ for layer in model.layers:
     if isinstance(layer, layers.BatchNormalization):
         size = layer.gamma.shape
         layer.set_weights([rng.uniform(0.5, 1.5, size) for _ in range(4)])
+    elif getattr(layer, "bias", None) is not None:
+        layer.bias.assign(rng.uniform(-0.5, 0.5, layer.bias.shape))
 model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 print(
     json.dumps(
