@@ -7,16 +7,15 @@ or the variable, the value and the valid ones.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import functools
 import numbers
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Set
 from typing import Any, TypeGuard
 
 from amp_tf.errors import ConfigError
+from amp_tf.files import read_regular
 from amp_tf.precision import Precision
 
 SHORT_NAMES = {"fp16": "float16", "bf16": "bfloat16"}  #: other frameworks' names of the two types
@@ -250,25 +249,6 @@ def read_pattern_file(path: str, *, where: str) -> tuple[str, ...]:
             raise ConfigError(f"{pattern!r} holds a character that no name has", where=here, fix=fix)
         patterns.append(check_pattern(pattern, where=here))
     return tuple(patterns)
-
-
-def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Returns the content of a regular file, or of the one that a link leads to.
-
-    Raises:
-        OSError: it is no regular file, has more than ``limit`` bytes, or cannot be read.
-    """
-
-    def open_at_once(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NONBLOCK)  # a pipe would be waited for
-
-    with open(path, "rb", opener=open_at_once) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes")
-    return content
 
 
 def path(what: str, check: Callable[..., str | None] = check_path) -> Kind:

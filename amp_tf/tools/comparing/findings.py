@@ -368,7 +368,7 @@ def _length(patterns: Patterns) -> int:
 
 
 def places_of(node: str) -> list[str]:
-    """Returns patterns for the layers around a node, the outermost first; without a record, for its scopes."""
+    """Returns patterns for the layers around a node, outermost first; where none is recorded, for its scopes."""
     path = path_of(node).split("/")
     if path != [""]:
         return [f"{LAYER}{'/'.join(path[:end])}" for end in range(1, len(path) + 1)]
