@@ -51,7 +51,6 @@ def forked(monkeypatch):
 @pytest.mark.parametrize(
     ("module", "arguments", "said"),
     [
-        ("accuracy.__main__", f"--tasks digits~MLP {ONCE} bfloat16,~amp_tf --results FILE", "bfloat16, amp_tf"),
         ("compare_cost", "small_mlp --batch 8", rf"\| MLP, 64 wide{FIGURES}"),
         ("memory_peak", f"wide_mlp {TINY} --batch 8192 --modes float32", r"\*\*MLP, 2048 wide, fit, batch 8192\*\*"),
         ("public.__main__", f"--only ranking {ONCE} --rows FILE -- --steps 4 --batch 4", r"32 \| AUC"),
@@ -66,7 +65,7 @@ def test_a_command_prints_its_figures(module, arguments, said, capfd, monkeypatc
     monkeypatch.setattr(sys, "argv", [module, *arguments])
     program = importlib.import_module(f"benchmarks.{module}")
     status = program.main(arguments) if inspect.signature(program.main).parameters else program.main()
-    assert status == 0 or module == "accuracy.__main__"  # one seed has no deviation to be within
+    assert status == 0
     assert re.search(said, capfd.readouterr().out)
 
 
