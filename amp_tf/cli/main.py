@@ -269,7 +269,7 @@ COMMANDS: Mapping[str, Command] = {
         "Runs a step in float32 and in 16 bit, and says where 16 bit goes wrong and which setting fixes it. The step "
         "is the training step of a script, which then exits, or a call of a saved model's signature. Status 0: "
         "healthy; 1: not healthy; 2: nothing was compared (a wrong option, model or file of inputs, or a script that "
-        "trains nothing).",
+        "runs nothing to compare).",
         _add_compare,
         usage="amp-tf compare [options] -- python train.py [argument ...]\n"
         "       amp-tf compare [options] MODEL --inputs FILE",
