@@ -11,6 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tf_keras
 from keras import ops
 
 import amp_tf
@@ -455,6 +456,23 @@ def test_the_layer_that_loses_accuracy_is_found_and_written(tmp_path: Path) -> N
     with amp_tf.enable(BF16, keep_float32=f"@{file}"):
         assert error_of_trained() == pytest.approx(value, rel=1e-3)
         assert amp_tf.report().unmatched == ()
+
+
+def test_each_call_names_its_layers_as_a_new_process_would(tmp_path: Path) -> None:
+    names = []
+
+    def build() -> float:
+        layers = [library.layers.Dense(1) for library in (keras, tf_keras) for _ in range(2)]
+        names.append([layer.name for layer in layers])
+        return 1.0
+
+    build()
+    build()
+    assert names[0] != names[1]
+    with pytest.raises(AmpError, match=r"left no report|nothing is converted"):
+        amp_tf.tune(build, max_drop=0.1, config=BF16, output=str(tmp_path / "a.txt"), tell=lambda line: None)
+    assert len(names) > 4
+    assert names[2:] == [["dense", "dense_1"] * 2] * (len(names) - 2)
 
 
 def test_one_bound_is_wanted() -> None:
