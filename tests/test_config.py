@@ -288,7 +288,7 @@ def test_a_file_of_patterns_is_read_where_settings_are_and_never_by_the_construc
         (b"@other.txt\n", ", line 1", "'@other.txt' names a file of patterns, which is not read here"),
         (b"\xff\n", "", "it cannot be read ('utf-8' codec can't decode"),
         (b"#" * 2**20, "", None),
-        (b"#" * (2**20 + 1), "", "it cannot be read (it has more than 1,048,576 bytes)"),
+        (b"#" * (2**20 + 1), "", "it cannot be read (it has 1,048,577 bytes or more, and 1,048,576 are read at most)"),
     ],
 )
 def test_an_error_in_a_file_of_patterns_names_the_file_and_the_line(tmp_path, content, where, what):
@@ -305,9 +305,9 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("nothing")
     for path, why in (
-        (tmp_path / "pipe", "it is not a regular file"),
-        ("/dev/zero", "it is not a regular file"),
-        (tmp_path, "Is a directory"),
+        (tmp_path / "pipe", "it is a pipe, not a file"),
+        ("/dev/zero", "it is a device, not a file"),
+        (tmp_path, "it is a folder, not a file"),
         (tmp_path / "link", "No such file or directory"),
         ("", "No such file or directory"),
     ):
