@@ -150,6 +150,7 @@ class MachineFacts:
     plugins: list[str]  #: other graph optimizer plugins
     trials: list[Trial]  #: what ran
     is_without_gpu: bool = False  #: whether this TensorFlow is built for NVIDIA GPUs and sees none
+    is_without_pth: bool = False  #: whether amp_tf was installed without what Python runs when it starts
 
     @property
     def ways(self) -> dict[str, str]:
@@ -162,11 +163,26 @@ class MachineFacts:
         states = dict.fromkeys((trial.way for trial in self.trials), "fails") | dict.fromkeys(proven, "works")
         return {
             "switch": "on" if switches.graph_rewrite else f"off (set {ENABLE_VAR}=1)",
-            "amp_tf.pth": "read" if self.autostart else "not read",
+            "amp_tf.pth": self._autostart,
             "grappler plugin": states.get("grappler", "not tried"),
             "xla hook": states.get("xla", "not tried"),
             "loss scaling": "on for float16" if switches.loss_scaling else "off",
         }
+
+    @property
+    def _autostart(self) -> str:
+        if self.autostart:
+            return "read"
+        return "left out" if self.is_without_pth else "not read"
+
+
+def is_without_pth() -> bool:
+    """Whether pip's record of amp_tf has no ``amp_tf.pth``: it was installed with ``AMP_TF_WITHOUT_PTH=1``."""
+    try:
+        installed = importlib.metadata.files("amp-tf") or []
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return bool(installed) and not any(file.name == "amp_tf.pth" for file in installed)
 
 
 def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
@@ -223,6 +239,7 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
         plugins=conflicts.other_graph_plugins(),
         trials=run_trials([device["name"] for device in devices]) if with_trials and not is_off else [],
         is_without_gpu=tf.test.is_built_with_cuda() and not gpus,
+        is_without_pth=is_without_pth(),
     )
 
 
@@ -243,7 +260,10 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
     if len(found) > 1:
         what = f"{' and '.join(found)} are installed over each other"
         yield Issue("two-tensorflows", True, what, f"pip uninstall {' '.join(found)}, then install one of them")
-    if not facts.autostart:
+    if facts.is_without_pth:
+        what = f"amp_tf is installed without amp_tf.pth, so {ENABLE_VAR}=1 alone does nothing"
+        yield Issue("autostart", False, what, "Write amp-tf run -- python script.py, or amp_tf.enable() in the script")
+    elif not facts.autostart:
         what = f"{sys.executable} does not read amp_tf.pth, so {ENABLE_VAR}=1 alone does nothing"
         fix = "Install amp-tf with pip into this environment, without -t, or write amp-tf run -- python script.py"
         yield Issue("autostart", True, what, fix)

@@ -105,6 +105,21 @@ def test_names_a_backend_that_is_not_installed_a_pth_that_is_not_read_and_the_ki
     assert json.loads(answer.stdout)["trials"] == []  # with amp_tf off, none would convert anything
 
 
+def test_an_installation_without_amp_tf_pth_is_no_fault(facts, tmp_path, monkeypatch):
+    assert not doctor.is_without_pth()
+    info = tmp_path / "amp_tf-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: amp-tf\nVersion: 0.1.0\n")
+    (info / "RECORD").write_text("_amp_tf_start.py,,\namp_tf/__init__.py,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert doctor.is_without_pth()
+    without = dataclasses.replace(facts, autostart=False, is_without_pth=True)
+    assert without.ways["amp_tf.pth"] == "left out"
+    (issue,) = (issue for issue in doctor.find_issues(without) if issue.name == "autostart")
+    assert not issue.is_problem
+    assert issue.fix == "Write amp-tf run -- python script.py, or amp_tf.enable() in the script"
+
+
 def test_names_another_plugin_and_what_it_stops(tmp_path):
     other = shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path / "libother_optimizer.so")
     answer = run_doctor("--json", TF_PLUGGABLE_DEVICE_LIBRARY_PATH=str(other))
