@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -116,3 +117,17 @@ def test_a_description_can_be_imported_again_and_the_function_stays_converted(mo
 def test_descriptions_are_float32_after_amp_tf_was_turned_off(model, tmp_path):
     xla.uninstall()
     assert rounded_nodes(all_nodes(saved(model, tmp_path))) == []
+
+
+def test_keras_and_tflites_converter_write_float32(model, tmp_path):
+    keras_model = keras.Sequential([keras.Input((8,)), keras.layers.Lambda(model.inner), keras.layers.Dense(4)])
+    keras_model.compile("sgd", "mse", jit_compile=True)
+    keras_model.predict(X, verbose=0)
+    keras_model.export(str(tmp_path / "exported"), verbose=False)
+    exported = tf.saved_model.load(str(tmp_path / "exported")).signatures["serving_default"]
+    assert rounded_nodes(all_nodes(exported.graph.as_graph_def())) == []
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([model.outer.get_concrete_function()], model)
+    interpreter = tf.lite.Interpreter(model_content=converter.convert())
+    types = {details["dtype"] for details in interpreter.get_tensor_details()}
+    assert np.float32 in types
+    assert np.float16 not in types
