@@ -67,7 +67,7 @@ class Rule(enum.IntEnum):
     JOINED = 134, "it combines float32 data with the result of a matmul or convolution, at the size of the data"
     KEPT_BY_LOCK = 135, "the lock file keeps it in float32"
     PICKED = 136, "it picks a part of a larger float32 tensor; only that part is cast"
-    ROUNDED_BEFORE = 137, "amp_tf rewrote it before: float32 computes it, of operands rounded to 16 bit"
+    ROUNDED_BEFORE = 137, "float32 computes it, of operands that amp_tf has rounded to 16 bit before"
     NEEDED = 138, "it is or feeds a difference, a root or a logarithm, which would show its rounding: {cause}"
 
     @property

@@ -160,5 +160,6 @@ def test_a_moved_multiplication_and_a_bias_behind_it_are_told(normalized):
 def test_a_node_that_was_converted_before_is_not_said_to_compute_in_float32(graph):
     converted = amp_tf.rewrite(graph, CONFIG).graph
     assert str(_explain(converted, "allow1")) == (
-        "allow1 (MatMul, on the allow list) is left as it is: it handles no float32 values."
+        "allow1 (MatMul, on the allow list) is left as it is: "
+        "float32 computes it, of operands that amp_tf has rounded to 16 bit before."
     )
