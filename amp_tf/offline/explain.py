@@ -64,8 +64,8 @@ class Explanation:
         is_without_target = self.reason.rule is Rule.NO_TARGET  # so that no lists count
         listed = "" if is_without_target else f", on the {self.op_list} list" if self.op_list else ", on no list"
         op = self.op if self.new_op == self.op else f"{self.op}, folded to {self.new_op}"
-        # An integer, or a 16-bit type chosen by the user: amp_tf does not decide its type.
-        is_other = self.reason.rule is Rule.NO_FLOAT32
+        # An integer, a 16-bit type chosen by the user, or what was rewritten before: amp_tf does not decide its type.
+        is_other = self.reason.rule in (Rule.NO_FLOAT32, Rule.ROUNDED_BEFORE)
         state = "is left as it is" if is_other else f"computes in {self.precision.value}"
         lines = [f"{self.name} ({op}{listed}) {state}: {self.reason}."]
         if is_without_target:

@@ -66,7 +66,7 @@ class Rule(enum.IntEnum):
     NO_FUSED_KERNEL = 133, "TensorFlow fused it with what follows, and the fused kernel has no 16-bit form here"
     JOINED = 134, "it combines float32 data with the result of a matmul or convolution, at the size of the data"
     PICKED = 136, "it picks a part of a larger float32 tensor; only that part is cast"
-    ROUNDED_BEFORE = 137, "amp_tf converted it before: a float32 kernel computes it, from operands rounded to 16 bit"
+    ROUNDED_BEFORE = 137, "a float32 kernel computes it, from operands that amp_tf has rounded to 16 bit before"
     NEEDED = 138, "its rounding would show in a difference, a root or a logarithm that it is or feeds: {cause}"
 
     @property

@@ -214,6 +214,6 @@ def test_a_node_that_was_converted_before_is_not_said_to_compute_in_float32(grap
     )
     emulated = amp_tf.rewrite(graph, CONFIG).graph
     assert str(_explain(emulated, "allow1")).splitlines()[0] == (
-        "allow1 (MatMul, on the allow list) computes in float32: amp_tf converted it before: a float32 kernel computes "
-        "it, from operands rounded to 16 bit."
+        "allow1 (MatMul, on the allow list) is left as it is: a float32 kernel computes it, from operands that amp_tf "
+        "has rounded to 16 bit before."
     )

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import amp_tf
+from amp_tf.graph.attributes import ROUNDED_ATTR
 from amp_tf.oplists.fusions import SPLIT_PRODUCTS
 from amp_tf.oplists.hardware import Hardware
 from tests import oracle
@@ -126,12 +127,19 @@ def judge(kind: str, precision: str) -> dict[str, object] | None:
     return {
         "fused": [whole[0].op, *(name.decode() for name in whole[0].attr["fused_ops"].list.s)],
         "left": [node.name for node in result.graph.node if node.op in SPLIT_PRODUCTS],
-        "types": [node.attr["T"].type == NUMBERS[precision] for node in result.graph.node if node.op in PRODUCTS],
+        "types": [_is_16_bit(node, precision) for node in result.graph.node if node.op in PRODUCTS],
         "kept": whole[0].name in {node.name for node in result.graph.node},
         "again": again.changed,
         "as unfused": bool((found["split"] == run(unfused, values)).all()),
         **{name: float(np.abs(value - exact).max() / scale) for name, value in found.items()},
     }
+
+
+def _is_16_bit(product, precision):
+    """Whether a product has the type, or is rounded to it where float32 kernels compute it."""
+    number = NUMBERS[precision]
+    is_rounded = ROUNDED_ATTR in product.attr and product.attr[ROUNDED_ATTR].type == number
+    return is_rounded if precision == "float16" else product.attr["T"].type == number
 
 
 if __name__ == "__main__":
