@@ -72,9 +72,17 @@ def test_batches_of_a_compiled_model_and_tables_of_a_function():
 def test_a_step_that_amp_tf_has_rewritten_already():
     inner = tf.function(_square, jit_compile=True)
     with amp_tf.enable(CONFIG):
-        words = _error(tf.function(lambda x: inner(x) + 1))
+        assert amp_tf.compare(tf.function(lambda x: inner(x) + 1), [(X,)], CONFIG).is_healthy
+
+
+def test_a_model_that_amp_tf_has_converted(tmp_path):
+    model = tf.Module()
+    model.square = tf.function(_square, input_signature=[tf.TensorSpec(X.shape, tf.float32)])
+    tf.saved_model.save(model, str(tmp_path / "model"))
+    amp_tf.convert_saved_model(tmp_path / "model", tmp_path / "converted", CONFIG)
+    words = _error(tf.saved_model.load(str(tmp_path / "converted")).square)
     assert "functions of the step are in 16 bit already" in words
-    assert words.endswith("Compare in a process with AMP_TF_DISABLE=1.")
+    assert words.endswith("Compare the model that was converted.")
 
 
 def test_a_step_that_does_something_else_each_time():

@@ -330,7 +330,7 @@ def test_a_small_product_behind_a_large_one_stays_in_float32_alone_and_the_reaso
     nodes = {node.name: node for node in report.nodes}
     assert nodes["large"].precision.is_f16
     assert nodes["small"].reason.rule is Rule.DOES_NOT_PAY
-    assert " at batch size 1, casts included)" in str(nodes["small"].reason)
+    assert " in float32 at batch size 1)" in str(nodes["small"].reason)
 
 
 def test_a_reason_gives_the_two_figures_that_were_weighed():

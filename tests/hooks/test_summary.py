@@ -193,7 +193,8 @@ TRACED = ("__inference_step_12",)
         ({}, {"not_installed": {XLA: "OSError: no"}}, summary.EAGER),
     ],
 )
-def test_the_state_tells_why(graphs, seen, reason):
+def test_the_state_tells_why(graphs, seen, reason, monkeypatch):
+    monkeypatch.setattr(summary, "_has_pipelines", lambda: False)  # which other tests may have run in this process
     state = process_state.ProcessState(**seen)
     assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), state) == reason
 

@@ -50,7 +50,7 @@ def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keras")
     keras.utils.set_random_seed(1)
     ids, layers = keras.Input((3,), dtype="int32", name="ids"), keras.layers
-    table = layers.Embedding(500, 16)
+    table = layers.Embedding(500, 16, name="embedding")
     x = layers.Dense(64, "relu", name="wide")(layers.Flatten()(table(ids)))
     x = layers.Dense(8, name="narrow")(layers.BatchNormalization(name="norm")(x))
     keras.Model(ids, x).export(str(folder / "f32"), verbose=False)

@@ -100,7 +100,7 @@ def test_a_broken_graph_is_logged_with_what_is_wrong(tmp_path):
 
 def test_a_rewrite_that_fails_its_verification_is_logged_so_that_it_can_be_reported(tmp_path, monkeypatch):
     spoilt = graph("x = Placeholder()\nm = MatMul(x, x)")
-    monkeypatch.setattr(pipeline.editor, "apply_to_graph", lambda *arguments: spoilt.SerializeToString())
+    monkeypatch.setattr(pipeline.editor, "apply_to_graph", lambda *arguments: spoilt)
     with pytest.raises(RewriteError):
         rewrite(graph(TEXT), tmp_path)
     found = files(tmp_path)

@@ -190,8 +190,8 @@ def flatten_graph(
         node.attr.pop(_COMPILED, None)
     flat = _optimized(graph, ends, kinds(min_graph_nodes=-1, optimizers=["function"]))
     if any(node.name.endswith(CAST_SUFFIX) for node in flat.node):
-        what = "functions of the step are in 16 bit already: amp_tf is on, and rewrote them for XLA as they were made"
-        raise GraphError(what, where="compare(model_or_function)", fix="Compare in a process with AMP_TF_DISABLE=1")
+        what = "functions of the step are in 16 bit already, as those of a model that amp_tf converted"
+        raise GraphError(what, where="compare(model_or_function)", fix="Compare the model that was converted")
     options = context.context().config.graph_options.rewrite_options if options is None else options
     if not (is_compiled or options.disable_meta_optimizer):
         one_round = kinds()
