@@ -14,8 +14,9 @@ exact too. Three kinds of code belong to a pipeline:
   keeps these graphs apart from those of the same functions in the training step, because the options
   of a call are part of the key under which it caches graphs.
 
-``reduce``, ``scan`` and ``take_while`` are no pipelines: AutoGraph makes them of ``for batch in
-dataset`` inside a tf.function, where they hold the training step.
+Two kinds of functions hold training steps, and are no pipelines. ``reduce`` is a loop. AutoGraph
+makes ``for batch in dataset`` inside a tf.function a ``scan`` with a function of its own,
+``scan_body``; any other function of ``scan`` is a pipeline's.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from amp_tf.hooks.patches import Patches
 _BY_PYTHON = ("Dataset_", "tf_data_experimental_", "map_on_gpu_")
 _BY_OPTIMIZER = ("fused_map", "fused_predicate", "fused_filter", "map_fusion_funcs/")  # of tf.data
 BEGINNINGS = (*_BY_PYTHON, *_BY_OPTIMIZER)  #: how the names of a pipeline's functions begin
-LOOPS = ("Dataset_reduce_", "Dataset_scan_", "Dataset_take_while_")  #: how those of loops begin
+LOOPS = ("Dataset_reduce_", "Dataset_scan_scan_body")  #: how those of loops begin
 _WHERE = "input pipeline"
 
 _patches = Patches()

@@ -35,10 +35,12 @@ def choose(predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any]
     if owner is None or tf.executing_eagerly() or not is_traced:
         return tf.cond(predicate, then, otherwise)
     stored: dict[int, Any] = {}  # by id
+    branches: list[Any] = []
 
     def then_with_stored() -> list[Any]:
         result = then()
         branch = tf.compat.v1.get_default_graph()
+        branches.append(branch)
 
         def note(value: Any) -> Any:
             if _is_tensor_of(value, branch):
@@ -49,7 +51,8 @@ def choose(predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any]
         return [result, *stored.values()]
 
     def otherwise_with_zeros() -> list[Any]:
-        return [otherwise(), *map(_zeros_like, stored.values())]  # `then` is traced first
+        branch = branches[-1]  # `then` is traced first
+        return [otherwise(), *(_zeros_like(value, branch) for value in stored.values())]
 
     result, *results = tf.cond(predicate, then_with_stored, otherwise_with_zeros)
     readable = dict(zip(stored, results, strict=True))
@@ -95,15 +98,30 @@ def _is_of_user(value: Any) -> bool:
 
 
 def _is_tensor_of(value: Any, graph: Any) -> bool:
-    """Whether it is a tensor, or a composite one, that was made in this graph."""
+    """Whether it is a tensor, or a composite one of which a part was made in this graph."""
     if not tf.is_tensor(value) or isinstance(value, tf.Variable):
         return False
-    is_of_graph = getattr(value, "graph", None) is graph  # eager tensors have none
-    return is_of_graph and value.dtype not in _UNCOPIED
+    parts = _parts_of(value)
+    is_of_graph = any(getattr(part, "graph", None) is graph for part in parts)  # eager tensors have none
+    return is_of_graph and all(part.dtype not in _UNCOPIED for part in parts)
 
 
-def _zeros_like(value: Any) -> Any:
-    return tf.nest.map_structure(_zeros, value, expand_composites=True)
+def _parts_of(value: Any) -> list[Any]:
+    return list(tf.nest.flatten(value, expand_composites=True))
+
+
+def _zeros_like(value: Any, graph: Any) -> Any:
+    """Zeros for what was made in a graph; a composite tensor keeps its other parts, such as a known dense shape."""
+    if isinstance(value, tf.Tensor):
+        return _zeros(value)
+    parts = []
+    for part in _parts_of(value):
+        if getattr(part, "graph", None) is not graph:
+            parts.append(part)
+            continue
+        known = tf.get_static_value(part)
+        parts.append(_zeros(part) if known is None else tf.constant(known))
+    return tf.nest.pack_sequence_as(value, parts, expand_composites=True)
 
 
 def _zeros(tensor: Any) -> Any:

@@ -140,3 +140,41 @@ def test_an_owner_without_attributes_stores_nothing():
 
     assert bool(step(tf.constant(1.0)))
     assert len(written) == 1
+
+
+class Composites:
+    """Stores composite tensors of which some parts were made before the step."""
+
+    def apply(self, gradients, weight):
+        gradient = gradients[0]
+        self.slices = tf.IndexedSlices(gradient, tf.range(2), tf.constant([2]))
+        self.of_known_shape = tf.IndexedSlices(gradient * 1.0, self.places, self.shape)
+        self.sparse = tf.sparse.from_dense(gradient)
+        self.ragged = tf.RaggedTensor.from_row_lengths(gradient, [1, 1])
+        weight.assign_sub(gradient)
+
+    def stored(self):
+        return {
+            "slices": tf.convert_to_tensor(self.slices),
+            "of known shape": tf.convert_to_tensor(self.of_known_shape),
+            "sparse": tf.sparse.to_dense(self.sparse),
+            "ragged": self.ragged.to_tensor(shape=(2, 1)),
+        }
+
+
+def test_composite_tensors_are_readable_behind_a_step_that_was_taken_and_one_that_was_skipped():
+    scaler, writer, weight = amp_tf.LossScaler(4.0), Composites(), tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def step(x):
+        writer.places, writer.shape = tf.argsort(x), tf.shape(x)
+        with tf.GradientTape() as tape:
+            loss = scaler.scale(tf.reduce_sum(weight * x))
+        scaler.step(writer.apply, scaler.unscale(tape.gradient(loss, [weight])), weight)
+        return writer.stored()
+
+    taken = step(tf.constant([3.0, 4.0]))
+    assert {tuple(value.numpy().ravel()) for value in taken.values()} == {(3.0, 4.0)}
+    skipped = step(tf.constant([3.0, np.inf]))
+    assert [name for name, value in skipped.items() if value.shape[0] != 2] == []
+    assert skipped["of known shape"].numpy().tolist() == [0.0, 0.0]

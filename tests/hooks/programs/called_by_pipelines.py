@@ -51,6 +51,25 @@ def mapped(function):
     return error_of(tf.data.Dataset.from_tensor_slices(rows).batch(16).map(function).as_numpy_iterator())
 
 
+def scanned(function):
+    batches = tf.data.Dataset.from_tensor_slices(rows).batch(16)
+    return error_of(batches.scan(0.0, lambda state, x: (state, function(x))).as_numpy_iterator())
+
+
+def looped(function):
+    @tf.function(autograph=True)
+    def last(batches):
+        value = tf.zeros(batch.shape)
+        for x in batches:
+            value = function(x)
+            if tf.reduce_sum(x) > 1e9:
+                break
+        return value
+
+    value = last(tf.data.Dataset.from_tensor_slices(rows).batch(16, drop_remainder=True))
+    return float(np.abs(value - exact[48:]).max())
+
+
 data, program = {}, {}
 for name, function in (("plain", plain), ("compiled", compiled), ("compiled_inside", compiled_inside)):
     program[f"{name} before"] = called(function)
@@ -58,6 +77,8 @@ for name, function in (("plain", plain), ("compiled", compiled), ("compiled_insi
     data[f"{name} py_function"] = mapped(py_function(function))
     data[f"{name} numpy_function"] = mapped(numpy_function(function))
     data[f"{name} from_generator"] = generated(function)
+    data[f"{name} scan"] = scanned(function)
+    program[f"{name} loop over a dataset"] = looped(function)
     program[f"{name} after"] = called(function)
 late = tf.function(products, jit_compile=True, input_signature=[batch])
 data["first called by py_function"] = mapped(py_function(late))
