@@ -24,7 +24,6 @@ import functools
 import threading
 from typing import Any
 
-from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, state, xla
 from amp_tf.hooks.patches import Patches
 
@@ -33,8 +32,6 @@ _BY_OPTIMIZER = ("fused_map", "fused_predicate", "fused_filter", "map_fusion_fun
 BEGINNINGS = (*_BY_PYTHON, *_BY_OPTIMIZER)  #: how the names of a pipeline's functions begin
 LOOPS = ("Dataset_reduce_", "Dataset_scan_", "Dataset_take_while_")  #: how those of loops begin
 _WHERE = "input pipeline"
-
-_patches = Patches()
 
 
 class _Here(threading.local):
@@ -86,17 +83,14 @@ def _none() -> None:
 _python_calls = PythonCalls()
 
 
-def install(config: AmpConfig) -> None:
+def install(patches: Patches) -> None:
     """Keeps what pipelines call in float32 from now on, whenever it was traced. Idempotent."""
     from tensorflow.python.eager.polymorphic_function import atomic_function
     from tensorflow.python.ops import script_ops
 
-    _patches.put(atomic_function, "from_func_graph", _make_function)
-    _patches.put(atomic_function.AtomicFunction, "call_flat", _call_function)
-    _patches.put(script_ops.FuncRegistry, "__call__", _call_python)
-
-
-uninstall = _patches.restore
+    patches.put(atomic_function, "from_func_graph", _make_function)
+    patches.put(atomic_function.AtomicFunction, "call_flat", _call_function)
+    patches.put(script_ops.FuncRegistry, "__call__", _call_python)
 
 
 def is_of_pipeline(name: str) -> bool:

@@ -22,7 +22,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, state
 from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale, surviving
 from amp_tf.hooks.patches import Patches
@@ -41,11 +40,8 @@ _REF_OPS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
 # The handles of variables whose gradients were last taken where no loss was scaled, by id, as long as they live.
 _unscaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
-_patches = Patches()
-uninstall = _patches.restore
 
-
-def install(config: AmpConfig) -> None:
+def install(patches: Patches) -> None:
     """Patches sessions, optimizers and savers, and what computes gradients and writes variables. Idempotent."""
     from tensorflow.python.client import session
     from tensorflow.python.eager import backprop
@@ -64,7 +60,7 @@ def install(config: AmpConfig) -> None:
         *((gen_state_ops, name, _write) for name in _REF_OPS),
     )
     for row in rows:
-        _patches.put(*row)
+        patches.put(*row)
 
 
 def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
@@ -91,9 +87,10 @@ def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
 
 def patch_overrides(optimizer: Any) -> None:
     """Patches the ``apply_gradients`` methods that an optimizer's own classes define, once each."""
-    for cls in () if is_loss_scaled(optimizer) or not _patches else type(optimizer).__mro__:
+    patches = state.patches(__name__)
+    for cls in () if is_loss_scaled(optimizer) or not patches else type(optimizer).__mro__:
         if inspect.isfunction(vars(cls).get("apply_gradients")):  # the base class's is patched already
-            _patches.put(cls, "apply_gradients", _override)
+            patches.put(cls, "apply_gradients", _override)
 
 
 def _init(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:

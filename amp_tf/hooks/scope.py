@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 from amp_tf.graph.edits import attribute
-from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.state import patches
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.values import check_choice, check_patterns, dtype_name
 
@@ -25,7 +25,6 @@ ScopeName = Literal["float32", "f16", "float16", "bfloat16"]
 PRECISIONS: tuple[str, ...] = get_args(ScopeName)
 
 _active = threading.local()
-_patches = Patches()
 
 
 @contextlib.contextmanager
@@ -75,10 +74,11 @@ def _install() -> None:
     from tensorflow.python.framework import func_graph
     from tensorflow.python.ops import gradients_util
 
-    _patches.put(func_graph.FuncGraph, "__init__", _mark_new_graph)
-    _patches.put(execute, "record_gradient", _remember_scope)
-    _patches.put(gradients_util, "_MaybeCompile", _follow_op)
-    if _patches.put(backprop, "_gradient_function", _recall_scope):
+    ours = patches(__name__)
+    ours.put(func_graph.FuncGraph, "__init__", _mark_new_graph)
+    ours.put(execute, "record_gradient", _remember_scope)
+    ours.put(gradients_util, "_MaybeCompile", _follow_op)
+    if ours.put(backprop, "_gradient_function", _recall_scope):
         pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
 
 

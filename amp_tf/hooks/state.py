@@ -16,18 +16,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from amp_tf.config import AmpConfig
+from amp_tf.config import AmpConfig, Switches
+from amp_tf.hooks.patches import Patches
 from amp_tf.oplists.hardware import Hardware
 
 _began = time.monotonic()
-_lock = threading.RLock()
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessState:
     """What is known of this process now; counts begin with the process."""
 
-    config: AmpConfig | None = None  #: the settings in force; ``None`` if nothing was ever turned on
+    config: AmpConfig | None = None  #: the settings in force, or the last ones; ``None`` if nothing was ever turned on
+    switches: Switches = dataclasses.field(default_factory=Switches)  #: what is on now
     xla_graphs: int = 0  #: graphs that TensorFlow passed to the plugin and that only call XLA-compiled functions
     failures: int = 0  #: rewrites that failed; TensorFlow asks twice for each graph
     first_failure: str = ""  #: the error of the first of them
@@ -39,17 +40,32 @@ class ProcessState:
     ended: str = ""  #: how the process ended, where not by itself; else empty
 
 
-_state = ProcessState()
+class Runtime:
+    """What the hooks hold of a process. One is in force; whoever needs something of it asks the functions below."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.state = ProcessState()
+        self.patches: dict[str, Patches] = {}  #: by the module of the hook
+
+
+# The one object that changes here. It lives as long as the process, because TensorFlow calls the hooks from anywhere.
+_runtime = Runtime()
 
 
 def current() -> ProcessState:
     """The state of this process now."""
-    return _state
+    return _runtime.state
 
 
 def settings() -> AmpConfig:
-    """The settings in force; the defaults if nothing was ever turned on."""
-    return _state.config or AmpConfig()
+    """The settings in force, which the latest ``enable`` made; once amp_tf is off, the last ones, or the defaults."""
+    return _runtime.state.config or AmpConfig()
+
+
+def patches(hook: str) -> Patches:
+    """The patches of a hook, by its module's name."""
+    return _runtime.patches.setdefault(hook, Patches())
 
 
 def seconds() -> float:
@@ -58,23 +74,30 @@ def seconds() -> float:
 
 
 def note(**found: Any) -> None:
-    """Sets fields of the state, each to a value, or to what a function makes of the one before. Thread-safe."""
-    global _state
-    with _lock:
-        new = {field: value(getattr(_state, field)) if callable(value) else value for field, value in found.items()}
-        _state = dataclasses.replace(_state, **new)
+    """Sets fields of the state. Thread-safe."""
+    with _runtime.lock:
+        _runtime.state = dataclasses.replace(_runtime.state, **found)
 
 
 def count_failure(error: BaseException) -> None:
     """Counts a rewrite that failed. Thread-safe."""
     this = f"{type(error).__name__}: {str(error).rstrip('.')}".splitlines()[0]
-    note(failures=lambda count: count + 1, first_failure=lambda first: first or this)
+    with _runtime.lock:
+        known = _runtime.state
+        note(failures=known.failures + 1, first_failure=known.first_failure or this)
+
+
+def count_xla_graph() -> None:
+    """Counts a graph that only calls functions for XLA. Thread-safe."""
+    with _runtime.lock:
+        note(xla_graphs=_runtime.state.xla_graphs + 1)
 
 
 def note_install(home: str, failure: str = "") -> None:
     """Records that a hook was installed, or why it could not be; a later success replaces the failure."""
-    this = {home: failure} if failure else {}
-    note(not_installed=lambda known: {**{one: why for one, why in known.items() if one != home}, **this})
+    with _runtime.lock:
+        failures = {**_runtime.state.not_installed, home: failure}
+        note(not_installed={hook: why for hook, why in failures.items() if why})
 
 
 @functools.cache

@@ -10,9 +10,9 @@ set it themselves, at the top or where they read an ``--amp`` flag; notebooks ha
 TensorFlow is imported is found in the environment; later changes are reported by ``_amp_tf_start``, which wraps the
 methods of ``os.environ`` that change it. A change by ``os.putenv`` alone is not seen.
 
-:data:`HOOKS` lists the hooks into TensorFlow and Keras: modules with ``install(config)`` and ``uninstall()``, both
-idempotent. ``install`` is called after the import of each of its triggers, so it patches what is there and leaves the
-rest for the next call.
+:data:`HOOKS` lists the hooks into TensorFlow and Keras: modules with an idempotent ``install(patches)``. It is called
+after the import of each of its triggers, so it puts patches on what is there and leaves the rest for the next call.
+They are restored here, for all hooks; a hook that has more to undo has an ``uninstall()``, idempotent too.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class _Switch:
     def turn_off(self, reason: str) -> None:
         with self._lock:
             self.stack, self.refused = [], ""
-            process_state.note(off=reason)
+            process_state.note(off=reason, switches=Switches())
             imports.forget(self._on_import)
             _uninstall_hooks()
 
@@ -176,7 +176,8 @@ class _Switch:
     def _on_import(self, trigger: str) -> None:
         with self._lock:
             if self.active is not None:
-                install_hooks(trigger, self.active.config, self.active._switches)
+                process_state.note(config=self.active.config, switches=self.active._switches)
+                install_hooks(trigger)
 
     def _follow_environment(self, *, is_asked_first: bool = False) -> None:
         now = self.active
@@ -224,14 +225,15 @@ class _Switch:
 _switch = _Switch()
 
 
-def install_hooks(trigger: str, config: AmpConfig, switches: Switches) -> None:
+def install_hooks(trigger: str) -> None:
     """Installs the wanted hooks of one trigger; one that fails is warned about and named in the line at exit."""
+    state = process_state.current()
     for hook in HOOKS:
-        if not hook.is_wanted(config):
-            _uninstall_hooks(hook)  # which earlier settings asked for
-        elif trigger in hook.triggers and getattr(switches, hook.part):
+        if not hook.is_wanted(process_state.settings()):
+            uninstall(hook.home)  # which earlier settings asked for
+        elif trigger in hook.triggers and getattr(state.switches, hook.part):
             try:
-                importlib.import_module(hook.home).install(config)
+                install(hook.home)
                 process_state.note_install(hook.home)
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
@@ -244,11 +246,22 @@ def install_hooks(trigger: str, config: AmpConfig, switches: Switches) -> None:
                 )
 
 
-def _uninstall_hooks(*hooks: Hook) -> None:
+def install(home: str) -> None:
+    """Installs one hook by the settings in force, in the libraries that are imported by now. Idempotent."""
+    importlib.import_module(home).install(process_state.patches(home))
+
+
+def uninstall(home: str) -> None:
+    """Takes one hook back. Idempotent."""
+    process_state.patches(home).restore()
+    if undo := getattr(sys.modules.get(home), "uninstall", None):
+        undo()
+
+
+def _uninstall_hooks() -> None:
     # The last one first: where two replace the same attribute, the later one has the earlier one's inside.
-    for hook in hooks or reversed(HOOKS):
-        if module := sys.modules.get(hook.home):
-            module.uninstall()
+    for hook in reversed(HOOKS):
+        uninstall(hook.home)
 
 
 _Fields = ParamSpec("_Fields")

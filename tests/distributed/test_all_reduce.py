@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from amp_tf.config import AmpConfig
 from amp_tf.hooks import all_reduce, notices
-from tests.hooks import running
+from tests.hooks import installing, running
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "mirrored_sums.py"
 # Two roundings of a term and one of the sum, each of half a unit in the last of 8 or 11 significant bits.
@@ -101,9 +101,8 @@ def test_large_float32_matrices_are_carried(value, is_carried):
 @pytest.fixture
 def installed():
     notices.warned.clear()
-    all_reduce.install(AmpConfig(allreduce="bfloat16"))
-    yield
-    all_reduce.uninstall()
+    with installing.installed(all_reduce, config=AmpConfig(allreduce="bfloat16")):
+        yield
     notices.warned.clear()
 
 

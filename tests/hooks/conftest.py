@@ -4,6 +4,7 @@ import pytest
 
 from amp_tf.hooks import notices, xla
 from amp_tf.reporting import reports
+from tests.hooks.installing import uninstall
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +16,6 @@ def told_anew():
 @pytest.fixture
 def xla_hook_off_afterwards():
     yield
-    xla.uninstall()
+    uninstall(xla)
     reports.reset()
     gc.collect()  # copies of functions live as long as those that call them

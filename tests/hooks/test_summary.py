@@ -104,7 +104,7 @@ def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder)
 def nothing_seen(monkeypatch):
     """As in a process that has just begun."""
     monkeypatch.setattr(_amp_tf_start, "_follower", lambda name: None)  # other tests of this process may have one
-    monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
+    monkeypatch.setattr(process_state, "_runtime", process_state.Runtime())
     use_own_ledger(monkeypatch)
     monkeypatch.setattr(summary, "_parts", [])
     monkeypatch.setattr(process_state, "functions", dict)  # those of other tests may be alive
@@ -210,7 +210,7 @@ def test_a_hook_that_failed_to_install_is_named_with_its_error(home, reason, sit
 
 
 def test_a_later_success_takes_a_failure_back(monkeypatch):
-    monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
+    monkeypatch.setattr(process_state, "_runtime", process_state.Runtime())
     process_state.note_install(XLA, "OSError: no")
     process_state.note_install(PLUGIN, "OSError: neither")
     process_state.note_install(XLA)

@@ -50,17 +50,18 @@ def test_a_hook_patches_once_and_puts_everything_back(home, monkeypatch):
 
     monkeypatch.setattr(Patches, "put", recording)
     settings = config.AmpConfig(precision="float16", allreduce="float16")
-    hook = importlib.import_module(home)
-    hook.install(settings)
+    process_state.note(config=settings, switches=switch.EVERYTHING)
+    switch.install(home)
     try:
         first = now()
         assert first
         assert all(first[key] is not was for key, was in before.items())
-        hook.install(settings)
+        switch.install(home)
         assert now() == first
     finally:
-        hook.uninstall()
-        hook.uninstall()
+        switch.uninstall(home)
+        switch.uninstall(home)
+        process_state.note(switches=config.Switches())
     assert now() == before
 
 
