@@ -199,7 +199,7 @@ def look_and_close(close: Callable[[Any], None], session: Any) -> None:
 
 def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Records the variables whose gradients are taken in the graph that is being traced."""
-    if not tf.executing_eagerly() and CUSTOM_LOOP not in notices.warned:
+    if not tf.executing_eagerly() and CUSTOM_LOOP not in state.current().warned:
         with surviving("GradientTape.gradient"):
             sources = args[place] if len(args) > place else kwargs.get("sources", kwargs.get("xs"))
             is_scaled = calls.is_scaled_place()
@@ -212,7 +212,7 @@ def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def _write(write: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Warns once if a variable that gradients train is written where no loss is scaled."""
-    if _unscaled and CUSTOM_LOOP not in notices.warned and not tf.executing_eagerly():
+    if _unscaled and CUSTOM_LOOP not in state.current().warned and not tf.executing_eagerly():
         with surviving("Variable.assign"):
             written = args[0] if args else kwargs.get("resource", kwargs.get("ref"))
             is_trained = any(_unscaled.get(id(handle)) is handle for handle in _handles(written))

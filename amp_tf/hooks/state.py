@@ -13,7 +13,7 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig, Switches
@@ -23,9 +23,9 @@ from amp_tf.oplists.hardware import Hardware
 _began = time.monotonic()
 
 
-@dataclasses.dataclass(frozen=True)
-class ProcessState:
-    """What is known of this process now; counts begin with the process."""
+@dataclasses.dataclass
+class Runtime:
+    """What amp_tf knows and holds of a process. Whoever needs something of it asks the functions below."""
 
     config: AmpConfig | None = None  #: the settings in force, or the last ones; ``None`` if nothing was ever turned on
     switches: Switches = dataclasses.field(default_factory=Switches)  #: what is on now
@@ -38,29 +38,28 @@ class ProcessState:
     policy: str = ""  #: Keras' own 16-bit policy that the program uses; empty for none
     not_installed: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: failed hooks: module to error
     ended: str = ""  #: how the process ended, where not by itself; else empty
-
-
-class Runtime:
-    """What the hooks hold of a process. One is in force; whoever needs something of it asks the functions below."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.state = ProcessState()
-        self.patches: dict[str, Patches] = {}  #: by the module of the hook
+    patches: dict[str, Patches] = dataclasses.field(default_factory=dict)  #: by the module of the hook
+    warned: set[str] = dataclasses.field(default_factory=set)  #: the keys of the warnings that were printed
+    parts: list[Callable[[], str]] = dataclasses.field(default_factory=list)  #: what hooks add to the line at exit
+    stack: list[Any] = dataclasses.field(default_factory=list)  #: the switch's handles, of which the last one is on
+    refused: str = ""  #: the error in the environment, if that is why amp_tf is off
+    exit_pid: int | None = None  #: of the process that prints the line at exit; a forked child does not
+    here: threading.local = dataclasses.field(default_factory=threading.local)  #: of each thread: scope, collection
+    lock: Any = dataclasses.field(default_factory=threading.RLock)
 
 
 # The one object that changes here. It lives as long as the process, because TensorFlow calls the hooks from anywhere.
 _runtime = Runtime()
 
 
-def current() -> ProcessState:
-    """The state of this process now."""
-    return _runtime.state
+def current() -> Runtime:
+    """The runtime of this process."""
+    return _runtime
 
 
 def settings() -> AmpConfig:
     """The settings in force, which the latest ``enable`` made; once amp_tf is off, the last ones, or the defaults."""
-    return _runtime.state.config or AmpConfig()
+    return _runtime.config or AmpConfig()
 
 
 def patches(hook: str) -> Patches:
@@ -76,28 +75,28 @@ def seconds() -> float:
 def note(**found: Any) -> None:
     """Sets fields of the state. Thread-safe."""
     with _runtime.lock:
-        _runtime.state = dataclasses.replace(_runtime.state, **found)
+        vars(_runtime).update(found)
 
 
 def count_failure(error: BaseException) -> None:
     """Counts a rewrite that failed. Thread-safe."""
     this = f"{type(error).__name__}: {str(error).rstrip('.')}".splitlines()[0]
     with _runtime.lock:
-        known = _runtime.state
-        note(failures=known.failures + 1, first_failure=known.first_failure or this)
+        _runtime.failures += 1
+        _runtime.first_failure = _runtime.first_failure or this
 
 
 def count_xla_graph() -> None:
     """Counts a graph that only calls functions for XLA. Thread-safe."""
     with _runtime.lock:
-        note(xla_graphs=_runtime.state.xla_graphs + 1)
+        _runtime.xla_graphs += 1
 
 
 def note_install(home: str, failure: str = "") -> None:
     """Records that a hook was installed, or why it could not be; a later success replaces the failure."""
     with _runtime.lock:
-        failures = {**_runtime.state.not_installed, home: failure}
-        note(not_installed={hook: why for hook, why in failures.items() if why})
+        failures = {**_runtime.not_installed, home: failure}
+        _runtime.not_installed = {hook: why for hook, why in failures.items() if why}
 
 
 @functools.cache
@@ -137,9 +136,6 @@ def functions() -> dict[str, Any]:
     return {name: functools.partial(running.get_function_def, name) for name in running.list_function_names()}
 
 
-_here = threading.local()
-
-
 def watch_collections() -> None:
     """Records from now on, permanently, when this process collects garbage. Idempotent."""
     if _note_collection not in gc.callbacks:
@@ -148,8 +144,8 @@ def watch_collections() -> None:
 
 def is_collecting() -> bool:
     """Whether this thread is inside a garbage collection; always false before :func:`watch_collections`."""
-    return getattr(_here, "is_collecting", False)
+    return getattr(_runtime.here, "is_collecting", False)
 
 
 def _note_collection(phase: str, info: Mapping[str, int]) -> None:
-    _here.is_collecting = phase == "start"
+    _runtime.here.is_collecting = phase == "start"

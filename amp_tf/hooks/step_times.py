@@ -59,7 +59,6 @@ class _Steps:
         }
 
 
-_here = threading.local()  # .is_inside: a call is running whose inner calls are not counted
 _steps: dict[tuple[str, str], _Steps] = collections.defaultdict(_Steps)
 _marks: weakref.WeakKeyDictionary[Any, dict[str, tuple[int, float]]] = weakref.WeakKeyDictionary()
 
@@ -122,14 +121,15 @@ def _end(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwarg
 
 
 def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    if getattr(_here, "is_inside", False) or state.is_collecting() or (way == FUNCTION and not _is_a_step(self)):
+    here = state.current().here
+    if getattr(here, "is_timed", False) or state.is_collecting() or (way == FUNCTION and not _is_a_step(self)):
         return original(self, *args, **kwargs)
-    _here.is_inside = True
+    here.is_timed = True  # and calls inside are not counted
     begin = time.perf_counter()
     try:
         result = original(self, *args, **kwargs)
     finally:
-        _here.is_inside = False
+        here.is_timed = False
     seconds = time.perf_counter() - begin
     with _unmeasured:
         _add(way, name_of(self, *args, **kwargs), seconds, 1)

@@ -20,7 +20,6 @@ code that they call run copies of the originals (:mod:`amp_tf.hooks.input_pipeli
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -36,7 +35,6 @@ from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting import pipeline
 from amp_tf.rewriting.pipeline import RewriteResult
 
-_copies = itertools.count()
 _rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()  # AtomicFunctions, by name
 
 
@@ -190,7 +188,7 @@ def original_of(function: Any) -> Any:
         changed = _as_written(function)
         clones = _register_clones(function, changed)
         definition = [*changed.values()][-1]
-        definition.signature.name += f"_amp_tf_as_written_{next(_copies)}"
+        definition.signature.name += f"_amp_tf_as_written_{next(pipeline.clone_numbers)}"
         context.add_function_def(definition)
         children = [*function._children, *clones.values()]
         function._amp_tf_as_written = atomic_function.AtomicFunction(

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import all_reduce, notices
+from amp_tf.hooks import all_reduce, state
 from tests.hooks import installing, running
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "mirrored_sums.py"
@@ -100,10 +100,10 @@ def test_large_float32_matrices_are_carried(value, is_carried):
 
 @pytest.fixture
 def installed():
-    notices.warned.clear()
+    state.current().warned.clear()
     with installing.installed(all_reduce, config=AmpConfig(allreduce="bfloat16")):
         yield
-    notices.warned.clear()
+    state.current().warned.clear()
 
 
 @pytest.mark.usefixtures("installed")

@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from amp_tf.hooks import notices, xla
+from amp_tf.hooks import state, xla
 from amp_tf.reporting import reports
 from tests.hooks.installing import uninstall
 
@@ -10,7 +10,7 @@ from tests.hooks.installing import uninstall
 @pytest.fixture(autouse=True)
 def told_anew():
     """What is told once in a process is told anew in each test."""
-    notices.warned.clear()
+    state.current().warned.clear()
 
 
 @pytest.fixture

@@ -106,7 +106,6 @@ def nothing_seen(monkeypatch):
     monkeypatch.setattr(_amp_tf_start, "_follower", lambda name: None)  # other tests of this process may have one
     monkeypatch.setattr(process_state, "_runtime", process_state.Runtime())
     use_own_ledger(monkeypatch)
-    monkeypatch.setattr(summary, "_parts", [])
     monkeypatch.setattr(process_state, "functions", dict)  # those of other tests may be alive
 
 
@@ -194,7 +193,7 @@ TRACED = ("__inference_step_12",)
     ],
 )
 def test_the_state_tells_why(graphs, seen, reason):
-    state = process_state.ProcessState(**seen)
+    state = process_state.Runtime(**seen)
     assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), state) == reason
 
 

@@ -118,7 +118,7 @@ def test_settings_change_what_the_environment_or_a_configuration_says(monkeypatc
 
 
 def what_is_on():
-    return switch._switch.active.config.precision if switch._switch.active else None
+    return switch._active().config.precision if switch._active() else None
 
 
 @pytest.mark.usefixtures("off_afterwards")
