@@ -170,7 +170,7 @@ os.environ["AMP_TF_DISABLE"] = "1"
 os.environ["{SWITCHES[0]}"] = "1"; ways()
 os.environ["AMP_TF_DISABLE"] = "0"; ways()
 from amp_tf.hooks import switch
-print(switch.is_enabled(), switch._switch.active.config.precision)
+print(switch.is_enabled(), switch._active().config.precision)
 """
     ended = read_pth(tmp_path, code)
     ours = "_amp_tf_start"

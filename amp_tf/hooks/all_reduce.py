@@ -34,6 +34,8 @@ from amp_tf.errors import ConfigError
 from amp_tf.hooks import loss_scaling, notices, summary
 from amp_tf.hooks.patches import Patches
 from amp_tf.hooks.scope import scope
+from amp_tf.hooks.state import patches as patches_of
+from amp_tf.hooks.state import settings
 from amp_tf.oplists.op_names import registered_rows
 
 # Kernels and tables have two dimensions and more. Losses, metrics, statistics of a batch and flags have one at most and
@@ -53,32 +55,25 @@ _PRESENCE_SECONDS = 60.0  # the others connected together with this one, and pub
 _SETTINGS_SECONDS = 600.0  # until all workers have reached the same step
 
 _lock = threading.Lock()
-_config = AmpConfig()
-_patches = Patches()
 _elements = {"narrow": 0, "wide": 0}
 _is_announced = False
 _agreed: AmpConfig | None = None  # the settings that were compared last
 _rounds = itertools.count(1)  # of comparisons, which all workers make in the same order
 
 
-def install(config: AmpConfig) -> None:
-    """Sums gradients in ``config.allreduce`` and compares the settings of workers from now on. Idempotent."""
+def install(patches: Patches) -> None:
+    """Sums gradients in ``AmpConfig.allreduce`` and compares the settings of workers from now on. Idempotent."""
     from tensorflow.python.distribute import collective_all_reduce_strategy, distribute_lib
 
-    global _config
-    _config = config
     extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
-    _patches.put(extended, "_initialize_multi_worker", _connect)
-    _patches.put(distribute_lib.StrategyBase, "run", _run)
+    patches.put(extended, "_initialize_multi_worker", _connect)
+    patches.put(distribute_lib.StrategyBase, "run", _run)
     with _surviving():
         _announce()  # the program may have connected before it turned amp_tf on
-    if config.allreduce != "float32":
-        _patches.put(distribute_lib.ReplicaContextBase, "all_reduce", _all_reduce)
-        _patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", _batch_reduce_to)
+    if settings().allreduce != "float32":
+        patches.put(distribute_lib.ReplicaContextBase, "all_reduce", _all_reduce)
+        patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", _batch_reduce_to)
         summary.add_part(_summary_part)
-
-
-uninstall = _patches.restore  #: sums gradients in float32 from now on, and compares nothing
 
 
 def is_large_gradient(tensor: Any) -> bool:
@@ -175,7 +170,8 @@ def _narrow_type(strategy: Any) -> Any:
     import tensorflow as tf
     from tensorflow.python.distribute import cross_device_ops, mirrored_strategy
 
-    if _config.allreduce == "float32":  # by now
+    allreduce = settings().allreduce
+    if allreduce == "float32":  # by now
         return None
     extended, name = strategy.extended, type(strategy).__name__
     if not isinstance(extended, mirrored_strategy.MirroredExtended):  # MultiWorkerMirroredStrategy's is one
@@ -184,10 +180,10 @@ def _narrow_type(strategy: Any) -> Any:
         return None
     if strategy.num_replicas_in_sync < 2:
         return None
-    if _config.allreduce == "bfloat16" and isinstance(extended._cross_device_ops, cross_device_ops.NcclAllReduce):
+    if allreduce == "bfloat16" and isinstance(extended._cross_device_ops, cross_device_ops.NcclAllReduce):
         _warn(name, "the operation NcclAllReduce has no bfloat16, so gradients stay in float32", _OTHER_TYPE)
         return None
-    return tf.as_dtype(_config.allreduce)
+    return tf.as_dtype(allreduce)
 
 
 def _warn(strategy: str, what: str, fix: str) -> None:
@@ -204,12 +200,13 @@ def _count(flat: list[Any], chosen: list[int]) -> None:
 
 
 def _summary_part() -> str:
-    if not _patches or _config.allreduce == "float32":
+    allreduce = settings().allreduce
+    if not patches_of(__name__) or allreduce == "float32":
         return ""
     narrow, total = _elements["narrow"], sum(_elements.values())
     if not total:
-        return f"{ALLREDUCE_VAR}={_config.allreduce}: no gradients were summed over replicas"
-    return f"gradients summed over replicas in {_config.allreduce} ({narrow / total:.1%} of their elements)"
+        return f"{ALLREDUCE_VAR}={allreduce}: no gradients were summed over replicas"
+    return f"gradients summed over replicas in {allreduce} ({narrow / total:.1%} of their elements)"
 
 
 def _connect(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -221,8 +218,9 @@ def _connect(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _run(original: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> Any:
     global _agreed
-    if _config is not _agreed:
-        _agreed, difference = _config, ""
+    if settings() is not _agreed:
+        _agreed = settings()
+        difference = ""
         with _surviving():
             difference = _compare()
         if difference:
@@ -259,10 +257,10 @@ def _compare() -> str:
     from tensorflow.python.eager import context
 
     _announce()
-    settings = {name: value for name, value in dataclasses.asdict(_config).items() if name not in _OF_ONE_WORKER}
-    settings["loss scaling"] = loss_scaling.runs_in_float16()
-    settings |= {f"the list of op {row.op}": row.op_list for row in registered_rows()}
-    mine: dict[str, Any] = json.loads(json.dumps(settings))  # as the others read it
+    facts = {name: value for name, value in dataclasses.asdict(settings()).items() if name not in _OF_ONE_WORKER}
+    facts["loss scaling"] = loss_scaling.runs_in_float16()
+    facts |= {f"the list of op {row.op}": row.op_list for row in registered_rows()}
+    mine: dict[str, Any] = json.loads(json.dumps(facts))  # as the others read it
     suffix = f"/{next(_rounds)}"
     context.context().set_config_key_value(_key(server) + suffix, json.dumps(mine))
     jobs = [job for job in server.cluster.job if job.name in ("chief", "worker")]

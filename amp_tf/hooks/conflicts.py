@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from amp_tf.config import ENABLE_VAR, AmpConfig
+from amp_tf.config import ENABLE_VAR
 from amp_tf.hooks import notices, state
 from amp_tf.hooks.native import FOLDER
 from amp_tf.hooks.patches import Patches
@@ -31,17 +31,14 @@ OTHER_PLUGIN = (
 WITHOUT_IT = f"Uninstall that plugin, or unset {_PATH_VAR}, to use amp_tf"
 _NARROW = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
 
-_patches = Patches()
-uninstall = _patches.restore
 
-
-def install(config: AmpConfig) -> None:
+def install(patches: Patches) -> None:
     """Watches the libraries that are imported by now. Idempotent; call it again after another was imported."""
     for library in ("keras", "tf_keras"):
         if hasattr(sys.modules.get(library), "layers"):  # which is there once the library's import is done
             # Its old names are in every version of both; keras.dtype_policies is there since Keras 3.0.5.
             home = importlib.import_module(f"{library}.mixed_precision")
-            if _patches.put(home.Policy, "__init__", _make_policy):
+            if patches.put(home.Policy, "__init__", _make_policy):
                 _notice(home.global_policy())
 
 

@@ -22,10 +22,8 @@ makes ``for batch in dataset`` inside a tf.function a ``scan`` with a function o
 from __future__ import annotations
 
 import functools
-import threading
 from typing import Any
 
-from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, state, xla
 from amp_tf.hooks.patches import Patches
 
@@ -34,16 +32,6 @@ _BY_OPTIMIZER = ("fused_map", "fused_predicate", "fused_filter", "map_fusion_fun
 BEGINNINGS = (*_BY_PYTHON, *_BY_OPTIMIZER)  #: how the names of a pipeline's functions begin
 LOOPS = ("Dataset_reduce_", "Dataset_scan_scan_body")  #: how those of loops begin
 _WHERE = "input pipeline"
-
-_patches = Patches()
-
-
-class _Here(threading.local):
-    def __init__(self) -> None:
-        self.is_in_pipeline = False  # whether this thread runs Python code that a pipeline called
-
-
-_here = _Here()
 
 
 class PythonCalls:
@@ -87,23 +75,25 @@ def _none() -> None:
 _python_calls = PythonCalls()
 
 
-def install(config: AmpConfig) -> None:
+def install(patches: Patches) -> None:
     """Keeps what pipelines call in float32 from now on, whenever it was traced. Idempotent."""
     from tensorflow.python.eager.polymorphic_function import atomic_function
     from tensorflow.python.ops import script_ops
 
-    _patches.put(atomic_function, "from_func_graph", _make_function)
-    _patches.put(atomic_function.AtomicFunction, "call_flat", _call_function)
-    _patches.put(script_ops.FuncRegistry, "__call__", _call_python)
-
-
-uninstall = _patches.restore
+    patches.put(atomic_function, "from_func_graph", _make_function)
+    patches.put(atomic_function.AtomicFunction, "call_flat", _call_function)
+    patches.put(script_ops.FuncRegistry, "__call__", _call_python)
 
 
 def is_of_pipeline(name: str) -> bool:
     """Whether a function is one of a pipeline, by its name."""
     name = name.removeprefix(state.TRACED)
     return name.startswith(BEGINNINGS) and not name.startswith(LOOPS)
+
+
+def is_in_pipeline() -> bool:
+    """Whether this thread runs Python code that a pipeline called."""
+    return getattr(state.current().here, "is_in_pipeline", False)
 
 
 def beginnings() -> tuple[list[str], list[str]]:
@@ -126,20 +116,21 @@ def _make_function(from_func_graph: Any, /, name: Any, *args: Any, **kwargs: Any
 
 
 def _call_python(call: Any, registry: Any, /, token: str, *args: Any, **kwargs: Any) -> Any:
-    is_outer = _here.is_in_pipeline
+    here = state.current().here
+    is_outer = is_in_pipeline()
     what = "Python code that it calls may be computed in 16 bit"
     fix = "Please report this; AMP_TF_DISABLE=1 turns amp_tf off"
     with notices.surviving("pipeline.python", what, where=_WHERE, fix=fix):
-        _here.is_in_pipeline = is_outer or _python_calls.is_of_pipeline(token)
+        here.is_in_pipeline = is_outer or _python_calls.is_of_pipeline(token)
     try:
         return call(registry, token, *args, **kwargs)
     finally:
-        _here.is_in_pipeline = is_outer
+        here.is_in_pipeline = is_outer
 
 
 def _call_function(call_flat: Any, function: Any, /, *args: Any) -> Any:
     context = function._bound_context
-    if not _here.is_in_pipeline or not context.executing_eagerly():
+    if not is_in_pipeline() or not context.executing_eagerly():
         return call_flat(function, *args)
     what = "a TensorFlow function that its Python code calls may be computed in 16 bit"
     fix = "Please report this; AMP_TF_DISABLE=1 turns amp_tf off"

@@ -12,37 +12,36 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from amp_tf.config import AmpConfig
 from amp_tf.graph.names import KerasLayer, recorded, scopes
+from amp_tf.hooks import state
 from amp_tf.hooks.patches import Patches
 
-_patches = Patches()
 
+def install(patches: Patches) -> None:
+    """Records the layers of the Keras libraries that are imported by now. Idempotent; call it again after another.
 
-def install(config: AmpConfig) -> None:
-    """Records the layers of the Keras libraries that are imported by now. Idempotent; call it again after another."""
+    The record outlives the hook, because its graphs do.
+    """
     keras3 = sys.modules.get("keras.src.backend.tensorflow.core")  # absent where Keras 3 has another backend
     if hasattr(sys.modules.get("keras"), "layers") and keras3 is not None:
-        _patches.put(keras3.name_scope, "__enter__", _enter)
+        patches.put(keras3.name_scope, "__enter__", _enter)
     if hasattr(sys.modules.get("tf_keras"), "layers"):
         from tf_keras.src.engine import base_layer
 
-        _patches.put(base_layer.Layer, "_name_scope", _name_scope)
+        patches.put(base_layer.Layer, "_name_scope", _name_scope)
 
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
     """Records the layers of the graphs that a block traces, whether or not amp_tf is on."""
-    was_on = bool(_patches)
-    install(AmpConfig())
+    patches = state.patches(__name__)
+    was_on = bool(patches)
+    install(patches)
     try:
         yield
     finally:
         if not was_on:
-            uninstall()
-
-
-uninstall = _patches.restore  #: stops recording; what was recorded stays, because its graphs do
+            patches.restore()
 
 
 def _enter(enter: Any, scope: Any, /) -> Any:
@@ -54,7 +53,7 @@ def _enter(enter: Any, scope: Any, /) -> Any:
             names = tuple(entry.name for entry in global_state.get_global_attribute("name_scope_stack"))
             recorded.record(here, KerasLayer(name_scope.current_path(), names))
     except Exception:  # the names are private: whatever changed, layers are then found by their scopes alone
-        _patches.restore()
+        state.patches(__name__).restore()
     return result
 
 

@@ -18,7 +18,6 @@ import weakref
 from typing import Any
 
 from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
-from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, summary
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks.patches import Patches
@@ -38,16 +37,15 @@ _OWNERS = {"keras": "Keras'", "tf_keras": "tf_keras'"}
 # The libraries' own wrappers that took a step.
 _foreign: weakref.WeakSet[Any] = weakref.WeakSet()
 
-_patches = Patches()
-_config: AmpConfig | None = None  # none where nothing is scaled
-
 
 def runs_in_float16() -> bool:
     """Whether losses are scaled automatically in this process: its graphs run in float16.
 
     Asks for the GPUs, so not before a script may choose them.
     """
-    target = resolve_target(_config, process_state.hardware()).target if _config is not None else None
+    if not process_state.current().switches.loss_scaling:
+        return False
+    target = resolve_target(process_state.settings(), process_state.hardware()).target
     return target is not None and target.precision is Precision.FLOAT16
 
 
@@ -62,14 +60,12 @@ def surviving(where: str) -> contextlib.AbstractContextManager[None]:
     return notices.surviving(f"loss_scaling.{where}", "automatic loss scaling failed", where=where, fix=fix)
 
 
-def install(config: AmpConfig) -> None:
-    """Wraps optimizers from now on, in the libraries that are imported. Idempotent."""
-    global _config
-    _config = config
+def install(patches: Patches) -> None:
+    """Wraps optimizers from now on, in the libraries that are imported; they stay wrapped. Idempotent."""
     for library in ("keras", "tf_keras"):
         # import keras imports tensorflow while keras is half done
         if {"Model", "optimizers"} <= vars(sys.modules.get(library, object)).keys():
-            _patch(library)
+            _patch(library, patches)
     summary.add_part(describe)
 
 
@@ -118,14 +114,7 @@ def _enter_foreign(optimizer: Any) -> None:
     ledger.enter(f"{_OWNERS[library]} {type(optimizer).__name__}", read)
 
 
-def uninstall() -> None:
-    """Takes every patch back; optimizers that were wrapped stay so. Idempotent."""
-    global _config
-    _config = None
-    _patches.restore()
-
-
-def _patch(library: str) -> None:
+def _patch(library: str, patches: Patches) -> None:
     """Patches models, optimizers, and the metadata in .h5 files."""
     home = sys.modules[library]
     optimizers = home.optimizers
@@ -144,10 +133,10 @@ def _patch(library: str) -> None:
         rows.append((model_v1, "compile", _compile))
     rows += [(cls, name, _watch, name) for cls, name in steps]
     for row in rows:
-        _patches.put(*row)
+        patches.put(*row)
     with contextlib.suppress(ImportError):  # the module is private: a version may lack it
         named = home.saving.get_registered_name
-        _patches.put(importlib.import_module(metadata), "model_metadata", _model_metadata, named)
+        patches.put(importlib.import_module(metadata), "model_metadata", _model_metadata, named)
 
 
 def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:

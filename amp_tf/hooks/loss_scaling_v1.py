@@ -22,7 +22,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.config import AmpConfig
 from amp_tf.hooks import notices, state
 from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale, surviving
 from amp_tf.hooks.patches import Patches
@@ -41,11 +40,8 @@ _REF_OPS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
 # The handles of variables whose gradients were last taken where no loss was scaled, by id, as long as they live.
 _unscaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
-_patches = Patches()
-uninstall = _patches.restore
 
-
-def install(config: AmpConfig) -> None:
+def install(patches: Patches) -> None:
     """Patches sessions, optimizers and savers, and what computes gradients and writes variables. Idempotent."""
     from tensorflow.python.client import session
     from tensorflow.python.eager import backprop
@@ -64,7 +60,7 @@ def install(config: AmpConfig) -> None:
         *((gen_state_ops, name, _write) for name in _REF_OPS),
     )
     for row in rows:
-        _patches.put(*row)
+        patches.put(*row)
 
 
 def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
@@ -91,9 +87,10 @@ def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
 
 def patch_overrides(optimizer: Any) -> None:
     """Patches the ``apply_gradients`` methods that an optimizer's own classes define, once each."""
-    for cls in () if is_loss_scaled(optimizer) or not _patches else type(optimizer).__mro__:
+    patches = state.patches(__name__)
+    for cls in () if is_loss_scaled(optimizer) or not patches else type(optimizer).__mro__:
         if inspect.isfunction(vars(cls).get("apply_gradients")):  # the base class's is patched already
-            _patches.put(cls, "apply_gradients", _override)
+            patches.put(cls, "apply_gradients", _override)
 
 
 def _init(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -202,7 +199,7 @@ def look_and_close(close: Callable[[Any], None], session: Any) -> None:
 
 def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Records the variables whose gradients are taken in the graph that is being traced."""
-    if not tf.executing_eagerly() and CUSTOM_LOOP not in notices.warned:
+    if not tf.executing_eagerly() and CUSTOM_LOOP not in state.current().warned:
         with surviving("GradientTape.gradient"):
             sources = args[place] if len(args) > place else kwargs.get("sources", kwargs.get("xs"))
             is_scaled = calls.is_scaled_place()
@@ -215,7 +212,7 @@ def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def _write(write: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Warns once if a variable that gradients train is written where no loss is scaled."""
-    if _unscaled and CUSTOM_LOOP not in notices.warned and not tf.executing_eagerly():
+    if _unscaled and CUSTOM_LOOP not in state.current().warned and not tf.executing_eagerly():
         with surviving("Variable.assign"):
             written = args[0] if args else kwargs.get("resource", kwargs.get("ref"))
             is_trained = any(_unscaled.get(id(handle)) is handle for handle in _handles(written))

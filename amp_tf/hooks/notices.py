@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Iterator
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.hooks import state
-
-_lock = threading.Lock()
-warned: set[str] = set()  #: the keys of the warnings that were printed, or must not be
 
 
 def warn_once(key: str, what: str, *, where: str, fix: str) -> None:
@@ -24,9 +20,10 @@ def warn_once(key: str, what: str, *, where: str, fix: str) -> None:
 
     ``what`` is wrong, and what the user can do (``fix``), are sentences without their full stop.
     """
-    with _lock:
-        is_new = key not in warned
-        warned.add(key)
+    runtime = state.current()
+    with runtime.lock:
+        is_new = key not in runtime.warned
+        runtime.warned.add(key)
     if is_new:
         emit(logging.WARNING, f"{where}: {what}. {fix}.")
 

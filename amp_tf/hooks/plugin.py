@@ -62,7 +62,6 @@ _XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
 _THREADS = 1024  #: how many threads' first visits are remembered: far more than visit at once
 
 _shims: dict[str, Shim] = {}
-_patches = Patches()
 
 
 class _Here(threading.local):
@@ -114,14 +113,14 @@ class Visits:
 _visits = Visits()
 
 
-def install(config: AmpConfig) -> None:
-    """Rewrites every graph that TensorFlow optimizes from now on. Idempotent; a later config replaces the earlier.
+def install(patches: Patches) -> None:
+    """Rewrites every graph that TensorFlow optimizes from now on, by the settings then in force. Idempotent.
 
     If the plugin cannot work, one warning says why, and TensorFlow runs without it.
     """
-    set_conversion(functools.partial(convert_graph, config=config))
+    set_conversion(lambda data, preserve, shapes: convert_graph(data, preserve, shapes, state.settings()))
     if converter := sys.modules.get("tensorflow.lite.python.convert"):
-        _patches.put(converter, "convert", _convert_for_tflite)
+        patches.put(converter, "convert", _convert_for_tflite)
 
 
 def set_conversion(convert: Convert) -> bool:
@@ -142,7 +141,6 @@ def set_conversion(convert: Convert) -> bool:
 
 def uninstall() -> None:
     """Makes the registered optimizers the identity. Graphs that run already stay as they are. Idempotent."""
-    _patches.restore()
     stop()
 
 
@@ -256,6 +254,6 @@ def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, c
     if new is not None or not _visits.is_second(preserve, nodes):
         _visits.note_first(preserve, nodes, is_rewritten=new is not None)
         if new is None and any(mark in serialized for mark in _XLA_MARKS):
-            state.note(xla_graphs=lambda count: count + 1)
+            state.count_xla_graph()
         reports.record(result.report, way="grappler")
     return new

@@ -25,9 +25,10 @@ import threading
 import time
 from pathlib import Path
 
-from amp_tf.config import AmpConfig, variable_of
+from amp_tf.config import variable_of
 from amp_tf.hooks import notices, summary
 from amp_tf.hooks import state as process_state
+from amp_tf.hooks.patches import Patches
 from amp_tf.reporting import files
 from amp_tf.rewriting.pipeline import pause_garbage_collector
 
@@ -37,17 +38,14 @@ _lock = threading.Lock()
 _is_written = False
 
 
-def install(config: AmpConfig) -> None:
-    """Arranges for the report to be written as the process ends, if the configuration names a folder. Idempotent."""
-    before = process_state.current().config
-    process_state.note(config=config)
-    if config.report_path:
-        if before is None or before.report_path != config.report_path:
-            try:  # so that an error shows before anything is trained
-                Path(config.report_path).mkdir(parents=True, exist_ok=True)
-                tempfile.TemporaryFile(dir=config.report_path).close()
-            except OSError as error:
-                _warn(config.report_path, error)
+def install(patches: Patches) -> None:
+    """Arranges for the report to be written as the process ends, if the settings name a folder. Idempotent."""
+    if folder := process_state.settings().report_path:
+        try:  # so that an error shows before anything is trained
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            _warn(folder, error)
         _watch_sigterm()
 
 

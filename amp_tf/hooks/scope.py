@@ -12,20 +12,16 @@ and each is one small patch, put in place when a scope is first used:
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 from amp_tf.graph.edits import attribute
-from amp_tf.hooks.patches import Patches
+from amp_tf.hooks import state
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.values import check_choice, check_patterns, dtype_name
 
 ScopeName = Literal["float32", "f16", "float16", "bfloat16"]
 PRECISIONS: tuple[str, ...] = get_args(ScopeName)
-
-_active = threading.local()
-_patches = Patches()
 
 
 @contextlib.contextmanager
@@ -59,14 +55,16 @@ def _entering(value: bytes) -> Iterator[None]:
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 
-    outer, _active.value = getattr(_active, "value", None), value
+    here = state.current().here
+    outer = getattr(here, "scope", None)
+    here.scope = value
     marks = {SCOPE_ATTR: attribute(s=value)}
     is_eager = context.executing_eagerly()
     try:
         with contextlib.nullcontext() if is_eager else ops.get_default_graph()._attr_scope(marks):
             yield
     finally:
-        _active.value = outer
+        here.scope = outer
 
 
 def _install() -> None:
@@ -75,10 +73,11 @@ def _install() -> None:
     from tensorflow.python.framework import func_graph
     from tensorflow.python.ops import gradients_util
 
-    _patches.put(func_graph.FuncGraph, "__init__", _mark_new_graph)
-    _patches.put(execute, "record_gradient", _remember_scope)
-    _patches.put(gradients_util, "_MaybeCompile", _follow_op)
-    if _patches.put(backprop, "_gradient_function", _recall_scope):
+    ours = state.patches(__name__)
+    ours.put(func_graph.FuncGraph, "__init__", _mark_new_graph)
+    ours.put(execute, "record_gradient", _remember_scope)
+    ours.put(gradients_util, "_MaybeCompile", _follow_op)
+    if ours.put(backprop, "_gradient_function", _recall_scope):
         pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
 
 
@@ -87,7 +86,7 @@ def _current() -> bytes | None:
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 
-    value: bytes | None = getattr(_active, "value", None)
+    value: bytes | None = getattr(state.current().here, "scope", None)
     if value is not None or context.executing_eagerly():
         return value
     mark = ops.get_default_graph()._attr_scope_map.get(SCOPE_ATTR)

@@ -13,21 +13,22 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from amp_tf.config import AmpConfig
+from amp_tf.config import AmpConfig, Switches
+from amp_tf.hooks.patches import Patches
 from amp_tf.oplists.hardware import Hardware
 
 _began = time.monotonic()
-_lock = threading.RLock()
 
 
-@dataclasses.dataclass(frozen=True)
-class ProcessState:
-    """What is known of this process now; counts begin with the process."""
+@dataclasses.dataclass
+class Runtime:
+    """What amp_tf knows and holds of a process. Whoever needs something of it asks the functions below."""
 
-    config: AmpConfig | None = None  #: the settings in force; ``None`` if nothing was ever turned on
+    config: AmpConfig | None = None  #: the settings in force, or the last ones; ``None`` if nothing was ever turned on
+    switches: Switches = dataclasses.field(default_factory=Switches)  #: what is on now
     xla_graphs: int = 0  #: graphs that TensorFlow passed to the plugin and that only call XLA-compiled functions
     failures: int = 0  #: rewrites that failed; TensorFlow asks twice for each graph
     first_failure: str = ""  #: the error of the first of them
@@ -37,19 +38,33 @@ class ProcessState:
     policy: str = ""  #: Keras' own 16-bit policy that the program uses; empty for none
     not_installed: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: failed hooks: module to error
     ended: str = ""  #: how the process ended, where not by itself; else empty
+    patches: dict[str, Patches] = dataclasses.field(default_factory=dict)  #: by the module of the hook
+    warned: set[str] = dataclasses.field(default_factory=set)  #: the keys of the warnings that were printed
+    parts: list[Callable[[], str]] = dataclasses.field(default_factory=list)  #: what hooks add to the line at exit
+    stack: list[Any] = dataclasses.field(default_factory=list)  #: the switch's handles, of which the last one is on
+    refused: str = ""  #: the error in the environment, if that is why amp_tf is off
+    exit_pid: int | None = None  #: of the process that prints the line at exit; a forked child does not
+    here: threading.local = dataclasses.field(default_factory=threading.local)  #: of each thread: scope, collection
+    lock: Any = dataclasses.field(default_factory=threading.RLock)
 
 
-_state = ProcessState()
+# The one object that changes here. It lives as long as the process, because TensorFlow calls the hooks from anywhere.
+_runtime = Runtime()
 
 
-def current() -> ProcessState:
-    """The state of this process now."""
-    return _state
+def current() -> Runtime:
+    """The runtime of this process."""
+    return _runtime
 
 
 def settings() -> AmpConfig:
-    """The settings in force; the defaults if nothing was ever turned on."""
-    return _state.config or AmpConfig()
+    """The settings in force, which the latest ``enable`` made; once amp_tf is off, the last ones, or the defaults."""
+    return _runtime.config or AmpConfig()
+
+
+def patches(hook: str) -> Patches:
+    """The patches of a hook, by its module's name."""
+    return _runtime.patches.setdefault(hook, Patches())
 
 
 def seconds() -> float:
@@ -58,23 +73,30 @@ def seconds() -> float:
 
 
 def note(**found: Any) -> None:
-    """Sets fields of the state, each to a value, or to what a function makes of the one before. Thread-safe."""
-    global _state
-    with _lock:
-        new = {field: value(getattr(_state, field)) if callable(value) else value for field, value in found.items()}
-        _state = dataclasses.replace(_state, **new)
+    """Sets fields of the state. Thread-safe."""
+    with _runtime.lock:
+        vars(_runtime).update(found)
 
 
 def count_failure(error: BaseException) -> None:
     """Counts a rewrite that failed. Thread-safe."""
     this = f"{type(error).__name__}: {str(error).rstrip('.')}".splitlines()[0]
-    note(failures=lambda count: count + 1, first_failure=lambda first: first or this)
+    with _runtime.lock:
+        _runtime.failures += 1
+        _runtime.first_failure = _runtime.first_failure or this
+
+
+def count_xla_graph() -> None:
+    """Counts a graph that only calls functions for XLA. Thread-safe."""
+    with _runtime.lock:
+        _runtime.xla_graphs += 1
 
 
 def note_install(home: str, failure: str = "") -> None:
     """Records that a hook was installed, or why it could not be; a later success replaces the failure."""
-    this = {home: failure} if failure else {}
-    note(not_installed=lambda known: {**{one: why for one, why in known.items() if one != home}, **this})
+    with _runtime.lock:
+        failures = {**_runtime.not_installed, home: failure}
+        _runtime.not_installed = {hook: why for hook, why in failures.items() if why}
 
 
 @functools.cache
@@ -114,9 +136,6 @@ def functions() -> dict[str, Any]:
     return {name: functools.partial(running.get_function_def, name) for name in running.list_function_names()}
 
 
-_here = threading.local()
-
-
 def watch_collections() -> None:
     """Records from now on, permanently, when this process collects garbage. Idempotent."""
     if _note_collection not in gc.callbacks:
@@ -125,8 +144,8 @@ def watch_collections() -> None:
 
 def is_collecting() -> bool:
     """Whether this thread is inside a garbage collection; always false before :func:`watch_collections`."""
-    return getattr(_here, "is_collecting", False)
+    return getattr(_runtime.here, "is_collecting", False)
 
 
 def _note_collection(phase: str, info: Mapping[str, int]) -> None:
-    _here.is_collecting = phase == "start"
+    _runtime.here.is_collecting = phase == "start"

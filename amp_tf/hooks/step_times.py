@@ -19,7 +19,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf.config import AmpConfig
 from amp_tf.hooks import state
 from amp_tf.hooks.patches import Patches
 
@@ -28,7 +27,6 @@ _CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_kera
 _KINDS = {"train": "fit", "test": "evaluate", "predict": "predict"}  # the names in callbacks, and the users' names
 _KEPT, _REPORTED, _NAMED = 1000, 20, 3  # last steps of each kind; kinds in a report; fetches that name a run
 _MOST_KINDS = 200  # a program may create functions without end
-_patches = Patches()
 _unmeasured = contextlib.suppress(Exception)  # a step of which a batch number is not a number, for instance
 _lock = threading.Lock()
 
@@ -61,31 +59,27 @@ class _Steps:
         }
 
 
-_here = threading.local()  # .is_inside: a call is running whose inner calls are not counted
 _steps: dict[tuple[str, str], _Steps] = collections.defaultdict(_Steps)
 _marks: weakref.WeakKeyDictionary[Any, dict[str, tuple[int, float]]] = weakref.WeakKeyDictionary()
 
 
-def install(config: AmpConfig) -> None:
-    """Measures from now on, in the libraries that are imported. Idempotent."""
+def install(patches: Patches) -> None:
+    """Measures from now on, in the libraries that are imported; the times stay for the report. Idempotent."""
     state.watch_collections()
     for library, home in _CALLBACKS.items():
         if hasattr(sys.modules.get(library), "Model"):
             callbacks = importlib.import_module(home).CallbackList
             for kind in _KINDS:
-                _patches.put(callbacks, f"on_{kind}_batch_begin", _begin, kind)
-                _patches.put(callbacks, f"on_{kind}_batch_end", _end, kind)
+                patches.put(callbacks, f"on_{kind}_batch_begin", _begin, kind)
+                patches.put(callbacks, f"on_{kind}_batch_end", _end, kind)
                 name = f"{kind}_on_batch"
-                _patches.put(sys.modules[library].Model, name, _call, KERAS, lambda *_, name=name, **__: name)
+                patches.put(sys.modules[library].Model, name, _call, KERAS, lambda *_, name=name, **__: name)
     if hasattr(sys.modules.get("tensorflow"), "compat"):
         from tensorflow.python.client import session
         from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-        _patches.put(polymorphic_function.Function, "__call__", _call, FUNCTION, _name_of_function)
-        _patches.put(session.BaseSession, "run", _call, SESSION, _name_of_fetches)
-
-
-uninstall = _patches.restore  #: stops measuring; the times stay for the report
+        patches.put(polymorphic_function.Function, "__call__", _call, FUNCTION, _name_of_function)
+        patches.put(session.BaseSession, "run", _call, SESSION, _name_of_fetches)
 
 
 def rows() -> list[dict[str, Any]]:
@@ -127,14 +121,15 @@ def _end(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwarg
 
 
 def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    if getattr(_here, "is_inside", False) or state.is_collecting() or (way == FUNCTION and not _is_a_step(self)):
+    here = state.current().here
+    if getattr(here, "is_timed", False) or state.is_collecting() or (way == FUNCTION and not _is_a_step(self)):
         return original(self, *args, **kwargs)
-    _here.is_inside = True
+    here.is_timed = True  # and calls inside are not counted
     begin = time.perf_counter()
     try:
         result = original(self, *args, **kwargs)
     finally:
-        _here.is_inside = False
+        here.is_timed = False
     seconds = time.perf_counter() - begin
     with _unmeasured:
         _add(way, name_of(self, *args, **kwargs), seconds, 1)

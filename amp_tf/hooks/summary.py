@@ -49,13 +49,12 @@ FUSED = "matmuls or convolutions that TensorFlow fused with what follows, withou
 _OF_HOOKS = ("off", "idle", "policy", "failures", "first_failure", "not_installed")  #: what a report says of the hooks
 _PLUGIN = "amp_tf.hooks.plugin"  # without it only functions compiled by XLA are seen
 
-_parts: list[Callable[[], str]] = []
-
 
 def add_part(part: Callable[[], str]) -> None:
     """Adds a function whose result, such as the loss scale, is appended to the line; ``""`` for nothing."""
-    if part not in _parts:
-        _parts.append(part)
+    parts = process_state.current().parts
+    if part not in parts:
+        parts.append(part)
 
 
 def log() -> None:
@@ -91,7 +90,7 @@ def line() -> str:
         text += f" ({state.first_failure})"
     if state.not_installed:
         text += f"; not installed: {', '.join(f'{home} ({why})' for home, why in state.not_installed.items())}"
-    parts = [text, *filter(None, (part() for part in _parts))]
+    parts = [text, *filter(None, (part() for part in process_state.current().parts))]
     if why and report.why_nothing and report.why_nothing.rule.name == "NO_TARGET" and why == str(report.why_nothing):
         parts.append(f"to see its accuracy on a GPU: {ON_GPU}")
     return "; ".join(parts)
@@ -142,7 +141,7 @@ def report() -> RewriteReport:
     return dataclasses.replace(reports.of_process(), summary=line(), facts=facts)
 
 
-def why_nothing(report: RewriteReport, totals: Totals, state: process_state.ProcessState) -> str:
+def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Runtime) -> str:
     """Why no node of this process was converted."""
     if state.off and not totals.graphs:
         return state.off

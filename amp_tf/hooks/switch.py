@@ -2,7 +2,7 @@
 
 Settings are on a stack. A handle removes its own settings, wherever they are, so blocks nest and may end in any order.
 The environment is at the bottom and is read again when it comes to the top; ``disable()`` and ``AMP_TF_DISABLE`` empty
-the stack. The reason for amp_tf being off is recorded where it is turned off (``ProcessState.off``), for the line at
+the stack. The reason for amp_tf being off is recorded where it is turned off (``Runtime.off``), for the line at
 exit and ``report()``.
 
 NVIDIA's TensorFlow read ``TF_ENABLE_AUTO_MIXED_PRECISION`` each time it optimized a graph, so most scripts of that time
@@ -10,9 +10,9 @@ set it themselves, at the top or where they read an ``--amp`` flag; notebooks ha
 TensorFlow is imported is found in the environment; later changes are reported by ``_amp_tf_start``, which wraps the
 methods of ``os.environ`` that change it. A change by ``os.putenv`` alone is not seen.
 
-:data:`HOOKS` lists the hooks into TensorFlow and Keras: modules with ``install(config)`` and ``uninstall()``, both
-idempotent. ``install`` is called after the import of each of its triggers, so it patches what is there and leaves the
-rest for the next call.
+:data:`HOOKS` lists the hooks into TensorFlow and Keras: modules with an idempotent ``install(patches)``. It is called
+after the import of each of its triggers, so it puts patches on what is there and leaves the rest for the next call.
+They are restored here, for all hooks; a hook that has more to undo has an ``uninstall()``, idempotent too.
 """
 
 from __future__ import annotations
@@ -95,143 +95,155 @@ class Handle(contextlib.AbstractContextManager["Handle"]):
     def __repr__(self) -> str:
         fields = vars(self.config).items()
         settings = ", ".join(f"{name}={value!r}" for name, value in fields if value != getattr(AmpConfig, name))
-        state = "on" if _switch.active is self else "under later settings" if self in _switch.stack else "off"
+        is_kept = self in process_state.current().stack
+        state = "on" if _active() is self else "under later settings" if is_kept else "off"
         return f"<amp_tf.Handle({settings}), {state}>"
 
     def uninstall(self) -> None:
         """Takes these settings back: what was on before is on again, and what a later ``enable`` turned on stays on."""
-        _switch.take_back(self)
+        _take_back(self)
 
     def __exit__(self, *_: object) -> None:
         self.uninstall()
 
 
-class _Switch:
-    """The stack of settings of this process."""
+# Not the runtime's own lock: turning off waits for rewrites that are running, and these count what they did.
+_lock = threading.RLock()
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        #: the last one is on, those below are on again when what came later is taken back
-        self.stack: list[Handle] = []
-        self.refused = ""  #: the error in the environment, if that is why amp_tf is off
-        self.exit_pid: int | None = None  #: of the process that prints the line at exit; a forked child does not
 
-    @property
-    def active(self) -> Handle | None:
-        return self.stack[-1] if self.stack else None
+def _active() -> Handle | None:
+    """The handle whose settings are in force. Those below it are in force again once it is taken back."""
+    stack = process_state.current().stack
+    return stack[-1] if stack else None
 
-    def enable(self, wanted: Handle) -> None:
-        with self._lock:
-            self._turn_on([*self.stack, wanted])
 
-    def take_back(self, handle: Handle) -> None:
-        with self._lock:
-            rest = [other for other in self.stack if other is not handle]
-            if self.active is not handle:
-                self.stack = rest
-            elif not rest:
-                self.turn_off(BY_HANDLE)
-            elif rest[-1]._by_environment:  # which may say something else by now
-                self._follow_environment()
-            else:
-                self._turn_on(rest)
+def _set_stack(stack: list[Handle]) -> None:
+    process_state.note(stack=stack, refused="")
 
-    def obey_environment(self, changed: str | None = None) -> None:
-        """Applies what the environment says. A bad value leads to one message, and amp_tf stays off.
 
-        What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is off, only a change
-        of a switch turns it on, or one that corrects the bad value for which it is off. ``changed`` is the variable
-        that the program has just set or deleted, perhaps not one of amp_tf's.
-        """
-        if changed is not None and changed not in _NAMES:
+def _enable(wanted: Handle) -> None:
+    with _lock:
+        _turn_on([*process_state.current().stack, wanted])
+
+
+def _take_back(handle: Handle) -> None:
+    with _lock:
+        rest = [other for other in process_state.current().stack if other is not handle]
+        if _active() is not handle:
+            process_state.note(stack=rest)
+        elif not rest:
+            _turn_off(BY_HANDLE)
+        elif rest[-1]._by_environment:  # which may say something else by now
+            _follow_environment()
+        else:
+            _turn_on(rest)
+
+
+def obey_environment(changed: str | None = None) -> None:
+    """Applies what the environment says. A bad value leads to one message, and amp_tf stays off.
+
+    What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is off, only a change
+    of a switch turns it on, or one that corrects the bad value for which it is off. ``changed`` is the variable
+    that the program has just set or deleted, perhaps not one of amp_tf's.
+    """
+    if changed is not None and changed not in _NAMES:
+        return
+    with _lock:
+        active = _active()
+        is_quiet = active is None and not process_state.current().refused
+        if is_quiet and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
             return
-        with self._lock:
-            is_off = self.active is None
-            if is_off and not self.refused and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
-                return
-            if self.active is None or self.active._by_environment or _is_forbidden():
-                self._follow_environment(is_asked_first=changed is None)
+        if active is None or active._by_environment or _is_forbidden():
+            _follow_environment(is_asked_first=changed is None)
 
-    def turn_off(self, reason: str) -> None:
-        with self._lock:
-            self.stack, self.refused = [], ""
-            process_state.note(off=reason)
-            imports.forget(self._on_import)
-            _uninstall_hooks()
 
-    def _turn_on(self, stack: list[Handle]) -> None:
-        wanted = stack[-1]._switches
-        if self.active is not None and self.active._switches != wanted:
-            _uninstall_hooks()
-        self.stack, self.refused = stack, ""
-        name, value = deciding_switch()
-        only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
-        off, traced = "" if wanted.graph_rewrite else only_scaling, process_state.traced_functions()
-        process_state.note(off=off, traced=traced)
-        imports.forget(self._on_import)
-        self._report_at_exit()
-        for trigger in _ALL:
-            imports.after_import(trigger, self._on_import)
+def _turn_off(reason: str) -> None:
+    with _lock:
+        _set_stack([])
+        process_state.note(off=reason, switches=Switches())
+        imports.forget(_on_import)
+        _uninstall_hooks()
 
-    def _on_import(self, trigger: str) -> None:
-        with self._lock:
-            if self.active is not None:
-                install_hooks(trigger, self.active.config, self.active._switches)
 
-    def _follow_environment(self, *, is_asked_first: bool = False) -> None:
-        now = self.active
-        was_asked = is_asked_first or now is not None or bool(self.refused)
-        try:
-            asked, reason = _asked_by_environment()
-        except ConfigError as error:
-            if str(error) != self.refused:  # reported once while it is the reason for amp_tf being off
-                warn_of_unknown_variables()
-                notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
-            self.turn_off(f"amp_tf is off: {error.where or 'the environment'} is not valid, as a warning said")
-            self.refused = str(error)
-            self._report_at_exit()
-            return
-        if asked is None and was_asked:
-            self.turn_off(reason)
-            self._report_at_exit()
-        elif asked is not None and (now is None or vars(asked) != vars(now)):
+def _turn_on(stack: list[Handle]) -> None:
+    wanted = stack[-1]._switches
+    active = _active()
+    if active is not None and active._switches != wanted:
+        _uninstall_hooks()
+    _set_stack(stack)
+    name, value = deciding_switch()
+    only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
+    off, traced = "" if wanted.graph_rewrite else only_scaling, process_state.traced_functions()
+    process_state.note(off=off, traced=traced)
+    imports.forget(_on_import)
+    _report_at_exit()
+    for trigger in _ALL:
+        imports.after_import(trigger, _on_import)
+
+
+def _on_import(trigger: str) -> None:
+    with _lock:
+        active = _active()
+        if active is not None:
+            process_state.note(config=active.config, switches=active._switches)
+            install_hooks(trigger)
+
+
+def _follow_environment(*, is_asked_first: bool = False) -> None:
+    now = _active()
+    was_asked = is_asked_first or now is not None or bool(process_state.current().refused)
+    try:
+        asked, reason = _asked_by_environment()
+    except ConfigError as error:
+        if str(error) != process_state.current().refused:  # reported once while it is the reason for amp_tf being off
             warn_of_unknown_variables()
-            self._turn_on([asked])
-
-    def _report_at_exit(self) -> None:
-        if self.exit_pid is None:
-            self.exit_pid = os.getpid()
-            atexit.register(self._at_exit)
-
-    def _at_exit(self) -> None:
-        """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
-        is_child = os.getpid() != self.exit_pid  # a forked child converts too, but its parent prints the line
-        reports = sys.modules.get("amp_tf.reporting.reports")
-        has_seen = reports is not None and reports.totals().graphs
-        is_due = has_seen or process_state.current().off not in (None, BY_CALL, BY_HANDLE, BY_VARIABLE)
-        if plugin := sys.modules.get("amp_tf.hooks.plugin"):
-            plugin.stop(_EXIT_WAIT_MS)
-        if not is_child and is_due and "tensorflow" in sys.modules:
-            with contextlib.suppress(ImportError):  # by now the package may be gone; hooks that are in place import it
-                from amp_tf.hooks import report_files, summary
-
-                summary.log()
-                report_files.write()
-        if (files := sys.modules.get("amp_tf.hooks.report_files")) is not None:
-            files.uninstall()  # from now on a signal ends the process at once
+            notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
+        _turn_off(f"amp_tf is off: {error.where or 'the environment'} is not valid, as a warning said")
+        process_state.note(refused=str(error))
+        _report_at_exit()
+        return
+    if asked is None and was_asked:
+        _turn_off(reason)
+        _report_at_exit()
+    elif asked is not None and (now is None or vars(asked) != vars(now)):
+        warn_of_unknown_variables()
+        _turn_on([asked])
 
 
-_switch = _Switch()
+def _report_at_exit() -> None:
+    if process_state.current().exit_pid is None:
+        process_state.note(exit_pid=os.getpid())
+        atexit.register(_at_exit)
 
 
-def install_hooks(trigger: str, config: AmpConfig, switches: Switches) -> None:
+def _at_exit() -> None:
+    """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
+    state = process_state.current()
+    is_child = os.getpid() != state.exit_pid  # a forked child converts too, but its parent prints the line
+    reports = sys.modules.get("amp_tf.reporting.reports")
+    has_seen = reports is not None and reports.totals().graphs
+    is_due = has_seen or state.off not in (None, BY_CALL, BY_HANDLE, BY_VARIABLE)
+    if plugin := sys.modules.get("amp_tf.hooks.plugin"):
+        plugin.stop(_EXIT_WAIT_MS)
+    if not is_child and is_due and "tensorflow" in sys.modules:
+        with contextlib.suppress(ImportError):  # by now the package may be gone; hooks that are in place import it
+            from amp_tf.hooks import report_files, summary
+
+            summary.log()
+            report_files.write()
+    if (files := sys.modules.get("amp_tf.hooks.report_files")) is not None:
+        files.uninstall()  # from now on a signal ends the process at once
+
+
+def install_hooks(trigger: str) -> None:
     """Installs the wanted hooks of one trigger; one that fails is warned about and named in the line at exit."""
+    state = process_state.current()
     for hook in HOOKS:
-        if not hook.is_wanted(config):
-            _uninstall_hooks(hook)  # which earlier settings asked for
-        elif trigger in hook.triggers and getattr(switches, hook.part):
+        if not hook.is_wanted(process_state.settings()):
+            uninstall(hook.home)  # which earlier settings asked for
+        elif trigger in hook.triggers and getattr(state.switches, hook.part):
             try:
-                importlib.import_module(hook.home).install(config)
+                install(hook.home)
                 process_state.note_install(hook.home)
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
@@ -244,11 +256,22 @@ def install_hooks(trigger: str, config: AmpConfig, switches: Switches) -> None:
                 )
 
 
-def _uninstall_hooks(*hooks: Hook) -> None:
+def install(home: str) -> None:
+    """Installs one hook by the settings in force, in the libraries that are imported by now. Idempotent."""
+    importlib.import_module(home).install(process_state.patches(home))
+
+
+def uninstall(home: str) -> None:
+    """Takes one hook back. Idempotent."""
+    process_state.patches(home).restore()
+    if undo := getattr(sys.modules.get(home), "uninstall", None):
+        undo()
+
+
+def _uninstall_hooks() -> None:
     # The last one first: where two replace the same attribute, the later one has the earlier one's inside.
-    for hook in hooks or reversed(HOOKS):
-        if module := sys.modules.get(hook.home):
-            module.uninstall()
+    for hook in reversed(HOOKS):
+        uninstall(hook.home)
 
 
 _Fields = ParamSpec("_Fields")
@@ -293,11 +316,8 @@ def enable(config: AmpConfig | None = None, **settings: Any) -> Handle:
     if is_disabled():
         notices.emit(logging.WARNING, f"stays off, although the program calls amp_tf.enable(): {DISABLE_VAR} is set")
     else:
-        _switch.enable(wanted)
+        _enable(wanted)
     return wanted
-
-
-obey_environment = _switch.obey_environment
 
 
 def disable() -> None:
@@ -307,12 +327,12 @@ def disable() -> None:
     optimizer stays off (:mod:`amp_tf.hooks.plugin` says why); functions and sessions that ran already keep
     their converted graphs; optimizers that were wrapped for loss scaling stay wrapped.
     """
-    _switch.turn_off(BY_CALL)
+    _turn_off(BY_CALL)
 
 
 def is_enabled() -> bool:
     """Whether amp_tf is on in this process, by the environment or by :func:`enable`."""
-    return _switch.active is not None
+    return _active() is not None
 
 
 def warn_of_unknown_variables() -> None:

@@ -20,7 +20,6 @@ code that they call run copies of the originals (:mod:`amp_tf.hooks.input_pipeli
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -36,28 +35,21 @@ from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting import pipeline
 from amp_tf.rewriting.pipeline import RewriteResult
 
-_config = AmpConfig()
-_patches, _originals = Patches(), Patches()
-_copies = itertools.count()
 _rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()  # AtomicFunctions, by name
 
 
-def install(config: AmpConfig) -> None:
-    """Rewrites each function that XLA will compile from now on. A second call only changes the configuration."""
+def install(patches: Patches) -> None:
+    """Rewrites each function that XLA will compile from now on; what was rewritten stays so. Idempotent."""
     from tensorflow.python.eager import context
     from tensorflow.python.eager.polymorphic_function import atomic_function
     from tensorflow.python.framework import ops
 
-    global _config
-    _config = config
-    _patches.put(atomic_function, "from_func_graph", _make_and_rewrite)
+    patches.put(atomic_function, "from_func_graph", _make_and_rewrite)
     # These stay: what was rewritten must be given in its original form even after amp_tf was turned off.
-    _originals.put(ops.Graph, "_as_graph_def", _describe_graph)
-    _originals.put(context.Context, "get_function_def", _describe_function)
-    _originals.put(context.Context, "add_function_def", _add_function)
-
-
-uninstall = _patches.restore  #: stops rewriting functions; those that were rewritten stay so
+    staying = process_state.patches(f"{__name__}, staying")
+    staying.put(ops.Graph, "_as_graph_def", _describe_graph)
+    staying.put(context.Context, "get_function_def", _describe_function)
+    staying.put(context.Context, "add_function_def", _add_function)
 
 
 def hardware() -> Hardware:
@@ -71,7 +63,7 @@ def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any
     mark = (attrs or {}).get("_XlaMustCompile", False)
     if getattr(mark, "b", mark):
         try:
-            _convert(function, _config)
+            _convert(function, process_state.settings())
         except Exception as error:  # the program goes on with the original function
             process_state.count_failure(error)
             where = f"function {function.name.decode()!r} for XLA"
@@ -196,7 +188,7 @@ def original_of(function: Any) -> Any:
         changed = _as_written(function)
         clones = _register_clones(function, changed)
         definition = [*changed.values()][-1]
-        definition.signature.name += f"_amp_tf_as_written_{next(_copies)}"
+        definition.signature.name += f"_amp_tf_as_written_{next(pipeline.clone_numbers)}"
         context.add_function_def(definition)
         children = [*function._children, *clones.values()]
         function._amp_tf_as_written = atomic_function.AtomicFunction(

@@ -65,7 +65,8 @@ CORRECTIONS = (
 )
 
 
-_clones = itertools.count()  # their numbers, so that no other function has their names
+# Of clones of functions. TensorFlow has all functions of a process by name, so no number may come twice in one.
+clone_numbers = itertools.count()
 
 
 @contextlib.contextmanager
@@ -227,7 +228,7 @@ def name_clones(given: Sequence[Any], results: Sequence[RewriteResult]) -> dict[
                 for function in [value.func] if value.HasField("func") else value.list.func:
                     function.name = names.get(function.name, function.name)
         if original is not given[-1]:
-            body.signature.name = names[name] = f"{name}_amp_tf_{next(_clones)}"
+            body.signature.name = names[name] = f"{name}_amp_tf_{next(clone_numbers)}"
         changed[name] = body
     return changed
 

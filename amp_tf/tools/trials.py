@@ -77,7 +77,7 @@ def _make(device: str, way: str, precision: str) -> _Made:
     import numpy as np
     import tensorflow as tf
 
-    from amp_tf.hooks import notices, switch
+    from amp_tf.hooks import notices, state, switch
     from amp_tf.reporting import reports
 
     target, width = ("gpu", 4096) if device.startswith("GPU") else ("cpu", 512)
@@ -85,7 +85,7 @@ def _make(device: str, way: str, precision: str) -> _Made:
     if precision == "float32":
         switch.disable()
     else:
-        notices.warned.add(notices.SLOW_FLOAT16)  # the trial measures it
+        state.current().warned.add(notices.SLOW_FLOAT16)  # the trial measures it
         settings = {"precision": precision, "target": target, "ignore_performance": True}
         amp = switch.enable(with_settings(AmpConfig(), settings, where="trial"))
     generator = np.random.default_rng(0)

@@ -74,10 +74,11 @@ def prepare(variant: Variant) -> None:
     keras.mixed_precision.set_global_policy(variant.policy)
     if variant.amp:
         from amp_tf.config import AmpConfig
-        from amp_tf.hooks import xla
+        from amp_tf.hooks import state, switch, xla
 
         virtual.pretend("9.0")
-        xla.install(AmpConfig(precision=variant.amp, target="gpu"))
+        state.note(config=AmpConfig(precision=variant.amp, target="gpu"))
+        switch.install(xla.__name__)
 
 
 def export(model_name: str, size: str, way: str, variant: Variant, out: Path) -> Path:

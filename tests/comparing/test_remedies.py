@@ -19,6 +19,7 @@ from amp_tf.reporting.reports import RewriteReport
 from amp_tf.tools.comparing.findings import _for_any_number, places_of, scope_of, scope_patterns
 from amp_tf.tools.comparing.pipeline import notes_on_run
 from amp_tf.tools.search import reduce
+from tests.hooks import installing
 from tests.small_graphs import graph
 
 CONFIG = amp_tf.AmpConfig(precision="float16", target="cpu")
@@ -80,12 +81,9 @@ def test_nodes_of_few_layers_are_kept_by_the_names_of_these_where_that_is_health
     """Forward and backward nodes of two layers overflow: four regular expressions, or two layers."""
     x, y = _data()
     model = _model("houses")
-    layer_paths.install(amp_tf.AmpConfig())
-    try:
+    with installing.installed(layer_paths):
         found = amp_tf.compare(model, [(x[start : start + 64], y[start : start + 64]) for start in (0, 64)], CONFIG)
-    finally:
-        layer_paths.uninstall()
-        recorded.forget()
+    recorded.forget()
     assert found.mends
     assert set(found.patterns) <= {"layer:houses/features", "layer:houses/hidden"}
     assert len(found.findings) > len(found.patterns)

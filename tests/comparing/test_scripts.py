@@ -14,7 +14,7 @@ import pytest
 
 from amp_tf.cli.main import main
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import notices
+from amp_tf.hooks import state
 from amp_tf.tools.comparing.training import CompareRequest, Training
 from tests import processes, zygote
 from tests.hooks import running
@@ -151,9 +151,9 @@ print("trained on", *model.fit(x, x[:, :1], batch_size=8, verbose=0).history["lo
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    notices.warned.clear()
+    state.current().warned.clear()
     yield
-    notices.warned.clear()
+    state.current().warned.clear()
 
 
 def _fail(folder):

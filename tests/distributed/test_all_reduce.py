@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import all_reduce, notices
-from tests.hooks import running
+from amp_tf.hooks import all_reduce, state
+from tests.hooks import installing, running
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "mirrored_sums.py"
 # Two roundings of a term and one of the sum, each of half a unit in the last of 8 or 11 significant bits.
@@ -100,11 +100,10 @@ def test_large_float32_matrices_are_carried(value, is_carried):
 
 @pytest.fixture
 def installed():
-    notices.warned.clear()
-    all_reduce.install(AmpConfig(allreduce="bfloat16"))
-    yield
-    all_reduce.uninstall()
-    notices.warned.clear()
+    state.current().warned.clear()
+    with installing.installed(all_reduce, config=AmpConfig(allreduce="bfloat16")):
+        yield
+    state.current().warned.clear()
 
 
 @pytest.mark.usefixtures("installed")

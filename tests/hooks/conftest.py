@@ -2,19 +2,20 @@ import gc
 
 import pytest
 
-from amp_tf.hooks import notices, xla
+from amp_tf.hooks import state, xla
 from amp_tf.reporting import reports
+from tests.hooks.installing import uninstall
 
 
 @pytest.fixture(autouse=True)
 def told_anew():
     """What is told once in a process is told anew in each test."""
-    notices.warned.clear()
+    state.current().warned.clear()
 
 
 @pytest.fixture
 def xla_hook_off_afterwards():
     yield
-    xla.uninstall()
+    uninstall(xla)
     reports.reset()
     gc.collect()  # copies of functions live as long as those that call them

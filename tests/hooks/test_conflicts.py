@@ -3,8 +3,8 @@
 import keras
 import pytest
 
-from amp_tf.config import AmpConfig
 from amp_tf.hooks import conflicts
+from tests.hooks.installing import install, uninstall
 
 tf_keras = pytest.importorskip("tf_keras")
 
@@ -12,7 +12,7 @@ tf_keras = pytest.importorskip("tf_keras")
 @pytest.fixture(autouse=True)
 def unsaid():
     yield
-    conflicts.uninstall()
+    uninstall(conflicts)
     keras.mixed_precision.set_dtype_policy("float32")
 
 
@@ -32,7 +32,7 @@ def told(caplog):
     ],
 )
 def test_a_policy_of_the_program_or_of_one_layer_is_told_once(make, name, caplog):
-    conflicts.install(AmpConfig())
+    install(conflicts)
     make()
     make()
     assert told(caplog) == [f"Keras policy {name!r}"]
@@ -41,12 +41,12 @@ def test_a_policy_of_the_program_or_of_one_layer_is_told_once(make, name, caplog
 def test_a_policy_that_was_there_before_is_told(caplog):
     keras.mixed_precision.set_dtype_policy("mixed_float16")
     assert told(caplog) == []
-    conflicts.install(AmpConfig())
+    install(conflicts)
     assert told(caplog) == ["Keras policy 'mixed_float16'"]
 
 
 def test_float32_is_not_worth_a_word(caplog):
-    conflicts.install(AmpConfig())
+    install(conflicts)
     keras.layers.Dense(2)
     keras.layers.Dense(2, dtype="float64")
     tf_keras.layers.Dense(2)

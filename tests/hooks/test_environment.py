@@ -58,7 +58,7 @@ _amp_tf_start._on_tensorflow("tensorflow")
 _amp_tf_start._on_tensorflow("tensorflow")
 from amp_tf.hooks import switch
 environ, SWITCH, PRECISION = os.environ, "TF_ENABLE_AUTO_MIXED_PRECISION", "AMP_TF_PRECISION"
-def say(): print(switch._switch.active and switch._switch.active.config.precision)
+def say(): print(switch._active() and switch._active().config.precision)
 """
 #: What a program does, with which variables it starts, what is on after each step, and what is said of it how often.
 CASES: dict[str, tuple[str, dict[str, str], str, str, int]] = {
@@ -81,9 +81,9 @@ environ[SWITCH + "_GRAPH_REWRITE"] = "1"; say()
     ),
     "the same value again changes nothing": (
         """
-before = switch._switch.active
+before = switch._active()
 environ[SWITCH] = "1"
-print(switch._switch.active is before is not None)
+print(switch._active() is before is not None)
 """,
         ON,
         "True",

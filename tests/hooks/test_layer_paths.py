@@ -8,10 +8,9 @@ import keras
 import pytest
 import tensorflow as tf
 
-import amp_tf
 from amp_tf.graph.names import matcher, path_of, recorded
-from amp_tf.hooks import layer_paths
-from tests.hooks import running
+from amp_tf.hooks import layer_paths, state
+from tests.hooks import installing, running
 
 tf_keras = pytest.importorskip("tf_keras")
 
@@ -19,9 +18,8 @@ tf_keras = pytest.importorskip("tf_keras")
 @pytest.fixture(autouse=True)
 def recording():
     recorded.forget()
-    layer_paths.install(amp_tf.AmpConfig())
-    yield
-    layer_paths.uninstall()
+    with installing.installed(layer_paths):
+        yield
     recorded.forget()
 
 
@@ -124,7 +122,7 @@ def test_what_runs_eagerly_or_for_shapes_alone_is_not_recorded():
 def test_what_goes_wrong_in_the_record_does_not_reach_the_program(monkeypatch):
     monkeypatch.setattr(layer_paths, "_scope_here", lambda: 1 / 0)
     step_of(keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]), (3, 4))
-    assert not layer_paths._patches
+    assert not state.patches(layer_paths.__name__)
 
 
 PROGRAM = """

@@ -184,7 +184,7 @@ def test_each_setting_tells_where_it_came_from(monkeypatch):
 
 
 def test_the_report_of_a_process_has_its_facts(monkeypatch):
-    monkeypatch.setattr(state, "_state", state.ProcessState())  # tests before this one turned amp_tf on
+    monkeypatch.setattr(state, "_runtime", state.Runtime())  # tests before this one turned amp_tf on
     reports.reset()
     found = amp_tf.report().to_dict()
     assert found["process"]["pid"] == os.getpid()

@@ -13,6 +13,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.hooks import step_times
 from amp_tf.reporting import files
 from amp_tf.reporting.reports import RewriteReport
+from tests.hooks.installing import install, uninstall
 from tests.reporting.rendering import shown
 
 PAUSE = 0.02  # seconds
@@ -21,9 +22,9 @@ PAUSE = 0.02  # seconds
 @pytest.fixture
 def measured(tmp_path):
     step_times.reset()
-    step_times.install(AmpConfig(report_path=str(tmp_path)))
+    install(step_times, AmpConfig(report_path=str(tmp_path)))
     yield lambda: {(row["way"], row["what"]): row for row in step_times.rows()}
-    step_times.uninstall()
+    uninstall(step_times)
     step_times.reset()
 
 

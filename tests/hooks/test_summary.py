@@ -104,9 +104,8 @@ def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder)
 def nothing_seen(monkeypatch):
     """As in a process that has just begun."""
     monkeypatch.setattr(_amp_tf_start, "_follower", lambda name: None)  # other tests of this process may have one
-    monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
+    monkeypatch.setattr(process_state, "_runtime", process_state.Runtime())
     use_own_ledger(monkeypatch)
-    monkeypatch.setattr(summary, "_parts", [])
     monkeypatch.setattr(process_state, "functions", dict)  # those of other tests may be alive
 
 
@@ -195,7 +194,7 @@ TRACED = ("__inference_step_12",)
 )
 def test_the_state_tells_why(graphs, seen, reason, monkeypatch):
     monkeypatch.setattr(summary, "_has_pipelines", lambda: False)  # which other tests may have run in this process
-    state = process_state.ProcessState(**seen)
+    state = process_state.Runtime(**seen)
     assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), state) == reason
 
 
@@ -211,7 +210,7 @@ def test_a_hook_that_failed_to_install_is_named_with_its_error(home, reason, sit
 
 
 def test_a_later_success_takes_a_failure_back(monkeypatch):
-    monkeypatch.setattr(process_state, "_state", process_state.ProcessState())
+    monkeypatch.setattr(process_state, "_runtime", process_state.Runtime())
     process_state.note_install(XLA, "OSError: no")
     process_state.note_install(PLUGIN, "OSError: neither")
     process_state.note_install(XLA)

@@ -50,17 +50,18 @@ def test_a_hook_patches_once_and_puts_everything_back(home, monkeypatch):
 
     monkeypatch.setattr(Patches, "put", recording)
     settings = config.AmpConfig(precision="float16", allreduce="float16")
-    hook = importlib.import_module(home)
-    hook.install(settings)
+    process_state.note(config=settings, switches=switch.EVERYTHING)
+    switch.install(home)
     try:
         first = now()
         assert first
         assert all(first[key] is not was for key, was in before.items())
-        hook.install(settings)
+        switch.install(home)
         assert now() == first
     finally:
-        hook.uninstall()
-        hook.uninstall()
+        switch.uninstall(home)
+        switch.uninstall(home)
+        process_state.note(switches=config.Switches())
     assert now() == before
 
 
@@ -117,7 +118,7 @@ def test_settings_change_what_the_environment_or_a_configuration_says(monkeypatc
 
 
 def what_is_on():
-    return switch._switch.active.config.precision if switch._switch.active else None
+    return switch._active().config.precision if switch._active() else None
 
 
 @pytest.mark.usefixtures("off_afterwards")

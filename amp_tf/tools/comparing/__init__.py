@@ -60,7 +60,7 @@ def _on_import(library: str) -> None:
     import atexit
     from pathlib import Path
 
-    from amp_tf.hooks import layer_paths
+    from amp_tf.hooks import layer_paths, switch
     from amp_tf.tools.comparing import training
 
     if _training is None:
@@ -69,5 +69,5 @@ def _on_import(library: str) -> None:
     if library == TENSORFLOW:
         (_training.request.folder / TENSORFLOW).touch()
     with _training.surviving():
-        layer_paths.install(_training.request.config)  # for patterns that are for layers
+        switch.install(layer_paths.__name__)  # for patterns that are for layers
         training.install(_training, library)

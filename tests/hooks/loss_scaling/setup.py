@@ -9,6 +9,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.hooks import loss_scaling, loss_scaling_v1
 from amp_tf.loss_scaling import keras3
 from amp_tf.loss_scaling import tf_keras as wrappers
+from tests.hooks import installing
 
 OTHER = AmpConfig(target="cpu")  #: graphs are not float16
 
@@ -18,13 +19,8 @@ Y = X.sum(1, keepdims=True)
 
 @contextlib.contextmanager
 def installed(config=AmpConfig(precision="float16")):  # noqa: B008 - it is frozen
-    for hook in (loss_scaling, loss_scaling_v1):
-        hook.install(config)
-    try:
+    with installing.installed(loss_scaling, loss_scaling_v1, config=config):
         yield
-    finally:
-        for hook in (loss_scaling, loss_scaling_v1):
-            hook.uninstall()
 
 
 def make_model(library, cls=None):

@@ -13,8 +13,9 @@ from tensorflow.python.framework.func_graph import FuncGraph
 import amp_tf
 from amp_tf.config import AmpConfig, Switches
 from amp_tf.hooks import loss_scaling, switch
+from amp_tf.hooks import state as process_state
 from amp_tf.loss_scaling import is_loss_scaled, ledger
-from tests.hooks import running
+from tests.hooks import installing, running
 from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 
 v1 = tf.compat.v1
@@ -22,7 +23,8 @@ v1 = tf.compat.v1
 
 def test_case_30_with_bfloat16_nothing_is_even_patched(library):
     before = library.Model.compile
-    switch.install_hooks(library.__name__, AmpConfig(precision="bfloat16"), Switches(loss_scaling=True))
+    process_state.note(config=AmpConfig(precision="bfloat16"), switches=Switches(loss_scaling=True))
+    switch.install_hooks(library.__name__)
     assert library.Model.compile is before
 
 
@@ -31,14 +33,11 @@ def test_a_failure_in_the_hook_leaves_the_program_alone_and_says_so_once(log, mo
         raise OSError("no devices")
 
     monkeypatch.setattr(loss_scaling.process_state, "hardware", broken)
-    loss_scaling.install(AmpConfig(precision="float16"))
-    try:
+    with installing.installed(loss_scaling, config=AmpConfig(precision="float16")):
         for _ in range(2):
             model = make_model(keras)
             model.compile("sgd", "mse")
             model.fit(X, Y, verbose=0)
-    finally:
-        loss_scaling.uninstall()
     assert not is_loss_scaled(model.optimizer)
     warnings = log("Model.compile: automatic loss scaling failed (OSError: no devices)")
     assert len(warnings) == 1

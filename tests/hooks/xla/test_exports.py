@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.framework import convert_to_constants
 
 from amp_tf.hooks import xla
+from tests.hooks.installing import install, uninstall
 from tests.hooks.xla.small_functions import BFLOAT16, X, assert_rounded, registered, tensor
 
 pytestmark = pytest.mark.usefixtures("xla_hook_off_afterwards")
@@ -38,7 +39,7 @@ class Model(tf.Module):
 
 @pytest.fixture
 def model():
-    xla.install(BFLOAT16)
+    install(xla, BFLOAT16)
     model = Model()
     concrete = model.inner.get_concrete_function(X)
     assert rounded_nodes(registered(concrete.name).node_def)
@@ -115,7 +116,7 @@ def test_a_description_can_be_imported_again_and_the_function_stays_converted(mo
 
 
 def test_descriptions_are_float32_after_amp_tf_was_turned_off(model, tmp_path):
-    xla.uninstall()
+    uninstall(xla)
     assert rounded_nodes(all_nodes(saved(model, tmp_path))) == []
 
 

@@ -15,6 +15,7 @@ from amp_tf.hooks import xla
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import reports
+from tests.hooks.installing import install, uninstall
 from tests.hooks.xla.small_functions import BF16, BFLOAT16, W, X, clones, definition, jitted, products
 
 pytestmark = pytest.mark.usefixtures("xla_hook_off_afterwards")
@@ -24,25 +25,25 @@ def test_functions_are_rewritten_between_install_and_uninstall_only():
     original = atomic_function.from_func_graph
     before, during, after = (jitted(lambda x: x @ W) for _ in range(3))
     assert products(definition(before, X)) == {"float32": 1}
-    xla.install(BFLOAT16)
-    xla.install(BFLOAT16)
+    install(xla, BFLOAT16)
+    install(xla, BFLOAT16)
     assert products(definition(during, X)) == {"bfloat16": 1}
-    xla.uninstall()
-    xla.uninstall()
+    uninstall(xla)
+    uninstall(xla)
     assert atomic_function.from_func_graph is original
     assert products(definition(after, X)) == {"float32": 1}
     assert products(definition(during, X)) == {"bfloat16": 1}
 
 
 def test_somebody_elses_wrapper_around_the_hook_survives_uninstall():
-    xla.install(BFLOAT16)
+    install(xla, BFLOAT16)
     hooked = atomic_function.from_func_graph
     atomic_function.from_func_graph = theirs = lambda *args, **kwargs: hooked(*args, **kwargs)
     try:
-        xla.uninstall()
+        uninstall(xla)
         assert atomic_function.from_func_graph is theirs
         assert products(definition(jitted(lambda x: x @ W), X)) == {"float32": 1}
-        xla.install(BFLOAT16)
+        install(xla, BFLOAT16)
         assert products(definition(jitted(lambda x: x @ W), X)) == {"bfloat16": 1}
         assert theirs is atomic_function.from_func_graph
     finally:
@@ -50,7 +51,7 @@ def test_somebody_elses_wrapper_around_the_hook_survives_uninstall():
 
 
 def test_plain_functions_are_left_to_grappler():
-    xla.install(BFLOAT16)
+    install(xla, BFLOAT16)
     assert products(definition(tf.function(lambda x: x @ W), X)) == {"float32": 1}
 
 
@@ -58,13 +59,13 @@ def test_name_rules_and_list_changes_apply():
     def two_products(x):
         return tf.matmul(tf.matmul(x, W, name="first"), W, name="second")
 
-    xla.install(AmpConfig(precision="bfloat16", keep_float32=("^second$",)))
+    install(xla, AmpConfig(precision="bfloat16", keep_float32=("^second$",)))
     fdef = definition(jitted(two_products), X)
     assert {node.name: node.attr["T"].type == BF16 for node in fdef.node_def if node.op == "MatMul"} == {
         "first": True,
         "second": False,
     }
-    xla.install(AmpConfig(precision="bfloat16", allow_remove=("MatMul",)))
+    install(xla, AmpConfig(precision="bfloat16", allow_remove=("MatMul",)))
     assert products(definition(jitted(two_products), X)) == {"float32": 2}
 
 
@@ -78,7 +79,7 @@ def test_scopes_apply_inside_compiled_functions_and_to_their_gradients():
             value = tf.reduce_sum(tf.matmul(kept, variable, name="free"))
         return tape.gradient(value, variable)
 
-    xla.install(BFLOAT16)
+    install(xla, BFLOAT16)
     fdef = definition(jitted(loss), X)
     kept = {node.name: node.attr["T"].type != BF16 for node in fdef.node_def if node.op == "MatMul"}
     assert len(kept) == 5  # the gradient for x is not asked for
@@ -90,7 +91,7 @@ def test_report_names_the_function_its_callees_and_the_way():
     def callee(x):
         return x @ W
 
-    xla.install(BFLOAT16)
+    install(xla, BFLOAT16)
     caller = jitted(lambda x: callee(x) @ W)
     name = caller.get_concrete_function(X).name.decode()
     graphs = reports.of_process().graphs
@@ -104,7 +105,7 @@ def test_clones_of_a_retraced_and_deleted_function_are_gone():
     def callee(x):
         return x @ W
 
-    xla.install(BFLOAT16)
+    install(xla, BFLOAT16)
     caller = jitted(lambda x: callee(x) @ W)
     caller(X)
     caller(X[:4])
@@ -121,7 +122,7 @@ def test_rewrite_that_fails_leaves_the_function_and_warns_once(caplog, monkeypat
     def failing(*args, **kwargs):
         raise RuntimeError("made to fail")
 
-    xla.install(BFLOAT16)
+    install(xla, BFLOAT16)
     monkeypatch.setattr(pipeline, "rewrite_program", failing)
     with caplog.at_level(logging.WARNING, logger="absl"):
         functions = [jitted(lambda x: x @ W) for _ in range(2)]
@@ -134,7 +135,7 @@ def test_rewrite_that_fails_leaves_the_function_and_warns_once(caplog, monkeypat
 
 
 def test_definition_that_tensorflow_refuses_is_replaced_by_the_original(monkeypatch):
-    xla.install(BFLOAT16)
+    install(xla, BFLOAT16)
     add = context.Context.add_function_def
 
     def refuse_rewritten(self, fdef):
@@ -151,7 +152,7 @@ def test_definition_that_tensorflow_refuses_is_replaced_by_the_original(monkeypa
 def test_auto_on_a_cpu_leaves_what_does_not_pay_and_says_so():
     if not Hardware.detect_cpu().cpu_gains:
         pytest.skip("auto converts nothing on a CPU without bfloat16 in hardware")
-    xla.install(AmpConfig())
+    install(xla, AmpConfig())
     assert products(definition(jitted(lambda x: x @ W), X)) == {"float32": 1}
     why = reports.of_process().why_nothing
     assert why is not None

@@ -17,6 +17,7 @@ from amp_tf.oplists.table import DENY, FLOAT32_ONLY_IN_XLA, ROWS
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting import pipeline
 from amp_tf.rewriting.pipeline import RewriteResult, name_clones
+from tests.hooks.installing import install
 from tests.hooks.xla.small_functions import (
     BF16,
     BFLOAT16,
@@ -52,7 +53,7 @@ def test_products_of_nested_loops_are_bfloat16_and_their_values_float32():
         return tf.while_loop(lambda i, y: i < 3, body, (0, x))[1]
 
     expected = jitted(looped)(X)
-    xla.install(BFLOAT16)
+    install(xla, BFLOAT16)
     function = jitted(looped)
     assert_rounded(function(X), expected, products=9)
     assert products_in_clones() == ["bfloat16"] * 2
@@ -79,7 +80,7 @@ def test_functions_and_branches_in_a_loop_are_cloned_once_and_other_callers_keep
         return tf.while_loop(lambda i, y: i < 4, body, (0, x))[1]
 
     expected, before = jitted(looped)(X), layer(X, W)
-    xla.install(BFLOAT16)
+    install(xla, BFLOAT16)
     function = jitted(looped)
     assert_rounded(function(X), expected, products=5)  # in four turns
     assert products_in_clones() == ["bfloat16"] * 4
@@ -147,7 +148,7 @@ def test_what_a_recurrent_layer_keeps_for_products_is_16_bit_and_no_number_chang
         text = function.experimental_get_compiler_ir(x)(stage="stablehlo")
         return set(re.findall(r"tensor<5x16x\d+x(\w+)>", text))
 
-    xla.install(AmpConfig(precision=precision))
+    install(xla, AmpConfig(precision=precision))
     narrow = jitted(gradients)
     found = narrow(x)
     with monkeypatch.context() as patch:
@@ -174,7 +175,7 @@ def test_second_gradients_of_max_pooling_compile():
         return convolve(chosen)
 
     expected = jitted(second_gradient)(images)
-    xla.install(BFLOAT16)
+    install(xla, BFLOAT16)
     function = jitted(second_gradient)
     types = {node.op: node.attr["T"].type for node in definition(function, images).node_def}
     assert (types["Conv2D"], types["MaxPoolGradGrad"]) == (BF16, types_pb2.DT_FLOAT)
