@@ -109,8 +109,7 @@ def _make_function(from_func_graph: Any, /, name: Any, *args: Any, **kwargs: Any
     if is_of_pipeline(text):
         _python_calls.forget_others()
         what = f"functions that {text!r} calls are computed by XLA as they were rewritten, in 16 bit"
-        fix = "Please report this; AMP_TF_DISABLE=1 turns amp_tf off"
-        with notices.surviving("pipeline.xla", what, where=_WHERE, fix=fix):
+        with notices.surviving("pipeline.xla", what, where=_WHERE):
             xla.call_originals(function)
     return function
 
@@ -119,8 +118,7 @@ def _call_python(call: Any, registry: Any, /, token: str, *args: Any, **kwargs: 
     here = state.current().here
     is_outer = is_in_pipeline()
     what = "Python code that it calls may be computed in 16 bit"
-    fix = "Please report this; AMP_TF_DISABLE=1 turns amp_tf off"
-    with notices.surviving("pipeline.python", what, where=_WHERE, fix=fix):
+    with notices.surviving("pipeline.python", what, where=_WHERE):
         here.is_in_pipeline = is_outer or _python_calls.is_of_pipeline(token)
     try:
         return call(registry, token, *args, **kwargs)
@@ -133,10 +131,9 @@ def _call_function(call_flat: Any, function: Any, /, *args: Any) -> Any:
     if not is_in_pipeline() or not context.executing_eagerly():
         return call_flat(function, *args)
     what = "a TensorFlow function that its Python code calls may be computed in 16 bit"
-    fix = "Please report this; AMP_TF_DISABLE=1 turns amp_tf off"
     options = context.function_call_options
     exact = function
-    with notices.surviving("pipeline.function", what, where=_WHERE, fix=fix):
+    with notices.surviving("pipeline.function", what, where=_WHERE):
         exact = xla.original_of(function)
         context.function_call_options = _without_plugins(options.config_proto_serialized, options.executor_type)
     try:

@@ -10,9 +10,11 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from amp_tf.config import AmpConfig
+from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.hooks import state
+
+REPORT = f"Please report this; {DISABLE_VAR}=1 turns amp_tf off"  #: what to do about an error of amp_tf itself
 
 
 def warn_once(key: str, what: str, *, where: str, fix: str) -> None:
@@ -35,7 +37,7 @@ def warn_of_error(key: str, what: str, error: Exception, *, where: str, fix: str
 
 
 @contextlib.contextmanager
-def surviving(key: str, what: str, *, where: str, fix: str) -> Iterator[None]:
+def surviving(key: str, what: str, *, where: str, fix: str = REPORT) -> Iterator[None]:
     """Warns once of an error in the block, and goes on behind it."""
     try:
         yield

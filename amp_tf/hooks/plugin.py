@@ -64,14 +64,11 @@ _THREADS = 1024  #: how many threads' first visits are remembered: far more than
 _shims: dict[str, Shim] = {}
 
 
-class _Here(threading.local):
-    def __init__(self) -> None:
-        # Of TensorFlow's thread that waits for this one, or its own. The kernel uses a number again only when all were
-        # used, Python's own get_ident() at once.
-        self.waiting = threading.get_native_id()
-
-
-_here = _Here()
+def _waiting() -> int:
+    """The number of TensorFlow's thread that waits for this one, or its own."""
+    # The kernel uses a number again only when all were used, Python's own get_ident() at once.
+    number: int = getattr(state.current().here, "waiting", threading.get_native_id())
+    return number
 
 
 class _First(NamedTuple):
@@ -94,20 +91,20 @@ class Visits:
         With the number of its nodes, which TensorFlow's own optimizers change, whether it most likely was this one,
         rewritten or not; only counts depend on that.
         """
-        first = self._firsts.get(_here.waiting)
+        first = self._firsts.get(_waiting())
         if first is None or preserve != first.preserve:
             return False
         if not (first.is_rewritten if nodes is None else abs(nodes - first.nodes) <= first.nodes // 2):
             return False
-        self._firsts.pop(_here.waiting, None)  # a third visit would be the first of another graph
+        self._firsts.pop(_waiting(), None)  # a third visit would be the first of another graph
         return True
 
     def note_first(self, preserve: frozenset[str], nodes: int, *, is_rewritten: bool) -> None:
         """Remembers a first visit of a graph with so many nodes."""
-        self._firsts.pop(_here.waiting, None)  # so that the last one stands at the end
+        self._firsts.pop(_waiting(), None)  # so that the last one stands at the end
         while len(self._firsts) >= _THREADS:  # threads that ended never come again
             self._firsts.pop(next(iter(self._firsts)), None)
-        self._firsts[_here.waiting] = _First(preserve, nodes, is_rewritten)
+        self._firsts[_waiting()] = _First(preserve, nodes, is_rewritten)
 
 
 _visits = Visits()
@@ -215,7 +212,7 @@ def _stay_idle(what: str, *, fix: str) -> bool:
 
 def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item: int, output: int, thread: int) -> None:
     """Converts one graph, on a thread for which one of TensorFlow's waits. No exception may leave it."""
-    _here.waiting = thread
+    state.current().here.waiting = thread
     try:
         with contextlib.closing(ItemShapes(item)) as shapes:
             new = convert(ctypes.string_at(data, length), native.nodes_to_preserve(item), shapes)

@@ -34,8 +34,19 @@ from amp_tf.rewriting.pipeline import pause_garbage_collector
 
 _SIGTERM_WAIT, _SIGTERM_FIGURES = 8.0, 3.0  # seconds, of the ten that containers are given to end in
 _LEAST_SECONDS, _SHARE = 0.4, 0.005  # of the run, for the report
-_lock = threading.Lock()
-_is_written = False
+
+
+class _Ending:
+    is_written = False
+    pipe: tuple[int, int] | None = None  # of this process, to read from and to write to
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.sigterm_lock = threading.RLock()
+
+
+# It stands here, because a process ends once, whatever was in force, and a forked child changes what it got of it.
+_ending = _Ending()
 
 
 def install(patches: Patches) -> None:
@@ -51,12 +62,11 @@ def install(patches: Patches) -> None:
 
 def write(most_seconds: float = float("inf")) -> None:
     """Writes the report once, if a folder was named, with at most so many seconds for its figures. Never raises."""
-    global _is_written
-    with _lock:
+    with _ending.lock:
         folder = process_state.settings().report_path
-        if _is_written or not folder:
+        if _ending.is_written or not folder:
             return
-        _is_written = True
+        _ending.is_written = True
         try:
             seconds = min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds()))
             with pause_garbage_collector():  # one pass over TensorFlow's objects takes longer than the report
@@ -79,30 +89,24 @@ def _warn(folder: str, error: OSError) -> None:
     )
 
 
-_sigterm_lock = threading.RLock()
-_pipe: tuple[int, int] | None = None  # of this process, to read from and to write to
-_forking = threading.local()  # the signals that a thread had blocked before its fork
-
-
 def _watch_sigterm() -> None:
     """Has SIGTERM write the report before it ends the process, unless the program handles it. Idempotent."""
-    global _pipe
-    with _sigterm_lock:
+    with _ending.sigterm_lock:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             faulthandler.unregister(signal.SIGTERM)  # the program may have had a handler and removed it
-            if _pipe is None:
-                _pipe = os.pipe()
-                os.set_blocking(_pipe[1], False)  # nobody reads a second time
-                threading.Thread(target=_wait, args=(_pipe[0],), name="amp_tf SIGTERM", daemon=True).start()
+            if _ending.pipe is None:
+                _ending.pipe = os.pipe()
+                os.set_blocking(_ending.pipe[1], False)  # nobody reads a second time
+                threading.Thread(target=_wait, args=(_ending.pipe[0],), name="amp_tf SIGTERM", daemon=True).start()
                 _watch_forks()
             # Of all threads: for a thread that Python does not know, such as a server's, nothing would be written.
-            faulthandler.register(signal.SIGTERM, file=_pipe[1], all_threads=True)
+            faulthandler.register(signal.SIGTERM, file=_ending.pipe[1], all_threads=True)
 
 
 def uninstall() -> None:
     """Restores SIGTERM's default, unless the program handles it; what was rewritten is still reported. Idempotent."""
-    with _sigterm_lock:
-        if _pipe is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    with _ending.sigterm_lock:
+        if _ending.pipe is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             faulthandler.unregister(signal.SIGTERM)
 
 
@@ -114,7 +118,7 @@ def _wait(pipe: int) -> None:
         writer.start()
         writer.join(_SIGTERM_WAIT)
     finally:
-        with _sigterm_lock:  # or a rewrite in progress would install the handler again
+        with _ending.sigterm_lock:  # or a rewrite in progress would install the handler again
             uninstall()
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -127,18 +131,17 @@ def _watch_forks() -> None:
     """
 
     def hold() -> None:
-        _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        process_state.current().here.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def release() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, process_state.current().here.blocked)
 
     def leave_parent() -> None:
-        global _sigterm_lock, _pipe
-        _sigterm_lock = threading.RLock()  # a thread that the child does not have may have held the old one
+        _ending.sigterm_lock = threading.RLock()  # a thread that the child does not have may have held the old one
         uninstall()
-        for end in _pipe or ():
+        for end in _ending.pipe or ():
             os.close(end)
-        _pipe = None
+        _ending.pipe = None
         release()
 
     os.register_at_fork(before=hold, after_in_parent=release, after_in_child=leave_parent)

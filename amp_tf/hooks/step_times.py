@@ -15,7 +15,6 @@ import statistics
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +59,7 @@ class _Steps:
 
 
 _steps: dict[tuple[str, str], _Steps] = collections.defaultdict(_Steps)
-_marks: weakref.WeakKeyDictionary[Any, dict[str, tuple[int, float]]] = weakref.WeakKeyDictionary()
+_MARKS = "_amp_tf_marks"  # of a list of callbacks: for each kind the next step, and when the last one ended
 
 
 def install(patches: Patches) -> None:
@@ -104,7 +103,7 @@ def _add(way: str, name: str, seconds: float, count: int) -> None:
 
 def _begin(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:
     with _unmeasured:
-        marks = _marks.setdefault(self, {})
+        marks = vars(self).setdefault(_MARKS, {})
         if not batch or kind not in marks:
             marks[kind] = (batch, time.perf_counter())
     return original(self, batch, *args, **kwargs)
@@ -114,9 +113,10 @@ def _end(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwarg
     result = original(self, batch, *args, **kwargs)
     with _unmeasured:
         now = time.perf_counter()
-        first, since = _marks.setdefault(self, {}).get(kind, (batch, now))
+        marks = vars(self).setdefault(_MARKS, {})
+        first, since = marks.get(kind, (batch, now))
         _add(KERAS, _KINDS[kind], now - since, max(1, batch - first + 1))
-        _marks[self][kind] = (batch + 1, now)
+        marks[kind] = (batch + 1, now)
     return result
 
 

@@ -67,8 +67,7 @@ def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any
         except Exception as error:  # the program goes on with the original function
             process_state.count_failure(error)
             where = f"function {function.name.decode()!r} for XLA"
-            fix = "Please report this; AMP_TF_DISABLE=1 turns amp_tf off"
-            notices.warn_of_error("xla.failed", "stays in float32", error, where=where, fix=fix)
+            notices.warn_of_error("xla.failed", "stays in float32", error, where=where, fix=notices.REPORT)
     return function
 
 

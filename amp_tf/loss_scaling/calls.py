@@ -141,8 +141,7 @@ class _EAGER:
 
 
 _inner_calls = threading.local()
-_scaled_steps = 0
-_scaled_steps_lock = threading.Lock()
+_scaled_steps = set[object]()  # those that run now, on any thread; adding and discarding need no lock
 # graphs in which any optimizer or scaler scaled a loss
 _scaled_places: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -190,20 +189,18 @@ def scaled_step() -> Iterator[None]:
 
     The mark is the process', because a strategy calls inner optimizers on threads of its own.
     """
-    global _scaled_steps
     note_place()
-    with _scaled_steps_lock:
-        _scaled_steps += 1
+    step = object()
+    _scaled_steps.add(step)
     try:
         yield
     finally:
-        with _scaled_steps_lock:
-            _scaled_steps -= 1
+        _scaled_steps.discard(step)
 
 
 def is_scaled_step() -> bool:
     """Whether any thread is inside :func:`scaled_step`."""
-    return _scaled_steps > 0
+    return bool(_scaled_steps)
 
 
 def _ended(place: Any) -> bool:

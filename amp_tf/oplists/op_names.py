@@ -20,7 +20,6 @@ import dataclasses
 import difflib
 import functools
 import re
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +31,7 @@ from amp_tf.values import check_choice
 _NAME = re.compile(r"[A-Za-z_][\w>./]*")  # TensorFlow's own form, and the _ of its internal ops
 _WHERE = "amp_tf.register_op"
 
-_lock = threading.Lock()
+# Of the process, as the libraries of ops are. Each access is one of a dict, so there is no lock.
 _rows: dict[str, tuple[OpRow, ...]] = {}
 
 
@@ -65,21 +64,20 @@ def register_op(op: str, *, list: ListName, why: str) -> None:
             where=_WHERE,
             fix=f"Its row stays for all; a program moves it for itself by {setting_name(f'{name}_add')}",
         )
-    with _lock:
-        before = _rows.get(op, ())
-        if before and before[0].op_list != name:
-            raise OpListError(
-                f"op {op!r} is registered for the {before[0].op_list} list (it {before[0].why})",
-                where=_WHERE,
-                fix=f"Register it once; a program moves it for itself by {setting_name(f'{name}_add')}",
-            )
-        _rows[op] = tuple(OpRow(op, table, name, why.strip()) for table in TABLES)
+    rows = tuple(OpRow(op, table, name, why.strip()) for table in TABLES)
+    before = _rows.setdefault(op, rows)[0]
+    if before.op_list != name:
+        raise OpListError(
+            f"op {op!r} is registered for the {before.op_list} list (it {before.why})",
+            where=_WHERE,
+            fix=f"Register it once; a program moves it for itself by {setting_name(f'{name}_add')}",
+        )
+    _rows[op] = rows
 
 
 def registered_rows() -> tuple[OpRow, ...]:
     """The rows of all registered ops, sorted by name."""
-    with _lock:
-        return tuple(row for op in sorted(_rows) for row in _rows[op])
+    return tuple(row for op in sorted(_rows) for row in _rows[op])
 
 
 def find_registered(op: str) -> OpRow | None:
