@@ -12,7 +12,9 @@ exact too. Three kinds of code belong to a pipeline:
 - *Python code*: ``tf.py_function``, ``tf.numpy_function``, the generator of ``from_generator``.
   TensorFlow functions that it calls run as the program wrote them, and without plugins. TensorFlow
   keeps these graphs apart from those of the same functions in the training step, because the options
-  of a call are part of the key under which it caches graphs.
+  of a call are part of the key under which it caches graphs. So it is in threads that this code
+  starts, in the workers of a ``keras.utils.PyDataset``, and for the first batches of a generator,
+  which Keras takes before it makes the pipeline.
 
 Two kinds of functions hold training steps, and are no pipelines. ``reduce`` is a loop. AutoGraph
 makes ``for batch in dataset`` inside a tf.function a ``scan`` with a function of its own,
@@ -21,7 +23,10 @@ makes ``for batch in dataset`` inside a tf.function a ``scan`` with a function o
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 from amp_tf.hooks import notices, state, xla
@@ -83,6 +88,9 @@ def install(patches: Patches) -> None:
     patches.put(atomic_function, "from_func_graph", _make_function)
     patches.put(atomic_function.AtomicFunction, "call_flat", _call_function)
     patches.put(script_ops.FuncRegistry, "__call__", _call_python)
+    # Keras takes the first two batches of a generator before it makes the pipeline.
+    if adapter := sys.modules.get("keras.src.trainers.data_adapters.generator_data_adapter"):
+        patches.put(adapter, "peek_and_restore", _call_in_pipeline)
 
 
 def is_of_pipeline(name: str) -> bool:
@@ -115,15 +123,29 @@ def _make_function(from_func_graph: Any, /, name: Any, *args: Any, **kwargs: Any
 
 
 def _call_python(call: Any, registry: Any, /, token: str, *args: Any, **kwargs: Any) -> Any:
-    here = state.current().here
-    is_outer = is_in_pipeline()
+    is_inner = is_in_pipeline()
     what = "Python code that it calls may be computed in 16 bit"
     with notices.surviving("pipeline.python", what, where=_WHERE):
-        here.is_in_pipeline = is_outer or _python_calls.is_of_pipeline(token)
-    try:
+        is_inner = is_inner or _python_calls.is_of_pipeline(token)
+    with _pipeline() if is_inner else contextlib.nullcontext():
         return call(registry, token, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _pipeline() -> Iterator[None]:
+    """Makes the block's code, on this thread, a pipeline's."""
+    here = state.current().here
+    before = is_in_pipeline()
+    here.is_in_pipeline = True
+    try:
+        yield
     finally:
-        here.is_in_pipeline = is_outer
+        here.is_in_pipeline = before
+
+
+def _call_in_pipeline(call: Any, /, *args: Any) -> Any:
+    with _pipeline():
+        return call(*args)
 
 
 def _call_function(call_flat: Any, function: Any, /, *args: Any) -> Any:

@@ -66,7 +66,7 @@ _ALL = ("tensorflow", "keras", "tf_keras")
 HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.plugin", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.input_pipelines", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.input_pipelines", ("tensorflow", "keras")),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, lambda config: config.report_path is not None),

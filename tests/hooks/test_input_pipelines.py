@@ -61,6 +61,13 @@ def test_what_a_pipeline_calls_is_exact_and_the_same_functions_are_rounded_elsew
     assert ended.warnings == []
 
 
+def test_what_keras_feeds_from_a_generator_is_exact_from_the_first_batch_on(tmp_path):
+    ended = running.run([str(running.PROGRAMS / "fed_by_python.py")], tmp_path, ON)
+    assert {name: error for name, error in ended.result["data"].items() if error > ROUNDING * 100} == {}
+    assert ended.result["program"] > ROUNDED
+    assert ended.warnings == []
+
+
 ONLY_DATA = """
 import tensorflow as tf
 data = tf.data.Dataset.from_tensor_slices(tf.ones((4, 8, 8))).map(lambda x: tf.nn.relu(x @ x) @ x + 1.0)
