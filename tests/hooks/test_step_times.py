@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras  # noqa: F401  the hook patches what is imported before it is installed
 
 import amp_tf
 from amp_tf.config import AmpConfig
