@@ -232,12 +232,16 @@ def read_pattern_file(path: str, *, where: str) -> tuple[str, ...]:
     Raises:
         ConfigError: it is not a regular file of at most 1 MiB of text, or a line is not a pattern.
     """
+    fix = "Name a text file with one pattern a line, such as amp-tf tune writes"
+    if not path:
+        raise ConfigError(f"{FILE} names no file", where=where, fix=fix)
     place = f"{where}: {path}"
     try:
         text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        fix = "Name a text file with one pattern a line, such as amp-tf tune writes"
+        if isinstance(error, UnicodeDecodeError):
+            why = "it is not text in UTF-8"
         raise ConfigError(f"it cannot be read ({why})", where=place, fix=fix) from None
     patterns = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -276,7 +280,8 @@ def read_batch(text: str, name: str) -> tuple[int, ...]:
     if len(parts) > 2 or not all(part.isascii() and part.isdigit() for part in parts):
         raise invalid(text, name, "a batch size such as 8, or a range such as 1-32")
     sizes = tuple(map(int, parts))
-    check_batch(sizes, where=name)
+    if not 0 < sizes[0] <= sizes[-1]:
+        raise invalid(text, name, "a batch size from 1 on, or a range such as 1-32, the smaller one first")
     return sizes
 
 
