@@ -25,6 +25,7 @@ NODE = "node:"  #: begins a pattern that is for one node, by its name
 FILE = "@"  #: begins the name of a file of patterns
 _MOST_BYTES = 1 << 20  # of such a file
 _COMMENT = "#"
+_NOT_ALONE = re.compile(r"\s#|,\s|,(layer:|node:|@)")  # no name has these
 
 _QUOTED = re.compile(r"\\(.)")
 _SPECIAL = re.compile(r"[\\,(){}\[\]]")  # what the next one tells apart
@@ -251,6 +252,9 @@ def read_pattern_file(path: str, *, where: str) -> tuple[str, ...]:
         if not pattern.isprintable():
             fix = "Write a pattern, which names of nodes match, or delete the line"
             raise ConfigError(f"{pattern!r} holds a character that no name has", where=here, fix=fix)
+        if _NOT_ALONE.search(pattern):
+            fix = "Write one pattern a line, and a comment on a line of its own"
+            raise ConfigError(f"{pattern!r} holds more than one pattern, or a comment", where=here, fix=fix)
         patterns.append(check_pattern(pattern, where=here))
     return tuple(patterns)
 
