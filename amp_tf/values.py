@@ -25,6 +25,7 @@ NODE = "node:"  #: begins a pattern that is for one node, by its name
 FILE = "@"  #: begins the name of a file of patterns
 _MOST_BYTES = 1 << 20  # of such a file
 _COMMENT = "#"
+_NOT_ALONE = re.compile(r"\s#|,\s|,(layer:|node:|@)")  # no name has these
 
 _QUOTED = re.compile(r"\\(.)")
 _SPECIAL = re.compile(r"[\\,(){}\[\]]")  # what the next one tells apart
@@ -232,12 +233,16 @@ def read_pattern_file(path: str, *, where: str) -> tuple[str, ...]:
     Raises:
         ConfigError: it is not a regular file of at most 1 MiB of text, or a line is not a pattern.
     """
+    fix = "Name a text file with one pattern a line, such as amp-tf tune writes"
+    if not path:
+        raise ConfigError(f"{FILE} names no file", where=where, fix=fix)
     place = f"{where}: {path}"
     try:
         text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        fix = "Name a text file with one pattern a line, such as amp-tf tune writes"
+        if isinstance(error, UnicodeDecodeError):
+            why = "it is not text in UTF-8"
         raise ConfigError(f"it cannot be read ({why})", where=place, fix=fix) from None
     patterns = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -247,6 +252,9 @@ def read_pattern_file(path: str, *, where: str) -> tuple[str, ...]:
         if not pattern.isprintable():
             fix = "Write a pattern, which names of nodes match, or delete the line"
             raise ConfigError(f"{pattern!r} holds a character that no name has", where=here, fix=fix)
+        if _NOT_ALONE.search(pattern):
+            fix = "Write one pattern a line, and a comment on a line of its own"
+            raise ConfigError(f"{pattern!r} holds more than one pattern, or a comment", where=here, fix=fix)
         patterns.append(check_pattern(pattern, where=here))
     return tuple(patterns)
 
@@ -276,7 +284,8 @@ def read_batch(text: str, name: str) -> tuple[int, ...]:
     if len(parts) > 2 or not all(part.isascii() and part.isdigit() for part in parts):
         raise invalid(text, name, "a batch size such as 8, or a range such as 1-32")
     sizes = tuple(map(int, parts))
-    check_batch(sizes, where=name)
+    if not 0 < sizes[0] <= sizes[-1]:
+        raise invalid(text, name, "a batch size from 1 on, or a range such as 1-32, the smaller one first")
     return sizes
 
 

@@ -285,8 +285,11 @@ def test_a_file_of_patterns_is_read_where_settings_are_and_never_by_the_construc
         (b"a\n\x1b[1m\n", ", line 2", r"'\x1b[1m' holds a character that no name has"),
         (b"layer:\n", ", line 1", "'layer:' names no layer"),
         (b"node: \n", ", line 1", "'node:' names no node"),
+        (b"a\nlayer:a, layer:b\n", ", line 2", "'layer:a, layer:b' holds more than one pattern, or a comment. Write"),
+        (b"layer:a,layer:b\n", ", line 1", "'layer:a,layer:b' holds more than one pattern, or a comment"),
+        (b"layer:a  # why\n", ", line 1", "'layer:a  # why' holds more than one pattern, or a comment"),
         (b"@other.txt\n", ", line 1", "'@other.txt' names a file of patterns, which is not read here"),
-        (b"\xff\n", "", "it cannot be read ('utf-8' codec can't decode"),
+        (b"\xff\n", "", "it cannot be read (it is not text in UTF-8)"),
         (b"#" * 2**20, "", None),
         (b"#" * (2**20 + 1), "", "it cannot be read (it has 1,048,577 bytes or more, and 1,048,576 are read at most)"),
     ],
@@ -309,10 +312,11 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
         ("/dev/zero", "it is a device, not a file"),
         (tmp_path, "it is a folder, not a file"),
         (tmp_path / "link", "No such file or directory"),
-        ("", "No such file or directory"),
     ):
         with pytest.raises(ConfigError, match=re.escape(f"{path}: it cannot be read ({why}). Name a text file")):
             AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": f"@{path}"})
+    with pytest.raises(ConfigError, match=r"^AMP_TF_KEEP_FLOAT32: @ names no file\. Name a text file"):
+        AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": "@"})
     (tmp_path / "keep.txt").write_text("a")
     (tmp_path / "link").unlink()
     (tmp_path / "link").symlink_to("keep.txt")

@@ -47,7 +47,7 @@ _LISTS = (
 )
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
+def add_settings(parser: argparse.ArgumentParser, *, has_target: bool = True) -> None:
     """Adds the settings as options; those that are not given leave the environment's unchanged."""
     parser.add_argument(
         "--precision",
@@ -55,11 +55,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         choices=PRECISIONS,
         help="the 16-bit type; auto, the default: float16 on GPUs, bfloat16 on CPUs that are faster in it, else none",
     )
-    parser.add_argument(
-        "--target",
-        choices=TARGETS,
-        help="the device to convert for, where nodes name none; gpu also works on a machine without a GPU",
-    )
+    if has_target:
+        parser.add_argument(
+            "--target",
+            choices=TARGETS,
+            help="the device to convert for, where nodes name none; gpu also works on a machine without a GPU",
+        )
     parser.add_argument("--goal", choices=GOALS, help="convert for speed, or for the largest batch (memory)")
     parser.add_argument(
         "--level",
@@ -212,7 +213,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
         default="keep.txt",
         help="the file to write, whose patterns are tried first if it is there; by default keep.txt",
     )
-    add_settings(parser)
+    add_settings(parser, has_target=False)  # its runs are on this machine's devices
 
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
@@ -339,7 +340,9 @@ def _ended_by_signals() -> Iterator[None]:
 def _main(arguments: list[str] | None) -> int:
     name, error_status = "amp-tf", 1
     try:  # from the first import on, which a user may interrupt as well
-        args = parser().parse_args(arguments)
+        args, unknown = parser().parse_known_args(arguments)
+        if unknown:
+            args.refuse(f"unrecognized arguments: {' '.join(unknown)}")
         name = f"amp-tf {args.command_name}"
         command = COMMANDS[args.command_name]
         error_status = command.error_status
@@ -383,6 +386,7 @@ def parser() -> argparse.ArgumentParser:
             allow_abbrev=False,  # or what is no option may be taken for the beginning of another
         )
         command.add(added)
+        added.set_defaults(refuse=added.error)  # argparse's own error shows the usage of amp-tf
     return top
 
 

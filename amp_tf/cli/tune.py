@@ -99,8 +99,6 @@ def _goal(args: argparse.Namespace) -> Goal:
                 raise ConfigError(what, where="--metric", fix=fix) from None
             if groups != 1:
                 raise ConfigError(f"{pattern!r} has {groups} groups", where="--metric", fix=fix)
-    if args.target not in (None, "auto"):
-        raise ConfigError("the runs are on this machine's devices", where="--target", fix="Leave it out")
     asked = {field: getattr(args, field) for field in ("max_drop", "max_rise", "max_runs")}
     return read_goal(args.metric, **asked, name=lambda field: f"--{field.replace('_', '-')}")
 

@@ -45,7 +45,7 @@ def explained(patterns: Iterable[str], findings: Sequence[Mapping[str, Any]]) ->
         is_for = matcher(pattern)
         for finding in findings:
             if is_for(finding["node"]):
-                found[pattern] = f"{finding['kind']}: {finding['why']}"
+                found[pattern] = f"{finding['kind']} at {finding['node']}: {finding['why']}"
                 break
     return found
 

@@ -56,7 +56,7 @@ def test_one_that_goes_wrong_has_status_1_and_the_line(model, tmp_path, capsys):
     assert f"{file} is written. AMP_TF_KEEP_FLOAT32=@{file} reads it." in err
     text = file.read_text()
     assert re.match(r"# amp-tf compare: saved in float16; 1 batch, [\d-]+\n# fixes all outputs; ", text)
-    assert "\n# overflow: " in text
+    assert re.search(r"\n# overflow at \S*first/MatMul: ", text)
     patterns = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert patterns == found["patterns"]
     kept = ["--keep-float32", f"@{file}"]

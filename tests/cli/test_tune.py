@@ -37,7 +37,6 @@ def here(tmp_path, monkeypatch):
         (["--max-drop", "1", "--max-runs", "4"], "--max-runs: 4 runs are too few. Write 5 or more: "),
         (["--max-drop", "1", "--verify", "stdout:("], "'(' is not a regular expression ("),
         (["--max-drop", "1", "--verify", "stdout:[0-9]+"], "'[0-9]+' has 0 groups. Write one group for the number"),
-        (["--max-drop", "1", "--target", "gpu"], "--target: the runs are on this machine's devices. Leave it out."),
         (["--max-drop", "1", "--output", "missing/a.txt"], "missing/a.txt: cannot be written (No such file or"),
         (["--max-drop", "1", "--output", "broken.txt"], "--output: broken.txt, line 2: '?' is not a regular expr"),
     ],
@@ -48,6 +47,19 @@ def test_a_wrong_option_is_an_error_in_one_line(here, capsys, options, message):
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
+
+
+def test_what_it_cannot_do_is_no_option(capsys):
+    """The runs are on this machine's devices."""
+    with pytest.raises(SystemExit):
+        main(["tune", "--help"])
+    options = capsys.readouterr().out
+    assert "--level" in options
+    assert "--target" not in options
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "--metric", "accuracy", *OPTIONS, "--target", "gpu", "--", "true"])
+    assert ended.value.code == 2
+    assert "--target" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [[], ["--max-drop", "1", "--max-rise", "1"]])

@@ -359,7 +359,7 @@ def test_an_output_of_which_float32_has_no_digits_is_shown_as_such_and_not_as_th
     assert str(healthy).splitlines()[1:3] == [
         "The output closest to its limit is the result: its error is 7.00%, and 24.00% would still be healthy "
         "(4 times what an ideal program loses, with only matmuls and convolutions in 16 bit).",
-        "1 output could only be checked for inf and nan: float32 itself does not get two digits of that right.",
+        "1 output could only be checked for inf and nan: float32 itself does not get two digits of them right.",
     ]
 
 

@@ -38,7 +38,7 @@ def test_what_the_comparison_finds_is_kept_and_no_more(tmp_path):
     assert found.patterns == ("node:m/e/dense/MatMul",)
     assert found.proof == "without any one of them it does not suffice"
     assert program.runs == found.runs <= 9
-    assert found.why == {"node:m/e/dense/MatMul": "rounding: it is rounded"}
+    assert found.why == {"node:m/e/dense/MatMul": "rounding at m/e/dense/MatMul: it is rounded"}
     assert found.mixed == 0.4
     assert found.chosen is not None
     assert found.chosen.metrics["accuracy"] == 0.9
@@ -142,7 +142,7 @@ def test_a_comparison_that_failed_is_made_again(tmp_path):
     tuning(program, tmp_path, most_runs=5).for_accuracy()
     program.comparison = findings("m/e/dense/MatMul")
     found = tuning(program, tmp_path).for_accuracy()
-    assert list(found.why.values()) == ["rounding: it is rounded"]
+    assert list(found.why.values()) == ["rounding at m/e/dense/MatMul: it is rounded"]
 
 
 def test_the_patterns_of_an_earlier_tuning_are_where_it_begins(tmp_path):
@@ -168,7 +168,7 @@ def test_a_file_says_what_was_measured_and_when_and_is_read_as_it_was_written(tm
 # good is at least 0.89; {found.runs} runs; without any one of them it does not suffice
 # Read with AMP_TF_KEEP_FLOAT32=@keep.txt
 
-# rounding: it is rounded
+# rounding at m/e/dense/MatMul: it is rounded
 node:m/e/dense/MatMul
 """
     )

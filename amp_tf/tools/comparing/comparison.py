@@ -182,7 +182,7 @@ class Comparison:
         if blind := len(self.outputs) - len(judged):
             lines.append(
                 f"{plural(blind, 'output')} could only be checked for inf and nan: float32 itself does not get two "
-                "digits of that right."
+                "digits of them right."
             )
         if worst := self.worst:
             unit = figure(roundoff(self.precision))
