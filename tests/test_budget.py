@@ -17,8 +17,8 @@ sys.path.append(str(ROOT / "scripts"))
 import code_sizes  # noqa: E402  (a program of that folder)
 
 BUDGET = {
-    "*.py": (7098, 8),
-    "cli/": (12663, 9),
+    "*.py": (7185, 8),
+    "cli/": (12685, 9),
     "cpu/": (5652, 3),
     "graph/": (20235, 14),
     "hooks/": (21542, 19),
@@ -28,8 +28,8 @@ BUDGET = {
     "painting/": (21172, 13),
     "reporting/": (12575, 7),
     "rewriting/": (19913, 9),
-    "tools/": (47608, 24),
-    "package": (202794, 131),
+    "tools/": (47615, 24),
+    "package": (202910, 131),
     "C": (2231, 1),
     "tests": (292300, 262),
     "benchmarks": (89498, 84),
@@ -40,7 +40,7 @@ DENSITY = {
     "dense": 13.7,
     "tuples": 19.2,
     "conditional": 48.7,
-    "comprehensions": 89.7,
+    "comprehensions": 89.6,
     "wide": 11.9,
     "decode": 9.1,
 }
