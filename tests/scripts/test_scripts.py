@@ -47,6 +47,7 @@ def demo():
 
 PYTEST = """
 import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell in the background has its programs ignore
 try:
     print("running", flush=True)
     time.sleep(60)
@@ -56,7 +57,8 @@ except KeyboardInterrupt:
     raise SystemExit(2)
 """
 RUNS = """
-import importlib.machinery, os, sys
+import importlib.machinery, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 script = importlib.machinery.SourceFileLoader("script", sys.argv[1]).load_module()
 sys.exit(script.run([sys.executable, "-c", sys.argv[2]], dict(os.environ)))
 """
