@@ -1,30 +1,33 @@
-"""Lets amp_tf in when it is asked for: every Python of the environment calls :func:`install` when it starts.
+"""Lets amp_tf in when it is asked for: every Python of the environment calls :func:`install` when
+it starts.
 
-A Python that imports no TensorFlow gets a finder that answers nothing. One that does, without the switch, gets the two
-methods of ``os.environ`` wrapped that change it, for scripts and notebooks that set the switch themselves. Only the
-switch loads the package, which then follows all its variables by the same two methods. Nothing here raises into the
-program.
+A Python that imports no TensorFlow gets a finder that answers nothing. One that does, without the
+switch, gets the two methods of ``os.environ`` wrapped that change it, for scripts and notebooks
+that set the switch themselves. Only the switch loads the package, which then follows all its
+variables by the same two methods. Nothing here raises into the program.
 
-It is installed at the root of site-packages, beside ``amp_tf.pth`` and ``amp_tf.start`` (PEP 829), which name it,
-because importing a module of the package would load the package at each start of each Python. ``__future__`` would be
-imported as well, so annotations are quoted.
+It is installed at the root of site-packages, beside ``amp_tf.pth`` and ``amp_tf.start`` (PEP 829),
+which name it, because importing a module of the package would load the package at each start of
+each Python. ``__future__`` would be imported as well, so annotations are quoted.
 
-When Python reads these files, ``sys.path`` has neither the script's folder nor the current one, unless ``PYTHONPATH``
-names it; then Python takes its own modules from there, too. The package is loaded later, when the current folder may be
-in front, and is found where it was installed, not by name: another ``amp_tf`` is not to run because a variable is set.
+When Python reads these files, ``sys.path`` has neither the script's folder nor the current one,
+unless ``PYTHONPATH`` names it; then Python takes its own modules from there, too. The package is
+loaded later, when the current folder may be in front, and is found where it was installed, not by
+name: another ``amp_tf`` is not to run because a variable is set.
 """
 
 import os
 import sys
 
-TYPE_CHECKING = False  # the name that type checkers know; importing typing would cost more than the rest of the start
+# the name that type checkers know; importing typing would cost more than the rest of the start
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-# The switches of config.ENV_VARS. They are read properly, and bad values reported, when TensorFlow is imported: here
-# anything but a plain no is taken for a yes.
+# The switches of config.ENV_VARS. They are read properly, and bad values reported, when TensorFlow
+# is imported: here anything but a plain no is taken for a yes.
 SWITCHES = (
     "TF_ENABLE_AUTO_MIXED_PRECISION",
     "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE",
@@ -32,7 +35,13 @@ SWITCHES = (
 )
 DISABLE = "AMP_TF_DISABLE"
 SETTINGS = (  # of config.ENV_VARS
-    *("AMP_TF_PRECISION", "AMP_TF_FOR", "AMP_TF_KEEP_FLOAT32", "AMP_TF_FORCE_F16", "AMP_TF_ALLREDUCE"),
+    *(
+        "AMP_TF_PRECISION",
+        "AMP_TF_FOR",
+        "AMP_TF_KEEP_FLOAT32",
+        "AMP_TF_FORCE_F16",
+        "AMP_TF_ALLREDUCE",
+    ),
     "AMP_TF_REPORT",
 )
 # Variables of the images and of setup.py.
@@ -43,17 +52,27 @@ OF_THE_BUILD = (
     "AMP_TF_WITHOUT_PTH",
 )
 _PREFIXES = ("AMP_TF_", "TF_ENABLE_AUTO", "TF_AUTO_MIX")  # of their names, misspelt or not
-_OF_LISTS = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"  # settings, too, which nobody reads without the switch
+_OF_LISTS = (
+    "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"  # settings, too, which nobody reads without the switch
+)
 LIBRARIES = ("tensorflow", "keras", "tf_keras")
-HOME = os.path.dirname(os.path.abspath(__file__))  # of the package; setup.py writes the checkout's where that is used
+HOME = os.path.dirname(
+    os.path.abspath(__file__)
+)  # of the package; setup.py writes the checkout's where that is used
 
-_ENVIRON = os._Environ  # programs and tests put a plain dict in the place of os.environ, which cannot be wrapped
-_follower: "Callable[[str], None] | None" = None  # once there is one, the methods are wrapped for good
+_ENVIRON = (
+    os._Environ
+)  # programs and tests put a plain dict in the place of os.environ, which cannot be wrapped
+_follower: "Callable[[str], None] | None" = (
+    None  # once there is one, the methods are wrapped for good
+)
 _was_asked_for = False  # when Python began: a program that turns it off itself is warned at its end
 
 
 class AmpTfStart:
-    """A meta path finder that finds nothing itself: it notices that TensorFlow or Keras is about to be imported."""
+    """A meta path finder that finds nothing itself: it notices that TensorFlow or Keras is about to
+    be imported.
+    """
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
@@ -81,7 +100,8 @@ def install() -> None:
 
 
 def follow(follower: "Callable[[str], None]") -> None:
-    """Has a function called with the name of each variable that the program sets or deletes from now on.
+    """Has a function called with the name of each variable that the program sets or deletes from
+    now on.
 
     Args:
         follower: takes the place of the one before.
@@ -104,7 +124,11 @@ def _wrap(method: str) -> None:
             except Exception as error:  # the variable is set in any case
                 _say(error, f"{name} was not followed")
 
-    changed.__name__, changed.__qualname__, changed.__doc__ = method, original.__qualname__, original.__doc__
+    changed.__name__, changed.__qualname__, changed.__doc__ = (
+        method,
+        original.__qualname__,
+        original.__doc__,
+    )
     setattr(_ENVIRON, method, changed)
 
 
@@ -140,11 +164,16 @@ class _OurFinder:
 
 
 def _start() -> None:
-    """Loads the part of the package that waits for TensorFlow, which may be there by now. Idempotent."""
+    """Loads the part of the package that waits for TensorFlow, which may be there by now.
+
+    Idempotent.
+    """
     load_package()
     from amp_tf.hooks import imports
 
-    imports.watch("keras", "tf_keras")  # Keras imports TensorFlow, so its own import has begun by then
+    imports.watch(
+        "keras", "tf_keras"
+    )  # Keras imports TensorFlow, so its own import has begun by then
     imports.after_import("tensorflow", _on_tensorflow)
 
 
@@ -175,7 +204,9 @@ def _warn_of_unknown() -> None:
 
 
 def _warn_at_exit_if_idle() -> None:
-    """Settings without the switch, in a program that does not ask for amp_tf by itself either, are reported at exit."""
+    """Settings without the switch, in a program that does not ask for amp_tf by itself either, are
+    reported at exit.
+    """
     names, process = [name for name in SETTINGS if os.environ.get(name)], os.getpid()
     if not names:
         return
@@ -183,7 +214,10 @@ def _warn_at_exit_if_idle() -> None:
 
     def warn() -> None:
         if os.getpid() == process and "amp_tf.config" not in sys.modules:
-            print(f"amp_tf: {', '.join(names)} alone converts nothing: set {SWITCHES[0]}=1, too.", file=sys.stderr)
+            print(
+                f"amp_tf: {', '.join(names)} alone converts nothing: set {SWITCHES[0]}=1, too.",
+                file=sys.stderr,
+            )
 
     atexit.register(warn)
 

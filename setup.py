@@ -1,13 +1,17 @@
-"""Builds what pyproject.toml cannot describe: the libraries written in C and what switches amp_tf on.
+"""Builds what pyproject.toml cannot describe: the libraries written in C and what switches amp_tf
+on.
 
-* ``build_native`` compiles :data:`LIBRARIES` with the C compiler in the ``ziglang`` package, so that no compiler is
-  needed on the machine. ``python setup.py build_native --inplace`` does it in a checkout.
-* ``_amp_tf_start.py`` and the two files that have Python call it when it starts, ``amp_tf.pth`` and, from Python 3.15
-  on, ``amp_tf.start`` (PEP 829), go to the root of site-packages, from wheels and from editable installs alike, and
-  into RECORD, so that ``pip uninstall`` removes them. In an editable install ``_amp_tf_start.py`` knows the checkout.
+* ``build_native`` compiles :data:`LIBRARIES` with the C compiler in the ``ziglang`` package, so
+  that no compiler is needed on the machine. ``python setup.py build_native --inplace`` does it in a
+  checkout.
+* ``_amp_tf_start.py`` and the two files that have Python call it when it starts, ``amp_tf.pth``
+  and, from Python 3.15 on, ``amp_tf.start`` (PEP 829), go to the root of site-packages, from wheels
+  and from editable installs alike, and into RECORD, so that ``pip uninstall`` removes them. In an
+  editable install ``_amp_tf_start.py`` knows the checkout.
 
-``AMP_TF_WITHOUT_PTH=1 pip install .`` leaves those two out: then nothing of amp_tf runs when Python starts.
-``AMP_TF_WHEEL_ARCH=aarch64 pip wheel .`` cross-compiles; the default is the machine's own architecture.
+``AMP_TF_WITHOUT_PTH=1 pip install .`` leaves those two out: then nothing of amp_tf runs when Python
+starts. ``AMP_TF_WHEEL_ARCH=aarch64 pip wheel .`` cross-compiles; the default is the machine's own
+architecture.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ ROOT = Path(__file__).resolve().parent
 SHIM = "amp_tf/hooks/shim.c"
 RUN_BY_PYTHON = ("amp_tf.pth", "amp_tf.start")
 AT_SITE_PACKAGES_ROOT = (*RUN_BY_PYTHON, "_amp_tf_start.py")
-LIBRARIES = {  # each with its source and the options that it is compiled with; the shim serves one device type
+# each with its source and the options that it is compiled with; the shim serves one device type
+LIBRARIES = {
     "amp_tf/hooks/amp_tf_cpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="CPU"', "-lpthread"),
     "amp_tf/hooks/amp_tf_gpu.so": (SHIM, '-DAMP_TF_DEVICE_TYPE="GPU"', "-lpthread"),
 }
@@ -49,7 +54,8 @@ def architecture() -> str:
     name = os.environ.get("AMP_TF_WHEEL_ARCH") or platform.machine()
     if name not in ARCHITECTURES:
         raise SystemExit(
-            f"AMP_TF_WHEEL_ARCH: amp_tf is built for Linux on {' and '.join(ARCHITECTURES)}, not on {name!r}. "
+            f"AMP_TF_WHEEL_ARCH: amp_tf is built for Linux on {' and '.join(ARCHITECTURES)}, not "
+            f"on {name!r}. "
             f"Set AMP_TF_WHEEL_ARCH to one of {', '.join(ARCHITECTURES)}."
         )
     return name
@@ -58,8 +64,8 @@ def architecture() -> str:
 def compile_libraries(base: Path) -> None:
     """Compiles the libraries into a folder that holds the package.
 
-    Each replaces the one before in one step: the linker would remove that first, and a program that starts in between,
-    such as a test in another environment of the same checkout, would find none.
+    Each replaces the one before in one step: the linker would remove that first, and a program that
+    starts in between, such as a test in another environment of the same checkout, would find none.
     """
     for library, (source, *options) in LIBRARIES.items():
         target = base / library
@@ -67,8 +73,25 @@ def compile_libraries(base: Path) -> None:
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             built = Path(folder, target.name)
             command = [
-                *(sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture()}-linux-gnu.{GLIBC}"),
-                *("-std=gnu11", "-O2", "-s", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"),
+                *(
+                    sys.executable,
+                    "-m",
+                    "ziglang",
+                    "cc",
+                    "-target",
+                    f"{architecture()}-linux-gnu.{GLIBC}",
+                ),
+                *(
+                    "-std=gnu11",
+                    "-O2",
+                    "-s",
+                    "-shared",
+                    "-fPIC",
+                    "-fvisibility=hidden",
+                    "-Wall",
+                    "-Wextra",
+                    "-Werror",
+                ),
                 *(*options, "-o", str(built), str(ROOT / source)),
             ]
             subprocess.run(command, check=True)
@@ -76,7 +99,8 @@ def compile_libraries(base: Path) -> None:
 
 
 def add_to_wheel(wheel: Path, home: str | None = None) -> None:
-    """Puts the files of the checkout that switch amp_tf on at the root of a wheel and lists them in its RECORD.
+    """Puts the files of the checkout that switch amp_tf on at the root of a wheel and lists them in
+    its RECORD.
 
     Args:
         home: the folder of the package, where that is not in the wheel.
@@ -84,15 +108,20 @@ def add_to_wheel(wheel: Path, home: str | None = None) -> None:
     left_out = RUN_BY_PYTHON if os.environ.get("AMP_TF_WITHOUT_PTH") == "1" else ()
     staged = wheel.with_suffix(".tmp")
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(staged, "w", zipfile.ZIP_DEFLATED) as new:
-        record = next(item for item in old.infolist() if item.filename.endswith(".dist-info/RECORD"))
+        record = next(
+            item for item in old.infolist() if item.filename.endswith(".dist-info/RECORD")
+        )
         lines = []
         for name in sorted({*AT_SITE_PACKAGES_ROOT}.difference(left_out)):
             data = (ROOT / name).read_bytes()
             if home is not None:
-                data = re.sub(rb"^HOME = .*", lambda _: f"HOME = {home!r}".encode(), data, flags=re.MULTILINE)
+                data = re.sub(
+                    rb"^HOME = .*", lambda _: f"HOME = {home!r}".encode(), data, flags=re.MULTILINE
+                )
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             lines.append(f"{name},sha256={digest},{len(data)}\n")
-            # The date of a member of the old wheel keeps builds reproducible under SOURCE_DATE_EPOCH.
+            # The date of a member of the old wheel keeps builds reproducible under
+            # SOURCE_DATE_EPOCH.
             entry = zipfile.ZipInfo(name, record.date_time)
             entry.external_attr = 0o100644 << 16
             new.writestr(entry, data, zipfile.ZIP_DEFLATED)

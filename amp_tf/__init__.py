@@ -1,13 +1,14 @@
 """amp_tf: automatic mixed precision for TensorFlow.
 
-``TF_ENABLE_AUTO_MIXED_PRECISION=1 python train.py`` is the whole interface for most users. What is exported here does
-the same from Python, and more: see docs/python.md. Importing amp_tf imports no TensorFlow; each public name is loaded
-when it is first used.
+``TF_ENABLE_AUTO_MIXED_PRECISION=1 python train.py`` is the whole interface for most users. What is
+exported here does the same from Python, and more: see docs/python.md. Importing amp_tf imports no
+TensorFlow; each public name is loaded when it is first used.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # the name that type checkers know: importing typing costs 9 ms at every interpreter start
+# the name that type checkers know: importing typing costs 9 ms at every interpreter start
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
@@ -72,7 +73,9 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'amp_tf' has no attribute {name!r}; its public names: {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'amp_tf' has no attribute {name!r}; its public names: {', '.join(__all__)}"
+        )
     import importlib
 
     home = importlib.import_module(_HOMES[name])

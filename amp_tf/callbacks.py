@@ -1,7 +1,7 @@
 """Callbacks for Keras 3 and tf_keras. Importing this module imports neither.
 
-:class:`LossScaleMonitor` is not a subclass of either library's ``Callback``: it has all of its methods, which is what
-both libraries ask for, so one class serves both.
+:class:`LossScaleMonitor` is not a subclass of either library's ``Callback``: it has all of its
+methods, which is what both libraries ask for, so one class serves both.
 """
 
 from __future__ import annotations
@@ -27,24 +27,28 @@ _EVENTS = "events.out.tfevents."  # begins the names of TensorBoard's files
 class LossScaleMonitor:
     """Logs the loss scale and the skipped steps, and raises when training is stuck.
 
-    Adds ``loss_scale`` and ``skipped_steps`` to the logs, so that the progress bar, ``History``, ``CSVLogger`` and
-    ``TensorBoard`` show them; put it before them in the list of callbacks. Logs skipped steps, a few lines a minute at
-    most. Where an optimizer has no loss scale, or its training step scales no loss, it does nothing. (tf_keras'
-    progress bar shows the epoch's mean of all logs that are not metrics; the other callbacks show the last value.)
+    Adds ``loss_scale`` and ``skipped_steps`` to the logs, so that the progress bar, ``History``,
+    ``CSVLogger`` and ``TensorBoard`` show them; put it before them in the list of callbacks. Logs
+    skipped steps, a few lines a minute at most. Where an optimizer has no loss scale, or its
+    training step scales no loss, it does nothing. (tf_keras' progress bar shows the epoch's mean of
+    all logs that are not metrics; the other callbacks show the last value.)
 
     Args:
         max_skips: how many skipped steps in a row are too many.
-        action: ``"raise"`` ends training with a :class:`~amp_tf.loss_scaling.ledger.LossScaleError`, ``"log"`` logs
-            its text once for each such run of steps. The text tells an overflow from a NaN in data or loss, and names
+        action: ``"raise"`` ends training with a
+            :class:`~amp_tf.loss_scaling.ledger.LossScaleError`, ``"log"`` logs its text once for
+            each such run of steps. The text tells an overflow from a NaN in data or loss, and names
             the variables.
         every: looks at the optimizer after every so many batches; each look waits for the device.
-        in_logs: whether to add ``loss_scale`` and ``skipped_steps`` to the logs. The monitor that is added
-            automatically does not, so that the history of an unchanged program stays the same.
+        in_logs: whether to add ``loss_scale`` and ``skipped_steps`` to the logs. The monitor that
+            is added automatically does not, so that the history of an unchanged program stays the
+            same.
         min_seconds: the least time between two log lines on skipped steps.
         clock: gives the time in seconds.
-        log_dir: TensorBoard's folder, for the scalars ``amp_tf/loss_scale``, ``amp_tf/skipped_steps`` and
-            ``amp_tf/nodes_in_16_bit`` over batches, and ``amp_tf/products_in_16_bit``. Without
-            a loss scale the shares alone are written, at the end of each epoch.
+        log_dir: TensorBoard's folder, for the scalars ``amp_tf/loss_scale``,
+            ``amp_tf/skipped_steps`` and ``amp_tf/nodes_in_16_bit`` over batches, and
+            ``amp_tf/products_in_16_bit``. Without a loss scale the shares alone are written, at the
+            end of each epoch.
 
     Raises:
         ConfigError: a value is not valid.
@@ -75,7 +79,9 @@ class LossScaleMonitor:
         self.in_logs = in_logs
         self._min_seconds = min_seconds
         self._clock = clock
-        self._log_dir = check_path(log_dir, where="LossScaleMonitor.log_dir")  # none once it cannot be written
+        self._log_dir = check_path(
+            log_dir, where="LossScaleMonitor.log_dir"
+        )  # none once it cannot be written
         self._writer = _ScalarFile(self._log_dir or "")
         self._written = -1  # the last step of which there are scalars
         self._batches = 0
@@ -92,7 +98,10 @@ class LossScaleMonitor:
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Called by Keras: remembers where the counters start."""
-        self._now, self._shown = None, self.model.optimizer.status() if has_loss_scale(self.model) else None
+        self._now, self._shown = (
+            None,
+            self.model.optimizer.status() if has_loss_scale(self.model) else None,
+        )
         self._has_complained = False
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -114,7 +123,8 @@ class LossScaleMonitor:
         self.look()
 
     def look(self, optimizer: Any = None) -> Status | None:
-        """Reads the state, logs it, and raises if training is stuck. Custom loops call this every few steps.
+        """Reads the state, logs it, and raises if training is stuck. Custom loops call this every
+        few steps.
 
         Args:
             optimizer: the wrapper; the model's optimizer, if left out.
@@ -125,14 +135,18 @@ class LossScaleMonitor:
         Raises:
             LossScaleError: training is stuck and ``action`` is ``"raise"``.
         """
-        scaler = _scaler_of(getattr(self.model, "optimizer", None) if optimizer is None else optimizer)
+        scaler = _scaler_of(
+            getattr(self.model, "optimizer", None) if optimizer is None else optimizer
+        )
         if optimizer is None and (scaler is None or not scaler.calls.is_used):
             return None
         now: Status = (self.model.optimizer if optimizer is None else optimizer).status()
         self._now = now
         self._write(now)
         if scaler is not None:
-            ledger.note_look(scaler.number, now, getattr(self.model, "name", "") if optimizer is None else "")
+            ledger.note_look(
+                scaler.number, now, getattr(self.model, "name", "") if optimizer is None else ""
+            )
         before = self._shown or Status(scale=now.scale)
         if now.skipped < before.skipped:  # another optimizer, or an older checkpoint
             before = self._shown = now
@@ -144,7 +158,9 @@ class LossScaleMonitor:
         return now
 
     def _write(self, now: Status | None) -> None:
-        """Writes TensorBoard's scalars, once for each step; what cannot be written is warned about once."""
+        """Writes TensorBoard's scalars, once for each step; what cannot be written is warned about
+        once.
+        """
         step = self._batches or (now.steps if now else 0)
         if not self._log_dir or step == self._written:
             return
@@ -190,7 +206,8 @@ class LossScaleMonitor:
 class _ScalarFile:
     """A file for TensorBoard in a folder; both are made by the first call of :meth:`add`.
 
-    The scalars are records, made without ops: graphs may be built or run on this thread and on others.
+    The scalars are records, made without ops: graphs may be built or run on this thread and on
+    others.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -198,7 +215,10 @@ class _ScalarFile:
         self._file: Any = None
 
     def add(self, scalars: Iterable[tuple[int, str, float]]) -> None:
-        """Writes scalars, each with its step and name. Raises an OSError where they cannot be written."""
+        """Writes scalars, each with its step and name.
+
+        Raises an OSError where they cannot be written.
+        """
         import tensorflow as tf
         from tensorflow.core.util.event_pb2 import Event
 
@@ -207,23 +227,31 @@ class _ScalarFile:
                 tf.io.gfile.makedirs(self._folder)
                 name = f"{_EVENTS}{time.time():.0f}.{os.urandom(8).hex()}.amp_tf"
                 self._file = tf.io.TFRecordWriter(os.path.join(self._folder, name))
-                self._file.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+                self._file.write(
+                    Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString()
+                )
             for step, tag, value in scalars:
                 summary = {"value": [{"tag": f"{_PREFIX}{tag}", "simple_value": value}]}
-                self._file.write(Event(wall_time=time.time(), step=step, summary=summary).SerializeToString())
+                self._file.write(
+                    Event(wall_time=time.time(), step=step, summary=summary).SerializeToString()
+                )
             self._file.flush()
         except tf.errors.OpError as error:
             raise OSError(error.message) from error
 
 
 def has_loss_scale(model: Any) -> bool:
-    """Whether a model's optimizer is one of amp_tf's wrappers; other optimizers may also have a ``status``."""
+    """Whether a model's optimizer is one of amp_tf's wrappers; other optimizers may also have a
+    ``status``.
+    """
     return _scaler_of(getattr(model, "optimizer", None)) is not None
 
 
 def _scaler_of(optimizer: Any) -> Any:
     """The scaler of a wrapped optimizer or of a ``LossScaler``; ``None`` for other objects."""
-    is_ours = any(base.__module__.startswith("amp_tf.loss_scaling.") for base in type(optimizer).__mro__)
+    is_ours = any(
+        base.__module__.startswith("amp_tf.loss_scaling.") for base in type(optimizer).__mro__
+    )
     return optimizer._scaler if is_ours else None
 
 
@@ -231,7 +259,9 @@ def _ignore(self: LossScaleMonitor, *args: Any, **kwargs: Any) -> None:
     """Called by Keras; there is nothing to do."""
 
 
-_OF_PHASES = itertools.product(("train_", "test_", "predict_"), ("batch_begin", "batch_end", "begin", "end"))
+_OF_PHASES = itertools.product(
+    ("train_", "test_", "predict_"), ("batch_begin", "batch_end", "begin", "end")
+)
 for _name in ("batch_begin", "batch_end", "epoch_begin", *map("".join, _OF_PHASES)):
     if f"on_{_name}" not in vars(LossScaleMonitor):
         setattr(LossScaleMonitor, f"on_{_name}", _ignore)

@@ -1,12 +1,13 @@
 """Settings: one frozen dataclass, and the table of environment variables that fills it.
 
-Only this module reads settings from ``os.environ``. Each variable is one row of :data:`ENV_VARS`: its name, the field
-it sets, whose valid values are in :data:`KINDS`, and the sentence that the table of docs/variables.md shows. Names
-without the prefix ``AMP_TF_`` are NGC's and TensorFlow's own and keep their meaning.
+Only this module reads settings from ``os.environ``. Each variable is one row of :data:`ENV_VARS`:
+its name, the field it sets, whose valid values are in :data:`KINDS`, and the sentence that the
+table of docs/variables.md shows. Names without the prefix ``AMP_TF_`` are NGC's and TensorFlow's
+own and keep their meaning.
 
-Other code that looks at the environment: ``_amp_tf_start`` (too early for this module, and it wraps ``os.environ``),
-and what builds the environment of a child (``cli/run``).
-``AMP_TF_DISABLE`` wins over ``amp_tf.enable()`` too, so that any program can be run without amp_tf from outside.
+Other code that looks at the environment: ``_amp_tf_start`` (too early for this module, and it wraps
+``os.environ``), and what builds the environment of a child (``cli/run``). ``AMP_TF_DISABLE`` wins
+over ``amp_tf.enable()`` too, so that any program can be run without amp_tf from outside.
 """
 
 from __future__ import annotations
@@ -20,7 +21,17 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from amp_tf.errors import ConfigError, OpListError
-from amp_tf.values import NAMES, PATTERNS, YES_OR_NO, Kind, choice, dtype, path, read_bool, read_files
+from amp_tf.values import (
+    NAMES,
+    PATTERNS,
+    YES_OR_NO,
+    Kind,
+    choice,
+    dtype,
+    path,
+    read_bool,
+    read_files,
+)
 
 PrecisionName = Literal["auto", "float16", "bfloat16"]
 AllReduceName = Literal["float32", "float16", "bfloat16"]
@@ -58,26 +69,32 @@ class AmpConfig:
     """What to convert, to which precision, and what to leave alone.
 
     Attributes:
-        precision: ``"auto"``, ``"float16"`` (``"fp16"``) or ``"bfloat16"`` (``"bf16"``), or a dtype such as
-            ``tf.bfloat16``. ``auto`` is float16 on GPUs of compute capability 7.0 and newer, bfloat16 on CPUs with
-            avx512_bf16, amx_bf16 or Arm's bf16, and nothing elsewhere.
-        level: ``"DEFAULT"``, ``"UNSAFE_FORCE_ALL"``, ``"TREAT_INFER_AS_DENY"`` or ``"TENSOR_CORES_ONLY"``, as in
-            TensorFlow's own pass.
+        precision: ``"auto"``, ``"float16"`` (``"fp16"``) or ``"bfloat16"`` (``"bf16"``), or a dtype
+            such as ``tf.bfloat16``. ``auto`` is float16 on GPUs of compute capability 7.0 and
+            newer, bfloat16 on CPUs with avx512_bf16, amx_bf16 or Arm's bf16, and nothing elsewhere.
+        level: ``"DEFAULT"``, ``"UNSAFE_FORCE_ALL"``, ``"TREAT_INFER_AS_DENY"`` or
+            ``"TENSOR_CORES_ONLY"``, as in TensorFlow's own pass.
         target: ``"auto"``, ``"gpu"`` or ``"cpu"``: the device type of nodes that carry no device.
-        goal: ``"speed"`` or ``"memory"``: what a graph is rewritten for. ``memory`` is for the largest batch: ``auto``
-            weighs what is live where the most is, and nothing is computed long before it is used.
-        allow_add, allow_remove, infer_add, infer_remove, deny_add, deny_remove, clear_add, clear_remove: op names that
-            join or leave the list. An op that joins one list leaves the one that it was on.
-        keep_float32: patterns; a node that one of them is for stays in float32. A pattern is a regular expression,
-            searched in node names, or ``layer:`` and the path of a layer (Keras' ``layer.path``), such as
-            ``"layer:encoder/block_3/attention"``, for all nodes of the layer and its gradient; each name of the path
-            may be a regular expression. ``node:`` and a name is for that node alone.
+        goal: ``"speed"`` or ``"memory"``: what a graph is rewritten for. ``memory`` is for the
+            largest batch: ``auto`` weighs what is live where the most is, and nothing is computed
+            long before it is used.
+        allow_add, allow_remove, infer_add, infer_remove, deny_add, deny_remove, clear_add,
+            clear_remove: op names that join or leave the list. An op that joins one list leaves the
+            one that it was on.
+        keep_float32: patterns; a node that one of them is for stays in float32. A pattern is a
+            regular expression, searched in node names, or ``layer:`` and the path of a layer
+            (Keras' ``layer.path``), such as ``"layer:encoder/block_3/attention"``, for all nodes of
+            the layer and its gradient; each name of the path may be a regular expression. ``node:``
+            and a name is for that node alone.
         force_f16: patterns; a node that one of them is for is converted wherever its op can be.
-        allreduce: ``"float32"``, ``"float16"`` or ``"bfloat16"``: the type in which MirroredStrategy and
-            MultiWorkerMirroredStrategy sum gradients over replicas.
-        ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it is not faster.
-        log_path: folder for the graph before and after each rewrite, the op lists and the reasons; ``None`` for none.
-        report_path: folder for a report of the process, one JSON file written when it ends; ``None`` for none.
+        allreduce: ``"float32"``, ``"float16"`` or ``"bfloat16"``: the type in which
+            MirroredStrategy and MultiWorkerMirroredStrategy sum gradients over replicas.
+        ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it is
+            not faster.
+        log_path: folder for the graph before and after each rewrite, the op lists and the reasons;
+            ``None`` for none.
+        report_path: folder for a report of the process, one JSON file written when it ends;
+            ``None`` for none.
 
     Lists, sets and other iterables of names are kept as tuples, dtypes and paths as strings.
 
@@ -117,11 +134,16 @@ class AmpConfig:
             if len(names) > 1:
                 what = f"op {op!r} is to join the {' and the '.join(names)} list"
                 fix = f"Name {op!r} in one of them alone: it then leaves the list that it is on"
-                raise OpListError(what, where=" and ".join(setting_name(f"{name}_add") for name in names), fix=fix)
+                raise OpListError(
+                    what, where=" and ".join(setting_name(f"{name}_add") for name in names), fix=fix
+                )
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, *, without: Iterable[str] = ()) -> AmpConfig:
-        """The settings that the environment asks for, by default that of the process, ``without`` some fields.
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, *, without: Iterable[str] = ()
+    ) -> AmpConfig:
+        """The settings that the environment asks for, by default that of the process, ``without``
+        some fields.
 
         A ConfigError names each variable that has an invalid value, that value and all valid ones.
         """
@@ -135,7 +157,9 @@ class AmpConfig:
 
 
 def sources(config: AmpConfig) -> list[dict[str, Any]]:
-    """Each setting in force, and where it came from: its default, a variable's name, or the program itself."""
+    """Each setting in force, and where it came from: its default, a variable's name, or the program
+    itself.
+    """
     named: dict[str, list[str]] = {}
     for row in ENV_VARS:
         if row.field and os.environ.get(row.name):
@@ -151,7 +175,13 @@ def sources(config: AmpConfig) -> list[dict[str, Any]]:
             source = ", ".join(named[field])
         else:
             source = "default" if value == getattr(AmpConfig, field) else "amp_tf.enable"
-        found.append({"field": field, "value": list(value) if isinstance(value, tuple) else value, "from": source})
+        found.append(
+            {
+                "field": field,
+                "value": list(value) if isinstance(value, tuple) else value,
+                "from": source,
+            }
+        )
     return found
 
 
@@ -159,10 +189,11 @@ def sources(config: AmpConfig) -> list[dict[str, Any]]:
 class Switches:
     """Which parts the environment turns on, with NGC's precedence."""
 
-    #: rewrite graphs. ``…_GRAPH_REWRITE`` decides if it is set and not empty, else ``TF_ENABLE_AUTO_MIXED_PRECISION``
+    #: rewrite graphs. ``…_GRAPH_REWRITE`` decides if it is set and not empty, else
+    #: ``TF_ENABLE_AUTO_MIXED_PRECISION``
     graph_rewrite: bool = False
-    #: scale the loss automatically where graphs run in float16. ``…_LOSS_SCALING`` decides if it is set, and then only
-    #: ``1`` (or ``true``) means yes; else ``TF_ENABLE_AUTO_MIXED_PRECISION``
+    #: scale the loss automatically where graphs run in float16. ``…_LOSS_SCALING`` decides if it is
+    #: set, and then only ``1`` (or ``true``) means yes; else ``TF_ENABLE_AUTO_MIXED_PRECISION``
     loss_scaling: bool = False
 
     @property
@@ -171,7 +202,9 @@ class Switches:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Switches:
-        """The switches that the environment sets; a ConfigError names a variable that is neither true nor false."""
+        """The switches that the environment sets; a ConfigError names a variable that is neither
+        true nor false.
+        """
         environ = os.environ if environ is None else environ
         if is_disabled(environ):
             return cls()
@@ -182,39 +215,51 @@ class Switches:
 
 
 def deciding_switch() -> tuple[str, str]:
-    """The switch that turned the graph rewrite on or off, and its value; the value is empty where none is set."""
+    """The switch that turned the graph rewrite on or off, and its value; the value is empty where
+    none is set.
+    """
     name = GRAPH_REWRITE_VAR if os.environ.get(GRAPH_REWRITE_VAR) else ENABLE_VAR
     return name, os.environ.get(name, "")
 
 
 def check_environment() -> None:
-    """Checks the values of all variables; a ConfigError names each that is wrong, its value and all valid ones."""
+    """Checks the values of all variables; a ConfigError names each that is wrong, its value and all
+    valid ones.
+    """
     _read(None, ENV_VARS)
 
 
 def find_unknown_variables(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
-    """Variables that look like amp_tf's and are not, each with the closest valid name or an empty string."""
+    """Variables that look like amp_tf's and are not, each with the closest valid name or an empty
+    string.
+    """
     environ = os.environ if environ is None else environ
     unknown = sorted(set(environ).difference((row.name for row in ENV_VARS), _OF_THE_BUILD))
-    return [(name, close) for name in unknown if (close := _closest(name)) or name.startswith("AMP_TF_")]
+    return [
+        (name, close) for name in unknown if (close := _closest(name)) or name.startswith("AMP_TF_")
+    ]
 
 
 @functools.lru_cache(maxsize=1024)  # of a whole environment, at each enable
 def _closest(name: str) -> str:
     """The variable that a name probably means; empty where none is close."""
     cutoff = 0.8 if name.startswith("AMP_TF_") else 0.95  # other prefixes are TensorFlow's own
-    return "".join(difflib.get_close_matches(name, [row.name for row in ENV_VARS], n=1, cutoff=cutoff))
+    return "".join(
+        difflib.get_close_matches(name, [row.name for row in ENV_VARS], n=1, cutoff=cutoff)
+    )
 
 
 def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether ``AMP_TF_DISABLE`` turns amp_tf off, whoever turns it on; a ConfigError where it is neither true nor
-    false.
+    """Whether ``AMP_TF_DISABLE`` turns amp_tf off, whoever turns it on; a ConfigError where it is
+    neither true nor false.
     """
     return _switch(os.environ if environ is None else environ, DISABLE_VAR)
 
 
 def onednn_setting() -> str:
-    """The user's value of the variable by which TensorFlow uses oneDNN or does not; empty if it is not set."""
+    """The user's value of the variable by which TensorFlow uses oneDNN or does not; empty if it is
+    not set.
+    """
     return os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
 
 
@@ -239,7 +284,10 @@ class EnvVar:
 
 
 def check_config(
-    config: object, *, where: str, fix: str = 'Write for instance amp_tf.AmpConfig(precision="bfloat16")'
+    config: object,
+    *,
+    where: str,
+    fix: str = 'Write for instance amp_tf.AmpConfig(precision="bfloat16")',
 ) -> AmpConfig:
     """Returns what a user passed to ``where`` if it is a configuration, else raises a ConfigError."""
     if isinstance(config, AmpConfig):
@@ -277,11 +325,24 @@ def variable_of(field: str) -> str:
 
 
 def variables_of(config: AmpConfig) -> dict[str, str]:
-    """The environment variables that mean a configuration; those of fields that have their default are left out."""
-    names = {row.field: row.name for row in reversed(ENV_VARS) if row.field}  # of two for one field, the first
-    values = {field: value for field in names if (value := getattr(config, field)) != getattr(AmpConfig, field)}
-    texts = {field: int(value) if isinstance(value, bool) else value for field, value in values.items()}
-    return {names[field]: ",".join(value) if isinstance(value, tuple) else str(value) for field, value in texts.items()}
+    """The environment variables that mean a configuration; those of fields that have their default
+    are left out.
+    """
+    names = {
+        row.field: row.name for row in reversed(ENV_VARS) if row.field
+    }  # of two for one field, the first
+    values = {
+        field: value
+        for field in names
+        if (value := getattr(config, field)) != getattr(AmpConfig, field)
+    }
+    texts = {
+        field: int(value) if isinstance(value, bool) else value for field, value in values.items()
+    }
+    return {
+        names[field]: ",".join(value) if isinstance(value, tuple) else str(value)
+        for field, value in texts.items()
+    }
 
 
 def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tuple[EnvVar, Any]]:
@@ -312,7 +373,9 @@ def _list_rows() -> Iterator[EnvVar]:
             field, meaning = f"{name}_{action}", f"ops that {verb} the {name} list"
             yield EnvVar(f"{_PREFIX}{name.upper()}LIST_{action.upper()}", field, meaning)
             if name in old_names:
-                yield EnvVar(f"{_PREFIX}{old_names[name]}_{action.upper()}", field, f"{meaning} (old name)")
+                yield EnvVar(
+                    f"{_PREFIX}{old_names[name]}_{action.upper()}", field, f"{meaning} (old name)"
+                )
 
 
 KINDS: Mapping[str, Kind] = {  #: the valid values of each field of :class:`AmpConfig`
@@ -335,21 +398,28 @@ ENV_VARS: tuple[EnvVar, ...] = (
     EnvVar(
         "AMP_TF_PRECISION",
         "precision",
-        "the 16-bit type; auto: float16 on GPUs (compute capability 7.0+), bfloat16 on CPUs that have it in hardware, "
+        "the 16-bit type; auto: float16 on GPUs (compute capability 7.0+), bfloat16 on CPUs that "
+        "have it in hardware, "
         "else nothing is converted",
     ),
-    EnvVar("AMP_TF_FOR", "goal", "the goal of rewriting; memory: the largest batch, whatever it costs in time"),
+    EnvVar(
+        "AMP_TF_FOR",
+        "goal",
+        "the goal of rewriting; memory: the largest batch, whatever it costs in time",
+    ),
     EnvVar("AMP_TF_KEEP_FLOAT32", "keep_float32", "these nodes stay in float32"),
     EnvVar("AMP_TF_FORCE_F16", "force_f16", "these nodes are converted wherever their op can be"),
     EnvVar(
         ALLREDUCE_VAR,
         "allreduce",
-        "the type in which gradients are summed over replicas (MirroredStrategy, MultiWorkerMirroredStrategy)",
+        "the type in which gradients are summed over replicas (MirroredStrategy, "
+        "MultiWorkerMirroredStrategy)",
     ),
     EnvVar(
         f"{_PREFIX}LEVEL",
         "level",
-        "how much to convert: the default; all that can be; less (infer list denied); on GPUs only the allow list",
+        "how much to convert: the default; all that can be; less (infer list denied); on GPUs "
+        "only the allow list",
     ),
     *_list_rows(),
     EnvVar(
@@ -360,12 +430,14 @@ ENV_VARS: tuple[EnvVar, ...] = (
     EnvVar(
         f"{_PREFIX}LOG_PATH",
         "log_path",
-        "where to write each graph before and after, the op lists, and the reason for every node; index.tsv says which "
+        "where to write each graph before and after, the op lists, and the reason for every node; "
+        "index.tsv says which "
         "files belong to which graph",
     ),
     EnvVar(
         "AMP_TF_REPORT",
         "report_path",
-        "where each process writes its report as it ends, a JSON file; amp-tf report makes a page of it",
+        "where each process writes its report as it ends, a JSON file; amp-tf report makes a page "
+        "of it",
     ),
 )

@@ -1,7 +1,8 @@
 """Errors that say what is wrong, where it is, and what to do about it.
 
-Every error that amp_tf raises on purpose is an :class:`AmpError`. The API and the command line raise them; the hooks
-that run inside somebody else's training script turn them into one warning and go on with the original graph.
+Every error that amp_tf raises on purpose is an :class:`AmpError`. The API and the command line
+raise them; the hooks that run inside somebody else's training script turn them into one warning and
+go on with the original graph.
 """
 
 from __future__ import annotations
@@ -11,16 +12,24 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    """Text from files and graphs of others with its control characters written out: a terminal would obey them."""
-    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    """Text from files and graphs of others with its control characters written out: a terminal
+    would obey them.
+    """
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    )
 
 
 class AmpError(Exception):
     """Base of all amp_tf errors.
 
     Args:
-        what: what is wrong, as a sentence without its full stop, with what was expected and what was found.
-        where: the place, such as ``function 'f', node 'dense/MatMul', input 1`` or an environment variable's name.
+        what: what is wrong, as a sentence without its full stop, with what was expected and what
+            was found.
+        where: the place, such as ``function 'f', node 'dense/MatMul', input 1`` or an environment
+            variable's name.
         fix: what the user can do about it, as a sentence without its full stop.
     """
 
@@ -31,7 +40,9 @@ class AmpError(Exception):
         super().__init__(what, where, fix)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors cross process boundaries by pickle, which would pass ``where`` and ``fix`` by position."""
+        """Errors cross process boundaries by pickle, which would pass ``where`` and ``fix`` by
+        position.
+        """
         return functools.partial(type(self), where=self.where, fix=self.fix), (self.what,)
 
     def __str__(self) -> str:
@@ -45,7 +56,9 @@ class ConfigError(AmpError, ValueError):
 
 
 class OpListError(ConfigError):
-    """Changes of the op lists contradict each other (an op is to join two), or name an op that does not exist."""
+    """Changes of the op lists contradict each other (an op is to join two), or name an op that does
+    not exist.
+    """
 
 
 class GraphError(AmpError, ValueError):

@@ -1,6 +1,7 @@
 """Opens files that others may have placed: only regular ones, and at most so many bytes.
 
-A pipe would be waited for without end, and a link to a device such as ``/dev/zero`` be read until memory is full.
+A pipe would be waited for without end, and a link to a device such as ``/dev/zero`` be read until
+memory is full.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
         limit: the most bytes that it may have.
 
     Raises:
-        RefusedFileError: it is a folder, a pipe, a device or a socket, or has more than ``limit`` bytes.
+        RefusedFileError: it is a folder, a pipe, a device or a socket, or has more than ``limit``
+            bytes.
         OSError: it cannot be read.
     """
     with open_regular(path, limit) as file:
@@ -43,7 +45,10 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def open_regular(path: str | os.PathLike[str], limit: int | None = None) -> BinaryIO:
-    """Opens a regular file for reading, without waiting; raises as :func:`read_regular`. No limit is ``None``."""
+    """Opens a regular file for reading, without waiting; raises as :func:`read_regular`.
+
+    No limit is ``None``.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         check_regular(os.fstat(descriptor), limit)
@@ -54,7 +59,9 @@ def open_regular(path: str | os.PathLike[str], limit: int | None = None) -> Bina
 
 
 def check_regular(facts: os.stat_result, limit: int | None = None) -> None:
-    """Raises a RefusedFileError where the facts are not those of a regular file of at most ``limit`` bytes."""
+    """Raises a RefusedFileError where the facts are not those of a regular file of at most
+    ``limit`` bytes.
+    """
     if not stat.S_ISREG(facts.st_mode):
         kind = _KINDS.get(stat.S_IFMT(facts.st_mode), "something else")
         raise RefusedFileError(errno.EINVAL, f"it is {kind}, not a file")
@@ -63,4 +70,6 @@ def check_regular(facts: os.stat_result, limit: int | None = None) -> None:
 
 
 def _too_large(size: int, limit: int) -> RefusedFileError:
-    return RefusedFileError(errno.EFBIG, f"it has {size:,} bytes or more, and {limit:,} are read at most")
+    return RefusedFileError(
+        errno.EFBIG, f"it has {size:,} bytes or more, and {limit:,} are read at most"
+    )

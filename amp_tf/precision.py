@@ -10,9 +10,11 @@ _FORMATS = {"float32": (1, 24, 127), "float16": (19, 11, 15), "bfloat16": (14, 8
 
 
 class Precision(enum.Enum):
-    """A floating-point format, by its name in Python, with the facts that a rewrite or a loss scale needs to know.
+    """A floating-point format, by its name in Python, with the facts that a rewrite or a loss scale
+    needs to know.
 
-    Source of the limits: IEEE 754-2019 binary16 and binary32; bfloat16 is binary32 cut to 8 significant bits.
+    Source of the limits: IEEE 754-2019 binary16 and binary32; bfloat16 is binary32 cut to 8
+    significant bits.
     """
 
     FLOAT32 = "float32"
@@ -31,7 +33,9 @@ class Precision(enum.Enum):
 
     def rounds_to_one(self, value: Any) -> Any:
         """Whether a positive value, or each of an array, is rounded to 1."""
-        return (1 - 2.0 ** -(self.significant_bits + 1) <= value) & (value <= 1 + 2.0**-self.significant_bits)
+        return (1 - 2.0 ** -(self.significant_bits + 1) <= value) & (
+            value <= 1 + 2.0**-self.significant_bits
+        )
 
     @property
     def is_f16(self) -> bool:

@@ -1,7 +1,8 @@
-"""The values that settings may have, from Python (``check_…``) and as the text of a variable (``read_…``).
+"""The values that settings may have, from Python (``check_…``) and as the text of a variable
+(``read_…``).
 
-A :class:`Kind` is both, with the words for people. Each function raises a :class:`ConfigError` that names the setting
-or the variable, the value and the valid ones.
+A :class:`Kind` is both, with the words for people. Each function raises a :class:`ConfigError` that
+names the setting or the variable, the value and the valid ones.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _NOT_ALONE = re.compile(r"\s#|,\s|,(layer:|node:|@)")  # no name has these
 
 _QUOTED = re.compile(r"\\(.)")
 _SPECIAL = re.compile(r"[\\,(){}\[\]]")  # what the next one tells apart
-# Escaped characters and whole character classes, whose brackets and commas mean nothing; then those that do.
+# Escaped characters and whole character classes, whose brackets and commas mean nothing; then those
+# that do.
 _PATTERN_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[(){},]", re.DOTALL)
 
 
@@ -39,7 +41,9 @@ def invalid(value: object, where: str, valid: str) -> ConfigError:
 
 
 def dtype_name(value: object) -> object:
-    """The name of a dtype (``tf.bfloat16``, ``np.float16``, ``Precision.FLOAT16``, ``"bf16"``); else the value."""
+    """The name of a dtype (``tf.bfloat16``, ``np.float16``, ``Precision.FLOAT16``, ``"bf16"``);
+    else the value.
+    """
     if isinstance(value, str):
         return SHORT_NAMES.get(value, value)
     if isinstance(value, Precision):
@@ -52,7 +56,9 @@ def dtype_name(value: object) -> object:
 
 def check_path(value: object, *, where: str) -> str | None:
     """Checks a path; returns it as a string, or ``None``."""
-    if value is None or (isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)):
+    if value is None or (
+        isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)
+    ):
         return None if value is None else str(os.fspath(value))
     raise ConfigError(f"{value!r} is not a path", where=where, fix="Valid values: a path, None")
 
@@ -80,17 +86,21 @@ def check_count(value: object, *, where: str) -> None:
 def check_names(value: object, *, where: str) -> tuple[str, ...]:
     """Checks a list of strings; returns it as a tuple."""
     if isinstance(value, str):
-        raise ConfigError(f"{value!r} is one string, not several", where=where, fix=f"Write ({value!r},)")
+        raise ConfigError(
+            f"{value!r} is one string, not several", where=where, fix=f"Write ({value!r},)"
+        )
     names: list[Any] = list(value) if isinstance(value, Iterable) else [value]
     if not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"{value!r} is not a list of strings", where=where, fix="Write ('A', 'B')")
+        raise ConfigError(
+            f"{value!r} is not a list of strings", where=where, fix="Write ('A', 'B')"
+        )
     # A set has no order, and equal settings must compare equal.
     return tuple(sorted(names)) if isinstance(value, Set) else tuple(names)
 
 
 def check_pattern(pattern: str, *, where: str) -> str:
-    """Checks that a pattern is a regular expression, ``layer:`` and a path whose names are some, or ``node:`` and a
-    node's name.
+    """Checks that a pattern is a regular expression, ``layer:`` and a path whose names are some, or
+    ``node:`` and a node's name.
     """
     if pattern.startswith(FILE):
         what = f"{pattern!r} names a file of patterns, which is not read here"
@@ -103,7 +113,10 @@ def check_pattern(pattern: str, *, where: str) -> str:
         return pattern
     components = layer_components(pattern) if is_layer_pattern(pattern) else (pattern,)
     if is_layer_pattern(pattern) and "" in components:
-        fix = f"Write {LAYER} and a layer's path as Keras has it (layer.path), such as {LAYER}encoder/block_3"
+        fix = (
+            f"Write {LAYER} and a layer's path as Keras has it (layer.path), such as "
+            f"{LAYER}encoder/block_3"
+        )
         raise ConfigError(f"{pattern!r} names no layer", where=where, fix=fix)
     for component in components:
         try:
@@ -144,7 +157,9 @@ class Kind:
     values: str  #: the valid ones, for people
     #: turns the text of a variable into a value; called with the text and the variable's name
     read: Callable[[str, str], Any]
-    check: Callable[..., Any]  #: returns the value for what Python gave; called with that, and ``where``
+    check: Callable[
+        ..., Any
+    ]  #: returns the value for what Python gave; called with that, and ``where``
 
 
 def read_bool(text: str, name: str) -> bool:
@@ -170,7 +185,9 @@ def dtype(valid: tuple[str, ...]) -> Kind:
     words = choice(valid, lambda text: SHORT_NAMES.get(text.lower(), text.lower()))
     short = {name: alias for alias, name in SHORT_NAMES.items()}
     values = ", ".join(f"{name} ({short[name]})" if name in short else name for name in valid)
-    return Kind(values, words.read, lambda value, where: check_choice(dtype_name(value), valid, where=where))
+    return Kind(
+        values, words.read, lambda value, where: check_choice(dtype_name(value), valid, where=where)
+    )
 
 
 def read_names(text: str, name: str) -> tuple[str, ...]:
@@ -179,7 +196,8 @@ def read_names(text: str, name: str) -> tuple[str, ...]:
 
 
 def read_patterns(text: str, name: str) -> tuple[str, ...]:
-    """Reads patterns separated by commas outside of brackets, so that ``conv_[0-9]{1,2}`` is one pattern.
+    """Reads patterns separated by commas outside of brackets, so that ``conv_[0-9]{1,2}`` is one
+    pattern.
 
     ``@keep.txt`` stands for the patterns of a file; a backslash in its name quotes a comma.
     """
@@ -209,9 +227,13 @@ def file_of_patterns(path: str | os.PathLike[str]) -> str:
 
 
 def read_files(value: object, *, where: str) -> object:
-    """Replaces each ``"@keep.txt"`` in a setting of patterns, given in Python, by the patterns of that file."""
+    """Replaces each ``"@keep.txt"`` in a setting of patterns, given in Python, by the patterns of
+    that file.
+    """
     if isinstance(value, str):
-        return read_pattern_file(value.removeprefix(FILE), where=where) if _is_file(value) else value
+        return (
+            read_pattern_file(value.removeprefix(FILE), where=where) if _is_file(value) else value
+        )
     if not isinstance(value, Iterable):
         return value
     patterns: list[object] = []
@@ -228,7 +250,8 @@ def _is_file(pattern: object) -> TypeGuard[str]:
 
 
 def read_pattern_file(path: str, *, where: str) -> tuple[str, ...]:
-    """Reads a file of patterns: one a line. Blank lines, and lines that begin with ``#``, say nothing.
+    """Reads a file of patterns: one a line. Blank lines, and lines that begin with ``#``, say
+    nothing.
 
     Raises:
         ConfigError: it is not a regular file of at most 1 MiB of text, or a line is not a pattern.
@@ -251,10 +274,14 @@ def read_pattern_file(path: str, *, where: str) -> tuple[str, ...]:
             continue
         if not pattern.isprintable():
             fix = "Write a pattern, which names of nodes match, or delete the line"
-            raise ConfigError(f"{pattern!r} holds a character that no name has", where=here, fix=fix)
+            raise ConfigError(
+                f"{pattern!r} holds a character that no name has", where=here, fix=fix
+            )
         if _NOT_ALONE.search(pattern):
             fix = "Write one pattern a line, and a comment on a line of its own"
-            raise ConfigError(f"{pattern!r} holds more than one pattern, or a comment", where=here, fix=fix)
+            raise ConfigError(
+                f"{pattern!r} holds more than one pattern, or a comment", where=here, fix=fix
+            )
         patterns.append(check_pattern(pattern, where=here))
     return tuple(patterns)
 
@@ -265,16 +292,21 @@ def path(what: str, check: Callable[..., str | None] = check_path) -> Kind:
 
 
 def check_batch(batch: object, *, where: str) -> tuple[int, ...]:
-    """Returns the batch sizes to weigh, the largest first: one, or the smallest and the largest of a range.
+    """Returns the batch sizes to weigh, the largest first: one, or the smallest and the largest of
+    a range.
 
     ``None`` is any size, :data:`ANY_BATCH`.
     """
     if batch is None:
         batch = ANY_BATCH
     sizes = batch if isinstance(batch, tuple) else (batch,)
-    are_sizes = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
+    are_sizes = all(
+        isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes
+    )
     if len(sizes) not in (1, 2) or not are_sizes or list(sizes) != sorted(sizes):
-        raise invalid(batch, where, "a batch size from 1 on, or a pair of them, the smaller one first")
+        raise invalid(
+            batch, where, "a batch size from 1 on, or a pair of them, the smaller one first"
+        )
     return tuple(sorted(set(sizes), reverse=True))
 
 
@@ -285,14 +317,17 @@ def read_batch(text: str, name: str) -> tuple[int, ...]:
         raise invalid(text, name, "a batch size such as 8, or a range such as 1-32")
     sizes = tuple(map(int, parts))
     if not 0 < sizes[0] <= sizes[-1]:
-        raise invalid(text, name, "a batch size from 1 on, or a range such as 1-32, the smaller one first")
+        raise invalid(
+            text, name, "a batch size from 1 on, or a range such as 1-32, the smaller one first"
+        )
     return sizes
 
 
 YES_OR_NO = Kind("1, 0", read_bool, check_bool)
 NAMES = Kind("op names, comma-separated", read_names, check_names)
 PATTERNS = Kind(
-    "layer: and a layer's path, node: and a node's name, regular expressions for names of nodes, or @ and a file of "
+    "layer: and a layer's path, node: and a node's name, regular expressions for names of nodes, "
+    "or @ and a file of "
     "these, one a line; comma-separated",
     read_patterns,
     check_patterns,

@@ -1,13 +1,15 @@
 """What a comparison costs beside a training step: time and memory, in one run.
 
-    python -m benchmarks.compare_cost resnet50,bert,gnmt [--size small] [--precision bfloat16] [--batch N]
+    python -m benchmarks.compare_cost resnet50,bert,gnmt [--size small] [--precision bfloat16]
+    [--batch N]
 
-Two processes a model, one after the other: one trains some steps in float32 as ``fit`` does (Keras' own train function,
-without XLA), the other trains one step, compares eight batches, and times training steps after that, with which its
-times are compared. *A batch* is one in float32 and in 16 bit with the reductions, the median; *judging* is the
-yardstick's runs, for all batches; *nodes* is the look at single nodes, which is done for one batch; *all* is from the
-call to the answer. The last three are mostly TensorFlow's preparation of graphs, and do not grow with the batches.
-Memory is the most that was resident, of the whole process, before the look at nodes and in the end.
+Two processes a model, one after the other: one trains some steps in float32 as ``fit`` does (Keras'
+own train function, without XLA), the other trains one step, compares eight batches, and times
+training steps after that, with which its times are compared. *A batch* is one in float32 and in 16
+bit with the reductions, the median; *judging* is the yardstick's runs, for all batches; *nodes* is
+the look at single nodes, which is done for one batch; *all* is from the call to the answer. The
+last three are mostly TensorFlow's preparation of graphs, and do not grow with the batches. Memory
+is the most that was resident, of the whole process, before the look at nodes and in the end.
 """
 
 from __future__ import annotations
@@ -44,7 +46,10 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     model.compile(workload.optimizer(), workload.loss, jit_compile=False)
     size = job["batch"] or workload.batch
     x, y = workload.data(size * BATCHES, 0)
-    batches = [(_rows(x, number, size), y[number * size : (number + 1) * size]) for number in range(BATCHES)]
+    batches = [
+        (_rows(x, number, size), y[number * size : (number + 1) * size])
+        for number in range(BATCHES)
+    ]
     model.train_on_batch(*batches[0])
     return _compare(model, batches, job["precision"]) if job["compares"] else _train(model, batches)
 
@@ -75,17 +80,23 @@ def _compare(model: Any, batches: Sequence[Any], precision: str) -> dict[str, An
     def tell(text: str) -> None:
         told.append((time.perf_counter(), text, peak_mib()))
 
-    found = amp_tf.compare(model, batches, amp_tf.AmpConfig(precision=precision, target="cpu"), progress=tell)
+    found = amp_tf.compare(
+        model, batches, amp_tf.AmpConfig(precision=precision, target="cpu"), progress=tell
+    )
     lasted = [(text, after - at) for (at, text, _), (after, _, _) in itertools.pairwise(told)]
     main = f"float32 and {precision}: batch"
     judging = ("float32, disturbed", "float32 once more", "products alone")
     return {
         "step_s": _step_s(model, batches),
-        "batch_s": statistics.median([seconds for text, seconds in lasted if text.startswith(main)][1:]),
+        "batch_s": statistics.median(
+            [seconds for text, seconds in lasted if text.startswith(main)][1:]
+        ),
         "judging_s": sum(seconds for text, seconds in lasted if text.startswith(judging)),
         "nodes_s": sum(seconds for text, seconds in lasted if text.startswith("looking")),
         "all_s": told[-1][0] - told[0][0],
-        "outputs_mib": next((peak for _, text, peak in told if text.startswith("looking")), told[-1][2]),
+        "outputs_mib": next(
+            (peak for _, text, peak in told if text.startswith("looking")), told[-1][2]
+        ),
         "peak_mib": told[-1][2],
         "is_healthy": found.is_healthy,
         "ratio": max(output.ratio for output in found.outputs),
@@ -107,7 +118,9 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
 
 def row(model: str, trained: dict[str, Any], compared: dict[str, Any]) -> str:
     """A row of the table: times in steps, memory as a multiple of the training's."""
-    steps = [compared[name] / compared["step_s"] for name in ("batch_s", "judging_s", "nodes_s", "all_s")]
+    steps = [
+        compared[name] / compared["step_s"] for name in ("batch_s", "judging_s", "nodes_s", "all_s")
+    ]
     memory = [compared[name] / trained["peak_mib"] for name in ("outputs_mib", "peak_mib")]
     cells = [
         f"{1e3 * compared['step_s']:.0f} ms",
@@ -130,10 +143,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.work:
         print("\n" + json.dumps(work(json.loads(asked.work))), flush=True)
         return 0
-    print("| model | a step | a batch | judging | nodes | all | its memory | outputs | with nodes | healthy, ratio |")
+    print(
+        "| model | a step | a batch | judging | nodes | all | its memory | outputs | with nodes | "
+        "healthy, ratio |"
+    )
     print("|---" * 10 + "|")
     for model in names(asked.models):
-        job = {"model": model, "size": asked.size, "batch": asked.batch, "precision": asked.precision}
+        job = {
+            "model": model,
+            "size": asked.size,
+            "batch": asked.batch,
+            "precision": asked.precision,
+        }
         trained, compared = (measure({**job, "compares": compares}) for compares in (False, True))
         print(row(BENCHMARKS[model].title, trained, compared), flush=True)
     return 0

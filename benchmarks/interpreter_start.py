@@ -1,10 +1,11 @@
-"""What amp_tf adds to the start of every Python interpreter, off and on, before TensorFlow is imported.
+"""What amp_tf adds to the start of every Python interpreter, off and on, before TensorFlow is
+imported.
 
-Starts ``python -c pass`` many times in four ways, in turns, so that a slow moment of the machine hits all of them
-alike: without ``amp_tf.pth``, with it and the variable unset, with it and the variable set to 1, and with
-``AMP_TF_DISABLE=1`` besides. Prints medians of the processor time and their differences in milliseconds. It makes a
-venv of its own without TensorFlow: its site-packages hold a link to this checkout's package and, for the last three,
-the .pth file and what it imports.
+Starts ``python -c pass`` many times in four ways, in turns, so that a slow moment of the machine
+hits all of them alike: without ``amp_tf.pth``, with it and the variable unset, with it and the
+variable set to 1, and with ``AMP_TF_DISABLE=1`` besides. Prints medians of the processor time and
+their differences in milliseconds. It makes a venv of its own without TensorFlow: its site-packages
+hold a link to this checkout's package and, for the last three, the .pth file and what it imports.
 
     python benchmarks/interpreter_start.py [--starts 150]
 """
@@ -53,10 +54,16 @@ def start_ms(python: Path, environ: dict[str, str]) -> float:
 
 def measure(starts: int) -> dict[str, float]:
     """The median time of a start in milliseconds, for each way."""
-    clean = {name: value for name, value in os.environ.items() if "AUTO_MIXED" not in name and "PYTHON" not in name}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if "AUTO_MIXED" not in name and "PYTHON" not in name
+    }
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
-        pythons = {flag: make_python(Path(folder) / str(flag), with_pth=flag) for flag in (False, True)}
+        pythons = {
+            flag: make_python(Path(folder) / str(flag), with_pth=flag) for flag in (False, True)
+        }
         for turn in range(starts + 3):
             for way, (with_pth, switches) in WAYS.items():
                 taken = start_ms(pythons[with_pth], {**clean, **switches})
@@ -66,8 +73,12 @@ def measure(starts: int) -> dict[str, float]:
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--starts", type=int, default=150, help="starts of each way (default 150)")
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument(
+        "--starts", type=int, default=150, help="starts of each way (default 150)"
+    )
     options = arguments.parse_args()
     medians = measure(options.starts)
     base = medians["without amp_tf"]

@@ -1,18 +1,22 @@
-"""Peak memory of training by batch size, and how much larger a batch fits: float32, the Keras policy, amp_tf.
+"""Peak memory of training by batch size, and how much larger a batch fits: float32, the Keras
+policy, amp_tf.
 
-    python -m benchmarks.memory [--models convnet unet bert] [--batches 8 16 32] [--repeats 3] [--json memory.json]
+    python -m benchmarks.memory [--models convnet unet bert] [--batches 8 16 32] [--repeats 3]
+    [--json memory.json]
                                 [--modes float32,policy,memory] [--cap live]
 
-Every figure is a process of its own that builds the model, notes its resident memory, and makes a few training steps
-through Keras' fit without XLA. What counts is the peak of the resident memory in these steps less the memory before
-them: variables, slots, activations, gradients and work space, without TensorFlow itself. It differs from run to run by
-a tenth, because TensorFlow's allocator keeps what was given back in blocks of many sizes; so it is the median of some
-runs, and beside it stands what was live at the peak of further steps (:mod:`benchmarks.memory_peak`): activations,
-gradients and work space alone, nearly the same in each run. The second table takes what float32's largest batch needs
-as a cap, by one of these two figures, and looks for the largest batch of each mode that stays below it: first on the
-line through the measured points, then by measuring there and in proportion. By ``--cap resident`` two runs of one batch
-may decide differently, by ``--cap live`` they hardly do; weights and slots, which the latter leaves out, are as large
-in every mode. The mode ``memory`` is ``AMP_TF_FOR=memory``. Needs Linux (``/proc/self/clear_refs`` resets the peak).
+Every figure is a process of its own that builds the model, notes its resident memory, and makes a
+few training steps through Keras' fit without XLA. What counts is the peak of the resident memory in
+these steps less the memory before them: variables, slots, activations, gradients and work space,
+without TensorFlow itself. It differs from run to run by a tenth, because TensorFlow's allocator
+keeps what was given back in blocks of many sizes; so it is the median of some runs, and beside it
+stands what was live at the peak of further steps (:mod:`benchmarks.memory_peak`): activations,
+gradients and work space alone, nearly the same in each run. The second table takes what float32's
+largest batch needs as a cap, by one of these two figures, and looks for the largest batch of each
+mode that stays below it: first on the line through the measured points, then by measuring there and
+in proportion. By ``--cap resident`` two runs of one batch may decide differently, by ``--cap live``
+they hardly do; weights and slots, which the latter leaves out, are as large in every mode. The mode
+``memory`` is ``AMP_TF_FOR=memory``. Needs Linux (``/proc/self/clear_refs`` resets the peak).
 """
 
 from __future__ import annotations
@@ -37,7 +41,10 @@ from benchmarks.step_time.options import names_in
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 3
 REFERENCE = "float32"
-FIGURES: dict[str, Callable[[Point], float]] = {"resident": lambda point: point.mib, "live": lambda point: point.live}
+FIGURES: dict[str, Callable[[Point], float]] = {
+    "resident": lambda point: point.mib,
+    "live": lambda point: point.live,
+}
 _TITLES = {"policy": "Keras policy", "memory": "amp_tf for memory"}
 
 
@@ -66,7 +73,9 @@ def resident(field: str) -> float:
 
 
 def work(options: dict[str, Any]) -> tuple[float, float]:
-    """Trains in this process; the MiB that the training steps took, and those that were live at the peak of others."""
+    """Trains in this process; the MiB that the training steps took, and those that were live at the
+    peak of others.
+    """
     worker.set_up(modes(options["precision"])[options["mode"]])
     runner = worker.new_runner(options, WAYS["fit"])
     gc.collect()
@@ -83,7 +92,13 @@ def measure(model: str, size: str, precision: str, mode: Mode, batch: int) -> tu
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote to stderr.
     """
-    options = {"model": model, "size": size, "precision": precision, "mode": mode.name, "batch": batch}
+    options = {
+        "model": model,
+        "size": size,
+        "precision": precision,
+        "mode": mode.name,
+        "batch": batch,
+    }
     ended = subprocess.run(
         [sys.executable, "-m", "benchmarks.memory", "--work", json.dumps(options)],
         env=environment(mode) | {"PYTHONPATH": str(ROOT)},
@@ -94,7 +109,8 @@ def measure(model: str, size: str, precision: str, mode: Mode, batch: int) -> tu
     )
     if ended.returncode:
         raise RuntimeError(
-            f"{model}, {mode.name}, batch {batch}: exit status {ended.returncode}\n{ended.stderr[-2000:]}"
+            f"{model}, {mode.name}, batch {batch}: exit status "
+            f"{ended.returncode}\n{ended.stderr[-2000:]}"
         )
     taken, live = json.loads(ended.stdout.strip().splitlines()[-1])
     return taken, live
@@ -106,8 +122,11 @@ def medians(model: str, mode: str, batch: int, runs: Sequence[tuple[float, float
     return Point(model, mode, batch, taken, live)
 
 
-def largest_batch(points: Sequence[tuple[int, float]], cap: float, measured: Callable[[int], float]) -> Point | None:
-    """The largest batch whose training takes at most ``cap`` MiB, to a hundredth, as a few measurements can tell.
+def largest_batch(
+    points: Sequence[tuple[int, float]], cap: float, measured: Callable[[int], float]
+) -> Point | None:
+    """The largest batch whose training takes at most ``cap`` MiB, to a hundredth, as a few
+    measurements can tell.
 
     Args:
         points: batch and MiB, of at least two different batches.
@@ -115,7 +134,8 @@ def largest_batch(points: Sequence[tuple[int, float]], cap: float, measured: Cal
         measured: gives the MiB of a batch.
 
     Returns:
-        Batch and its measured MiB (model and mode are left empty), ``None`` if even one example takes more.
+        Batch and its measured MiB (model and mode are left empty), ``None`` if even one example
+        takes more.
     """
     slope, intercept = statistics.linear_regression([b for b, _ in points], [m for _, m in points])
     batch = int((cap - intercept) / slope) if slope > 0 else max(b for b, _ in points)
@@ -132,7 +152,8 @@ def largest_batch(points: Sequence[tuple[int, float]], cap: float, measured: Cal
 
 
 def memory_table(points: Sequence[Point], names: Sequence[str] = COMPARED) -> list[str]:
-    """Markdown: a row for each model and batch, MiB of each mode, the ratio to float32, and what was live.
+    """Markdown: a row for each model and batch, MiB of each mode, the ratio to float32, and what
+    was live.
 
     Args:
         points: what was measured.
@@ -152,7 +173,9 @@ def memory_table(points: Sequence[Point], names: Sequence[str] = COMPARED) -> li
 
 
 def batch_table(
-    caps: dict[str, Point], largest: dict[tuple[str, str], Point | None], names: Sequence[str] = COMPARED
+    caps: dict[str, Point],
+    largest: dict[tuple[str, str], Point | None],
+    names: Sequence[str] = COMPARED,
 ) -> list[str]:
     """Markdown: for each model the cap and the largest batch of each mode, with its measured MiB.
 
@@ -171,20 +194,41 @@ def batch_table(
         cells = [f"{point.batch} ({point.mib:.0f} MiB)" if point else "none" for point in found]
         ratio = f"{found[-1].batch / cap.batch:.2f}" if found[-1] else "–"
         lines.append(
-            f"| {models.BENCHMARKS[model].title} | {cap.mib:.0f} | {cap.batch} | {' | '.join(cells)} | {ratio} |"
+            f"| {models.BENCHMARKS[model].title} | {cap.mib:.0f} | {cap.batch} | "
+            f"{' | '.join(cells)} | {ratio} |"
         )
     return lines
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=models.BENCHMARKS, default=["convnet", "unet", "bert"])
-    parser.add_argument("--batches", nargs="+", type=int, help="by default those of the model's sweep")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--models", nargs="+", choices=models.BENCHMARKS, default=["convnet", "unet", "bert"]
+    )
+    parser.add_argument(
+        "--batches", nargs="+", type=int, help="by default those of the model's sweep"
+    )
     parser.add_argument("--size", choices=models.SIZES, default="small")
-    parser.add_argument("--precision", choices=("bfloat16", "float16"), default="bfloat16", help="of the Keras policy")
-    parser.add_argument("--repeats", type=int, default=1, help="processes for each figure, of which the median counts")
-    parser.add_argument("--modes", default=",".join(COMPARED), help="comma-separated, float32 first; %(default)s")
-    parser.add_argument("--cap", choices=FIGURES, default="resident", help="what the largest batch is held to")
+    parser.add_argument(
+        "--precision",
+        choices=("bfloat16", "float16"),
+        default="bfloat16",
+        help="of the Keras policy",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=1,
+        help="processes for each figure, of which the median counts",
+    )
+    parser.add_argument(
+        "--modes", default=",".join(COMPARED), help="comma-separated, float32 first; %(default)s"
+    )
+    parser.add_argument(
+        "--cap", choices=FIGURES, default="resident", help="what the largest batch is held to"
+    )
     parser.add_argument("--no-cap", action="store_true", help="leave out the second table")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--work", help=argparse.SUPPRESS)
@@ -201,7 +245,9 @@ def main() -> int:
 
         def of(mode: Mode, batch: int, model: str = model) -> Point:
             job = (model, arguments.size, arguments.precision, mode, batch)
-            point = medians(model, mode.name, batch, [measure(*job) for _ in range(arguments.repeats)])
+            point = medians(
+                model, mode.name, batch, [measure(*job) for _ in range(arguments.repeats)]
+            )
             print(
                 f"{model}, {mode.name}, batch {batch}: {point.mib:.0f} MiB, {point.live:.0f} live",
                 file=sys.stderr,
@@ -209,7 +255,9 @@ def main() -> int:
             )
             return point
 
-        batches = sorted(arguments.batches or models.BENCHMARKS[model].workload(arguments.size).batches)
+        batches = sorted(
+            arguments.batches or models.BENCHMARKS[model].workload(arguments.size).batches
+        )
         own = [of(mode, batch) for batch in batches for mode in compared.values()]
         points += own
         cap = next(p for p in own if p.mode == REFERENCE and p.batch == batches[-1])
@@ -226,7 +274,8 @@ def main() -> int:
     if arguments.json:
         rows = [dataclasses.asdict(point) for point in points]
         best = [
-            {"model": m, "mode": n, **({"batch": p.batch, "mib": p.mib} if p else {})} for (m, n), p in largest.items()
+            {"model": m, "mode": n, **({"batch": p.batch, "mib": p.mib} if p else {})}
+            for (m, n), p in largest.items()
         ]
         arguments.json.write_text(json.dumps({"points": rows, "largest": best}, indent=1))
     return 0

@@ -1,16 +1,19 @@
-"""Which tensors are live where a training step takes the most memory: float32, the Keras policy, amp_tf.
+"""Which tensors are live where a training step takes the most memory: float32, the Keras policy,
+amp_tf.
 
     python -m benchmarks.memory_peak convnet --batch 64 [--modes float32,policy,amp_tf] [--rows 8]
 
-From TensorFlow's profiler, which notes each block that the CPU's allocator gives and takes back, with the node that it
-is for; where TensorFlow computes with oneDNN, blocks of 256 KiB or more. *Live* is the sum of what the nodes asked
-for, counted from the beginning of the steps, so without weights and optimizer slots: it hardly differs between runs.
-*Given* is the size of the blocks: oneDNN's allocator does not split a block for a small rest, so this depends on which
-blocks happened to be free; the other one gives what is asked for. The resident memory
-(``python -m benchmarks.memory``) varies even more: the process keeps what was given back, and two threads ask in
+From TensorFlow's profiler, which notes each block that the CPU's allocator gives and takes back,
+with the node that it is for; where TensorFlow computes with oneDNN, blocks of 256 KiB or more.
+*Live* is the sum of what the nodes asked for, counted from the beginning of the steps, so without
+weights and optimizer slots: it hardly differs between runs. *Given* is the size of the blocks:
+oneDNN's allocator does not split a block for a small rest, so this depends on which blocks happened
+to be free; the other one gives what is asked for. The resident memory (``python -m
+benchmarks.memory``) varies even more: the process keeps what was given back, and two threads ask in
 another order each time.
 
-Resident memory decides what fits on a CPU; the search for the largest batch uses either (``--cap``).
+Resident memory decides what fits on a CPU; the search for the largest batch uses either
+(``--cap``).
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ MIB = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """One block: the node that it is for, MiB that it asked for, its type where the profiler knows it."""
+    """One block: the node that it is for, MiB that it asked for, its type where the profiler knows
+    it.
+    """
 
     node: str
     mib: float
@@ -78,13 +83,16 @@ def find_peak(events: Iterable[Event]) -> Peak:
 
 
 def _given(block: dict[str, Any]) -> int:
-    return int(block["allocation_bytes"] or block["requested_bytes"])  # 0 where the system's malloc does not tell
+    return int(
+        block["allocation_bytes"] or block["requested_bytes"]
+    )  # 0 where the system's malloc does not tell
 
 
 def record_memory(run: Callable[[], object]) -> list[Event]:
     """Runs something under the profiler, its allocations told on every CPU.
 
-    The allocator that TensorFlow has without oneDNN tells them only if it is asked to; no Python function does that.
+    The allocator that TensorFlow has without oneDNN tells them only if it is asked to; no Python
+    function does that.
     """
     from tensorflow.python.platform import sysconfig
 
@@ -118,20 +126,31 @@ def measure(job: dict[str, Any]) -> Peak:
     """
     command = [sys.executable, "-m", "benchmarks.memory_peak", "--work", json.dumps(job)]
     mode = modes(job["precision"])[job["mode"]]
-    done = subprocess.run(command, env=environment(mode), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment(mode), capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise RuntimeError(done.stderr[-1500:])
     found = json.loads(done.stdout.strip().splitlines()[-1])
-    return Peak(found["live"], found["given"], tuple(Tensor(**tensor) for tensor in found["tensors"]))
+    return Peak(
+        found["live"], found["given"], tuple(Tensor(**tensor) for tensor in found["tensors"])
+    )
 
 
 def table(peaks: dict[str, Peak], rows: int) -> str:
     """A column for each mode: what was live, what was given, the largest tensors; as Markdown."""
     lines = ["| | " + " | ".join(peaks) + " |", "|---|" + "---|" * len(peaks)]
-    lines.append("| live, MiB | " + " | ".join(f"{peak.live:.0f}" for peak in peaks.values()) + " |")
-    lines.append("| given, MiB | " + " | ".join(f"{peak.given:.0f}" for peak in peaks.values()) + " |")
+    lines.append(
+        "| live, MiB | " + " | ".join(f"{peak.live:.0f}" for peak in peaks.values()) + " |"
+    )
+    lines.append(
+        "| given, MiB | " + " | ".join(f"{peak.given:.0f}" for peak in peaks.values()) + " |"
+    )
     for number in range(rows):
-        cells = [_cell(peak.tensors[number]) if number < len(peak.tensors) else "" for peak in peaks.values()]
+        cells = [
+            _cell(peak.tensors[number]) if number < len(peak.tensors) else ""
+            for peak in peaks.values()
+        ]
         lines.append(f"| {number + 1} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -151,10 +170,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n" + json.dumps(dataclasses.asdict(work(json.loads(asked.work)))), flush=True)
         return 0
     for model in names(asked.models):
-        job = {"model": model, "size": asked.size, "batch": asked.batch, "precision": asked.precision}
+        job = {
+            "model": model,
+            "size": asked.size,
+            "batch": asked.batch,
+            "precision": asked.precision,
+        }
         peaks = {mode: measure({**job, "mode": mode}) for mode in options.names_in(asked.modes)}
         batch = asked.batch or BENCHMARKS[model].workload(asked.size).batch
-        print(f"**{BENCHMARKS[model].title}, fit, batch {batch}**", "", table(peaks, asked.rows), "", sep="\n")
+        print(
+            f"**{BENCHMARKS[model].title}, fit, batch {batch}**",
+            "",
+            table(peaks, asked.rows),
+            "",
+            sep="\n",
+        )
     return 0
 
 

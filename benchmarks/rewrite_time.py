@@ -1,21 +1,24 @@
-"""How long amp_tf's rewrite takes beside TensorFlow's own C++ pass, on the same graphs, in turns, in one run.
+"""How long amp_tf's rewrite takes beside TensorFlow's own C++ pass, on the same graphs, in turns,
+in one run.
 
     python benchmarks/rewrite_time.py                      all graphs; the big models take minutes to trace, once
     python benchmarks/rewrite_time.py lstm synthetic-10k   some graphs
     python benchmarks/rewrite_time.py --first-step         also time the first training step, tracing included
 
-The graphs are training graphs with calls inlined and loops lowered; they are kept in a folder of the system's
-temporary directory (--cache), so that a second run starts at once. TensorFlow's pass: the time of OptimizeGraph with
-the bfloat16 pass alone, less its time with a pass that ends at once. amp_tf: the whole of amp_tf.rewrite, verification
-included. Both are CPU time of the calling thread, in which both run, so that other programs on the machine hardly
-count. Each figure is the median of the rounds, TensorFlow's that of the differences within each round: both of its
-times are several times their difference, and smallest times of different rounds gave 27 to 79 ms for one graph. So
-the time that TensorFlow itself notes for the pass (its log of the meta optimizer) stands beside the difference. It is
-wall time and leaves out what the larger graph costs afterwards.
-Memory: the growth of a fresh process' peak resident size during one rewrite, divided by the size of the serialized
-graph, for both ways: amp_tf.rewrite takes a GraphDef and gives one (the new one counts, the caller's does not), and a
-running program hands over bytes and gets bytes. Times are those of amp_tf.rewrite. The status is 1 if a goal is missed:
-at most twice TensorFlow's time, at most 6 times the graph's size, at most 3 % of the first training step.
+The graphs are training graphs with calls inlined and loops lowered; they are kept in a folder of
+the system's temporary directory (--cache), so that a second run starts at once. TensorFlow's pass:
+the time of OptimizeGraph with the bfloat16 pass alone, less its time with a pass that ends at once.
+amp_tf: the whole of amp_tf.rewrite, verification included. Both are CPU time of the calling thread,
+in which both run, so that other programs on the machine hardly count. Each figure is the median of
+the rounds, TensorFlow's that of the differences within each round: both of its times are several
+times their difference, and smallest times of different rounds gave 27 to 79 ms for one graph. So
+the time that TensorFlow itself notes for the pass (its log of the meta optimizer) stands beside the
+difference. It is wall time and leaves out what the larger graph costs afterwards. Memory: the
+growth of a fresh process' peak resident size during one rewrite, divided by the size of the
+serialized graph, for both ways: amp_tf.rewrite takes a GraphDef and gives one (the new one counts,
+the caller's does not), and a running program hands over bytes and gets bytes. Times are those of
+amp_tf.rewrite. The status is 1 if a goal is missed: at most twice TensorFlow's time, at most 6
+times the graph's size, at most 3 % of the first training step.
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ class Graph:
     """A graph to rewrite.
 
     Attributes:
-        first_step: seconds of the first training step in float32, tracing included; 0 if not measured.
+        first_step: seconds of the first training step in float32, tracing included; 0 if not
+            measured.
     """
 
     graph_def: graph_pb2.GraphDef
@@ -84,7 +88,8 @@ class Result:
 
     @property
     def reaches_goals(self) -> bool:
-        # On small graphs the memory is that of the kernel registry and of Python's own arenas, not of the graph.
+        # On small graphs the memory is that of the kernel registry and of Python's own arenas, not
+        # of the graph.
         in_memory = self.memory_ratio <= MEMORY_GOAL or self.size < 2**20
         in_step = not self.first_step or self.amp_tf <= STEP_GOAL * self.first_step
         return self.ratio <= TIME_GOAL and in_memory and in_step
@@ -120,7 +125,12 @@ def lstm(first_step: bool) -> Graph:
 
     layers = keras.layers
     model = keras.Sequential(
-        [keras.Input([32, 64]), layers.LSTM(256, return_sequences=True), layers.LSTM(256), layers.Dense(10)]
+        [
+            keras.Input([32, 64]),
+            layers.LSTM(256, return_sequences=True),
+            layers.LSTM(256),
+            layers.Dense(10),
+        ]
     )
     return _trained(model, tf.TensorSpec([2, 32, 64]), first_step)
 
@@ -130,12 +140,16 @@ def _application(name: str, side: int, first_step: bool) -> Graph:
     import tensorflow as tf
 
     build = getattr(keras.applications, name)
-    model = build(weights=None, input_shape=(side, side, 3), classes=1000, classifier_activation=None)
+    model = build(
+        weights=None, input_shape=(side, side, 3), classes=1000, classifier_activation=None
+    )
     return _trained(model, tf.TensorSpec([2, side, side, 3]), first_step)
 
 
 def _trained(model, inputs, first_step: bool) -> Graph:
-    """A training step with Adam after TensorFlow's function optimizer, which inlines calls and lowers loops."""
+    """A training step with Adam after TensorFlow's function optimizer, which inlines calls and
+    lowers loops.
+    """
     import keras
     import numpy as np
     import tensorflow as tf
@@ -160,7 +174,11 @@ def _trained(model, inputs, first_step: bool) -> Graph:
         step(*feeds).numpy()
         seconds = time.perf_counter() - start
     graph = step.get_concrete_function(*specs).graph
-    preserve = tuple(dict.fromkeys([*(x.op.name for x in graph.outputs), *(op.name for op in graph.control_outputs)]))
+    preserve = tuple(
+        dict.fromkeys(
+            [*(x.op.name for x in graph.outputs), *(op.name for op in graph.control_outputs)]
+        )
+    )
     return Graph(optimized(graph.as_graph_def(), ("function",), preserve), preserve, seconds)
 
 
@@ -188,7 +206,9 @@ def synthetic(nodes: int) -> Graph:
         mean = add(f"mean{i}", "Mean", relu, "axis", T=1, Tidx=3)
         scale = add(f"scale{i}", "Exp", mean)
         shifted = add(f"shifted{i}", "Mul", relu, scale)
-        mixed = add(f"mixed{i}", "Maximum", add(f"same{i}", "Identity", shifted, f"^{product}"), relu)
+        mixed = add(
+            f"mixed{i}", "Maximum", add(f"same{i}", "Identity", shifted, f"^{product}"), relu
+        )
         x = mixed
     for node in graph.node:
         if node.op in ("VarHandleOp", "Placeholder"):
@@ -208,10 +228,14 @@ GRAPHS: dict[str, Callable[[bool], Graph]] = {
 
 
 def load(name: str, cache: pathlib.Path, first_step: bool) -> Graph:
-    """The graph by its name, from the cache; made in a process of its own, so that tracing leaves no memory behind."""
+    """The graph by its name, from the cache; made in a process of its own, so that tracing leaves
+    no memory behind.
+    """
     file, facts = cache / f"{name}.pb", cache / f"{name}.json"
     is_traced = not name.startswith("synthetic")
-    if not facts.exists() or (first_step and is_traced and not json.loads(facts.read_text())["first_step"]):
+    if not facts.exists() or (
+        first_step and is_traced and not json.loads(facts.read_text())["first_step"]
+    ):
         print(f"making {name} …", flush=True)
         command = [sys.executable, __file__, "--make", name, "--cache", str(cache)]
         subprocess.run([*command, "--first-step"] if first_step else command, check=True)
@@ -237,10 +261,14 @@ def measure(name: str, graph: Graph, rounds: int, cache: pathlib.Path) -> Result
     for _ in range(rounds):
         with _log() as lines:
             empty = _cpu_seconds(lambda: run_original(graph.graph_def, None, graph.preserve))
-            original = _cpu_seconds(lambda: run_original(graph.graph_def, Mode.BFLOAT16, graph.preserve))
+            original = _cpu_seconds(
+                lambda: run_original(graph.graph_def, Mode.BFLOAT16, graph.preserve)
+            )
         theirs.append(original - empty)
         noted.append(_noted_seconds(lines, Mode.BFLOAT16.value))
-        ours.append(_cpu_seconds(lambda: amp_tf.rewrite(graph.graph_def, CONFIG, preserve=graph.preserve)))
+        ours.append(
+            _cpu_seconds(lambda: amp_tf.rewrite(graph.graph_def, CONFIG, preserve=graph.preserve))
+        )
     return Result(
         nodes=len(graph.graph_def.node),
         tensorflow=statistics.median(theirs),
@@ -255,13 +283,17 @@ def measure(name: str, graph: Graph, rounds: int, cache: pathlib.Path) -> Result
 
 def _memory(name: str, cache: pathlib.Path, way: str) -> int:
     command = [sys.executable, __file__, way, name, "--cache", str(cache)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     return int(done.stdout)
 
 
 @contextlib.contextmanager
 def _log() -> Iterator[list[str]]:
-    """What TensorFlow's C++ code writes to standard error meanwhile; the lines are there at the end."""
+    """What TensorFlow's C++ code writes to standard error meanwhile; the lines are there at the
+    end.
+    """
     lines: list[str] = []
     with tempfile.TemporaryFile() as file:
         before = os.dup(2)
@@ -308,11 +340,19 @@ def _status(key: str) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("graphs", nargs="*", metavar="GRAPH", help=f"of {', '.join(GRAPHS)}; default: all")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "graphs", nargs="*", metavar="GRAPH", help=f"of {', '.join(GRAPHS)}; default: all"
+    )
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--first-step", action="store_true", help="time the first training step of the models too")
-    parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir(), "amp_tf_graphs"))
+    parser.add_argument(
+        "--first-step", action="store_true", help="time the first training step of the models too"
+    )
+    parser.add_argument(
+        "--cache", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir(), "amp_tf_graphs")
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--make", help=argparse.SUPPRESS)
     parser.add_argument("--memory", help=argparse.SUPPRESS)
@@ -328,21 +368,32 @@ def main() -> int:
         return 0
     results = {}
     for name in options.graphs or GRAPHS:
-        results[name] = measure(name, load(name, options.cache, options.first_step), options.rounds, options.cache)
+        results[name] = measure(
+            name, load(name, options.cache, options.first_step), options.rounds, options.cache
+        )
         if not options.json:
             print(_row(name, results[name], is_first=len(results) == 1), flush=True)
     if options.json:
-        print(json.dumps({name: dataclasses.asdict(result) for name, result in results.items()}, indent=2))
+        print(
+            json.dumps(
+                {name: dataclasses.asdict(result) for name, result in results.items()}, indent=2
+            )
+        )
     return int(not all(result.reaches_goals for result in results.values()))
 
 
 def _row(name: str, result: Result, *, is_first: bool) -> str:
     header = (
-        "| graph | nodes | TensorFlow's pass, ms | by its own clock | amp_tf, ms | ratio | µs a node "
+        "| graph | nodes | TensorFlow's pass, ms | by its own clock | amp_tf, ms | ratio | µs a "
+        "node "
         "| peak memory / graph | from bytes to bytes | of the first step |\n"
         "|---|---|---|---|---|---|---|---|---|---|\n"
     )
-    share = f"{result.amp_tf / result.first_step:.1%} of {result.first_step:.1f} s" if result.first_step else "–"
+    share = (
+        f"{result.amp_tf / result.first_step:.1%} of {result.first_step:.1f} s"
+        if result.first_step
+        else "–"
+    )
     cells = (
         name,
         f"{result.nodes:,}",
@@ -351,7 +402,8 @@ def _row(name: str, result: Result, *, is_first: bool) -> str:
         f"{result.amp_tf * 1e3:.1f}",
         f"{result.ratio:.2f}",
         f"{result.amp_tf / result.nodes * 1e6:.1f}",
-        f"{result.memory / 2**20:.1f} MiB / {result.size / 2**20:.2f} MiB = {result.memory_ratio:.1f}",
+        f"{result.memory / 2**20:.1f} MiB / {result.size / 2**20:.2f} MiB = "
+        f"{result.memory_ratio:.1f}",
         f"{result.memory_as_bytes / result.size:.1f}",
         share,
     )

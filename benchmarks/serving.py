@@ -1,9 +1,11 @@
 """Serving a model: size on disk, resident memory, latency and error of each way to make it smaller.
 
-    python -m benchmarks.serving [--models mlp transformer …] [--ways converted weights …] [--precision bfloat16]
+    python -m benchmarks.serving [--models mlp transformer …] [--ways converted weights …]
+    [--precision bfloat16]
         [--batches 1 8 64] [--rounds 9] [--clock cpu] [--json serving.json]
 
-Six models are exported once as float32 SavedModels and served by ``tf.saved_model.load``, in a process for each model:
+Six models are exported once as float32 SavedModels and served by ``tf.saved_model.load``, in a
+process for each model:
 
 =============  ====================================================================================================
 ``float32``    as exported
@@ -13,11 +15,12 @@ Six models are exported once as float32 SavedModels and served by ``tf.saved_mod
 ``tflite``     TFLite with float16 weights, in TFLite's interpreter with as many threads
 =============  ====================================================================================================
 
-Latency: one call after the other, all ways in turn in each round, and the median over rounds of float32's time over
-that of the way, so a busy machine slows both; where others keep it too busy even for that, ``--clock cpu`` counts the
-time that the process' threads had a core. Memory: a process for each way loads the model and answers once at the
-smallest batch; what counts is resident memory less that before loading. Error: the largest, as a share of float32's
-largest value. What a call costs besides the model (copies in and out of Python) is in all of them. Prints a table for
+Latency: one call after the other, all ways in turn in each round, and the median over rounds of
+float32's time over that of the way, so a busy machine slows both; where others keep it too busy
+even for that, ``--clock cpu`` counts the time that the process' threads had a core. Memory: a
+process for each way loads the model and answers once at the smallest batch; what counts is resident
+memory less that before loading. Error: the largest, as a share of float32's largest value. What a
+call costs besides the model (copies in and out of Python) is in all of them. Prints a table for
 each model.
 """
 
@@ -47,7 +50,10 @@ SAVED = {"float32": "float32", "tf_pass": "float32", "converted": "converted", "
 ROWS = 50_000  # of each table of embeddings
 SECONDS = 0.02  # of one measurement; shorter calls are repeated
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-PASS = {"bfloat16": "auto_mixed_precision_onednn_bfloat16", "auto": "auto_mixed_precision_onednn_bfloat16"}
+PASS = {
+    "bfloat16": "auto_mixed_precision_onednn_bfloat16",
+    "auto": "auto_mixed_precision_onednn_bfloat16",
+}
 
 Serve = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -86,7 +92,9 @@ def _ranking(layers: Any, ids: Any, numbers: Any) -> Any:
     tables = [layers.Flatten()(layers.Embedding(ROWS, 64)(ids[:, i : i + 1])) for i in range(8)]
     bottom = layers.Dense(64, "relu")(layers.Dense(512, "relu")(numbers))
     pairs = [layers.Dot(1)([a, b]) for i, a in enumerate([bottom, *tables]) for b in tables[i:]]
-    deep = layers.Dense(256, "relu")(layers.Dense(512, "relu")(layers.Concatenate()([bottom, *tables, *pairs])))
+    deep = layers.Dense(256, "relu")(
+        layers.Dense(512, "relu")(layers.Concatenate()([bottom, *tables, *pairs]))
+    )
     return layers.Dense(1, "sigmoid")(layers.Concatenate()([deep, numbers]))
 
 
@@ -144,13 +152,21 @@ def make(name: str, folder: Path, ways: Sequence[str], precision: str) -> None:
     config = amp_tf.AmpConfig(precision=precision)
     for way, weights in (("converted", "float32"), ("weights", "f16")):
         if way in ways:
-            report = amp_tf.convert_saved_model(folder / "float32", folder / way, config, weights=weights)
-            print(f"{name} {way}: {report.converted} nodes converted. {report.weights or ''}", file=sys.stderr)
+            report = amp_tf.convert_saved_model(
+                folder / "float32", folder / way, config, weights=weights
+            )
+            print(
+                f"{name} {way}: {report.converted} nodes converted. {report.weights or ''}",
+                file=sys.stderr,
+            )
     if "tflite" in ways:
         converter = tf.lite.TFLiteConverter.from_saved_model(str(folder / "float32"))
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
         converter.target_spec.supported_types = [tf.float16]
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
+        converter.target_spec.supported_ops = [
+            tf.lite.OpsSet.TFLITE_BUILTINS,
+            tf.lite.OpsSet.SELECT_TF_OPS,
+        ]
         (folder / "tflite").mkdir()
         (folder / "tflite" / "model.tflite").write_bytes(converter.convert())
 
@@ -175,10 +191,14 @@ def load(way: str, folder: Path) -> Serve:
 
 
 def switch_pass(way: str, precision: str) -> None:
-    """Turns TensorFlow's pass on for ``tf_pass`` alone; functions are optimized anew for other options."""
+    """Turns TensorFlow's pass on for ``tf_pass`` alone; functions are optimized anew for other
+    options.
+    """
     import tensorflow as tf
 
-    tf.config.optimizer.set_experimental_options({PASS.get(precision, PASS["auto"]): way == "tf_pass"})
+    tf.config.optimizer.set_experimental_options(
+        {PASS.get(precision, PASS["auto"]): way == "tf_pass"}
+    )
 
 
 def feed_of(folder: Path, batch: int) -> dict[str, Any]:
@@ -209,9 +229,14 @@ def time_ways(folder: Path, ways: Sequence[str], options: Mapping[str, Any]) -> 
         for way in ways:
             switch_pass(way, options["precision"])
             for _ in range(2):
-                answers = [np.asarray(value, np.float32) for _, value in sorted(served[way](feed).items())]
+                answers = [
+                    np.asarray(value, np.float32) for _, value in sorted(served[way](feed).items())
+                ]
             expected = expected or answers
-            off = max(float(np.max(np.abs(a - b)) / np.max(np.abs(b))) for a, b in zip(answers, expected, strict=True))
+            off = max(
+                float(np.max(np.abs(a - b)) / np.max(np.abs(b)))
+                for a, b in zip(answers, expected, strict=True)
+            )
             found[way].error = max(found[way].error, off)
             counts[way] = max(1, int(SECONDS / _seconds(served[way], feed, 1, clock)))
         for _ in range(options["rounds"]):
@@ -266,7 +291,15 @@ def work(options: dict[str, Any]) -> None:
         importlib.import_module("tensorflow")  # once, before the forks
         with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
             jobs = [(way, folder, options) for way in options["ways"]]
-            print(json.dumps(dict(zip(options["ways"], pool.starmap(memory_of, jobs, chunksize=1), strict=True))))
+            print(
+                json.dumps(
+                    dict(
+                        zip(
+                            options["ways"], pool.starmap(memory_of, jobs, chunksize=1), strict=True
+                        )
+                    )
+                )
+            )
     else:
         found = time_ways(folder, options["ways"], options)
         print(json.dumps({way: dataclasses.asdict(each) for way, each in found.items()}))
@@ -278,12 +311,21 @@ def run(options: dict[str, Any]) -> Any:
     Raises:
         RuntimeError: it failed; the message is the end of what it wrote to stderr.
     """
-    environ = environment(modes("bfloat16")["float32"]) | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environ = environment(modes("bfloat16")["float32"]) | {
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
     command = [sys.executable, "-m", "benchmarks.serving", "--work", json.dumps(options)]
-    ended = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command, env=environ, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if ended.returncode:
-        raise RuntimeError(f"{options['model']}: exit status {ended.returncode}\n{ended.stderr[-2000:]}")
-    sys.stderr.writelines(f"{line}\n" for line in ended.stderr.splitlines() if " nodes converted." in line)
+        raise RuntimeError(
+            f"{options['model']}: exit status {ended.returncode}\n{ended.stderr[-2000:]}"
+        )
+    sys.stderr.writelines(
+        f"{line}\n" for line in ended.stderr.splitlines() if " nodes converted." in line
+    )
     return json.loads(ended.stdout.splitlines()[-1])
 
 
@@ -291,7 +333,11 @@ def measure(model: str, ways: Sequence[str], arguments: argparse.Namespace) -> d
     """One model in all ways."""
     with tempfile.TemporaryDirectory() as name:
         given = {"model": model, "folder": name, "ways": ways, "precision": arguments.precision}
-        given |= {"batches": arguments.batches, "rounds": arguments.rounds, "clock": arguments.clock}
+        given |= {
+            "batches": arguments.batches,
+            "rounds": arguments.rounds,
+            "clock": arguments.clock,
+        }
         run({**given, "step": "make"})
         timed = run({**given, "step": "time"})
         mib = run({**given, "step": "memory", "ways": list(timed)})
@@ -315,18 +361,30 @@ def table(model: str, found: Mapping[str, Served], batches: Sequence[int]) -> st
     for way, each in found.items():
         cells = [model, way, f"{each.megabytes:.1f}", f"{each.mib:.0f}", f"{each.error:.2g}"]
         cells += [f"{each.ratios[batch]:.2f}" for batch in batches]
-        lines.append("| " + " | ".join([*cells, *(f"{each.milliseconds[batch]:.2f}" for batch in batches)]) + " |")
+        lines.append(
+            "| "
+            + " | ".join([*cells, *(f"{each.milliseconds[batch]:.2f}" for batch in batches)])
+            + " |"
+        )
     return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
-    parser.add_argument("--ways", nargs="+", choices=WAYS[1:], default=WAYS[1:], help="besides float32")
-    parser.add_argument("--precision", default="bfloat16", help="of what is converted (default bfloat16)")
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS[1:], default=WAYS[1:], help="besides float32"
+    )
+    parser.add_argument(
+        "--precision", default="bfloat16", help="of what is converted (default bfloat16)"
+    )
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64])
     parser.add_argument("--rounds", type=int, default=9, help="measurements of each (default 9)")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu on a busy machine (default wall)")
+    parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="cpu on a busy machine (default wall)"
+    )
     parser.add_argument("--json", type=Path, help="also write the measurements")
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

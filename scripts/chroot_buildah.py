@@ -1,8 +1,10 @@
-"""Build and run container images without a daemon: buildah from Debian's archive, in a mount namespace of its own.
+"""Build and run container images without a daemon: buildah from Debian's archive, in a mount
+namespace of its own.
 
-mmdebstrap makes two small Debian trees from packages: one holds buildah, the other becomes the base image. Each command
-runs in a fresh mount namespace, chrooted into the first tree, where the images live too. So neither a daemon nor a
-registry is needed, and overlayfs is used only where it can be. Root is needed, or a user namespace that makes one root.
+mmdebstrap makes two small Debian trees from packages: one holds buildah, the other becomes the base
+image. Each command runs in a fresh mount namespace, chrooted into the first tree, where the images
+live too. So neither a daemon nor a registry is needed, and overlayfs is used only where it can be.
+Root is needed, or a user namespace that makes one root.
 """
 
 from __future__ import annotations
@@ -39,9 +41,14 @@ def why_not_here(*, may_install: bool) -> str:
         return "mmdebstrap is missing: apt-get install mmdebstrap, or run with --install-tools"
     if not shutil.which("apt-get"):
         return "mmdebstrap is missing, and so is apt-get"
-    quiet = {"env": {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, "stdout": subprocess.DEVNULL}
+    quiet = {
+        "env": {**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        "stdout": subprocess.DEVNULL,
+    }
     subprocess.run(["apt-get", "update", "-q"], **quiet)
-    if subprocess.run(["apt-get", "install", "-q", "-y", "--no-install-recommends", "mmdebstrap"], **quiet).returncode:
+    if subprocess.run(
+        ["apt-get", "install", "-q", "-y", "--no-install-recommends", "mmdebstrap"], **quiet
+    ).returncode:
         return "apt-get could not install mmdebstrap"
     return ""
 
@@ -84,7 +91,8 @@ class Buildah:
         if self.capture("buildah", "images", "--quiet", BASE_IMAGE).returncode != 0:
             script = (
                 'set -e; c=$(buildah from scratch); buildah add -q "$c" /base.tar /; '
-                # The machine's certificates, and pip told to use them: a base image of a company would do the same.
+                # The machine's certificates, and pip told to use them: a base image of a company
+                # would do the same.
                 '[ ! -e /machine.crt ] || buildah copy -q "$c" /machine.crt /etc/ssl/certs/ca-certificates.crt; '
                 'buildah config --env PIP_CERT=/etc/ssl/certs/ca-certificates.crt "$c"; '
                 f'buildah commit -q --rm "$c" {BASE_IMAGE}'
@@ -101,12 +109,18 @@ class Buildah:
 
     def capture(self, *command: str, timeout: float = 300) -> subprocess.CompletedProcess:
         """Run a command in the tree and return its status and output."""
-        return subprocess.run(self._wrap(command), capture_output=True, text=True, errors="replace", timeout=timeout)
+        return subprocess.run(
+            self._wrap(command), capture_output=True, text=True, errors="replace", timeout=timeout
+        )
 
     def start(self, *command: str) -> subprocess.Popen:
         """Start a command in the tree, its output piped."""
         return subprocess.Popen(
-            self._wrap(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+            self._wrap(command),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
         )
 
     def inspect(self, image: str) -> dict:
@@ -115,13 +129,24 @@ class Buildah:
         return json.loads(answer.stdout)["Docker"]["config"]
 
     def _bootstrap(self, packages: str, target: pathlib.Path, title: str) -> None:
-        command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", SUITE, str(target)]
+        command = [
+            "mmdebstrap",
+            "--quiet",
+            "--variant=minbase",
+            f"--include={packages}",
+            SUITE,
+            str(target),
+        ]
         venvs.run(command, title=title, log=self.log, cwd=self.folder)
 
     def _choose_storage(self) -> None:
-        # On an overlay (CI inside a container) buildah cannot make another one; vfs copies files, which always works.
+        # On an overlay (CI inside a container) buildah cannot make another one; vfs copies files,
+        # which always works.
         kind = subprocess.run(
-            ["stat", "--file-system", "--format=%T", self.folder], capture_output=True, text=True, check=True
+            ["stat", "--file-system", "--format=%T", self.folder],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
         driver = "vfs" if kind in ("overlayfs", "tmpfs") else "overlay"
         settings = f'[storage]\ndriver = "{driver}"\ngraphroot = "/var/lib/containers/storage"\n'
@@ -141,7 +166,8 @@ class Buildah:
             (self.tree / name).mkdir(exist_ok=True)
 
     def _wrap(self, command: tuple[str, ...]) -> list[str]:
-        # The tree is bound onto itself because buildah remounts /, which must be a mount point for that.
+        # The tree is bound onto itself because buildah remounts /, which must be a mount point for
+        # that.
         setup = (
             'set -e; t=$1; c=$2; shift 2; mount --bind "$t" "$t"; '
             'for d in proc dev sys; do mount --rbind "/$d" "$t/$d"; done; '

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Measures how much there is to understand: AST nodes of a folder's rooms, and how dense their pages are.
+"""Measures how much there is to understand: AST nodes of a folder's rooms, and how dense their
+pages are.
 
     scripts/code_sizes.py                   the rooms of amp_tf, its tests, benchmarks and scripts
     scripts/code_sizes.py amp_tf/painting   the modules of a room
     scripts/code_sizes.py --sentences       the docstrings and comments whose first sentence must be decoded
 
-AST nodes are what neither packing nor the width of lines changes. ``dense`` counts what a statement holds; the other
-columns count, per 1,000 statements, assignments of several values at once, conditional expressions and comprehensions.
-``wide`` are lines above 100 characters, in %. ``decode`` are sentences, in %, of a shape that readers stumbled over: a
-relative clause as subject, a leading "Of …", fragments strung together by semicolons. Of C files the tokens count.
+AST nodes are what neither packing nor the width of lines changes. ``dense`` counts what a statement
+holds; the other columns count, per 1,000 statements, assignments of several values at once,
+conditional expressions and comprehensions. ``wide`` are lines above 100 characters, in %.
+``decode`` are sentences, in %, of a shape that readers stumbled over: a relative clause as subject,
+a leading "Of …", fragments strung together by semicolons. Of C files the tokens count.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from collections.abc import Iterable, Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WIDE = 100  #: characters
-_DECODED = re.compile(r"^(What|Whether|Those|Who|Whom|Whose|That which|How far|Where)\b|^Of \w|^[^.:`]*;[^.]*;", re.S)
+_DECODED = re.compile(
+    r"^(What|Whether|Those|Who|Whom|Whose|That which|How far|Where)\b|^Of \w|^[^.:`]*;[^.]*;", re.S
+)
 _EXAMPLE = re.compile(r"(?ms)^\s*Example.*?::\n.*?(?=^\S|\Z)")
 _C_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 _C_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\w+|[^\w\s]')
@@ -50,7 +54,9 @@ class Size:
 
     def __add__(self, other: Size) -> Size:
         mine = dataclasses.astuple(self)
-        return Size(*(count + more for count, more in zip(mine, dataclasses.astuple(other), strict=True)))
+        return Size(
+            *(count + more for count, more in zip(mine, dataclasses.astuple(other), strict=True))
+        )
 
     @property
     def density(self) -> dict[str, float]:
@@ -76,7 +82,9 @@ def measure(paths: Iterable[pathlib.Path]) -> Size:
 
 
 def rooms(root: pathlib.Path = ROOT) -> dict[str, Size]:
-    """Measures each room of the package, then the package, its C files, tests, benchmarks and scripts."""
+    """Measures each room of the package, then the package, its C files, tests, benchmarks and
+    scripts.
+    """
     package = root / "amp_tf"
     found = {"*.py": measure(package.glob("*.py"))}
     for folder in sorted(package.iterdir()):
@@ -101,7 +109,9 @@ def _scripts(folder: pathlib.Path) -> list[pathlib.Path]:
     """The Python programs of a folder, also those without a suffix."""
     found = []
     for path in sorted(folder.iterdir()):
-        if path.suffix == ".py" or (path.is_file() and path.read_bytes().startswith(b"#!/usr/bin/env python3")):
+        if path.suffix == ".py" or (
+            path.is_file() and path.read_bytes().startswith(b"#!/usr/bin/env python3")
+        ):
             found.append(path)
     return found
 
@@ -127,19 +137,31 @@ def _of_python(text: str) -> Size:
 def _of_c(text: str) -> Size:
     lines = text.splitlines()
     tokens = len(_C_TOKEN.findall(_C_COMMENT.sub("", text)))
-    return Size(files=1, nodes=tokens, lines=len(lines), wide_lines=sum(len(line) > WIDE for line in lines))
+    return Size(
+        files=1, nodes=tokens, lines=len(lines), wide_lines=sum(len(line) > WIDE for line in lines)
+    )
 
 
 def _is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def _assigns_a_tuple(node: ast.AST) -> bool:
-    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
+    return (
+        isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Tuple)
+        and isinstance(node.value, ast.Tuple)
+    )
 
 
 def _sentences(text: str, nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Yields the sentences of docstrings, without their examples, and the comments, each with its line."""
+    """Yields the sentences of docstrings, without their examples, and the comments, each with its
+    line.
+    """
     for node in nodes:
         if not isinstance(node, _DOCUMENTED):
             continue
@@ -164,9 +186,18 @@ def table(sizes: dict[str, Size]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=pathlib.Path, help="the modules of this one, in place of all rooms")
-    parser.add_argument("--sentences", action="store_true", help="list the sentences that must be decoded")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=pathlib.Path,
+        help="the modules of this one, in place of all rooms",
+    )
+    parser.add_argument(
+        "--sentences", action="store_true", help="list the sentences that must be decoded"
+    )
     asked = parser.parse_args()
     paths = sorted((asked.folder or ROOT / "amp_tf").rglob("*.py"))
     if asked.sentences:

@@ -1,7 +1,7 @@
 """One graph's journey: what each stage of a rewrite makes of six nodes, for CONTRIBUTING.md.
 
-The calls are those of ``_rewrite_nodes`` and ``decide`` in ``amp_tf/rewriting/pipeline.py``, with what they give
-printed between them.
+The calls are those of ``_rewrite_nodes`` and ``decide`` in ``amp_tf/rewriting/pipeline.py``, with
+what they give printed between them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,11 @@ def short(nodes: Any) -> Iterator[str]:
     from amp_tf.graph import datatypes
 
     for node in nodes:
-        types = [f" {key}={datatypes.type_name(value.type)}" for key, value in sorted(node.attr.items()) if value.type]
+        types = [
+            f" {key}={datatypes.type_name(value.type)}"
+            for key, value in sorted(node.attr.items())
+            if value.type
+        ]
         shown = "" if node.op == "Cast" else "".join(types)
         yield f"{node.name} = {node.op}({', '.join(node.input)}){shown}"
 

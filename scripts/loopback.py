@@ -1,4 +1,6 @@
-"""A TensorFlow cluster of processes on this machine's loopback, for the scripts that train on several machines."""
+"""A TensorFlow cluster of processes on this machine's loopback, for the scripts that train on
+several machines.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,17 @@ def run_cluster(
     Args:
         jobs: job name to number of tasks.
         command: a script and its arguments.
-        served: jobs that wait for work and never end by themselves: they get SIGTERM when the others are done.
+        served: jobs that wait for work and never end by themselves: they get SIGTERM when the
+            others are done.
         start: what starts a process, given a command and ``env``, as ``subprocess.Popen`` does.
 
     Returns:
         The status of the first task that failed, else 0.
     """
     ports = iter(free_ports(sum(jobs.values())))
-    cluster = {job: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for job, count in jobs.items()}
+    cluster = {
+        job: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for job, count in jobs.items()
+    }
     processes: dict[tuple[str, int], Any] = {}
     for job, addresses in cluster.items():
         for index in range(len(addresses)):
@@ -61,7 +66,10 @@ def run_cluster(
             process.wait()
     # A task that failed by itself says more than those that were killed because of it.
     statuses = [process.returncode for process in processes.values()]
-    return next((status for status in statuses if status > 0), next((abs(status) for status in statuses if status), 0))
+    return next(
+        (status for status in statuses if status > 0),
+        next((abs(status) for status in statuses if status), 0),
+    )
 
 
 def free_ports(count: int) -> list[int]:

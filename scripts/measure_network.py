@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Run a command and say how many bytes went over loopback: scripts/measure_network.py COMMAND…
 
-TensorFlow counts its messages nowhere that a program can read, so the kernel's counters of the interface "lo" are read
-(/proc/net/dev), which hold everything that processes of one machine send each other. The command runs in a network
-namespace of its own, so that nobody else's traffic counts; where the machine allows none, the last line says that it
-counted the whole machine's. Needs Linux and unshare (util-linux).
+TensorFlow counts its messages nowhere that a program can read, so the kernel's counters of the
+interface "lo" are read (/proc/net/dev), which hold everything that processes of one machine send
+each other. The command runs in a network namespace of its own, so that nobody else's traffic
+counts; where the machine allows none, the last line says that it counted the whole machine's. Needs
+Linux and unshare (util-linux).
 
-The last line on stderr is a JSON object: {"loopback_bytes": …, "private": true}. The status is the command's.
+The last line on stderr is a JSON object: {"loopback_bytes": …, "private": true}. The status is the
+command's.
 """
 
 from __future__ import annotations
@@ -37,14 +39,22 @@ def main() -> int:
         return subprocess.run([*prefix, sys.executable, __file__, INSIDE, *arguments]).returncode
     before = loopback_bytes()
     status = subprocess.run(arguments).returncode
-    print(json.dumps({"loopback_bytes": loopback_bytes() - before, "private": private}), file=sys.stderr)
+    print(
+        json.dumps({"loopback_bytes": loopback_bytes() - before, "private": private}),
+        file=sys.stderr,
+    )
     return status
 
 
 def namespace_prefix() -> list[str]:
-    """The command that gives the next one a network of its own, or nothing where that is not allowed."""
+    """The command that gives the next one a network of its own, or nothing where that is not
+    allowed.
+    """
     for prefix in (["unshare", "--net"], ["unshare", "--user", "--map-root-user", "--net"]):
-        if shutil.which(prefix[0]) and subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
+        if (
+            shutil.which(prefix[0])
+            and subprocess.run([*prefix, "true"], capture_output=True).returncode == 0
+        ):
             return prefix
     return []
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Take the pictures of docs/report.md: scripts/report_pictures.py REPORTS.
 
-REPORTS holds the folders ``resnet50_fit``, ``bert_fit`` and ``gnmt_fit``, each what a minute of training that model of
-``benchmarks/models`` writes with ``AMP_TF_REPORT``.
-Small unchanged programs are run besides: one whose loss scale falls to its floor; one that is compiled by XLA; one that
-exports its model; one that trains in float32 and in bfloat16, whose times need a quiet machine. Needs Chromium with its
-driver.
+REPORTS holds the folders ``resnet50_fit``, ``bert_fit`` and ``gnmt_fit``, each what a minute of
+training that model of ``benchmarks/models`` writes with ``AMP_TF_REPORT``. Small unchanged programs
+are run besides: one whose loss scale falls to its floor; one that is compiled by XLA; one that
+exports its model; one that trains in float32 and in bfloat16, whose times need a quiet machine.
+Needs Chromium with its driver.
 """
 
 from __future__ import annotations
@@ -100,11 +100,22 @@ def main() -> int:
         _search(page, bert)
         _run(COMPILED, folder / "compiled", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs")
         _take(page, "xla-phone", _page(folder / "compiled" / "logs", folder / "compiled.html"), 390)
-        _run(TIMED, folder / "timed", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs", AMP_TF_KEEP_FLOAT32=".")
+        _run(
+            TIMED,
+            folder / "timed",
+            AMP_TF_PRECISION="bfloat16",
+            AMP_TF_REPORT="logs",
+            AMP_TF_KEEP_FLOAT32=".",
+        )
         _run(TIMED, folder / "timed", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs")
         _take(page, "side-by-side", _page(folder / "timed" / "logs", folder / "timed.html"), 900)
         _run(EXPORTED, folder / "exporting", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs")
-        _take(page, "saved-model", _page(folder / "exporting" / "exported", folder / "exported.html"), 1000)
+        _take(
+            page,
+            "saved-model",
+            _page(folder / "exporting" / "exported", folder / "exported.html"),
+            1000,
+        )
     return 0
 
 
@@ -112,18 +123,26 @@ def _run(program: str, folder: pathlib.Path, **variables: str) -> None:
     """Runs an unchanged program under amp_tf."""
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(program)
-    switched_on = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
+    switched_on = {
+        "TF_ENABLE_AUTO_MIXED_PRECISION": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONPATH": str(ROOT),
+    }
     command = [sys.executable, "-m", "amp_tf", "train.py"]
     subprocess.run(command, cwd=folder, env={**os.environ, **switched_on, **variables}, check=True)
 
 
 def _page(reports: pathlib.Path, file: pathlib.Path) -> pathlib.Path:
     command = [sys.executable, "-m", "amp_tf", "report", str(reports), "--html", str(file)]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, stdout=subprocess.DEVNULL
+    )
     return file
 
 
-def _take(page: Page, name: str, file: pathlib.Path, width: int, *, part: str = "", is_dark: bool = False) -> None:
+def _take(
+    page: Page, name: str, file: pathlib.Path, width: int, *, part: str = "", is_dark: bool = False
+) -> None:
     page.look(width, dark=is_dark)
     _open(page, file)
     if part:
@@ -142,12 +161,17 @@ def _search(page: Page, file: pathlib.Path) -> None:
     page.look(1000)
     _open(page, file)
     page.run(
-        "const input = document.querySelector('input[type=search]'); input.value = 'multi_head_attention_1/Softmax';"
+        "const input = document.querySelector('input[type=search]'); input.value = "
+        "'multi_head_attention_1/Softmax';"
         "input.dispatchEvent(new Event('input'))"
     )
-    page.wait("[...document.querySelectorAll('section button')].some(one => one.textContent.includes('1/Softmax'))")
+    page.wait(
+        "[...document.querySelectorAll('section button')].some(one => "
+        "one.textContent.includes('1/Softmax'))"
+    )
     page.run(
-        "[...document.querySelectorAll('section button')].find(one => one.textContent.includes('1/Softmax')).click()"
+        "[...document.querySelectorAll('section button')].find(one => "
+        "one.textContent.includes('1/Softmax')).click()"
     )
     page.wait("document.querySelector('.path')")
     page.run("document.querySelector('#nodes, [id$=nodes]').scrollIntoView()")

@@ -1,6 +1,7 @@
 """The rooms of the package, as its imports make them: the picture and the table of CONTRIBUTING.md.
 
-A room is a subpackage of ``amp_tf``, or a module beside them. What only type checkers import does not count.
+A room is a subpackage of ``amp_tf``, or a module beside them. What only type checkers import does
+not count.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ PACKAGE = "amp_tf"
 
 
 def modules(root: pathlib.Path) -> dict[str, ast.Module]:
-    """The parsed modules of the package in a checkout, by dotted name; a subpackage is its ``__init__``."""
+    """The parsed modules of the package in a checkout, by dotted name; a subpackage is its
+    ``__init__``.
+    """
     found = {}
     for path in sorted((root / PACKAGE).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -63,7 +66,9 @@ def find_rooms(root: pathlib.Path) -> dict[str, set[str]]:
         if name != PACKAGE:
             used = {room_of(other) for other in imports(tree, known) if other != PACKAGE}
             rooms[room_of(name)] |= used - {room_of(name)}
-    order = graphlib.TopologicalSorter({room: sorted(used) for room, used in sorted(rooms.items())}).static_order()
+    order = graphlib.TopologicalSorter(
+        {room: sorted(used) for room, used in sorted(rooms.items())}
+    ).static_order()
     return {room: rooms[room] for room in order}
 
 
@@ -74,8 +79,14 @@ def picture(rooms: dict[str, set[str]]) -> str:
         below[room] = used.union(*(below[other] for other in used))
     lines = ["```mermaid", "flowchart TD"]
     for room, used in reversed(rooms.items()):
-        shown = sorted(other for other in used if not any(other in below[between] for between in used))
-        lines.append(f"    {_node(room)} --> {' & '.join(map(_node, shown))}" if shown else f"    {_node(room)}")
+        shown = sorted(
+            other for other in used if not any(other in below[between] for between in used)
+        )
+        lines.append(
+            f"    {_node(room)} --> {' & '.join(map(_node, shown))}"
+            if shown
+            else f"    {_node(room)}"
+        )
     return "\n".join([*lines, "```"])
 
 
@@ -89,7 +100,12 @@ def table(root: pathlib.Path) -> str:
     rows = ["| room | what it holds |", "| --- | --- |"]
     for room in reversed(find_rooms(root)):
         name = f"{PACKAGE}.{room}"
-        said = (ast.get_docstring(known[name]) or "").partition("\n\n")[0].replace("\n", " ").replace("``", "`")
+        said = (
+            (ast.get_docstring(known[name]) or "")
+            .partition("\n\n")[0]
+            .replace("\n", " ")
+            .replace("``", "`")
+        )
         slash = "/" if (root / PACKAGE / room).is_dir() else ""
         rows.append(f"| `{room}{slash}` | {said} |")
     return "\n".join(rows)

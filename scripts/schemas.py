@@ -38,7 +38,9 @@ ADDED: dict[type, dict[str, Any]] = {
 def comparison() -> str:
     what = "What amp_tf.compare(…).to_dict() and amp-tf compare --json give."
     said = f'{what} {FOR_EVER} Errors are relative, in the L2 norm; what is infinite is the text "inf".'
-    return _text("Comparison of amp_tf, version 1", said, _of_version_1(Comparison, "amp_tf.comparison"))
+    return _text(
+        "Comparison of amp_tf, version 1", said, _of_version_1(Comparison, "amp_tf.comparison")
+    )
 
 
 def ranges() -> str:
@@ -54,7 +56,11 @@ def _text(title: str, description: str, schema: Mapping[str, Any]) -> str:
 def _of_version_1(kind: type, name: str) -> dict[str, Any]:
     schema = _Schema().of(kind)
     head = {"schema": {"const": name}, "schema_version": {"const": 1}}
-    return {**schema, "properties": {**head, **schema["properties"]}, "required": [*head, *schema["required"]]}
+    return {
+        **schema,
+        "properties": {**head, **schema["properties"]},
+        "required": [*head, *schema["required"]],
+    }
 
 
 class _Schema:
@@ -83,7 +89,12 @@ class _Schema:
             return {"type": "object", "additionalProperties": self.of(parts[1])}
         if origin is tuple and parts[-1] is not ...:
             items = list(map(self.of, parts))
-            return {"type": "array", "prefixItems": items, "minItems": len(parts), "maxItems": len(parts)}
+            return {
+                "type": "array",
+                "prefixItems": items,
+                "minItems": len(parts),
+                "maxItems": len(parts),
+            }
         return {"type": "array", "items": self.of(parts[0])}
 
     def _annotated(self, kind: Any, *notes: Any) -> dict[str, Any]:

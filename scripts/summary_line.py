@@ -1,4 +1,5 @@
-"""Read the line that amp_tf logs when a process ends: how many graphs and nodes, how many converted, how many casts.
+"""Read the line that amp_tf logs when a process ends: how many graphs and nodes, how many
+converted, how many casts.
 
 The demo and the tests read the counts from it, so no further file or variable is needed.
 """
@@ -38,6 +39,9 @@ def find(log: str) -> Summary | None:
     """The last summary in a process' log, or ``None`` if there is none."""
     summary = None
     for match in _LINE.finditer(log):
-        numbers = {name: int(match[name].replace(",", "")) for name in ("graphs", "converted", "total", "casts")}
+        numbers = {
+            name: int(match[name].replace(",", ""))
+            for name in ("graphs", "converted", "total", "casts")
+        }
         summary = Summary(**numbers, text=match["text"].strip())
     return summary

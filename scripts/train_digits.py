@@ -2,10 +2,12 @@
 """Train a small convolutional network on scikit-learn's handwritten digits: a plain Keras script.
 
 Nothing here knows of mixed precision. That is the point: run it as it is, then run it again with
-``TF_ENABLE_AUTO_MIXED_PRECISION=1`` in the environment, and compare. ``scripts/demo`` does exactly that.
+``TF_ENABLE_AUTO_MIXED_PRECISION=1`` in the environment, and compare. ``scripts/demo`` does exactly
+that.
 
-The 1,797 images of 8 × 8 pixels come with scikit-learn. They are enlarged to 64 × 64, the size of small photographs, so
-that convolutions are what the time goes into, as they are in real image models.
+The 1,797 images of 8 × 8 pixels come with scikit-learn. They are enlarged to 64 × 64, the size of
+small photographs, so that convolutions are what the time goes into, as they are in real image
+models.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class StepTimes(keras.callbacks.Callback):
 
 
 def load_images(size: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """The training and the validation half: images float32 [n, size, size, 1] in 0..1, labels int [n]."""
+    """The training and the validation half: images float32 [n, size, size, 1] in 0..1, labels int
+    [n].
+    """
     digits = load_digits()
     images = np.repeat(np.repeat(digits.images, size // 8, axis=1), size // 8, axis=2)
     images = (images / 16.0).astype("float32")[..., np.newaxis]
@@ -77,7 +81,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--size", type=int, default=64, help="width and height of the enlarged images: a multiple of 8")
+    parser.add_argument(
+        "--size",
+        type=int,
+        default=64,
+        help="width and height of the enlarged images: a multiple of 8",
+    )
     parser.add_argument("--json", metavar="FILE", help="also write accuracy and step time there")
     arguments = parser.parse_args()
 
@@ -106,7 +115,10 @@ def main() -> None:
         "steps": sum(len(epoch) for epoch in times.epochs),
         "parameters": model.count_params(),
     }
-    print(f"validation accuracy {result['validation_accuracy']:.4f}, {result['ms_per_step']:.1f} ms per step")
+    print(
+        f"validation accuracy {result['validation_accuracy']:.4f}, {result['ms_per_step']:.1f} ms "
+        "per step"
+    )
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(result, file)

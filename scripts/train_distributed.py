@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Train one model on several machines or processes with MultiWorkerMirroredStrategy: a plain TensorFlow script.
+"""Train one model on several machines or processes with MultiWorkerMirroredStrategy: a plain
+TensorFlow script.
 
-Nothing here knows of mixed precision. Each worker is started with its own ``TF_CONFIG``, as TensorFlow documents it:
+Nothing here knows of mixed precision. Each worker is started with its own ``TF_CONFIG``, as
+TensorFlow documents it:
 
-    TF_CONFIG='{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}' \
+    TF_CONFIG='{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker",
+    "index": 0}}' \
         python train_distributed.py --checkpoint /shared/run1
 
-A chief may stand before the workers, and an evaluator beside them, which judges each checkpoint. Under Slurm's ``srun``
-nothing need be set. With ``--workers 2`` it starts that many workers on this machine itself. A run that died goes on
-from its checkpoint when it is started again. The last line of every worker is a JSON object with its losses, the
-accuracy on images that were held out, and a checksum of the weights. The images are scikit-learn's.
+A chief may stand before the workers, and an evaluator beside them, which judges each checkpoint.
+Under Slurm's ``srun`` nothing need be set. With ``--workers 2`` it starts that many workers on this
+machine itself. A run that died goes on from its checkpoint when it is started again. The last line
+of every worker is a JSON object with its losses, the accuracy on images that were held out, and a
+checksum of the weights. The images are scikit-learn's.
 """
 
 from __future__ import annotations
@@ -30,10 +34,18 @@ HELD_OUT = 297
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--checkpoint", metavar="FOLDER", help="where to save every --save-every steps, and go on from")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FOLDER",
+        help="where to save every --save-every steps, and go on from",
+    )
     parser.add_argument("--save-every", type=int, default=10)
-    parser.add_argument("--workers", type=int, default=0, help="start that many workers on this machine")
-    parser.add_argument("--die-at", type=int, default=-1, help="the last worker ends itself, hard, before this step")
+    parser.add_argument(
+        "--workers", type=int, default=0, help="start that many workers on this machine"
+    )
+    parser.add_argument(
+        "--die-at", type=int, default=-1, help="the last worker ends itself, hard, before this step"
+    )
     arguments = parser.parse_args()
     if arguments.workers:
         return start_workers(arguments.workers, sys.argv[1:])
@@ -60,7 +72,8 @@ def cluster_resolver() -> Any:
         return resolvers.TFConfigClusterResolver()
     if shutil.which("nvidia-smi"):
         return resolvers.SlurmClusterResolver()
-    # It cannot describe nodes without GPUs (range() with a step of 0), so only the addresses are taken from it.
+    # It cannot describe nodes without GPUs (range() with a step of 0), so only the addresses are
+    # taken from it.
     tasks = int(os.environ["SLURM_STEP_NUM_TASKS"])
     slurm = resolvers.SlurmClusterResolver(gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False)
     return resolvers.SimpleClusterResolver(
@@ -75,7 +88,9 @@ def cluster_resolver() -> Any:
 def position_in_cluster(resolver: Any) -> int:
     """The number of this worker; a chief is the first one."""
     jobs = resolver.cluster_spec().as_dict()
-    return (resolver.task_id or 0) + (len(jobs.get("chief", [])) if resolver.task_type == "worker" else 0)
+    return (resolver.task_id or 0) + (
+        len(jobs.get("chief", [])) if resolver.task_type == "worker" else 0
+    )
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -85,7 +100,11 @@ def train(arguments: argparse.Namespace) -> None:
 
     resolver = cluster_resolver()
     is_evaluator = resolver.task_type == "evaluator"  # which is in no cluster
-    strategy = tf.distribute.get_strategy() if is_evaluator else tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    strategy = (
+        tf.distribute.get_strategy()
+        if is_evaluator
+        else tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    )
     index = position_in_cluster(resolver)
     workers = strategy.num_replicas_in_sync
     batch = BATCH_PER_WORKER * workers
@@ -108,7 +127,9 @@ def train(arguments: argparse.Namespace) -> None:
             scale = np.sqrt(2.0 / inputs)
             layers.append(
                 (
-                    tf.Variable((generator.standard_normal((inputs, outputs)) * scale).astype("float32")),
+                    tf.Variable(
+                        (generator.standard_normal((inputs, outputs)) * scale).astype("float32")
+                    ),
                     tf.Variable(np.zeros(outputs, "float32")),
                 )
             )
@@ -122,7 +143,9 @@ def train(arguments: argparse.Namespace) -> None:
         return tf.matmul(x, layers[-1][0]) + layers[-1][1]
 
     def loss_of(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits_of(x))) / batch
+        return (
+            tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits_of(x))) / batch
+        )
 
     def replica_step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -144,18 +167,28 @@ def train(arguments: argparse.Namespace) -> None:
         return tf.argmax(logits_of(x), axis=1)
 
     def accuracy() -> float:
-        return float(np.mean(predict(tf.constant(images[-HELD_OUT:])).numpy() == labels[-HELD_OUT:]))
+        return float(
+            np.mean(predict(tf.constant(images[-HELD_OUT:])).numpy() == labels[-HELD_OUT:])
+        )
 
-    checkpoint = tf.train.Checkpoint(step=step, **{f"v{i}": v for i, v in enumerate([*variables, *moments])})
+    checkpoint = tf.train.Checkpoint(
+        step=step, **{f"v{i}": v for i, v in enumerate([*variables, *moments])}
+    )
     if is_evaluator:
-        for path in tf.train.checkpoints_iterator(os.path.join(arguments.checkpoint, "worker0"), timeout=120):
+        for path in tf.train.checkpoints_iterator(
+            os.path.join(arguments.checkpoint, "worker0"), timeout=120
+        ):
             checkpoint.restore(path)
-            print(json.dumps({"evaluated_step": int(step.numpy()), "accuracy": accuracy()}), flush=True)
+            print(
+                json.dumps({"evaluated_step": int(step.numpy()), "accuracy": accuracy()}),
+                flush=True,
+            )
             if int(step.numpy()) + arguments.save_every > arguments.steps:
                 return
     manager = None
     if arguments.checkpoint:
-        # Every worker writes, because variables may be read together only; each into its own folder.
+        # Every worker writes, because variables may be read together only; each into its own
+        # folder.
         folder = pathlib.Path(arguments.checkpoint) / f"worker{index}"
         manager = tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=2)
         checkpoint.restore(manager.latest_checkpoint)

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""Train one model with ParameterServerStrategy: a plain TensorFlow script with a chief, workers and parameter servers.
+"""Train one model with ParameterServerStrategy: a plain TensorFlow script with a chief, workers and
+parameter servers.
 
-Nothing here knows of mixed precision. Each process is started with its own ``TF_CONFIG``, as TensorFlow documents it:
+Nothing here knows of mixed precision. Each process is started with its own ``TF_CONFIG``, as
+TensorFlow documents it:
 
-    TF_CONFIG='{"cluster": {"chief": ["host0:2222"], "worker": ["host1:2222", "host2:2222"], "ps": ["host3:2222"]},
+    TF_CONFIG='{"cluster": {"chief": ["host0:2222"], "worker": ["host1:2222", "host2:2222"], "ps":
+    ["host3:2222"]},
                 "task": {"type": "worker", "index": 0}}' python train_parameter_server.py
 
-With ``--workers 2`` it starts a chief, two workers and a parameter server on this machine itself. Workers compute
-gradients and apply them when they have them, so runs differ a little from each other. The chief's last line is a JSON
-object with the mean loss of each epoch and the accuracy on images that were held out. The images are scikit-learn's.
+With ``--workers 2`` it starts a chief, two workers and a parameter server on this machine itself.
+Workers compute gradients and apply them when they have them, so runs differ a little from each
+other. The chief's last line is a JSON object with the mean loss of each epoch and the accuracy on
+images that were held out. The images are scikit-learn's.
 """
 
 from __future__ import annotations
@@ -30,8 +34,15 @@ HELD_OUT = 297
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=40, help="steps of each epoch, of all workers together")
-    parser.add_argument("--workers", type=int, default=0, help="start a cluster with that many workers on this machine")
+    parser.add_argument(
+        "--steps", type=int, default=40, help="steps of each epoch, of all workers together"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=0,
+        help="start a cluster with that many workers on this machine",
+    )
     arguments = parser.parse_args()
     if arguments.workers:
         sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -41,7 +52,9 @@ def main() -> int:
         jobs = {"chief": 1, "worker": arguments.workers, "ps": 1}
         return loopback.run_cluster(jobs, command, served=("worker", "ps"))
     if "TF_CONFIG" not in os.environ:
-        parser.error("TF_CONFIG does not say which task of a cluster this is. Set it, or give --workers 2")
+        parser.error(
+            "TF_CONFIG does not say which task of a cluster this is. Set it, or give --workers 2"
+        )
     if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief":
         coordinate(arguments)
     else:
@@ -55,9 +68,13 @@ def serve() -> None:
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     server = tf.distribute.Server(
-        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
+        resolver.cluster_spec(),
+        job_name=resolver.task_type,
+        task_index=resolver.task_id,
+        protocol="grpc",
     )
-    # join never returns and lets no signal handler of Python run, so it gets a thread; exit handlers then run, too.
+    # join never returns and lets no signal handler of Python run, so it gets a thread; exit
+    # handlers then run, too.
     threading.Thread(target=server.join, daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
@@ -82,7 +99,9 @@ def coordinate(arguments: argparse.Namespace) -> None:
         layers = []
         for inputs, outputs in itertools.pairwise([64, 256, 128, 10]):
             weights = generator.standard_normal((inputs, outputs)) * np.sqrt(2.0 / inputs)
-            layers.append((tf.Variable(weights.astype("float32")), tf.Variable(np.zeros(outputs, "float32"))))
+            layers.append(
+                (tf.Variable(weights.astype("float32")), tf.Variable(np.zeros(outputs, "float32")))
+            )
     variables = [variable for layer in layers for variable in layer]
 
     def logits_of(x: tf.Tensor) -> tf.Tensor:

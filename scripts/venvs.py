@@ -1,6 +1,8 @@
-"""Virtual environments for the scripts of this folder: made, filled and brought up to date, with the stdlib alone.
+"""Virtual environments for the scripts of this folder: made, filled and brought up to date, with
+the stdlib alone.
 
-Every script here runs on a machine that has nothing but Python 3.10+ and pip, so this module may import nothing else.
+Every script here runs on a machine that has nothing but Python 3.10+ and pip, so this module may
+import nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _STAMP = "amp_tf_installed.txt"
-_BUILD_FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "amp_tf.pth", "amp_tf.start", "_amp_tf_start.py")
+_BUILD_FILES = (
+    "setup.py",
+    "pyproject.toml",
+    "MANIFEST.in",
+    "amp_tf.pth",
+    "amp_tf.start",
+    "_amp_tf_start.py",
+)
 
 
 class SetupError(Exception):
@@ -83,7 +92,12 @@ class Venv:
             if (self.bin / "pip").exists()
             else [sys.executable, "-m", "pip", "--python", str(self.python)]
         )
-        run([*command, "--disable-pip-version-check", *arguments], title=title, log=self.log, cwd=cwd)
+        run(
+            [*command, "--disable-pip-version-check", *arguments],
+            title=title,
+            log=self.log,
+            cwd=cwd,
+        )
 
     def version_of(self, distribution: str) -> str:
         """The version of an installed distribution, or "" if it is not installed."""
@@ -109,7 +123,8 @@ def require_python(minimum: tuple[int, int] = (3, 10)) -> None:
     if sys.version_info < minimum:
         found = ".".join(map(str, sys.version_info[:3]))
         sys.exit(
-            f"Python {found} at {sys.executable} is too old: Python {minimum[0]}.{minimum[1]} or newer is needed. "
+            f"Python {found} at {sys.executable} is too old: Python {minimum[0]}.{minimum[1]} or "
+            "newer is needed. "
             "Run this script with such a one: python3.11 " + sys.argv[0]
         )
 
@@ -132,7 +147,9 @@ def run(
     with log.open("ab") as output:
         output.write(f"$ {' '.join(map(str, command))}\n".encode())
         output.flush()
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=cwd, env=env)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, cwd=cwd, env=env
+        )
         while True:
             try:
                 status = process.wait(timeout=1)
@@ -148,8 +165,8 @@ def run(
 def make(path: pathlib.Path, python: str = sys.executable) -> Venv:
     """The environment at ``path``, made with ``python`` where there is none that works.
 
-    Where Python was installed without ensurepip (Debian without python3-venv), the environment is made without pip and
-    filled from outside by the pip that is there.
+    Where Python was installed without ensurepip (Debian without python3-venv), the environment is
+    made without pip and filled from outside by the pip that is there.
 
     Raises:
         SetupError: neither way works.
@@ -160,22 +177,34 @@ def make(path: pathlib.Path, python: str = sys.executable) -> Venv:
     path.parent.mkdir(parents=True, exist_ok=True)
     venv.log.write_text("", encoding="utf-8")
     try:
-        run([python, "-m", "venv", "--clear", str(path)], title="make a virtual environment", log=venv.log)
+        run(
+            [python, "-m", "venv", "--clear", str(path)],
+            title="make a virtual environment",
+            log=venv.log,
+        )
     except SetupError:
         run(
             [python, "-m", "venv", "--clear", "--without-pip", str(path)],
             title="make it without ensurepip",
             log=venv.log,
         )
-        if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode != 0:
-            raise SetupError(f"{sys.executable} has neither ensurepip nor pip. Install python3-venv or pip.") from None
+        if (
+            subprocess.run(
+                [sys.executable, "-m", "pip", "--version"], capture_output=True
+            ).returncode
+            != 0
+        ):
+            raise SetupError(
+                f"{sys.executable} has neither ensurepip nor pip. Install python3-venv or pip."
+            ) from None
     return venv
 
 
 def fingerprint(*extra: str, editable: bool = False, root: pathlib.Path = ROOT) -> str:
     """A hash of everything that goes into an installation of the checkout, and of ``extra``.
 
-    An editable installation follows the Python sources by itself; of it only the compiled parts can be outdated.
+    An editable installation follows the Python sources by itself; of it only the compiled parts can
+    be outdated.
     """
     digest = hashlib.sha256("\0".join(extra).encode())
     files = [root / name for name in _BUILD_FILES]
@@ -187,14 +216,17 @@ def fingerprint(*extra: str, editable: bool = False, root: pathlib.Path = ROOT) 
 
 
 def clean_environment(**changes: str) -> dict[str, str]:
-    """This process' environment without amp_tf's variables and those that change what Python loads, with ``changes``.
+    """This process' environment without amp_tf's variables and those that change what Python loads,
+    with ``changes``.
 
-    Without PYTHONDONTWRITEBYTECODE, which containers often set, what several hundred processes of a test run import is
-    compiled once instead of by each of them.
+    Without PYTHONDONTWRITEBYTECODE, which containers often set, what several hundred processes of a
+    test run import is compiled once instead of by each of them.
     """
     own = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_")
     pythons = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
-    return {name: value for name, value in os.environ.items() if not name.startswith((*own, *pythons))} | changes
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith((*own, *pythons))
+    } | changes
 
 
 def _works(venv: Venv) -> bool:

@@ -24,18 +24,23 @@ SOURCES = {"amp_tf/hooks/amp_tf_cpu.so": "amp_tf/hooks/shim.c"}
 def pytest_configure() -> None:
     """A checkout may have no compiled libraries yet, or old ones.
 
-    An installed amp_tf would follow what tests do to ``os.environ`` in this process. Programs that are to be switched
-    on run in processes of their own.
+    An installed amp_tf would follow what tests do to ``os.environ`` in this process. Programs that
+    are to be switched on run in processes of their own.
     """
     sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "AmpTfStart"]
     if not all(_is_newer(ROOT / library, ROOT / source) for library, source in SOURCES.items()):
         command = [sys.executable, "setup.py", "-q", "build_native", "--inplace"]
         if subprocess.run(command, cwd=ROOT).returncode != 0:
-            pytest.exit("amp_tf's libraries are not built; pip install --no-deps -e . builds them", returncode=1)
+            pytest.exit(
+                "amp_tf's libraries are not built; pip install --no-deps -e . builds them",
+                returncode=1,
+            )
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if not session.config.getoption("numprocesses", None):  # who starts xdist's workers runs no tests
+    if not session.config.getoption(
+        "numprocesses", None
+    ):  # who starts xdist's workers runs no tests
         processes.count()
 
 
@@ -73,7 +78,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: a collection of garbage, which Keras' ``clear_session`` asks for, may skip it."""
+    """What is imported by now stays: a collection of garbage, which Keras' ``clear_session`` asks
+    for, may skip it.
+    """
     gc.collect()
     gc.freeze()
 
@@ -83,12 +90,18 @@ def _is_newer(file: Path, other: Path) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def unset_variables(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The developer's settings and calibration must not decide a test; subprocesses inherit this environment too."""
+def unset_variables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The developer's settings and calibration must not decide a test; subprocesses inherit this
+    environment too.
+    """
     for row in ENV_VARS:
         monkeypatch.delenv(row.name, raising=False)
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    monkeypatch.setenv("PIP_CACHE_DIR", os.environ.get("PIP_CACHE_DIR") or os.path.join(caches, "pip"))
+    monkeypatch.setenv(
+        "PIP_CACHE_DIR", os.environ.get("PIP_CACHE_DIR") or os.path.join(caches, "pip")
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
 
 
@@ -115,28 +128,38 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str], list[str]]
     propagate, verbosity = logger.propagate, logging.get_verbosity()
     logger.propagate = True
     logging.set_verbosity(logging.WARNING)  # absl's default
-    yield lambda text: [record.getMessage() for record in caplog.records if text in record.getMessage()]
+    yield lambda text: [
+        record.getMessage() for record in caplog.records if text in record.getMessage()
+    ]
     logging.set_verbosity(verbosity)
     logger.propagate = propagate
 
 
 @pytest.fixture(autouse=True, scope="module")
 def no_cluster_left() -> Iterator[None]:
-    """A process has one Grappler cluster at a time: what comes after the oracle's tests makes its own."""
+    """A process has one Grappler cluster at a time: what comes after the oracle's tests makes its
+    own.
+    """
     yield
     oracle = sys.modules.get("tests.oracle")
     if oracle is not None:
         oracle._cluster.cache_clear()
 
 
-#: The differences that are made by where values come from and where they go, and by what kernels lose of them.
+#: The differences that are made by where values come from and where they go, and by what kernels
+#: lose of them.
 FOLLOWING_VALUES = ("need", "origin", "range", "inexact-kernel", "passed-through")
 
 
 @pytest.fixture
 def local_rules() -> Iterator[None]:
-    """Without what decides by where values come from and where they go: small graphs end after a product or two."""
-    from tests.left_out import differing, without  # tests of what runs before TensorFlow is imported must find it so
+    """Without what decides by where values come from and where they go: small graphs end after a
+    product or two.
+    """
+    from tests.left_out import (
+        differing,
+        without,
+    )  # tests of what runs before TensorFlow is imported must find it so
 
     with without(differing(*FOLLOWING_VALUES)):
         yield

@@ -1,4 +1,6 @@
-"""Golden files: what a text must be, kept beside the tests so that a change shows as a diff in review."""
+"""Golden files: what a text must be, kept beside the tests so that a change shows as a diff in
+review.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ FOLDER = Path(__file__).parent / "gold"
 def check_golden(name: str, actual: str, folder: Path = FOLDER) -> None:
     """Compares a text with the golden file of that name; the AssertionError shows the difference.
 
-    Then the text is beside it as ``….actual`` (ignored by git): look at it, and rename it if it is right.
+    Then the text is beside it as ``….actual`` (ignored by git): look at it, and rename it if it is
+    right.
     """
     path = folder / f"{name}.txt"
     beside = path.with_suffix(".actual")
@@ -21,5 +24,7 @@ def check_golden(name: str, actual: str, folder: Path = FOLDER) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     beside.write_text(actual, encoding="utf-8")
-    lines = difflib.unified_diff(expected.splitlines(), actual.splitlines(), str(path), str(beside), lineterm="")
+    lines = difflib.unified_diff(
+        expected.splitlines(), actual.splitlines(), str(path), str(beside), lineterm=""
+    )
     raise AssertionError("\n".join(["the text is not the golden one:", *lines]))

@@ -1,8 +1,9 @@
 """Text form of a graph: one line a node, for golden tests, diffs and bug reports.
 
-A line reads ``name = Op(inputs) T=float32 … @device ^controls``; parts that are empty are left out. Nodes keep the
-order of the graph and attributes are sorted by name, so that equal graphs have equal texts and a rewrite shows as the
-lines that it changed. Of a constant only type and shape are shown. The functions of the library follow, sorted by name.
+A line reads ``name = Op(inputs) T=float32 … @device ^controls``; parts that are empty are left out.
+Nodes keep the order of the graph and attributes are sorted by name, so that equal graphs have equal
+texts and a rewrite shows as the lines that it changed. Of a constant only type and shape are shown.
+The functions of the library follow, sorted by name.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """The judge: TensorFlow's own AutoMixedPrecision pass, run offline on a GraphDef.
 
 ``tensorflow.python.grappler.tf_optimizer.OptimizeGraph`` runs one Grappler pass, named in
-``RewriterConfig.optimizers``, over a MetaGraphDef, without a session and without a GPU. The pass takes its settings
-from the environment at every call; :func:`run_original` sets them for the one call. One Grappler cluster is made per
-process and kept: making one starts a session (seconds), while a call on a small graph takes a millisecond.
+``RewriterConfig.optimizers``, over a MetaGraphDef, without a session and without a GPU. The pass
+takes its settings from the environment at every call; :func:`run_original` sets them for the one
+call. One Grappler cluster is made per process and kept: making one starts a session (seconds),
+while a call on a small graph takes a millisecond.
 
-The bfloat16 mode does nothing where oneDNN has no bfloat16 kernels. There TensorFlow is told that it has
-(:mod:`tests.as_cpu.onednn`), so that the pass judges on every CPU as on one with avx512.
+The bfloat16 mode does nothing where oneDNN has no bfloat16 kernels. There TensorFlow is told that
+it has (:mod:`tests.as_cpu.onednn`), so that the pass judges on every CPU as on one with avx512.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
-# Read once per process by TensorFlow, hence set on import. Without it the CPU mode keeps ops in float32 between casts.
+# Read once per process by TensorFlow, hence set on import. Without it the CPU mode keeps ops in
+# float32 between casts.
 os.environ[f"{_PREFIX}EMULATE_FP16"] = "0"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -38,7 +40,8 @@ class Mode(enum.Enum):
 
     BFLOAT16 = "auto_mixed_precision_onednn_bfloat16"  #: the oneDNN lists, bfloat16 on the CPU
     CUDA_LISTS = "auto_mixed_precision_cpu"  #: the CUDA lists with the CPU's float16 kernels
-    CUDA = "auto_mixed_precision"  #: with the GPU's, of the CUDA wheel; nodes without a device count as being on a GPU
+    #: with the GPU's, of the CUDA wheel; nodes without a device count as being on a GPU
+    CUDA = "auto_mixed_precision"
 
     @property
     def f16(self) -> int:
@@ -55,18 +58,24 @@ class Mode(enum.Enum):
 
 
 def _has_gpu_kernels() -> bool:
-    return any(kernel.device_type == "GPU" for kernel in kernels.get_registered_kernels_for_op("MatMul").kernel)
+    return any(
+        kernel.device_type == "GPU"
+        for kernel in kernels.get_registered_kernels_for_op("MatMul").kernel
+    )
 
 
 # The modes that the installed TensorFlow can judge; tensorflow-cpu has no kernels for CUDA.
 MODES = (Mode.BFLOAT16, Mode.CUDA_LISTS, *((Mode.CUDA,) if _has_gpu_kernels() else ()))
-# amp_tf follows TensorFlow 2.21; the pass of 2.16 – 2.19 decides otherwise on infer nodes, so it is no judge of it.
+# amp_tf follows TensorFlow 2.21; the pass of 2.16 – 2.19 decides otherwise on infer nodes, so it is
+# no judge of it.
 IS_JUDGE = versions.VERSION.split(".")[:2] == ["2", "21"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Knobs:
-    """The settings that the original reads from the environment, by the names of AmpConfig's fields."""
+    """The settings that the original reads from the environment, by the names of AmpConfig's
+    fields.
+    """
 
     level: str = "DEFAULT"
     allow_add: tuple[str, ...] = ()
@@ -83,7 +92,9 @@ class Knobs:
         for field in dataclasses.fields(self):
             if field.name != "level":
                 list_name, action = field.name.split("_")
-                variables[f"{_PREFIX}{list_name.upper()}LIST_{action.upper()}"] = ",".join(getattr(self, field.name))
+                variables[f"{_PREFIX}{list_name.upper()}LIST_{action.upper()}"] = ",".join(
+                    getattr(self, field.name)
+                )
         return {name: value for name, value in variables.items() if value}
 
 
@@ -106,17 +117,26 @@ class OriginalFailedError(Exception):
 
 
 def run_original(
-    graph_def: graph_pb2.GraphDef, mode: Mode | None, preserve: Iterable[str], knobs: Knobs | None = None
+    graph_def: graph_pb2.GraphDef,
+    mode: Mode | None,
+    preserve: Iterable[str],
+    knobs: Knobs | None = None,
 ) -> Outcome:
-    """The graph as the C++ pass alone rewrites it; raises an OriginalFailedError where the pass ends with an error.
+    """The graph as the C++ pass alone rewrites it; raises an OriginalFailedError where the pass
+    ends with an error.
 
-    ``preserve`` are the nodes that keep their types, at least one. Without a mode it is the same call without a pass,
-    to subtract its time: the CUDA mode, which ends at once where there is no GPU.
+    ``preserve`` are the nodes that keep their types, at least one. Without a mode it is the same
+    call without a pass, to subtract its time: the CUDA mode, which ends at once where there is no
+    GPU.
     """
     variables = (knobs or Knobs()).as_environment()
-    if mode is Mode.CUDA:  # in the CPU modes a simulated GPU would attract the nodes without a device
+    if (
+        mode is Mode.CUDA
+    ):  # in the CPU modes a simulated GPU would attract the nodes without a device
         variables[f"{_PREFIX}SIMULATE_GPU"] = "1"
-    judging_bfloat16 = onednn.told(bfloat16=True) if mode is Mode.BFLOAT16 else contextlib.nullcontext()
+    judging_bfloat16 = (
+        onednn.told(bfloat16=True) if mode is Mode.BFLOAT16 else contextlib.nullcontext()
+    )
     with _environment(variables), judging_bfloat16:
         graph = optimized(graph_def, ((mode or Mode.CUDA).value,), preserve)
     return outcome(graph_def, graph)
@@ -125,12 +145,16 @@ def run_original(
 def optimized(
     graph_def: graph_pb2.GraphDef, optimizers: tuple[str, ...], preserve: Iterable[str]
 ) -> graph_pb2.GraphDef:
-    """The graph after Grappler optimizers given by name, such as ``function``, which inlines calls and lowers loops."""
+    """The graph after Grappler optimizers given by name, such as ``function``, which inlines calls
+    and lowers loops.
+    """
     metagraph = meta_graph_pb2.MetaGraphDef()
     metagraph.graph_def.CopyFrom(graph_def)
     metagraph.collection_def["train_op"].node_list.value.extend(preserve)
     try:
-        return tf_optimizer.OptimizeGraph(_config(optimizers), metagraph, verbose=False, cluster=_cluster())
+        return tf_optimizer.OptimizeGraph(
+            _config(optimizers), metagraph, verbose=False, cluster=_cluster()
+        )
     except errors_impl.OpError as error:
         raise OriginalFailedError(error.message) from error
 
@@ -148,7 +172,9 @@ def outcome(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> Outcome:
 
 
 def type_attributes(node: object) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The type attributes of a NodeDef and their DataType numbers, without those that start with an underscore."""
+    """The type attributes of a NodeDef and their DataType numbers, without those that start with an
+    underscore.
+    """
     for name, value in node.attr.items():  # type: ignore[attr-defined]
         if name.startswith("_"):
             continue

@@ -1,4 +1,6 @@
-"""A CPU on which every product pays in 16 bit, so that small programs show what ``auto`` makes of large ones."""
+"""A CPU on which every product pays in 16 bit, so that small programs show what ``auto`` makes of
+large ones.
+"""
 
 import dataclasses
 
@@ -15,5 +17,8 @@ WHERE_PRODUCTS_PAY = Hardware(
 
 
 def pretend() -> None:
-    """Makes this CPU such a one, in the whole process. To be called before TensorFlow runs a graph."""
+    """Makes this CPU such a one, in the whole process.
+
+    To be called before TensorFlow runs a graph.
+    """
     Hardware.detect_cpu = classmethod(lambda cls: WHERE_PRODUCTS_PAY)

@@ -1,9 +1,11 @@
-"""Starts the Python programs of tests: as a fork of a process that has imported TensorFlow, or as a fresh process.
+"""Starts the Python programs of tests: as a fork of a process that has imported TensorFlow, or as a
+fresh process.
 
-``start`` and ``run`` are ``subprocess.Popen`` and ``subprocess.run`` for Python programs, in forks of a zygote
-(``tests/zygote.py``), with arguments, environment, folder, streams, status and signals as in a fresh process. There is
-one zygote for each environment that decides something while Python starts or TensorFlow is imported; that of programs
-with ``-S`` has imported nothing. What tests the start itself or is about ``fork`` gives its reason by ``fresh``.
+``start`` and ``run`` are ``subprocess.Popen`` and ``subprocess.run`` for Python programs, in forks
+of a zygote (``tests/zygote.py``), with arguments, environment, folder, streams, status and signals
+as in a fresh process. There is one zygote for each environment that decides something while Python
+starts or TensorFlow is imported; that of programs with ``-S`` has imported nothing. What tests the
+start itself or is about ``fork`` gives its reason by ``fresh``.
 """
 
 from __future__ import annotations
@@ -26,22 +28,48 @@ from typing import Any
 
 from tests import zygote
 
-#: Beginnings of the names of variables that Python, C libraries, TensorFlow or Keras read when they start.
+#: Beginnings of the names of variables that Python, C libraries, TensorFlow or Keras read when they
+#: start.
 _READ_AT_START = (
-    *("PYTHON", "LD_", "MALLOC_", "LC_", "LANG", "HOME", "TF_", "KERAS", "XLA_", "CUDA_", "GRPC_", "ABSL_"),
+    *(
+        "PYTHON",
+        "LD_",
+        "MALLOC_",
+        "LC_",
+        "LANG",
+        "HOME",
+        "TF_",
+        "KERAS",
+        "XLA_",
+        "CUDA_",
+        "GRPC_",
+        "ABSL_",
+    ),
     *("ONEDNN_", "DNNL_", "OMP_", "KMP_", "MKL_", "OPENBLAS_"),
 )
 #: Of these, what is read when a program has begun.
-_READ_LATER = ("TF_ENABLE_AUTO", "TF_AUTO_MIXED_PRECISION", "TF_CONFIG", "XLA_FLAGS", "PYTHONPATH", "PYTHONWARNINGS")
+_READ_LATER = (
+    "TF_ENABLE_AUTO",
+    "TF_AUTO_MIXED_PRECISION",
+    "TF_CONFIG",
+    "XLA_FLAGS",
+    "PYTHONPATH",
+    "PYTHONWARNINGS",
+)
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-#: What every program gets that is not given another value: the fewer environments, the fewer zygotes.
+#: What every program gets that is not given another value: the fewer environments, the fewer
+#: zygotes.
 EVERYWHERE = {
     _LOG_LEVEL: "2",
     "CUDA_VISIBLE_DEVICES": "",
     "PYTHONFAULTHANDLER": "1",  # a program that crashes says where
 }
-_AS_CPU = str(Path(__file__).resolve().parent / "as_cpu")  #: on PYTHONPATH it must be before TensorFlow's import
-_STREAMS = frozenset({"cwd", "stdin", "stdout", "stderr", "text", "bufsize", "encoding", "universal_newlines"})
+_AS_CPU = str(
+    Path(__file__).resolve().parent / "as_cpu"
+)  #: on PYTHONPATH it must be before TensorFlow's import
+_STREAMS = frozenset(
+    {"cwd", "stdin", "stdout", "stderr", "text", "bufsize", "encoding", "universal_newlines"}
+)
 _SESSION = "start_new_session"
 _MOST_ZYGOTES = 4  # each takes 0.4 GB
 
@@ -55,7 +83,10 @@ class Counts:
     fresh: int = 0
 
     def __str__(self) -> str:
-        return f"programs: {self.forks} forked from {self.zygotes} waiting processes, {self.fresh} in fresh ones"
+        return (
+            f"programs: {self.forks} forked from {self.zygotes} waiting processes, {self.fresh} "
+            "in fresh ones"
+        )
 
 
 counts = Counts()
@@ -73,11 +104,16 @@ def count() -> None:
 
 
 def start(
-    command: Sequence[str | Path], *, fresh: str = "", env: Mapping[str, str] | None = None, **options: Any
+    command: Sequence[str | Path],
+    *,
+    fresh: str = "",
+    env: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> subprocess.Popen[Any]:
     """``subprocess.Popen`` of a command that begins with this Python.
 
-    Without a reason for a ``fresh`` process it is forked, unless it asks for more than a fork can be.
+    Without a reason for a ``fresh`` process it is forked, unless it asks for more than a fork can
+    be.
     """
     arguments = [os.fspath(argument) for argument in command]
     environ = EVERYWHERE | dict(os.environ if env is None else env)
@@ -95,7 +131,9 @@ def run(
     check: bool = False,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """``subprocess.run`` of a command that begins with this Python; ``fresh`` is as for :func:`start`."""
+    """``subprocess.run`` of a command that begins with this Python; ``fresh`` is as for
+    :func:`start`.
+    """
     if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     if input is not None:
@@ -119,7 +157,9 @@ def stop_zygotes() -> None:
 
 
 def _is_forkable(arguments: list[str], environ: dict[str, str], options: dict[str, Any]) -> bool:
-    """Whether a fork can be this process: this Python and its TensorFlow, no options but those that it heeds."""
+    """Whether a fork can be this process: this Python and its TensorFlow, no options but those that
+    it heeds.
+    """
     interpreter, *rest = arguments
     path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if interpreter != sys.executable or not rest or not set(options) <= _STREAMS | {_SESSION}:
@@ -127,9 +167,18 @@ def _is_forkable(arguments: list[str], environ: dict[str, str], options: dict[st
     if rest[0] == zygote.BARE:
         return rest[1] == "-c"
     return (
-        (rest[0] in ("-c", "-m") if rest[0].startswith("-") else Path(options.get("cwd") or ".", rest[0]).is_file())
+        (
+            rest[0] in ("-c", "-m")
+            if rest[0].startswith("-")
+            else Path(options.get("cwd") or ".", rest[0]).is_file()
+        )
         and all(map(os.path.isabs, path))
-        and not any(Path(entry, top + end).exists() for entry in path for top in zygote.HIDDEN for end in ("", ".py"))
+        and not any(
+            Path(entry, top + end).exists()
+            for entry in path
+            for top in zygote.HIDDEN
+            for end in ("", ".py")
+        )
         and environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
     )
 
@@ -146,7 +195,11 @@ class _Zygote:
             command = [sys.executable, *flags, zygote.__file__, str(theirs.fileno()), *libraries]
             environ = {**environ, **zygote.NOT_WATCHED}
             self._process = Popen(
-                command, env=environ, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+                command,
+                env=environ,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
             )
 
     def fork(self, program: dict[str, Any], streams: list[int]) -> tuple[int, int]:
@@ -170,17 +223,26 @@ class _Zygote:
         self._process.communicate()
 
 
-_zygotes: collections.OrderedDict[tuple[bool, frozenset[tuple[str, str]]], _Zygote] = collections.OrderedDict()
+_zygotes: collections.OrderedDict[tuple[bool, frozenset[tuple[str, str]]], _Zygote] = (
+    collections.OrderedDict()
+)
 _lock = threading.Lock()  # of their sockets
 
 
 def _zygote_for(environ: dict[str, str], is_bare: bool) -> _Zygote:
     is_older = _AS_CPU in environ.get("PYTHONPATH", "").split(os.pathsep)
-    environ = {name: value for name, value in environ.items() if not name.startswith((*_READ_LATER, "AMP_TF"))}
+    environ = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith((*_READ_LATER, "AMP_TF"))
+    }
     environ |= {"PYTHONPATH": _AS_CPU} if is_older else {}
     if environ.get(_LOG_LEVEL) == "3":  # a program that is quieter still
         environ |= {_LOG_LEVEL: EVERYWHERE[_LOG_LEVEL]}
-    key = (is_bare, frozenset(item for item in environ.items() if item[0].startswith(_READ_AT_START)))
+    key = (
+        is_bare,
+        frozenset(item for item in environ.items() if item[0].startswith(_READ_AT_START)),
+    )
     if key not in _zygotes:
         if len(_zygotes) == _MOST_ZYGOTES:
             _zygotes.popitem(last=False)[1].stop()
@@ -195,15 +257,23 @@ class _Forked(Popen[Any]):
     _end = -1
 
     def _execute_child(self, args: list[str], *more: Any) -> None:
-        # Of what Popen gives to its method: after the arguments, the folder is the fifth, and the pipes' ends are six
-        # in a row, and the 21st is start_new_session, the same in Python 3.10 to 3.14.
+        # Of what Popen gives to its method: after the arguments, the folder is the fifth, and the
+        # pipes' ends are six in a row, and the 21st is start_new_session, the same in Python 3.10
+        # to 3.14.
         folder, environ, pipes = str(more[4] or os.getcwd()), more[5], more[9:15]
         given = (pipes[0], pipes[3], pipes[5])
         streams = [own if fd == -1 else fd for own, fd in enumerate(given)]
         try:
-            program = {"arguments": args[1:], "environ": environ, "folder": folder, _SESSION: more[20]}
+            program = {
+                "arguments": args[1:],
+                "environ": environ,
+                "folder": folder,
+                _SESSION: more[20],
+            }
             with _lock:
-                self.pid, self._end = _zygote_for(environ, args[1] == zygote.BARE).fork(program, streams)
+                self.pid, self._end = _zygote_for(environ, args[1] == zygote.BARE).fork(
+                    program, streams
+                )
             self._child_created = True
             counts.forks += 1
         finally:

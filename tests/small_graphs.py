@@ -3,8 +3,9 @@
     x = Placeholder()
     m = MatMul(x, x) transpose_b=true @/device:CPU:0 ^x
 
-Attributes that a line leaves out get TensorFlow's default; a type attribute without a default is float32, and a count
-is the number of inputs. A constant is ``value=float32[4, 4]``, full of 0.25, or ``value=int32[2]*4``, full of 4.
+Attributes that a line leaves out get TensorFlow's default; a type attribute without a default is
+float32, and a count is the number of inputs. A constant is ``value=float32[4, 4]``, full of 0.25,
+or ``value=int32[2]*4``, full of 4.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def graph(text: str, *functions: function_pb2.FunctionDef) -> graph_pb2.GraphDef
 
 
 def function(text: str) -> function_pb2.FunctionDef:
-    """A FunctionDef: a head ``function f(x: float32) -> (y: float32)``, its nodes, and ``return y = m:product:0``."""
+    """A FunctionDef: a head ``function f(x: float32) -> (y: float32)``, its nodes, and ``return y =
+    m:product:0``.
+    """
     head, *body = _lines(text)
     name, arguments, results = _HEAD.match(head).groups()
     made = function_pb2.FunctionDef()
@@ -81,13 +84,19 @@ def node(line: str) -> node_def_pb2.NodeDef:
 def types_of(graph_def: graph_pb2.GraphDef, name: str) -> dict[str, str]:
     """The type attributes of a node, as names."""
     found = next(node for node in graph_def.node if node.name == name)
-    return {key: tf.as_dtype(value.type).name for key, value in sorted(found.attr.items()) if value.type}
+    return {
+        key: tf.as_dtype(value.type).name for key, value in sorted(found.attr.items()) if value.type
+    }
 
 
 def run(
-    graph_def: graph_pb2.GraphDef, fetch: Sequence[str], feeds: Mapping[str, Any] | None = None, times: int = 1
+    graph_def: graph_pb2.GraphDef,
+    fetch: Sequence[str],
+    feeds: Mapping[str, Any] | None = None,
+    times: int = 1,
 ) -> list[Any]:
-    """The values of nodes in the last of some runs, computed by the graph as it is: no Grappler pass touches it.
+    """The values of nodes in the last of some runs, computed by the graph as it is: no Grappler
+    pass touches it.
 
     A node that is called ``init`` is run before.
     """
@@ -111,17 +120,24 @@ def _type(name: str) -> int:
 
 
 def _value(kind: str, text: str) -> Any:
-    """An AttrValue; for an attribute that no op definition knows, the kind is guessed from the text."""
+    """An AttrValue; for an attribute that no op definition knows, the kind is guessed from the
+    text.
+    """
     made = type(node_def_pb2.NodeDef().attr["any"])()
     if kind == "type":
         made.type = _type(text)
     elif kind == "list(type)":
         made.list.type.extend(_type(name) for name in _entries(text))
     elif kind == "shape":
-        made.shape.CopyFrom(tf.TensorShape([None if d == "?" else int(d) for d in _entries(text)]).as_proto())
+        made.shape.CopyFrom(
+            tf.TensorShape([None if d == "?" else int(d) for d in _entries(text)]).as_proto()
+        )
     elif kind == "tensor":
         found = _TENSOR.match(text)
-        assert found, f"{text!r} is no constant: write float32[4, 4], int32[2]*4 or, for one number, int32[]*4"
+        assert found, (
+            f"{text!r} is no constant: write float32[4, 4], int32[2]*4 or, for one number, "
+            "int32[]*4"
+        )
         type_name, dims, fill = found.groups()
         shape = [int(dim) for dim in filter(None, dims.split(", "))]
         values = np.full(shape, float(fill or 0.25), tf.as_dtype(type_name).as_numpy_dtype)

@@ -19,7 +19,9 @@ def random_graphs(draw: st.DrawFn, max_nodes: int = 30) -> RandomGraph:
 
 @contextlib.contextmanager
 def lowered_control_flow() -> Iterator[None]:
-    """Loops made inside come as Enter, Merge, Switch …, the form that Grappler sees, not as one While."""
+    """Loops made inside come as Enter, Merge, Switch …, the form that Grappler sees, not as one
+    While.
+    """
     before = control_flow_util.ENABLE_CONTROL_FLOW_V2
     control_flow_util.ENABLE_CONTROL_FLOW_V2 = False
     try:

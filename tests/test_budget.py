@@ -1,8 +1,9 @@
 """How much there is to understand: AST nodes and files of each room, which may only become fewer.
 
-Whoever needs more of one takes it from another, in the same commit, and says from where. Packing buys nothing: neither
-it nor the width of lines changes the number of nodes, and pages may not become denser either. ``scripts/code_sizes.py``
-prints what is measured here, and says what each figure is.
+Whoever needs more of one takes it from another, in the same commit, and says from where. Packing
+buys nothing: neither it nor the width of lines changes the number of nodes, and pages may not
+become denser either. ``scripts/code_sizes.py`` prints what is measured here, and says what each
+figure is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Case 34 and K12: the scale is seen, also in TensorBoard, skips are told, and a stuck training says why."""
+"""Case 34 and K12: the scale is seen, also in TensorBoard, skips are told, and a stuck training
+says why.
+"""
 
 import csv
 
@@ -22,9 +24,13 @@ Y = X.sum(1, keepdims=True)
 
 
 def make_model(library, head=None, **settings):
-    keras.utils.set_random_seed(0)  # tf_keras' own does not work on Python 3.12 up to 2.18; this seeds the same
+    keras.utils.set_random_seed(
+        0
+    )  # tf_keras' own does not work on Python 3.12 up to 2.18; this seeds the same
     x = library.layers.Input((4,))
-    y = library.layers.Dense(1, name="out")(library.layers.Dense(8, activation="tanh", name="hidden")(x))
+    y = library.layers.Dense(1, name="out")(
+        library.layers.Dense(8, activation="tanh", name="hidden")(x)
+    )
     model = library.Model(x, y if head is None else head(y))
     model.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.01), **settings), "mse")
     return model
@@ -45,7 +51,9 @@ class Clock:
         return self.now
 
 
-def test_case_34_history_csv_and_the_progress_bar_show_scale_and_skipped_steps(library, tmp_path, capsys):
+def test_case_34_history_csv_and_the_progress_bar_show_scale_and_skipped_steps(
+    library, tmp_path, capsys
+):
     model = make_model(library)
     callbacks = [LossScaleMonitor(every=1), library.callbacks.CSVLogger(tmp_path / "log.csv")]
     given = {"batch_size": 8, "epochs": 2, "verbose": 1, "shuffle": False}
@@ -57,7 +65,9 @@ def test_case_34_history_csv_and_the_progress_bar_show_scale_and_skipped_steps(l
     first_epoch = capsys.readouterr().out.partition("Epoch 2/2")[0].split("10/10")[-1]
     shown = dict(part.split(": ") for part in first_epoch.split(" - ") if part.count(": ") == 1)
     # tf_keras shows the mean over the epoch of everything that is no metric of the model.
-    expected = (2.0**13, 2.0) if library is keras else (pytest.approx(13405.0909), pytest.approx(1.4545))
+    expected = (
+        (2.0**13, 2.0) if library is keras else (pytest.approx(13405.0909), pytest.approx(1.4545))
+    )
     assert (float(shown["loss_scale"]), float(shown["skipped_steps"])) == expected
 
 
@@ -75,7 +85,9 @@ def test_skips_are_logged_but_not_more_often_than_the_limit_allows(log):
         monitor.look(optimizer)
     lines = log("amp_tf: skipped")
     assert len(lines) == 3  # at 0, what happened until 20, and what happened until 40
-    assert lines[0].startswith("amp_tf: skipped 1 step (1 of 1 so far): the scaled gradients overflow float16; loss")
+    assert lines[0].startswith(
+        "amp_tf: skipped 1 step (1 of 1 so far): the scaled gradients overflow float16; loss"
+    )
     assert "skipped 4 steps (5 of 21 so far)" in lines[1]
     assert lines[1].endswith("loss scale 2^14 -> 2^-8")  # by way of 2^-24
     assert lines[2].endswith("loss scale 2^-8 -> 2^0")
@@ -83,16 +95,23 @@ def test_skips_are_logged_but_not_more_often_than_the_limit_allows(log):
 
 def test_the_line_on_a_skip_tells_its_cause_also_when_good_steps_came_after_it(library, log):
     x = poisoned([1])
-    make_model(library).fit(x, Y, batch_size=8, verbose=0, shuffle=False, callbacks=[LossScaleMonitor(every=10)])
+    make_model(library).fit(
+        x, Y, batch_size=8, verbose=0, shuffle=False, callbacks=[LossScaleMonitor(every=10)]
+    )
     (line,) = log("amp_tf: skipped")
-    assert "skipped 1 step (1 of 10 so far): the input data or the labels hold NaN or infinities" in line
+    assert (
+        "skipped 1 step (1 of 10 so far): the input data or the labels hold NaN or infinities"
+        in line
+    )
 
 
 @pytest.mark.parametrize("data", [(X * np.nan, Y), (X, Y * np.inf)], ids=["x", "y"])
 def test_k12_nan_in_the_data_ends_training_and_is_told_from_an_overflow(library, data):
     model = make_model(library)
     with pytest.raises(LossScaleError) as error:
-        model.fit(*data, batch_size=8, epochs=20, verbose=0, callbacks=[LossScaleMonitor(max_skips=20)])
+        model.fit(
+            *data, batch_size=8, epochs=20, verbose=0, callbacks=[LossScaleMonitor(max_skips=20)]
+        )
     text = str(error.value)
     assert "20 steps in a row were skipped" in text
     assert "the input data or the labels hold NaN or infinities, so no loss scale can help" in text
@@ -132,21 +151,37 @@ def test_a_model_without_loss_scale_trains_as_ever(library, has_status):
 
     model = make_model(library)
     model.compile(Tracked(0.01) if has_status else "sgd", "mse")
-    history = model.fit(X, Y, verbose=0, callbacks=[LossScaleMonitor(every=1)], validation_data=(X, Y))
+    history = model.fit(
+        X, Y, verbose=0, callbacks=[LossScaleMonitor(every=1)], validation_data=(X, Y)
+    )
     assert "loss_scale" not in history.history
     scaled = make_model(library)
     scaled.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.01)), "mse")
-    assert "loss_scale" in scaled.fit(X, Y, verbose=0, callbacks=[LossScaleMonitor(every=1)]).history
+    assert (
+        "loss_scale" in scaled.fit(X, Y, verbose=0, callbacks=[LossScaleMonitor(every=1)]).history
+    )
     model.predict(X, verbose=0, callbacks=[LossScaleMonitor()])
 
 
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"action": "ignore"}, "LossScaleMonitor.action: 'ignore' is not a valid value. Valid values: raise, log."),
-        ({"max_skips": 0}, "LossScaleMonitor.max_skips: 0 is not a valid value. Valid values: integers from 1."),
-        ({"min_seconds": "a"}, "LossScaleMonitor.min_seconds: 'a' is not a valid value. Valid values: numbers."),
-        ({"every": 0}, "LossScaleMonitor.every: 0 is not a valid value. Valid values: integers from 1."),
+        (
+            {"action": "ignore"},
+            "LossScaleMonitor.action: 'ignore' is not a valid value. Valid values: raise, log.",
+        ),
+        (
+            {"max_skips": 0},
+            "LossScaleMonitor.max_skips: 0 is not a valid value. Valid values: integers from 1.",
+        ),
+        (
+            {"min_seconds": "a"},
+            "LossScaleMonitor.min_seconds: 'a' is not a valid value. Valid values: numbers.",
+        ),
+        (
+            {"every": 0},
+            "LossScaleMonitor.every: 0 is not a valid value. Valid values: integers from 1.",
+        ),
     ],
 )
 def test_a_bad_setting_is_refused(settings, text):
@@ -163,7 +198,9 @@ def test_a_count_may_be_a_number_of_numpy():
 
 @pytest.fixture
 def nothing_scaled_yet():
-    """Other tests of this process trained models and ran sessions; the line at exit tells of all of them."""
+    """Other tests of this process trained models and ran sessions; the line at exit tells of all of
+    them.
+    """
     vars(ledger).update(_entries={}, _dropped=0)
 
 
@@ -177,7 +214,8 @@ def test_the_line_at_exit_tells_of_the_last_models_only_and_names_them(nothing_s
     LossScaleMonitor().look(scalers[0])
     del scalers, scaler, unused  # a program's function has mostly returned by then
     assert loss_scaling.describe() == (
-        "loop_5: loss scale 2^5, 0 of 1 steps skipped; loop_6: loss scale 2^6, 0 of 1 steps skipped; "
+        "loop_5: loss scale 2^5, 0 of 1 steps skipped; loop_6: loss scale 2^6, 0 of 1 steps "
+        "skipped; "
         "loop_0: loss scale 2^0, 0 of 1 steps skipped; 4 more models"
     )
 
@@ -208,10 +246,15 @@ def test_the_models_of_one_program_are_told_apart_also_where_one_got_the_place_o
         x = library.layers.Input((4,))
         model = library.Model(x, library.layers.Dense(1)(x), name=name)
         model.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.01)), "mse")
-        model.fit(X, Y, batch_size=80 // steps, verbose=0, callbacks=[LossScaleMonitor(in_logs=False)])
+        model.fit(
+            X, Y, batch_size=80 // steps, verbose=0, callbacks=[LossScaleMonitor(in_logs=False)]
+        )
         del model
     told = loss_scaling.describe()
-    assert "first: loss scale 2^15, 0 of 5 steps skipped; second: loss scale 2^15, 0 of 10 steps skipped" in told
+    assert (
+        "first: loss scale 2^15, 0 of 5 steps skipped; second: loss scale 2^15, 0 of 10 steps "
+        "skipped" in told
+    )
 
 
 ROWS = np.random.RandomState(0).randn(64, 4).astype("float32")
@@ -234,7 +277,9 @@ def test_the_loss_scale_and_skipped_steps_are_curves_over_batches(library, tmp_p
     x[3 * 8] = np.nan
     inputs = library.layers.Input((4,))
     model = library.Model(inputs, library.layers.Dense(1)(inputs))
-    model.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.01), initial_scale=1024.0), "mse")
+    model.compile(
+        amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.01), initial_scale=1024.0), "mse"
+    )
     monitor = LossScaleMonitor(every=1, log_dir=tmp_path)
     model.fit(x, ROWS.sum(1), batch_size=8, verbose=0, shuffle=False, callbacks=[monitor])
     found = scalars(tmp_path)
@@ -251,14 +296,23 @@ def test_without_a_loss_scale_the_share_is_written_each_epoch(tmp_path, monkeypa
     reports.record(reported(product, keep_float32=("^MatMul_1$",)), way="grappler")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    model.fit(ROWS, ROWS.sum(1), batch_size=8, epochs=2, verbose=0, callbacks=[LossScaleMonitor(log_dir=tmp_path)])
+    model.fit(
+        ROWS,
+        ROWS.sum(1),
+        batch_size=8,
+        epochs=2,
+        verbose=0,
+        callbacks=[LossScaleMonitor(log_dir=tmp_path)],
+    )
     found = scalars(tmp_path)
     assert [step for step, _ in found["amp_tf/nodes_in_16_bit"]] == [8, 16]
     assert [share for _, share in found["amp_tf/products_in_16_bit"]] == [0.5, 0.5]
     assert "amp_tf/loss_scale" not in found
 
 
-def test_a_folder_that_cannot_be_written_is_warned_about_once_and_training_goes_on(tmp_path, caplog):
+def test_a_folder_that_cannot_be_written_is_warned_about_once_and_training_goes_on(
+    tmp_path, caplog
+):
     (tmp_path / "file").touch()
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.01)), "mse")
@@ -266,5 +320,7 @@ def test_a_folder_that_cannot_be_written_is_warned_about_once_and_training_goes_
     model.fit(ROWS, ROWS.sum(1), batch_size=8, verbose=0, callbacks=[monitor])
     assert model.optimizer.status().steps == 8
     (line,) = [record.getMessage() for record in caplog.records if "log_dir" in record.getMessage()]
-    assert line.startswith(f"amp_tf: LossScaleMonitor.log_dir: {tmp_path}/file/logs is not written (")
+    assert line.startswith(
+        f"amp_tf: LossScaleMonitor.log_dir: {tmp_path}/file/logs is not written ("
+    )
     assert line.endswith("ot a directory). Training goes on.")

@@ -33,8 +33,14 @@ PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 LIST_VARIABLES = [row.name for row in ENV_VARS if row.name.endswith(("_ADD", "_REMOVE"))]
 
 
-def test_an_empty_variable_counts_as_unset_and_the_process_environment_is_read_by_default(monkeypatch):
-    assert AmpConfig.from_env({}) == AmpConfig.from_env({row.name: "" for row in ENV_VARS}) == AmpConfig()
+def test_an_empty_variable_counts_as_unset_and_the_process_environment_is_read_by_default(
+    monkeypatch,
+):
+    assert (
+        AmpConfig.from_env({})
+        == AmpConfig.from_env({row.name: "" for row in ENV_VARS})
+        == AmpConfig()
+    )
     monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
     assert AmpConfig.from_env().precision == "bfloat16"
 
@@ -50,8 +56,14 @@ def test_an_empty_variable_counts_as_unset_and_the_process_environment_is_read_b
         *(("AMP_TF_ALLREDUCE", value, "allreduce", value) for value in ALLREDUCE),
         *((f"{PREFIX}LEVEL", value, "level", value) for value in LEVELS),
         (f"{PREFIX}LEVEL", "unsafe_force_all", "level", "UNSAFE_FORCE_ALL"),
-        *((f"{PREFIX}IGNORE_PERFORMANCE", text, "ignore_performance", True) for text in ("1", "true", "TRUE")),
-        *((f"{PREFIX}IGNORE_PERFORMANCE", text, "ignore_performance", False) for text in ("0", "false", "False")),
+        *(
+            (f"{PREFIX}IGNORE_PERFORMANCE", text, "ignore_performance", True)
+            for text in ("1", "true", "TRUE")
+        ),
+        *(
+            (f"{PREFIX}IGNORE_PERFORMANCE", text, "ignore_performance", False)
+            for text in ("0", "false", "False")
+        ),
         (f"{PREFIX}LOG_PATH", "/tmp/amp", "log_path", "/tmp/amp"),
         ("AMP_TF_KEEP_FLOAT32", "^loss/, _head$,", "keep_float32", ("^loss/", "_head$")),
         ("AMP_TF_FORCE_F16", "softmax", "force_f16", ("softmax",)),
@@ -65,11 +77,14 @@ def test_a_good_value_sets_its_field(name, text, field, value):
 @pytest.mark.parametrize("name", LIST_VARIABLES)
 def test_a_list_variable_takes_op_names_separated_by_commas(name):
     field = next(row.field for row in ENV_VARS if row.name == name)
-    assert AmpConfig.from_env({name: "MatMul, Conv2D,,"}) == AmpConfig(**{field: ("MatMul", "Conv2D")})
+    assert AmpConfig.from_env({name: "MatMul, Conv2D,,"}) == AmpConfig(
+        **{field: ("MatMul", "Conv2D")}
+    )
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("WHITELIST", "ALLOWLIST"), ("GRAYLIST", "INFERLIST"), ("BLACKLIST", "DENYLIST")]
+    ("old", "new"),
+    [("WHITELIST", "ALLOWLIST"), ("GRAYLIST", "INFERLIST"), ("BLACKLIST", "DENYLIST")],
 )
 @pytest.mark.parametrize("action", ["ADD", "REMOVE"])
 def test_an_old_list_name_and_its_new_one_both_count(old, new, action):
@@ -89,18 +104,34 @@ SWITCHES = (ENABLE_VAR, GRAPH_REWRITE_VAR, LOSS_SCALING_VAR, DISABLE_VAR)
         (AmpConfig.from_env, "AMP_TF_FOR", "size", ("speed", "memory")),
         (AmpConfig.from_env, f"{PREFIX}LEVEL", "unsafe_force_some", LEVELS),
         (AmpConfig.from_env, f"{PREFIX}IGNORE_PERFORMANCE", "yes", ("1", "true", "0", "false")),
-        (AmpConfig.from_env, "AMP_TF_KEEP_FLOAT32", "loss(", ("regular expressions of Python's re module",)),
-        (AmpConfig.from_env, "AMP_TF_FORCE_F16", "*", ("regular expressions of Python's re module",)),
+        (
+            AmpConfig.from_env,
+            "AMP_TF_KEEP_FLOAT32",
+            "loss(",
+            ("regular expressions of Python's re module",),
+        ),
+        (
+            AmpConfig.from_env,
+            "AMP_TF_FORCE_F16",
+            "*",
+            ("regular expressions of Python's re module",),
+        ),
         (AmpConfig, "precision", "half", PRECISIONS),
         (AmpConfig, "level", "default", LEVELS),
         (AmpConfig, "goal", "size", ("speed", "memory")),
         (AmpConfig, "target", "tpu", TARGETS),
         (AmpConfig, "ignore_performance", "0", ("True", "False")),
         (AmpConfig, "ignore_performance", 1, ("True", "False")),
-        *((Switches.from_env, name, value, ("1", "true", "0", "false")) for name in SWITCHES for value in ("2", "on")),
+        *(
+            (Switches.from_env, name, value, ("1", "true", "0", "false"))
+            for name in SWITCHES
+            for value in ("2", "on")
+        ),
     ],
 )
-def test_a_bad_value_is_refused_with_its_name_the_value_and_all_valid_values(read, name, value, valid):
+def test_a_bad_value_is_refused_with_its_name_the_value_and_all_valid_values(
+    read, name, value, valid
+):
     with pytest.raises(ConfigError) as caught:
         read(**{name: value}) if read is AmpConfig else read({name: value})
     message = str(caught.value)
@@ -111,9 +142,12 @@ def test_a_bad_value_is_refused_with_its_name_the_value_and_all_valid_values(rea
 
 def test_all_bad_values_are_told_at_once():
     with pytest.raises(ConfigError) as caught:
-        AmpConfig.from_env({"AMP_TF_PRECISION": "fp8", f"{PREFIX}LEVEL": "much", "AMP_TF_KEEP_FLOAT32": "loss"})
+        AmpConfig.from_env(
+            {"AMP_TF_PRECISION": "fp8", f"{PREFIX}LEVEL": "much", "AMP_TF_KEEP_FLOAT32": "loss"}
+        )
     assert str(caught.value) == (
-        f"AMP_TF_PRECISION: 'fp8' is not a valid value. Valid values: {', '.join(PRECISIONS)}. {PREFIX}LEVEL: 'much' "
+        f"AMP_TF_PRECISION: 'fp8' is not a valid value. Valid values: {', '.join(PRECISIONS)}. "
+        f"{PREFIX}LEVEL: 'much' "
         f"is not a valid value. Valid values: {', '.join(LEVELS)}."
     )
 
@@ -122,14 +156,19 @@ def test_all_bad_values_are_told_at_once():
 def test_names_must_be_a_row_of_strings(field):
     for value in (("MatMul", 1), None, b"MatMul", 3):
         with pytest.raises(
-            ConfigError, match=rf"^AmpConfig\.{field}: .* is not a list of strings\. Write \('A', 'B'\)\.$"
+            ConfigError,
+            match=rf"^AmpConfig\.{field}: .* is not a list of strings\. Write \('A', 'B'\)\.$",
         ):
             AmpConfig(**{field: value})
-    with pytest.raises(ConfigError, match=r": 'MatMul' is one string, not several\. Write \('MatMul',\)\.$"):
+    with pytest.raises(
+        ConfigError, match=r": 'MatMul' is one string, not several\. Write \('MatMul',\)\.$"
+    ):
         AmpConfig(**{field: "MatMul"})
 
 
-@pytest.mark.parametrize("names", [["B", "A"], ("B", "A"), {"A", "B"}, {"B": 1, "A": 2}.keys(), iter(["B", "A"])])
+@pytest.mark.parametrize(
+    "names", [["B", "A"], ("B", "A"), {"A", "B"}, {"B": 1, "A": 2}.keys(), iter(["B", "A"])]
+)
 def test_any_row_of_names_is_taken(names):
     config = AmpConfig(keep_float32=names)
     assert sorted(config.keep_float32) == ["A", "B"]
@@ -139,9 +178,13 @@ def test_any_row_of_names_is_taken(names):
     assert AmpConfig(deny_add={"B", "A"}).deny_add == ("A", "B")  # a set has no order of its own
 
 
-@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.bfloat16.as_numpy_dtype, np.dtype("bfloat16"), Precision.BFLOAT16])
+@pytest.mark.parametrize(
+    "dtype", [tf.bfloat16, tf.bfloat16.as_numpy_dtype, np.dtype("bfloat16"), Precision.BFLOAT16]
+)
 def test_a_dtype_is_taken_for_its_name(dtype):
-    assert AmpConfig(precision=dtype, allreduce=dtype) == AmpConfig(precision="bfloat16", allreduce="bfloat16")
+    assert AmpConfig(precision=dtype, allreduce=dtype) == AmpConfig(
+        precision="bfloat16", allreduce="bfloat16"
+    )
     with pytest.raises(ConfigError, match=r"^AmpConfig\.precision: 'float32' is not a valid value"):
         AmpConfig(precision=tf.float32)
 
@@ -156,7 +199,10 @@ def test_every_field_is_described_and_refuses_what_it_is_not(field):
 def test_a_folder_is_a_path_or_nothing(tmp_path):
     assert AmpConfig(log_path=tmp_path).log_path == str(tmp_path)
     for value in (1, b"folder", True):
-        with pytest.raises(ConfigError, match=r"^AmpConfig\.log_path: .* is not a path\. Valid values: a path, None"):
+        with pytest.raises(
+            ConfigError,
+            match=r"^AmpConfig\.log_path: .* is not a path\. Valid values: a path, None",
+        ):
             AmpConfig(log_path=value)
 
 
@@ -164,19 +210,24 @@ def test_an_op_that_is_to_join_two_lists_is_refused_with_both_settings_and_what_
     with pytest.raises(OpListError) as caught:
         AmpConfig.from_env({f"{PREFIX}ALLOWLIST_ADD": "Relu", f"{PREFIX}BLACKLIST_ADD": "Relu"})
     assert str(caught.value) == (
-        f"AmpConfig.allow_add ({PREFIX}ALLOWLIST_ADD) and AmpConfig.deny_add ({PREFIX}DENYLIST_ADD): op 'Relu' is to "
-        "join the allow and the deny list. Name 'Relu' in one of them alone: it then leaves the list that it is "
+        f"AmpConfig.allow_add ({PREFIX}ALLOWLIST_ADD) and AmpConfig.deny_add "
+        f"({PREFIX}DENYLIST_ADD): op 'Relu' is to "
+        "join the allow and the deny list. Name 'Relu' in one of them alone: it then leaves the "
+        "list that it is "
         "on."
     )
     AmpConfig(allow_add=("Relu",), deny_add=("Relu",), deny_remove=("Relu",))  # which leaves one
 
 
-@pytest.mark.parametrize("pattern", ["layer:", "layer:/head", "layer:encoder//attention", "layer:head/"])
+@pytest.mark.parametrize(
+    "pattern", ["layer:", "layer:/head", "layer:encoder//attention", "layer:head/"]
+)
 def test_a_layers_pattern_without_a_name_is_refused_with_an_example(pattern):
     with pytest.raises(ConfigError) as caught:
         AmpConfig(keep_float32=(pattern,))
     assert str(caught.value) == (
-        f"AmpConfig.keep_float32: {pattern!r} names no layer. Write layer: and a layer's path as Keras has it "
+        f"AmpConfig.keep_float32: {pattern!r} names no layer. Write layer: and a layer's path as "
+        "Keras has it "
         "(layer.path), such as layer:encoder/block_3."
     )
 
@@ -185,19 +236,23 @@ def test_each_name_of_a_layers_pattern_is_a_regular_expression():
     text = r"layer:encoder/block_\d{1,2}/attention, layer:head"
     found = AmpConfig.from_env({"AMP_TF_FORCE_F16": text}).force_f16
     assert found == (r"layer:encoder/block_\d{1,2}/attention", "layer:head")
-    with pytest.raises(ConfigError, match=r"^AMP_TF_FORCE_F16: 'block_\(' is not a regular expression \("):
+    with pytest.raises(
+        ConfigError, match=r"^AMP_TF_FORCE_F16: 'block_\(' is not a regular expression \("
+    ):
         AmpConfig.from_env({"AMP_TF_FORCE_F16": "layer:encoder/block_("})
     for field in ("keep_float32", "force_f16"):
-        with pytest.raises(ConfigError, match=rf"^AmpConfig\.{field}: '\[' is not a regular expression \("):
+        with pytest.raises(
+            ConfigError, match=rf"^AmpConfig\.{field}: '\[' is not a regular expression \("
+        ):
             AmpConfig(**{field: ("[",)})
 
 
 def test_every_variable_is_one_row_with_words_for_people_and_all_lists_have_theirs():
     assert len({row.name for row in ENV_VARS}) == len(ENV_VARS)
     assert all(row.kind.values and row.meaning for row in ENV_VARS)
-    assert {field.name for field in dataclasses.fields(AmpConfig)} - {"target"} == {row.field for row in ENV_VARS} - {
-        None
-    }
+    assert {field.name for field in dataclasses.fields(AmpConfig)} - {"target"} == {
+        row.field for row in ENV_VARS
+    } - {None}
     fields = {row.field for row in ENV_VARS if row.name in LIST_VARIABLES}
     assert fields == {f"{name}_{action}" for name in LIST_NAMES for action in ("add", "remove")}
 
@@ -219,7 +274,11 @@ def test_every_variable_is_one_row_with_words_for_people_and_all_lists_have_thei
         ({ENABLE_VAR: "0", LOSS_SCALING_VAR: "1"}, False, True),
         ({ENABLE_VAR: "true", LOSS_SCALING_VAR: "True"}, True, True),
     ],
-    ids=lambda value: ",".join(f"{k[-12:]}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value),
+    ids=lambda value: (
+        ",".join(f"{k[-12:]}={v}" for k, v in value.items())
+        if isinstance(value, dict)
+        else str(value)
+    ),
 )
 def test_switches_follow_the_precedence_of_ngc(environ, graph_rewrite, loss_scaling):
     switches = Switches.from_env(environ)
@@ -274,7 +333,9 @@ def test_a_file_of_patterns_is_read_where_settings_are_and_never_by_the_construc
         assert found == AmpConfig(keep_float32=expected)
     file.unlink()
     assert from_environ.keep_float32[:3] == READ
-    with pytest.raises(ConfigError, match=r"^AmpConfig\.keep_float32: '@a' names a file of patterns, which is not"):
+    with pytest.raises(
+        ConfigError, match=r"^AmpConfig\.keep_float32: '@a' names a file of patterns, which is not"
+    ):
         AmpConfig(keep_float32=("@a",))
 
 
@@ -285,13 +346,33 @@ def test_a_file_of_patterns_is_read_where_settings_are_and_never_by_the_construc
         (b"a\n\x1b[1m\n", ", line 2", r"'\x1b[1m' holds a character that no name has"),
         (b"layer:\n", ", line 1", "'layer:' names no layer"),
         (b"node: \n", ", line 1", "'node:' names no node"),
-        (b"a\nlayer:a, layer:b\n", ", line 2", "'layer:a, layer:b' holds more than one pattern, or a comment. Write"),
-        (b"layer:a,layer:b\n", ", line 1", "'layer:a,layer:b' holds more than one pattern, or a comment"),
-        (b"layer:a  # why\n", ", line 1", "'layer:a  # why' holds more than one pattern, or a comment"),
-        (b"@other.txt\n", ", line 1", "'@other.txt' names a file of patterns, which is not read here"),
+        (
+            b"a\nlayer:a, layer:b\n",
+            ", line 2",
+            "'layer:a, layer:b' holds more than one pattern, or a comment. Write",
+        ),
+        (
+            b"layer:a,layer:b\n",
+            ", line 1",
+            "'layer:a,layer:b' holds more than one pattern, or a comment",
+        ),
+        (
+            b"layer:a  # why\n",
+            ", line 1",
+            "'layer:a  # why' holds more than one pattern, or a comment",
+        ),
+        (
+            b"@other.txt\n",
+            ", line 1",
+            "'@other.txt' names a file of patterns, which is not read here",
+        ),
         (b"\xff\n", "", "it cannot be read (it is not text in UTF-8)"),
         (b"#" * 2**20, "", None),
-        (b"#" * (2**20 + 1), "", "it cannot be read (it has 1,048,577 bytes or more, and 1,048,576 are read at most)"),
+        (
+            b"#" * (2**20 + 1),
+            "",
+            "it cannot be read (it has 1,048,577 bytes or more, and 1,048,576 are read at most)",
+        ),
     ],
 )
 def test_an_error_in_a_file_of_patterns_names_the_file_and_the_line(tmp_path, content, where, what):
@@ -300,7 +381,9 @@ def test_an_error_in_a_file_of_patterns_names_the_file_and_the_line(tmp_path, co
     if what is None:
         assert AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": f"@{file}"}).keep_float32 == ()
         return
-    with pytest.raises(ConfigError, match=f"^AMP_TF_KEEP_FLOAT32: {re.escape(f'{file}{where}: {what}')}"):
+    with pytest.raises(
+        ConfigError, match=f"^AMP_TF_KEEP_FLOAT32: {re.escape(f'{file}{where}: {what}')}"
+    ):
         AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": f"@{file}"})
 
 
@@ -313,9 +396,13 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
         (tmp_path, "it is a folder, not a file"),
         (tmp_path / "link", "No such file or directory"),
     ):
-        with pytest.raises(ConfigError, match=re.escape(f"{path}: it cannot be read ({why}). Name a text file")):
+        with pytest.raises(
+            ConfigError, match=re.escape(f"{path}: it cannot be read ({why}). Name a text file")
+        ):
             AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": f"@{path}"})
-    with pytest.raises(ConfigError, match=r"^AMP_TF_KEEP_FLOAT32: @ names no file\. Name a text file"):
+    with pytest.raises(
+        ConfigError, match=r"^AMP_TF_KEEP_FLOAT32: @ names no file\. Name a text file"
+    ):
         AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": "@"})
     (tmp_path / "keep.txt").write_text("a")
     (tmp_path / "link").unlink()

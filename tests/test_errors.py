@@ -36,7 +36,9 @@ def test_every_error_is_public_an_amp_error_and_the_builtin_that_a_caller_would_
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-@pytest.mark.parametrize("carry", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy], ids=["pickle", "copy"])
+@pytest.mark.parametrize(
+    "carry", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy], ids=["pickle", "copy"]
+)
 def test_an_error_survives_the_way_between_processes(cls, carry):
     carried = carry(cls("what", where="where", fix="fix"))
     assert type(carried) is cls

@@ -20,7 +20,11 @@ LIBRARIES = {
 }
 RUN_BY_PYTHON = {"amp_tf.pth", "amp_tf.start"}
 AT_ROOT = {*RUN_BY_PYTHON, "_amp_tf_start.py"}
-BUILD_REQUIREMENTS = ("setuptools>=77", "wheel", "ziglang>=0.13")  # those of pyproject.toml; tomllib is not in 3.10
+BUILD_REQUIREMENTS = (
+    "setuptools>=77",
+    "wheel",
+    "ziglang>=0.13",
+)  # those of pyproject.toml; tomllib is not in 3.10
 ELF_MACHINE = {"x86_64": 62, "aarch64": 183}  # e_machine of the ELF header
 
 
@@ -28,20 +32,36 @@ ELF_MACHINE = {"x86_64": 62, "aarch64": 183}  # e_machine of the ELF header
 def checkout(tmp_path_factory):
     """What a clone holds, so that the build leaves nothing behind in this checkout."""
     folder = tmp_path_factory.mktemp("checkout")
-    names = ["setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "CHANGELOG.md", "README.md", *AT_ROOT]
+    names = [
+        "setup.py",
+        "pyproject.toml",
+        "MANIFEST.in",
+        "LICENSE",
+        "CHANGELOG.md",
+        "README.md",
+        *AT_ROOT,
+    ]
     for name in names:
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, folder)
     (folder / "README.md").touch()  # pyproject.toml names it
-    shutil.copytree(ROOT / "amp_tf", folder / "amp_tf", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copytree(
+        ROOT / "amp_tf", folder / "amp_tf", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
     return folder
 
 
 @pytest.fixture(scope="module")
 def environ(tmp_path_factory):
-    """An environment without a C compiler, on which amp_tf's variables and other checkouts have no effect."""
+    """An environment without a C compiler, on which amp_tf's variables and other checkouts have no
+    effect.
+    """
     empty = tmp_path_factory.mktemp("no-compiler")
-    keep = {name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name and "AMP_TF" not in name}
+    keep = {
+        name: value
+        for name, value in os.environ.items()
+        if "MIXED_PRECISION" not in name and "AMP_TF" not in name
+    }
     keep.pop("PYTHONPATH", None)
     assert all(shutil.which(name, path=str(empty)) is None for name in ("cc", "gcc", "clang"))
     return keep | {"PATH": str(empty), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -49,7 +69,9 @@ def environ(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory, environ):
-    """A Python of a new virtual environment, with the build requirements, so that they are unpacked only once."""
+    """A Python of a new virtual environment, with the build requirements, so that they are unpacked
+    only once.
+    """
     folder = tmp_path_factory.mktemp("venv")
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
@@ -88,10 +110,14 @@ backend.build_wheel(f"{folder}/again")
 
 @pytest.fixture(scope="module")
 def built(python, checkout, environ, tmp_path_factory):
-    """A folder for each architecture's wheel, and what one process said; ``scripts/test_wheel`` lets pip build."""
+    """A folder for each architecture's wheel, and what one process said; ``scripts/test_wheel``
+    lets pip build.
+    """
     folder = tmp_path_factory.mktemp("built")
     with (folder / "said.txt").open("w") as said:
-        subprocess.run([python, "-c", BUILD, folder], env=environ, cwd=checkout, stderr=said, check=True)
+        subprocess.run(
+            [python, "-c", BUILD, folder], env=environ, cwd=checkout, stderr=said, check=True
+        )
     return folder
 
 
@@ -129,7 +155,10 @@ def test_the_wheel_holds_the_libraries_and_lists_the_switch_at_its_root(wheel):
         names = archive.namelist()
         assert archive.testzip() is None
         (record_name,) = (name for name in names if name.endswith(".dist-info/RECORD"))
-        recorded = {line.rpartition(",")[0].rpartition(",")[0] for line in archive.read(record_name).decode().split()}
+        recorded = {
+            line.rpartition(",")[0].rpartition(",")[0]
+            for line in archive.read(record_name).decode().split()
+        }
     assert set(names) >= LIBRARIES | AT_ROOT
     assert recorded == set(names)
     assert len(names) == len(set(names))
@@ -170,27 +199,39 @@ def test_the_source_distribution_builds_the_same_wheel(built, wheel):
             assert second.read(library) == first.read(library)
 
 
-def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(wheel, checkout, python, environ, tmp_path):
+def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(
+    wheel, checkout, python, environ, tmp_path
+):
     """From a wheel, and in its place the checkout, editable, which is built once more meanwhile.
 
-    From a folder with an empty package of the same name, which is first on the path. A program may start, in another
-    environment with the same checkout, while that is installed once more, so its libraries are there at every moment.
+    From a folder with an empty package of the same name, which is first on the path. A program may
+    start, in another environment with the same checkout, while that is installed once more, so its
+    libraries are there at every moment.
     """
     (site_packages,) = (python.parent.parent / "lib").glob("python*/site-packages")
     before = set(os.listdir(site_packages))
     code = (
         "import sys; print('AmpTfStart' in [type(finder).__name__ for finder in sys.meta_path])\n"
-        "import _amp_tf_start; _amp_tf_start.load_package(); import amp_tf; print(amp_tf.__path__[0])\n"
-        "from amp_tf.hooks.native import Shim; print(Shim('CPU').is_registered, Shim('GPU').is_registered)"
+        "import _amp_tf_start; _amp_tf_start.load_package(); import amp_tf; "
+        "print(amp_tf.__path__[0])\n"
+        "from amp_tf.hooks.native import Shim; print(Shim('CPU').is_registered, "
+        "Shim('GPU').is_registered)"
     )
     (tmp_path / "amp_tf").mkdir()
     (tmp_path / "amp_tf" / "__init__.py").touch()
     variables = environ | {"PYTHONPATH": f"no folder{os.pathsep}"}
-    for where, what in ((site_packages, [str(wheel)]), (checkout, ["--no-build-isolation", "-e", str(checkout)])):
+    for where, what in (
+        (site_packages, [str(wheel)]),
+        (checkout, ["--no-build-isolation", "-e", str(checkout)]),
+    ):
         pip(python, environ, "install", "--no-deps", *what)
         assert set(os.listdir(site_packages)) >= AT_ROOT
-        assert (site_packages / "amp_tf").exists() is (where == site_packages)  # pip uninstalled the wheel
-        printed = subprocess.check_output([python, "-c", code], env=variables, cwd=tmp_path, text=True)
+        assert (site_packages / "amp_tf").exists() is (
+            where == site_packages
+        )  # pip uninstalled the wheel
+        printed = subprocess.check_output(
+            [python, "-c", code], env=variables, cwd=tmp_path, text=True
+        )
         assert printed.split() == ["True", str(where / "amp_tf"), "False", "False"]
     numbers = {checkout / name: (checkout / name).stat().st_ino for name in LIBRARIES}
     missing = set()
@@ -200,7 +241,9 @@ def test_install_turns_the_switch_on_and_uninstall_leaves_nothing(wheel, checkou
             missing.update(library.name for library in numbers if not library.exists())
     assert build.returncode == 0
     assert not missing
-    assert all(library.stat().st_ino != number for library, number in numbers.items())  # it did build
+    assert all(
+        library.stat().st_ino != number for library, number in numbers.items()
+    )  # it did build
     pip(python, environ, "uninstall", "--yes", "amp-tf")
     left = set(os.listdir(site_packages)) - before
     assert not {name for name in left if "amp" in name}

@@ -1,13 +1,15 @@
 """Every command and output of the pages runs here, as it stands. One test a page.
 
-A page's blocks run in their order, in a folder with the programs and models that the pages speak of. What a block is
-stands on its first line, where readers do not see it:
+A page's blocks run in their order, in a folder with the programs and models that the pages speak
+of. What a block is stands on its first line, where readers do not see it:
 
-- ``console``: commands after ``$``, and what they print. Numbers may differ, ``…`` stands for any text, and alone on a
-  line for any lines. ``exit 1`` is the status of the last one.
+- ``console``: commands after ``$``, and what they print. Numbers may differ, ``…`` stands for any
+  text, and alone on a line for any lines. ``exit 1`` is the status of the last one.
 - ``sh``: commands, a line each, all with status 0; a training must have converted something.
-- ``python``: the blocks of a page are one program, which runs last. ``file: NAME`` makes the block a file instead.
-- ``with FILE`` copies a file of the checkout beside them, and ``not run: WHY`` says what else runs it.
+- ``python``: the blocks of a page are one program, which runs last. ``file: NAME`` makes the block
+  a file instead.
+- ``with FILE`` copies a file of the checkout beside them, and ``not run: WHY`` says what else runs
+  it.
 """
 
 from __future__ import annotations
@@ -37,13 +39,16 @@ MADE = re.compile(r"<!-- (\w+): made by .*?<!-- end of \1 -->", re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 PROGRAM = re.compile(
-    r"(?<![\w/])(?P<program>scripts/\w+(?:\.py)?|benchmarks/\w+\.py|\.ci/run|(?<=-m )benchmarks[.\w]*)"
+    r"(?<![\w/])(?P<program>scripts/\w+(?:\.py)?|benchmarks/\w+\.py|\.ci/run|(?<=-m "
+    r")benchmarks[.\w]*)"
     r"(?P<options>(?:[ \n]+(?!scripts/|python |-- )[^\s`]+)*)"
 )
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
 SETTING = re.compile(r"\w+=")
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
-ALIKE = re.compile(r"amp-tf (compare|explain) (?!.*--html)|(?!amp-tf|.*(REPORT=|FLOAT32=@)).* python train\.py$")
+ALIKE = re.compile(
+    r"amp-tf (compare|explain) (?!.*--html)|(?!amp-tf|.*(REPORT=|FLOAT32=@)).* python train\.py$"
+)
 CONVERTED = re.compile(r"amp_tf: \d+ graphs?, [1-9][\d,]* of [\d,]+ nodes converted")
 
 MODEL = "docs/ten-minutes.md"  # whose train.py all pages speak of
@@ -70,7 +75,9 @@ def train():
     return 1.0
 variables, optimizer, compute_loss = [variable], keras.optimizers.SGD(), lambda: 2 * variable
 """
-TRAINED = "assert float(variable) < 1 and optimizer.inner_optimizer is not optimizer and float(loss) <= 2"
+TRAINED = (
+    "assert float(variable) < 1 and optimizer.inner_optimizer is not optimizer and float(loss) <= 2"
+)
 AFTER = {
     "README.md": "assert not amp_tf.is_enabled()",
     "docs/compare.md": "assert not compared.is_healthy and len(compared.patterns) >= 2",
@@ -91,7 +98,9 @@ def blocks(page):
 
 def commands(text):
     lines = text.replace("\\\n", " ").splitlines()
-    return [" ".join(shlex.split(line, comments=True, posix=False)) for line in lines if line.strip()]
+    return [
+        " ".join(shlex.split(line, comments=True, posix=False)) for line in lines if line.strip()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +110,10 @@ def models(tmp_path_factory):
     (text,) = [text for _, about, text in blocks(MODEL) if about == "file: train.py"]
     (folder / "train.py").write_text(text)
     (folder / "bin").mkdir()
-    scripts = {"python": f'exec {shlex.quote(sys.executable)} "$@"', "mpirun": 'shift 2; exec "$@"'}  # one for four
+    scripts = {
+        "python": f'exec {shlex.quote(sys.executable)} "$@"',
+        "mpirun": 'shift 2; exec "$@"',
+    }  # one for four
     for name, script in scripts.items():
         (folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / "bin" / name).chmod(0o755)
@@ -123,13 +135,17 @@ def test_a_page_does_what_it_says(page, models, tmp_path):
         elif language == "python":
             program.append(text)
         elif language == "console":
-            check_session(text, int(about.removeprefix("exit ")) if about.startswith("exit ") else 0, tmp_path)
+            check_session(
+                text, int(about.removeprefix("exit ")) if about.startswith("exit ") else 0, tmp_path
+            )
         else:
             assert language == "sh", f"{page}: a block of {language} is for nobody to run"
             for command in commands(text):
                 ended = start(command, tmp_path)
                 assert ended.returncode == 0, ended.stdout
-                turned_on = "TF_ENABLE_AUTO_MIXED_PRECISION=1" in command and " python " in f" {command}"
+                turned_on = (
+                    "TF_ENABLE_AUTO_MIXED_PRECISION=1" in command and " python " in f" {command}"
+                )
                 assert not turned_on or CONVERTED.search(ended.stdout), ended.stdout
     if program:
         code = "\n".join([BEFORE, *program, AFTER[page], 'print("all blocks ran")'])
@@ -146,7 +162,9 @@ def check_session(text, status, folder):
         command, _, said = part.replace("\\\n", " ").partition("\n")
         ended = start(command, folder)
         assert ended.returncode == (status if part is parts[-1] else 0), ended.stdout
-        assert re.search(pattern(said), ended.stdout, re.MULTILINE), f"{command}\n{said}\nbut it says\n{ended.stdout}"
+        assert re.search(pattern(said), ended.stdout, re.MULTILINE), (
+            f"{command}\n{said}\nbut it says\n{ended.stdout}"
+        )
 
 
 def pattern(said):
@@ -154,8 +172,14 @@ def pattern(said):
     lines = []
     for line in said.splitlines():
         words = [NUMBER.sub("\0", word) for word in re.split(r"(…|\s+)", line)]
-        kept = [".*" if word == "…" else r"\s+" if word.isspace() else re.escape(word) for word in words]
-        lines.append(r"(?:.*\n)*?" if line == "…" else "".join(kept).replace(re.escape("\0"), NUMBER.pattern) + r"\n")
+        kept = [
+            ".*" if word == "…" else r"\s+" if word.isspace() else re.escape(word) for word in words
+        ]
+        lines.append(
+            r"(?:.*\n)*?"
+            if line == "…"
+            else "".join(kept).replace(re.escape("\0"), NUMBER.pattern) + r"\n"
+        )
     return "".join(lines)
 
 
@@ -165,7 +189,8 @@ _ended: dict[str, subprocess.CompletedProcess[str]] = {}
 def start(command, folder, **variables):
     """Runs a command, or Python with arguments; what it prints is in one stream.
 
-    What neither writes a file nor reads one of its page's says the same on each page, and runs once.
+    What neither writes a file nor reads one of its page's says the same on each page, and runs
+    once.
     """
     if isinstance(command, list) or not ALIKE.match(command):
         return _start(command, folder, **variables)
@@ -179,7 +204,10 @@ def _start(command, folder, **variables):
     # On a CPU without bfloat16 nothing would be converted; what the command itself sets wins.
     environ = running.environment(folder, {"AMP_TF_PRECISION": "bfloat16", **variables})
     environ["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
-    if words[:2] == ["amp-tf", "tune"]:  # in this process, so that the runs that it starts are forks
+    if words[:2] == [
+        "amp-tf",
+        "tune",
+    ]:  # in this process, so that the runs that it starts are forks
         said = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ, environ):
             patch.chdir(folder)
@@ -197,8 +225,15 @@ def _start(command, folder, **variables):
 
 def test_pages_are_short():
     """Without what scripts make."""
-    limits = {"README.md": 1200, "CONTRIBUTING.md": 3000, "benchmarks/README.md": 1500, "docker/README.md": 900}
-    words = {page: len(MADE.sub("", (ROOT / page).read_text(encoding="utf-8")).split()) for page in PAGES}
+    limits = {
+        "README.md": 1200,
+        "CONTRIBUTING.md": 3000,
+        "benchmarks/README.md": 1500,
+        "docker/README.md": 900,
+    }
+    words = {
+        page: len(MADE.sub("", (ROOT / page).read_text(encoding="utf-8")).split()) for page in PAGES
+    }
     assert {page: count for page, count in words.items() if count > limits.get(page, 700)} == {}
     assert sum(words[page] for page in DOCS) <= 12_000
 
@@ -211,18 +246,31 @@ def test_every_link_leads_somewhere(page):
         target = path.parent / name if name else path
         assert target.exists(), link
         headings = HEADING.findall(target.read_text(encoding="utf-8")) if anchor else []
-        anchors = [re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings]
+        anchors = [
+            re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
+            for heading in headings
+        ]
         assert not anchor or anchor in anchors, link
 
 
 def test_every_page_is_in_the_index():
     index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
-    assert [page for page in DOCS if page != "docs/README.md" and f"]({page.removeprefix('docs/')}" not in index] == []
+    assert [
+        page
+        for page in DOCS
+        if page != "docs/README.md" and f"]({page.removeprefix('docs/')}" not in index
+    ] == []
 
 
 def source_of(program):
-    """A program's text, with its neighbours' where it is a module of a package of ``benchmarks/``; empty for none."""
-    name = program if program.startswith((".", "scripts/")) or "/" in program else program.replace(".", "/")
+    """A program's text, with its neighbours' where it is a module of a package of ``benchmarks/``;
+    empty for none.
+    """
+    name = (
+        program
+        if program.startswith((".", "scripts/")) or "/" in program
+        else program.replace(".", "/")
+    )
     path = next((path for path in (ROOT / f"{name}.py", ROOT / name) if path.exists()), None)
     if path is None:
         return ""
@@ -241,7 +289,9 @@ def test_every_program_in_a_sentence_is_there_and_has_the_options_that_are_named
             source = source_of(found["program"])
             options = OPTION.findall(found["options"].partition("\n\n")[0])
             wrong += [] if source else [found["program"]]
-            wrong += [f"{found['program']} {option}" for option in options if f'"{option}"' not in source]
+            wrong += [
+                f"{found['program']} {option}" for option in options if f'"{option}"' not in source
+            ]
     assert wrong == []
 
 
@@ -252,13 +302,18 @@ def test_every_amp_tf_command_in_a_sentence_has_the_options_that_are_named(page)
     for quoted in re.findall(r"`amp-tf ([^`]+)`", text):
         name, *words = quoted.partition(" -- ")[0].split()
         help_text = subcommands.choices[name].format_help()
-        assert [word for word in words if word.startswith("--") and word not in help_text] == [], quoted
+        assert [word for word in words if word.startswith("--") and word not in help_text] == [], (
+            quoted
+        )
 
 
 @pytest.mark.slow
 def test_results_are_measured_again_in_the_columns_that_the_page_shows(tmp_path):
     kept = Path(shutil.copy(ROOT / "benchmarks/results/interpreter_start.json", tmp_path))
-    command = f"-m benchmarks.results {kept.stem} --folder {tmp_path} -- benchmarks/interpreter_start.py --starts 2"
+    command = (
+        f"-m benchmarks.results {kept.stem} --folder {tmp_path} -- "
+        "benchmarks/interpreter_start.py --starts 2"
+    )
     processes.run([sys.executable, *command.split()], fresh="it measures the start", cwd=ROOT)
     found = json.loads(kept.read_text())
     assert found["machine"]["command"] == "python benchmarks/interpreter_start.py --starts 2"
@@ -268,7 +323,10 @@ def test_results_are_measured_again_in_the_columns_that_the_page_shows(tmp_path)
 
 def test_a_benchmark_that_a_page_names_is_run_by_a_test():
     text = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", *DOCS))
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    tests = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
+    )
     named = set(re.findall(r"benchmarks[./](\w+)(?:\.py)?[ `]", text))
-    runs = r"(benchmarks(\.| import |/)|^    |\(\"){}\b"  # also in a list of imports, and the first word of a row
+    # also in a list of imports, and the first word of a row
+    runs = r"(benchmarks(\.| import |/)|^    |\(\"){}\b"
     assert [name for name in named if not re.search(runs.format(name), tests, re.MULTILINE)] == []

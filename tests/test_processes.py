@@ -17,7 +17,9 @@ from tests import processes
 from tests.hooks import running
 from tests.tiers import in_shares, starts_process
 
-pytestmark = pytest.mark.skipif(not running.is_installed(), reason="amp_tf is on a path of each test's own here")
+pytestmark = pytest.mark.skipif(
+    not running.is_installed(), reason="amp_tf is on a path of each test's own here"
+)
 LOOKS_AROUND = """
 import ctypes, os, sys
 getenv = ctypes.CDLL(None).getenv
@@ -105,9 +107,14 @@ def test_a_program_finds_itself_in_the_same_place_and_ends_in_the_same_way(way, 
 
 def test_streams_limits_and_signals_are_those_of_subprocess(tmp_path):
     options: dict[str, Any] = {"cwd": tmp_path, "text": True}
-    program = "import sys, time; print(sys.stdin.read()); sys.stdout.flush(); time.sleep(float(sys.argv[1]))"
+    program = (
+        "import sys, time; print(sys.stdin.read()); sys.stdout.flush(); "
+        "time.sleep(float(sys.argv[1]))"
+    )
     command = [sys.executable, "-c", program]
-    ended = processes.run([*command, "0"], input="given", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    ended = processes.run(
+        [*command, "0"], input="given", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "given\n", None)
     with pytest.raises(subprocess.TimeoutExpired) as error:
         processes.run([*command, "100"], input="given", capture_output=True, timeout=2, **options)
@@ -159,17 +166,36 @@ def alone():
     return running.SUMMARY.search("amp_tf: 1 graph")
 
 
-@pytest.mark.parametrize(("function", "expected"), [(by_a_helper, True), (asks_for_a_fixture, True), (alone, False)])
+@pytest.mark.parametrize(
+    ("function", "expected"), [(by_a_helper, True), (asks_for_a_fixture, True), (alone, False)]
+)
 def test_what_starts_a_process_is_found_through_helpers_and_fixtures(function, expected, request):
-    item = pytest.Function.from_parent(request.node.parent, name=function.__name__, callobj=function)
+    item = pytest.Function.from_parent(
+        request.node.parent, name=function.__name__, callobj=function
+    )
     assert starts_process(item) is expected
 
 
 def test_each_workers_share_begins_with_long_files_and_ends_with_short_tests():
     def item(path, *marks):
-        return SimpleNamespace(path=path, iter_markers=lambda: [getattr(pytest.mark, name).mark for name in marks])
+        return SimpleNamespace(
+            path=path, iter_markers=lambda: [getattr(pytest.mark, name).mark for name in marks]
+        )
 
     given = [item(f"{number}") for number in range(12)]
-    given += [item("p"), item("p", "process"), item("q", "process"), item("q"), item("s", "slow"), item("t", "slow")]
-    assert " ".join(each.path for each in in_shares(given, 1)) == "s t p p q q 0 1 2 3 4 5 6 7 8 9 10 11"
-    assert " ".join(each.path for each in in_shares(given, 2)) == "s p p 0 1 2 3 4 5 t q q 6 7 8 9 10 11"
+    given += [
+        item("p"),
+        item("p", "process"),
+        item("q", "process"),
+        item("q"),
+        item("s", "slow"),
+        item("t", "slow"),
+    ]
+    assert (
+        " ".join(each.path for each in in_shares(given, 1))
+        == "s t p p q q 0 1 2 3 4 5 6 7 8 9 10 11"
+    )
+    assert (
+        " ".join(each.path for each in in_shares(given, 2))
+        == "s p p 0 1 2 3 4 5 t q q 6 7 8 9 10 11"
+    )

@@ -35,5 +35,7 @@ def test_mistakes_are_found_and_nothing_else(tmp_path, monkeypatch):
     (tmp_path / "program.py").write_text(PROGRAM)
     out, err, _ = api.run(["--strict", str(tmp_path / "program.py")])
     found = {int(line) for line in re.findall(r"program\.py:(\d+): error:", out)}
-    wrong = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")}
+    wrong = {
+        number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")
+    }
     assert (found, err) == (wrong, ""), out

@@ -1,8 +1,9 @@
-"""Which tests start processes of their own, found by what they call, which the quick tier keeps, and their order.
+"""Which tests start processes of their own, found by what they call, which the quick tier keeps,
+and their order.
 
-A program in a process of its own takes 5 to 60 seconds, most of it TensorFlow's import. ``scripts/test`` leaves such
-tests, and others that are marked ``slow``, to ``scripts/test --all``, but for those that are marked ``quick``: one way
-in of each kind, and what judges numbers.
+A program in a process of its own takes 5 to 60 seconds, most of it TensorFlow's import.
+``scripts/test`` leaves such tests, and others that are marked ``slow``, to ``scripts/test --all``,
+but for those that are marked ``quick``: one way in of each kind, and what judges numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import Any
 
 import pytest
 
-STARTERS = frozenset({subprocess.run, subprocess.Popen, subprocess.check_output, subprocess.check_call})
+STARTERS = frozenset(
+    {subprocess.run, subprocess.Popen, subprocess.check_output, subprocess.check_call}
+)
 _ROOT = Path(__file__).resolve().parents[1]
 _OURS = tuple(f"{_ROOT / folder}/" for folder in ("tests", "benchmarks", "scripts"))
 
@@ -30,7 +33,9 @@ def is_quick(item: pytest.Item) -> bool:
 
 
 def starts_process(item: pytest.Function) -> bool:
-    """Whether a test or one of its fixtures calls, itself or through our own functions, what starts one."""
+    """Whether a test or one of its fixtures calls, itself or through our own functions, what starts
+    one.
+    """
     fixtures = item._fixtureinfo.name2fixturedefs.values()  # pytest has no public name for it
     functions = [item.function, *(definitions[-1].func for definitions in fixtures)]
     seen: set[Any] = set()
@@ -38,15 +43,19 @@ def starts_process(item: pytest.Function) -> bool:
 
 
 def in_shares(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Tests as xdist hands them out: each worker gets its share in one piece, and begins with whole long files.
+    """Tests as xdist hands them out: each worker gets its share in one piece, and begins with whole
+    long files.
 
-    A worker that has done its share takes tests from the end of another's: what is there must be short, or one of them
-    waits for the other.
+    A worker that has done its share takes tests from the end of another's: what is there must be
+    short, or one of them waits for the other.
     """
     files = collections.defaultdict(list)
     for item in items:
         files[item.path].append(item)
-    marks = {path: {mark.name for item in ours for mark in item.iter_markers()} for path, ours in files.items()}
+    marks = {
+        path: {mark.name for item in ours for mark in item.iter_markers()}
+        for path, ours in files.items()
+    }
     slow = [path for path in files if "slow" in marks[path]]
     long = [*slow, *(path for path in files if path not in slow and "process" in marks[path])]
     short = [item for path in files if path not in long for item in files[path]]
@@ -65,8 +74,12 @@ def _reaches(function: Any, seen: set[Any]) -> bool:
         return True
     if isinstance(function, type):  # making an object counts as calling its methods
         methods = (value for base in function.__mro__ for value in vars(base).values())
-        return any(_reaches(method, seen) for method in methods if isinstance(method, types.FunctionType))
-    is_ours = isinstance(function, types.FunctionType) and function.__code__.co_filename.startswith(_OURS)
+        return any(
+            _reaches(method, seen) for method in methods if isinstance(method, types.FunctionType)
+        )
+    is_ours = isinstance(function, types.FunctionType) and function.__code__.co_filename.startswith(
+        _OURS
+    )
     if function in seen or not is_ours:
         return False
     seen.add(function)
@@ -82,7 +95,10 @@ def _named(code: types.CodeType, names: dict[str, Any]) -> Iterator[Any]:
     """What the names in a function's code stand for: functions, and attributes of modules."""
     known = [names[name] for name in code.co_names if name in names]
     modules = [value for value in known if isinstance(value, types.ModuleType)]
-    for value in [*known, *(vars(module).get(name) for module in modules for name in code.co_names)]:
+    for value in [
+        *known,
+        *(vars(module).get(name) for module in modules for name in code.co_names),
+    ]:
         if isinstance(value, (types.FunctionType, type)):
             yield value
     for constant in code.co_consts:

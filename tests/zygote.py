@@ -1,11 +1,11 @@
 """A process that has imported TensorFlow and Keras and forks for each program that it is given.
 
-``tests/processes.py`` starts it by this file's path and sends it programs. Nothing of TensorFlow has run in it: no op,
-no device, no thread but BLAS', which follows a fork.
+``tests/processes.py`` starts it by this file's path and sends it programs. Nothing of TensorFlow
+has run in it: no op, no device, no thread but BLAS', which follows a fork.
 
-A program finds TensorFlow not imported yet. Its own ``import tensorflow`` gives it what is there, through Python's
-import system, so that amp_tf's and anybody's import hooks fire as in a fresh process, and writes to stderr what the
-first import wrote.
+A program finds TensorFlow not imported yet. Its own ``import tensorflow`` gives it what is there,
+through Python's import system, so that amp_tf's and anybody's import hooks fire as in a fresh
+process, and writes to stderr what the first import wrote.
 """
 
 from __future__ import annotations
@@ -33,14 +33,19 @@ from typing import Any
 LENGTH = struct.Struct("!I")
 STATUS = struct.Struct("!i")
 HIDDEN = ("tensorflow", "keras", "tf_keras")
-WHOLE_END = "TEST_WHOLE_END"  #: in the environment of programs whose end is looked at to Python's last step
+WHOLE_END = (
+    "TEST_WHOLE_END"  #: in the environment of programs whose end is looked at to Python's last step
+)
 BARE = "-S"  #: the flag of Python with which programs start that have nothing imported
-#: In a program's environment, for the process that forks: amp_tf must notice neither its import nor the variables.
+#: In a program's environment, for the process that forks: amp_tf must notice neither its import nor
+#: the variables.
 NOT_WATCHED = {"AMP_TF_DISABLE": "1"}
 
 
 class Imported:
-    """A meta path finder that gives out what the process imported before it forked, at the import by that name."""
+    """A meta path finder that gives out what the process imported before it forked, at the import
+    by that name.
+    """
 
     def __init__(self) -> None:
         self._hidden: dict[str, dict[str, ModuleType]] = {}
@@ -55,7 +60,9 @@ class Imported:
                 for name in names:  # TensorFlow is the first
                     importlib.import_module(name)
                     if name == "tensorflow":
-                        self._brings = [name for name in ("keras", "tf_keras") if name in sys.modules]
+                        self._brings = [
+                            name for name in ("keras", "tf_keras") if name in sys.modules
+                        ]
             file.seek(0)
             self._written = file.read()
         self._variables = dict(os.environ.items() - before.items())
@@ -68,7 +75,9 @@ class Imported:
         finders = [getattr(finder, "__name__", "") for finder in sys.meta_path]
         sys.meta_path.insert(finders.index(PathFinder.__name__), self)  # type: ignore[arg-type]
 
-    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name not in self._hidden:
             return None
         module = self._hidden[name][name]
@@ -176,10 +185,14 @@ def become(program: dict[str, Any]) -> None:
     sys.warnoptions[:] = filter(None, environ.get("PYTHONWARNINGS", "").split(","))
     warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]  # what Python itself calls
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # every other generator is seeded anew by a fork, or when it is first asked
+        sys.modules[
+            "numpy"
+        ].random.seed()  # every other generator is seeded anew by a fork, or when it is first asked
     if "_amp_tf_start" in sys.modules:  # what amp_tf.pth does
         sys.modules["_amp_tf_start"].install()
-    customized = any(os.path.exists(os.path.join(entry, "sitecustomize.py")) for entry in given if entry)
+    customized = any(
+        os.path.exists(os.path.join(entry, "sitecustomize.py")) for entry in given if entry
+    )
     if customized and program["arguments"][0] != BARE:
         sys.modules.pop("sitecustomize", None)
         importlib.import_module("sitecustomize")
@@ -204,14 +217,18 @@ def run(arguments: list[str]) -> None:
         sys.argv[:] = [first, *rest]
         sys.path.insert(0, os.path.dirname(os.path.realpath(first)))
         path = os.path.abspath(first)
-        vars(main).update(__loader__=SourceFileLoader("__main__", path), __file__=path, __cached__=None)
+        vars(main).update(
+            __loader__=SourceFileLoader("__main__", path), __file__=path, __cached__=None
+        )
         with open(path, "rb") as file:
             code = compile(file.read(), path, "exec", dont_inherit=True)
     exec(code, vars(main))
 
 
 def run_to_its_end(arguments: list[str], status: list[Any]) -> None:
-    """Runs the program; an error ends it as Python would, without the lines of this file in the traceback."""
+    """Runs the program; an error ends it as Python would, without the lines of this file in the
+    traceback.
+    """
     try:
         run(arguments)
         status.append(0)
@@ -235,7 +252,8 @@ def run_to_its_end(arguments: list[str], status: list[Any]) -> None:
 
 
 def end_at_once(status: list[Any]) -> None:
-    """The last at a program's exit: to take all modules down, as Python then does, takes longer than many programs.
+    """The last at a program's exit: to take all modules down, as Python then does, takes longer
+    than many programs.
 
     An end without a number for its status is left to Python, which has more to say of it.
     """
@@ -249,7 +267,11 @@ def _added_at_start() -> dict[str, str]:
     """What Python adds to its environment: in the C locale, another one."""
     with open("/proc/self/environ", "rb") as file:
         is_given = b"LC_CTYPE=" in file.read()
-    return {} if is_given else {name: value for name, value in os.environ.items() if name == "LC_CTYPE"}
+    return (
+        {}
+        if is_given
+        else {name: value for name, value in os.environ.items() if name == "LC_CTYPE"}
+    )
 
 
 def main() -> None:

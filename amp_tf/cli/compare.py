@@ -51,18 +51,32 @@ def run(args: argparse.Namespace) -> int:
         fix = "Write one model with --inputs, or a command after -- without it"
         raise AmpError("expected one model", where=" ".join(args.subject), fix=fix)
     _model, function = load_signature(args.subject[0], args.signature)
-    arrays, size = read_inputs(args.inputs, list(function.structured_input_signature[1])), args.batch_size
+    arrays, size = (
+        read_inputs(args.inputs, list(function.structured_input_signature[1])),
+        args.batch_size,
+    )
     batches = [dict(arrays)]
     if size is not None:
         if size < 1:
-            raise AmpError(f"{size} is not a number of rows", where="--batch-size", fix="Write 1 or more")
+            raise AmpError(
+                f"{size} is not a number of rows", where="--batch-size", fix="Write 1 or more"
+            )
         counts = {len(array) if array.ndim else 0 for array in arrays.values()}
         if len(counts) != 1 or counts == {0}:
-            raise AmpError("the arrays have different numbers of rows", where="--batch-size", fix="Leave it out")
+            raise AmpError(
+                "the arrays have different numbers of rows",
+                where="--batch-size",
+                fix="Leave it out",
+            )
         starts = range(0, max(counts), size)
-        batches = [{name: array[start : start + size] for name, array in arrays.items()} for start in starts]
+        batches = [
+            {name: array[start : start + size] for name, array in arrays.items()}
+            for start in starts
+        ]
     compared = request.compare(function, batches, hardware_for(request.config))
-    compared = dataclasses.replace(compared, name=os.path.basename(os.path.normpath(args.subject[0])))
+    compared = dataclasses.replace(
+        compared, name=os.path.basename(os.path.normpath(args.subject[0]))
+    )
     return _write(compared.to_dict(), compared.for_command(), args)
 
 
@@ -80,7 +94,9 @@ def _write(found: Mapping[str, Any], text: str, args: argparse.Namespace) -> int
         reads = f"{variable_of('keep_float32')}={file_of_patterns(args.output)} reads it"
         print(f"{args.output} is written. {reads}.", file=sys.stderr)
     elif args.output is not None:
-        print(f"{args.output} is not written: no patterns were found that suffice.", file=sys.stderr)
+        print(
+            f"{args.output} is not written: no patterns were found that suffice.", file=sys.stderr
+        )
     return 0 if found["is_healthy"] else 1
 
 
@@ -92,16 +108,18 @@ _GLANCE_S = 0.2
 def compare_script(
     command: Sequence[str], request: CompareRequest, log: IO[bytes] | None = None
 ) -> dict[str, Any] | int:
-    """Runs a command until the first training step in it is compared; ``log`` is where its output goes, if elsewhere.
+    """Runs a command until the first training step in it is compared; ``log`` is where its output
+    goes, if elsewhere.
 
-    Returns the comparison's data as ``comparison`` and its text as ``text``. Where nothing was compared, that was
-    printed to stderr, and it is the exit status: 2; as in a shell 126 or 127 where the command cannot be started, and
-    128 and the signal's number where a signal ended it.
+    Returns the comparison's data as ``comparison`` and its text as ``text``. Where nothing was
+    compared, that was printed to stderr, and it is the exit status: 2; as in a shell 126 or 127
+    where the command cannot be started, and 128 and the signal's number where a signal ended it.
     """
     with tempfile.TemporaryDirectory(prefix="amp_tf_compare_") as folder:
         request = dataclasses.replace(request, folder=Path(folder))
         request.send()
-        # Without amp_tf, whatever the script turns on: functions for XLA would be in 16 bit before they are compared.
+        # Without amp_tf, whatever the script turns on: functions for XLA would be in 16 bit before
+        # they are compared.
         environ = {**bootstrapped(os.environ), VARIABLE: folder, DISABLE_VAR: "1"}
         try:
             with started(command, environ, log) as program:
@@ -112,7 +130,10 @@ def compare_script(
                         deadline = time.monotonic() + _PATIENCE_S
             status = program.returncode
         except OSError as error:
-            print(f"amp-tf compare: {command[0]} cannot be started: {error.strerror}.", file=sys.stderr)
+            print(
+                f"amp-tf compare: {command[0]} cannot be started: {error.strerror}.",
+                file=sys.stderr,
+            )
             return 127 if isinstance(error, FileNotFoundError) else 126
         found = request.read_answer() or request.read_answer(is_of_forward=True)
         if found is not None and "comparison" in found:
@@ -124,14 +145,20 @@ def compare_script(
         if found:
             why = found["error"]
         elif not (request.folder / PYTHON).exists():
-            why = f"{how}, and started no Python in which amp_tf is installed. Install amp_tf in that environment."
+            why = (
+                f"{how}, and started no Python in which amp_tf is installed. Install amp_tf in "
+                "that environment."
+            )
         elif not (request.folder / TENSORFLOW).exists():
             why = f"{how} before it imported TensorFlow. Write the command that trains after --."
         else:
             why = (
-                f"{how} and ran nothing that can be compared: no fit, evaluate or predict, no tf.function with a "
-                "matmul or convolution, and no run of a session that computes gradients. Code that runs eagerly stays "
-                "in float32. To compare a model that a session only runs forward, save it, and write amp-tf compare "
+                f"{how} and ran nothing that can be compared: no fit, evaluate or predict, no "
+                "tf.function with a "
+                "matmul or convolution, and no run of a session that computes gradients. Code "
+                "that runs eagerly stays "
+                "in float32. To compare a model that a session only runs forward, save it, and "
+                "write amp-tf compare "
                 "MODEL --inputs FILE."
             )
         print(f"amp-tf compare: {' '.join(command)}: {why}", file=sys.stderr)
@@ -142,12 +169,13 @@ def compare_script(
 def started(
     command: Sequence[str], environ: Mapping[str, str], log: IO[bytes] | None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a command that ends with this process, and at the latest with the block; an OSError where it cannot be
-    started.
+    """Starts a command that ends with this process, and at the latest with the block; an OSError
+    where it cannot be started.
 
-    With a ``log``, where its output goes, it runs in the background, and all that it started ends with it. Without, its
-    output goes where that of this process goes, and Ctrl-C of the terminal is left to the program. SIGTERM and SIGHUP
-    end the block by the SystemExit that :func:`amp_tf.cli.main.main` makes of them.
+    With a ``log``, where its output goes, it runs in the background, and all that it started ends
+    with it. Without, its output goes where that of this process goes, and Ctrl-C of the terminal is
+    left to the program. SIGTERM and SIGHUP end the block by the SystemExit that
+    :func:`amp_tf.cli.main.main` makes of them.
     """
     before: Any = None
     is_behind = log is not None

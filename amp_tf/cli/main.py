@@ -1,4 +1,5 @@
-"""The ``amp-tf`` command: the table of its subcommands and their options, and what their errors print.
+"""The ``amp-tf`` command: the table of its subcommands and their options, and what their errors
+print.
 
 A subcommand's module is imported when it runs, so that help costs no more than Python's own start.
 """
@@ -30,7 +31,9 @@ STDOUT = "-"  #: as the name of a file
 class Command:
     """A subcommand."""
 
-    home: str  #: its module in this package, and the function that gets its arguments and returns the exit status
+    #: its module in this package, and the function that gets its arguments and returns the exit
+    #: status
+    home: str
     help: str  #: for people
     description: str
     add: Callable[[argparse.ArgumentParser], None]  #: adds its arguments and options to its parser
@@ -39,11 +42,19 @@ class Command:
 
 
 _WHAT = "a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (.pb, .pbtxt)"
-_PATTERNS = "layer:PATH for a Keras layer, regular expressions for node names, or @FILE of these; comma-separated"
-_ABOUT = "Automatic mixed precision for TensorFlow, which TF_ENABLE_AUTO_MIXED_PRECISION=1 turns on in any program."
+_PATTERNS = (
+    "layer:PATH for a Keras layer, regular expressions for node names, or @FILE of these; "
+    "comma-separated"
+)
+_ABOUT = (
+    "Automatic mixed precision for TensorFlow, which TF_ENABLE_AUTO_MIXED_PRECISION=1 turns on in "
+    "any program."
+)
 _LISTS = (
-    f"--LIST-add OPS puts op types, comma-separated, on a list: {', '.join(LIST_NAMES)}; --LIST-remove OPS takes them "
-    "off it. An op is on one list at most: allow is converted, infer and clear next to it, deny is not."
+    f"--LIST-add OPS puts op types, comma-separated, on a list: {', '.join(LIST_NAMES)}; "
+    "--LIST-remove OPS takes them "
+    "off it. An op is on one list at most: allow is converted, infer and clear next to it, deny "
+    "is not."
 )
 
 
@@ -53,24 +64,37 @@ def add_settings(parser: argparse.ArgumentParser, *, has_target: bool = True) ->
         "--precision",
         type=dtype_name,
         choices=PRECISIONS,
-        help="the 16-bit type; auto, the default: float16 on GPUs, bfloat16 on CPUs that are faster in it, else none",
+        help=(
+            "the 16-bit type; auto, the default: float16 on GPUs, bfloat16 on CPUs that are "
+            "faster in it, else none"
+        ),
     )
     if has_target:
         parser.add_argument(
             "--target",
             choices=TARGETS,
-            help="the device to convert for, where nodes name none; gpu also works on a machine without a GPU",
+            help=(
+                "the device to convert for, where nodes name none; gpu also works on a machine "
+                "without a GPU"
+            ),
         )
-    parser.add_argument("--goal", choices=GOALS, help="convert for speed, or for the largest batch (memory)")
+    parser.add_argument(
+        "--goal", choices=GOALS, help="convert for speed, or for the largest batch (memory)"
+    )
     parser.add_argument(
         "--level",
         type=str.upper,
         choices=LEVELS,
-        help="UNSAFE_FORCE_ALL converts all it can, TREAT_INFER_AS_DENY less, TENSOR_CORES_ONLY on GPUs the allow list",
+        help=(
+            "UNSAFE_FORCE_ALL converts all it can, TREAT_INFER_AS_DENY less, TENSOR_CORES_ONLY on "
+            "GPUs the allow list"
+        ),
     )
     patterns: dict[str, Any] = {"metavar": "PATTERNS", "action": "append"}
     parser.add_argument("--keep-float32", **patterns, help=f"what stays in float32: {_PATTERNS}")
-    parser.add_argument("--force-f16", **patterns, help=f"what is converted if it can be: {_PATTERNS}")
+    parser.add_argument(
+        "--force-f16", **patterns, help=f"what is converted if it can be: {_PATTERNS}"
+    )
     lists = parser.add_argument_group("op lists", _LISTS)
     for name in LIST_NAMES:
         lists.add_argument(f"--{name}-add", help=argparse.SUPPRESS)
@@ -78,19 +102,34 @@ def add_settings(parser: argparse.ArgumentParser, *, has_target: bool = True) ->
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--precision", type=dtype_name, choices=PRECISIONS, help="set AMP_TF_PRECISION for the command")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments, after --")
+    parser.add_argument(
+        "--precision",
+        type=dtype_name,
+        choices=PRECISIONS,
+        help="set AMP_TF_PRECISION for the command",
+    )
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, help="the command and its arguments, after --"
+    )
 
 
 def _add_preserve(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--preserve", metavar="NODE", action="append", default=[], help=f"{what}; may be repeated")
+    parser.add_argument(
+        "--preserve", metavar="NODE", action="append", default=[], help=f"{what}; may be repeated"
+    )
 
 
 def _add_rewrite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="IN", help=_WHAT)
-    parser.add_argument("result", metavar="OUT", nargs="?", help="the folder or file to write; not with --dry-run")
-    parser.add_argument("--dry-run", action="store_true", help="write nothing; only say what would be converted")
-    parser.add_argument("--force", action="store_true", help="replace OUT if it exists, even if it is IN")
+    parser.add_argument(
+        "result", metavar="OUT", nargs="?", help="the folder or file to write; not with --dry-run"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="write nothing; only say what would be converted"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="replace OUT if it exists, even if it is IN"
+    )
     _add_preserve(parser, "a node to leave unchanged, such as an output of a GraphDef file")
     parser.add_argument(
         "--batch",
@@ -102,7 +141,10 @@ def _add_rewrite(parser: argparse.ArgumentParser) -> None:
         "--weights",
         choices=WEIGHTS,
         default=WEIGHTS[0],
-        help="f16 stores in 16 bit those weights that are only used in 16 bit: half the size, for inference only",
+        help=(
+            "f16 stores in 16 bit those weights that are only used in 16 bit: half the size, for "
+            "inference only"
+        ),
     )
     parser.add_argument(
         "--check",
@@ -118,15 +160,27 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("graph", metavar="GRAPH", help=_WHAT)
     parser.add_argument("node", metavar="NODE", nargs="?", help="the node's name; not with --all")
     parser.add_argument(
-        "--all", action="store_true", help="print a line for each node: precision, op, function, name, reason"
+        "--all",
+        action="store_true",
+        help="print a line for each node: precision, op, function, name, reason",
     )
-    parser.add_argument("--op", action="append", default=[], help="with --all, only nodes of this op; may be repeated")
+    parser.add_argument(
+        "--op",
+        action="append",
+        default=[],
+        help="with --all, only nodes of this op; may be repeated",
+    )
     parser.add_argument("--json", action="store_true", help="with --all, print JSON")
-    parser.add_argument("--function", metavar="NAME", default="", help="the library function that contains the node")
+    parser.add_argument(
+        "--function", metavar="NAME", default="", help="the library function that contains the node"
+    )
     parser.add_argument(
         "--batch",
         metavar="N",
-        help="under auto, the batch size that is decided for, or a range such as 1-32, as for rewrite",
+        help=(
+            "under auto, the batch size that is decided for, or a range such as 1-32, as for "
+            "rewrite"
+        ),
     )
     _add_preserve(parser, "a node to leave unchanged")
     add_settings(parser)
@@ -139,8 +193,12 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="a report (.json) or a folder of them, a model, a GraphDef file, or a log folder",
     )
-    parser.add_argument("--html", metavar="OUT", help="write a page: one file that needs no network")
-    parser.add_argument("--json", metavar="OUT", help="write JSON; with neither option, it is printed")
+    parser.add_argument(
+        "--html", metavar="OUT", help="write a page: one file that needs no network"
+    )
+    parser.add_argument(
+        "--json", metavar="OUT", help="write JSON; with neither option, it is printed"
+    )
     add_settings(parser)
 
 
@@ -148,7 +206,10 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "subject",
         nargs="+",
-        help="the command that trains, after --; or a model: a SavedModel's folder or a Keras file (.keras, .h5)",
+        help=(
+            "the command that trains, after --; or a model: a SavedModel's folder or a Keras file "
+            "(.keras, .h5)"
+        ),
     )
     parser.add_argument(
         "--inputs",
@@ -168,18 +229,30 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
         help="call it once for each N rows of the arrays; by default once for all of them",
     )
     parser.add_argument(
-        "--steps", metavar="N", type=int, default=8, help="run the step on at most N batches; by default 8"
+        "--steps",
+        metavar="N",
+        type=int,
+        default=8,
+        help="run the step on at most N batches; by default 8",
     )
-    parser.add_argument("--nodes", metavar="REGEX", help="nodes to measure in addition to those in 16 bit")
+    parser.add_argument(
+        "--nodes", metavar="REGEX", help="nodes to measure in addition to those in 16 bit"
+    )
     parser.add_argument(
         "--float32-only",
         action="store_true",
         help="run only float32, and list the tensors with values outside float16's range",
     )
     parser.add_argument(
-        "--json", metavar="FILE", nargs="?", const=STDOUT, help="write everything as JSON; without FILE, print it"
+        "--json",
+        metavar="FILE",
+        nargs="?",
+        const=STDOUT,
+        help="write everything as JSON; without FILE, print it",
     )
-    parser.add_argument("--html", metavar="FILE", help="write a page: one file that needs no network")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write a page: one file that needs no network"
+    )
     parser.add_argument(
         "--output",
         metavar="FILE",
@@ -195,81 +268,112 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         required=True,
         help="the metric: a name in the history of fit, such as val_accuracy; module:function, called with the model "
-        "after each fit, or without arguments when the program ends; or stdout:REGEX, the last number in the output "
+        "after each fit, or without arguments when the program ends; or stdout:REGEX, the last "
+        "number in the output "
         "that matches the group of the regular expression",
     )
     limit = parser.add_mutually_exclusive_group(required=True)
     limit.add_argument(
-        "--max-drop", metavar="X", type=float, help="how far the metric may fall below its value in float32"
+        "--max-drop",
+        metavar="X",
+        type=float,
+        help="how far the metric may fall below its value in float32",
     )
     limit.add_argument(
-        "--max-rise", metavar="X", type=float, help="how far the metric, a loss, may rise above its value in float32"
+        "--max-rise",
+        metavar="X",
+        type=float,
+        help="how far the metric, a loss, may rise above its value in float32",
     )
-    parser.add_argument("--verify", metavar="NAME", help="check the result by a metric that the search does not use")
-    parser.add_argument("--max-runs", metavar="N", type=int, default=40, help="train at most N times; by default 40")
+    parser.add_argument(
+        "--verify", metavar="NAME", help="check the result by a metric that the search does not use"
+    )
+    parser.add_argument(
+        "--max-runs", metavar="N", type=int, default=40, help="train at most N times; by default 40"
+    )
     parser.add_argument(
         "--output",
         metavar="FILE",
         default="keep.txt",
-        help="the file to write, whose patterns are tried first if it is there; by default keep.txt",
+        help=(
+            "the file to write, whose patterns are tried first if it is there; by default keep.txt"
+        ),
     )
     add_settings(parser, has_target=False)  # its runs are on this machine's devices
 
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=70.0, help="how long to measure; by default 70")
+    parser.add_argument(
+        "--seconds", type=float, default=70.0, help="how long to measure; by default 70"
+    )
     parser.add_argument(
         "--details",
         action="store_true",
         help="also print the times of each matrix product and convolution",
     )
-    parser.add_argument("--output", metavar="FILE", help="only write the times to this file; auto does not use them")
     parser.add_argument(
-        "--forget", action="store_true", help="remove the times, so that auto uses the included table again"
+        "--output", metavar="FILE", help="only write the times to this file; auto does not use them"
+    )
+    parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="remove the times, so that auto uses the included table again",
     )
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print everything as one JSON object")
-    output.add_argument("--quiet", action="store_true", help="print nothing; only set the exit status")
-    parser.add_argument("--no-trials", action="store_true", help="skip converting and running graphs")
+    output.add_argument(
+        "--quiet", action="store_true", help="print nothing; only set the exit status"
+    )
+    parser.add_argument(
+        "--no-trials", action="store_true", help="skip converting and running graphs"
+    )
 
 
 COMMANDS: Mapping[str, Command] = {
     "run": Command(
         "run.run",
         "run a command with amp_tf on in every Python that it starts",
-        "Runs a command with amp_tf on in every Python that it starts, also where Python does not read amp_tf.pth.",
+        "Runs a command with amp_tf on in every Python that it starts, also where Python does not "
+        "read amp_tf.pth.",
         _add_run,
         usage="amp-tf run [--precision auto|float16|bfloat16] -- command [argument ...]",
     ),
     "rewrite": Command(
         "models.run_rewrite",
         "convert a SavedModel or a GraphDef on disk",
-        "Converts a SavedModel or a GraphDef on disk, and says what was converted and what was left in float32. The "
+        "Converts a SavedModel or a GraphDef on disk, and says what was converted and what was "
+        "left in float32. The "
         "result runs in a TensorFlow without amp_tf.",
         _add_rewrite,
     ),
     "explain": Command(
         "models.run_explain",
         "say why a node runs in float32 or in 16 bit",
-        "Says why a node of a model or GraphDef runs in float32 or in 16 bit, and what would change that.",
+        "Says why a node of a model or GraphDef runs in float32 or in 16 bit, and what would "
+        "change that.",
         _add_explain,
     ),
     "report": Command(
         "models.run_report",
         "write an HTML page of what was converted and what was not",
-        "Shows what was converted, what was not, and why: in programs that ran with AMP_TF_REPORT or TF_AUTO_MIXED_"
-        "PRECISION_GRAPH_REWRITE_LOG_PATH, side by side, or in a model or GraphDef, as it would be converted.",
+        "Shows what was converted, what was not, and why: in programs that ran with AMP_TF_REPORT "
+        "or TF_AUTO_MIXED_"
+        "PRECISION_GRAPH_REWRITE_LOG_PATH, side by side, or in a model or GraphDef, as it would "
+        "be converted.",
         _add_report,
     ),
     "compare": Command(
         "compare.run",
         "say where a model goes wrong in 16 bit",
-        "Runs a step in float32 and in 16 bit, and says where 16 bit goes wrong and which setting fixes it. The step "
-        "is the training step of a script, which then exits, or a call of a saved model's signature. Status 0: "
-        "healthy; 1: not healthy; 2: nothing was compared (a wrong option, model or file of inputs, or a script that "
+        "Runs a step in float32 and in 16 bit, and says where 16 bit goes wrong and which setting "
+        "fixes it. The step "
+        "is the training step of a script, which then exits, or a call of a saved model's "
+        "signature. Status 0: "
+        "healthy; 1: not healthy; 2: nothing was compared (a wrong option, model or file of "
+        "inputs, or a script that "
         "runs nothing to compare).",
         _add_compare,
         usage="amp-tf compare [options] -- python train.py [argument ...]\n"
@@ -279,26 +383,35 @@ COMMANDS: Mapping[str, Command] = {
     "tune": Command(
         "tune.run",
         "find the smallest part of a model that has to stay in float32",
-        "Runs the training several times, and writes to a file what has to stay in float32 so that a metric is as good "
-        "as in float32; AMP_TF_KEEP_FLOAT32=@FILE reads it. If it was interrupted, run it again to continue. Status 0: "
-        "the file is written; 1: nothing was found that suffices, or the result failed --verify; 2: an option or the "
+        "Runs the training several times, and writes to a file what has to stay in float32 so "
+        "that a metric is as good "
+        "as in float32; AMP_TF_KEEP_FLOAT32=@FILE reads it. If it was interrupted, run it again "
+        "to continue. Status 0: "
+        "the file is written; 1: nothing was found that suffices, or the result failed --verify; "
+        "2: an option or the "
         "program is wrong.",
         _add_tune,
-        usage="amp-tf tune --metric NAME (--max-drop X | --max-rise X) [options] -- python train.py [argument ...]",
+        usage=(
+            "amp-tf tune --metric NAME (--max-drop X | --max-rise X) [options] -- python train.py "
+            "[argument ...]"
+        ),
         error_status=2,
     ),
     "calibrate": Command(
         "doctor.run_calibrate",
         "measure how long ops take on this CPU",
-        "Times matrix products, convolutions, other ops and casts on this CPU in float32 and bfloat16, and keeps the "
-        "times in your cache folder. From then on AMP_TF_PRECISION=auto decides by them, for this CPU, number of cores "
+        "Times matrix products, convolutions, other ops and casts on this CPU in float32 and "
+        "bfloat16, and keeps the "
+        "times in your cache folder. From then on AMP_TF_PRECISION=auto decides by them, for this "
+        "CPU, number of cores "
         "and TensorFlow version; amp-tf doctor and reports say so. Run it on an idle machine.",
         _add_calibrate,
     ),
     "doctor": Command(
         "doctor.run",
         "check what amp_tf can convert on this machine, and what prevents it",
-        "Checks this machine and this Python, converts and runs small graphs on each device in each precision, and "
+        "Checks this machine and this Python, converts and runs small graphs on each device in "
+        "each precision, and "
         "says for each problem what to do. Status 0: no problems; 1: problems; 2: no TensorFlow.",
         _add_doctor,
     ),
@@ -308,9 +421,10 @@ COMMANDS: Mapping[str, Command] = {
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line; what follows ``amp-tf`` is by default that of this process.
 
-    Returns the exit status: that of the subcommand; after an error, printed to stderr, its ``error_status``; 2 for a
-    wrong command line and without TensorFlow; as in a shell, 130 where the user interrupted it and 141 where nobody
-    reads its output any more. SIGTERM and SIGHUP raise SystemExit with 143 and 129, so that temporary files go.
+    Returns the exit status: that of the subcommand; after an error, printed to stderr, its
+    ``error_status``; 2 for a wrong command line and without TensorFlow; as in a shell, 130 where
+    the user interrupted it and 141 where nobody reads its output any more. SIGTERM and SIGHUP raise
+    SystemExit with 143 and 129, so that temporary files go.
     """
     with _ended_by_signals():
         return _main(arguments)
@@ -318,7 +432,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Has SIGTERM and SIGHUP raise SystemExit inside the block; what cleans up then is not ended by another one."""
+    """Has SIGTERM and SIGHUP raise SystemExit inside the block; what cleans up then is not ended by
+    another one.
+    """
     before: dict[int, Any] = {}
 
     def end(number: int, _: Any) -> None:
@@ -359,7 +475,9 @@ def _main(arguments: list[str] | None) -> int:
         print(f"{name}: {no_tensorflow(error)}", file=sys.stderr)
         return 2
     except (AmpError, OSError) as error:
-        if isinstance(error, OSError):  # output that could not be written Python would try again as it ends
+        if isinstance(
+            error, OSError
+        ):  # output that could not be written Python would try again as it ends
             with contextlib.suppress(AttributeError, OSError):  # stdout is closed, or not a file
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
@@ -374,7 +492,9 @@ def _main(arguments: list[str] | None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser with every subcommand."""
-    top = argparse.ArgumentParser(prog="amp-tf", description=_ABOUT, epilog="amp-tf COMMAND --help says more.")
+    top = argparse.ArgumentParser(
+        prog="amp-tf", description=_ABOUT, epilog="amp-tf COMMAND --help says more."
+    )
     top.add_argument("--version", action="version", version=f"amp-tf {amp_tf.__version__}")
     subparsers = top.add_subparsers(dest="command_name", metavar="command", required=True)
     for name, command in COMMANDS.items():

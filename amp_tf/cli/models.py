@@ -1,4 +1,6 @@
-"""What is on disk, models, graphs and reports: ``amp-tf rewrite`` converts, ``explain`` says why, ``report`` shows."""
+"""What is on disk, models, graphs and reports: ``amp-tf rewrite`` converts, ``explain`` says why,
+``report`` shows.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ from amp_tf.graph.names import closest, describe_unmatched, matcher, missing_nod
 from amp_tf.hooks.switch import disable
 from amp_tf.offline import reading
 from amp_tf.offline.explain import explain
-from amp_tf.offline.saved_model import ModelGraph, convert_saved_model, read_graphs, rewrite_saved_model
+from amp_tf.offline.saved_model import (
+    ModelGraph,
+    convert_saved_model,
+    read_graphs,
+    rewrite_saved_model,
+)
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import files
@@ -42,7 +49,9 @@ def run_rewrite(args: argparse.Namespace) -> int:
     batch = _read_batch(args)
     if not args.dry_run:
         if args.result is None:
-            raise AmpError("there is no OUT", fix="Name a file or folder to write, or add --dry-run")
+            raise AmpError(
+                "there is no OUT", fix="Name a file or folder to write, or add --dry-run"
+            )
         if not args.force and os.path.isfile(args.result):
             is_input = os.path.exists(args.source) and os.path.samefile(args.source, args.result)
             what = "it is the input, which would be overwritten" if is_input else "the file exists"
@@ -58,14 +67,21 @@ def run_rewrite(args: argparse.Namespace) -> int:
     if args.check and args.dry_run:
         raise AmpError("there is no copy to check", where="--check", fix="Leave --dry-run out")
     if is_model and args.preserve:
-        fix = "What a SavedModel's signatures name is preserved without it; --keep-float32 keeps other nodes"
+        fix = (
+            "What a SavedModel's signatures name is preserved without it; --keep-float32 keeps "
+            "other nodes"
+        )
         raise AmpError("is for GraphDef files, and this is a model", where="--preserve", fix=fix)
-    # The file is looked at before anything is written, and the copy may come in the place of the original.
+    # The file is looked at before anything is written, and the copy may come in the place of the
+    # original.
     expected = _answer(args, args.source) if args.check else {}
     with shown("amp-tf rewrite", f"rewriting {args.source}"):
         report, ends = (_convert_model if is_model else _convert_graph)(args, config, batch)
     if ends:
-        print(f"Results of 16 bit: {', '.join(ends)}. With --preserve NODE a node stays float32.", file=sys.stderr)
+        print(
+            f"Results of 16 bit: {', '.join(ends)}. With --preserve NODE a node stays float32.",
+            file=sys.stderr,
+        )
     if args.report:
         with files.writing(args.report):
             files.write(args.report, json.dumps(report.to_dict(), indent=1))
@@ -76,7 +92,10 @@ def run_rewrite(args: argparse.Namespace) -> int:
         print(f"{args.result} is written.", file=sys.stderr)
     if not report.converted:
         is_or_would = "would be" if args.dry_run else "is"
-        print(f"{args.result or 'The result'} {is_or_would} an unconverted copy of {args.source}.", file=sys.stderr)
+        print(
+            f"{args.result or 'The result'} {is_or_would} an unconverted copy of {args.source}.",
+            file=sys.stderr,
+        )
     _tell_target(report)
     _tell_idle(report.unmatched, [node.name for node in report.nodes])
     return 0
@@ -87,26 +106,44 @@ def _read_batch(args: argparse.Namespace) -> Any:
     return None if args.batch is None else read_batch(args.batch, "--batch")
 
 
-def _convert_model(args: argparse.Namespace, config: AmpConfig, batch: Any) -> tuple[RewriteReport, Sequence[str]]:
-    """Writes the copy of a model, unless nothing is to be written; returns its report, and no names."""
+def _convert_model(
+    args: argparse.Namespace, config: AmpConfig, batch: Any
+) -> tuple[RewriteReport, Sequence[str]]:
+    """Writes the copy of a model, unless nothing is to be written; returns its report, and no
+    names.
+    """
     hardware = hardware_for(config)
     if args.dry_run:
-        return rewrite_saved_model(args.source, config, hardware=hardware, weights=args.weights, batch=batch)[1], ()
+        return rewrite_saved_model(
+            args.source, config, hardware=hardware, weights=args.weights, batch=batch
+        )[1], ()
     options = {"hardware": hardware, "replace": args.force, "weights": args.weights, "batch": batch}
     return convert_saved_model(args.source, args.result, config, **options), ()
 
 
-def _convert_graph(args: argparse.Namespace, config: AmpConfig, batch: Any) -> tuple[RewriteReport, Sequence[str]]:
-    """Writes a new graph, unless nothing is to be written; returns its report, and the 16-bit nodes that none reads."""
+def _convert_graph(
+    args: argparse.Namespace, config: AmpConfig, batch: Any
+) -> tuple[RewriteReport, Sequence[str]]:
+    """Writes a new graph, unless nothing is to be written; returns its report, and the 16-bit nodes
+    that none reads.
+    """
     graph = reading.read_graph_file(args.source)
     _check_preserved(args.preserve, graph)
-    result = rewrite(graph, config, preserve=args.preserve, hardware=hardware_for(config), batch=batch)
+    result = rewrite(
+        graph, config, preserve=args.preserve, hardware=hardware_for(config), batch=batch
+    )
     if not args.dry_run:
         reading.write_graph_file(result.graph, args.result)
     # Nodes that no other node reads are probably fetched.
-    read = {name.removeprefix("^").partition(":")[0] for node in result.graph.node for name in node.input}
+    read = {
+        name.removeprefix("^").partition(":")[0]
+        for node in result.graph.node
+        for name in node.input
+    }
     nodes = result.report.graphs[0].nodes
-    return result.report, [node.name for node in nodes if node.precision.is_f16 and node.name not in read]
+    return result.report, [
+        node.name for node in nodes if node.precision.is_f16 and node.name not in read
+    ]
 
 
 def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:
@@ -118,9 +155,15 @@ def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:
     inputs = signature.structured_input_signature[1]
     arrays = read_inputs(args.check, list(inputs))
     try:
-        return dict(signature(**{name: tf.constant(array, inputs[name].dtype) for name, array in arrays.items()}))
+        return dict(
+            signature(
+                **{name: tf.constant(array, inputs[name].dtype) for name, array in arrays.items()}
+            )
+        )
     except Exception as error:  # of another type or shape, or what the model itself cannot compute
-        taken = ", ".join(f"{name} {spec.dtype.name}{list(spec.shape)}" for name, spec in inputs.items())
+        taken = ", ".join(
+            f"{name} {spec.dtype.name}{list(spec.shape)}" for name, spec in inputs.items()
+        )
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         what = f"the model does not take its arrays ({why})"
         raise AmpError(what, where=args.check, fix=f"It takes {taken}") from None
@@ -137,31 +180,50 @@ def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[s
         wanted, got = wanted.astype(np.float64), got.astype(np.float64)
         finite = np.isfinite(wanted)
         if lost := np.count_nonzero(finite & ~np.isfinite(got)):
-            what = f"it is written, and {lost:,} of {got.size:,} values of {name} are inf or nan, which they were not"
-            how = f"amp-tf compare {args.source} --inputs {args.check} --precision {args.precision or 'auto'}"
+            what = (
+                f"it is written, and {lost:,} of {got.size:,} values of {name} are inf or nan, "
+                "which they were not"
+            )
+            how = (
+                f"amp-tf compare {args.source} --inputs {args.check} --precision "
+                f"{args.precision or 'auto'}"
+            )
             raise AmpError(what, where=args.result, fix=f"What to keep in float32: {how}")
         off = np.abs(wanted - got)[finite]
         largest = float(np.max(np.abs(wanted), initial=0, where=finite))
-        share = f", {np.max(off) / largest:.2%} of the largest value" if off.size and largest else ""
+        share = (
+            f", {np.max(off) / largest:.2%} of the largest value" if off.size and largest else ""
+        )
         mean = off.sum() / max(off.size, 1)
         yield f"{name}: error at most {np.max(off, initial=0):.3g}{share}, {mean:.3g} on average"
 
 
 def _check_preserved(names: Iterable[str], graph: Any) -> None:
-    """Checks that the graph itself has each node of ``--preserve``: no other one would be preserved."""
+    """Checks that the graph itself has each node of ``--preserve``: no other one would be
+    preserved.
+    """
     present = [node.name for node in graph.node]
     for name in set(names).difference(present):
-        if any(node.name == name for function in graph.library.function for node in function.node_def):
-            what = f"node {name!r} is in a function, and only nodes of the graph itself are preserved"
+        if any(
+            node.name == name for function in graph.library.function for node in function.node_def
+        ):
+            what = (
+                f"node {name!r} is in a function, and only nodes of the graph itself are preserved"
+            )
             fix = f"Keep it in float32 with --keep-float32 '^{re.escape(name)}$'"
             raise GraphError(what, where="--preserve", fix=fix)
         raise missing_node(name, present, "--preserve")
 
 
 def _tell_target(report: RewriteReport) -> None:
-    """Prints to stderr which options would convert, if nothing is because no device here is converted for."""
+    """Prints to stderr which options would convert, if nothing is because no device here is
+    converted for.
+    """
     if report.why_nothing is not None and report.why_nothing.rule is Rule.NO_TARGET:
-        what = "--precision float16 --target gpu is what a GPU would run; --precision bfloat16 converts for this CPU"
+        what = (
+            "--precision float16 --target gpu is what a GPU would run; --precision bfloat16 "
+            "converts for this CPU"
+        )
         print(f"{what}.", file=sys.stderr)
 
 
@@ -173,7 +235,11 @@ def _tell_idle(patterns: Iterable[str], names: Sequence[str]) -> None:
 def run_explain(args: argparse.Namespace) -> int:
     """Prints the explanation."""
     if args.all == (args.node is not None):
-        raise AmpError("name one NODE, or add --all for all of them", where="explain", fix="amp-tf explain --help")
+        raise AmpError(
+            "name one NODE, or add --all for all of them",
+            where="explain",
+            fix="amp-tf explain --help",
+        )
     config = read_config(args)
     hardware = hardware_for(config)
     graphs = read_graphs(args.graph, config, hardware)
@@ -183,15 +249,25 @@ def run_explain(args: argparse.Namespace) -> int:
     graph = found.graph
     _check_preserved(args.preserve, graph)
     functions = {function.signature.name: function for function in graph.library.function}
-    homes = [name for name, held in functions.items() if any(node.name == args.node for node in held.node_def)]
+    homes = [
+        name
+        for name, held in functions.items()
+        if any(node.name == args.node for node in held.node_def)
+    ]
     is_outside = any(node.name == args.node for node in graph.node)
     if args.function and args.function not in functions:
         some = closest(args.function, list(functions)) or list(functions)[:3]
-        fix = f"The closest names: {', '.join(some)}" if some else "It has no functions: leave --function out"
+        fix = (
+            f"The closest names: {', '.join(some)}"
+            if some
+            else "It has no functions: leave --function out"
+        )
         raise GraphError(f"the graph has no function {args.function!r}", where=args.graph, fix=fix)
     if not (args.function or is_outside) and len(homes) > 1:
         fix = f"Choose with --function: {', '.join(homes)}"
-        raise GraphError(f"{len(homes)} functions hold a node {args.node!r}", where=args.graph, fix=fix)
+        raise GraphError(
+            f"{len(homes)} functions hold a node {args.node!r}", where=args.graph, fix=fix
+        )
     if not (args.function or is_outside or homes):
         raise missing_node(args.node, list(_names(graph)), args.graph)
     home = args.function or ("" if is_outside else homes[0])
@@ -213,7 +289,9 @@ def run_explain(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_all(graphs: Iterable[ModelGraph], args: argparse.Namespace, config: AmpConfig, hardware: Hardware) -> int:
+def _print_all(
+    graphs: Iterable[ModelGraph], args: argparse.Namespace, config: AmpConfig, hardware: Hardware
+) -> int:
     reports: list[GraphReport] = []
     for each in graphs:
         _check_preserved(args.preserve, each.graph)
@@ -229,13 +307,23 @@ def _print_all(graphs: Iterable[ModelGraph], args: argparse.Namespace, config: A
     _tell_target(RewriteReport(tuple(reports)))
     nodes = (node for report in reports for node in report.nodes)
     rows = [
-        {"precision": node.precision.value, "op": node.op, "function": node.function, "name": node.name}
+        {
+            "precision": node.precision.value,
+            "op": node.op,
+            "function": node.function,
+            "name": node.name,
+        }
         | {"rule": node.reason.rule.name, "reason": str(node.reason)}
         for node in nodes
-        if (not args.op or node.op in args.op) and (not args.function or node.function == args.function)
+        if (not args.op or node.op in args.op)
+        and (not args.function or node.function == args.function)
     ]
     columns = ("precision", "op", "function", "name", "reason")
-    lines = [json.dumps(rows, indent=1)] if args.json else ["\t".join(row[key] for key in columns) for row in rows]
+    lines = (
+        [json.dumps(rows, indent=1)]
+        if args.json
+        else ["\t".join(row[key] for key in columns) for row in rows]
+    )
     print(*lines, sep="\n", end="\n" if lines else "")
     return 0
 
@@ -252,7 +340,11 @@ def run_report(args: argparse.Namespace) -> int:
         lines = []
         for document in documents:
             share = (document["figures"] or {}).get("products_share_f16")
-            work = "" if share is None else f"{percent(share)} of matmul and convolution work in 16 bit, "
+            work = (
+                ""
+                if share is None
+                else f"{percent(share)} of matmul and convolution work in 16 bit, "
+            )
             counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
             lines.append(f"{files.title(document)}: {work}{counts}")
         for path in filter(None, (args.html, args.json)):
@@ -263,7 +355,9 @@ def run_report(args: argparse.Namespace) -> int:
             raise
         why = f"{type(error).__name__}: {error}"
         fix = "Name a file as AMP_TF_REPORT or amp_tf.report().save(…) wrote it"
-        raise FileError(f"a report is broken ({why})", where=" ".join(args.sources), fix=fix) from error
+        raise FileError(
+            f"a report is broken ({why})", where=" ".join(args.sources), fix=fix
+        ) from error
     if not (args.html or args.json):
         lines = [json.dumps(documents[0] if len(documents) == 1 else documents)]
     print(*map(printable, lines), sep="\n")
@@ -271,7 +365,9 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The reports in a file or folder; of a model, a graph, or the graphs of a log folder as they were, a new one."""
+    """The reports in a file or folder; of a model, a graph, or the graphs of a log folder as they
+    were, a new one.
+    """
     if not os.path.exists(source):
         fix = "Name a report, or a folder of them, a model, a graph or a log folder"
         raise FileError("there is no such file or folder", where=source, fix=fix)
@@ -282,7 +378,9 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
         graphs = sorted(map(str, Path(source).glob("graphdef_preop_*.pb")))
         if not graphs:
             what = "holds no report, model or log files of amp_tf"
-            fix = "Name a folder that AMP_TF_REPORT or LOG_PATH wrote to, or that holds a SavedModel"
+            fix = (
+                "Name a folder that AMP_TF_REPORT or LOG_PATH wrote to, or that holds a SavedModel"
+            )
             raise FileError(what, where=source, fix=fix)
     elif not is_model and not source.endswith(_GRAPHS):
         return files.read(source)
@@ -292,20 +390,38 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     if is_model:
         reports = [rewrite_saved_model(source, config, hardware=hardware)[1]]
     else:
-        reports = [rewrite(reading.read_graph_file(path), config, hardware=hardware).report for path in graphs]
+        reports = [
+            rewrite(reading.read_graph_file(path), config, hardware=hardware).report
+            for path in graphs
+        ]
     facts = {"process": {"program": source, "amp_tf": amp_tf.__version__}}
-    return [RewriteReport(tuple(graph for report in reports for graph in report.graphs), facts=facts).to_dict()]
+    return [
+        RewriteReport(
+            tuple(graph for report in reports for graph in report.graphs), facts=facts
+        ).to_dict()
+    ]
 
 
 def read_config(args: argparse.Namespace) -> AmpConfig:
-    """The environment's settings, changed by the options: lists are extended, other settings replaced."""
-    given = {f.name: value for f in dataclasses.fields(AmpConfig) if (value := getattr(args, f.name, None)) is not None}
+    """The environment's settings, changed by the options: lists are extended, other settings
+    replaced.
+    """
+    given = {
+        f.name: value
+        for f in dataclasses.fields(AmpConfig)
+        if (value := getattr(args, f.name, None)) is not None
+    }
     is_list = {name: isinstance(getattr(AmpConfig(), name), tuple) for name in given}
     config = AmpConfig.from_env(without=[name for name in given if not is_list[name]])
     for name, value in given.items():
         if is_list[name]:
-            texts, read = ([value], read_names) if isinstance(value, str) else (value, read_patterns)
-            given[name] = (*getattr(config, name), *(item for text in texts for item in read(text, name)))
+            texts, read = (
+                ([value], read_names) if isinstance(value, str) else (value, read_patterns)
+            )
+            given[name] = (
+                *getattr(config, name),
+                *(item for text in texts for item in read(text, name)),
+            )
     return dataclasses.replace(config, **given)
 
 
@@ -317,7 +433,8 @@ def hardware_for(config: AmpConfig) -> Hardware:
 def load_signature(source: str, name: str) -> tuple[Any, Any]:
     """A model on disk, and one of its signatures, whose variables live as long as the model does.
 
-    Raises a FileError where there is no model, or a damaged one, and a GraphError where it has no such signature.
+    Raises a FileError where there is no model, or a damaged one, and a GraphError where it has no
+    such signature.
     """
     with reading.saved_model_of(source) as folder:
         reading.read_saved_model(folder)  # which says what is wrong with it
@@ -326,14 +443,18 @@ def load_signature(source: str, name: str) -> tuple[Any, Any]:
         model = tf.saved_model.load(str(folder))
     if name not in model.signatures:
         known = ", ".join(model.signatures)
-        fix = f"Choose with --signature: {known}" if known else "Save the model with signatures, as model.export does"
+        fix = (
+            f"Choose with --signature: {known}"
+            if known
+            else "Save the model with signatures, as model.export does"
+        )
         raise GraphError(f"the model has no signature {name!r}", where=source, fix=fix)
     return model, model.signatures[name]
 
 
 def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
-    """The arrays of a ``.npz`` file, one for each argument of a signature; an AmpError where it has not these, or is
-    damaged.
+    """The arrays of a ``.npz`` file, one for each argument of a signature; an AmpError where it has
+    not these, or is damaged.
     """
     fix = f"Write it with numpy.savez('inputs.npz', {', '.join(f'{name}=…' for name in wanted)})"
     if Path(path).is_file():
@@ -347,6 +468,9 @@ def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise AmpError(f"cannot be read ({why})", where=path, fix=fix) from None
     if sorted(arrays) != sorted(wanted):
-        what = f"expected the arrays {', '.join(sorted(wanted))}, got {', '.join(sorted(arrays)) or 'none'}"
+        what = (
+            f"expected the arrays {', '.join(sorted(wanted))}, got "
+            f"{', '.join(sorted(arrays)) or 'none'}"
+        )
         raise AmpError(what, where=path, fix=fix)
     return arrays

@@ -1,8 +1,9 @@
-"""Runs programs with amp_tf on: any command (``amp-tf run``), or a script in this process (``python -m amp_tf``).
+"""Runs programs with amp_tf on: any command (``amp-tf run``), or a script in this process (``python
+-m amp_tf``).
 
-``amp-tf run`` is for environments whose .pth files are not read (``pip install -t``), and for launchers with workers.
-The command replaces this process, with the switch set and a folder in front of ``PYTHONPATH`` whose sitecustomize.py
-does what amp_tf.pth does.
+``amp-tf run`` is for environments whose .pth files are not read (``pip install -t``), and for
+launchers with workers. The command replaces this process, with the switch set and a folder in front
+of ``PYTHONPATH`` whose sitecustomize.py does what amp_tf.pth does.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replaces this process by the command; the status is a shell's where it cannot be run, 2 without one."""
+    """Replaces this process by the command; the status is a shell's where it cannot be run, 2
+    without one.
+    """
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         print("amp-tf run: no command. Write: amp-tf run -- python train.py", file=sys.stderr)
@@ -35,11 +38,15 @@ def run(args: argparse.Namespace) -> int:
         environ["AMP_TF_PRECISION"] = args.precision
     try:
         print(end="", flush=True)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE, and the command would inherit that
+        signal.signal(
+            signal.SIGPIPE, signal.SIG_DFL
+        )  # Python ignores SIGPIPE, and the command would inherit that
         os.execvpe(command[0], command, environ)
     except OSError as error:
         print(
-            f"amp-tf run: {command[0]} cannot be started: {error.strerror}. Check its name and PATH.", file=sys.stderr
+            f"amp-tf run: {command[0]} cannot be started: {error.strerror}. Check its name and "
+            "PATH.",
+            file=sys.stderr,
         )
         return 127 if isinstance(error, FileNotFoundError) else 126  # the exit statuses of a shell
 
@@ -47,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
 def switched_on(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables to add to an environment so that amp_tf is on.
 
-    Empty if a part of it is on already, or if a variable has an invalid value, which the program reports
-    when it imports TensorFlow. ``AMP_TF_DISABLE=1`` wins in any case.
+    Empty if a part of it is on already, or if a variable has an invalid value, which the program
+    reports when it imports TensorFlow. ``AMP_TF_DISABLE=1`` wins in any case.
     """
     try:
         already = Switches.from_env(environ).any
@@ -58,7 +65,10 @@ def switched_on(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for the command: the switch, and what :func:`bootstrapped` adds. Idempotent."""
+    """The environment for the command: the switch, and what :func:`bootstrapped` adds.
+
+    Idempotent.
+    """
     return bootstrapped({**environ, **switched_on(environ)})
 
 
@@ -79,9 +89,9 @@ USAGE = (
 def run_script(arguments: list[str]) -> int:
     """Runs ``script.py args…`` or ``-m module args…`` in this process, as ``__main__``; returns 0.
 
-    The switch is set in this process' environment, so that its children have it too. A script's own exit status arrives
-    as its ``SystemExit``. Where there is nothing to run, it is Python's own: 2 without a script, 1 without such a
-    module.
+    The switch is set in this process' environment, so that its children have it too. A script's own
+    exit status arrives as its ``SystemExit``. Where there is nothing to run, it is Python's own: 2
+    without a script, 1 without such a module.
     """
     if arguments and arguments[0] in COMMANDS and not os.path.exists(arguments[0]):
         return main(arguments)
@@ -95,7 +105,9 @@ def run_script(arguments: list[str]) -> int:
         return 2
     path, home, why, status = rest[0], rest[0].partition(".")[0], "", 1
     if as_module:
-        if not home or importlib.util.find_spec(home) is None:  # packages are found by importing them
+        if (
+            not home or importlib.util.find_spec(home) is None
+        ):  # packages are found by importing them
             fix = f"Check its name, and that it is installed for {sys.executable}."
             why = f"there is no module {home or path!r}. {fix}"
     elif not os.path.exists(path):

@@ -49,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
     before = patterns_before(path, where="--output")
     names = (goal.metric, *([args.verify] if args.verify else []))
     head = {
-        "command": hashlib.sha256(json.dumps(args.command).encode()).hexdigest(),  # it may hold a secret
+        "command": hashlib.sha256(
+            json.dumps(args.command).encode()
+        ).hexdigest(),  # it may hold a secret
         "metrics": list(names),
         "most": goal.most,
         "settings": dataclasses.asdict(config),
@@ -121,12 +123,17 @@ class TunedScript:
 
     def run(self, way: Way, patterns: tuple[str, ...]) -> Outcome:
         """Runs the command once, with patterns; an OSError where it cannot be started."""
-        with tempfile.TemporaryDirectory(prefix="run-", dir=self.folder, ignore_cleanup_errors=True) as name:
+        with tempfile.TemporaryDirectory(
+            prefix="run-", dir=self.folder, ignore_cleanup_errors=True
+        ) as name:
             place = Path(name)
             kept = EVERYTHING if way is Way.NOTHING else (*self.config.keep_float32, *patterns)
             (place / _PATTERNS).write_text("\n".join(kept))  # a variable may be too short for them
             output = place / "output.txt"
-            with output.open("wb") as log, started(self.command, self._environ(way, place), log) as program:
+            with (
+                output.open("wb") as log,
+                started(self.command, self._environ(way, place), log) as program,
+            ):
                 program.wait()
             text, status = output.read_text(errors="replace"), program.returncode
             answer: dict[str, Any] = {"values": {}, "history": (), "failure": ""}
@@ -140,10 +147,21 @@ class TunedScript:
             failure = ""
             if status:
                 how = f"signal {-status}" if status < 0 else f"status {status}"
-                lines = [line for line in text.splitlines() if line.strip() and not line.startswith(_OURS)]
-                failure = f"it ended with {how}: {lines[-1][-_LAST_WORDS:].strip() if lines else 'it printed nothing'}"
+                lines = [
+                    line
+                    for line in text.splitlines()
+                    if line.strip() and not line.startswith(_OURS)
+                ]
+                failure = (
+                    f"it ended with {how}: "
+                    f"{lines[-1][-_LAST_WORDS:].strip() if lines else 'it printed nothing'}"
+                )
             elif self.metrics[0] not in found:
-                has = f"; its last fit has {', '.join(answer['history'])}" if answer["history"] else ""
+                has = (
+                    f"; its last fit has {', '.join(answer['history'])}"
+                    if answer["history"]
+                    else ""
+                )
                 failure = answer["failure"] or f"the program gave no {self.metrics[0]}{has}"
             if failure:
                 failed = self.folder / "failed.txt"
@@ -152,7 +170,9 @@ class TunedScript:
                 failure += f" ({failed} has its output)"
             # Of the process and its children.
             reports = [json.loads(path.read_text()) for path in place.glob("amp_tf_*.json")]
-            report = max(reports, key=lambda report: (report["converted"], report["total"]), default=None)
+            report = max(
+                reports, key=lambda report: (report["converted"], report["total"]), default=None
+            )
             return Outcome.of(found, report, failure)
 
     def compare(self) -> Mapping[str, Any] | None:

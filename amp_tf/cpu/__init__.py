@@ -1,1 +1,3 @@
-"""What ops cost on CPUs, and what is not faster there in 16 bit: for ``auto``, which alone imports it."""
+"""What ops cost on CPUs, and what is not faster there in 16 bit: for ``auto``, which alone imports
+it.
+"""

@@ -1,19 +1,21 @@
-"""What nodes take on a CPU, and what is not faster there in 16 bit: the cost model, which takes its paint off.
+"""What nodes take on a CPU, and what is not faster there in 16 bit: the cost model, which takes its
+paint off.
 
-An op is faster in one of the types, and a cast is paid wherever the types of neighbours differ; the cheapest choice for
-all of them at once is a minimum cut (:class:`amp_tf.graph.algorithms.Network`). What runs in a loop counts as often as
-the loop is expected to iterate, so that a cast of what does not change there stands before it. What TensorFlow computes
-in one kernel has one type: a bias gradient and the filter gradient that reads the same tensor, a bias, a residual sum
-and an activation and the product before them. A set of connected 16-bit nodes without a product stays in float32: what
-is left to win there is not worth the rounding.
+An op is faster in one of the types, and a cast is paid wherever the types of neighbours differ; the
+cheapest choice for all of them at once is a minimum cut (:class:`amp_tf.graph.algorithms.Network`).
+What runs in a loop counts as often as the loop is expected to iterate, so that a cast of what does
+not change there stands before it. What TensorFlow computes in one kernel has one type: a bias
+gradient and the filter gradient that reads the same tensor, a bias, a residual sum and an
+activation and the product before them. A set of connected 16-bit nodes without a product stays in
+float32: what is left to win there is not worth the rounding.
 
-All this needs static shapes. A tensor of unknown shape is taken to be as large as the median of those that are known,
-and a product of one is 16 bit.
+All this needs static shapes. A tensor of unknown shape is taken to be as large as the median of
+those that are known, and a product of one is 16 bit.
 
-Small batches gain less than large ones, because casts of weights cost the same. So where a graph is to serve batches of
-several sizes, it is weighed at the largest and at the smallest in turns, each time without what was taken off before,
-until neither takes off more. What is left is faster in 16 bit at both, and between them, where costs grow with the
-batch.
+Small batches gain less than large ones, because casts of weights cost the same. So where a graph is
+to serve batches of several sizes, it is weighed at the largest and at the smallest in turns, each
+time without what was taken off before, until neither takes off more. What is left is faster in 16
+bit at both, and between them, where costs grow with the batch.
 """
 
 from __future__ import annotations
@@ -64,20 +66,26 @@ _AS_IT_IS: Mapping[int, Shapes] = MappingProxyType({})
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
 _UNMATCHED = "a pooling and its gradient are slow in two types, and one of them stays in float32"
-#: ns that a byte at the peak is worth where memory is weighed: for a value of two bytes less, more than any op loses.
+#: ns that a byte at the peak is worth where memory is weighed: for a value of two bytes less, more
+#: than any op loses.
 _NS_PER_BYTE = 16.0
 _BYTES_SAVED = 2  #: by an element in 16 bit
 _SMALL = 8  #: times fewer elements: what reading them takes does not count
-_HALF = 2  #: of the peak: where less is live in float32, the peak never comes to be once all is halved
+_HALF = (
+    2  #: of the peak: where less is live in float32, the peak never comes to be once all is halved
+)
 
 
 def find_swishes(view: GraphView) -> list[tuple[Node, Node]]:
     """The nodes that TensorFlow's remapper will compute as one swish: the Sigmoid and the product.
 
-    Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow 2.21).
+    Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow
+    2.21).
     """
     edges = view.edges
-    is_alone = view.mask_with((SIGMOID,)) & (np.bincount(edges.src_node, minlength=view.node_count) == 1)
+    is_alone = view.mask_with((SIGMOID,)) & (
+        np.bincount(edges.src_node, minlength=view.node_count) == 1
+    )
     read = edges.at(is_alone[edges.src_node] & view.mask_with((GATING,))[edges.dst_node])
     return [
         (inner, outer)
@@ -99,7 +107,11 @@ class Prices:
         self.swishes = find_swishes(view)
         self._table, self._view, self._shapes = table, view, shapes
         # Of two nodes that are computed as one, the second does the work of both.
-        self._op_of = {node: op for pair in self.swishes for node, op in zip(pair, (FREE_OP, SWISH), strict=True)}
+        self._op_of = {
+            node: op
+            for pair in self.swishes
+            for node, op in zip(pair, (FREE_OP, SWISH), strict=True)
+        }
         self.product = functools.cache(self._find_product)
         self._row = functools.cache(self._find_row)
 
@@ -111,7 +123,9 @@ class Prices:
     def product_of(self, node: Node, operations: float, elements: float) -> Pair:
         """What one run of a product takes, by the elements of what it reads and writes."""
         op, variant = self._view.ops[node], self.variant(node)
-        computed = operations * padding_factor(op, filter_shape(self._view, node, self._shapes), variant)
+        computed = operations * padding_factor(
+            op, filter_shape(self._view, node, self._shapes), variant
+        )
         return self._table.of_product(op, computed, elements, variant)
 
     def variant(self, node: Node) -> str:
@@ -126,7 +140,11 @@ class Prices:
             return TRANSPOSED
         if value_of(proto, "data_format").s not in CHANNELS_FIRST_LAYOUTS:
             return ""
-        return POINTWISE_FIRST if kernel is not None and math.prod(kernel[:-2]) == 1 else CHANNELS_FIRST
+        return (
+            POINTWISE_FIRST
+            if kernel is not None and math.prod(kernel[:-2]) == 1
+            else CHANNELS_FIRST
+        )
 
     def _find_product(self, node: Node) -> Pair | None:
         """What one run of a product takes; ``None`` if its shapes are unknown."""
@@ -135,10 +153,14 @@ class Prices:
             return None
         results = self._shapes.output_shapes(self._view.names[node])
         tensors = (*input_shapes(self._view, node, self._shapes), *results)
-        return self.product_of(node, operations, sum(element_count(shape) or 0 for shape in tensors))
+        return self.product_of(
+            node, operations, sum(element_count(shape) or 0 for shape in tensors)
+        )
 
     def _find_row(self, node: Node) -> tuple[str, str]:
-        """The op and the variant of the row of the table that tells what a node takes that is no product."""
+        """The op and the variant of the row of the table that tells what a node takes that is no
+        product.
+        """
         op = self._op_of.get(node, self._view.ops[node])
         outputs = self._shapes.output_shapes(self._view.names[node]) if op in BROADCASTING else ()
         if (result := element_count(outputs[0]) if outputs else None) is None:
@@ -149,7 +171,9 @@ class Prices:
 
 
 class _Port(NamedTuple):
-    """An output port at which a cast to float32, or one to 16 bit, may be needed, with what all its runs take."""
+    """An output port at which a cast to float32, or one to 16 bit, may be needed, with what all its
+    runs take.
+    """
 
     source: Unit
     readers: Sequence[Unit]
@@ -158,15 +182,23 @@ class _Port(NamedTuple):
 
 
 def drop_unprofitable(canvas: Canvas, at_batch: Mapping[int, Shapes] = _AS_IT_IS) -> None:
-    """Takes allow paint off units that are cheaper in float32, as :func:`amp_tf.painting.paint.weigh` says.
+    """Takes allow paint off units that are cheaper in float32, as
+    :func:`amp_tf.painting.paint.weigh` says.
 
-    ``at_batch`` has the shapes for each batch size that is weighed; with none, the canvas' own count.
+    ``at_batch`` has the shapes for each batch size that is weighed; with none, the canvas' own
+    count.
     """
     ties = [*canvas.clusters, *loop_units(canvas)]
-    if (asked := canvas.resolution.asked) is not None:  # no op pays: all but forced nodes and some ops
+    if (
+        asked := canvas.resolution.asked
+    ) is not None:  # no op pays: all but forced nodes and some ops
         painted = np.flatnonzero(canvas.allow).tolist()
         wanted = canvas.view.mask_with(asked)
-        kept = {unit for unit in painted if canvas.rule[unit] in FORCED or wanted[canvas.view.unit_nodes[unit]]}
+        kept = {
+            unit
+            for unit in painted
+            if canvas.rule[unit] in FORCED or wanted[canvas.view.unit_nodes[unit]]
+        }
         kept.update(*(tie for tie in ties if not kept.isdisjoint(tie)))
         left = [unit for unit in painted if unit not in kept]
         canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
@@ -185,7 +217,9 @@ def drop_unprofitable(canvas: Canvas, at_batch: Mapping[int, Shapes] = _AS_IT_IS
 
 
 def _drop_at(canvas: Canvas, ties: Sequence[Sequence[Unit]], shapes: Shapes, batch: int) -> None:
-    """Takes allow paint off units that are cheaper in float32 with these shapes, which are those for a batch size."""
+    """Takes allow paint off units that are cheaper in float32 with these shapes, which are those
+    for a batch size.
+    """
     weighing = Weighing(canvas, ties, shapes)
     for find in (find_cheaper_in_float32, find_islands):
         groups = find(weighing)
@@ -195,12 +229,15 @@ def _drop_at(canvas: Canvas, ties: Sequence[Sequence[Unit]], shapes: Shapes, bat
 
 
 def _kernel_pairs(canvas: Canvas) -> list[list[Unit]]:
-    """The units of gradients of maxima and of their forward ops, whose 16-bit kernels are fast only together.
+    """The units of gradients of maxima and of their forward ops, whose 16-bit kernels are fast only
+    together.
 
     Mixed they take fifty times as long: where one of them stays in float32, so does the other.
     """
     view, edges = canvas.view, canvas.view.edges
-    rows = edges.at(view.mask_with(PAIRED)[edges.dst_node]).rows("src_node", "dst_node", "dst_position")
+    rows = edges.at(view.mask_with(PAIRED)[edges.dst_node]).rows(
+        "src_node", "dst_node", "dst_position"
+    )
     pairs = [
         [view.base[each] + view.signatures[each].outputs[0] for each in (source, node)]
         for source, node, position in rows
@@ -219,11 +256,13 @@ class Weighing:
 
     Attributes:
         ports: the float32 ports that touch paint.
-        sizes: for each painted unit, the size of the largest tensor that it writes or reads as a whole.
-        products: the painted products, each with its painted units. A product has one precision: the types of a fused
-            one, T and TArgs, must change together or it aborts the process.
+        sizes: for each painted unit, the size of the largest tensor that it writes or reads as a
+            whole.
+        products: the painted products, each with its painted units. A product has one precision:
+            the types of a fused one, T and TArgs, must change together or it aborts the process.
         ties: units that must agree, by each other.
-        relief: what painted units save in memory, in ns: those whose results are live where at least half the peak is.
+        relief: what painted units save in memory, in ns: those whose results are live where at
+            least half the peak is.
     """
 
     def __init__(self, canvas: Canvas, ties: Iterable[Sequence[Unit]], shapes: Shapes) -> None:
@@ -232,7 +271,9 @@ class Weighing:
         self.ports = _find_ports(canvas, shapes, self.prices)
         self.sizes: dict[Unit, float] = {}
         for port in self.ports:
-            whole = [unit for unit in port.readers if view.ops[view.unit_nodes[unit]] not in PICKING]
+            whole = [
+                unit for unit in port.readers if view.ops[view.unit_nodes[unit]] not in PICKING
+            ]
             for unit in (port.source, *whole):
                 if canvas.allow[unit]:
                     self.sizes[unit] = max(self.sizes.get(unit, 0.0), port.elements)
@@ -241,24 +282,42 @@ class Weighing:
             self.products.setdefault(view.unit_nodes[unit], []).append(unit)
         is_f16 = canvas.nodes_of(canvas.allow)
         pairs = computed_with_products(view, is_f16, shapes)
-        computed_with = {view.base[node]: view.base[product] for node, product in pairs.items() if is_f16[node]}
-        swishes = ([unit for node in pair for unit in view.units(node)] for pair in self.prices.swishes)
-        ties = [*ties, *computed_with.items(), *self.products.values(), *(u for u in swishes if canvas.allow[u].all())]
+        computed_with = {
+            view.base[node]: view.base[product] for node, product in pairs.items() if is_f16[node]
+        }
+        swishes = (
+            [unit for node in pair for unit in view.units(node)] for pair in self.prices.swishes
+        )
+        ties = [
+            *ties,
+            *computed_with.items(),
+            *self.products.values(),
+            *(u for u in swishes if canvas.allow[u].all()),
+        ]
         tied = connected(dict.fromkeys(itertools.chain.from_iterable(ties)), ties)
         self.ties = [sorted(units) for units in tied if any(unit in self.sizes for unit in units)]
         self.sizes.update(dict.fromkeys(computed_with, 0.0))
         self.relief = _memory_relief(canvas, shapes) if canvas.resolution.weighs_memory else {}
 
     def times(self, unit: Unit) -> Pair:
-        """What all runs of a unit's node take in float32 and in 16 bit, in ns; (inf, 0) where shapes are unknown."""
+        """What all runs of a unit's node take in float32 and in 16 bit, in ns; (inf, 0) where
+        shapes are unknown.
+        """
         node = self.canvas.view.unit_nodes[unit]
         is_product, runs = self.canvas.on_allow[unit], self.prices.runs.of_nodes[node]
-        once = self.prices.product(node) if is_product else self.prices.op(node, self.sizes.get(unit, 0.0))
+        once = (
+            self.prices.product(node)
+            if is_product
+            else self.prices.op(node, self.sizes.get(unit, 0.0))
+        )
         in_float32, in_f16 = once or (math.inf, 0.0)
         return runs * in_float32, runs * in_f16
 
     def saved(self, unit: Unit) -> float:
-        """What a unit saves in 16 bit, in ns; of a product that is at its first unit. What a user forces saves most."""
+        """What a unit saves in 16 bit, in ns; of a product that is at its first unit.
+
+        What a user forces saves most.
+        """
         relief = math.inf if self.canvas.rule[unit] in FORCED else self.relief.get(unit, 0.0)
         if self.products.get(self.canvas.view.unit_nodes[unit], [unit])[0] != unit:
             return relief
@@ -266,7 +325,8 @@ class Weighing:
         return in_float32 - in_f16 + relief
 
     def balances(self, groups: Sequence[Sequence[Unit]]) -> list[Balance]:
-        """For each group what it takes in 16 bit and in float32, the rest of the graph as it is painted.
+        """For each group what it takes in 16 bit and in float32, the rest of the graph as it is
+        painted.
 
         Groups that read one cast share it.
         """
@@ -274,14 +334,18 @@ class Weighing:
         group_of = {unit: number for number, group in enumerate(groups) for unit in group}
         in_float32, in_f16 = [0.0] * len(groups), [0.0] * len(groups)
         for number, group in enumerate(groups):
-            for unit in {self.canvas.view.unit_nodes[unit]: unit for unit in reversed(group)}.values():
+            for unit in {
+                self.canvas.view.unit_nodes[unit]: unit for unit in reversed(group)
+            }.values():
                 once = self.times(unit)
                 in_float32[number] += once[0]
                 in_f16[number] += once[1]
         for port in self.ports:
             home = group_of.get(port.source)
             up, down = port.casts
-            outside = [bool(allow[reader]) for reader in port.readers if group_of.get(reader, -1) != home]
+            outside = [
+                bool(allow[reader]) for reader in port.readers if group_of.get(reader, -1) != home
+            ]
             if home is not None:
                 in_f16[home] += up * (not all(outside))
                 in_float32[home] += down * any(outside)
@@ -306,7 +370,9 @@ def _find_ports(canvas: Canvas, shapes: Shapes, prices: Prices) -> list[_Port]:
     counts = [element_count(shape_of(shapes, view.names[node], port)) for node, port, _ in readers]
     sizes = [count for count in counts if count is not None]
     typical = statistics.median(sizes) if sizes else _DEFAULT_ELEMENTS
-    stored: Container[Node] = ()  # the reads of variables that will be stored in 16 bit, for nodes that may be 16 bit
+    stored: Container[
+        Node
+    ] = ()  # the reads of variables that will be stored in 16 bit, for nodes that may be 16 bit
     if canvas.resolution.stores_weights:
         in_float32 = view.edges.src_node[allow[view.edges.dst_unit] == 0]
         stored = set(view.nodes_with(VARIABLE_VALUES)).difference(in_float32.tolist())
@@ -327,7 +393,9 @@ def _memory_relief(canvas: Canvas, shapes: Shapes) -> dict[Unit, float]:
     for tensor, elements in lifetimes.elements.items():
         unit = lifetimes.units[tensor]
         first, last = lifetimes.span(tensor)
-        if canvas.allow[unit] and np.searchsorted(crowded, first) < np.searchsorted(crowded, last, side="right"):
+        if canvas.allow[unit] and np.searchsorted(crowded, first) < np.searchsorted(
+            crowded, last, side="right"
+        ):
             relief[unit] = relief.get(unit, 0.0) + elements * _BYTES_SAVED * _NS_PER_BYTE
     return relief
 
@@ -337,7 +405,9 @@ def find_cheaper_in_float32(weighing: Weighing) -> list[list[Unit]]:
     network, allow = Network(), weighing.canvas.allow
     vertex_of: dict[Unit, int] = {}
     for tied in weighing.ties:  # units that must agree are one vertex
-        vertex_of.update(dict.fromkeys((unit for unit in tied if allow[unit]), network.add_vertex()))
+        vertex_of.update(
+            dict.fromkeys((unit for unit in tied if allow[unit]), network.add_vertex())
+        )
     for unit in weighing.sizes:
         if unit not in vertex_of:
             vertex_of[unit] = network.add_vertex()
@@ -362,7 +432,9 @@ def _add_port(network: Network, source: int, readers: list[int], casts: Pair) ->
         shared = ends[0] if len(ends) == 1 else network.add_vertex()
         links = ((shared, end, UNBOUNDED) for end in ends)
         for tail, head, cost in ((source, shared, round(ns * _UNITS_PER_NS)), *links):
-            network.add_edge(*((tail, head) if is_up else (head, tail)), cost)  # none where both are one
+            network.add_edge(
+                *((tail, head) if is_up else (head, tail)), cost
+            )  # none where both are one
 
 
 def find_islands(weighing: Weighing) -> list[list[Unit]]:
@@ -370,4 +442,8 @@ def find_islands(weighing: Weighing) -> list[list[Unit]]:
     canvas, ports = weighing.canvas, weighing.ports
     by_edges = [(port.source, *port.readers) for port in ports if canvas.allow[port.source]]
     islands = connected(units_of(canvas.allow), [*by_edges, *weighing.ties])
-    return [each for each in islands if not any(canvas.on_allow[unit] or unit in weighing.relief for unit in each)]
+    return [
+        each
+        for each in islands
+        if not any(canvas.on_allow[unit] or unit in weighing.relief for unit in each)
+    ]

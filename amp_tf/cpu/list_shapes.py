@@ -61,7 +61,11 @@ class ListShapes:
     def number(self, node: int, position: int) -> int | None:
         """The whole number at one of a node's inputs, where it is a constant."""
         source, _ = self.view.inputs(node)[position]
-        return whole_number(self.view.protos[source]) if self.view.ops[source] in table.CONSTANTS else None
+        return (
+            whole_number(self.view.protos[source])
+            if self.view.ops[source] in table.CONSTANTS
+            else None
+        )
 
     def attribute(self, node: int, name: str) -> int:
         """A number or switch of a node, 0 where it has none."""
@@ -84,7 +88,10 @@ class ListShapes:
                 seen.add(source)
                 ready.append(source)
                 if view.ops[source] in table.TENSOR_LIST_PUSHES:
-                    inputs, position = self.inputs(source), table.TENSOR_LIST_PUSHES[view.ops[source]]
+                    inputs, position = (
+                        self.inputs(source),
+                        table.TENSOR_LIST_PUSHES[view.ops[source]],
+                    )
                     pushed.add(inputs[position] if position < len(inputs) else None)
         shape = pushed.pop() if len(pushed) == 1 else None
         return None if _is_open(shape) else shape
@@ -142,7 +149,12 @@ def _product(search: ListShapes, node: int) -> list[Shape | None]:
     first, second = search.inputs(node)
     if first is None or second is None or not len(first) == len(second) == 2:
         return [None]
-    return [(first[search.attribute(node, "transpose_a")], second[1 - search.attribute(node, "transpose_b")])]
+    return [
+        (
+            first[search.attribute(node, "transpose_a")],
+            second[1 - search.attribute(node, "transpose_b")],
+        )
+    ]
 
 
 _RULES: Mapping[str, Callable[[ListShapes, int], list[Shape | None]]] = {

@@ -22,9 +22,11 @@ def flood(
     ways: Sequence[tuple[Sequence[int], Sequence[int]]],
     cause: MutableMapping[int, int] | array[int] | None = None,
 ) -> list[int]:
-    """What can be reached from the seeds through what is open, seeds not included; what it entered is open no more.
+    """What can be reached from the seeds through what is open, seeds not included; what it entered
+    is open no more.
 
-    Each way is the starts of each one's neighbours, and the neighbours. A cause is the one from which one is reached.
+    Each way is the starts of each one's neighbours, and the neighbours. A cause is the one from
+    which one is reached.
     """
     places = list(seeds)
     seed_count = len(places)
@@ -39,8 +41,12 @@ def flood(
     return places[seed_count:]
 
 
-def in_order(nodes: Mask, sources: Indices, readers: Indices) -> tuple[list[Node], array[int], array[int]]:
-    """Some nodes, each after all that it reads, but for those on cycles and behind them; and the rows of readers."""
+def in_order(
+    nodes: Mask, sources: Indices, readers: Indices
+) -> tuple[list[Node], array[int], array[int]]:
+    """Some nodes, each after all that it reads, but for those on cycles and behind them; and the
+    rows of readers.
+    """
     starts, behind = compress(sources, readers, len(nodes))
     missing = np.bincount(readers, minlength=len(nodes)).tolist()
     found = [node for node in np.flatnonzero(nodes).tolist() if not missing[node]]
@@ -73,9 +79,11 @@ def heaviest_ends(
 
 
 def strongly_connected(nodes: Mask, links: Adjacency) -> Iterator[list[Node]]:
-    """The sets of nodes from each of which all others of the set are reached; those of one node are left out.
+    """The sets of nodes from each of which all others of the set are reached; those of one node are
+    left out.
 
-    Source of the method: Kosaraju's two searches, forwards and then backwards in the order in which the first ends.
+    Source of the method: Kosaraju's two searches, forwards and then backwards in the order in which
+    the first ends.
     """
     is_open, ended = bytearray(nodes), list[Node]()
     for root in np.flatnonzero(nodes).tolist():
@@ -98,7 +106,9 @@ def strongly_connected(nodes: Mask, links: Adjacency) -> Iterator[list[Node]]:
 
 
 def connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list[int]]:
-    """The units in sets: those that a link names are in one; a link may name others, which do not count."""
+    """The units in sets: those that a link names are in one; a link may name others, which do not
+    count.
+    """
     root_of = {unit: unit for unit in units}
 
     def root(unit: int) -> int:
@@ -120,11 +130,11 @@ def connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list
 class Network:
     """A flow network, for the exact optimum of a choice between two labels: a minimum cut.
 
-    Vertices are small integers; 0 is the source and 1 the sink. Networks here are long chains with short detours
-    between source and sink, for which few phases suffice.
+    Vertices are small integers; 0 is the source and 1 the sink. Networks here are long chains with
+    short detours between source and sink, for which few phases suffice.
 
-    Source of the method: Dinic, Algorithm for solution of a problem of maximum flow in networks with power estimation
-    (1970).
+    Source of the method: Dinic, Algorithm for solution of a problem of maximum flow in networks
+    with power estimation (1970).
     """
 
     def __init__(self) -> None:
@@ -138,7 +148,9 @@ class Network:
         return len(self._edges_of) - 1
 
     def add_edge(self, tail: int, head: int, capacity: int) -> None:
-        """An edge; the cut pays its capacity if the tail is on the source's side and the head on the sink's."""
+        """An edge; the cut pays its capacity if the tail is on the source's side and the head on
+        the sink's.
+        """
         if capacity <= 0 or tail == head:
             return
         self._edges_of[tail].append(len(self._head))
@@ -155,7 +167,9 @@ class Network:
             self._saturate(level)
 
     def _levels(self) -> list[int]:
-        """For each vertex its distance from the source, -1 where a search that ends at the sink does not come."""
+        """For each vertex its distance from the source, -1 where a search that ends at the sink
+        does not come.
+        """
         level = [-1] * len(self._edges_of)
         level[SOURCE] = 0
         reached = [SOURCE]

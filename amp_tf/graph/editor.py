@@ -29,10 +29,13 @@ def apply_to_graph(graph: Any, names: Sequence[str], edits: Edits) -> Any:
     return edited
 
 
-def apply_to_function(function: Any, names: Sequence[str], signatures: Sequence[Signature], edits: Edits) -> Any:
+def apply_to_function(
+    function: Any, names: Sequence[str], signatures: Sequence[Signature], edits: Edits
+) -> Any:
     """The FunctionDef once the edits are made; its signature does not change.
 
-    Names and signatures are those of its arguments, of the nodes of its body and of its results. New nodes are casts.
+    Names and signatures are those of its arguments, of the nodes of its body and of its results.
+    New nodes are casts.
     """
     edited = type(function)()
     edited.CopyFrom(function)
@@ -45,14 +48,19 @@ def apply_to_function(function: Any, names: Sequence[str], signatures: Sequence[
             changes.make(number, protos[number])
         elif number < len(names):
             *_, last = (edit for edit in changes.of(number) if isinstance(edit, Rewire))
-            edited.ret[results[number - first_result].name] = changes.text(last.src_node, last.src_port)
+            edited.ret[results[number - first_result].name] = changes.text(
+                last.src_node, last.src_port
+            )
     for number in range(len(names), len(names) + len(edits.new)):
         changes.add(edited.node_def, number)
     return edited
 
 
 class EditedNodes(Sequence[Any]):
-    """The nodes of a graph as edits leave them, to be looked at only. Each access makes an edited node again."""
+    """The nodes of a graph as edits leave them, to be looked at only.
+
+    Each access makes an edited node again.
+    """
 
     def __init__(self, original: Sequence[Any], names: Sequence[str], edits: Edits) -> None:
         self.original = original
@@ -87,12 +95,19 @@ _Edit: TypeAlias = Reop | _OneType | Rewire | Wait
 
 
 class _Changes:
-    """Edits, by the node that they change. Signatures are given of a function, whose nodes name tensors by argument."""
+    """Edits, by the node that they change.
 
-    def __init__(self, edits: Edits, names: Sequence[str], signatures: Sequence[Signature] | None = None) -> None:
+    Signatures are given of a function, whose nodes name tensors by argument.
+    """
+
+    def __init__(
+        self, edits: Edits, names: Sequence[str], signatures: Sequence[Signature] | None = None
+    ) -> None:
         self._names = [*names, *(node.name for node in edits.new)]
         self._first_new, self._new, self._signatures = len(names), edits.new, signatures
-        types = (_OneType(*one, retype.data_type) for retype in edits.retypes for one in retype.each())
+        types = (
+            _OneType(*one, retype.data_type) for retype in edits.retypes for one in retype.each()
+        )
         kinds: tuple[Iterable[_Edit], ...] = (edits.reops, types, edits.rewires, edits.waits)
         self._edits: dict[Node, list[_Edit]] = {}
         for edit in itertools.chain.from_iterable(kinds):

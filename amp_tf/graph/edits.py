@@ -1,13 +1,14 @@
 """Edits: what will change in a graph, as data. Nothing is changed until the editor applies it.
 
-Edits compose: those of a graph, and then those of the graph that it would be (:meth:`Edits.then`). New nodes are
-numbered from the first graph's ``node_count`` on, so a number means the same node in all of them.
+Edits compose: those of a graph, and then those of the graph that it would be (:meth:`Edits.then`).
+New nodes are numbered from the first graph's ``node_count`` on, so a number means the same node in
+all of them.
 
     a = MatMul(x, w)        c = Add(a, b)
     Rewire(c, 0, 3, 0) with new = (NewNode.cast("d", (a, 0), …),)  makes  d = Cast(a), c = Add(d, b)
 
-Single edits are named tuples, because there may be thousands and Python makes a frozen dataclass several times more
-slowly.
+Single edits are named tuples, because there may be thousands and Python makes a frozen dataclass
+several times more slowly.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Retype(NamedTuple):
         return Retype(self.nodes[is_wanted], self.slots[is_wanted], self.data_type)
 
     def each(self) -> Iterator[tuple[int, str, int]]:
-        """The node, the attribute's name and the place in its list (-1 for a single type) of each change."""
+        """The node, the attribute's name and the place in its list (-1 for a single type) of each
+        change.
+        """
         for node, slot in zip(self.nodes.tolist(), self.slots, strict=True):
             yield node, slot.attr, slot.index
 
@@ -46,7 +49,8 @@ class Retype(NamedTuple):
 class Reop(NamedTuple):
     """A node gets another op, or the same, other attributes, and perhaps other data inputs.
 
-    An attribute that is ``None`` is taken away, and others stay; so do all inputs where they are ``None``.
+    An attribute that is ``None`` is taken away, and others stay; so do all inputs where they are
+    ``None``.
     """
 
     node: Node
@@ -72,7 +76,9 @@ class Wait(NamedTuple):
 
 
 class NewNode(NamedTuple):
-    """A node after all others, which waits for some of them; its attributes are those of a NodeDef of nothing else."""
+    """A node after all others, which waits for some of them; its attributes are those of a NodeDef
+    of nothing else.
+    """
 
     name: str
     op: str
@@ -89,8 +95,8 @@ class NewNode(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Edits:
-    """All edits of one graph or function. A node's are made in this order: op, types, inputs, what it waits for; so a
-    Reop with other inputs must come before what changes single ones.
+    """All edits of one graph or function. A node's are made in this order: op, types, inputs, what
+    it waits for; so a Reop with other inputs must come before what changes single ones.
 
     Attributes:
         reops, retypes, rewires, waits: what changes; of two edits of one thing the later counts.
@@ -113,10 +119,14 @@ class Edits:
         given_anew = {reop.node for reop in later.reops if reop.inputs is not None}
         rewires = tuple(rewire for rewire in self.rewires if rewire.node not in given_anew)
         first = dataclasses.replace(self, rewires=rewires)
-        return Edits(*(getattr(first, f.name) + getattr(later, f.name) for f in dataclasses.fields(self)))
+        return Edits(
+            *(getattr(first, f.name) + getattr(later, f.name) for f in dataclasses.fields(self))
+        )
 
     def remade(self, node_count: int) -> list[int]:
-        """The nodes that are new, behind ``node_count`` old ones, or get another op, attributes or types, in order."""
+        """The nodes that are new, behind ``node_count`` old ones, or get another op, attributes or
+        types, in order.
+        """
         reoped = (reop.node for reop in self.reops)
         retyped = (retype.nodes.tolist() for retype in self.retypes)
         new = range(node_count, node_count + len(self.new))

@@ -1,7 +1,8 @@
 """Shapes of a graph for batches of a given size, as TensorFlow infers them once the size is known.
 
-A graph that is to take any batch has -1 for its size, and behind a Reshape to rows nothing tells the batch from the
-sequence. So the graph is imported with the size filled in, and TensorFlow computes what follows from it.
+A graph that is to take any batch has -1 for its size, and behind a Reshape to rows nothing tells
+the batch from the sequence. So the graph is imported with the size filled in, and TensorFlow
+computes what follows from it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class BatchShapes:
 
     @functools.cached_property
     def _called(self) -> Any:
-        """A ``tf.Graph`` that knows the functions of the library, into which all others are imported."""
+        """A ``tf.Graph`` that knows the functions of the library, into which all others are
+        imported.
+        """
         import tensorflow as tf
 
         graph = tf.Graph()
@@ -87,7 +90,10 @@ class BatchShapes:
             scope = self._called.unique_name("of_batch")
             importer.import_graph_def_for_function(filled, name=f"{scope}/")
             operations = ((node.name, f"{scope}/{node.name}") for node in filled.node)
-            return {name: [*map(_shape, self._called.get_operation_by_name(full).outputs)] for name, full in operations}
+            return {
+                name: [*map(_shape, self._called.get_operation_by_name(full).outputs)]
+                for name, full in operations
+            }
 
 
 def _is_open(shape: Any) -> bool:
@@ -96,7 +102,9 @@ def _is_open(shape: Any) -> bool:
 
 
 def _input_shapes(function: Any) -> list[Any] | None:
-    """The shapes of a function's arguments as its tracing left them; those of handles would be taken for values'."""
+    """The shapes of a function's arguments as its tracing left them; those of handles would be
+    taken for values'.
+    """
     arguments = function.signature.input_arg
     shapes = function.attr["_input_shapes"].list.shape if "_input_shapes" in function.attr else ()
     if len(shapes) != len(arguments):

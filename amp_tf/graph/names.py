@@ -1,10 +1,12 @@
-"""Names of nodes: the layer that a node belongs to, by its path in Keras; names that are new, close, parts or fused.
+"""Names of nodes: the layer that a node belongs to, by its path in Keras; names that are new,
+close, parts or fused.
 
-A node carries the name scopes in which it was made, and these only nearly say which layer that was: Keras 3 opens a
-scope twice for each call, so ``encoder/block_1`` is ``net_1/encoder_1/block_1_1`` in ``fit``, and the scope ``dense_1``
-may be that of the layer ``dense``. So scopes are recorded while a program's graphs are traced
-(:mod:`amp_tf.hooks.layer_paths`), each with the layer that opened it. The graphs of files have no record, and there a
-number at the end of a scope may be TensorFlow's or the layer's.
+A node carries the name scopes in which it was made, and these only nearly say which layer that was:
+Keras 3 opens a scope twice for each call, so ``encoder/block_1`` is ``net_1/encoder_1/block_1_1``
+in ``fit``, and the scope ``dense_1`` may be that of the layer ``dense``. So scopes are recorded
+while a program's graphs are traced (:mod:`amp_tf.hooks.layer_paths`), each with the layer that
+opened it. The graphs of files have no record, and there a number at the end of a scope may be
+TensorFlow's or the layer's.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _KINDS = re.compile(
 _NUMBER = re.compile(r"_\d+")  # of a body that replaced a loop or a branch: while/body/_12
 _CALLS = re.compile(r"((Stateful|Stateless)?PartitionedCall(_\d+)?/)+")
 _OF_GRADIENT = "_grad"  # TF1 has MatMul_grad/MatMul for what eager tapes call MatMul/MatMul
-_MOST = 50_000  # scopes that are recorded; a program that makes models without end must not fill the memory
+# scopes that are recorded; a program that makes models without end must not fill the memory
+_MOST = 50_000
 _CLOSE = 0.5
 _DEPTH = 2  # a model and a layer of it
 _MOST_UNMATCHED = 10  # patterns in one line
@@ -44,8 +47,10 @@ class KerasLayer:
     """A layer that opened a name scope.
 
     Attributes:
-        path: Keras' ``layer.path``; tf_keras has none, and there it is the names with slashes between them.
-        names: of the layers around it, the outermost first, and its own. Of a functional model, paths begin below it.
+        path: Keras' ``layer.path``; tf_keras has none, and there it is the names with slashes
+            between them.
+        names: of the layers around it, the outermost first, and its own. Of a functional model,
+            paths begin below it.
     """
 
     path: str
@@ -63,14 +68,18 @@ class _Place:
 
 
 class Scopes:
-    """The record of one process: which layers opened which name scopes. Several graphs may use one scope."""
+    """The record of one process: which layers opened which name scopes.
+
+    Several graphs may use one scope.
+    """
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[KerasLayer, ...]] = {}
         self._places: dict[str, _Place] = {}  # answers by scope, until the record grows
 
     def record(self, scope: str, layer: KerasLayer) -> None:
-        """Notes that a layer opened a scope, given as TensorFlow has it, such as ``"net_1/lstm_1/while/lstm_cell_1"``.
+        """Notes that a layer opened a scope, given as TensorFlow has it, such as
+        ``"net_1/lstm_1/while/lstm_cell_1"``.
 
         Of several layers that open it in different graphs, the latest comes first.
         """
@@ -87,12 +96,16 @@ class Scopes:
         self._layers, self._places = {}, {}
 
     def around(self, name: str) -> tuple[KerasLayer, ...]:
-        """The innermost layer in which a node was made; several where the scope is not one layer's alone."""
+        """The innermost layer in which a node was made; several where the scope is not one layer's
+        alone.
+        """
         return self.place(name).layers
 
     def paths(self) -> list[str]:
         """The paths of all layers, each once."""
-        return list(dict.fromkeys(layer.path for layers in self._layers.values() for layer in layers))
+        return list(
+            dict.fromkeys(layer.path for layers in self._layers.values() for layer in layers)
+        )
 
     def place(self, name: str) -> _Place:
         """Where a node was made."""
@@ -118,9 +131,14 @@ class Scopes:
         is_gradient = False
         for place, scope in enumerate(scopes):
             kind = _kind(scope)
-            ways = ("/".join(scopes[start : place + 1]) for start in (begins if kind else range(place + 1)))
+            ways = (
+                "/".join(scopes[start : place + 1])
+                for start in (begins if kind else range(place + 1))
+            )
             opened = next((self._layers[way] for way in ways if way in self._layers), ())
-            is_added = bool(kind) and not opened and _is_added(kind, scopes[place:], place in begins)
+            is_added = (
+                bool(kind) and not opened and _is_added(kind, scopes[place:], place in begins)
+            )
             if is_added:
                 begins.append(place + 1)
                 is_gradient |= scope.startswith("gradient")
@@ -166,7 +184,9 @@ def scopes(name: str) -> list[str]:
 
 
 def scope_of(name: str) -> str:
-    """The scopes around a forward node, such as ``"functional_1/dense_1"``; the node's name where it has none."""
+    """The scopes around a forward node, such as ``"functional_1/dense_1"``; the node's name where
+    it has none.
+    """
     return "/".join(scopes(name)) or name.rpartition("/")[2]
 
 
@@ -182,25 +202,36 @@ def is_gradient(name: str) -> bool:
 
 
 def is_within(name: str, scope: str) -> bool:
-    """Whether a node is in a scope (without what TensorFlow adds), in one within it, or a gradient of such a node."""
+    """Whether a node is in a scope (without what TensorFlow adds), in one within it, or a gradient
+    of such a node.
+    """
     return f"/{scope}/" in f"/{_whole(name)}/"
 
 
 def _whole(name: str) -> str:
-    """The scopes and the last part of a name; of a gradient, the parts of the forward node's name before its own."""
+    """The scopes and the last part of a name; of a gradient, the parts of the forward node's name
+    before its own.
+    """
     place = recorded.place(name)
     parts = [*place.parts, name.rpartition("/")[2]]
-    return "/".join(part.removesuffix(_OF_GRADIENT) for part in parts) if place.is_gradient else "/".join(parts)
+    return (
+        "/".join(part.removesuffix(_OF_GRADIENT) for part in parts)
+        if place.is_gradient
+        else "/".join(parts)
+    )
 
 
 def path_of(name: str) -> str:
-    """The path of the innermost layer in which a node was made, as it was recorded; empty where none was."""
+    """The path of the innermost layer in which a node was made, as it was recorded; empty where
+    none was.
+    """
     layers = recorded.around(name)
     return layers[0].path if layers else ""
 
 
 def layer_of(name: str) -> str:
-    """The layer of a node: its path in Keras where it was recorded, else guessed; empty where its name has none.
+    """The layer of a node: its path in Keras where it was recorded, else guessed; empty where its
+    name has none.
 
     A guess is the outermost scopes, such as ``"functional_1/dense_1"``.
     """
@@ -210,9 +241,10 @@ def layer_of(name: str) -> str:
 def matcher(pattern: str) -> Matcher:
     """Whether a pattern is for a node, as a predicate on names of nodes.
 
-    It is ``layer:`` and a layer's path, of which each name is a regular expression and the outermost names may be
-    missing, for all nodes of the layer and its gradient; or ``node:`` and a name, which a node has in the function that
-    it is inlined from, as one node with what it is split into; else a regular expression, searched in the name.
+    It is ``layer:`` and a layer's path, of which each name is a regular expression and the
+    outermost names may be missing, for all nodes of the layer and its gradient; or ``node:`` and a
+    name, which a node has in the function that it is inlined from, as one node with what it is
+    split into; else a regular expression, searched in the name.
     """
     if pattern.startswith(NODE):
         wanted = node_name(pattern)
@@ -246,12 +278,17 @@ def _holds(names: Sequence[str], tests: Sequence[Callable[[str], object]]) -> bo
 
 
 def describe_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
-    """The first patterns that matched no node, and how many more; one for a layer with the closest that finds one."""
+    """The first patterns that matched no node, and how many more; one for a layer with the closest
+    that finds one.
+    """
     patterns, paths, found = list(patterns), recorded.paths(), []
     more = len(patterns) - _MOST_UNMATCHED
     patterns = patterns[:_MOST_UNMATCHED]
     if not paths and any(map(is_layer_pattern, patterns)):
-        around = [scopes(f"{scope}/") for scope in dict.fromkeys(name.rpartition("/")[0] for name in names)]
+        around = [
+            scopes(f"{scope}/")
+            for scope in dict.fromkeys(name.rpartition("/")[0] for name in names)
+        ]
         paths = ["/".join(parts[:end]) for parts in around for end in range(1, len(parts) + 1)]
     for pattern in patterns:
         path = "/".join(layer_components(pattern)) if is_layer_pattern(pattern) else ""
@@ -263,7 +300,9 @@ def describe_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
 
 
 def closest_layers(path: str, paths: Iterable[str]) -> list[str]:
-    """Up to three of what finds a layer and is spelled like a path: whole paths, or as many names of them in a row."""
+    """Up to three of what finds a layer and is spelled like a path: whole paths, or as many names
+    of them in a row.
+    """
     length = path.count("/") + 1
     known: dict[str, None] = {}
     for whole in paths:
@@ -274,8 +313,11 @@ def closest_layers(path: str, paths: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(path, list(known), n=_SHOWN, cutoff=_CLOSE)
 
 
-CAST_SUFFIX = "AutoMixedPrecision"  #: ends the name of every cast that a rewrite inserts, as in TensorFlow's own pass
-HOIST_SUFFIX = "AmpTfHoist"  #: ends the names of variables' reads before loops, and of what brings them in
+#: ends the name of every cast that a rewrite inserts, as in TensorFlow's own pass
+CAST_SUFFIX = "AutoMixedPrecision"
+HOIST_SUFFIX = (
+    "AmpTfHoist"  #: ends the names of variables' reads before loops, and of what brings them in
+)
 SPLIT_SUFFIX = "AmpTfSplit"  #: ends the names of the nodes that a fused product is split into
 _PART = re.compile(rf"(.+)-\w+-\d+-{SPLIT_SUFFIX}", re.DOTALL)
 _SHOWN = 3  #: of the closest names
@@ -310,26 +352,36 @@ def missing_node(wanted: str, names: Sequence[str], where: str) -> GraphError:
     return GraphError(
         f"the graph has no node {wanted!r}",
         where=where,
-        fix=f"The closest names: {', '.join(close)}" if close else "amp-tf explain --all lists all names",
+        fix=f"The closest names: {', '.join(close)}"
+        if close
+        else "amp-tf explain --all lists all names",
     )
 
 
 def closest(wanted: str, names: Sequence[str]) -> list[str]:
-    """Up to three names, first those of a node or layer called so: Keras puts the model's name before the layer's."""
+    """Up to three names, first those of a node or layer called so: Keras puts the model's name
+    before the layer's.
+    """
     inner = sorted(filter(re.compile(rf"/{re.escape(wanted)}(_\d+)?(/|$)").search, names), key=len)
-    return list(dict.fromkeys([*inner, *difflib.get_close_matches(wanted, names, n=_SHOWN, cutoff=0.5)]))[:_SHOWN]
+    return list(
+        dict.fromkeys([*inner, *difflib.get_close_matches(wanted, names, n=_SHOWN, cutoff=0.5)])
+    )[:_SHOWN]
 
 
 _FUSED_AT_MOST = 3  # bias, normalization, activation
 
 
 def find_followers(graph: Any) -> Mapping[str, tuple[str, ...]]:
-    """For each product, and each node that may be fused with it, those behind it in its scope that may be, in order.
+    """For each product, and each node that may be fused with it, those behind it in its scope that
+    may be, in order.
 
-    TensorFlow's remapper gives a fused node the name of the last one: ``dense/MatMul``, ``dense/BiasAdd`` and
-    ``dense/Relu`` become a ``_FusedMatMul`` called ``dense/Relu``. So a pattern for one must find those behind it, too.
+    TensorFlow's remapper gives a fused node the name of the last one: ``dense/MatMul``,
+    ``dense/BiasAdd`` and ``dense/Relu`` become a ``_FusedMatMul`` called ``dense/Relu``. So a
+    pattern for one must find those behind it, too.
     """
-    nodes = {node.name: node for node in (graph.node_def if hasattr(graph, "node_def") else graph.node)}
+    nodes = {
+        node.name: node for node in (graph.node_def if hasattr(graph, "node_def") else graph.node)
+    }
     readers: dict[str, list[str]] = {}
     for node in nodes.values():
         for text in node.input:
@@ -349,9 +401,13 @@ def find_followers(graph: Any) -> Mapping[str, tuple[str, ...]]:
 
 
 def pattern_for(node: str, followers: Mapping[str, tuple[str, ...]]) -> str:
-    """A regular expression that finds a node under all names that it may run under, whatever it is inlined into."""
+    """A regular expression that finds a node under all names that it may run under, whatever it is
+    inlined into.
+    """
     names = [re.escape(name.rpartition("/")[2]) for name in (node, *followers.get(node, ()))]
-    scope = _scope(without_calls(node)) or _scope(node)  # a file that is converted has it in its function
+    scope = _scope(without_calls(node)) or _scope(
+        node
+    )  # a file that is converted has it in its function
     scope = f"{re.escape(scope)}/" if scope else ""
     return f"(^|/){scope}{names[0] if len(names) == 1 else f'({chr(124).join(names)})'}$"
 

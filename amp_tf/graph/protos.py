@@ -25,7 +25,8 @@ CONTROL = -1  #: among the sources of inputs: a control input
 UNKNOWN = -2  #: not a tensor of the graph; smaller numbers: a control input that names no node
 MAX_DIGITS = 9  #: digits of a port; no op has so many ports
 _TENSOR = re.compile(rf"(.*):([0-9]{{1,{MAX_DIGITS}}})", re.DOTALL)
-_LARGE = 4096  # bytes from which a node, a constant, is a kind of its own: they would be kept to compare it
+# bytes from which a node, a constant, is a kind of its own: they would be kept to compare it
+_LARGE = 4096
 _PORT_BITS = 32
 _PORT_MASK = (1 << _PORT_BITS) - 1
 _NOT_OF_A_KIND = ("name", "input", "device", "experimental_debug_info", "experimental_type")
@@ -62,7 +63,9 @@ def read_facts(nodes: Sequence[Any]) -> NodeFacts:
     tensors = _Tensors(names)
     ends = np.fromiter(map(tensors.__getitem__, itertools.chain.from_iterable(texts)), np.int64)
     first_of: dict[bytes | Node, Node] = {}
-    first_alike = [first_of.setdefault(_kind_of(node, number), number) for number, node in enumerate(nodes)]
+    first_alike = [
+        first_of.setdefault(_kind_of(node, number), number) for number, node in enumerate(nodes)
+    ]
     firsts, kinds = np.unique(np.array(first_alike, np.int32), return_inverse=True)
     return NodeFacts(
         names=names,
@@ -76,7 +79,10 @@ def read_facts(nodes: Sequence[Any]) -> NodeFacts:
 
 
 class _Tensors(dict[str, int]):
-    """What each text that names an input means: a node and a port, in one number. Texts are read once."""
+    """What each text that names an input means: a node and a port, in one number.
+
+    Texts are read once.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__((name, number << _PORT_BITS) for number, name in enumerate(names))

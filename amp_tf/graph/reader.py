@@ -1,10 +1,11 @@
 """Reads a GraphDef or a FunctionDef into a :class:`~amp_tf.graph.view.GraphView`.
 
-What cannot be a graph is refused here, with the node and port: unknown ops, duplicate names, dangling inputs, a wrong
-number of inputs, a data input after a control input, edges whose types disagree.
+What cannot be a graph is refused here, with the node and port: unknown ops, duplicate names,
+dangling inputs, a wrong number of inputs, a data input after a control input, edges whose types
+disagree.
 
-Of a graph's nodes one of each kind is read (:mod:`amp_tf.graph.protos`), of a function's body, which is small and names
-tensors in its own way, every one.
+Of a graph's nodes one of each kind is read (:mod:`amp_tf.graph.protos`), of a function's body,
+which is small and names tensors in its own way, every one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ RETVAL_OP = "_Retval"
 
 
 def read_graph(graph: Any, templates: Templates) -> GraphView:
-    """The view of the nodes of a GraphDef (its function library is not read), which is not modified.
+    """The view of the nodes of a GraphDef (its function library is not read), which is not
+    modified.
 
     Raises:
         GraphError: the graph is broken; the message names node and port.
@@ -51,7 +53,9 @@ def read_graph(graph: Any, templates: Templates) -> GraphView:
         protos=nodes,
     )
     _check_names(view)
-    return _connected(view, facts.input_counts, facts.sources, facts.ports, lambda node: nodes[node].input)
+    return _connected(
+        view, facts.input_counts, facts.sources, facts.ports, lambda node: nodes[node].input
+    )
 
 
 def read_function(function: Any, templates: Templates) -> GraphView:
@@ -67,12 +71,16 @@ def read_function(function: Any, templates: Templates) -> GraphView:
     names = [*(arg.name for arg in function.signature.input_arg), *(node.name for node in body)]
     number_of = {name: number for number, name in enumerate(names)}
     if len(number_of) != len(names):
-        raise _duplicate(next(name for number, name in enumerate(names) if number_of[name] != number), title)
+        raise _duplicate(
+            next(name for number, name in enumerate(names) if number_of[name] != number), title
+        )
     inner = read_signatures(body, templates, title)
     signatures = [*arguments, *inner, *results]
 
     def resolve(text: str) -> tuple[int, int]:
-        """Reads ``argument``, ``argument:0``, ``node:output argument``, ``node:output argument:number``, ``^node``."""
+        """Reads ``argument``, ``argument:0``, ``node:output argument``, ``node:output
+        argument:number``, ``^node``.
+        """
         if text[:1] == "^":
             return (CONTROL if text[1:] in number_of else UNKNOWN - 1), 0
         name, _, rest = text.partition(":")
@@ -88,21 +96,32 @@ def read_function(function: Any, templates: Templates) -> GraphView:
     returned = []
     for arg in function.signature.output_arg:
         if arg.name not in function.ret:
-            raise GraphError(f"result {arg.name!r} has no tensor", where=f"function {title!r}", fix=BROKEN)
+            raise GraphError(
+                f"result {arg.name!r} has no tensor", where=f"function {title!r}", fix=BROKEN
+            )
         returned.append([function.ret[arg.name]])
     texts = [*[[]] * len(arguments), *(node.input[:] for node in body), *returned]
-    inputs = np.array(list(map(resolve, itertools.chain.from_iterable(texts))), np.int32).reshape(-1, 2)
-    first, last = ([signature.slots[0].fixed for signature in ends] for ends in (arguments, results))
+    inputs = np.array(list(map(resolve, itertools.chain.from_iterable(texts))), np.int32).reshape(
+        -1, 2
+    )
+    first, last = (
+        [signature.slots[0].fixed for signature in ends] for ends in (arguments, results)
+    )
     view = GraphView.of(
         signatures,
         np.arange(len(signatures), dtype=np.int32),
         [*first, *read_types(body, inner, title), *last],
         function=title,
         names=[*names, *(f"{title}/{arg.name}" for arg in function.signature.output_arg)],
-        devices=[*[""] * len(arguments), *(sys.intern(node.device) for node in body), *[""] * len(results)],
+        devices=[
+            *[""] * len(arguments),
+            *(sys.intern(node.device) for node in body),
+            *[""] * len(results),
+        ],
         protos=[*[None] * len(arguments), *body, *[None] * len(results)],
         argument_attributes=[
-            function.arg_attr[number].attr if number in function.arg_attr else {} for number in range(len(arguments))
+            function.arg_attr[number].attr if number in function.arg_attr else {}
+            for number in range(len(arguments))
         ],
     )
     _check_names(view)
@@ -114,9 +133,13 @@ def _check_names(view: GraphView) -> None:
     """Refuses control characters, as TensorFlow does."""
     if not "".join([view.function, *view.names, *set(view.devices)]).isprintable():
         named = zip(view.names, view.devices, strict=True)
-        odd = next((node for node, texts in enumerate(named) if not "".join(texts).isprintable()), None)
+        odd = next(
+            (node for node, texts in enumerate(named) if not "".join(texts).isprintable()), None
+        )
         what = "the name or device of a node or function holds control characters"
-        raise GraphError(what, where=place_of(view.function, "" if odd is None else view.names[odd]), fix=BROKEN)
+        raise GraphError(
+            what, where=place_of(view.function, "" if odd is None else view.names[odd]), fix=BROKEN
+        )
 
 
 def _connected(
@@ -130,14 +153,16 @@ def _connected(
 
     Args:
         counts: how many inputs each node has, control inputs included.
-        sources: of all inputs, one after the other, the node that each names; ``CONTROL`` for a control input,
-            ``UNKNOWN`` or less for a name that names nothing (:mod:`amp_tf.graph.protos`).
+        sources: of all inputs, one after the other, the node that each names; ``CONTROL`` for a
+            control input, ``UNKNOWN`` or less for a name that names nothing
+            (:mod:`amp_tf.graph.protos`).
         source_ports: of all inputs, the output port.
         texts: gives the names of a node's inputs, for a message.
 
     Raises:
-        GraphError: an input names nothing, a port does not exist, a data input comes after a control input, a node has
-            not as many inputs as its op expects, or the types at the ends of an edge differ.
+        GraphError: an input names nothing, a port does not exist, a data input comes after a
+            control input, a node has not as many inputs as its op expects, or the types at the ends
+            of an edge differ.
     """
 
     def broken(node: Any, what: str) -> GraphError:
@@ -145,7 +170,9 @@ def _connected(
 
     readers = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     starts = np.cumsum(counts, dtype=np.int32) - counts
-    is_late = np.append(False, (sources[:-1] < 0) & (sources[1:] >= 0) & (readers[:-1] == readers[1:]))
+    is_late = np.append(
+        False, (sources[:-1] < 0) & (sources[1:] >= 0) & (readers[:-1] == readers[1:])
+    )
     for place in (*np.flatnonzero(sources <= UNKNOWN), *np.flatnonzero(is_late)):
         reader, position = int(readers[place]), int(place - starts[readers[place]])
         text = texts(reader)[position]
@@ -159,24 +186,40 @@ def _connected(
     inputs, outputs = view.ports
     existing = outputs.counts[view.kinds[src_node]]
     for edge in np.flatnonzero(src_port >= existing):
-        what = f"reads port {src_port[edge]} of {view.names[src_node[edge]]!r}, which has {existing[edge]} output(s)"
+        what = (
+            f"reads port {src_port[edge]} of {view.names[src_node[edge]]!r}, which has "
+            f"{existing[edge]} output(s)"
+        )
         raise broken(dst_node[edge], what)
     found = np.bincount(dst_node, minlength=len(counts))
     for node in np.flatnonzero(found != inputs.counts[view.kinds]):
         signature = view.signatures[node]
-        raise broken(node, f"{signature.op} expects {len(signature.inputs)} data input(s) and has {found[node]}")
-    connected = view.connected(src_node, src_port, dst_node, (data - starts[dst_node]).astype(np.int32))
+        raise broken(
+            node,
+            f"{signature.op} expects {len(signature.inputs)} data input(s) and has {found[node]}",
+        )
+    connected = view.connected(
+        src_node, src_port, dst_node, (data - starts[dst_node]).astype(np.int32)
+    )
     edges = connected.edges
     types = np.asarray(view.dtypes, np.int32)
     for edge in np.flatnonzero(types[edges.src_unit] != types[edges.dst_unit]):
-        given, wanted = (datatypes.type_name(int(types[units[edge]])) for units in (edges.src_unit, edges.dst_unit))
-        what = f"input {edges.dst_position[edge]} expects {wanted} and gets {given} from {view.names[src_node[edge]]!r}"
+        given, wanted = (
+            datatypes.type_name(int(types[units[edge]]))
+            for units in (edges.src_unit, edges.dst_unit)
+        )
+        what = (
+            f"input {edges.dst_position[edge]} expects {wanted} and gets {given} from "
+            f"{view.names[src_node[edge]]!r}"
+        )
         raise broken(dst_node[edge], what)
     return connected
 
 
 def _boundary(arg: Any, op: str, function: str) -> Signature:
-    """The signature of a function argument (one output) or result (one input); its type is the function's."""
+    """The signature of a function argument (one output) or result (one input); its type is the
+    function's.
+    """
     if arg.type_attr or arg.type_list_attr or arg.number_attr:
         raise GraphError(
             f"argument {arg.name!r} has a type that each call chooses",
@@ -187,7 +230,14 @@ def _boundary(arg: Any, op: str, function: str) -> Signature:
     slot = fixed_slot(function, arg.type, where=f"function {function!r}")
     port = (0,)
     return Signature(
-        op, (slot,), () if is_argument else port, port if is_argument else (), {}, False, arg.is_ref, False
+        op,
+        (slot,),
+        () if is_argument else port,
+        port if is_argument else (),
+        {},
+        False,
+        arg.is_ref,
+        False,
     )
 
 

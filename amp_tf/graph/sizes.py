@@ -1,10 +1,11 @@
 """How large tensors are, as far as it is known before the graph runs, and when they are live.
 
-*Lifetimes* are an estimate. TensorFlow starts a node as soon as what it reads, or waits for, is there. So the *time* of
-a node is the number of nodes on the longest path to it, and a tensor is live from the time of its node to that of its
-last reader. Ops that move no data give what they read; variables, constants and arguments take nothing of their own.
-What has no known shape, what kernels take for themselves and what TensorLists hold is not counted, and each turn of a
-loop counts as one.
+*Lifetimes* are an estimate. TensorFlow starts a node as soon as what it reads, or waits for, is
+there. So the *time* of a node is the number of nodes on the longest path to it, and a tensor is
+live from the time of its node to that of its last reader. Ops that move no data give what they
+read; variables, constants and arguments take nothing of their own. What has no known shape, what
+kernels take for themselves and what TensorLists hold is not counted, and each turn of a loop counts
+as one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from amp_tf.graph.datatypes import SIZES, Indices, Mask, Node, Unit
 from amp_tf.graph.edits import Tensor
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.cost_tables import FREE
-from amp_tf.oplists.table import CONTROL_FLOW, LOOP_CLOSERS, READ_OPS, REFERENCE_VARIABLES, WITHOUT_WAITING
+from amp_tf.oplists.table import (
+    CONTROL_FLOW,
+    LOOP_CLOSERS,
+    READ_OPS,
+    REFERENCE_VARIABLES,
+    WITHOUT_WAITING,
+)
 
 NOMINAL_BATCH = 64  #: stands for a first dimension that is not known, which most often is the batch
 SHAPES_ATTR = "_output_shapes"
@@ -36,7 +43,8 @@ class Shapes(Protocol):
     """Gives the static shapes of tensors."""
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
-        """The shape of each output port of a node, -1 for an unknown dimension, ``None`` for an unknown rank.
+        """The shape of each output port of a node, -1 for an unknown dimension, ``None`` for an
+        unknown rank.
 
         Empty if nothing is known of the node.
         """
@@ -49,9 +57,13 @@ def shape_of(shapes: Shapes, node: str, port: int = 0) -> Shape | None:
 
 
 class KnownShapes:
-    """Shapes that were asked for once, or are carried by nodes, and are kept; those of other nodes come from others."""
+    """Shapes that were asked for once, or are carried by nodes, and are kept; those of other nodes
+    come from others.
+    """
 
-    def __init__(self, shapes: Mapping[str, Sequence[Shape | None]], others: Shapes | None = None) -> None:
+    def __init__(
+        self, shapes: Mapping[str, Sequence[Shape | None]], others: Shapes | None = None
+    ) -> None:
         self._shapes, self._others = shapes, others
 
     @classmethod
@@ -61,8 +73,13 @@ class KnownShapes:
 
     @classmethod
     def of_nodes(cls, protos: Sequence[Any]) -> KnownShapes:
-        """Those that nodes carry in the attribute ``_output_shapes``, which TensorFlow's exporters write."""
-        carried = ((node.name, node.attr[SHAPES_ATTR].list.shape) for _, node in nodes_with(protos, SHAPES_ATTR))
+        """Those that nodes carry in the attribute ``_output_shapes``, which TensorFlow's exporters
+        write.
+        """
+        carried = (
+            (node.name, node.attr[SHAPES_ATTR].list.shape)
+            for _, node in nodes_with(protos, SHAPES_ATTR)
+        )
         return cls({name: list(map(read_shape, shapes)) for name, shapes in carried})
 
     def __bool__(self) -> bool:
@@ -84,14 +101,18 @@ class KnownShapes:
         def fill(shape: Shape | None) -> Shape | None:
             return shape and tuple(NOMINAL_BATCH if size < 0 else size for size in shape)
 
-        return KnownShapes({name: [fill(shape) for shape in shapes] for name, shapes in self._shapes.items()})
+        return KnownShapes(
+            {name: [fill(shape) for shape in shapes] for name, shapes in self._shapes.items()}
+        )
 
 
 NO_SHAPES = KnownShapes({})
 
 
 def read_shape(shape: Any) -> Shape | None:
-    """The dimensions of a TensorShapeProto; unknown ones are -1, also those that Grappler numbers from -2 down."""
+    """The dimensions of a TensorShapeProto; unknown ones are -1, also those that Grappler numbers
+    from -2 down.
+    """
     return None if shape.unknown_rank else tuple(max(dim.size, -1) for dim in shape.dim)
 
 
@@ -112,13 +133,14 @@ class Lifetimes:
     Attributes:
         times: of each node.
         order: the edges between nodes, control edges included, but for those that close a loop.
-        is_bound: the nodes that stay where they are, and that none may wait for: those of loops and branches, and all
-            behind them, which may never run; all behind reference variables, which change in place.
+        is_bound: the nodes that stay where they are, and that none may wait for: those of loops and
+            branches, and all behind them, which may never run; all behind reference variables,
+            which change in place.
         owners: of tensors that are other ones, passed on without a copy, those.
         elements: of each tensor that has memory.
         units: the unit of each.
-        reads: who reads each, directly or through ops that pass it on: the unit of the tensor read, the reader and the
-            reader's unit.
+        reads: who reads each, directly or through ops that pass it on: the unit of the tensor read,
+            the reader and the reader's unit.
     """
 
     times: npt.NDArray[np.int64]
@@ -139,8 +161,13 @@ class Lifetimes:
         links = sources[forward], readers[forward]
         every = np.ones(view.node_count, np.bool_)
         times = heaviest_ends(every, *links, np.ones(view.node_count, np.int64))
-        first = view.edges.at(view.mask_with(FREE)[view.edges.dst_node] & (view.edges.dst_position == 0))
-        handed = {node: (source, port) for node, source, port in first.rows("dst_node", "src_node", "src_port")}
+        first = view.edges.at(
+            view.mask_with(FREE)[view.edges.dst_node] & (view.edges.dst_position == 0)
+        )
+        handed = {
+            node: (source, port)
+            for node, source, port in first.rows("dst_node", "src_node", "src_port")
+        }
         owners: dict[Tensor, Tensor] = {}
         for node in sorted(handed, key=times.__getitem__):
             owners[node, 0] = owners.get(handed[node], handed[node])
@@ -150,7 +177,9 @@ class Lifetimes:
         for node, port, reader, position, unit, ending in view.edges.rows(*columns):
             units[node, port] = unit
             if position or reader not in handed:
-                reads.setdefault(owners.get((node, port), (node, port)), []).append((unit, reader, ending))
+                reads.setdefault(owners.get((node, port), (node, port)), []).append(
+                    (unit, reader, ending)
+                )
         owning = ~view.mask_with(READ_OPS | WITHOUT_WAITING)
         elements: dict[Tensor, int] = {}
         for node, port in reads:
@@ -164,7 +193,9 @@ class Lifetimes:
         return cls(times, order, is_bound, owners, elements, units, reads)
 
     def bytes_over_time(self, dtypes: Sequence[int] | Indices) -> npt.NDArray[np.float64]:
-        """How many bytes are live at each time, with these types of the units, its own or those that it will have."""
+        """How many bytes are live at each time, with these types of the units, its own or those
+        that it will have.
+        """
         change = np.zeros(int(self.times.max(initial=0)) + 2)
         for tensor, count in self.elements.items():
             size = count * SIZES.get(int(dtypes[self.units[tensor]]), 0)
@@ -174,8 +205,14 @@ class Lifetimes:
         return np.cumsum(change)
 
     def last_input(self, reader: Node, without: Container[Node] = ()) -> Node | None:
-        """What a node waits for by itself: of the nodes before it that run in any case, the one that runs last."""
-        before = (node for node in self.order.fanins(reader) if node not in without and not self.is_bound[node])
+        """What a node waits for by itself: of the nodes before it that run in any case, the one
+        that runs last.
+        """
+        before = (
+            node
+            for node in self.order.fanins(reader)
+            if node not in without and not self.is_bound[node]
+        )
         return max(before, key=self.times.__getitem__, default=None)
 
     def span(self, tensor: Tensor) -> tuple[int, int]:

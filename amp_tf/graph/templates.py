@@ -1,8 +1,9 @@
 """Op templates: which type attributes an op has, and which ports each of them types.
 
-The unit of every decision is a *slot* of a node: one type attribute, one entry of a list-of-types attribute, or one
-fixed type. A slot covers the input and output ports that it types, so a slot has one precision and an edge connects
-two slots. Fixed types are slots too: danger travels through them although nothing can change them.
+The unit of every decision is a *slot* of a node: one type attribute, one entry of a list-of-types
+attribute, or one fixed type. A slot covers the input and output ports that it types, so a slot has
+one precision and an edge connects two slots. Fixed types are slots too: danger travels through them
+although nothing can change them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 
-_MAX_PORTS = 1 << 20  # far above any real op; a mutated count must not make us build billions of ports
+_MAX_PORTS = (
+    1 << 20
+)  # far above any real op; a mutated count must not make us build billions of ports
 _EXPORT_AGAIN = "Export the graph again; this one cannot run in TensorFlow either"
 
 
@@ -28,7 +31,8 @@ class Slot:
     Attributes:
         attr: name of the type attribute, empty for a fixed type.
         index: position in a list-of-types attribute, -1 for a single type.
-        fixed: the ``DataType`` number of a fixed type; for an attribute, its default, or 0 where it has none.
+        fixed: the ``DataType`` number of a fixed type; for an attribute, its default, or 0 where it
+            has none.
         allowed: the ``DataType`` numbers that the op definition allows, ``None`` for all.
     """
 
@@ -55,12 +59,14 @@ class Slot:
 class Signature:
     """The slots of a node and the slot of each port; nodes of one op with equal arities share it.
 
-    Two signatures are equal if they are the same object, so that what follows from one can be kept by it.
+    Two signatures are equal if they are the same object, so that what follows from one can be kept
+    by it.
 
     Attributes:
         slots: the node's types.
         inputs, outputs: for each data input, or each output port, the position of its slot.
-        output_starts: for each output argument, its first port (functions name tensors by argument).
+        output_starts: for each output argument, its first port (functions name tensors by
+            argument).
         has_refs: an input or output is a reference (TF1 variables).
         holds_functions: the op calls functions; its types belong to their signatures.
     """
@@ -81,7 +87,9 @@ class Template:
     def __init__(self, op_def: Any) -> None:
         self.op_def = op_def
         self._attrs = {attr.name: attr for attr in op_def.attr}
-        self._is_type_list = {a.name: a.type == "list(type)" for a in op_def.attr if a.type in ("type", "list(type)")}
+        self._is_type_list = {
+            a.name: a.type == "list(type)" for a in op_def.attr if a.type in ("type", "list(type)")
+        }
         self._counts = [name for name, is_list in self._is_type_list.items() if is_list]
         args = (*op_def.input_arg, *op_def.output_arg)
         self._counts += sorted({arg.number_attr for arg in args if arg.number_attr})
@@ -91,8 +99,8 @@ class Template:
         """The signature of a NodeDef of this op.
 
         Raises:
-            GraphError: an attribute that gives the number of inputs or outputs is missing or negative; the
-                reader adds the place.
+            GraphError: an attribute that gives the number of inputs or outputs is missing or
+                negative; the reader adds the place.
         """
         arity = tuple(self._count(node, name) for name in self._counts)
         if arity not in self._by_arity:
@@ -104,7 +112,9 @@ class Template:
         if value is None:
             attr = self._attrs[name]
             if not attr.HasField("default_value"):
-                raise GraphError(f"{node.op} needs the attribute {name!r}, which is missing", fix=_EXPORT_AGAIN)
+                raise GraphError(
+                    f"{node.op} needs the attribute {name!r}, which is missing", fix=_EXPORT_AGAIN
+                )
             value = attr.default_value
         count = len(value.list.type) if self._is_type_list.get(name) else value.i
         if not 0 <= count <= _MAX_PORTS:
@@ -114,14 +124,23 @@ class Template:
 
     def _build(self, counts: dict[str, int]) -> Signature:
         slots: dict[tuple[str, int, int], int] = {}
-        inputs = [slots.setdefault(key, len(slots)) for arg in self.op_def.input_arg for key in _keys(arg, counts)]
+        inputs = [
+            slots.setdefault(key, len(slots))
+            for arg in self.op_def.input_arg
+            for key in _keys(arg, counts)
+        ]
         outputs: list[int] = []
         starts = {}
         for arg in self.op_def.output_arg:
             starts[arg.name] = len(outputs)
             outputs += [slots.setdefault(key, len(slots)) for key in _keys(arg, counts)]
-        for name, is_list in self._is_type_list.items():  # such as StackV2's elem_type, which types no port
-            for key in [(name, index, 0) for index in range(counts[name])] if is_list else [(name, -1, 0)]:
+        for (
+            name,
+            is_list,
+        ) in self._is_type_list.items():  # such as StackV2's elem_type, which types no port
+            for key in (
+                [(name, index, 0) for index in range(counts[name])] if is_list else [(name, -1, 0)]
+            ):
                 slots.setdefault(key, len(slots))
         args = (*self.op_def.input_arg, *self.op_def.output_arg)
         return Signature(
@@ -140,17 +159,23 @@ class Template:
             return fixed_slot(self.op_def.name, fixed)
         attr = self._attrs[attr_name]
         allowed = frozenset(attr.allowed_values.list.type) or None
-        return Slot(attr_name, index, attr.default_value.type if index < 0 else datatypes.INVALID, allowed)
+        return Slot(
+            attr_name, index, attr.default_value.type if index < 0 else datatypes.INVALID, allowed
+        )
 
 
 def fixed_slot(op: str, data_type: int, where: str = "") -> Slot:
     """The slot of a type that the definition of an op or function fixes.
 
     Raises:
-        GraphError: the definition names no type, or a reference type (references are marked by ``is_ref`` instead).
+        GraphError: the definition names no type, or a reference type (references are marked by
+            ``is_ref`` instead).
     """
     if data_type == datatypes.INVALID or data_type > datatypes.LAST_BASE:
-        what = f"an argument or result of {op} has type {datatypes.type_name(data_type)}, which none can have"
+        what = (
+            f"an argument or result of {op} has type {datatypes.type_name(data_type)}, which none "
+            "can have"
+        )
         raise GraphError(what, where=where, fix=_EXPORT_AGAIN)
     return Slot("", -1, data_type, frozenset({data_type}))
 
@@ -164,15 +189,21 @@ def _keys(arg: Any, counts: dict[str, int]) -> list[tuple[str, int, int]]:
 
 
 class Templates:
-    """Finds the template of an op by name: in a function library first, then among TensorFlow's registered ops.
+    """Finds the template of an op by name: in a function library first, then among TensorFlow's
+    registered ops.
 
     Args:
-        successors: ops that are looked at as another op, which has one type attribute more: op to (successor, that
-            attribute). The attribute counts as float32 where a node does not have it.
+        successors: ops that are looked at as another op, which has one type attribute more: op to
+            (successor, that attribute). The attribute counts as float32 where a node does not have
+            it.
     """
 
-    def __init__(self, library: Any = None, successors: Mapping[str, tuple[str, str]] | None = None) -> None:
-        self._functions = {function.signature.name: function for function in library.function} if library else {}
+    def __init__(
+        self, library: Any = None, successors: Mapping[str, tuple[str, str]] | None = None
+    ) -> None:
+        self._functions = (
+            {function.signature.name: function for function in library.function} if library else {}
+        )
         self._reaching: dict[frozenset[str], frozenset[str]] = {}
         self._own: dict[str, Template] = {}
         self._successors = successors or {}
@@ -181,7 +212,8 @@ class Templates:
         """The template of an op.
 
         Raises:
-            GraphError: neither TensorFlow nor the function library knows the op; the reader adds the place.
+            GraphError: neither TensorFlow nor the function library knows the op; the reader adds
+                the place.
         """
         if op in self._successors and op not in self._functions:
             return _widened(*self._successors[op])
@@ -196,21 +228,34 @@ class Templates:
         return op in self._functions
 
     def reaches(self, node: Any, ops: frozenset[str]) -> bool:
-        """Whether one of these ops may run in the functions that a node calls: also where a function is not known."""
+        """Whether one of these ops may run in the functions that a node calls: also where a
+        function is not known.
+        """
         reaching = self._functions_with(ops)
-        return any(name in reaching or name not in self._functions for name in called(node, self._functions))
+        return any(
+            name in reaching or name not in self._functions
+            for name in called(node, self._functions)
+        )
 
     def _functions_with(self, ops: frozenset[str]) -> frozenset[str]:
-        """The names of functions in which one of the ops, or a function that is not known, runs; found once."""
+        """The names of functions in which one of the ops, or a function that is not known, runs;
+        found once.
+        """
         if ops not in self._reaching:
             functions = self._functions
             callees = {
                 name: {each for node in function.node_def for each in called(node, functions)}
                 for name, function in functions.items()
             }
-            found = {name for name in functions if any(node.op in ops for node in functions[name].node_def)}
+            found = {
+                name
+                for name in functions
+                if any(node.op in ops for node in functions[name].node_def)
+            }
             found |= {each for names in callees.values() for each in names if each not in functions}
-            while more := {name for name, names in callees.items() if name not in found and names & found}:
+            while more := {
+                name for name, names in callees.items() if name not in found and names & found
+            }:
                 found |= more
             self._reaching[ops] = frozenset(found)
         return self._reaching[ops]
@@ -218,13 +263,16 @@ class Templates:
 
 @functools.cache
 def _registered(op: str) -> Template:
-    """The template of one of TensorFlow's ops, whose definitions never change while a process lives."""
+    """The template of one of TensorFlow's ops, whose definitions never change while a process
+    lives.
+    """
     from tensorflow.python.framework import op_def_registry
 
     op_def = op_def_registry.get(op)
     if op_def is None:
         raise GraphError(
-            f"op {op!r} is not registered in this TensorFlow and not in the graph's function library",
+            f"op {op!r} is not registered in this TensorFlow and not in the graph's function "
+            "library",
             fix="Load the library that defines it (tf.load_op_library) first",
         )
     return Template(op_def)
@@ -234,7 +282,9 @@ def _registered(op: str) -> Template:
 def _widened(op: str, attribute: str) -> Template:
     """The template of an op with float32 as the default of one of its type attributes."""
     op_def = copy.deepcopy(_registered(op).op_def)
-    next(attr for attr in op_def.attr if attr.name == attribute).default_value.type = datatypes.FLOAT
+    next(
+        attr for attr in op_def.attr if attr.name == attribute
+    ).default_value.type = datatypes.FLOAT
     return Template(op_def)
 
 
@@ -260,7 +310,9 @@ def find_loop_bodies(functions: Iterable[Any]) -> frozenset[str]:
     others: set[str] = set()
     for function in functions:
         for node in function.node_def:
-            body = node.attr["body"].func.name if "body" in node.attr and "cond" in node.attr else ""
+            body = (
+                node.attr["body"].func.name if "body" in node.attr and "cond" in node.attr else ""
+            )
             bodies.add(body)
             others.update(name for name in referenced(node) if name != body)
     return frozenset(bodies - others - {""})

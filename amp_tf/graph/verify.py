@@ -1,17 +1,18 @@
 """Verification: what must hold after a rewrite, as rows of checks.
 
-Reading a graph already proves that its names are unique, that no input dangles, that every op has the inputs it
-expects, that control inputs come last and that types agree on every edge (:mod:`amp_tf.graph.reader`). The rows here
-compare the graph before and after.
+Reading a graph already proves that its names are unique, that no input dangles, that every op has
+the inputs it expects, that control inputs come last and that types agree on every edge
+(:mod:`amp_tf.graph.reader`). The rows here compare the graph before and after.
 
-New types and casts are judged without their plan. What else was edited is not: the graph must be the one that was
-painted. Its edges come from :meth:`~amp_tf.graph.view.GraphView.after`, change by change, which works with numbers
-where the editor writes names and all changes at once, and its control inputs from the edits themselves; for ops and
-attributes both ask the editor.
+New types and casts are judged without their plan. What else was edited is not: the graph must be
+the one that was painted. Its edges come from :meth:`~amp_tf.graph.view.GraphView.after`, change by
+change, which works with numbers where the editor writes names and all changes at once, and its
+control inputs from the edits themselves; for ops and attributes both ask the editor.
 
-All rows look at arrays or lists as a whole. That there is no new cycle follows from the inputs: where each node reads
-what it read before, apart from casts in between, a cycle would have been there before. Where edits made nodes read
-something else, or nodes and casts wait for others, it is searched for.
+All rows look at arrays or lists as a whole. That there is no new cycle follows from the inputs:
+where each node reads what it read before, apart from casts in between, a cycle would have been
+there before. Where edits made nodes read something else, or nodes and casts wait for others, it is
+searched for.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is compared: the original, the graph before casts, which the edits make of it, and the one after."""
+    """What is compared: the original, the graph before casts, which the edits make of it, and the
+    one after.
+    """
 
     original: GraphView
     edits: Edits
@@ -44,7 +47,9 @@ class Case:
 
     @functools.cached_property
     def old_numbers(self) -> Indices:
-        """For each node, the number that it had before, -1 for a new one: these follow the graph or function body."""
+        """For each node, the number that it had before, -1 for a new one: these follow the graph or
+        function body.
+        """
         results = self.before.ops.count(RETVAL_OP) if self.before.function else 0  # its last nodes
         first, count = self.before.node_count - results, self.after.node_count
         numbers = np.full(count, -1, np.int32)
@@ -67,7 +72,9 @@ class Case:
 
     @functools.cached_property
     def wrong_input(self) -> str:
-        """A sentence on the first node that no longer reads the tensor that it read, or a cast of it; or nothing."""
+        """A sentence on the first node that no longer reads the tensor that it read, or a cast of
+        it; or nothing.
+        """
         before, after, old_number = self.before, self.after, self.old_numbers
         edges = before.edges
         found_reader, found_node, found_port = _without_casts(after, old_number, self.rounded)
@@ -80,16 +87,24 @@ class Case:
         new_number = np.flatnonzero(old_number >= 0)
         wanted = f"{before.names[edges.src_node[edge]]}:{edges.src_port[edge]}"
         found = (
-            f"{after.names[new_number[found_node[edge]]]}:{found_port[edge]}" if found_node[edge] >= 0 else "a new node"
+            f"{after.names[new_number[found_node[edge]]]}:{found_port[edge]}"
+            if found_node[edge] >= 0
+            else "a new node"
         )
         reader = before.names[edges.dst_node[edge]]
-        return f"input {edges.dst_position[edge]} of {reader!r} comes from {found} instead of {wanted}"
+        return (
+            f"input {edges.dst_position[edge]} of {reader!r} comes from {found} instead of {wanted}"
+        )
 
 
 def _first_change(case: Case, what: str, before: Sequence[str], after: Sequence[str]) -> str:
     kept = case.old_ones(after)
     changes = zip(case.before.names, before, kept, strict=True) if kept != before else ()
-    found = (f"the {what} of {name!r} changed from {old!r} to {new!r}" for name, old, new in changes if old != new)
+    found = (
+        f"the {what} of {name!r} changed from {old!r} to {new!r}"
+        for name, old, new in changes
+        if old != new
+    )
     return next(found, "")
 
 
@@ -101,7 +116,9 @@ def _no_new_cycle(case: Case) -> str:
         return ""
 
     def waiting(view: GraphView) -> Mask:
-        """The nodes that wait for themselves, by a ring that no NextIteration closes, or for one that does."""
+        """The nodes that wait for themselves, by a ring that no NextIteration closes, or for one
+        that does.
+        """
         controls = control_links(view) if have_waits else np.zeros((0, 2), np.int32)
         sources = np.concatenate([view.edges.src_node, controls[:, 0]])
         readers = np.concatenate([view.edges.dst_node, controls[:, 1]])
@@ -116,7 +133,10 @@ def _no_new_cycle(case: Case) -> str:
 def _waits_kept(case: Case) -> str:
     """What waits for more than before, and what is new, must wait for just what was planned."""
     names, edits, protos = case.before.names, case.edits, case.original.protos
-    planned = {number: [names[each] for each in node.after] for number, node in enumerate(edits.new, len(protos))}
+    planned = {
+        number: [names[each] for each in node.after]
+        for number, node in enumerate(edits.new, len(protos))
+    }
     for wait in edits.waits:
         if wait.node not in planned:  # new ones are, and the original graph has no such number
             planned[wait.node] = _controls(protos[wait.node])
@@ -131,17 +151,26 @@ def _rest_kept(case: Case) -> str:
     before = case.before
     original, after, planned = _nodes(case.original), _nodes(case.after), _nodes(before)
     edited = set(case.edits.remade(case.original.node_count))
-    changed = [node for node, (old, new) in enumerate(zip(original, after, strict=False)) if old != new]
+    changed = [
+        node for node, (old, new) in enumerate(zip(original, after, strict=False)) if old != new
+    ]
     for node in sorted(edited.union(changed)):
         if _rest(planned[node]) != _rest(after[node]):
             if before.function:  # its arguments come first
-                node += next(number for number, proto in enumerate(before.protos) if proto is not None)
-            return f"an attribute that is not a type, or a control input, of {before.names[node]!r} changed"
+                node += next(
+                    number for number, proto in enumerate(before.protos) if proto is not None
+                )
+            return (
+                f"an attribute that is not a type, or a control input, of {before.names[node]!r} "
+                "changed"
+            )
     return ""
 
 
 def _roundings_made(case: Case) -> str:
-    """What a new mark says is rounded must be: float32 tensors come in by casts from the type, and go out by such."""
+    """What a new mark says is rounded must be: float32 tensors come in by casts from the type, and
+    go out by such.
+    """
     after, rounded, edges = case.after, case.rounded, case.after.edges
     if not rounded.any():
         return ""
@@ -154,13 +183,20 @@ def _roundings_made(case: Case) -> str:
                 continue
             data_type = after.protos[node].attr[ROUNDED_ATTR].type
             if after.ops[neighbour] not in CASTS or data_type not in dtypes[after.units(neighbour)]:
-                return f"what {after.names[reader]!r} reads of {after.names[source]!r} is not rounded"
+                return (
+                    f"what {after.names[reader]!r} reads of {after.names[source]!r} is not rounded"
+                )
     return ""
 
 
 def _rest(proto: Any) -> tuple[list[str], dict[str, bytes]]:
-    attributes = {key: value for key, value in proto.attr.items() if not (value.type or value.list.type)}
-    return (_controls(proto), {key: value.SerializeToString(deterministic=True) for key, value in attributes.items()})
+    attributes = {
+        key: value for key, value in proto.attr.items() if not (value.type or value.list.type)
+    }
+    return (
+        _controls(proto),
+        {key: value.SerializeToString(deterministic=True) for key, value in attributes.items()},
+    )
 
 
 def _controls(proto: Any) -> list[str]:
@@ -175,10 +211,14 @@ def _nodes(view: GraphView) -> Sequence[Any]:
 #: What is checked, with what gives a sentence on the first violation, or an empty string.
 CHECKS: Mapping[str, Callable[[Case], str]] = {
     "nodes kept": lambda case: (
-        "" if case.old_ones(case.after.names) == case.before.names else "a node of the original graph is missing"
+        ""
+        if case.old_ones(case.after.names) == case.before.names
+        else "a node of the original graph is missing"
     ),
     "ops kept": lambda case: _first_change(case, "op", case.before.ops, case.after.ops),
-    "devices kept": lambda case: _first_change(case, "device", case.before.devices, case.after.devices),
+    "devices kept": lambda case: _first_change(
+        case, "device", case.before.devices, case.after.devices
+    ),
     "no new cycle": _no_new_cycle,
     "inputs kept": lambda case: case.wrong_input,
     "waits kept": _waits_kept,
@@ -190,17 +230,20 @@ CHECKS: Mapping[str, Callable[[Case], str]] = {
 def find_violation(
     before: GraphView, after: GraphView, edits: Edits = NO_EDITS, painted: GraphView | None = None
 ) -> str:
-    """A sentence on the first row that does not hold, or an empty string.
-    Edits are what should have changed, but for types and casts; the painted graph is the one once they are made.
+    """A sentence on the first row that does not hold, or an empty string. Edits are what should
+    have changed, but for types and casts; the painted graph is the one once they are made.
     """
     case = Case(before, edits, painted or before, after)
     return next((f"{name}: {found}" for name, find in CHECKS.items() if (found := find(case))), "")
 
 
-def _without_casts(after: GraphView, old_number: Indices, rounded: Mask) -> tuple[Indices, Indices, Indices]:
+def _without_casts(
+    after: GraphView, old_number: Indices, rounded: Mask
+) -> tuple[Indices, Indices, Indices]:
     """What the nodes that were there before read once new casts are skipped, input by input.
 
-    The numbers that reader and node had before (-1 for a new one that is no cast, or feeds one), and a port.
+    The numbers that reader and node had before (-1 for a new one that is no cast, or feeds one),
+    and a port.
     """
     edges = after.edges
     into_old = old_number[edges.dst_node] >= 0

@@ -1,7 +1,8 @@
 """The graph in memory: arrays of integers.
 
-A node is an index. A *unit* is a slot of a node (see :mod:`amp_tf.graph.templates`), also an index: the units of node
-``i`` are ``base[i] … base[i + 1] - 1``. Adjacency is two flat lists in compressed-row form, between units.
+A node is an index. A *unit* is a slot of a node (see :mod:`amp_tf.graph.templates`), also an index:
+the units of node ``i`` are ``base[i] … base[i + 1] - 1``. Adjacency is two flat lists in
+compressed-row form, between units.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.attributes import ARG_OP, CAPTURED, CONST_OP, USER_NAME, floats, place_of, read_signatures, read_types
+from amp_tf.graph.attributes import (
+    ARG_OP,
+    CAPTURED,
+    CONST_OP,
+    USER_NAME,
+    floats,
+    place_of,
+    read_signatures,
+    read_types,
+)
 from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.editor import EditedNodes
 from amp_tf.graph.edits import Edits, NewNode, Reader, Retype, Tensor, having
@@ -53,11 +63,15 @@ class Edges:
 
     def into(self, node: Node) -> Edges:
         """Those that go to a node, in the order of its inputs."""
-        ends = np.array((node, node + 1), self.dst_node.dtype)  # of another type numpy would convert all edges
+        ends = np.array(
+            (node, node + 1), self.dst_node.dtype
+        )  # of another type numpy would convert all edges
         return self.at(slice(*np.searchsorted(self.dst_node, ends)))
 
     def rows(self, *columns: str) -> Iterator[Any]:
-        """Some columns, row by row, as tuples of Python integers, which are faster to work with one by one."""
+        """Some columns, row by row, as tuples of Python integers, which are faster to work with one
+        by one.
+        """
         return zip(*(getattr(self, column).tolist() for column in columns), strict=True)
 
 
@@ -80,8 +94,12 @@ class Adjacency:
 
 
 def compress(keys: Indices, values: Indices, count: int) -> tuple[array[int], array[int]]:
-    """Values in rows by their keys, which are below a count: where each row starts, and all of them."""
-    order = np.argsort(keys.astype(np.min_scalar_type(count)), kind="stable")  # quick for numbers of two bytes
+    """Values in rows by their keys, which are below a count: where each row starts, and all of
+    them.
+    """
+    order = np.argsort(
+        keys.astype(np.min_scalar_type(count)), kind="stable"
+    )  # quick for numbers of two bytes
     starts = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys, minlength=count), out=starts[1:])
     return compact(starts), compact(values[order])
@@ -89,7 +107,9 @@ def compress(keys: Indices, values: Indices, count: int) -> tuple[array[int], ar
 
 def compact(values: npt.NDArray[Any] | Iterable[int]) -> array[int]:
     """Integers in four bytes each; a list of Python integers takes several times that."""
-    return array("i", values.astype(np.int32).tobytes() if isinstance(values, np.ndarray) else values)
+    return array(
+        "i", values.astype(np.int32).tobytes() if isinstance(values, np.ndarray) else values
+    )
 
 
 class _Table:
@@ -111,12 +131,14 @@ class GraphView:
 
     Attributes:
         function: the function's name, empty for a graph.
-        protos: the NodeDef of each node; ``None`` for a function's arguments and results, which come first and last.
-            Of a graph they are its own container, which makes a Python object at each access.
-        kinds: of each node, the number of its kind, as an array; nodes of one kind are told apart by name, device,
-            inputs and TensorFlow's own marks alone.
+        protos: the NodeDef of each node; ``None`` for a function's arguments and results, which
+            come first and last. Of a graph they are its own container, which makes a Python object
+            at each access.
+        kinds: of each node, the number of its kind, as an array; nodes of one kind are told apart
+            by name, device, inputs and TensorFlow's own marks alone.
         base: first unit of each node, and the number of units at the end.
-        slot_of_unit: of each unit, the number of its slot among the slots of all kinds, one kind after the other.
+        slot_of_unit: of each unit, the number of its slot among the slots of all kinds, one kind
+            after the other.
         argument_attributes: of a function's arguments, which have no NodeDef.
     """
 
@@ -135,13 +157,20 @@ class GraphView:
     argument_attributes: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
-    def of(cls, of_kind: Sequence[Signature], kinds: Indices, types: Sequence[int], **others: Any) -> GraphView:
-        """A view without edges; the types are those of the slots of all kinds, one kind after the other."""
+    def of(
+        cls, of_kind: Sequence[Signature], kinds: Indices, types: Sequence[int], **others: Any
+    ) -> GraphView:
+        """A view without edges; the types are those of the slots of all kinds, one kind after the
+        other.
+        """
         signatures = list(map(of_kind.__getitem__, kinds.tolist()))
         counts = np.array([len(signature.slots) for signature in of_kind], np.int32)
         base = np.zeros(len(kinds) + 1, np.int32)
         np.cumsum(counts[kinds], out=base[1:])
-        starts, units = np.cumsum(counts, dtype=np.int32) - counts, np.arange(base[-1], dtype=np.int32)
+        starts, units = (
+            np.cumsum(counts, dtype=np.int32) - counts,
+            np.arange(base[-1], dtype=np.int32),
+        )
         slot_of_unit = np.repeat(starts[kinds] - base[:-1], counts[kinds]) + units
         return cls(
             ops=[signature.op for signature in signatures],
@@ -157,9 +186,13 @@ class GraphView:
     @functools.cached_property
     def ports(self) -> tuple[_Table, _Table]:
         """The slot of each input, and of each output, of each kind."""
-        return _Table([kind.inputs for kind in self.of_kind]), _Table([kind.outputs for kind in self.of_kind])
+        return _Table([kind.inputs for kind in self.of_kind]), _Table(
+            [kind.outputs for kind in self.of_kind]
+        )
 
-    def connected(self, src_node: Indices, src_port: Indices, dst_node: Indices, dst_position: Indices) -> GraphView:
+    def connected(
+        self, src_node: Indices, src_port: Indices, dst_node: Indices, dst_position: Indices
+    ) -> GraphView:
         """The view with edges between some output ports and data inputs, which must exist."""
         base, (inputs, outputs) = np.asarray(self.base, np.int32), self.ports
         src_unit = base[src_node] + outputs.at(self.kinds[src_node], src_port)
@@ -183,7 +216,11 @@ class GraphView:
         """Of each node, whether its op has a trait."""
         ops, numbers = self.numbered_ops
         found = [op in trait for op in ops]
-        return np.array(found, np.bool_)[numbers] if True in found else np.zeros(len(numbers), np.bool_)
+        return (
+            np.array(found, np.bool_)[numbers]
+            if True in found
+            else np.zeros(len(numbers), np.bool_)
+        )
 
     @functools.cached_property
     def numbered_ops(self) -> tuple[dict[str, int], Indices]:
@@ -202,8 +239,10 @@ class GraphView:
 
     @functools.cached_property
     def constants(self) -> npt.NDArray[Any]:
-        """Of the float32 values of each Const node how many there are, how many of them are finite and not zero, and
-        the largest size of a finite one: three entries a node, zeros for all other nodes."""
+        """Of the float32 values of each Const node how many there are, how many of them are finite
+        and not zero, and the largest size of a finite one: three entries a node, zeros for all
+        other nodes.
+        """
         found = np.zeros((3, self.node_count), np.float32)
         constants = self.nodes_with((CONST_OP,))
         found[:, constants] = np.array(self.read_once(constants, _figures_of)).T.reshape(3, -1)
@@ -213,7 +252,9 @@ class GraphView:
         """What the attributes of some nodes say, read once a kind."""
         kinds = self.kinds[np.asarray(nodes, np.int32)].tolist()
         numbers = dict(zip(kinds, nodes, strict=True))
-        of_kinds = dict(zip(numbers, (read(self.protos[node]) for node in numbers.values()), strict=True))
+        of_kinds = dict(
+            zip(numbers, (read(self.protos[node]) for node in numbers.values()), strict=True)
+        )
         return [of_kinds[kind] for kind in kinds]
 
     def units(self, node: Node) -> range:
@@ -242,7 +283,11 @@ class GraphView:
         found = slice(starts[node], starts[node + 1])
         if port is None:
             return readers[found]
-        return [reader for reader, read in zip(readers[found], ports[found], strict=True) if read == port]
+        return [
+            reader
+            for reader, read in zip(readers[found], ports[found], strict=True)
+            if read == port
+        ]
 
     def only_reader(self, node: Node) -> Node | None:
         """The node that reads a node's results where there is one reading."""
@@ -251,17 +296,25 @@ class GraphView:
 
     @functools.cached_property
     def _inward(self) -> tuple[list[int], list[Tensor]]:
-        starts = np.searchsorted(self.edges.dst_node, np.arange(self.node_count + 1, dtype=np.int32))
+        starts = np.searchsorted(
+            self.edges.dst_node, np.arange(self.node_count + 1, dtype=np.int32)
+        )
         return starts.tolist(), list(self.edges.rows("src_node", "src_port"))
 
     @functools.cached_property
     def _outward(self) -> tuple[list[int], list[Reader], list[Port]]:
         edges = self.edges.at(np.argsort(self.edges.src_node, kind="stable"))
         starts = np.searchsorted(edges.src_node, np.arange(self.node_count + 1, dtype=np.int32))
-        return starts.tolist(), list(edges.rows("dst_node", "dst_position")), edges.src_port.tolist()
+        return (
+            starts.tolist(),
+            list(edges.rows("dst_node", "dst_position")),
+            edges.src_port.tolist(),
+        )
 
     def given_arguments(self) -> list[Node]:
-        """The arguments that callers give: those before the first that a trace captured, a tensor or a variable."""
+        """The arguments that callers give: those before the first that a trace captured, a tensor
+        or a variable.
+        """
         attributes = dict(enumerate(self.argument_attributes))
         if not self.function:
             attributes = {node: self.protos[node].attr for node in self.nodes_with((ARG_OP,))}
@@ -280,15 +333,24 @@ class GraphView:
     def retyped(self, units: Sequence[Unit] | Indices, data_type: int) -> Retype:
         """The edit by which some units become a type."""
         slots = np.array([slot for kind in self.of_kind for slot in kind.slots], object)
-        return Retype(np.asarray(self.unit_nodes, np.int32)[units], self.of_slots(slots)[units], data_type)
+        return Retype(
+            np.asarray(self.unit_nodes, np.int32)[units], self.of_slots(slots)[units], data_type
+        )
 
-    def copied(self, model: Node, name: str, inputs: Iterable[Tensor], after: tuple[Node, ...]) -> NewNode:
-        """A node that does what another does, on its device, with these inputs and waiting for these nodes."""
+    def copied(
+        self, model: Node, name: str, inputs: Iterable[Tensor], after: tuple[Node, ...]
+    ) -> NewNode:
+        """A node that does what another does, on its device, with these inputs and waiting for
+        these nodes.
+        """
         attributes = having(**self.protos[model].attr)
         return NewNode(name, self.ops[model], self.devices[model], tuple(inputs), after, attributes)
 
     def after(self, edits: Edits, templates: Templates) -> GraphView:
-        """The view of the edited graph, of which no bytes exist yet. Only a graph's, not a function's."""
+        """The view of the edited graph, of which no bytes exist yet.
+
+        Only a graph's, not a function's.
+        """
         assert not self.function
         nodes = EditedNodes(self.protos, self.names, edits)
         remade = edits.remade(self.node_count)
@@ -313,9 +375,14 @@ class GraphView:
         """The ends of the data edges once the edits are made: source and port, reader and position."""
         replaced = {reop.node: reop.inputs for reop in edits.reops if reop.inputs is not None}
         edges = self.edges.at(~np.isin(self.edges.dst_node, list(replaced)))
-        given = {**replaced, **{number: node.inputs for number, node in enumerate(edits.new, self.node_count)}}
+        given = {
+            **replaced,
+            **{number: node.inputs for number, node in enumerate(edits.new, self.node_count)},
+        }
         new = [
-            (*source, number, position) for number, inputs in given.items() for position, source in enumerate(inputs)
+            (*source, number, position)
+            for number, inputs in given.items()
+            for position, source in enumerate(inputs)
         ]
         added = np.array(new, np.int32).reshape(-1, 4).T
         before = edges.src_node, edges.src_port, edges.dst_node, edges.dst_position

@@ -1,21 +1,25 @@
-"""What replicas and workers must do alike: sums of gradients in 16 bit, and the settings of all workers of a job.
+"""What replicas and workers must do alike: sums of gradients in 16 bit, and the settings of all
+workers of a job.
 
-**Sums** (``AMP_TF_ALLREDUCE``). Keras 3 and custom loops sum gradients by ``ReplicaContext.all_reduce``, tf_keras and
-TF1 optimizers by ``StrategyExtended.batch_reduce_to`` from the cross-replica context. Both are wrapped: large float32
-tensors are cast to 16 bit, summed, and cast back, where the step is traced: TensorFlow ends the training if replicas
-disagree about the type of a collective operation. A mean is a sum, divided in float32. ``scope("float32")`` never spans
-a sum, because other replicas are traced meanwhile in the same graph.
+**Sums** (``AMP_TF_ALLREDUCE``). Keras 3 and custom loops sum gradients by
+``ReplicaContext.all_reduce``, tf_keras and TF1 optimizers by ``StrategyExtended.batch_reduce_to``
+from the cross-replica context. Both are wrapped: large float32 tensors are cast to 16 bit, summed,
+and cast back, where the step is traced: TensorFlow ends the training if replicas disagree about the
+type of a collective operation. A mean is a sum, divided in float32. ``scope("float32")`` never
+spans a sum, because other replicas are traced meanwhile in the same graph.
 
-The loss-scale optimizer unscales before the sum, so float16, which ends at 65504 and loses digits below 2^-14, gets a
-scale of its own. Replica ``w`` holds ``g_w``; the sum over replicas of ``max |g_w|`` bounds every partial sum, in any
-order of additions. Scaled by the power of two that brings this bound below 2^15, no sum overflows, and numbers down to
-2^-29 of the bound keep all their digits. Exponents are computed on the bits: logarithms may differ between machines by
-a digit, and replicas that scale differently would be silently wrong.
+The loss-scale optimizer unscales before the sum, so float16, which ends at 65504 and loses digits
+below 2^-14, gets a scale of its own. Replica ``w`` holds ``g_w``; the sum over replicas of ``max
+|g_w|`` bounds every partial sum, in any order of additions. Scaled by the power of two that brings
+this bound below 2^15, no sum overflows, and numbers down to 2^-29 of the bound keep all their
+digits. Exponents are computed on the bits: logarithms may differ between machines by a digit, and
+replicas that scale differently would be silently wrong.
 
-**Settings.** Where they differ, some workers would skip a step that the others apply. Each worker of a
-MultiWorkerMirroredStrategy publishes that amp_tf is on as soon as it is connected, and its settings at the first
-``strategy.run`` after they changed, which all workers make together, in the key-value store of TensorFlow's
-coordination service. Where settings differ, every worker stops there, before anything is trained.
+**Settings.** Where they differ, some workers would skip a step that the others apply. Each worker
+of a MultiWorkerMirroredStrategy publishes that amp_tf is on as soon as it is connected, and its
+settings at the first ``strategy.run`` after they changed, which all workers make together, in the
+key-value store of TensorFlow's coordination service. Where settings differ, every worker stops
+there, before anything is trained.
 """
 
 from __future__ import annotations
@@ -38,17 +42,22 @@ from amp_tf.hooks.state import patches as patches_of
 from amp_tf.hooks.state import settings
 from amp_tf.oplists.op_names import registered_rows
 
-# Kernels and tables have two dimensions and more. Losses, metrics, statistics of a batch and flags have one at most and
-# stay exact; biases are not worth a cast.
+# Kernels and tables have two dimensions and more. Losses, metrics, statistics of a batch and flags
+# have one at most and stay exact; biases are not worth a cast.
 _SMALLEST = 1024
 
 _OTHER_STRATEGY = f"Unset {ALLREDUCE_VAR}, or use MirroredStrategy or MultiWorkerMirroredStrategy"
-_OTHER_TYPE = f"Set {ALLREDUCE_VAR}=float16, or give MirroredStrategy no cross_device_ops: its own take bfloat16"
+_OTHER_TYPE = (
+    f"Set {ALLREDUCE_VAR}=float16, or give MirroredStrategy no cross_device_ops: its own take "
+    "bfloat16"
+)
 
 _FRACTION_BITS = 23  # of float32
 _BIAS = 127
 _TOP = 14  # bounds are brought to [2^14, 2^15)
-_LARGEST_FIELD = 253  # so that the inverse is a normal number too: some devices flush others to zero
+_LARGEST_FIELD = (
+    253  # so that the inverse is a normal number too: some devices flush others to zero
+)
 
 _OF_ONE_WORKER = frozenset({"log_path", "report_path"})
 _PRESENCE_SECONDS = 60.0  # the others connected together with this one, and published at once
@@ -62,7 +71,10 @@ _rounds = itertools.count(1)  # of comparisons, which all workers make in the sa
 
 
 def install(patches: Patches) -> None:
-    """Sums gradients in ``AmpConfig.allreduce`` and compares the settings of workers from now on. Idempotent."""
+    """Sums gradients in ``AmpConfig.allreduce`` and compares the settings of workers from now on.
+
+    Idempotent.
+    """
     from tensorflow.python.distribute import collective_all_reduce_strategy, distribute_lib
 
     extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
@@ -77,16 +89,26 @@ def install(patches: Patches) -> None:
 
 
 def is_large_gradient(tensor: Any) -> bool:
-    """Whether a value that is being summed is a large dense float32 gradient, judged by its static shape."""
+    """Whether a value that is being summed is a large dense float32 gradient, judged by its static
+    shape.
+    """
     import tensorflow as tf
 
-    if not tf.is_tensor(tensor) or isinstance(tensor, tf.IndexedSlices) or tensor.dtype != tf.float32:
+    if (
+        not tf.is_tensor(tensor)
+        or isinstance(tensor, tf.IndexedSlices)
+        or tensor.dtype != tf.float32
+    ):
         return False
     sizes = tensor.shape.as_list() if tensor.shape.is_fully_defined() else []
-    return int(tensor.shape.num_elements() or 0) >= _SMALLEST and sum(size > 1 for size in sizes) >= 2
+    return (
+        int(tensor.shape.num_elements() or 0) >= _SMALLEST and sum(size > 1 for size in sizes) >= 2
+    )
 
 
-def _all_reduce(original: Any, context: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
+def _all_reduce(
+    original: Any, context: Any, reduce_op: Any, value: Any, options: Any = None
+) -> Any:
     import tensorflow as tf
 
     flat = tf.nest.flatten(value)
@@ -96,9 +118,13 @@ def _all_reduce(original: Any, context: Any, reduce_op: Any, value: Any, options
     rest = [number for number in range(len(flat)) if number not in chosen]
     sum_up = functools.partial(original, context, "SUM", options=options)
     sums = _sum_narrow(sum_up, [flat[number] for number in chosen], dtype)
-    if str(getattr(reduce_op, "value", reduce_op)).upper() == "MEAN":  # in float32: TensorFlow would divide in 16 bit
+    if (
+        str(getattr(reduce_op, "value", reduce_op)).upper() == "MEAN"
+    ):  # in float32: TensorFlow would divide in 16 bit
         sums = [total / context.num_replicas_in_sync for total in sums]
-    others = original(context, reduce_op, [flat[number] for number in rest], options) if rest else []
+    others = (
+        original(context, reduce_op, [flat[number] for number in rest], options) if rest else []
+    )
     results = dict(zip([*chosen, *rest], [*sums, *others], strict=True))
     _count(flat, chosen)
     return tf.nest.pack_sequence_as(value, [results[number] for number in range(len(flat))])
@@ -107,7 +133,9 @@ def _all_reduce(original: Any, context: Any, reduce_op: Any, value: Any, options
 def _batch_reduce_to(
     original: Any, extended: Any, reduce_op: Any, value_destination_pairs: Any, options: Any = None
 ) -> Any:
-    """``StrategyExtended.batch_reduce_to``, called once for all replicas: hands gradients to :func:`_all_reduce`."""
+    """``StrategyExtended.batch_reduce_to``, called once for all replicas: hands gradients to
+    :func:`_all_reduce`.
+    """
     import tensorflow as tf
 
     pairs = list(value_destination_pairs)
@@ -123,36 +151,51 @@ def _batch_reduce_to(
 
 
 def _choose(strategy: Any, tensors: list[Any]) -> tuple[list[int], Any]:
-    """Which tensors are summed in 16 bit, and in which type: the same on all replicas, which run the same program."""
+    """Which tensors are summed in 16 bit, and in which type: the same on all replicas, which run
+    the same program.
+    """
     chosen, dtype = list[int](), None
     fix = "Please report this"
-    with notices.surviving("all_reduce.failed", "gradients stay in float32", where=ALLREDUCE_VAR, fix=fix):
+    with notices.surviving(
+        "all_reduce.failed", "gradients stay in float32", where=ALLREDUCE_VAR, fix=fix
+    ):
         chosen = [number for number, tensor in enumerate(tensors) if is_large_gradient(tensor)]
         dtype = _narrow_type(strategy) if chosen else None
     return (chosen, dtype) if dtype is not None else ([], None)
 
 
 def _sum_narrow(sum_up: Callable[[Any], Any], tensors: list[Any], dtype: Any) -> list[Any]:
-    """Sums float32 tensors over replicas in a 16-bit type; each replica gets the same float32 results."""
+    """Sums float32 tensors over replicas in a 16-bit type; each replica gets the same float32
+    results.
+    """
     import tensorflow as tf
 
     if dtype != tf.float16:
-        return [tf.cast(total, tf.float32) for total in sum_up([tf.cast(tensor, dtype) for tensor in tensors])]
+        return [
+            tf.cast(total, tf.float32)
+            for total in sum_up([tf.cast(tensor, dtype) for tensor in tensors])
+        ]
     with scope("float32"):  # in float16 the factors themselves would be infinite
         bounds = tf.stack([tf.reduce_max(tf.abs(tensor)) for tensor in tensors])
     bounds = sum_up(bounds)
     with scope("float32"):
         before, after = map(tf.unstack, scales(bounds))
-        scaled = [tf.cast(tensor * factor, dtype) for tensor, factor in zip(tensors, before, strict=True)]
+        scaled = [
+            tf.cast(tensor * factor, dtype) for tensor, factor in zip(tensors, before, strict=True)
+        ]
     totals = sum_up(scaled)
     with scope("float32"):
-        return [tf.cast(total, tf.float32) * factor for total, factor in zip(totals, after, strict=True)]
+        return [
+            tf.cast(total, tf.float32) * factor for total, factor in zip(totals, after, strict=True)
+        ]
 
 
 def scales(bounds: Any) -> tuple[Any, Any]:
-    """What to multiply the tensors of a group by before the sum, and after it: finite powers of two, inverse.
+    """What to multiply the tensors of a group by before the sum, and after it: finite powers of
+    two, inverse.
 
-    ``bounds`` is a float32 vector, one entry for each tensor, the same on all replicas; 0, infinity and NaN may occur.
+    ``bounds`` is a float32 vector, one entry for each tensor, the same on all replicas; 0, infinity
+    and NaN may occur.
     """
     import tensorflow as tf
 
@@ -160,7 +203,8 @@ def scales(bounds: Any) -> tuple[Any, Any]:
     exponent = tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits, _FRACTION_BITS), 255)
     field = tf.clip_by_value(2 * _BIAS + _TOP - exponent, 1, _LARGEST_FIELD)
     before, after = (
-        tf.bitcast(tf.bitwise.left_shift(each, _FRACTION_BITS), tf.float32) for each in (field, 2 * _BIAS - field)
+        tf.bitcast(tf.bitwise.left_shift(each, _FRACTION_BITS), tf.float32)
+        for each in (field, 2 * _BIAS - field)
     )
     return before, after
 
@@ -174,14 +218,28 @@ def _narrow_type(strategy: Any) -> Any:
     if allreduce == "float32":  # by now
         return None
     extended, name = strategy.extended, type(strategy).__name__
-    if not isinstance(extended, mirrored_strategy.MirroredExtended):  # MultiWorkerMirroredStrategy's is one
-        if tf.distribute.has_strategy() and not isinstance(strategy, tf.distribute.OneDeviceStrategy):
-            _warn(name, f"{name} does not all-reduce gradients, so they stay in float32", _OTHER_STRATEGY)
+    if not isinstance(
+        extended, mirrored_strategy.MirroredExtended
+    ):  # MultiWorkerMirroredStrategy's is one
+        if tf.distribute.has_strategy() and not isinstance(
+            strategy, tf.distribute.OneDeviceStrategy
+        ):
+            _warn(
+                name,
+                f"{name} does not all-reduce gradients, so they stay in float32",
+                _OTHER_STRATEGY,
+            )
         return None
     if strategy.num_replicas_in_sync < 2:
         return None
-    if allreduce == "bfloat16" and isinstance(extended._cross_device_ops, cross_device_ops.NcclAllReduce):
-        _warn(name, "the operation NcclAllReduce has no bfloat16, so gradients stay in float32", _OTHER_TYPE)
+    if allreduce == "bfloat16" and isinstance(
+        extended._cross_device_ops, cross_device_ops.NcclAllReduce
+    ):
+        _warn(
+            name,
+            "the operation NcclAllReduce has no bfloat16, so gradients stay in float32",
+            _OTHER_TYPE,
+        )
         return None
     return tf.as_dtype(allreduce)
 
@@ -239,7 +297,9 @@ def _surviving() -> contextlib.AbstractContextManager[None]:
 
 
 def _announce() -> None:
-    """Tells the other workers that amp_tf is on here, if this process is a worker that is connected."""
+    """Tells the other workers that amp_tf is on here, if this process is a worker that is
+    connected.
+    """
     global _is_announced
     from tensorflow.python.eager import context
 
@@ -257,7 +317,11 @@ def _compare() -> str:
     from tensorflow.python.eager import context
 
     _announce()
-    facts = {name: value for name, value in dataclasses.asdict(settings()).items() if name not in _OF_ONE_WORKER}
+    facts = {
+        name: value
+        for name, value in dataclasses.asdict(settings()).items()
+        if name not in _OF_ONE_WORKER
+    }
     facts["loss scaling"] = loss_scaling.runs_in_float16()
     facts |= {f"the list of op {row.op}": row.op_list for row in registered_rows()}
     mine: dict[str, Any] = json.loads(json.dumps(facts))  # as the others read it
@@ -273,11 +337,18 @@ def _compare() -> str:
     context.context().set_config_key_value(f"{_key(server)}{suffix}/read", "yes")
     for other in others:
         if other + suffix not in found:
-            raise TimeoutError(f"{_name(other)} publishes none within {_SETTINGS_SECONDS / 60:.0f} minutes")
+            raise TimeoutError(
+                f"{_name(other)} publishes none within {_SETTINGS_SECONDS / 60:.0f} minutes"
+            )
         theirs = json.loads(found[other + suffix])
         if differing := [name for name in {**theirs, **mine} if theirs.get(name) != mine.get(name)]:
-            _read([f"{key}{suffix}/read" for key in others], _PRESENCE_SECONDS)  # a coordinator's end cuts them off
-            both = (f"{name} is {theirs.get(name)!r} there and {mine.get(name)!r} here" for name in differing)
+            _read(
+                [f"{key}{suffix}/read" for key in others], _PRESENCE_SECONDS
+            )  # a coordinator's end cuts them off
+            both = (
+                f"{name} is {theirs.get(name)!r} there and {mine.get(name)!r} here"
+                for name in differing
+            )
             return f"{_name(other)} and this one differ in amp_tf's settings: {'; '.join(both)}"
     return ""
 
@@ -292,7 +363,9 @@ def _read(keys: list[str], seconds: float) -> dict[str, str]:
         for key in keys:
             found[key] = context.context().get_config_key_value(key)
 
-    reader = threading.Thread(target=read, name="amp_tf workers", daemon=True)  # it may wait for ever
+    reader = threading.Thread(
+        target=read, name="amp_tf workers", daemon=True
+    )  # it may wait for ever
     reader.start()
     reader.join(seconds)
     return found
@@ -303,7 +376,9 @@ def _server() -> Any:
     from tensorflow.python.eager import context
 
     running = context.context_safe()
-    is_connected = running is not None and running._initialized and running.coordination_service is not None
+    is_connected = (
+        running is not None and running._initialized and running.coordination_service is not None
+    )
     return running._collective_ops_server_def if is_connected else None
 
 

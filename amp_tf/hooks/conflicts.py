@@ -1,11 +1,13 @@
 """What does not go with amp_tf: another plugin of its kind, and Keras' own mixed precision.
 
-*Other plugins.* TensorFlow aborts when two register for the same device type (``RegisterPluginOptimizerOrDie``), and
-does not say which are taken. So amp_tf looks at what is loaded, and stays away if there is one.
+*Other plugins.* TensorFlow aborts when two register for the same device type
+(``RegisterPluginOptimizerOrDie``), and does not say which are taken. So amp_tf looks at what is
+loaded, and stays away if there is one.
 
-*Keras' policies.* Using both does no harm: Keras' layers cast by themselves, amp_tf converts what they leave in
-float32, and an optimizer that Keras wrapped for its loss scale is not wrapped again. But nobody wants both, and
-measurements then mostly show Keras' precision. Every policy is an object of one class in each library.
+*Keras' policies.* Using both does no harm: Keras' layers cast by themselves, amp_tf converts what
+they leave in float32, and an optimizer that Keras wrapped for its loss scale is not wrapped again.
+But nobody wants both, and measurements then mostly show Keras' precision. Every policy is an object
+of one class in each library.
 """
 
 from __future__ import annotations
@@ -23,20 +25,29 @@ from amp_tf.hooks import notices, state
 from amp_tf.hooks.native import FOLDER
 from amp_tf.hooks.patches import Patches
 
-_PATH_VAR = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  #: TensorFlow's own variable, not a setting of amp_tf
+_PATH_VAR = (
+    "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  #: TensorFlow's own variable, not a setting of amp_tf
+)
 #: what is wrong where another plugin is loaded, with its path, and what to do
 OTHER_PLUGIN = (
-    "another graph optimizer plugin is loaded, and TensorFlow takes only one, so amp_tf converts nothing ({})"
+    "another graph optimizer plugin is loaded, and TensorFlow takes only one, so amp_tf converts "
+    "nothing ({})"
 )
 WITHOUT_IT = f"Uninstall that plugin, or unset {_PATH_VAR}, to use amp_tf"
 _NARROW = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
 
 
 def install(patches: Patches) -> None:
-    """Watches the libraries that are imported by now. Idempotent; call it again after another was imported."""
+    """Watches the libraries that are imported by now.
+
+    Idempotent; call it again after another was imported.
+    """
     for library in ("keras", "tf_keras"):
-        if hasattr(sys.modules.get(library), "layers"):  # which is there once the library's import is done
-            # Its old names are in every version of both; keras.dtype_policies is there since Keras 3.0.5.
+        if hasattr(
+            sys.modules.get(library), "layers"
+        ):  # which is there once the library's import is done
+            # Its old names are in every version of both; keras.dtype_policies is there since Keras
+            # 3.0.5.
             home = importlib.import_module(f"{library}.mixed_precision")
             if patches.put(home.Policy, "__init__", _make_policy):
                 _notice(home.global_policy())
@@ -53,7 +64,8 @@ def _notice(policy: Any) -> None:
         state.note(policy=name)
         notices.warn_once(
             "keras_policy",
-            "the program asks for 16 bit by itself: its layers keep the types that the policy gives them and amp_tf "
+            "the program asks for 16 bit by itself: its layers keep the types that the policy "
+            "gives them and amp_tf "
             "converts what they leave in float32",
             where=f"Keras policy {name!r}",
             fix=f"Take one of the two: remove the policy, or unset {ENABLE_VAR}",

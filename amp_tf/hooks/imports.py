@@ -1,14 +1,16 @@
 """Runs actions right after a module was imported, without importing it.
 
-Every interpreter start with amp_tf on imports this module, so it imports only ``sys``. The idea is PEP 369's: during
-one import the loader's ``exec_module`` is shadowed on the loader object, and nothing stays behind on the module.
+Every interpreter start with amp_tf on imports this module, so it imports only ``sys``. The idea is
+PEP 369's: during one import the loader's ``exec_module`` is shadowed on the loader object, and
+nothing stays behind on the module.
 """
 
 from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # the name that type checkers know; importing typing would cost more than the rest of the start
+# the name that type checkers know; importing typing would cost more than the rest of the start
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
@@ -33,8 +35,14 @@ class _AfterImport:
             return None
         self._searching.add(name)
         try:
-            finders = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
-            spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
+            finders = (
+                finder
+                for finder in sys.meta_path
+                if finder is not self and hasattr(finder, "find_spec")
+            )
+            spec = next(
+                filter(None, (finder.find_spec(name, path, target) for finder in finders)), None
+            )
         finally:
             self._searching.discard(name)
         loader: Any = spec and spec.loader
@@ -57,7 +65,8 @@ class _AfterImport:
 
     def act(self, name: str) -> None:
         done: list[Action] = []
-        # An action may add and remove others: what it adds is due now, for this import is the one they wait for.
+        # An action may add and remove others: what it adds is due now, for this import is the one
+        # they wait for.
         while due := [action for action in self.actions[name] if action not in done]:
             done.append(due[0])
             _run(due[0], name)
@@ -74,26 +83,33 @@ _finder = _AfterImport()
 
 
 def watch(*names: str) -> None:
-    """Watches the imports of modules from now on, for actions that are added later, even while the import runs."""
+    """Watches the imports of modules from now on, for actions that are added later, even while the
+    import runs.
+    """
     for name in names:
         _finder.actions.setdefault(name, [])
     if _finder not in sys.meta_path:
-        # Behind the finder of _amp_tf_start, which may be searching right now: this one is then asked next.
+        # Behind the finder of _amp_tf_start, which may be searching right now: this one is then
+        # asked next.
         kinds = [type(finder).__name__ for finder in sys.meta_path]
         sys.meta_path.insert(kinds.index("AmpTfStart") + 1 if "AmpTfStart" in kinds else 0, _finder)
 
 
 def after_import(name: str, action: Action) -> None:
-    """Calls ``action(name)`` after every first import of a top-level module, and at once if it is imported already.
+    """Calls ``action(name)`` after every first import of a top-level module, and at once if it is
+    imported already.
 
-    Adding the same action again does nothing. One that raises is reported in one line on stderr; the import goes on.
+    Adding the same action again does nothing. One that raises is reported in one line on stderr;
+    the import goes on.
     """
     watch(name)
     if action in _finder.actions[name]:
         return
     _finder.actions[name].append(action)
     module = sys.modules.get(name)
-    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+    if module is not None and not getattr(
+        getattr(module, "__spec__", None), "_initializing", False
+    ):
         _run(action, name)  # this one alone: it may have been added by another, which is running
 
 

@@ -1,20 +1,21 @@
 """Keeps input pipelines (tf.data) in float32: rounding would change images, and labels beside them.
 
-TensorFlow does not say what a graph is for, but each graph has the name of its function, and tf.data
-names a function after the transformation that calls it, such as ``Dataset_map_prepare``. The name
-does not depend on when the function was traced, so a pipeline made before amp_tf was turned on is
-exact too. Three kinds of code belong to a pipeline:
+TensorFlow does not say what a graph is for, but each graph has the name of its function, and
+tf.data names a function after the transformation that calls it, such as ``Dataset_map_prepare``.
+The name does not depend on when the function was traced, so a pipeline made before amp_tf was
+turned on is exact too. Three kinds of code belong to a pipeline:
 
-- *Its functions*, with what TensorFlow inlines into them. The shim leaves out graphs with such names
-  (shim.c). That takes no Python, so a pipeline never waits for Python's lock.
-- *Functions that XLA compiles*, which TensorFlow does not inline. A function of a pipeline that calls
-  one is pointed, when it is created, at copies as the program wrote them (:mod:`amp_tf.hooks.xla`).
+- *Its functions*, with what TensorFlow inlines into them. The shim leaves out graphs with such
+  names (shim.c). That takes no Python, so a pipeline never waits for Python's lock.
+- *Functions that XLA compiles*, which TensorFlow does not inline. A function of a pipeline that
+  calls one is pointed, when it is created, at copies as the program wrote them
+  (:mod:`amp_tf.hooks.xla`).
 - *Python code*: ``tf.py_function``, ``tf.numpy_function``, the generator of ``from_generator``.
   TensorFlow functions that it calls run as the program wrote them, and without plugins. TensorFlow
-  keeps these graphs apart from those of the same functions in the training step, because the options
-  of a call are part of the key under which it caches graphs. So it is in threads that this code
-  starts, in the workers of a ``keras.utils.PyDataset``, and for the first batches of a generator,
-  which Keras takes before it makes the pipeline.
+  keeps these graphs apart from those of the same functions in the training step, because the
+  options of a call are part of the key under which it caches graphs. So it is in threads that this
+  code starts, in the workers of a ``keras.utils.PyDataset``, and for the first batches of a
+  generator, which Keras takes before it makes the pipeline.
 
 Two kinds of functions hold training steps, and are no pipelines. ``reduce`` is a loop. AutoGraph
 makes ``for batch in dataset`` inside a tf.function a ``scan`` with a function of its own,
@@ -56,7 +57,9 @@ class PythonCalls:
         return token in self._of_pipelines
 
     def forget_others(self) -> None:
-        """Makes the next call of each other token search again: there is a new function of a pipeline."""
+        """Makes the next call of each other token search again: there is a new function of a
+        pipeline.
+        """
         self._of_others.clear()
 
     def _search(self) -> None:
@@ -116,7 +119,9 @@ def _make_function(from_func_graph: Any, /, name: Any, *args: Any, **kwargs: Any
     text = function.name.decode()
     if is_of_pipeline(text):
         _python_calls.forget_others()
-        what = f"functions that {text!r} calls are computed by XLA as they were rewritten, in 16 bit"
+        what = (
+            f"functions that {text!r} calls are computed by XLA as they were rewritten, in 16 bit"
+        )
         with notices.surviving("pipeline.xla", what, where=_WHERE):
             xla.call_originals(function)
     return function
@@ -157,7 +162,9 @@ def _call_function(call_flat: Any, function: Any, /, *args: Any) -> Any:
     exact = function
     with notices.surviving("pipeline.function", what, where=_WHERE):
         exact = xla.original_of(function)
-        context.function_call_options = _without_plugins(options.config_proto_serialized, options.executor_type)
+        context.function_call_options = _without_plugins(
+            options.config_proto_serialized, options.executor_type
+        )
     try:
         return call_flat(exact, *args)
     finally:
@@ -170,5 +177,7 @@ def _without_plugins(config: bytes | None, executor_type: str | None) -> Any:
     from tensorflow.python.eager import context
 
     options = config_pb2.ConfigProto.FromString(config or b"")
-    options.graph_options.rewrite_options.use_plugin_optimizers = rewriter_config_pb2.RewriterConfig.OFF
+    options.graph_options.rewrite_options.use_plugin_optimizers = (
+        rewriter_config_pb2.RewriterConfig.OFF
+    )
     return context.FunctionCallOptions(executor_type=executor_type, config_proto=options)

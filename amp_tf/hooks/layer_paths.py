@@ -1,8 +1,9 @@
-"""Records which layers open which name scopes while graphs are traced, so that layers are found by their paths.
+"""Records which layers open which name scopes while graphs are traced, so that layers are found by
+their paths.
 
-Keras 3 opens a scope for each call of a layer through one class, tf_keras asks one method for its name. Both are
-patched to pass on what they get, with the layer. What runs eagerly is not recorded; a graph costs a look into a
-dictionary for each call of a layer, once, when it is traced.
+Keras 3 opens a scope for each call of a layer through one class, tf_keras asks one method for its
+name. Both are patched to pass on what they get, with the layer. What runs eagerly is not recorded;
+a graph costs a look into a dictionary for each call of a layer, once, when it is traced.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from amp_tf.hooks.patches import Patches
 
 
 def install(patches: Patches) -> None:
-    """Records the layers of the Keras libraries that are imported by now. Idempotent; call it again after another.
+    """Records the layers of the Keras libraries that are imported by now. Idempotent; call it again
+    after another.
 
     The record outlives the hook, because its graphs do.
     """
-    keras3 = sys.modules.get("keras.src.backend.tensorflow.core")  # absent where Keras 3 has another backend
+    keras3 = sys.modules.get(
+        "keras.src.backend.tensorflow.core"
+    )  # absent where Keras 3 has another backend
     if hasattr(sys.modules.get("keras"), "layers") and keras3 is not None:
         patches.put(keras3.name_scope, "__enter__", _enter)
     if hasattr(sys.modules.get("tf_keras"), "layers"):
@@ -50,15 +54,22 @@ def _enter(enter: Any, scope: Any, /) -> Any:
         if isinstance(scope.caller, sys.modules["keras"].layers.Layer) and (here := _scope_here()):
             from keras.src.backend.common import global_state, name_scope
 
-            names = tuple(entry.name for entry in global_state.get_global_attribute("name_scope_stack"))
+            names = tuple(
+                entry.name for entry in global_state.get_global_attribute("name_scope_stack")
+            )
             recorded.record(here, KerasLayer(name_scope.current_path(), names))
-    except Exception:  # the names are private: whatever changed, layers are then found by their scopes alone
+    except (
+        Exception
+    ):  # the names are private: whatever changed, layers are then found by their scopes alone
         state.patches(__name__).restore()
     return result
 
 
 def _name_scope(name_scope: Any, layer: Any, /) -> Any:
-    """The scope that a layer of tf_keras is about to open. It ends with a slash where TensorFlow adds no number."""
+    """The scope that a layer of tf_keras is about to open.
+
+    It ends with a slash where TensorFlow adds no number.
+    """
     found = name_scope(layer)
     if isinstance(found, str) and found.endswith("/") and _scope_here() is not None:
         above, _, name = found[:-1].rpartition("/")
@@ -68,11 +79,19 @@ def _name_scope(name_scope: Any, layer: Any, /) -> Any:
 
 
 def _scope_here() -> str | None:
-    """The name scope of the graph that is being built; ``None`` where code runs eagerly, or for shapes alone."""
+    """The name scope of the graph that is being built; ``None`` where code runs eagerly, or for
+    shapes alone.
+    """
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 
     if context.executing_eagerly():
         return None
-    graph = ops.get_default_graph()  # a scratch graph of Keras 3 is thrown away once shapes of results are known
-    return None if getattr(graph, "name", "").startswith("scratch_graph") else str(graph.get_name_scope())
+    graph = (
+        ops.get_default_graph()
+    )  # a scratch graph of Keras 3 is thrown away once shapes of results are known
+    return (
+        None
+        if getattr(graph, "name", "").startswith("scratch_graph")
+        else str(graph.get_name_scope())
+    )

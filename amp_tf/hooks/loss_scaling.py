@@ -1,11 +1,13 @@
-"""Automatic loss scaling: what ``TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING`` does to Keras and tf_keras.
+"""Automatic loss scaling: what ``TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING`` does to Keras and
+tf_keras.
 
-What it does to TensorFlow itself is in :mod:`amp_tf.hooks.loss_scaling_v1`. A patch acts only if the process' graphs
-run in float16, which is asked when an optimizer is used, because devices are not known before. An optimizer that
-already scales its loss is left alone.
+What it does to TensorFlow itself is in :mod:`amp_tf.hooks.loss_scaling_v1`. A patch acts only if
+the process' graphs run in float16, which is asked when an optimizer is used, because devices are
+not known before. An optimizer that already scales its loss is left alone.
 
-Optimizers are wrapped after ``compile``, so that files name the bare optimizer and load without amp_tf. The monitor
-that ``fit`` adds only logs, and adds nothing to the history; one added by the user raises.
+Optimizers are wrapped after ``compile``, so that files name the bare optimizer and load without
+amp_tf. The monitor that ``fit`` adds only logs, and adds nothing to the history; one added by the
+user raises.
 """
 
 from __future__ import annotations
@@ -26,9 +28,12 @@ from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 from amp_tf.reporting import reports
 
-CUSTOM_LOOP = "loss_scaling.custom_loop"  #: the key of the warning that a loop does not scale its loss
+CUSTOM_LOOP = (
+    "loss_scaling.custom_loop"  #: the key of the warning that a loop does not scale its loss
+)
 _MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains hundreds
-_CALLBACKS = 5  #: the position of ``callbacks`` among the arguments of ``fit`` after the model, in both libraries
+#: the position of ``callbacks`` among the arguments of ``fit`` after the model, in both libraries
+_CALLBACKS = 5
 
 # The wrappers that no user wrote.
 _wrapped_here: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -56,12 +61,20 @@ def should_scale(optimizer: Any) -> bool:
 
 def surviving(where: str) -> contextlib.AbstractContextManager[None]:
     """A block of a hook: if it fails, that is warned about once, and the program goes on."""
-    fix = "Wrap the optimizer in amp_tf.LossScaleOptimizer by hand, and please report this; training goes on"
-    return notices.surviving(f"loss_scaling.{where}", "automatic loss scaling failed", where=where, fix=fix)
+    fix = (
+        "Wrap the optimizer in amp_tf.LossScaleOptimizer by hand, and please report this; "
+        "training goes on"
+    )
+    return notices.surviving(
+        f"loss_scaling.{where}", "automatic loss scaling failed", where=where, fix=fix
+    )
 
 
 def install(patches: Patches) -> None:
-    """Wraps optimizers from now on, in the libraries that are imported; they stay wrapped. Idempotent."""
+    """Wraps optimizers from now on, in the libraries that are imported; they stay wrapped.
+
+    Idempotent.
+    """
     for library in ("keras", "tf_keras"):
         # import keras imports tensorflow while keras is half done
         if {"Model", "optimizers"} <= vars(sys.modules.get(library, object)).keys():
@@ -80,7 +93,10 @@ def describe() -> str:
     is_alone = len(seen) == 1 and not more
     labels = [label for label, _ in seen]
     numbers = {label: itertools.count(1) for label in labels if labels.count(label) > 1}
-    names = ["" if is_alone else f"{n} {next(numbers[n])}: " if n in numbers else f"{n}: " for n in labels]
+    names = [
+        "" if is_alone else f"{n} {next(numbers[n])}: " if n in numbers else f"{n}: "
+        for n in labels
+    ]
     parts = []
     for name, (label, status) in list(zip(names, seen, strict=True))[-_MODELS_SHOWN:]:
         skips = f", {status.skipped:,} of {status.steps:,} steps skipped"
@@ -91,7 +107,8 @@ def describe() -> str:
 
 
 def _enter_foreign(optimizer: Any) -> None:
-    """Enters the wrapper of Keras or tf_keras that the program itself put around its optimizer, once, after a step.
+    """Enters the wrapper of Keras or tf_keras that the program itself put around its optimizer,
+    once, after a step.
 
     Only its variables are held.
     """
@@ -126,9 +143,15 @@ def _patch(library: str, patches: Patches) -> None:
         steps += [(optimizers.LossScaleOptimizer, "apply")]
     else:
         metadata = "tf_keras.src.saving.legacy.saving_utils"
-        steps = [(cls, "apply_gradients") for cls in (optimizers.Optimizer, optimizers.legacy.Optimizer)]
-        steps += [(cls, "apply_gradients") for cls in home.mixed_precision.LossScaleOptimizer.__subclasses__()]
-        # What tf_keras.Model becomes after tf.compat.v1.disable_v2_behavior(). Its monitor would have nothing to read.
+        steps = [
+            (cls, "apply_gradients") for cls in (optimizers.Optimizer, optimizers.legacy.Optimizer)
+        ]
+        steps += [
+            (cls, "apply_gradients")
+            for cls in home.mixed_precision.LossScaleOptimizer.__subclasses__()
+        ]
+        # What tf_keras.Model becomes after tf.compat.v1.disable_v2_behavior(). Its monitor would
+        # have nothing to read.
         model_v1 = importlib.import_module("tf_keras.src.engine.training_v1").Model
         rows.append((model_v1, "compile", _compile))
     rows += [(cls, name, _watch, name) for cls, name in steps]
@@ -141,9 +164,13 @@ def _patch(library: str, patches: Patches) -> None:
 
 def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     given: Any = args[0] if args else kwargs.get("optimizer")
-    if given in _wrapped_here:  # model.compile(model.optimizer): saved configurations keep the bare one
+    if (
+        given in _wrapped_here
+    ):  # model.compile(model.optimizer): saved configurations keep the bare one
         bare = given.inner_optimizer
-        args, kwargs = ((bare, *args[1:]), kwargs) if args else (args, {**kwargs, "optimizer": bare})
+        args, kwargs = (
+            ((bare, *args[1:]), kwargs) if args else (args, {**kwargs, "optimizer": bare})
+        )
     result = compile(model, *args, **kwargs)
     if given in _wrapped_here:
         with model.distribute_strategy.scope():
@@ -157,13 +184,20 @@ def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def _model_metadata(registered_name: Any, model_metadata: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """The metadata of .h5 files and tf_keras' SavedModels, with the bare optimizer's name, as in .keras files."""
+def _model_metadata(
+    registered_name: Any, model_metadata: Any, model: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    """The metadata of .h5 files and tf_keras' SavedModels, with the bare optimizer's name, as in
+    .keras files.
+    """
     metadata = model_metadata(model, *args, **kwargs)
     training = metadata.get("training_config", {})
     if "optimizer_config" in training and model.optimizer in _wrapped_here:
         bare = model.optimizer.inner_optimizer
-        training["optimizer_config"] = {"class_name": registered_name(type(bare)), "config": bare.get_config()}
+        training["optimizer_config"] = {
+            "class_name": registered_name(type(bare)),
+            "config": bare.get_config(),
+        }
     return metadata
 
 
@@ -180,7 +214,9 @@ def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _monitored(model: Any, callbacks: Any) -> Any:
-    """The user's argument of ``fit`` with a ``LossScaleMonitor`` in front, if amp_tf scales the model's loss."""
+    """The user's argument of ``fit`` with a ``LossScaleMonitor`` in front, if amp_tf scales the
+    model's loss.
+    """
     if not has_loss_scale(model):
         return callbacks
     is_list = hasattr(callbacks, "set_model") and hasattr(callbacks, "callbacks")  # a CallbackList
@@ -199,7 +235,8 @@ def _monitored(model: Any, callbacks: Any) -> Any:
 def _watch(name: str, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
     """A step of an optimizer. Where it scales its loss, those inside its step need not.
 
-    Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are never float16.
+    Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are
+    never float16.
     """
     import tensorflow as tf
 
@@ -207,16 +244,20 @@ def _watch(name: str, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -
 
     around: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     with surviving(f"Optimizer.{name}"):
-        is_inner = is_scaled_step() or getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)  # by tf_keras
+        is_inner = is_scaled_step() or getattr(
+            optimizer, "_is_wrapped_by_loss_scale_optimizer", False
+        )  # by tf_keras
         if is_loss_scaled(optimizer):
             around = scaled_step()
         elif not is_inner and not tf.executing_eagerly() and should_scale(optimizer):
             notices.warn_once(
                 CUSTOM_LOOP,
-                "a custom training loop runs in float16 without loss scaling, so small gradients are lost",
+                "a custom training loop runs in float16 without loss scaling, so small gradients "
+                "are lost",
                 where=f"{type(optimizer).__name__}.{name}",
                 fix="Write optimizer = amp_tf.LossScaleOptimizer(optimizer) before the loop and, inside the "
-                "GradientTape, scaled_loss = optimizer.scale_loss(loss), and take the gradients of that; "
+                "GradientTape, scaled_loss = optimizer.scale_loss(loss), and take the gradients "
+                "of that; "
                 "apply_gradients unscales them. For no scaling at all set "
                 "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
             )

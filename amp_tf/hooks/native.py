@@ -1,11 +1,13 @@
-"""TensorFlow's C API and the shim, by ctypes: nodes to preserve and static shapes of a graph, and the callback for it.
+"""TensorFlow's C API and the shim, by ctypes: nodes to preserve and static shapes of a graph, and
+the callback for it.
 
-A session's feeds and fetches are not marked in the GraphDef. TensorFlow's C API lists them, and the shapes that it
-infers (grappler.h); it is called in the library that TensorFlow has loaded already. Shapes are read into buffers of our
-own, which are used again: TensorFlow's interface would need a call to create and to destroy each.
+A session's feeds and fetches are not marked in the GraphDef. TensorFlow's C API lists them, and the
+shapes that it infers (grappler.h); it is called in the library that TensorFlow has loaded already.
+Shapes are read into buffers of our own, which are used again: TensorFlow's interface would need a
+call to create and to destroy each.
 
-The shim (shim.c) is a library of a few kilobytes that uses no Python and no TensorFlow, so one file serves every
-version of both.
+The shim (shim.c) is a library of a few kilobytes that uses no Python and no TensorFlow, so one file
+serves every version of both.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ if TYPE_CHECKING:
     from amp_tf.graph.sizes import Shape
 
 TF_OK = 0
-_POINTER, _TEXT, _INT, _SIZE, _BOOL = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_ubyte
+_POINTER, _TEXT, _INT, _SIZE, _BOOL = (
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+    ctypes.c_int,
+    ctypes.c_size_t,
+    ctypes.c_ubyte,
+)
 # Of tf_status.h and tensorflow/c/experimental/grappler/grappler.h: the result, then the arguments.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "TF_NewStatus": (_POINTER,),
@@ -44,7 +52,9 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 @functools.cache
 def tensorflow_library() -> ctypes.CDLL:
-    """TensorFlow's C API in this process; an OSError or AttributeError where it lacks what is called here."""
+    """TensorFlow's C API in this process; an OSError or AttributeError where it lacks what is
+    called here.
+    """
     folder = os.path.dirname(str(sys.modules["tensorflow"].__file__))
     path = os.path.join(folder, "libtensorflow_cc.so.2")
     # RTLD_NOLOAD: a second copy of TensorFlow in the process would be worse than none.
@@ -58,8 +68,9 @@ def tensorflow_library() -> ctypes.CDLL:
 def nodes_to_preserve(item: int) -> frozenset[str]:
     """The names of feeds, fetches, init and keep nodes of the graph that is being optimized.
 
-    ``item`` is the address of the ``TF_GrapplerItem``, valid during the call only. Raises a GraphError where TensorFlow
-    does not answer: the graph must then stay as it is, for a fetch could change its type.
+    ``item`` is the address of the ``TF_GrapplerItem``, valid during the call only. Raises a
+    GraphError where TensorFlow does not answer: the graph must then stay as it is, for a fetch
+    could change its type.
     """
     library = tensorflow_library()
     status = library.TF_NewStatus()
@@ -81,7 +92,9 @@ def nodes_to_preserve(item: int) -> frozenset[str]:
         library.TF_GetNodesToPreserveList(item, starts, lengths, count, storage, size, status)
         check()
         names = zip(starts, lengths, strict=True)
-        return frozenset(ctypes.string_at(start, length).decode() for start, length in names if start)
+        return frozenset(
+            ctypes.string_at(start, length).decode() for start, length in names if start
+        )
     finally:
         library.TF_DeleteStatus(status)
 
@@ -95,11 +108,17 @@ class _Buffer(ctypes.Structure):
     data: Any  # an address
     length: int
     data_deallocator: Callable[[Any, int], None]
-    _fields_ = (("data", ctypes.c_void_p), ("length", ctypes.c_size_t), ("data_deallocator", _Deallocator))
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("length", ctypes.c_size_t),
+        ("data_deallocator", _Deallocator),
+    )
 
 
 class ItemShapes:
-    """Asks TensorFlow for the shapes of a ``TF_GrapplerItem``; they are inferred at the first request."""
+    """Asks TensorFlow for the shapes of a ``TF_GrapplerItem``; they are inferred at the first
+    request.
+    """
 
     def __init__(self, item: int) -> None:
         self._library = tensorflow_library()
@@ -107,7 +126,9 @@ class ItemShapes:
         self._properties: int | None = None  # what was inferred
         self._status: int = self._library.TF_NewStatus()
         self._known: dict[str, Sequence[Shape | None]] = {}
-        self._parsed: dict[bytes, Shape | None] = {}  # most tensors of a graph have one of a few shapes
+        self._parsed: dict[
+            bytes, Shape | None
+        ] = {}  # most tensors of a graph have one of a few shapes
         self._buffers: dict[int, tuple[Any, Any]] = {}  # by their number, with their addresses
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
@@ -135,7 +156,9 @@ class ItemShapes:
 
     def _read(self, node: bytes) -> list[bytes]:
         count = ctypes.c_int()
-        self._library.TF_GetOutputPropertiesListSize(self._properties, node, ctypes.byref(count), self._status)
+        self._library.TF_GetOutputPropertiesListSize(
+            self._properties, node, ctypes.byref(count), self._status
+        )
         if not count.value:
             return []
         if count.value not in self._buffers:
@@ -143,7 +166,9 @@ class ItemShapes:
             addresses = (ctypes.POINTER(_Buffer) * count.value)(*map(ctypes.pointer, each))
             self._buffers[count.value] = each, addresses
         buffers, addresses = self._buffers[count.value]
-        self._library.TF_GetOutputPropertiesList(self._properties, node, addresses, count.value, self._status)
+        self._library.TF_GetOutputPropertiesList(
+            self._properties, node, addresses, count.value, self._status
+        )
         found = []
         for buffer in buffers:
             if buffer.data:
@@ -158,7 +183,9 @@ class ItemShapes:
 
             from amp_tf.graph.sizes import read_shape
 
-            self._parsed[properties] = read_shape(OpInfo.TensorProperties.FromString(properties).shape)
+            self._parsed[properties] = read_shape(
+                OpInfo.TensorProperties.FromString(properties).shape
+            )
         return self._parsed[properties]
 
 
@@ -166,8 +193,9 @@ FOLDER = Path(__file__).resolve().parent
 DEVICE_TYPES = ("CPU", "GPU")
 
 GraphCallback = Callable[[int, int, int, int, int], None]
-"""Called with the address and length of a serialized GraphDef, the TF_GrapplerItem, the TF_Buffer for the result, and
-the ``threading.get_native_id()`` of the thread that waits for it."""
+"""Called with the address and length of a serialized GraphDef, the TF_GrapplerItem, the TF_Buffer
+for the result, and the ``threading.get_native_id()`` of the thread that waits for it.
+"""
 
 _CALLBACK = ctypes.CFUNCTYPE(None, _POINTER, _SIZE, _POINTER, _POINTER, _SIZE)
 _NO_CALLBACK = _CALLBACK()  # a null pointer
@@ -179,13 +207,19 @@ PATIENCE_MS = 60_000
 
 
 class Skip(enum.Enum):
-    """Why visits leave a graph as it is, in shim.c's order; each value completes "skipped, because"."""
+    """Why visits leave a graph as it is, in shim.c's order; each value completes "skipped,
+    because".
+    """
 
     PIPELINE = "it belongs to an input pipeline (tf.data)"
-    NAMELESS = "this TensorFlow does not name what it optimizes: use TensorFlow 2.16 to 2.21, or a newer amp-tf"
+    NAMELESS = (
+        "this TensorFlow does not name what it optimizes: use TensorFlow 2.16 to 2.21, or a newer "
+        "amp-tf"
+    )
     CONVERTER = "TFLite's converter held Python's lock meanwhile"
     LOCKED = (
-        f"Python's lock was held for {PATIENCE_MS // 1000} s in which the process computed nothing, "
+        f"Python's lock was held for {PATIENCE_MS // 1000} s in which the process computed "
+        "nothing, "
         "as where its holder waits for the graph"
     )
 
@@ -202,38 +236,55 @@ class Shim:
     def __init__(self, device_type: str) -> None:
         self.path = FOLDER / f"amp_tf_{device_type.lower()}.so"
         self._library = ctypes.CDLL(str(self.path))
-        self._emit, self._set_callback = self._library.amp_tf_emit, self._library.amp_tf_set_callback
+        self._emit, self._set_callback = (
+            self._library.amp_tf_emit,
+            self._library.amp_tf_set_callback,
+        )
         self._emit.argtypes = [_POINTER, _TEXT, _SIZE]
         self._set_callback.argtypes = [_CALLBACK, _INT]
         names = ("PyGILState_Check", "PyGILState_Ensure", "PyGILState_Release")
-        addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
+        addresses = (
+            ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names
+        )
         self._library.amp_tf_set_gil.argtypes = [_Gil, _INT]
         self._library.amp_tf_set_gil(_Gil(*addresses), PATIENCE_MS)
         self._library.amp_tf_skipped.argtypes = [_INT, ctypes.POINTER(_TEXT)]
         self._left_out: list[Any] = []  # what the library points to
         self._callback: GraphCallback | None = None
-        self._native = _CALLBACK(self._on_graph)  # kept for ever: a thread of TensorFlow's may be about to call it
+        self._native = _CALLBACK(
+            self._on_graph
+        )  # kept for ever: a thread of TensorFlow's may be about to call it
 
     @property
     def is_registered(self) -> bool:
-        """Whether TensorFlow has this library's optimizer; true also if an earlier import of amp_tf registered it."""
+        """Whether TensorFlow has this library's optimizer; true also if an earlier import of amp_tf
+        registered it.
+        """
         return bool(self._library.amp_tf_registered())
 
     def skipped(self, reason: Skip) -> tuple[int, str]:
-        """How many visits left a graph as it was for a reason, and the name of the first such graph."""
+        """How many visits left a graph as it was for a reason, and the name of the first such
+        graph.
+        """
         name = _TEXT()
         count = self._library.amp_tf_skipped([*Skip].index(reason), ctypes.byref(name))
         return int(count), (name.value or b"").decode(errors="replace")
 
     def leave_out(self, beginnings: Sequence[str], exceptions: Sequence[str]) -> None:
-        """Leaves out, from the first graph on, the graphs of functions whose names begin so, but for the exceptions."""
+        """Leaves out, from the first graph on, the graphs of functions whose names begin so, but
+        for the exceptions.
+        """
         for names in (beginnings, exceptions):
-            self._left_out.append((_TEXT * (len(names) + 1))(*(name.encode() for name in names), None))
+            self._left_out.append(
+                (_TEXT * (len(names) + 1))(*(name.encode() for name in names), None)
+            )
         self._library.amp_tf_leave_out(*self._left_out[-2:])
 
     @contextlib.contextmanager
     def converting(self) -> Iterator[None]:
-        """A block in which TFLite's converter runs, which holds the interpreter while it waits for graphs."""
+        """A block in which TFLite's converter runs, which holds the interpreter while it waits for
+        graphs.
+        """
         self._library.amp_tf_converting(1)
         try:
             yield
@@ -241,7 +292,9 @@ class Shim:
             self._library.amp_tf_converting(-1)
 
     def set_callback(self, callback: GraphCallback) -> None:
-        """Passes every graph from now on to a function, which runs with the GIL on threads of the shim's own."""
+        """Passes every graph from now on to a function, which runs with the GIL on threads of the
+        shim's own.
+        """
         self._callback = callback
         self._set_callback(self._native, 0)
 
@@ -250,10 +303,14 @@ class Shim:
             self._callback(*visit)
 
     def clear_callback(self, wait_ms: int = 0) -> int:
-        """Makes the optimizer the identity; returns how many calls are still inside it, after so long a wait."""
+        """Makes the optimizer the identity; returns how many calls are still inside it, after so
+        long a wait.
+        """
         return int(self._set_callback(_NO_CALLBACK, wait_ms))
 
     def emit(self, output: int, graph: bytes) -> None:
-        """Makes a serialized GraphDef the result of the current call, whose ``TF_Buffer`` is ``output``."""
+        """Makes a serialized GraphDef the result of the current call, whose ``TF_Buffer`` is
+        ``output``.
+        """
         if not self._emit(output, graph, len(graph)):  # TensorFlow keeps the original graph
             raise MemoryError(f"no memory for a graph of {len(graph)} bytes")

@@ -1,7 +1,7 @@
 """Warnings to the user of the host program: each at most once, all through absl logging.
 
-A hook that cannot do its work says so in one line and leaves the program alone. The line says what, where and what to
-do, like an :class:`amp_tf.errors.AmpError`.
+A hook that cannot do its work says so in one line and leaves the program alone. The line says what,
+where and what to do, like an :class:`amp_tf.errors.AmpError`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from amp_tf.config import DISABLE_VAR, AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.hooks import state
 
-REPORT = f"Please report this; {DISABLE_VAR}=1 turns amp_tf off"  #: what to do about an error of amp_tf itself
+#: what to do about an error of amp_tf itself
+REPORT = f"Please report this; {DISABLE_VAR}=1 turns amp_tf off"
 
 
 def warn_once(key: str, what: str, *, where: str, fix: str) -> None:
@@ -32,7 +33,11 @@ def warn_once(key: str, what: str, *, where: str, fix: str) -> None:
 
 def warn_of_error(key: str, what: str, error: Exception, *, where: str, fix: str) -> None:
     """Warns once of an error that the program outlives; what it says stands behind ``what``."""
-    why = str(error).rstrip(".") if isinstance(error, AmpError) else f"{type(error).__name__}: {error}".rstrip(".")
+    why = (
+        str(error).rstrip(".")
+        if isinstance(error, AmpError)
+        else f"{type(error).__name__}: {error}".rstrip(".")
+    )
     warn_once(key, f"{what} ({why})", where=where, fix=fix)
 
 
@@ -48,8 +53,8 @@ def surviving(key: str, what: str, *, where: str, fix: str = REPORT) -> Iterator
 def emit(level: int, text: str) -> None:
     """Prints one line ``amp_tf: …`` through absl's logger, unless the user asked for errors only.
 
-    absl hides INFO by default, which would hide the one line that says what amp_tf did; so the line keeps its level and
-    is held back only where a warning would be.
+    absl hides INFO by default, which would hide the one line that says what amp_tf did; so the line
+    keeps its level and is held back only where a warning would be.
     """
     from absl import logging as absl_logging
 
@@ -57,19 +62,22 @@ def emit(level: int, text: str) -> None:
         return
     logger = absl_logging.get_absl_logger()
     # The number and function are those of the caller of the record, which no reader needs.
-    record = logger.makeRecord(logger.name, level, __file__, 0, f"amp_tf: {text}", (), None, "amp_tf")
+    record = logger.makeRecord(
+        logger.name, level, __file__, 0, f"amp_tf: {text}", (), None, "amp_tf"
+    )
     if logger.hasHandlers():
         logger.handle(record)
     elif logger.filter(record):
-        # As absl's own functions would print it, without their call of logging.basicConfig: after that, the program's
-        # own call, with its file and its format, would do nothing.
+        # As absl's own functions would print it, without their call of logging.basicConfig: after
+        # that, the program's own call, with its file and its format, would do nothing.
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
         handler.handle(record)
 
 
 def known_only(config: AmpConfig) -> AmpConfig:
-    """The configuration without the op names that TensorFlow does not know now; each gets one warning.
+    """The configuration without the op names that TensorFlow does not know now; each gets one
+    warning.
 
     Called for each graph, so that ops of a library that the program loads later count from then on.
     """
@@ -81,7 +89,10 @@ def known_only(config: AmpConfig) -> AmpConfig:
             f"op_name.{entry.field}.{entry.op}",
             f"{entry.what}, so the name is left out",
             where=entry.where,
-            fix=f"{entry.guess}An op of a library of your own counts from the first graph after it was loaded",
+            fix=(
+                f"{entry.guess}An op of a library of your own counts from the first graph after "
+                "it was loaded"
+            ),
         )
     return op_names.without(config, unknown)
 
@@ -95,13 +106,18 @@ def warn_if_slow(config: AmpConfig) -> None:
     from amp_tf.precision import Precision
 
     target = resolve_target(config, state.hardware()).target
-    if target is None or target.device_type != CPU_DEVICE or target.precision is not Precision.FLOAT16:
+    if (
+        target is None
+        or target.device_type != CPU_DEVICE
+        or target.precision is not Precision.FLOAT16
+    ):
         return
     by_bf16 = "bfloat16, in which this CPU is fast, or auto, which converts what is faster"
     instead = by_bf16 if state.hardware().cpu_gains else "auto, which leaves this CPU in float32"
     warn_once(
         SLOW_FLOAT16,
-        "on CPUs float32 computes float16's matmuls and convolutions, so float16 is not faster there than float32",
+        "on CPUs float32 computes float16's matmuls and convolutions, so float16 is not faster "
+        "there than float32",
         where="precision float16",
         fix=f"Set AMP_TF_PRECISION={instead}",
     )

@@ -1,8 +1,8 @@
 """Replaces attributes of classes and modules of other libraries, and restores them.
 
-Other libraries wrap the same functions. A wrapper that somebody put around a patch of ours stays, with ours inside it.
-So does a replacement that is running, or that somebody keeps. Once restored, each does what the original does; if the
-patch is installed again, the buried replacement is used.
+Other libraries wrap the same functions. A wrapper that somebody put around a patch of ours stays,
+with ours inside it. So does a replacement that is running, or that somebody keeps. Once restored,
+each does what the original does; if the patch is installed again, the buried replacement is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ class _Installed:
     name: str
     original: Any
     replacement: Any = None
-    is_on: bool = True  # if not, it was restored, but may still be inside a wrapper of somebody else
+    is_on: bool = (
+        True  # if not, it was restored, but may still be inside a wrapper of somebody else
+    )
 
 
 class Patches:
@@ -34,15 +36,21 @@ class Patches:
         return any(patch.is_on for patch in self._patches)
 
     def put(self, owner: Any, name: str, ours: Callable[..., Any], *first: Any) -> bool:
-        """Replaces an attribute of a module or class, of a base class if that has it, until :meth:`restore`.
+        """Replaces an attribute of a module or class, of a base class if that has it, until
+        :meth:`restore`.
 
-        Our function is called with what is given here, the original, and the arguments. Does nothing if ours is in
-        place, perhaps wrapped by others; returns whether it was replaced now.
+        Our function is called with what is given here, the original, and the arguments. Does
+        nothing if ours is in place, perhaps wrapped by others; returns whether it was replaced now.
         """
         with self._lock:
-            owner = next((base for base in getattr(owner, "__mro__", ()) if name in vars(base)), owner)
+            owner = next(
+                (base for base in getattr(owner, "__mro__", ()) if name in vars(base)), owner
+            )
             original = vars(owner)[name]
-            known = next((patch for patch in self._patches if patch.owner is owner and patch.name == name), None)
+            known = next(
+                (patch for patch in self._patches if patch.owner is owner and patch.name == name),
+                None,
+            )
             if known is not None and original is not known.original:
                 was_on, known.is_on = known.is_on, True
                 return not was_on
@@ -52,7 +60,11 @@ class Patches:
 
             @functools.wraps(original)
             def replacement(*args: Any, **kwargs: Any) -> Any:
-                return ours(*first, original, *args, **kwargs) if patch.is_on else original(*args, **kwargs)
+                return (
+                    ours(*first, original, *args, **kwargs)
+                    if patch.is_on
+                    else original(*args, **kwargs)
+                )
 
             patch.replacement = replacement
             setattr(owner, name, replacement)

@@ -1,31 +1,36 @@
 """TensorFlow's pluggable graph optimizer, with a rewrite in Python behind it.
 
-Source of the mechanism: tensorflow/c/experimental/grappler/grappler.h. TensorFlow calls the optimizer for the graph of
-each session, tf.function, Keras step and SavedModel function before its first run: twice per graph, on threads of its
-own, several at once. A registration lasts as long as the process; :func:`uninstall` makes the optimizer the identity.
+Source of the mechanism: tensorflow/c/experimental/grappler/grappler.h. TensorFlow calls the
+optimizer for the graph of each session, tf.function, Keras step and SavedModel function before its
+first run: twice per graph, on threads of its own, several at once. A registration lasts as long as
+the process; :func:`uninstall` makes the optimizer the identity.
 
-The shim has no TensorFlow symbols and no create or destroy functions. It passes the serialized graph to Python. It is
-the identity when no callback is set, in a child forked after a first graph, and once shutdown has begun; removing the
-callback waits for calls in flight. It knows whether it is registered, because TensorFlow aborts on a second
-registration. Both device types are always registered, because which GPUs exist must not be asked when TensorFlow is
-imported. A child forked before the first graph takes the callback over: no visit in its parent can have left a lock
-taken. After the first graph, TensorFlow's own threads are missing in a child too.
+The shim has no TensorFlow symbols and no create or destroy functions. It passes the serialized
+graph to Python. It is the identity when no callback is set, in a child forked after a first graph,
+and once shutdown has begun; removing the callback waits for calls in flight. It knows whether it is
+registered, because TensorFlow aborts on a second registration. Both device types are always
+registered, because which GPUs exist must not be asked when TensorFlow is imported. A child forked
+before the first graph takes the callback over: no visit in its parent can have left a lock taken.
+After the first graph, TensorFlow's own threads are missing in a child too.
 
-*TensorFlow's layout optimizer* is off while the plugin is registered. It runs before any plugin and moves float32
-convolutions on GPUs to NCHW; those that then become 16 bit would stay there, between Transposes, although tensor cores
-want NHWC. Convolutions that stay in float32 pay for this on GPUs before Ampere, or without TF32. The toggle is read at
-registration, when the GPUs are not known yet, and :func:`uninstall` does not undo it.
+*TensorFlow's layout optimizer* is off while the plugin is registered. It runs before any plugin and
+moves float32 convolutions on GPUs to NCHW; those that then become 16 bit would stay there, between
+Transposes, although tensor cores want NHWC. Convolutions that stay in float32 pay for this on GPUs
+before Ampere, or without TF32. The toggle is read at registration, when the GPUs are not known yet,
+and :func:`uninstall` does not undo it.
 
-*Threads.* Each visit of a graph runs on a thread of the shim's own. TensorFlow's thread waits until it has Python's
-lock, as long as nothing shows that the lock's holder waits for the graph. TFLite's converter does: it holds the lock
-while TensorFlow optimizes its graphs on other threads, so a visit gives up at once while the converter is at work. For
-other calls the sign is a minute in which the process computed nothing. Also, Python runs signal handlers on the main
-thread only: an exception of theirs would end in a rewrite that ran there, and not in the program.
+*Threads.* Each visit of a graph runs on a thread of the shim's own. TensorFlow's thread waits until
+it has Python's lock, as long as nothing shows that the lock's holder waits for the graph. TFLite's
+converter does: it holds the lock while TensorFlow optimizes its graphs on other threads, so a visit
+gives up at once while the converter is at work. For other calls the sign is a minute in which the
+process computed nothing. Also, Python runs signal handlers on the main thread only: an exception of
+theirs would end in a rewrite that ran there, and not in the program.
 
-*Second visits.* TensorFlow runs its optimizers over each graph twice, one visit right after the other on the same
-thread, and does not say which it is. No model of the suite changed at the second one, which took half of a first step's
-extra time. So a graph that was just rewritten is recognized, once, by one of our casts and the same nodes to preserve.
-Graphs in which nothing changed are painted twice: they may be a retrace with other shapes.
+*Second visits.* TensorFlow runs its optimizers over each graph twice, one visit right after the
+other on the same thread, and does not say which it is. No model of the suite changed at the second
+one, which took half of a first step's extra time. So a graph that was just rewritten is recognized,
+once, by one of our casts and the same nodes to preserve. Graphs in which nothing changed are
+painted twice: they may be a retrace with other shapes.
 
 *Input pipelines* stay in float32 (:mod:`amp_tf.hooks.input_pipelines`).
 """
@@ -57,7 +62,8 @@ Convert = Callable[[bytes, frozenset[str], Shapes], bytes | None]
 
 _WHERE = "Grappler plugin"
 _OF_SESSIONS = "tf_graph"  # TensorFlow's name for the graph of each session
-# Attributes by which TensorFlow marks calls of XLA-compiled functions (tensorflow/compiler/jit/defs.h).
+# Attributes by which TensorFlow marks calls of XLA-compiled functions
+# (tensorflow/compiler/jit/defs.h).
 _XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
 _THREADS = 1024  #: how many threads' first visits are remembered: far more than visit at once
 
@@ -88,13 +94,15 @@ class Visits:
     def is_second(self, preserve: frozenset[str], nodes: int | None = None) -> bool:
         """Whether the last graph that this thread visited, once, was this one, and was rewritten.
 
-        With the number of its nodes, which TensorFlow's own optimizers change, whether it most likely was this one,
-        rewritten or not; only counts depend on that.
+        With the number of its nodes, which TensorFlow's own optimizers change, whether it most
+        likely was this one, rewritten or not; only counts depend on that.
         """
         first = self._firsts.get(_waiting())
         if first is None or preserve != first.preserve:
             return False
-        if not (first.is_rewritten if nodes is None else abs(nodes - first.nodes) <= first.nodes // 2):
+        if not (
+            first.is_rewritten if nodes is None else abs(nodes - first.nodes) <= first.nodes // 2
+        ):
             return False
         self._firsts.pop(_waiting(), None)  # a third visit would be the first of another graph
         return True
@@ -111,11 +119,14 @@ _visits = Visits()
 
 
 def install(patches: Patches) -> None:
-    """Rewrites every graph that TensorFlow optimizes from now on, by the settings then in force. Idempotent.
+    """Rewrites every graph that TensorFlow optimizes from now on, by the settings then in force.
+    Idempotent.
 
     If the plugin cannot work, one warning says why, and TensorFlow runs without it.
     """
-    set_conversion(lambda data, preserve, shapes: convert_graph(data, preserve, shapes, state.settings()))
+    set_conversion(
+        lambda data, preserve, shapes: convert_graph(data, preserve, shapes, state.settings())
+    )
     if converter := sys.modules.get("tensorflow.lite.python.convert"):
         patches.put(converter, "convert", _convert_for_tflite)
 
@@ -123,9 +134,10 @@ def install(patches: Patches) -> None:
 def set_conversion(convert: Convert) -> bool:
     """Registers the plugin, if it is not registered yet, and passes each graph to a function.
 
-    ``convert`` gets a serialized GraphDef, the names of the nodes to preserve and the static shapes of its tensors, and
-    returns the new serialized GraphDef or ``None``. It may raise: the graph then stays as it is, and the first failure
-    leads to one warning. Returns whether the plugin is at work.
+    ``convert`` gets a serialized GraphDef, the names of the nodes to preserve and the static shapes
+    of its tensors, and returns the new serialized GraphDef or ``None``. It may raise: the graph
+    then stays as it is, and the first failure leads to one warning. Returns whether the plugin is
+    at work.
     """
     if not _shims and not _register():
         return False
@@ -137,18 +149,25 @@ def set_conversion(convert: Convert) -> bool:
 
 
 def uninstall() -> None:
-    """Makes the registered optimizers the identity. Graphs that run already stay as they are. Idempotent."""
+    """Makes the registered optimizers the identity.
+
+    Graphs that run already stay as they are. Idempotent.
+    """
     stop()
 
 
 def stop(wait_ms: int = 0) -> None:
-    """Does so without a lock, which a forked child may have inherited in locked state; waits for running rewrites."""
+    """Does so without a lock, which a forked child may have inherited in locked state; waits for
+    running rewrites.
+    """
     for shim in _shims.values():
         shim.clear_callback(wait_ms)
 
 
 def skipped() -> str:
-    """A part of the line at exit: the graphs that stayed in float32 although they are the program's own, and why."""
+    """A part of the line at exit: the graphs that stayed in float32 although they are the program's
+    own, and why.
+    """
     parts = []
     for reason in Skip:
         count, name = count_skipped(reason)
@@ -192,8 +211,8 @@ def _register() -> bool:
         return _stay_idle(OTHER_PLUGIN.format(", ".join(others)), fix=WITHOUT_IT)
     for shim in missing:
         try:
-            # Not tf.load_pluggable_device_library: that one also enumerates the devices, which is too early for a
-            # script that is about to choose its visible ones.
+            # Not tf.load_pluggable_device_library: that one also enumerates the devices, which is
+            # too early for a script that is about to choose its visible ones.
             pywrap_tf_session.TF_LoadPluggableDeviceLibrary(str(shim.path))
         except Exception as error:
             return _stay_idle(
@@ -210,8 +229,13 @@ def _stay_idle(what: str, *, fix: str) -> bool:
     return False
 
 
-def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item: int, output: int, thread: int) -> None:
-    """Converts one graph, on a thread for which one of TensorFlow's waits. No exception may leave it."""
+def _on_graph(
+    shim: Shim, convert: Convert, data: int, length: int, item: int, output: int, thread: int
+) -> None:
+    """Converts one graph, on a thread for which one of TensorFlow's waits.
+
+    No exception may leave it.
+    """
     state.current().here.waiting = thread
     try:
         with contextlib.closing(ItemShapes(item)) as shapes:
@@ -227,23 +251,32 @@ def _on_graph(shim: Shim, convert: Convert, data: int, length: int, item: int, o
             what, where = f"a graph stays in float32 because amp_tf failed on it ({why})", _WHERE
             log_path = variable_of("log_path")
             fix = (
-                f"Training goes on; please report it, with the files that {log_path}=<folder> makes amp_tf write. "
+                f"Training goes on; please report it, with the files that {log_path}=<folder> "
+                "makes amp_tf write. "
                 f"{DISABLE_VAR}=1 turns amp_tf off"
             )
         notices.warn_once("grappler.failed", what, where=where, fix=fix)
 
 
-def convert_graph(serialized: bytes, preserve: frozenset[str], shapes: Shapes, config: AmpConfig) -> bytes | None:
-    """The serialized GraphDef of a graph that TensorFlow is about to run, rewritten; ``None`` if nothing changed.
+def convert_graph(
+    serialized: bytes, preserve: frozenset[str], shapes: Shapes, config: AmpConfig
+) -> bytes | None:
+    """The serialized GraphDef of a graph that TensorFlow is about to run, rewritten; ``None`` if
+    nothing changed.
 
-    Library functions stay as they are: TensorFlow passes the body of each one that it runs separately. Raises a
-    GraphError or RewriteError.
+    Library functions stay as they are: TensorFlow passes the body of each one that it runs
+    separately. Raises a GraphError or RewriteError.
     """
     if CAST_SUFFIX.encode() in serialized and _visits.is_second(preserve):
         return None
     known = notices.known_only(config)
     result = pipeline.rewrite_serialized(
-        serialized, known, hardware=state.hardware(), preserve=preserve, functions=False, shapes=shapes
+        serialized,
+        known,
+        hardware=state.hardware(),
+        preserve=preserve,
+        functions=False,
+        shapes=shapes,
     )
     new, nodes = (result.graph if result.changed else None), result.report.total
     if new is not None:

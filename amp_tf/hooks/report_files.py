@@ -1,14 +1,16 @@
-"""``AMP_TF_REPORT=folder``: writes the report of a process to a file when it ends, also when SIGTERM ends it.
+"""``AMP_TF_REPORT=folder``: writes the report of a process to a file when it ends, also when
+SIGTERM ends it.
 
-Python's own exit also covers an uncaught error. SIGTERM by default ends a process without it, so where the program has
-no handler of its own the report is written first, wherever the program is at that moment, even inside C++. Nothing can
-be written after a crash of the interpreter or a SIGKILL.
+Python's own exit also covers an uncaught error. SIGTERM by default ends a process without it, so
+where the program has no handler of its own the report is written first, wherever the program is at
+that moment, even inside C++. Nothing can be written after a crash of the interpreter or a SIGKILL.
 
-For SIGTERM the obvious ways do not work. A Python handler runs on the main thread between two bytecodes, and
-``Server.join()`` never returns to them. Event loops need a process' only wakeup descriptor. A signal blocked for
-``sigwait`` stays blocked in the processes that the program starts. So the handler is that of :mod:`faulthandler`, which
-is C: it writes the stack into a pipe, and a thread waits at the other end. ``signal.getsignal`` still says that SIGTERM
-has its default, and a handler that the program sets at any time replaces this one.
+For SIGTERM the obvious ways do not work. A Python handler runs on the main thread between two
+bytecodes, and ``Server.join()`` never returns to them. Event loops need a process' only wakeup
+descriptor. A signal blocked for ``sigwait`` stays blocked in the processes that the program starts.
+So the handler is that of :mod:`faulthandler`, which is C: it writes the stack into a pipe, and a
+thread waits at the other end. ``signal.getsignal`` still says that SIGTERM has its default, and a
+handler that the program sets at any time replaces this one.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ from amp_tf.hooks.patches import Patches
 from amp_tf.reporting import files
 from amp_tf.rewriting.pipeline import pause_garbage_collector
 
-_SIGTERM_WAIT, _SIGTERM_FIGURES = 8.0, 3.0  # seconds, of the ten that containers are given to end in
+_SIGTERM_WAIT, _SIGTERM_FIGURES = (
+    8.0,
+    3.0,
+)  # seconds, of the ten that containers are given to end in
 _LEAST_SECONDS, _SHARE = 0.4, 0.005  # of the run, for the report
 
 
@@ -45,12 +50,16 @@ class _Ending:
         self.sigterm_lock = threading.RLock()
 
 
-# It stands here, because a process ends once, whatever was in force, and a forked child changes what it got of it.
+# It stands here, because a process ends once, whatever was in force, and a forked child changes
+# what it got of it.
 _ending = _Ending()
 
 
 def install(patches: Patches) -> None:
-    """Arranges for the report to be written as the process ends, if the settings name a folder. Idempotent."""
+    """Arranges for the report to be written as the process ends, if the settings name a folder.
+
+    Idempotent.
+    """
     if folder := process_state.settings().report_path:
         try:  # so that an error shows before anything is trained
             Path(folder).mkdir(parents=True, exist_ok=True)
@@ -61,7 +70,10 @@ def install(patches: Patches) -> None:
 
 
 def write(most_seconds: float = float("inf")) -> None:
-    """Writes the report once, if a folder was named, with at most so many seconds for its figures. Never raises."""
+    """Writes the report once, if a folder was named, with at most so many seconds for its figures.
+
+    Never raises.
+    """
     with _ending.lock:
         folder = process_state.settings().report_path
         if _ending.is_written or not folder:
@@ -69,7 +81,9 @@ def write(most_seconds: float = float("inf")) -> None:
         _ending.is_written = True
         try:
             seconds = min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds()))
-            with pause_garbage_collector():  # one pass over TensorFlow's objects takes longer than the report
+            with (
+                pause_garbage_collector()
+            ):  # one pass over TensorFlow's objects takes longer than the report
                 document = summary.report().to_dict(seconds=seconds)
             name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
             Path(folder).mkdir(parents=True, exist_ok=True)
@@ -90,21 +104,31 @@ def _warn(folder: str, error: OSError) -> None:
 
 
 def _watch_sigterm() -> None:
-    """Has SIGTERM write the report before it ends the process, unless the program handles it. Idempotent."""
+    """Has SIGTERM write the report before it ends the process, unless the program handles it.
+
+    Idempotent.
+    """
     with _ending.sigterm_lock:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            faulthandler.unregister(signal.SIGTERM)  # the program may have had a handler and removed it
+            faulthandler.unregister(
+                signal.SIGTERM
+            )  # the program may have had a handler and removed it
             if _ending.pipe is None:
                 _ending.pipe = os.pipe()
                 os.set_blocking(_ending.pipe[1], False)  # nobody reads a second time
-                threading.Thread(target=_wait, args=(_ending.pipe[0],), name="amp_tf SIGTERM", daemon=True).start()
+                threading.Thread(
+                    target=_wait, args=(_ending.pipe[0],), name="amp_tf SIGTERM", daemon=True
+                ).start()
                 _watch_forks()
-            # Of all threads: for a thread that Python does not know, such as a server's, nothing would be written.
+            # Of all threads: for a thread that Python does not know, such as a server's, nothing
+            # would be written.
             faulthandler.register(signal.SIGTERM, file=_ending.pipe[1], all_threads=True)
 
 
 def uninstall() -> None:
-    """Restores SIGTERM's default, unless the program handles it; what was rewritten is still reported. Idempotent."""
+    """Restores SIGTERM's default, unless the program handles it; what was rewritten is still
+    reported. Idempotent.
+    """
     with _ending.sigterm_lock:
         if _ending.pipe is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             faulthandler.unregister(signal.SIGTERM)
@@ -112,9 +136,12 @@ def uninstall() -> None:
 
 def _wait(pipe: int) -> None:
     os.read(pipe, 1)
-    try:  # on a thread of its own, with a time limit, because the program's threads may hold any lock
+    # on a thread of its own, with a time limit, because the program's threads may hold any lock
+    try:
         process_state.note(ended="by SIGTERM")
-        writer = threading.Thread(target=write, args=(_SIGTERM_FIGURES,), name="amp_tf report", daemon=True)
+        writer = threading.Thread(
+            target=write, args=(_SIGTERM_FIGURES,), name="amp_tf report", daemon=True
+        )
         writer.start()
         writer.join(_SIGTERM_WAIT)
     finally:
@@ -127,17 +154,22 @@ def _wait(pipe: int) -> None:
 def _watch_forks() -> None:
     """Restores SIGTERM's default in forked children, such as workers of a pool.
 
-    The signal is blocked while a thread forks: a child that received it too early would write into its parent's pipe.
+    The signal is blocked while a thread forks: a child that received it too early would write into
+    its parent's pipe.
     """
 
     def hold() -> None:
-        process_state.current().here.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        process_state.current().here.blocked = signal.pthread_sigmask(
+            signal.SIG_BLOCK, {signal.SIGTERM}
+        )
 
     def release() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, process_state.current().here.blocked)
 
     def leave_parent() -> None:
-        _ending.sigterm_lock = threading.RLock()  # a thread that the child does not have may have held the old one
+        _ending.sigterm_lock = (
+            threading.RLock()
+        )  # a thread that the child does not have may have held the old one
         uninstall()
         for end in _ending.pipe or ():
             os.close(end)

@@ -1,12 +1,16 @@
 """``amp_tf.scope``: the precision of the ops made inside a ``with`` block, and of their gradients.
 
-NVIDIA's TensorFlow had the same idea (``auto_mixed_precision_scope``): ops carry an attribute that the rewrite reads.
-TensorFlow gives it to every op of the graph that is being built (``Graph._attr_scope``). Three things more are needed,
-and each is one small patch, put in place when a scope is first used:
+NVIDIA's TensorFlow had the same idea (``auto_mixed_precision_scope``): ops carry an attribute that
+the rewrite reads. TensorFlow gives it to every op of the graph that is being built
+(``Graph._attr_scope``). Three things more are needed, and each is one small patch, put in place
+when a scope is first used:
 
-- functions traced inside the block (loop bodies, branches, nested tf.functions) start with the attribute;
-- ``GradientTape`` remembers it with the record of each op, whose outputs may be dropped before its gradient is built;
-- ``tf.gradients``, which TensorFlow uses for functions, loops and v1 graphs, sets it again for an op's gradient.
+- functions traced inside the block (loop bodies, branches, nested tf.functions) start with the
+  attribute;
+- ``GradientTape`` remembers it with the record of each op, whose outputs may be dropped before its
+  gradient is built;
+- ``tf.gradients``, which TensorFlow uses for functions, loops and v1 graphs, sets it again for an
+  op's gradient.
 """
 
 from __future__ import annotations
@@ -28,15 +32,17 @@ PRECISIONS: tuple[str, ...] = get_args(ScopeName)
 def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
     """Ops created inside, and their gradients, keep or get a precision.
 
-    Use it in model code that is traced: in a layer's ``call``, a ``tf.function`` or while a v1 graph is built. Around
-    code that runs eagerly it changes nothing, because that code is never rewritten. The innermost scope counts.
+    Use it in model code that is traced: in a layer's ``call``, a ``tf.function`` or while a v1
+    graph is built. Around code that runs eagerly it changes nothing, because that code is never
+    rewritten. The innermost scope counts.
 
     Args:
-        precision: ``"float32"`` keeps the ops in float32. ``"f16"`` converts them wherever their op can be, whatever
-            list it is on. ``"float16"`` and ``"bfloat16"`` do so only where that is the 16-bit type in use.
-            Dtypes such as ``tf.float32`` are taken for their names.
-        *patterns: for the nodes that are meant, as in ``AmpConfig.keep_float32``: ``"layer:encoder/block_3"`` and
-            regular expressions for names of nodes. For the others the scope around this one counts. None means all.
+        precision: ``"float32"`` keeps the ops in float32. ``"f16"`` converts them wherever their op
+            can be, whatever list it is on. ``"float16"`` and ``"bfloat16"`` do so only where that
+            is the 16-bit type in use. Dtypes such as ``tf.float32`` are taken for their names.
+        *patterns: for the nodes that are meant, as in ``AmpConfig.keep_float32``:
+            ``"layer:encoder/block_3"`` and regular expressions for names of nodes. For the others
+            the scope around this one counts. None means all.
 
     Raises:
         ConfigError: another precision is asked for, or a pattern is none.
@@ -100,7 +106,9 @@ def _mark_new_graph(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None
         graph._attr_scope_map[SCOPE_ATTR] = attribute(s=value)
 
 
-def _remember_scope(record_gradient: Any, op_name: str, inputs: Any, attrs: Any, outputs: Any) -> Any:
+def _remember_scope(
+    record_gradient: Any, op_name: str, inputs: Any, attrs: Any, outputs: Any
+) -> Any:
     value = _current()
     if value is not None:
         attrs = (*(attrs or ()), SCOPE_ATTR, value)

@@ -1,9 +1,10 @@
 """Measures how long the program's own steps take, if a report was asked for.
 
-A step of Keras lasts from the end of the one before to its own end, so it includes waiting for data and callbacks; the
-first step of an epoch begins with the epoch. A call of a ``tf.function`` or a session's run lasts until it returns,
-which on a GPU may be before the work is done, unless the program reads a result. Functions called by another one, and
-those of Keras' own steps, are not counted again. If there are very many kinds of steps, the shortest are dropped.
+A step of Keras lasts from the end of the one before to its own end, so it includes waiting for data
+and callbacks; the first step of an epoch begins with the epoch. A call of a ``tf.function`` or a
+session's run lasts until it returns, which on a GPU may be before the work is done, unless the
+program reads a result. Functions called by another one, and those of Keras' own steps, are not
+counted again. If there are very many kinds of steps, the shortest are dropped.
 """
 
 from __future__ import annotations
@@ -23,10 +24,20 @@ from amp_tf.hooks.patches import Patches
 
 KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
 _CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}
-_KINDS = {"train": "fit", "test": "evaluate", "predict": "predict"}  # the names in callbacks, and the users' names
-_KEPT, _REPORTED, _NAMED = 1000, 20, 3  # last steps of each kind; kinds in a report; fetches that name a run
+_KINDS = {
+    "train": "fit",
+    "test": "evaluate",
+    "predict": "predict",
+}  # the names in callbacks, and the users' names
+_KEPT, _REPORTED, _NAMED = (
+    1000,
+    20,
+    3,
+)  # last steps of each kind; kinds in a report; fetches that name a run
 _MOST_KINDS = 200  # a program may create functions without end
-_unmeasured = contextlib.suppress(Exception)  # a step of which a batch number is not a number, for instance
+_unmeasured = contextlib.suppress(
+    Exception
+)  # a step of which a batch number is not a number, for instance
 _lock = threading.Lock()
 
 
@@ -59,11 +70,15 @@ class _Steps:
 
 
 _steps: dict[tuple[str, str], _Steps] = collections.defaultdict(_Steps)
-_MARKS = "_amp_tf_marks"  # of a list of callbacks: for each kind the next step, and when the last one ended
+# of a list of callbacks: for each kind the next step, and when the last one ended
+_MARKS = "_amp_tf_marks"
 
 
 def install(patches: Patches) -> None:
-    """Measures from now on, in the libraries that are imported; the times stay for the report. Idempotent."""
+    """Measures from now on, in the libraries that are imported; the times stay for the report.
+
+    Idempotent.
+    """
     state.watch_collections()
     for library, home in _CALLBACKS.items():
         if hasattr(sys.modules.get(library), "Model"):
@@ -72,7 +87,9 @@ def install(patches: Patches) -> None:
                 patches.put(callbacks, f"on_{kind}_batch_begin", _begin, kind)
                 patches.put(callbacks, f"on_{kind}_batch_end", _end, kind)
                 name = f"{kind}_on_batch"
-                patches.put(sys.modules[library].Model, name, _call, KERAS, lambda *_, name=name, **__: name)
+                patches.put(
+                    sys.modules[library].Model, name, _call, KERAS, lambda *_, name=name, **__: name
+                )
     if hasattr(sys.modules.get("tensorflow"), "compat"):
         from tensorflow.python.client import session
         from tensorflow.python.eager.polymorphic_function import polymorphic_function
@@ -120,9 +137,15 @@ def _end(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwarg
     return result
 
 
-def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _call(
+    way: str, name_of: Callable[..., str], original: Any, self: Any, /, *args: Any, **kwargs: Any
+) -> Any:
     here = state.current().here
-    if getattr(here, "is_timed", False) or state.is_collecting() or (way == FUNCTION and not _is_a_step(self)):
+    if (
+        getattr(here, "is_timed", False)
+        or state.is_collecting()
+        or (way == FUNCTION and not _is_a_step(self))
+    ):
         return original(self, *args, **kwargs)
     here.is_timed = True  # and calls inside are not counted
     begin = time.perf_counter()
@@ -137,7 +160,9 @@ def _call(way: str, name_of: Callable[..., str], original: Any, self: Any, /, *a
 
 
 def _is_a_step(function: Any) -> bool:
-    """Whether the program itself calls a function: not a trace, and not Keras, whose steps are counted."""
+    """Whether the program itself calls a function: not a trace, and not Keras, whose steps are
+    counted.
+    """
     import tensorflow as tf
 
     home = str(getattr(function.python_function, "__module__", "")).partition(".")[0]

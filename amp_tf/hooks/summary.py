@@ -26,32 +26,51 @@ from amp_tf.reporting.reports import RewriteReport, Totals
 from amp_tf.reporting.text import plural, why_no_node
 
 EAGER = (
-    "TensorFlow ran no graph of four nodes or more (it runs eagerly what is not in a tf.function, in Keras' fit, "
+    "TensorFlow ran no graph of four nodes or more (it runs eagerly what is not in a tf.function, "
+    "in Keras' fit, "
     "evaluate or predict, or in a session)"
 )
 TRACED_BEFORE = (
-    "TensorFlow ran no new graph since amp_tf was turned on, and what it traced before stays as it is (functions: "
-    "{count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) again and create tf.functions again"
+    "TensorFlow ran no new graph since amp_tf was turned on, and what it traced before stays as "
+    "it is (functions: "
+    "{count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) again and "
+    "create tf.functions again"
 )
-ONLY_PIPELINES = "TensorFlow ran no graph but those of input pipelines (tf.data), which stay in float32"
+ONLY_PIPELINES = (
+    "TensorFlow ran no graph but those of input pipelines (tf.data), which stay in float32"
+)
 SKIPPED = "no graph that was not skipped has a matmul or convolution"  # a part of the line says why
 ALL_FAILED = "amp_tf failed on every graph"
 NO_PLUGIN = "TensorFlow gave amp_tf no graph"
 ONLY_XLA = (
-    "all the work is in functions compiled by XLA (jit_compile=True), which TensorFlow's graph optimizers never see"
+    "all the work is in functions compiled by XLA (jit_compile=True), which TensorFlow's graph "
+    "optimizers never see"
 )
 UNSEEN_PRODUCT = (
-    "no product of the traced function {example!r} reached amp_tf: it did not run, or TensorFlow's own graph "
+    "no product of the traced function {example!r} reached amp_tf: it did not run, or "
+    "TensorFlow's own graph "
     "optimizers removed it or failed before amp_tf was asked, as TensorFlow's log says"
 )
-ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"  #: shows a GPU's accuracy without one
-FUSED = "matmuls or convolutions that TensorFlow fused with what follows, without 16-bit kernels here"
-_OF_HOOKS = ("off", "idle", "policy", "failures", "first_failure", "not_installed")  #: what a report says of the hooks
+#: shows a GPU's accuracy without one
+ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"
+FUSED = (
+    "matmuls or convolutions that TensorFlow fused with what follows, without 16-bit kernels here"
+)
+_OF_HOOKS = (
+    "off",
+    "idle",
+    "policy",
+    "failures",
+    "first_failure",
+    "not_installed",
+)  #: what a report says of the hooks
 _PLUGIN = "amp_tf.hooks.plugin"  # without it only functions compiled by XLA are seen
 
 
 def add_part(part: Callable[[], str]) -> None:
-    """Adds a function whose result, such as the loss scale, is appended to the line; ``""`` for nothing."""
+    """Adds a function whose result, such as the loss scale, is appended to the line; ``""`` for
+    nothing.
+    """
     parts = process_state.current().parts
     if part not in parts:
         parts.append(part)
@@ -62,7 +81,9 @@ def log() -> None:
     try:
         state = process_state.current()
         has_acted = reports.totals().converted or state.failures or state.not_installed
-        is_ended_by_error = hasattr(sys, "last_type") and not hasattr(sys, "ps1")  # at a prompt it only ends a line
+        is_ended_by_error = hasattr(sys, "last_type") and not hasattr(
+            sys, "ps1"
+        )  # at a prompt it only ends a line
         if has_acted or not is_ended_by_error:
             notices.emit(logging.INFO, line())
     except Exception as error:  # must not disturb the end of the user's program
@@ -70,7 +91,9 @@ def log() -> None:
 
 
 def line() -> str:
-    """The summary of this process so far, such as ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``."""
+    """The summary of this process so far, such as ``4 graphs, 120 of 560 nodes converted to
+    bfloat16, 45 casts``.
+    """
     report, totals, state = reports.of_process(), reports.totals(), process_state.current()
     if state.off is None and not totals.graphs:
         state = dataclasses.replace(state, off=_why_never_on())
@@ -89,9 +112,17 @@ def line() -> str:
         text += f"; {plural(state.failures, 'rewrite')} failed, and the graphs stayed in float32"
         text += f" ({state.first_failure})"
     if state.not_installed:
-        text += f"; not installed: {', '.join(f'{home} ({why})' for home, why in state.not_installed.items())}"
+        text += (
+            "; not installed: "
+            f"{', '.join(f'{home} ({why})' for home, why in state.not_installed.items())}"
+        )
     parts = [text, *filter(None, (part() for part in process_state.current().parts))]
-    if why and report.why_nothing and report.why_nothing.rule.name == "NO_TARGET" and why == str(report.why_nothing):
+    if (
+        why
+        and report.why_nothing
+        and report.why_nothing.rule.name == "NO_TARGET"
+        and why == str(report.why_nothing)
+    ):
         parts.append(f"to see its accuracy on a GPU: {ON_GPU}")
     return "; ".join(parts)
 
@@ -99,17 +130,32 @@ def line() -> str:
 def report() -> RewriteReport:
     """Everything that this process rewrote so far, with the reason for every node.
 
-    ``print(amp_tf.report())`` begins with the line that the process prints at exit. Of programs with very many graphs,
-    the report has the last ones: about 250,000 nodes of graphs in which something was converted, and 50,000 of others.
+    ``print(amp_tf.report())`` begins with the line that the process prints at exit. Of programs
+    with very many graphs, the report has the last ones: about 250,000 nodes of graphs in which
+    something was converted, and 50,000 of others.
     """
     state, totals = process_state.current(), reports.totals()
     error = getattr(sys, "last_type", None)
     tensorflow, keras = sys.modules.get("tensorflow"), sys.modules.get("keras")
-    whys = {row.op: f"{row.op_list} list, because it {row.why}" for row in registered_rows()}  # each op once
-    times, ledger = (sys.modules.get(f"amp_tf.{name}") for name in ("hooks.step_times", "loss_scaling.ledger"))
-    found = process_state.hardware() if totals.graphs else Hardware.detect_cpu()  # else it may not look for GPUs yet
-    cpu = {"type": "CPU", "bfloat16": found.cpu_has_bf16, "avx512": found.cpu_has_avx512, "costs": found.costs.source}
-    gpus = [{"compute_capability": [*pair], "tf32": process_state.uses_tf32(pair)} for pair in found.gpu_capabilities]
+    whys = {
+        row.op: f"{row.op_list} list, because it {row.why}" for row in registered_rows()
+    }  # each op once
+    times, ledger = (
+        sys.modules.get(f"amp_tf.{name}") for name in ("hooks.step_times", "loss_scaling.ledger")
+    )
+    found = (
+        process_state.hardware() if totals.graphs else Hardware.detect_cpu()
+    )  # else it may not look for GPUs yet
+    cpu = {
+        "type": "CPU",
+        "bfloat16": found.cpu_has_bf16,
+        "avx512": found.cpu_has_avx512,
+        "costs": found.costs.source,
+    }
+    gpus = [
+        {"compute_capability": [*pair], "tf32": process_state.uses_tf32(pair)}
+        for pair in found.gpu_capabilities
+    ]
     facts = {
         "process": {
             "program": " ".join(sys.argv) or sys.executable,
@@ -131,7 +177,10 @@ def report() -> RewriteReport:
         },
         "settings": [
             *sources(process_state.settings()),
-            *({"field": f"op {op}", "value": why, "from": "amp_tf.register_op"} for op, why in whys.items()),
+            *(
+                {"field": f"op {op}", "value": why, "from": "amp_tf.register_op"}
+                for op, why in whys.items()
+            ),
         ],
         "devices": [cpu, *({"type": "GPU", **gpu} for gpu in gpus)],
         "hooks": {field: getattr(state, field) for field in _OF_HOOKS},
@@ -148,7 +197,9 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Runt
     if state.idle:
         return state.idle
     if state.traced and not totals.graphs and not state.failures:
-        return TRACED_BEFORE.format(count=len(state.traced), example=name_in_python(state.traced[0]))
+        return TRACED_BEFORE.format(
+            count=len(state.traced), example=name_in_python(state.traced[0])
+        )
     by_grappler = totals.graphs.get("grappler", 0)
     are_all_calls = not totals.graphs.get("xla") and by_grappler == state.xla_graphs
     are_for_xla = (read().attr["_XlaMustCompile"].b for read in process_state.functions().values())
@@ -169,7 +220,10 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Runt
         if unseen := _unseen_product():
             return unseen
         if state.policy:
-            return f"Keras' own policy {state.policy!r} has its layers compute in 16 bit, and left nothing to convert"
+            return (
+                f"Keras' own policy {state.policy!r} has its layers compute in 16 bit, and left "
+                "nothing to convert"
+            )
     return why_no_node(reason) if reason else "no graph has a matmul or convolution"
 
 
@@ -184,7 +238,8 @@ def _why_never_on() -> str:
     if "tensorflow" not in sys.modules:
         return "TensorFlow is not imported yet"
     return (
-        "amp_tf is off: this Python did not read amp_tf.pth, so the variable alone does nothing; call amp_tf.enable(), "
+        "amp_tf is off: this Python did not read amp_tf.pth, so the variable alone does nothing; "
+        "call amp_tf.enable(), "
         "or start the program with amp-tf run -- python …"
     )
 
@@ -192,11 +247,15 @@ def _why_never_on() -> str:
 def _unseen_product() -> str:
     """That a product was traced, where amp_tf has seen none; empty where none was.
 
-    Where one of TensorFlow's own optimizers fails, TensorFlow runs the function unchanged and asks no plugin.
+    Where one of TensorFlow's own optimizers fails, TensorFlow runs the function unchanged and asks
+    no plugin.
     """
     functions = process_state.functions()
     for name in process_state.traced_functions():
-        if any(node.op in PRODUCTS and node.attr["T"].type == FLOAT for node in functions[name]().node_def):
+        if any(
+            node.op in PRODUCTS and node.attr["T"].type == FLOAT
+            for node in functions[name]().node_def
+        ):
             return UNSEEN_PRODUCT.format(example=name_in_python(name))
     return ""
 

@@ -1,18 +1,20 @@
 """Turns amp_tf on and off, from Python and from the environment.
 
-Settings are on a stack. A handle removes its own settings, wherever they are, so blocks nest and may end in any order.
-The environment is at the bottom and is read again when it comes to the top; ``disable()`` and ``AMP_TF_DISABLE`` empty
-the stack. The reason for amp_tf being off is recorded where it is turned off (``Runtime.off``), for the line at
-exit and ``report()``.
+Settings are on a stack. A handle removes its own settings, wherever they are, so blocks nest and
+may end in any order. The environment is at the bottom and is read again when it comes to the top;
+``disable()`` and ``AMP_TF_DISABLE`` empty the stack. The reason for amp_tf being off is recorded
+where it is turned off (``Runtime.off``), for the line at exit and ``report()``.
 
-NVIDIA's TensorFlow read ``TF_ENABLE_AUTO_MIXED_PRECISION`` each time it optimized a graph, so most scripts of that time
-set it themselves, at the top or where they read an ``--amp`` flag; notebooks have no other way. A value set before
-TensorFlow is imported is found in the environment; later changes are reported by ``_amp_tf_start``, which wraps the
-methods of ``os.environ`` that change it. A change by ``os.putenv`` alone is not seen.
+NVIDIA's TensorFlow read ``TF_ENABLE_AUTO_MIXED_PRECISION`` each time it optimized a graph, so most
+scripts of that time set it themselves, at the top or where they read an ``--amp`` flag; notebooks
+have no other way. A value set before TensorFlow is imported is found in the environment; later
+changes are reported by ``_amp_tf_start``, which wraps the methods of ``os.environ`` that change it.
+A change by ``os.putenv`` alone is not seen.
 
-:data:`HOOKS` lists the hooks into TensorFlow and Keras: modules with an idempotent ``install(patches)``. It is called
-after the import of each of its triggers, so it puts patches on what is there and leaves the rest for the next call.
-They are restored here, for all hooks; a hook that has more to undo has an ``uninstall()``, idempotent too.
+:data:`HOOKS` lists the hooks into TensorFlow and Keras: modules with an idempotent
+``install(patches)``. It is called after the import of each of its triggers, so it puts patches on
+what is there and leaves the rest for the next call. They are restored here, for all hooks; a hook
+that has more to undo has an ``uninstall()``, idempotent too.
 """
 
 from __future__ import annotations
@@ -69,7 +71,12 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.input_pipelines", ("tensorflow", "keras")),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, lambda config: config.report_path is not None),
+    Hook(
+        "graph_rewrite",
+        "amp_tf.hooks.step_times",
+        _ALL,
+        lambda config: config.report_path is not None,
+    ),
     Hook("graph_rewrite", "amp_tf.hooks.conflicts", ("keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.layer_paths", ("keras", "tf_keras")),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling", _ALL, _scales_losses),
@@ -85,34 +92,46 @@ _NAMES = frozenset(row.name for row in ENV_VARS)
 
 
 class Handle(contextlib.AbstractContextManager["Handle"]):
-    """What :func:`enable` returns: takes its settings back, also as a context manager at the end of the block."""
+    """What :func:`enable` returns: takes its settings back, also as a context manager at the end of
+    the block.
+    """
 
-    def __init__(self, config: AmpConfig, switches: Switches, *, by_environment: bool = False) -> None:
+    def __init__(
+        self, config: AmpConfig, switches: Switches, *, by_environment: bool = False
+    ) -> None:
         self.config = config  #: the settings that were turned on
         self._switches = switches
         self._by_environment = by_environment
 
     def __repr__(self) -> str:
         fields = vars(self.config).items()
-        settings = ", ".join(f"{name}={value!r}" for name, value in fields if value != getattr(AmpConfig, name))
+        settings = ", ".join(
+            f"{name}={value!r}" for name, value in fields if value != getattr(AmpConfig, name)
+        )
         is_kept = self in process_state.current().stack
         state = "on" if _active() is self else "under later settings" if is_kept else "off"
         return f"<amp_tf.Handle({settings}), {state}>"
 
     def uninstall(self) -> None:
-        """Takes these settings back: what was on before is on again, and what a later ``enable`` turned on stays on."""
+        """Takes these settings back: what was on before is on again, and what a later ``enable``
+        turned on stays on.
+        """
         _take_back(self)
 
     def __exit__(self, *_: object) -> None:
         self.uninstall()
 
 
-# Not the runtime's own lock: turning off waits for rewrites that are running, and these count what they did.
+# Not the runtime's own lock: turning off waits for rewrites that are running, and these count what
+# they did.
 _lock = threading.RLock()
 
 
 def _active() -> Handle | None:
-    """The handle whose settings are in force. Those below it are in force again once it is taken back."""
+    """The handle whose settings are in force.
+
+    Those below it are in force again once it is taken back.
+    """
     stack = process_state.current().stack
     return stack[-1] if stack else None
 
@@ -142,9 +161,10 @@ def _take_back(handle: Handle) -> None:
 def obey_environment(changed: str | None = None) -> None:
     """Applies what the environment says. A bad value leads to one message, and amp_tf stays off.
 
-    What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is off, only a change
-    of a switch turns it on, or one that corrects the bad value for which it is off. ``changed`` is the variable
-    that the program has just set or deleted, perhaps not one of amp_tf's.
+    What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is
+    off, only a change of a switch turns it on, or one that corrects the bad value for which it is
+    off. ``changed`` is the variable that the program has just set or deleted, perhaps not one of
+    amp_tf's.
     """
     if changed is not None and changed not in _NAMES:
         return
@@ -172,7 +192,9 @@ def _turn_on(stack: list[Handle]) -> None:
         _uninstall_hooks()
     _set_stack(stack)
     name, value = deciding_switch()
-    only_scaling = f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
+    only_scaling = (
+        f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
+    )
     off, traced = "" if wanted.graph_rewrite else only_scaling, process_state.traced_functions()
     process_state.note(off=off, traced=traced)
     imports.forget(_on_import)
@@ -195,10 +217,14 @@ def _follow_environment(*, is_asked_first: bool = False) -> None:
     try:
         asked, reason = _asked_by_environment()
     except ConfigError as error:
-        if str(error) != process_state.current().refused:  # reported once while it is the reason for amp_tf being off
+        if (
+            str(error) != process_state.current().refused
+        ):  # reported once while it is the reason for amp_tf being off
             warn_of_unknown_variables()
             notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
-        _turn_off(f"amp_tf is off: {error.where or 'the environment'} is not valid, as a warning said")
+        _turn_off(
+            f"amp_tf is off: {error.where or 'the environment'} is not valid, as a warning said"
+        )
         process_state.note(refused=str(error))
         _report_at_exit()
         return
@@ -219,14 +245,18 @@ def _report_at_exit() -> None:
 def _at_exit() -> None:
     """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
     state = process_state.current()
-    is_child = os.getpid() != state.exit_pid  # a forked child converts too, but its parent prints the line
+    is_child = (
+        os.getpid() != state.exit_pid
+    )  # a forked child converts too, but its parent prints the line
     reports = sys.modules.get("amp_tf.reporting.reports")
     has_seen = reports is not None and reports.totals().graphs
     is_due = has_seen or state.off not in (None, BY_CALL, BY_HANDLE, BY_VARIABLE)
     if plugin := sys.modules.get("amp_tf.hooks.plugin"):
         plugin.stop(_EXIT_WAIT_MS)
     if not is_child and is_due and "tensorflow" in sys.modules:
-        with contextlib.suppress(ImportError):  # by now the package may be gone; hooks that are in place import it
+        with contextlib.suppress(
+            ImportError
+        ):  # by now the package may be gone; hooks that are in place import it
             from amp_tf.hooks import report_files, summary
 
             summary.log()
@@ -236,7 +266,9 @@ def _at_exit() -> None:
 
 
 def install_hooks(trigger: str) -> None:
-    """Installs the wanted hooks of one trigger; one that fails is warned about and named in the line at exit."""
+    """Installs the wanted hooks of one trigger; one that fails is warned about and named in the
+    line at exit.
+    """
     state = process_state.current()
     for hook in HOOKS:
         if not hook.is_wanted(process_state.settings()):
@@ -252,12 +284,18 @@ def install_hooks(trigger: str) -> None:
                     f"install.{hook.home}",
                     f"a hook was not installed ({failure})",
                     where=hook.home,
-                    fix="The program goes on without it; please report this with your TensorFlow version",
+                    fix=(
+                        "The program goes on without it; please report this with your TensorFlow "
+                        "version"
+                    ),
                 )
 
 
 def install(home: str) -> None:
-    """Installs one hook by the settings in force, in the libraries that are imported by now. Idempotent."""
+    """Installs one hook by the settings in force, in the libraries that are imported by now.
+
+    Idempotent.
+    """
     importlib.import_module(home).install(process_state.patches(home))
 
 
@@ -269,7 +307,8 @@ def uninstall(home: str) -> None:
 
 
 def _uninstall_hooks() -> None:
-    # The last one first: where two replace the same attribute, the later one has the earlier one's inside.
+    # The last one first: where two replace the same attribute, the later one has the earlier one's
+    # inside.
     for hook in reversed(HOOKS):
         uninstall(hook.home)
 
@@ -280,41 +319,54 @@ _Fields = ParamSpec("_Fields")
 class _Enable(Protocol[_Fields]):
     """:func:`enable`, to type checkers: it also takes each field of :class:`AmpConfig` by name."""
 
-    def __call__(self, config: AmpConfig | None = None, *args: _Fields.args, **settings: _Fields.kwargs) -> Handle: ...
+    def __call__(
+        self, config: AmpConfig | None = None, *args: _Fields.args, **settings: _Fields.kwargs
+    ) -> Handle: ...
 
 
-def _with_fields_of(config: Callable[_Fields, AmpConfig]) -> Callable[[Callable[..., Handle]], _Enable[_Fields]]:
+def _with_fields_of(
+    config: Callable[_Fields, AmpConfig],
+) -> Callable[[Callable[..., Handle]], _Enable[_Fields]]:
     return lambda function: function
 
 
 @_with_fields_of(AmpConfig)
 def enable(config: AmpConfig | None = None, **settings: Any) -> Handle:
-    """Does what ``TF_ENABLE_AUTO_MIXED_PRECISION=1`` does: rewrites graphs, and scales the loss where they are float16.
+    """Does what ``TF_ENABLE_AUTO_MIXED_PRECISION=1`` does: rewrites graphs, and scales the loss
+    where they are float16.
 
-    It may be called before or after TensorFlow is imported, but before the functions and sessions that it is meant for
-    run first: what TensorFlow has optimized already stays as it is. Called again, it replaces the settings until its
-    handle takes them back. With ``AMP_TF_DISABLE=1`` it only says so: any program can be run without amp_tf from
-    outside.
+    It may be called before or after TensorFlow is imported, but before the functions and sessions
+    that it is meant for run first: what TensorFlow has optimized already stays as it is. Called
+    again, it replaces the settings until its handle takes them back. With ``AMP_TF_DISABLE=1`` it
+    only says so: any program can be run without amp_tf from outside.
 
     Args:
         config: what to convert, in place of what the environment variables say.
-        **settings: fields of :class:`AmpConfig`, such as ``precision="bfloat16"``; they change ``config``, or what the
-            environment variables say.
+        **settings: fields of :class:`AmpConfig`, such as ``precision="bfloat16"``; they change
+            ``config``, or what the environment variables say.
 
     Returns:
         A handle with ``uninstall()``, which also works as a context manager.
 
     Raises:
-        ConfigError: a setting or an environment variable has an invalid value, or there is no such setting.
+        ConfigError: a setting or an environment variable has an invalid value, or there is no such
+            setting.
         OpListError: one op is to join two lists.
     """
     fix = 'Write amp_tf.enable(precision="bfloat16"), or amp_tf.enable(amp_tf.AmpConfig(precision="bfloat16"))'
     if config is None:
         warn_of_unknown_variables()
-    base = AmpConfig.from_env() if config is None else check_config(config, where="amp_tf.enable(config)", fix=fix)
+    base = (
+        AmpConfig.from_env()
+        if config is None
+        else check_config(config, where="amp_tf.enable(config)", fix=fix)
+    )
     wanted = Handle(with_settings(base, settings, where="amp_tf.enable"), EVERYTHING)
     if is_disabled():
-        notices.emit(logging.WARNING, f"stays off, although the program calls amp_tf.enable(): {DISABLE_VAR} is set")
+        notices.emit(
+            logging.WARNING,
+            f"stays off, although the program calls amp_tf.enable(): {DISABLE_VAR} is set",
+        )
     else:
         _enable(wanted)
     return wanted
@@ -323,9 +375,10 @@ def enable(config: AmpConfig | None = None, **settings: Any) -> Handle:
 def disable() -> None:
     """Turns amp_tf off for graphs that TensorFlow optimizes from now on. Idempotent.
 
-    What cannot be undone: the optimizer stays registered with TensorFlow, as the identity, and TensorFlow's layout
-    optimizer stays off (:mod:`amp_tf.hooks.plugin` says why); functions and sessions that ran already keep
-    their converted graphs; optimizers that were wrapped for loss scaling stay wrapped.
+    What cannot be undone: the optimizer stays registered with TensorFlow, as the identity, and
+    TensorFlow's layout optimizer stays off (:mod:`amp_tf.hooks.plugin` says why); functions and
+    sessions that ran already keep their converted graphs; optimizers that were wrapped for loss
+    scaling stay wrapped.
     """
     _turn_off(BY_CALL)
 
@@ -338,8 +391,12 @@ def is_enabled() -> bool:
 def warn_of_unknown_variables() -> None:
     """Warns once of each variable that looks like one of amp_tf's and is not."""
     for name, close in find_unknown_variables():
-        fix = f"Write {close}, if that is meant" if close else "docs/variables.md lists the variables"
-        notices.warn_once(f"variable.{name}", "this is not a variable of amp_tf", where=name, fix=fix)
+        fix = (
+            f"Write {close}, if that is meant" if close else "docs/variables.md lists the variables"
+        )
+        notices.warn_once(
+            f"variable.{name}", "this is not a variable of amp_tf", where=name, fix=fix
+        )
 
 
 def _is_forbidden() -> bool:
@@ -350,7 +407,9 @@ def _is_forbidden() -> bool:
 
 
 def _asked_by_environment() -> tuple[Handle | None, str]:
-    """What the environment asks for; where nothing, why amp_tf is off: it asked when the program began."""
+    """What the environment asks for; where nothing, why amp_tf is off: it asked when the program
+    began.
+    """
     try:
         switches = Switches.from_env()
         if switches.any:

@@ -1,20 +1,23 @@
 """Rewrites functions that XLA compiles when TensorFlow creates them.
 
-``jit_compile=True`` functions never reach Grappler, so a graph optimizer cannot see them. All of them pass through
-``atomic_function.from_func_graph``, which is wrapped here: the new function's definition is rewritten and registered
-again under the same name, so that every way to call it (eagerly, from another function, from a v1 graph) runs the
-rewritten one. Functions that it calls are cloned under new names; the function's list of children keeps the clones
-alive, so clones live as long as their caller.
+``jit_compile=True`` functions never reach Grappler, so a graph optimizer cannot see them. All of
+them pass through ``atomic_function.from_func_graph``, which is wrapped here: the new function's
+definition is rewritten and registered again under the same name, so that every way to call it
+(eagerly, from another function, from a v1 graph) runs the rewritten one. Functions that it calls
+are cloned under new names; the function's list of children keeps the clones alive, so clones live
+as long as their caller.
 
-XLA inlines calls, so a control edge from a call does not order what the call is given: whatever waits for the call must
-also wait for a read that was moved in front of it. TensorLists that functions share hold 16 bit where that rounds
-nothing (:mod:`amp_tf.rewriting.sharing`). Under ``auto`` on a CPU XLA is given exactly the programs of float32, so it
-cannot be slower there. TensorFlow has no way to register a definition with stack traces, so XLA's errors lose the
-source line.
+XLA inlines calls, so a control edge from a call does not order what the call is given: whatever
+waits for the call must also wait for a read that was moved in front of it. TensorLists that
+functions share hold 16 bit where that rounds nothing (:mod:`amp_tf.rewriting.sharing`). Under
+``auto`` on a CPU XLA is given exactly the programs of float32, so it cannot be slower there.
+TensorFlow has no way to register a definition with stack traces, so XLA's errors lose the source
+line.
 
-Whoever asks for the definition of a function (a frozen graph, a GraphDef, a SavedModel, a converter for TFLite or ONNX)
-gets the one that the program wrote: only TensorFlow's runtime has the rewritten one. Input pipelines and the Python
-code that they call run copies of the originals (:mod:`amp_tf.hooks.input_pipelines`).
+Whoever asks for the definition of a function (a frozen graph, a GraphDef, a SavedModel, a converter
+for TFLite or ONNX) gets the one that the program wrote: only TensorFlow's runtime has the rewritten
+one. Input pipelines and the Python code that they call run copies of the originals
+(:mod:`amp_tf.hooks.input_pipelines`).
 """
 
 from __future__ import annotations
@@ -35,17 +38,23 @@ from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting import pipeline
 from amp_tf.rewriting.pipeline import RewriteResult
 
-_rewritten: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()  # AtomicFunctions, by name
+_rewritten: weakref.WeakValueDictionary[bytes, Any] = (
+    weakref.WeakValueDictionary()
+)  # AtomicFunctions, by name
 
 
 def install(patches: Patches) -> None:
-    """Rewrites each function that XLA will compile from now on; what was rewritten stays so. Idempotent."""
+    """Rewrites each function that XLA will compile from now on; what was rewritten stays so.
+
+    Idempotent.
+    """
     from tensorflow.python.eager import context
     from tensorflow.python.eager.polymorphic_function import atomic_function
     from tensorflow.python.framework import ops
 
     patches.put(atomic_function, "from_func_graph", _make_and_rewrite)
-    # These stay: what was rewritten must be given in its original form even after amp_tf was turned off.
+    # These stay: what was rewritten must be given in its original form even after amp_tf was turned
+    # off.
     staying = process_state.patches(f"{__name__}, staying")
     staying.put(ops.Graph, "_as_graph_def", _describe_graph)
     staying.put(context.Context, "get_function_def", _describe_function)
@@ -57,7 +66,9 @@ def hardware() -> Hardware:
     return dataclasses.replace(process_state.hardware(), is_xla=True)
 
 
-def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
+def _make_and_rewrite(
+    from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any
+) -> Any:
     function = from_func_graph(name, graph, attrs, *args, **kwargs)
     _rewritten.pop(function.name, None)  # it was overwritten
     mark = (attrs or {}).get("_XlaMustCompile", False)
@@ -67,17 +78,23 @@ def _make_and_rewrite(from_func_graph: Any, /, name: Any, graph: Any, attrs: Any
         except Exception as error:  # the program goes on with the original function
             process_state.count_failure(error)
             where = f"function {function.name.decode()!r} for XLA"
-            notices.warn_of_error("xla.failed", "stays in float32", error, where=where, fix=notices.REPORT)
+            notices.warn_of_error(
+                "xla.failed", "stays in float32", error, where=where, fix=notices.REPORT
+            )
     return function
 
 
 def _convert(function: Any, config: AmpConfig) -> None:
-    """Rewrites a function that was just registered, and registers the clones of functions that it needs."""
+    """Rewrites a function that was just registered, and registers the clones of functions that it
+    needs.
+    """
     from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
 
     context = function._bound_context
     original = context.get_function_def(function.name)
-    known = context.list_function_names() - {original.signature.name}  # str, although they are looked up by bytes
+    known = context.list_function_names() - {
+        original.signature.name
+    }  # str, although they are looked up by bytes
 
     def find(name: str) -> Any:
         return context.get_function_def(name.encode()) if name in known else None
@@ -86,7 +103,9 @@ def _convert(function: Any, config: AmpConfig) -> None:
     library = FunctionDefLibrary(function=called_by(original, find).values())
     callees = called_by(original, lambda name: None if name.encode() in _rewritten else find(name))
     settings = notices.known_only(config)
-    results = pipeline.rewrite_program(original, [*callees.values()], settings, hardware(), library, traced=function)
+    results = pipeline.rewrite_program(
+        original, [*callees.values()], settings, hardware(), library, traced=function
+    )
     if changed := pipeline.name_clones([*callees.values(), original], [*results[1:], results[0]]):
         _register(function, original, changed)
         notices.warn_if_slow(config)
@@ -95,9 +114,11 @@ def _convert(function: Any, config: AmpConfig) -> None:
 
 
 def called_by(definition: Any, find: Callable[[str], Any]) -> dict[str, Any]:
-    """The FunctionDefs that a FunctionDef calls, directly or not, by name, each after those that it calls itself.
+    """The FunctionDefs that a FunctionDef calls, directly or not, by name, each after those that it
+    calls itself.
 
-    ``find`` gives ``None`` for what is none. Python's stack is too short for a chain of a thousand calls.
+    ``find`` gives ``None`` for what is none. Python's stack is too short for a chain of a thousand
+    calls.
     """
     found: dict[str, Any] = {}
     seen, path = {definition.signature.name}, [(definition, _calls(definition))]
@@ -118,7 +139,9 @@ def _calls(definition: Any) -> Iterator[str]:
 
 
 def _register(function: Any, original: Any, changed: Mapping[str, Any]) -> None:
-    """Puts its new definition, which is the last that changed, in a function's place, and registers the clones."""
+    """Puts its new definition, which is the last that changed, in a function's place, and registers
+    the clones.
+    """
     clones = _replace(function, original, changed)
     function._amp_tf_original = original.SerializeToString()
     function._amp_tf_rewritten = [*changed.values()][-1].SerializeToString()
@@ -127,7 +150,9 @@ def _register(function: Any, original: Any, changed: Mapping[str, Any]) -> None:
 
 
 def _replace(function: Any, original: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Gives a function another definition, the last that changed; returns the clones that it calls, which it keeps."""
+    """Gives a function another definition, the last that changed; returns the clones that it calls,
+    which it keeps.
+    """
     context = function._bound_context
     definition = [*changed.values()][-1]
     clones = _register_clones(function, changed)
@@ -143,7 +168,9 @@ def _replace(function: Any, original: Any, changed: Mapping[str, Any]) -> dict[s
 
 
 def _register_clones(function: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Registers all that changed but the last, as long as the returned objects live; they have the new names."""
+    """Registers all that changed but the last, as long as the returned objects live; they have the
+    new names.
+    """
     clones: dict[str, Any] = {}
     for name, clone in [*changed.items()][:-1]:
         clones[clone.signature.name] = _atomic_clone(function, name.encode(), clone, clones)
@@ -151,13 +178,21 @@ def _register_clones(function: Any, changed: Mapping[str, Any]) -> dict[str, Any
 
 
 def _atomic_clone(function: Any, original: bytes, clone: Any, made: dict[str, Any]) -> Any:
-    """Registers a clone, as long as the returned object lives, which has the graph that the user wrote."""
+    """Registers a clone, as long as the returned object lives, which has the graph that the user
+    wrote.
+    """
     from tensorflow.python.eager.polymorphic_function import atomic_function, function_type_utils
     from tensorflow.python.framework import function_def_to_graph
 
-    source = next((child for child in function._children if getattr(child, "name", None) == original), None)
+    source = next(
+        (child for child in function._children if getattr(child, "name", None) == original), None
+    )
     if isinstance(source, atomic_function.AtomicFunction):
-        function_type, graph, options = source.function_type, source._cached_graph, source.call_options
+        function_type, graph, options = (
+            source.function_type,
+            source._cached_graph,
+            source.call_options,
+        )
     else:
         graph = function_def_to_graph.function_def_to_graph(clone)
         function_type = function_type_utils.derive_from_graph(graph)
@@ -177,7 +212,9 @@ def call_originals(function: Any) -> None:
 
 
 def original_of(function: Any) -> Any:
-    """A function that computes what the program wrote: the same one if nothing in it was rewritten, else a copy."""
+    """A function that computes what the program wrote: the same one if nothing in it was rewritten,
+    else a copy.
+    """
     if function.name not in _rewritten and not _calls_rewritten(function):
         return function
     if not hasattr(function, "_amp_tf_as_written"):
@@ -191,7 +228,12 @@ def original_of(function: Any) -> Any:
         context.add_function_def(definition)
         children = [*function._children, *clones.values()]
         function._amp_tf_as_written = atomic_function.AtomicFunction(
-            definition.signature.name, context, function.function_type, children, function.call_options, function.graph
+            definition.signature.name,
+            context,
+            function.function_type,
+            children,
+            function.call_options,
+            function.graph,
         )
     return function._amp_tf_as_written
 
@@ -201,14 +243,17 @@ def _calls_rewritten(function: Any) -> bool:
 
 
 def _as_written(function: Any) -> dict[str, Any]:
-    """The original definitions of a function and of those that it calls, under new names, if they are needed.
+    """The original definitions of a function and of those that it calls, under new names, if they
+    are needed.
 
     By the names that they had; the function itself comes last, and keeps its name.
     """
     context = function._bound_context
     known = context.list_function_names()
     root = context.get_function_def(function.name)
-    callees = called_by(root, lambda name: context.get_function_def(name.encode()) if name in known else None)
+    callees = called_by(
+        root, lambda name: context.get_function_def(name.encode()) if name in known else None
+    )
     given = [*callees.values(), root]
     results = []
     for definition in given:
@@ -240,7 +285,9 @@ def _describe_function(describe: Any, context: Any, /, name: str | bytes) -> Any
 def _add_function(add: Any, context: Any, /, definition: Any) -> None:
     """Who adds what was given by the two functions above means the function that is there, or was."""
     function = _rewritten.get(_key(definition.signature.name))
-    if function is not None and definition == type(definition).FromString(function._amp_tf_original):
+    if function is not None and definition == type(definition).FromString(
+        function._amp_tf_original
+    ):
         if context.has_function(function.name):
             return
         definition = type(definition).FromString(function._amp_tf_rewritten)
@@ -248,7 +295,9 @@ def _add_function(add: Any, context: Any, /, definition: Any) -> None:
 
 
 def restore(library: Any) -> None:
-    """Puts the original functions back into a FunctionDefLibrary, in place, and takes the clones out."""
+    """Puts the original functions back into a FunctionDefLibrary, in place, and takes the clones
+    out.
+    """
     if not _rewritten:
         return
     present = {definition.signature.name: definition for definition in library.function}
@@ -259,6 +308,8 @@ def restore(library: Any) -> None:
             clones |= function._amp_tf_clones
     if clones.isdisjoint(present):
         return
-    kept = type(library)(function=(definition for name, definition in present.items() if name not in clones))
+    kept = type(library)(
+        function=(definition for name, definition in present.items() if name not in clones)
+    )
     del library.function[:]
     library.MergeFrom(kept)

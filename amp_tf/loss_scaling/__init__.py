@@ -1,4 +1,5 @@
-"""Dynamic loss scaling for Keras 3, tf_keras and TF1 optimizers. Importing this package imports no TensorFlow.
+"""Dynamic loss scaling for Keras 3, tf_keras and TF1 optimizers. Importing this package imports no
+TensorFlow.
 
 A step::
 
@@ -8,13 +9,16 @@ A step::
 
 Where things are:
 
-- *The algorithm* is ``schedule``: three schedules with one interface, a pure function from state to state.
-- *The step* is ``scaler``: the schedule's state in variables (``Memory``), and the arrows above (``Scaler``). Its
-  tensor operations are in ``finite``, the decision of all replicas in ``replicas``, what an optimizer stores in its
-  step in ``kept``, and in ``calls`` what counts as a scaled loss.
-- *The public classes*: ``loss_scaler`` for loops without an optimizer; ``keras3``, ``tf_keras`` and ``v1`` for the
-  optimizers of each library.
-- *What it did*: ``ledger`` has the status of a scale, why training is stuck, and the scalers for the line at exit.
+- *The algorithm* is ``schedule``: three schedules with one interface, a pure function from state to
+  state.
+- *The step* is ``scaler``: the schedule's state in variables (``Memory``), and the arrows above
+  (``Scaler``). Its tensor operations are in ``finite``, the decision of all replicas in
+  ``replicas``, what an optimizer stores in its step in ``kept``, and in ``calls`` what counts as a
+  scaled loss.
+- *The public classes*: ``loss_scaler`` for loops without an optimizer; ``keras3``, ``tf_keras`` and
+  ``v1`` for the optimizers of each library.
+- *What it did*: ``ledger`` has the status of a scale, why training is stuck, and the scalers for
+  the line at exit.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ from amp_tf.loss_scaling import schedule
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it even where it is not installed
 
-# Which module a class comes from decides the adapter: nothing is imported that the program has not imported itself.
+# Which module a class comes from decides the adapter: nothing is imported that the program has not
+# imported itself.
 _ADAPTERS = (
     ("keras", ("optimizers", "Optimizer"), "amp_tf.loss_scaling.keras3"),
     ("tf_keras", ("optimizers", "Optimizer"), "amp_tf.loss_scaling.tf_keras"),
@@ -39,7 +44,9 @@ _ADAPTERS = (
 
 
 class LossScaleSettings(schedule.ScheduleSettings, total=False):
-    """The settings of :func:`LossScaleOptimizer` beside the first scale; ``name`` is Keras 3's alone."""
+    """The settings of :func:`LossScaleOptimizer` beside the first scale; ``name`` is Keras 3's
+    alone.
+    """
 
     dynamic_growth_steps: int
     name: str | None
@@ -48,17 +55,19 @@ class LossScaleSettings(schedule.ScheduleSettings, total=False):
 def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
     inner_optimizer: Any, initial_scale: float = 2.0**15, **settings: Unpack[LossScaleSettings]
 ) -> Any:
-    """Wraps an optimizer so that it scales the loss, unscales the gradients and skips nonfinite steps.
+    """Wraps an optimizer so that it scales the loss, unscales the gradients and skips nonfinite
+    steps.
 
     The wrapper is of the kind that the optimizer's own library accepts.
 
     Args:
-        inner_optimizer: a Keras 3, tf_keras (new or legacy) or ``tf.compat.v1.train`` optimizer, not yet wrapped.
+        inner_optimizer: a Keras 3, tf_keras (new or legacy) or ``tf.compat.v1.train`` optimizer,
+            not yet wrapped.
         initial_scale: the first loss scale.
-        **settings: ``dynamic_growth_steps=2000``, ``dynamic=True``, ``enabled=True``, ``growth_factor=2.0``,
-            ``backoff_factor=0.5``, ``hysteresis=1``, ``min_scale=2**-24``, ``max_scale=2**127`` as in
-            :func:`amp_tf.loss_scaling.schedule.build_schedule`; and ``name`` for Keras 3, by default the inner
-            optimizer's.
+        **settings: ``dynamic_growth_steps=2000``, ``dynamic=True``, ``enabled=True``,
+            ``growth_factor=2.0``, ``backoff_factor=0.5``, ``hysteresis=1``, ``min_scale=2**-24``,
+            ``max_scale=2**127`` as in :func:`amp_tf.loss_scaling.schedule.build_schedule`; and
+            ``name`` for Keras 3, by default the inner optimizer's.
 
     Raises:
         TypeError: ``inner_optimizer`` is not an optimizer of these libraries.
@@ -68,7 +77,10 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
         raise ConfigError(
             f"the optimizer scales its loss already, by loss_scale_factor={factor}",
             where="LossScaleOptimizer",
-            fix="Leave out loss_scale_factor, or use LossScaleOptimizer(…, initial_scale=…, dynamic=False)",
+            fix=(
+                "Leave out loss_scale_factor, or use LossScaleOptimizer(…, initial_scale=…, "
+                "dynamic=False)"
+            ),
         )
     if is_loss_scaled(inner_optimizer):
         what = "the optimizer is a LossScaleOptimizer already"
@@ -81,12 +93,15 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
             return importlib.import_module(adapter).wrap(inner_optimizer, initial_scale, **settings)
     raise TypeError(
         "LossScaleOptimizer: expected an optimizer of keras, tf_keras or tf.compat.v1.train, got "
-        f"{inner_optimizer!r} of type {type(inner_optimizer).__module__}.{type(inner_optimizer).__qualname__}."
+        f"{inner_optimizer!r} of type "
+        f"{type(inner_optimizer).__module__}.{type(inner_optimizer).__qualname__}."
     )
 
 
 def is_loss_scaled(optimizer: Any) -> bool:
-    """Whether the optimizer scales its loss already: by this package, by Keras, tf_keras or TF1, or by a factor."""
+    """Whether the optimizer scales its loss already: by this package, by Keras, tf_keras or TF1, or
+    by a factor.
+    """
     names = {"LossScaleOptimizer", "LossScaleOptimizerV3", "MixedPrecisionLossScaleOptimizer"}
     is_wrapper = any(cls.__name__ in names for cls in type(optimizer).__mro__)
     return is_wrapper or getattr(optimizer, "loss_scale_factor", None) is not None

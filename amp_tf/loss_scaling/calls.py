@@ -10,14 +10,15 @@ get_scaled_loss                             takes them as they are, and warns
 none                                        takes them as they are, and warns
 =========================================== =========================
 
-Only calls count: those in the graph in which a step is made, in one around it, or eager ones. Gradients may also come
-from another function, by arguments or in variables, so calls in another graph count as long as no step was made there;
-those of a trace that failed do not. What a loop multiplies or divides by hand is left to it. A step that is too large
-shows at once, while gradients divided by a scale that never multiplied them stop training silently.
+Only calls count: those in the graph in which a step is made, in one around it, or eager ones.
+Gradients may also come from another function, by arguments or in variables, so calls in another
+graph count as long as no step was made there; those of a trace that failed do not. What a loop
+multiplies or divides by hand is left to it. A step that is too large shows at once, while gradients
+divided by a scale that never multiplied them stop training silently.
 
-*Two scalers*, as where a loop has a ``LossScaler`` and its optimizer was wrapped automatically: the outer one decides
-whether to step, and the one that is called inside its step applies what it gets. If both multiply the loss, that is an
-error.
+*Two scalers*, as where a loop has a ``LossScaler`` and its optimizer was wrapped automatically: the
+outer one decides whether to step, and the one that is called inside its step applies what it gets.
+If both multiply the loss, that is an error.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ from amp_tf.loss_scaling import finite
 _ONE_OF_THEM = "Leave out one of them: either the LossScaler or the optimizer's scale_loss"
 
 #: why gradients are taken as they are, and warned about
-NEVER_SCALED = "apply_gradients was called but the loss was never scaled, so small gradients are lost in float16"
+NEVER_SCALED = (
+    "apply_gradients was called but the loss was never scaled, so small gradients are lost in "
+    "float16"
+)
 LEFT_TO_LOOP = "get_scaled_loss was called without get_unscaled_gradients"
 
 
@@ -80,7 +84,8 @@ class Calls:
         here.is_open = False
 
     def judge(self, gradients: Iterable[Any]) -> tuple[bool, str]:
-        """Whether ``apply_gradients`` is to divide what it is given now; where not, what is wrong, or an empty string.
+        """Whether ``apply_gradients`` is to divide what it is given now; where not, what is wrong,
+        or an empty string.
 
         Then no other graph gets gradients of losses that were scaled here.
         """
@@ -97,7 +102,9 @@ class Calls:
         return (True, "") if any(made.divides_in_step for made in known) else (False, LEFT_TO_LOOP)
 
     def are_scaled(self, gradients: Iterable[Any]) -> bool:
-        """Whether the loop had some of these gradients unscaled, and these are still the scaled ones."""
+        """Whether the loop had some of these gradients unscaled, and these are still the scaled
+        ones.
+        """
         return any(self._scaled.get(id(value)) is value for value in _tensors(gradients))
 
     def are_unscaled(self, gradients: Iterable[Any]) -> bool:
@@ -107,7 +114,10 @@ class Calls:
     def check_alone(self, where: str) -> None:
         """Refuses, by a CallOrderError, a step inside another scaler's if both scaled the loss."""
         if any(made.is_open for place in places() for made in self._in(place)):
-            what = "the loss is scaled twice, by this optimizer and by the LossScaler whose step calls it"
+            what = (
+                "the loss is scaled twice, by this optimizer and by the LossScaler whose step "
+                "calls it"
+            )
             raise CallOrderError(what, where=where, fix=_ONE_OF_THEM)
 
     def _here(self) -> _Made:
@@ -119,10 +129,14 @@ class Calls:
         return [by_replica[_replica()]] if _replica() in by_replica else [*by_replica.values()]
 
     def known(self) -> list[_Made]:
-        """The calls in this graph, in those around it, and in others whose gradients may be used here."""
+        """The calls in this graph, in those around it, and in others whose gradients may be used
+        here.
+        """
         around = places()
         known = [(place, made) for place in list(self._made) for made in self._in(place)]
-        return [made for place, made in known if place in around or (made.is_open and _ended(place))]
+        return [
+            made for place, made in known if place in around or (made.is_open and _ended(place))
+        ]
 
 
 # The losses that are scaled already, by id, as long as they live.
@@ -130,7 +144,9 @@ _scaled_losses: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDiction
 
 
 def note_scaled(losses: Iterable[Any], scaled: Iterable[Any]) -> None:
-    """Records that some scaler multiplied losses; raises a CallOrderError if they were scaled before."""
+    """Records that some scaler multiplied losses; raises a CallOrderError if they were scaled
+    before.
+    """
     if any(_scaled_losses.get(id(loss)) is loss for loss in losses):
         raise CallOrderError("the loss is scaled twice", where="scale_loss", fix=_ONE_OF_THEM)
     _scaled_losses.update((id(loss), loss) for loss in scaled)
@@ -141,17 +157,23 @@ class _EAGER:
 
 
 _inner_calls = threading.local()
-_scaled_steps = set[object]()  # those that run now, on any thread; adding and discarding need no lock
+_scaled_steps = set[
+    object
+]()  # those that run now, on any thread; adding and discarding need no lock
 # graphs in which any optimizer or scaler scaled a loss
 _scaled_places: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def places() -> list[Any]:
-    """The graph that is being traced and those around it; in eager execution, an object that stands for it."""
+    """The graph that is being traced and those around it; in eager execution, an object that stands
+    for it.
+    """
     if tf.executing_eagerly():
         return [_EAGER]
     graphs = [tf.compat.v1.get_default_graph()]
-    while (outer := getattr(graphs[-1], "outer_graph", None)) is not None and hasattr(outer, "as_default"):
+    while (outer := getattr(graphs[-1], "outer_graph", None)) is not None and hasattr(
+        outer, "as_default"
+    ):
         graphs.append(outer)
     return graphs
 
@@ -160,7 +182,9 @@ def note_place() -> None:
     """Records that a loss is scaled in the graph that is being traced, or need not be."""
     here, *around = places()
     # not the graph around all functions of a program that runs eagerly
-    _scaled_places.update([here, *(place for place in around if hasattr(place, "structured_outputs"))])
+    _scaled_places.update(
+        [here, *(place for place in around if hasattr(place, "structured_outputs"))]
+    )
 
 
 def is_scaled_place() -> bool:
@@ -185,7 +209,8 @@ def is_inner_call() -> bool:
 
 @contextlib.contextmanager
 def scaled_step() -> Iterator[None]:
-    """Marks the step of an optimizer that scales its loss, with all optimizers that it calls, on any thread.
+    """Marks the step of an optimizer that scales its loss, with all optimizers that it calls, on
+    any thread.
 
     The mark is the process', because a strategy calls inner optimizers on threads of its own.
     """
@@ -204,12 +229,16 @@ def is_scaled_step() -> bool:
 
 
 def _ended(place: Any) -> bool:
-    """Whether a function was traced to its end, where results and effects are set; eager code and TF1 graphs go on."""
+    """Whether a function was traced to its end, where results and effects are set; eager code and
+    TF1 graphs go on.
+    """
     return not hasattr(place, "structured_outputs") or bool(place.outputs or place.control_outputs)
 
 
 def _replica() -> int:
-    """The number of this replica; -1 outside of replicas, or where a strategy knows it only at run time."""
+    """The number of this replica; -1 outside of replicas, or where a strategy knows it only at run
+    time.
+    """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return -1

@@ -19,7 +19,9 @@ _LIBRARIES = frozenset({"builtins", "tensorflow", "keras", "tf_keras", "numpy", 
 _UNCOPIED = (tf.resource, tf.variant)  #: types of which there is no zero
 
 
-def choose(predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any], owner: Any = None) -> Any:
+def choose(
+    predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any], owner: Any = None
+) -> Any:
     """Builds ``tf.cond``, from which tensors of ``then`` that ``owner`` stores may be read.
 
     They are found in the owner's attributes, in the dicts, lists, deques and tuples there, and in
@@ -102,7 +104,9 @@ def _is_tensor_of(value: Any, graph: Any) -> bool:
     if not tf.is_tensor(value) or isinstance(value, tf.Variable):
         return False
     parts = _parts_of(value)
-    is_of_graph = any(getattr(part, "graph", None) is graph for part in parts)  # eager tensors have none
+    is_of_graph = any(
+        getattr(part, "graph", None) is graph for part in parts
+    )  # eager tensors have none
     return is_of_graph and all(part.dtype not in _UNCOPIED for part in parts)
 
 
@@ -111,7 +115,9 @@ def _parts_of(value: Any) -> list[Any]:
 
 
 def _zeros_like(value: Any, graph: Any) -> Any:
-    """Zeros for what was made in a graph; a composite tensor keeps its other parts, such as a known dense shape."""
+    """Zeros for what was made in a graph; a composite tensor keeps its other parts, such as a known
+    dense shape.
+    """
     if isinstance(value, tf.Tensor):
         return _zeros(value)
     parts = []

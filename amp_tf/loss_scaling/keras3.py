@@ -16,7 +16,12 @@ from amp_tf.loss_scaling import replicas
 from amp_tf.loss_scaling.calls import scaled_step
 from amp_tf.loss_scaling.finite import check_any, clips_norm
 from amp_tf.loss_scaling.scaler import InnerSettings, Memory, SavedScale, Scaler, ScalingMethods
-from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, build_schedule, usable_scale
+from amp_tf.loss_scaling.schedule import (
+    DEFAULT_GROWTH_STEPS,
+    DEFAULT_INITIAL_SCALE,
+    build_schedule,
+    usable_scale,
+)
 
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
 _KerasWrapper: Any = keras.optimizers.LossScaleOptimizer
@@ -26,8 +31,11 @@ _STEP = "_backend_apply_gradients"  # Keras' method that has conditions in it; 3
 _CONDITIONAL = ("ops", "backend")  # It calls ops.cond, since Keras 3.16 backend.ops.cond.
 # Settings that are the inner optimizer's alone; the wrapper's base class has them too, unused.
 _AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
-_INNER_SETTINGS = frozenset({"clipnorm", "clipvalue", "global_clipnorm", *_AVERAGES, _ACCUMULATION, "weight_decay"})
-# Keras' own wrapper writes these before the variables of its inner optimizer, the first two of them unused.
+_INNER_SETTINGS = frozenset(
+    {"clipnorm", "clipvalue", "global_clipnorm", *_AVERAGES, _ACCUMULATION, "weight_decay"}
+)
+# Keras' own wrapper writes these before the variables of its inner optimizer, the first two of them
+# unused.
 _KERAS_WRAPPER = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
 
 
@@ -39,17 +47,18 @@ class _ScaleState(SavedScale, keras.losses.Loss):  # type: ignore[misc]
 class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _KerasWrapper):  # type: ignore[misc]
     """A Keras 3 optimizer that scales the loss and skips steps with nonfinite gradients.
 
-    Keras takes it for its own, so ``compile`` does not wrap it again, and a model's default ``train_step`` scales the
-    loss with it. A custom loop adds two lines::
+    Keras takes it for its own, so ``compile`` does not wrap it again, and a model's default
+    ``train_step`` scales the loss with it. A custom loop adds two lines::
 
         scaled_loss = optimizer.scale_loss(loss)              # inside the GradientTape
         gradients = tape.gradient(scaled_loss, variables)
         optimizer.apply_gradients(zip(gradients, variables))  # unscales, checks, applies or skips
 
-    or, as with tf_keras, ``get_scaled_loss`` and ``get_unscaled_gradients``. Gradients are unscaled first, then checked
-    on all replicas together, then given to the inner optimizer, which clips, accumulates and averages by settings of
-    its own. A skipped step changes nothing but the scale and its counters. With Horovod or another all-reduce of your
-    own, reduce the scaled gradients: a NaN or infinity on one worker then reaches all, and all skip.
+    or, as with tf_keras, ``get_scaled_loss`` and ``get_unscaled_gradients``. Gradients are unscaled
+    first, then checked on all replicas together, then given to the inner optimizer, which clips,
+    accumulates and averages by settings of its own. A skipped step changes nothing but the scale
+    and its counters. With Horovod or another all-reduce of your own, reduce the scaled gradients: a
+    NaN or infinity on one worker then reaches all, and all skip.
 
     Arguments and errors are those of :func:`amp_tf.LossScaleOptimizer`.
     """
@@ -68,28 +77,43 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
     ) -> None:
         if keras.backend.backend() != "tensorflow":
             fix = "Set KERAS_BACKEND=tensorflow before importing"
-            raise ConfigError(f"Keras runs on {keras.backend.backend()}", where="LossScaleOptimizer", fix=fix)
+            raise ConfigError(
+                f"Keras runs on {keras.backend.backend()}", where="LossScaleOptimizer", fix=fix
+            )
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
-        # Checkpoints see the inner optimizer (in Keras 3.0 an empty object) in this one's place, by the mixin, so no
-        # attribute here may be tracked.
+        # Checkpoints see the inner optimizer (in Keras 3.0 an empty object) in this one's place, by
+        # the mixin, so no attribute here may be tracked.
         is_trackable = hasattr(inner_optimizer, "_track_trackable")
         seen = inner_optimizer if is_trackable else tf.__internal__.tracking.AutoTrackable()
         object.__setattr__(self, "_self_setattr_tracking", False)
         object.__setattr__(self, "_trackable", seen)
         name = name or inner_optimizer.name
-        super(_DynamicTracking, self).__init__(inner_optimizer, initial_scale, dynamic_growth_steps, name=name)
+        super(_DynamicTracking, self).__init__(
+            inner_optimizer, initial_scale, dynamic_growth_steps, name=name
+        )
         self._settings = dict(settings)
-        self._pending_weights: dict[str, Any] | None = None  # loaded before build made the variables for it
+        self._pending_weights: dict[str, Any] | None = (
+            None  # loaded before build made the variables for it
+        )
         for setting in _INNER_SETTINGS:  # from now on they are read from the inner optimizer
             self.__dict__.pop(setting, None)
-        self._variables.clear()  # a learning rate and an iteration counter of the base class, which nothing reads
+        # a learning rate and an iteration counter of the base class, which nothing reads
+        self._variables.clear()
         start = keras.initializers.Constant(schedule.initial_state().scale)
-        with _scope_of(getattr(inner_optimizer, "_distribution_strategy", None) or tf.distribute.get_strategy()):
-            self._scale = self.add_variable((), initializer=start, dtype="float32", name="loss_scale")
-            self._counters = self.add_variable((6,), initializer="zeros", dtype="int64", name="loss_scale_counters")
+        with _scope_of(
+            getattr(inner_optimizer, "_distribution_strategy", None) or tf.distribute.get_strategy()
+        ):
+            self._scale = self.add_variable(
+                (), initializer=start, dtype="float32", name="loss_scale"
+            )
+            self._counters = self.add_variable(
+                (6,), initializer="zeros", dtype="int64", name="loss_scale_counters"
+            )
             memory = Memory(self._scale.value, self._counters.value)
         self._scaler = Scaler(schedule, memory, label=inner_optimizer.name)
-        self.loss_scale_state = _ScaleState(lambda: {"scale": self._scale, "counters": self._counters})
+        self.loss_scale_state = _ScaleState(
+            lambda: {"scale": self._scale, "counters": self._counters}
+        )
         checkpointed = tf.__internal__.tracking.AutoTrackable()
         checkpointed.current_loss_scale = self._scale.value
         checkpointed.counters = self._counters.value
@@ -97,17 +121,27 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
-        """As :meth:`apply`, by pairs; returns the inner optimizer's counter, which skipped steps do not advance."""
+        """As :meth:`apply`, by pairs; returns the inner optimizer's counter, which skipped steps do
+        not advance.
+        """
         pairs = list(grads_and_vars)
-        self._step("apply_gradients", [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        self._step(
+            "apply_gradients",
+            [gradient for gradient, _ in pairs],
+            [variable for _, variable in pairs],
+        )
         return _counter_of(self.inner_optimizer)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Applies one step, or skips it: a gradient or ``None`` for each variable that it was built with, or given."""
+        """Applies one step, or skips it: a gradient or ``None`` for each variable that it was built
+        with, or given.
+        """
         self._step("apply", grads, trainable_variables)
 
-    def _step(self, method: str, grads: Sequence[Any], trainable_variables: Sequence[Any] | None) -> None:
+    def _step(
+        self, method: str, grads: Sequence[Any], trainable_variables: Sequence[Any] | None
+    ) -> None:
         if len(grads) == 0:
             return
         inner = self.inner_optimizer
@@ -122,31 +156,39 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         variables = list(inner._trainable_variables) if variables is None else variables
         if len(grads) != len(variables):
             raise ValueError(
-                f"{where}: got {len(grads)} gradients for {len(variables)} variables. Give one for each variable, None "
+                f"{where}: got {len(grads)} gradients for {len(variables)} variables. Give one "
+                "for each variable, None "
                 "where there is none."
             )
         check_any(grads)
         known = inner._trainable_variables_indices
-        if unknown := [getattr(v, "path", v.name) for v in variables if inner._var_key(v) not in known]:
+        if unknown := [
+            getattr(v, "path", v.name) for v in variables if inner._var_key(v) not in known
+        ]:
             raise ValueError(
-                f"{where}: Unknown variable: {', '.join(unknown)}. An optimizer trains the variables that it was built "
-                "with. Build it with all of them, optimizer.build(variables), or make a new one for other variables."
+                f"{where}: Unknown variable: {', '.join(unknown)}. An optimizer trains the "
+                "variables that it was built "
+                "with. Build it with all of them, optimizer.build(variables), or make a new one "
+                "for other variables."
             )
         self._scaler.step(
             self._scaler.unscaled(grads, variables, where),
             lambda strategy, grads: _apply(strategy, inner, method, grads, variables),
             clips_norm=clips_norm(_parts_of(inner)),
-            headroom=max(getattr(part, _ACCUMULATION, None) or 1 for part in _parts_of(inner)) * replicas.count(),
+            headroom=max(getattr(part, _ACCUMULATION, None) or 1 for part in _parts_of(inner))
+            * replicas.count(),
             variables=variables,
             owner=inner,
         )
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Creates the inner optimizer's variables, and restores those that were loaded before they existed."""
+        """Creates the inner optimizer's variables, and restores those that were loaded before they
+        existed.
+        """
         if self.built:
             return
-        # Lifted out of the step that may be traced: TensorFlow would run initializers in a condition around the step,
-        # which fails where replicas make the step.
+        # Lifted out of the step that may be traced: TensorFlow would run initializers in a
+        # condition around the step, which fails where replicas make the step.
         with tf.init_scope(), _scope_of(self.inner_optimizer._distribution_strategy):
             if not self.inner_optimizer.built:
                 self.inner_optimizer.build(list(var_list))
@@ -176,7 +218,9 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
 
     @iterations.setter
     def iterations(self, value: Any) -> None:
-        if "_scaler" in self.__dict__:  # else it is the base class, which up to Keras 3.4 has a counter of its own
+        if (
+            "_scaler" in self.__dict__
+        ):  # else it is the base class, which up to Keras 3.4 has a counter of its own
             self.inner_optimizer.iterations = value
 
     @property
@@ -187,7 +231,9 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
         self.inner_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
 
-    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+    def stateless_apply(
+        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
+    ) -> Any:
         return self.inner_optimizer.stateless_apply(optimizer_variables, grads, trainable_variables)
 
     def save_own_variables(self, store: Any) -> None:
@@ -199,7 +245,9 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
             store[key] = array
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads what was saved wrapped, bare or in Keras' own wrapper; what has no variable yet waits for ``build``."""
+        """Reads what was saved wrapped, bare or in Keras' own wrapper; what has no variable yet
+        waits for ``build``.
+        """
         arrays = {key: store[key][()] for key in store.keys()}  # noqa: SIM118 - it has keys() but is no mapping
         if not arrays:
             return
@@ -210,8 +258,10 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         of_wrapper = len(arrays) - expected  # those of Keras' own wrapper, if it was saved
         if of_wrapper not in (0, len(_KERAS_WRAPPER)):
             warnings.warn(
-                f"amp_tf: optimizer '{self.name}': the file holds {len(arrays)} variables of an optimizer, not "
-                f"{expected}; its state is not loaded. Compile the model with the optimizer that was saved.",
+                f"amp_tf: optimizer '{self.name}': the file holds {len(arrays)} variables of an "
+                "optimizer, not "
+                f"{expected}; its state is not loaded. Compile the model with the optimizer that "
+                "was saved.",
                 stacklevel=2,
             )
             return
@@ -231,7 +281,8 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         variables = self.variables
         if len(weights) not in (len(variables), len(variables) - len(self._variables)):
             raise ValueError(
-                f"optimizer '{self.name}' has {len(variables)} variables, got {len(weights)} arrays. Build the "
+                f"optimizer '{self.name}' has {len(variables)} variables, got {len(weights)} "
+                "arrays. Build the "
                 "optimizer first with build(trainable_variables)."
             )
         for variable, weight in zip(variables, weights, strict=False):
@@ -240,7 +291,9 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
     def get_config(self) -> dict[str, Any]:
         """The settings, from which :meth:`from_config` makes the same optimizer."""
         config: dict[str, Any] = super().get_config()
-        for setting in _INNER_SETTINGS | {"loss_scale_factor"}:  # which the base class gives up to Keras 3.8
+        for setting in _INNER_SETTINGS | {
+            "loss_scale_factor"
+        }:  # which the base class gives up to Keras 3.8
             config.pop(setting, None)
         return {**config, **self._settings}
 
@@ -248,8 +301,12 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
 wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimizer``
 
 
-def _apply(strategy: Any, optimizer: Any, method: str, gradients: Any, variables: Sequence[Any] | None) -> None:
-    """Makes the wrapped optimizer's step, on each replica, by the method that the loop called: it may be the user's."""
+def _apply(
+    strategy: Any, optimizer: Any, method: str, gradients: Any, variables: Sequence[Any] | None
+) -> None:
+    """Makes the wrapped optimizer's step, on each replica, by the method that the loop called: it
+    may be the user's.
+    """
 
     def step(grads: Any) -> None:
         if method == "apply_gradients" and variables is not None:
@@ -302,8 +359,8 @@ class _SharedConditions:
 def _sums_of_one(optimizer: Any) -> Iterator[None]:
     """Makes all-reduce the identity in the block, where there is one replica.
 
-    TensorFlow permanently registers a gradient for each sum over replicas, which holds the whole graph of the step: a
-    search that creates and drops models would keep them all in memory.
+    TensorFlow permanently registers a gradient for each sum over replicas, which holds the whole
+    graph of the step: a search that creates and drops models would keep them all in memory.
     """
     name = "_all_reduce_sum_gradients"
     parts = _parts_of(optimizer) if replicas.count() == 1 else []
@@ -315,11 +372,15 @@ def _sums_of_one(optimizer: Any) -> Iterator[None]:
         yield
     finally:
         for part in replaced:
-            vars(part).pop(name, None)  # already gone if another thread traced the same optimizer's step
+            vars(part).pop(
+                name, None
+            )  # already gone if another thread traced the same optimizer's step
 
 
 def _counter_of(optimizer: Any) -> Any:
-    """The variable that counts the optimizer's steps, accumulated ones included: ``_iterations`` since Keras 3.5."""
+    """The variable that counts the optimizer's steps, accumulated ones included: ``_iterations``
+    since Keras 3.5.
+    """
     return optimizer._iterations if hasattr(optimizer, "_iterations") else optimizer.iterations
 
 
@@ -334,7 +395,9 @@ def _parts_of(optimizer: Any) -> list[Any]:
 
 
 def _scope_of(strategy: Any) -> contextlib.AbstractContextManager[Any]:
-    """The strategy's scope in which to create variables; a null context where it is entered already."""
+    """The strategy's scope in which to create variables; a null context where it is entered
+    already.
+    """
     if strategy is tf.distribute.get_strategy() or (
         not tf.distribute.in_cross_replica_context() and tf.distribute.has_strategy()
     ):

@@ -1,10 +1,12 @@
-"""What loss scaling did in this process: the status of a scale, why steps were skipped, and the line at exit.
+"""What loss scaling did in this process: the status of a scale, why steps were skipped, and the
+line at exit.
 
-Adapters read their variables into a :class:`Status`; the callback and the hooks log and raise what stands here. Imports
-no TensorFlow. Skipped steps are logged as warnings because absl hides INFO.
+Adapters read their variables into a :class:`Status`; the callback and the hooks log and raise what
+stands here. Imports no TensorFlow. Skipped steps are logged as warnings because absl hides INFO.
 
-The ledger keeps a scaler's variables alive, a few bytes: when the line is printed, the optimizer is mostly gone. Of
-very many scalers the oldest are only counted. A parameter server is not asked at exit: it may be gone.
+The ledger keeps a scaler's variables alive, a few bytes: when the line is printed, the optimizer is
+mostly gone. Of very many scalers the oldest are only counted. A parameter server is not asked at
+exit: it may be gone.
 """
 
 from __future__ import annotations
@@ -21,11 +23,15 @@ from typing import Any, NamedTuple
 from amp_tf.errors import AmpError
 
 DEFAULT_MAX_SKIPS = 100
-_MOST_AT_FLOOR = 10  # skipped steps in a row, because a few bad batches can bring the scale to its floor
+_MOST_AT_FLOOR = (
+    10  # skipped steps in a row, because a few bad batches can bring the scale to its floor
+)
 
 
 class LossScaleError(AmpError, ArithmeticError):
-    """Training makes no progress: steps are skipped one after another, and a lower scale will not help."""
+    """Training makes no progress: steps are skipped one after another, and a lower scale will not
+    help.
+    """
 
 
 class Cause(enum.Enum):
@@ -33,17 +39,24 @@ class Cause(enum.Enum):
 
     OVERFLOW = "the scaled gradients overflow float16"
     SUM = "the gradients are finite, but their norm or their sum over replicas is not"
-    GRADIENT = "the gradients are NaN or infinite although the scale is at its floor and the loss is finite"
+    GRADIENT = (
+        "the gradients are NaN or infinite although the scale is at its floor and the loss is "
+        "finite"
+    )
     LOSS = "the loss itself is NaN or infinite before it is scaled, so no loss scale can help"
     DATA = "the input data or the labels hold NaN or infinities, so no loss scale can help"
-    RANGE = "the input data or the labels hold values beyond float16's 65504, so no loss scale can help"
+    RANGE = (
+        "the input data or the labels hold values beyond float16's 65504, so no loss scale can help"
+    )
 
 
 class SkipFacts(NamedTuple):
     """What is known of the last skipped step."""
 
     knows_gradients: bool = False  #: they were examined
-    has_nonfinite_gradient: bool = False  #: some gradient itself was NaN or infinite, not only their norm or sum
+    has_nonfinite_gradient: bool = (
+        False  #: some gradient itself was NaN or infinite, not only their norm or sum
+    )
     knows_data: bool = False  #: the loss was traced
     has_nonfinite_data: bool = False  #: the loss was computed from NaN or infinities
     has_large_data: bool = False  #: the loss was computed from values beyond float16's range
@@ -51,7 +64,8 @@ class SkipFacts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """A wrapper's state as Python numbers: the fields of :class:`amp_tf.loss_scaling.schedule.State`, and three more.
+    """A wrapper's state as Python numbers: the fields of
+    :class:`amp_tf.loss_scaling.schedule.State`, and three more.
 
     ``nonfinite_losses_in_row`` is 0 where the loss was not seen in the same graph as the gradients.
     """
@@ -65,8 +79,12 @@ class Status:
     nonfinite_losses_in_row: int = 0
     min_scale: float = 0.0  #: the floor
     nonfinite_variables: tuple[str, ...] = ()  #: of the last skipped step, in model order
-    last_skip: SkipFacts = dataclasses.field(default=SkipFacts(), compare=False)  # in no checkpoint, unlike the rest
-    counts_skips: bool = dataclasses.field(default=True, compare=False)  #: ``False`` of a wrapper of another library
+    last_skip: SkipFacts = dataclasses.field(
+        default=SkipFacts(), compare=False
+    )  # in no checkpoint, unlike the rest
+    counts_skips: bool = dataclasses.field(
+        default=True, compare=False
+    )  #: ``False`` of a wrapper of another library
 
     @property
     def is_at_floor(self) -> bool:
@@ -83,7 +101,13 @@ class Status:
         """Why the last skipped step was skipped, however long ago."""
         facts = self.last_skip
         if self.nonfinite_losses_in_row > 0:
-            return Cause.DATA if facts.has_nonfinite_data else Cause.RANGE if facts.has_large_data else Cause.LOSS
+            return (
+                Cause.DATA
+                if facts.has_nonfinite_data
+                else Cause.RANGE
+                if facts.has_large_data
+                else Cause.LOSS
+            )
         if facts.knows_gradients and not facts.has_nonfinite_gradient:
             return Cause.SUM
         if self.is_at_floor:
@@ -95,23 +119,29 @@ def describe_backoff(before: Status, now: Status) -> str:
     """One log line on the steps skipped between two looks at the same optimizer."""
     skipped = now.skipped - before.skipped
     return (
-        f"skipped {skipped} step{'s' * (skipped > 1)} ({now.skipped} of {now.steps} so far): {now.last_cause.value}; "
+        f"skipped {skipped} step{'s' * (skipped > 1)} ({now.skipped} of {now.steps} so far): "
+        f"{now.last_cause.value}; "
         f"loss scale {format_scale(before.scale)} -> {format_scale(now.scale)}"
     )
 
 
 def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScaleError | None:
-    """The error to raise if training is stuck: ``max_skips`` skipped steps in a row, or ten at the floor."""
-    skipped_at_floor = min(status.skipped_in_row, status.steps - status.last_change) if status.is_at_floor else 0
+    """The error to raise if training is stuck: ``max_skips`` skipped steps in a row, or ten at the
+    floor.
+    """
+    skipped_at_floor = (
+        min(status.skipped_in_row, status.steps - status.last_change) if status.is_at_floor else 0
+    )
     if status.skipped_in_row < max_skips and skipped_at_floor < _MOST_AT_FLOOR:
         return None
     cause = status.last_cause
     names = status.nonfinite_variables
     shown = ", ".join(names[:5]) + f" and {len(names) - 5} more" * (len(names) > 5)
     what = (
-        f"{status.skipped_in_row} steps in a row were skipped, {status.skipped} of {status.steps} in all; the loss "
-        f"scale is {format_scale(status.scale)}{' (its floor)' if status.is_at_floor else ''}; {cause.value}"
-        + (f". Nonfinite gradients: {shown}" if names else "")
+        f"{status.skipped_in_row} steps in a row were skipped, {status.skipped} of {status.steps} "
+        "in all; the loss "
+        f"scale is {format_scale(status.scale)}{' (its floor)' if status.is_at_floor else ''}; "
+        f"{cause.value}" + (f". Nonfinite gradients: {shown}" if names else "")
     )
     fix = _FIXES[cause]
     if cause is Cause.LOSS and status.last_skip.knows_data:
@@ -128,26 +158,35 @@ def format_scale(scale: float) -> str:
 _SUSPECT_DATA = "NaN in the input data and labels, for "
 _FIXES = {
     Cause.DATA: (
-        "Check the input data: look for NaN, empty rows and divisions by zero where it is read and normalized, for "
+        "Check the input data: look for NaN, empty rows and divisions by zero where it is read "
+        "and normalized, for "
         "instance with tf.debugging.assert_all_finite"
     ),
-    Cause.RANGE: ("Scale the data and labels down, or set AMP_TF_PRECISION=bfloat16, which has float32's range"),
+    Cause.RANGE: (
+        "Scale the data and labels down, or set AMP_TF_PRECISION=bfloat16, which has float32's "
+        "range"
+    ),
     Cause.SUM: (
-        "The gradients explode: look at the learning rate, and clip by value before the norm is computed; the float32 "
+        "The gradients explode: look at the learning rate, and clip by value before the norm is "
+        "computed; the float32 "
         "run overflows there as well"
     ),
     Cause.OVERFLOW: (
-        "Start from a smaller scale, LossScaleOptimizer(optimizer, initial_scale=…), or keep the layers of these "
+        "Start from a smaller scale, LossScaleOptimizer(optimizer, initial_scale=…), or keep the "
+        "layers of these "
         "variables in float32 with AMP_TF_KEEP_FLOAT32"
     ),
     Cause.GRADIENT: (
-        "Look for a division by zero, log(0) or sqrt(0) in the layers of these variables, and for values beyond "
-        "float16's 65504, labels included. Keep these layers in float32 with AMP_TF_KEEP_FLOAT32, or set "
+        "Look for a division by zero, log(0) or sqrt(0) in the layers of these variables, and for "
+        "values beyond "
+        "float16's 65504, labels included. Keep these layers in float32 with AMP_TF_KEEP_FLOAT32, "
+        "or set "
         "AMP_TF_PRECISION=bfloat16, which has float32's range"
     ),
     Cause.LOSS: (
         f"Look for {_SUSPECT_DATA}log(0) or a division by zero in the loss, and for a learning "
-        "rate so high that the float32 run diverges as well; run one batch with tf.debugging.enable_check_numerics()"
+        "rate so high that the float32 run diverges as well; run one batch with "
+        "tf.debugging.enable_check_numerics()"
     ),
 }
 
@@ -165,13 +204,17 @@ class _Entry:
     label: str
     read: Callable[[], Status] | None  # or raises
     last: Status | None = None  # as it was seen last
-    points: list[tuple[int, float, int]] = dataclasses.field(default_factory=list)  # (step, scale, skipped steps)
+    points: list[tuple[int, float, int]] = dataclasses.field(
+        default_factory=list
+    )  # (step, scale, skipped steps)
 
 
 def enter(label: str, read: Callable[[], Status] | None = None) -> int:
-    """Adds a scaler that scaled its first loss, named by the optimizer until :func:`note_look` knows the model.
+    """Adds a scaler that scaled its first loss, named by the optimizer until :func:`note_look`
+    knows the model.
 
-    ``read`` returns its status and holds only its variables; without it the last look counts. Returns its number.
+    ``read`` returns its status and holds only its variables; without it the last look counts.
+    Returns its number.
     """
     global _dropped
     with _lock:
@@ -183,7 +226,9 @@ def enter(label: str, read: Callable[[], Status] | None = None) -> int:
 
 
 def note_look(number: int | None, status: Status, label: str = "") -> None:
-    """Records what was seen of a scaler, by its number from :func:`enter`, which makes it the latest."""
+    """Records what was seen of a scaler, by its number from :func:`enter`, which makes it the
+    latest.
+    """
     with _lock:
         if number is not None and (entry := _entries.pop(number, None)) is not None:
             entry.last, entry.label = status, label or entry.label
@@ -194,16 +239,26 @@ def note_look(number: int | None, status: Status, label: str = "") -> None:
 
 
 def statuses() -> tuple[list[tuple[str, Status]], int]:
-    """The label and status of each scaler that made a step, the latest last, and the number of scalers left out."""
+    """The label and status of each scaler that made a step, the latest last, and the number of
+    scalers left out.
+    """
     return [(entry.label, status) for entry, status in _looks()], _dropped
 
 
 def curves() -> list[dict[str, Any]]:
     """The loss scale over time of each scaler that made a step and counts those it skipped."""
     looks = [(entry, now) for entry, now in _looks() if now.counts_skips]
-    found = [(entry, now, {*entry.points, (now.steps, now.scale, now.skipped)}) for entry, now in looks]
+    found = [
+        (entry, now, {*entry.points, (now.steps, now.scale, now.skipped)}) for entry, now in looks
+    ]
     return [
-        {"label": entry.label, "scale": now.scale, "steps": now.steps, "skipped": now.skipped, "points": sorted(points)}
+        {
+            "label": entry.label,
+            "scale": now.scale,
+            "steps": now.steps,
+            "skipped": now.skipped,
+            "points": sorted(points),
+        }
         for entry, now, points in found
     ]
 

@@ -11,7 +11,12 @@ from amp_tf.errors import CallOrderError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
 from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, StateMethods
-from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, ScheduleSettings, build_schedule
+from amp_tf.loss_scaling.schedule import (
+    DEFAULT_GROWTH_STEPS,
+    DEFAULT_INITIAL_SCALE,
+    ScheduleSettings,
+    build_schedule,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it even where it is not installed
@@ -25,8 +30,8 @@ _THREE_LINES = """Write three lines in this order:
 class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
     """Scales the loss and skips steps with nonfinite gradients, whatever writes the variables.
 
-    For loops without an optimizer of Keras, tf_keras or TF1, which ``amp_tf.LossScaleOptimizer`` wraps: Sonnet's, or
-    ``variable.assign_sub(…)``. A step is three lines, in this order::
+    For loops without an optimizer of Keras, tf_keras or TF1, which ``amp_tf.LossScaleOptimizer``
+    wraps: Sonnet's, or ``variable.assign_sub(…)``. A step is three lines, in this order::
 
         scaler = amp_tf.LossScaler()                # before the loop
 
@@ -35,15 +40,17 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         gradients = scaler.unscale(tape.gradient(scaled_loss, variables))
         scaler.step(apply, gradients)               # calls apply(gradients), or skips; then moves the scale
 
-    They work eagerly, in a ``tf.function``, compiled by XLA, on the replicas of a strategy, and in a TF1 graph. Between
-    ``unscale`` and ``step`` gradients may be clipped, logged, or reduced over replicas. To accumulate, scale the loss
-    of each part, add up the scaled gradients, then unscale and step once: the scale moves with ``step`` alone. Where
-    two optimizers train by one loss, unscale both lists before the first step, or let one ``apply`` write all.
+    They work eagerly, in a ``tf.function``, compiled by XLA, on the replicas of a strategy, and in
+    a TF1 graph. Between ``unscale`` and ``step`` gradients may be clipped, logged, or reduced over
+    replicas. To accumulate, scale the loss of each part, add up the scaled gradients, then unscale
+    and step once: the scale moves with ``step`` alone. Where two optimizers train by one loss,
+    unscale both lists before the first step, or let one ``apply`` write all.
 
     It is a ``tf.Module``, so checkpoints hold the scale and its counters.
 
-    The settings are those of :func:`amp_tf.loss_scaling.schedule.build_schedule`, and one outside its range, or none at
-    all, is a ConfigError. With ``enabled=False`` all three methods do what the loop would do without them.
+    The settings are those of :func:`amp_tf.loss_scaling.schedule.build_schedule`, and one outside
+    its range, or none at all, is a ConfigError. With ``enabled=False`` all three methods do what
+    the loop would do without them.
     """
 
     def __init__(
@@ -58,48 +65,61 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
         start = schedule.initial_state()
         with tf.init_scope():
-            self.current_loss_scale = tf.Variable(start.scale, trainable=False, dtype=tf.float32, name="loss_scale")
-            self.counters = tf.Variable([0] * 6, trainable=False, dtype=tf.int64, name="loss_scale_counters")
+            self.current_loss_scale = tf.Variable(
+                start.scale, trainable=False, dtype=tf.float32, name="loss_scale"
+            )
+            self.counters = tf.Variable(
+                [0] * 6, trainable=False, dtype=tf.int64, name="loss_scale_counters"
+            )
         self._scaler = Scaler(schedule, Memory(self.current_loss_scale, self.counters), label=name)
 
     scale = ScalingMethods.scale_loss
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def unscale(self, gradients: Any) -> Any:
-        """A nest of tensors, ``tf.IndexedSlices`` and ``None`` divided by the scale, in their own types.
+        """A nest of tensors, ``tf.IndexedSlices`` and ``None`` divided by the scale, in their own
+        types.
 
-        Raises a CallOrderError where no loss was scaled since the last step, or the gradients are unscaled already.
+        Raises a CallOrderError where no loss was scaled since the last step, or the gradients are
+        unscaled already.
         """
         if not self.schedule.skips_nonfinite:
             return gradients
         given = [finite.as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
         if self._scaler.calls.are_unscaled(given):
-            raise _error("unscale() got gradients that it unscaled already: they would be divided twice")
+            raise _error(
+                "unscale() got gradients that it unscaled already: they would be divided twice"
+            )
         if not any(made.is_open for made in self._scaler.calls.known()):
             raise _error(
-                "unscale() was called, but no loss was scaled since the last step: the gradients would be divided by a "
+                "unscale() was called, but no loss was scaled since the last step: the gradients "
+                "would be divided by a "
                 "scale that never multiplied them"
             )
         return tf.nest.pack_sequence_as(gradients, self._scaler.unscale_for_loop(given))
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def step(self, apply: Callable[..., Any], gradients: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls ``apply(gradients, *args, **kwargs)``, unless a gradient of any replica is NaN or infinite.
+        """Calls ``apply(gradients, *args, **kwargs)``, unless a gradient of any replica is NaN or
+        infinite.
 
         Args:
-            apply: writes the variables, such as Sonnet's ``optimizer.apply``. It runs inside a condition, so it cannot
-                return values from it, and it must create variables of its own before the first step or in
-                ``tf.init_scope()``. If it is a method, tensors that its object stores are readable
-                after the step, zero if the step was skipped; not in a TF1 graph.
+            apply: writes the variables, such as Sonnet's ``optimizer.apply``. It runs inside a
+                condition, so it cannot return values from it, and it must create variables of its
+                own before the first step or in ``tf.init_scope()``. If it is a method, tensors that
+                its object stores are readable after the step, zero if the step was skipped; not in
+                a TF1 graph.
             gradients: what :meth:`unscale` returned, clipped or not.
             *args, **kwargs: passed on; each replica's own.
 
-        Returns whether the step was made: a boolean scalar tensor, in a TF1 graph the one to run. Raises a
-        CallOrderError where no gradients were unscaled since the last step, or these are the scaled ones, and a
-        ValueError where there are none, or outside a replica.
+        Returns whether the step was made: a boolean scalar tensor, in a TF1 graph the one to run.
+        Raises a CallOrderError where no gradients were unscaled since the last step, or these are
+        the scaled ones, and a ValueError where there are none, or outside a replica.
         """
         if not self.schedule.skips_nonfinite:
-            with tf.control_dependencies(_operations(apply(gradients, *args, **kwargs)) + self._scaler.note_finite()):
+            with tf.control_dependencies(
+                _operations(apply(gradients, *args, **kwargs)) + self._scaler.note_finite()
+            ):
                 return tf.constant(True)
         replicas.check_in_replica("step")
         flat = [finite.as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
@@ -107,19 +127,28 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         if not any(made.unscaled for made in self._scaler.calls.known()):
             raise _error("step() was called, but no gradients were unscaled since the last step")
         if self._scaler.calls.are_scaled(flat) and not self._scaler.schedule.is_one:
-            raise _error("step() got gradients as unscale() was given them, still multiplied by the loss scale")
+            raise _error(
+                "step() got gradients as unscale() was given them, still multiplied by the loss "
+                "scale"
+            )
         self._scaler.calls.note_step()
 
         def run(values: Any) -> list[Any]:
             grads, (more, named) = values
             with inner_call():
-                return _operations(apply(tf.nest.pack_sequence_as(gradients, grads), *more, **named))
+                return _operations(
+                    apply(tf.nest.pack_sequence_as(gradients, grads), *more, **named)
+                )
 
         def take(strategy: Any, values: Any) -> Any:
             done = replicas.on_each(strategy, run, values)
             if strategy is None:
                 return done
-            return [local for part in tf.nest.flatten(done) for local in strategy.experimental_local_results(part)]
+            return [
+                local
+                for part in tf.nest.flatten(done)
+                for local in strategy.experimental_local_results(part)
+            ]
 
         owner = getattr(apply, "__self__", None)
         return self._scaler.step(flat, take, arguments=(args, kwargs), owner=owner)
@@ -130,9 +159,13 @@ def _error(what: str) -> CallOrderError:
 
 
 def _operations(result: Any) -> list[Any]:
-    """The operations in a callable's result that a TF1 graph has to run; other graphs find them by themselves."""
+    """The operations in a callable's result that a TF1 graph has to run; other graphs find them by
+    themselves.
+    """
     if tf.executing_eagerly():
         return []
     graph = tf.compat.v1.get_default_graph()
-    parts = [getattr(part, "op", part) for part in tf.nest.flatten(result)]  # of an assignment, what writes
+    parts = [
+        getattr(part, "op", part) for part in tf.nest.flatten(result)
+    ]  # of an assignment, what writes
     return [part for part in parts if isinstance(part, tf.Operation) and part.graph is graph]

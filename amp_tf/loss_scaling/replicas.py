@@ -1,11 +1,11 @@
 """Makes one decision, to apply a step or to skip it, for all replicas.
 
-Where replicas meet in ``merge_call`` (MirroredStrategy, MultiWorkerMirroredStrategy on CPUs), a condition in a replica
-must not contain a ``merge_call``. So the condition is in the cross-replica context, and each branch calls the replicas
-anew.
+Where replicas meet in ``merge_call`` (MirroredStrategy, MultiWorkerMirroredStrategy on CPUs), a
+condition in a replica must not contain a ``merge_call``. So the condition is in the cross-replica
+context, and each branch calls the replicas anew.
 
-A step that cannot be built inside a condition gets zeros in place of nonfinite gradients. The step is built in the name
-scope around the condition, because checkpoints know variables by name.
+A step that cannot be built inside a condition gets zeros in place of nonfinite gradients. The step
+is built in the name scope around the condition, because checkpoints know variables by name.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ def decide_together(
     skip: Callable[[Any, Any, Nonfinite], Any],
     owner: Any = None,
 ) -> Any:
-    """Takes the step unless something is nonfinite in any replica, else skips it, on all replicas alike.
+    """Takes the step unless something is nonfinite in any replica, else skips it, on all replicas
+    alike.
 
-    ``values`` is a nest: this replica's gradients and what else its step needs. ``take`` is called with the strategy,
-    or ``None`` where each replica decides alone, and with ``values``; it may return operations, which a TF1 graph runs
-    with the step. ``skip`` also gets what is nonfinite in any replica. ``owner`` is the object whose method makes the
-    step; tensors that it stores are readable after it (:mod:`amp_tf.loss_scaling.kept`).
+    ``values`` is a nest: this replica's gradients and what else its step needs. ``take`` is called
+    with the strategy, or ``None`` where each replica decides alone, and with ``values``; it may
+    return operations, which a TF1 graph runs with the step. ``skip`` also gets what is nonfinite in
+    any replica. ``owner`` is the object whose method makes the step; tensors that it stores are
+    readable after it (:mod:`amp_tf.loss_scaling.kept`).
 
     Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """
@@ -55,7 +57,9 @@ def decide_together(
 
     context = tf.distribute.get_replica_context()
     if not tf.__internal__.distribute.strategy_supports_no_merge_call():
-        return context.merge_call(decide_across, args=(_as_numbers(found), values))  # the function of one replica
+        return context.merge_call(
+            decide_across, args=(_as_numbers(found), values)
+        )  # the function of one replica
     if context is not None and context.num_replicas_in_sync > 1:
         found = _from_numbers(context.all_reduce(tf.distribute.ReduceOp.SUM, _as_numbers(found)))
     return decide(None, values, found)
@@ -87,7 +91,10 @@ def choose_together(predicate: Any, then: Callable[[], Any], otherwise: Callable
 def check_in_replica(method: str) -> None:
     """Refuses, by a ValueError, a step that is made for all replicas at once."""
     if tf.distribute.in_cross_replica_context():
-        raise ValueError(f"{method}() must be called in a replica context: from a function given to strategy.run().")
+        raise ValueError(
+            f"{method}() must be called in a replica context: from a function given to "
+            "strategy.run()."
+        )
 
 
 def count() -> float:
@@ -96,14 +103,24 @@ def count() -> float:
 
 
 def on_each(strategy: Any, call: Callable[[Any], Any], values: Any) -> Any:
-    """Calls a function on each replica, inside ``take`` or ``skip``; arguments as for :func:`sum_over`."""
-    return call(values) if strategy is None else strategy.extended.call_for_each_replica(call, args=(values,))
+    """Calls a function on each replica, inside ``take`` or ``skip``; arguments as for
+    :func:`sum_over`.
+    """
+    return (
+        call(values)
+        if strategy is None
+        else strategy.extended.call_for_each_replica(call, args=(values,))
+    )
 
 
 def sum_over(strategy: Any, compute: Callable[[Any], Any], values: Any) -> Any:
-    """The sum over replicas of a tensor that each computes from its ``values``, inside ``take`` or ``skip``."""
+    """The sum over replicas of a tensor that each computes from its ``values``, inside ``take`` or
+    ``skip``.
+    """
     if strategy is not None:
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, on_each(strategy, compute, values), axis=None)
+        return strategy.reduce(
+            tf.distribute.ReduceOp.SUM, on_each(strategy, compute, values), axis=None
+        )
     context = tf.distribute.get_replica_context()
     if context is not None and context.num_replicas_in_sync > 1:
         return context.all_reduce(tf.distribute.ReduceOp.SUM, compute(values))

@@ -1,10 +1,11 @@
-"""The one face of loss scaling: scale a loss, unscale gradients, make a step or skip it, show the state.
+"""The one face of loss scaling: scale a loss, unscale gradients, make a step or skip it, show the
+state.
 
-:class:`Scaler` is behind every library's ``LossScaleOptimizer`` and behind ``LossScaler``. What differs between them is
-who owns the variables (:class:`Memory`) and what a step does (a callable). Their public methods are
-:class:`StateMethods` and :class:`ScalingMethods`; what else the adapters share stands below these. Methods that a
-traced step calls are marked ``do_not_convert``: AutoGraph would rewrite them and all that they call, and warn where it
-cannot.
+:class:`Scaler` is behind every library's ``LossScaleOptimizer`` and behind ``LossScaler``. What
+differs between them is who owns the variables (:class:`Memory`) and what a step does (a callable).
+Their public methods are :class:`StateMethods` and :class:`ScalingMethods`; what else the adapters
+share stands below these. Methods that a traced step calls are marked ``do_not_convert``: AutoGraph
+would rewrite them and all that they call, and warn where it cannot.
 """
 
 from __future__ import annotations
@@ -19,40 +20,59 @@ import tensorflow as tf
 from absl import logging
 
 from amp_tf.loss_scaling import finite, ledger, replicas
-from amp_tf.loss_scaling.calls import NEVER_SCALED, Calls, is_inner_call, note_place, note_scaled, places, scaled_step
+from amp_tf.loss_scaling.calls import (
+    NEVER_SCALED,
+    Calls,
+    is_inner_call,
+    note_place,
+    note_scaled,
+    places,
+    scaled_step,
+)
 from amp_tf.loss_scaling.ledger import SkipFacts, Status
 from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, State, check_scale
 
 _TWO_LINES = (
     "Add two lines to the training step:\n"
     "    scaled_loss = optimizer.scale_loss(loss)              # inside the GradientTape\n"
-    "    gradients = tape.gradient(scaled_loss, variables)     # then apply_gradients, which unscales\n"
+    "    gradients = tape.gradient(scaled_loss, variables)     # then apply_gradients, which "
+    "unscales\n"
     "Where the loop is a library's, hand it a loss that is optimizer.scale_loss(loss), or set "
-    "AMP_TF_PRECISION=bfloat16, which needs no loss scale. Where the program scales its loss by hand, it divides the "
+    "AMP_TF_PRECISION=bfloat16, which needs no loss scale. Where the program scales its loss by "
+    "hand, it divides the "
     "gradients, too; TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 then leaves its optimizer alone"
 )
 
 
 class Memory:
-    """The variables that hold a scaler's state; each library creates, names and saves them in its own way.
+    """The variables that hold a scaler's state; each library creates, names and saves them in its
+    own way.
 
-    ``scale`` is a float32 scalar; the counters, int64 scalars or vectors, hold the rest of a :class:`State` in order.
-    ``read`` reads a variable as a tensor. In a TF1 graph it is not known why a step was skipped, beyond the counters.
+    ``scale`` is a float32 scalar; the counters, int64 scalars or vectors, hold the rest of a
+    :class:`State` in order. ``read`` reads a variable as a tensor. In a TF1 graph it is not known
+    why a step was skipped, beyond the counters.
     """
 
-    def __init__(self, scale: Any, *counters: Any, read: Callable[[Any], Any] = tf.convert_to_tensor) -> None:
+    def __init__(
+        self, scale: Any, *counters: Any, read: Callable[[Any], Any] = tf.convert_to_tensor
+    ) -> None:
         self.scale, self.counters, self._read = scale, counters, read
-        self.last_skip = None  # the facts on the last skipped step, in no checkpoint: nothing may track the variable
+        # the facts on the last skipped step, in no checkpoint: nothing may track the variable
+        self.last_skip = None
         if tf.compat.v1.executing_eagerly_outside_functions():
             with tf.init_scope():
-                self.last_skip = tf.Variable([0] * len(SkipFacts._fields), trainable=False, name="last_skip")
+                self.last_skip = tf.Variable(
+                    [0] * len(SkipFacts._fields), trainable=False, name="last_skip"
+                )
 
     def read_scale(self) -> Any:
         """The scale: a float32 scalar tensor."""
         return self._read(self.scale)
 
     def assign_scale(self, value: Any) -> None:
-        """Sets the scale from the next step on; in a TF1 graph only to a number, in the default session."""
+        """Sets the scale from the next step on; in a TF1 graph only to a number, in the default
+        session.
+        """
         check_scale(value)
         if tf.compat.v1.executing_eagerly_outside_functions():
             self.scale.assign(value)
@@ -62,7 +82,9 @@ class Memory:
     def load(self) -> State:
         """The state as scalar tensors."""
         values = [self._read(variable) for variable in self.counters]
-        return State(self.read_scale(), *(n for value in values for n in tf.unstack(tf.reshape(value, [-1]))))
+        return State(
+            self.read_scale(), *(n for value in values for n in tf.unstack(tf.reshape(value, [-1])))
+        )
 
     def store(self, state: State) -> list[Any]:
         """Writes the state; returns operations, which a TF1 graph runs with the step."""
@@ -70,19 +92,25 @@ class Memory:
         written = [self.scale.assign(state.scale, read_value=False)]
         for variable in self.counters:
             values = [next(counts) for _ in range(variable.shape.num_elements())]
-            written.append(variable.assign(tf.reshape(tf.stack(values), variable.shape), read_value=False))
+            written.append(
+                variable.assign(tf.reshape(tf.stack(values), variable.shape), read_value=False)
+            )
         return written
 
     def status(self, schedule: Schedule, names: Iterable[str] = (), session: Any = None) -> Status:
         """The state as Python numbers, asked from a TF1 session or from eager variables."""
         # Fetches the variables themselves, because reads cannot be added to a finalized graph.
         variables = [self.scale, *self.counters]
-        scale, *counters = [v.numpy() for v in variables] if session is None else session.run(variables)
+        scale, *counters = (
+            [v.numpy() for v in variables] if session is None else session.run(variables)
+        )
         counts = [int(count) for vector in counters for count in vector.reshape(-1)]
         floor = float(getattr(schedule, "min_scale", 0.0))  # a scale that does not move has none
         facts = SkipFacts(*map(bool, () if self.last_skip is None else self.last_skip.numpy()))
         good, skipped, in_row, steps, change, losses = counts
-        return Status(float(scale), good, skipped, in_row, steps, change, losses, floor, tuple(names), facts)
+        return Status(
+            float(scale), good, skipped, in_row, steps, change, losses, floor, tuple(names), facts
+        )
 
 
 class Scaler:
@@ -106,7 +134,9 @@ class Scaler:
         vars(self).update(state, _loss=threading.local(), calls=Calls())
 
     def scale(self, loss: Any, divides_in_step: bool = True) -> Any:
-        """Multiplies a (nest of) loss, and remembers whether it was finite and who is to divide the gradients."""
+        """Multiplies a (nest of) loss, and remembers whether it was finite and who is to divide the
+        gradients.
+        """
         note_place()
         if not self.schedule.skips_nonfinite:
             return loss
@@ -131,11 +161,16 @@ class Scaler:
         return self.schedule.skips_nonfinite
 
     def unscale(self, gradients: Iterable[Any], variables: Iterable[Any] = ()) -> list[Any]:
-        """Gradients divided by the scale; unchanged those that Keras writes into their variables, FP8's scales."""
+        """Gradients divided by the scale; unchanged those that Keras writes into their variables,
+        FP8's scales.
+        """
         if self.schedule.is_one:
             return list(gradients)
         scale, pairs = self.memory.read_scale(), itertools.zip_longest(gradients, variables)
-        return [g if getattr(v, "overwrite_with_gradient", False) else finite.unscale(g, scale) for g, v in pairs]
+        return [
+            g if getattr(v, "overwrite_with_gradient", False) else finite.unscale(g, scale)
+            for g, v in pairs
+        ]
 
     def unscale_for_loop(self, gradients: Iterable[Any]) -> list[Any]:
         """Divides gradients; the step then takes them unchanged."""
@@ -149,22 +184,33 @@ class Scaler:
     def unscaled(
         self, gradients: Sequence[Any], variables: Sequence[Any], where: str, fix: str = _TWO_LINES
     ) -> list[Any]:
-        """The gradients of a step, divided by the scale if they are still scaled (:mod:`amp_tf.loss_scaling.calls`).
+        """The gradients of a step, divided by the scale if they are still scaled
+        (:mod:`amp_tf.loss_scaling.calls`).
 
-        Warns once where no loss was scaled; ``where`` names the optimizer, and ``fix`` says what to do.
+        Warns once where no loss was scaled; ``where`` names the optimizer, and ``fix`` says what to
+        do.
         """
-        given = [finite.as_tensor(gradient, v) for gradient, v in zip(gradients, variables, strict=True)]
+        given = [
+            finite.as_tensor(gradient, v) for gradient, v in zip(gradients, variables, strict=True)
+        ]
         divides, wrong = self.calls.judge(given)
         if wrong != NEVER_SCALED:
             self._enter()
         if wrong and not self._has_warned:
             self._has_warned = True
-            logging.warning("amp_tf: %s: %s; the gradients are applied as they are. %s", where, wrong, fix)
+            logging.warning(
+                "amp_tf: %s: %s; the gradients are applied as they are. %s", where, wrong, fix
+            )
         return self.unscale(given, variables) if divides else given
 
-    def unscaled_pairs(self, pairs: Sequence[tuple[Any, Any]], **judging: Any) -> list[tuple[Any, Any]]:
+    def unscaled_pairs(
+        self, pairs: Sequence[tuple[Any, Any]], **judging: Any
+    ) -> list[tuple[Any, Any]]:
         """As :meth:`unscaled`, for pairs of gradient and variable, of which there must be one."""
-        gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        gradients, variables = (
+            [gradient for gradient, _ in pairs],
+            [variable for _, variable in pairs],
+        )
         finite.check_any(gradients)
         return list(zip(self.unscaled(gradients, variables, **judging), variables, strict=True))
 
@@ -179,19 +225,24 @@ class Scaler:
         arguments: Any = (),
         owner: Any = None,
     ) -> Any:
-        """Takes a step if the unscaled gradients of all replicas are finite, else skips it; moves the scale either way.
+        """Takes a step if the unscaled gradients of all replicas are finite, else skips it; moves
+        the scale either way.
 
-        ``take`` is as in :func:`amp_tf.loss_scaling.replicas.decide_together`; it is called with the gradients, of
-        which those that are ``None`` stay so, or (gradients, arguments) where there is a nest of further ones, each
-        replica's own. ``clips_norm`` and ``headroom`` are as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`;
-        ``variables`` are what the gradients are for, so that a skipped step can name them.
-        ``owner`` is the object whose method makes the step; tensors that it stores are readable
-        after it.
+        ``take`` is as in :func:`amp_tf.loss_scaling.replicas.decide_together`; it is called with
+        the gradients, of which those that are ``None`` stay so, or (gradients, arguments) where
+        there is a nest of further ones, each replica's own. ``clips_norm`` and ``headroom`` are as
+        for :func:`amp_tf.loss_scaling.finite.find_nonfinite`; ``variables`` are what the gradients
+        are for, so that a skipped step can name them. ``owner`` is the object whose method makes
+        the step; tensors that it stores are readable after it.
 
         Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
         """
         present = [gradient for gradient in gradients if gradient is not None]
-        trained = [variable for gradient, variable in zip(gradients, variables, strict=False) if gradient is not None]
+        trained = [
+            variable
+            for gradient, variable in zip(gradients, variables, strict=False)
+            if gradient is not None
+        ]
 
         def taken(strategy: Any, values: Any) -> list[Any]:
             return [take(strategy, values[:2] if arguments else values[0]), *self.note_finite()]
@@ -200,13 +251,17 @@ class Scaler:
             state = self.schedule.after_nonfinite(self.memory.load(), tf, found.loss)
             noted = self.nonfinite_variables.note(found.gradients, trained)
             if self.memory.last_skip is not None:
-                facts = replicas.sum_over(strategy, lambda mine: finite.find_facts(mine[0], mine[2]), values)
+                facts = replicas.sum_over(
+                    strategy, lambda mine: finite.find_facts(mine[0], mine[2]), values
+                )
                 noted.append(self.memory.last_skip.assign(facts, read_value=False))
             return [*self.memory.store(state), *noted]
 
         flag, data = self._take_loss()
         is_loss_nonfinite = tf.constant(False) if flag is None else flag
-        found = replicas.Nonfinite(finite.find_nonfinite(present, clips_norm, headroom), is_loss_nonfinite)
+        found = replicas.Nonfinite(
+            finite.find_nonfinite(present, clips_norm, headroom), is_loss_nonfinite
+        )
         with scaled_step():
             values = [list(gradients), arguments, data]
             return replicas.decide_together(found, values, take=taken, skip=skipped, owner=owner)
@@ -242,8 +297,8 @@ class StateMethods:
     def loss_scale(self) -> Any:
         """The scale now, a float32 variable.
 
-        Assigning a number takes effect at the next step, also in traced ones; in a TF1 graph in the default session. A
-        number outside the range of scales, 2**-126 to 2**127, is a ConfigError.
+        Assigning a number takes effect at the next step, also in traced ones; in a TF1 graph in the
+        default session. A number outside the range of scales, 2**-126 to 2**127, is a ConfigError.
         """
         return self._scaler.memory.scale
 
@@ -262,12 +317,19 @@ class StateMethods:
         return isinstance(self.schedule, DynamicScale)
 
     def status(self, session: Any = None) -> Status:
-        """The state as Python numbers, in a TF1 graph by its session. Waits for the device: not for traced steps."""
-        return self._scaler.memory.status(self.schedule, self._scaler.nonfinite_variables.names(), session)
+        """The state as Python numbers, in a TF1 graph by its session.
+
+        Waits for the device: not for traced steps.
+        """
+        return self._scaler.memory.status(
+            self.schedule, self._scaler.nonfinite_variables.names(), session
+        )
 
 
 class ScalingMethods(StateMethods):
-    """Methods that scale and unscale; mixed in front of the library's class, whose methods they replace."""
+    """Methods that scale and unscale; mixed in front of the library's class, whose methods they
+    replace.
+    """
 
     def __dir__(self) -> Iterable[str]:
         # Keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
@@ -277,7 +339,8 @@ class ScalingMethods(StateMethods):
     def scale_loss(self, loss: Any) -> Any:
         """The loss times the scale: what the tape, or ``tf.gradients``, differentiates.
 
-        It is a floating-point tensor of any shape, or a nest of them; the result is float32 (float64 where it was).
+        It is a floating-point tensor of any shape, or a nest of them; the result is float32
+        (float64 where it was).
         """
         return self._scaler.scale(loss)
 
@@ -293,12 +356,16 @@ class ScalingMethods(StateMethods):
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
-        """Tensors, ``tf.IndexedSlices`` or ``None`` divided by the scale; ``apply_gradients`` takes them unchanged."""
+        """Tensors, ``tf.IndexedSlices`` or ``None`` divided by the scale; ``apply_gradients`` takes
+        them unchanged.
+        """
         return self._scaler.unscale_for_loop(grads)
 
 
 def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
-    """The keyword arguments that a method takes: a user's class may leave out some of its base class's, or reorder."""
+    """The keyword arguments that a method takes: a user's class may leave out some of its base
+    class's, or reorder.
+    """
     parameters = inspect.signature(method).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return keywords
@@ -306,10 +373,14 @@ def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
 
 
 class InnerSettings:
-    """Delegates attributes that the wrapper does not have, such as momentum, to the wrapped optimizer."""
+    """Delegates attributes that the wrapper does not have, such as momentum, to the wrapped
+    optimizer.
+    """
 
     _inner = "inner_optimizer"  # the attribute that holds that optimizer
-    _of_inner: frozenset[str] = frozenset()  # its settings alone, although the library's wrapper has such attributes
+    _of_inner: frozenset[str] = (
+        frozenset()
+    )  # its settings alone, although the library's wrapper has such attributes
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or self._inner not in self.__dict__:
@@ -318,7 +389,9 @@ class InnerSettings:
 
     def __setattr__(self, name: str, value: Any) -> None:
         is_own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
-        inner = self.__dict__.get(self._inner) if "_scaler" in self.__dict__ else None  # else it is still being made
+        inner = (
+            self.__dict__.get(self._inner) if "_scaler" in self.__dict__ else None
+        )  # else it is still being made
         if inner is not None and (name in self._of_inner or (not is_own and hasattr(inner, name))):
             setattr(inner, name, value)
         else:
@@ -326,10 +399,11 @@ class InnerSettings:
 
 
 class SavedScale:
-    """The part of a ``.keras`` or ``.weights.h5`` file that holds the scale and its counters, by their names there.
+    """The part of a ``.keras`` or ``.weights.h5`` file that holds the scale and its counters, by
+    their names there.
 
-    Mixed in front of the library's ``losses.Loss``, because Keras saves children of only four known kinds. It is a
-    child of its own, so that a float32 run can load the optimizer's group.
+    Mixed in front of the library's ``losses.Loss``, because Keras saves children of only four known
+    kinds. It is a child of its own, so that a float32 run can load the optimizer's group.
     """
 
     def __init__(self, variables: Callable[[], Mapping[str, Any]]) -> None:
@@ -342,7 +416,9 @@ class SavedScale:
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """Called by the library when it loads; a file of a run without loss scaling has no entries here."""
+        """Called by the library when it loads; a file of a run without loss scaling has no entries
+        here.
+        """
         for name, variable in self._read_variables().items():
             if name in store.keys():  # noqa: SIM118 - the store has keys() but is no mapping
                 variable.assign(store[name][()])

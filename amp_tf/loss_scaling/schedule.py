@@ -1,22 +1,27 @@
 """The algorithm of dynamic loss scaling: a pure state machine, bounded on both sides.
 
-Three schedules share one interface, so that nothing asks "is loss scaling on?": :class:`NoScale`, :class:`FixedScale`
-and :class:`DynamicScale`. A schedule is a frozen dataclass of settings; what changes during training is a
-:class:`State`, and a step maps one state to the next. The arithmetic is branch-free, and its few functions have one
-name in NumPy and TensorFlow: the very same lines run on NumPy's numbers (tests, simulation) and on tensors (training).
+Three schedules share one interface, so that nothing asks "is loss scaling on?": :class:`NoScale`,
+:class:`FixedScale` and :class:`DynamicScale`. A schedule is a frozen dataclass of settings; what
+changes during training is a :class:`State`, and a step maps one state to the next. The arithmetic
+is branch-free, and its few functions have one name in NumPy and TensorFlow: the very same lines run
+on NumPy's numbers (tests, simulation) and on tensors (training).
 
-The dynamic algorithm, after Micikevicius et al., Mixed Precision Training, ICLR 2018 (arXiv 1710.03740), section 3.2::
+The dynamic algorithm, after Micikevicius et al., Mixed Precision Training, ICLR 2018 (arXiv
+1710.03740), section 3.2::
 
     finite step      good_steps += 1; after growth_steps of them: scale = min(scale * growth, max_scale)
     nonfinite step   the step is skipped; from the hysteresis-th in a row on: scale = max(scale * backoff, min_scale)
 
-A scale that is far too large would cost a skipped step for each factor of two. So the third back-off in a row counts
-for 4, the next one for 16, and those after it for 64. The overshoot is then undone, one back-off with each finite step,
-until the next nonfinite step: a scale that is too small for a while loses little, but a skipped step is lost. From 2^15
-down to the floor of 2^-24 at most six steps are skipped; with one factor of two each it would be up to 39. A scale that
-is near is found as before. Meanwhile ``good_steps`` is negative, so that checkpoints need no further variable.
+A scale that is far too large would cost a skipped step for each factor of two. So the third
+back-off in a row counts for 4, the next one for 16, and those after it for 64. The overshoot is
+then undone, one back-off with each finite step, until the next nonfinite step: a scale that is too
+small for a while loses little, but a skipped step is lost. From 2^15 down to the floor of 2^-24 at
+most six steps are skipped; with one factor of two each it would be up to 39. A scale that is near
+is found as before. Meanwhile ``good_steps`` is negative, so that checkpoints need no further
+variable.
 
-The scale may go below 1: if the unscaled gradients themselves leave float16, a floor of 1 would skip every step.
+The scale may go below 1: if the unscaled gradients themselves leave float16, a floor of 1 would
+skip every step.
 """
 
 from __future__ import annotations
@@ -33,10 +38,14 @@ from amp_tf.values import check_bool, check_count, invalid
 DEFAULT_INITIAL_SCALE = 2.0**15
 DEFAULT_GROWTH_STEPS = 2000
 DEFAULT_MIN_SCALE = 2.0**-24
-# The largest power of two that float32 holds: the scale, and a loss of ordinary size times the scale, stay finite.
+# The largest power of two that float32 holds: the scale, and a loss of ordinary size times the
+# scale, stay finite.
 DEFAULT_MAX_SCALE = 2.0**127
-_SMALLEST_NORMAL = 2.0**-126  # below it processors may flush to zero, and a scale of zero turns gradients into 0/0
-# (number of the back-off in a row, how many it counts for): after two, the scale is far from what is needed.
+_SMALLEST_NORMAL = (
+    2.0**-126
+)  # below it processors may flush to zero, and a scale of zero turns gradients into 0/0
+# (number of the back-off in a row, how many it counts for): after two, the scale is far from what
+# is needed.
 _BACKOFFS = ((1, 1), (3, 4), (4, 16), (5, 64))
 _WHERE = "loss scaling, "
 
@@ -56,24 +65,27 @@ class ScheduleSettings(TypedDict, total=False):
 class State(NamedTuple):
     """What a schedule remembers between steps: numbers, or scalar tensors.
 
-    ``good_steps`` is the growth tracker. ``nonfinite_losses`` outlives finite steps, so that the last skip can be
-    explained later.
+    ``good_steps`` is the growth tracker. ``nonfinite_losses`` outlives finite steps, so that the
+    last skip can be explained later.
     """
 
     scale: Any  #: the factor on the loss; float32, all others int64
-    good_steps: Any = 0  #: finite steps since the last change or skip; if negative, how many back-offs are to be undone
+    #: finite steps since the last change or skip; if negative, how many back-offs are to be undone
+    good_steps: Any = 0
     skipped: Any = 0  #: steps in all
     skipped_in_row: Any = 0  #: since the last finite step
     steps: Any = 0  #: in all, skipped ones included
     last_change: Any = 0  #: the value of ``steps`` when the scale last changed
-    nonfinite_losses: Any = 0  #: in the last run of skipped steps, how many at its end had a nonfinite loss
+    nonfinite_losses: Any = (
+        0  #: in the last run of skipped steps, how many at its end had a nonfinite loss
+    )
 
 
 class Schedule:
     """What the three schedules share: they count steps, and skip nonfinite ones.
 
-    ``maths``, in all three, is the module that computes with the state: NumPy, or TensorFlow for tensors, on which
-    ``==`` means identity in a TF1 graph.
+    ``maths``, in all three, is the module that computes with the state: NumPy, or TensorFlow for
+    tensors, on which ``==`` means identity in a TF1 graph.
     """
 
     skips_nonfinite: ClassVar[bool] = True  #: if not, gradients need no check at all
@@ -81,7 +93,9 @@ class Schedule:
 
     @property
     def is_one(self) -> bool:
-        """Whether the scale is one and stays so: nothing is multiplied and divided, but nonfinite steps are skipped."""
+        """Whether the scale is one and stays so: nothing is multiplied and divided, but nonfinite
+        steps are skipped.
+        """
         return False
 
     def initial_state(self) -> State:
@@ -91,11 +105,17 @@ class Schedule:
     def after_finite(self, state: State, maths: Any = np) -> State:
         """The state after a step that was applied."""
         return state._replace(
-            good_steps=state.good_steps + 1, skipped_in_row=state.skipped_in_row * 0, steps=state.steps + 1
+            good_steps=state.good_steps + 1,
+            skipped_in_row=state.skipped_in_row * 0,
+            steps=state.steps + 1,
         )
 
-    def after_nonfinite(self, state: State, maths: Any = np, is_loss_nonfinite: Any = False) -> State:
-        """The state after a step that was skipped; the loss was nonfinite itself, or not, as far as is known."""
+    def after_nonfinite(
+        self, state: State, maths: Any = np, is_loss_nonfinite: Any = False
+    ) -> State:
+        """The state after a step that was skipped; the loss was nonfinite itself, or not, as far as
+        is known.
+        """
         in_this_row = maths.where(state.skipped_in_row > 0, state.nonfinite_losses, 0)
         return state._replace(
             good_steps=state.good_steps * 0,
@@ -115,7 +135,9 @@ class NoScale(Schedule):
     def after_finite(self, state: State, maths: Any = np) -> State:
         return state._replace(steps=state.steps + 1)
 
-    def after_nonfinite(self, state: State, maths: Any = np, is_loss_nonfinite: Any = False) -> State:
+    def after_nonfinite(
+        self, state: State, maths: Any = np, is_loss_nonfinite: Any = False
+    ) -> State:
         """Counts the step, which was not skipped: nothing checks the gradients."""
         return self.after_finite(state, maths)
 
@@ -139,18 +161,26 @@ class FixedScale(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class DynamicScale(Schedule):
-    """A scale as large as the gradients allow: grows after many finite steps, backs off after a nonfinite one.
+    """A scale as large as the gradients allow: grows after many finite steps, backs off after a
+    nonfinite one.
 
-    Raises a ConfigError where a setting is outside its range, or the initial scale not between floor and ceiling.
+    Raises a ConfigError where a setting is outside its range, or the initial scale not between
+    floor and ceiling.
     """
 
-    initial_scale: float = DEFAULT_INITIAL_SCALE  #: a high one is good: it decreases in a few steps but grows slowly
+    initial_scale: float = (
+        DEFAULT_INITIAL_SCALE  #: a high one is good: it decreases in a few steps but grows slowly
+    )
     growth_steps: int = DEFAULT_GROWTH_STEPS  #: finite steps in a row before the scale grows
     growth_factor: float = 2.0  #: what it is multiplied by then; above 1
     backoff_factor: float = 0.5  #: what it is multiplied by after a nonfinite step; between 0 and 1
-    hysteresis: int = 1  #: it backs off from this many nonfinite steps in a row on; all are skipped in any case
+    hysteresis: int = (
+        1  #: it backs off from this many nonfinite steps in a row on; all are skipped in any case
+    )
     min_scale: float = DEFAULT_MIN_SCALE  #: the floor; at least 2^-126, the smallest normal float32
-    max_scale: float = DEFAULT_MAX_SCALE  #: the ceiling; at most 2^127, the largest power of two in float32
+    max_scale: float = (
+        DEFAULT_MAX_SCALE  #: the ceiling; at most 2^127, the largest power of two in float32
+    )
 
     def __post_init__(self) -> None:
         _check_range("min_scale", self.min_scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
@@ -158,10 +188,14 @@ class DynamicScale(Schedule):
         _check_range("initial_scale", self.initial_scale, self.min_scale, self.max_scale)
         check_count(self.growth_steps, where=f"{_WHERE}dynamic_growth_steps")
         check_count(self.hysteresis, where=f"{_WHERE}hysteresis")
-        if not isinstance(self.growth_factor, numbers.Real) or not 1.0 < self.growth_factor < float("inf"):
+        if not isinstance(self.growth_factor, numbers.Real) or not 1.0 < self.growth_factor < float(
+            "inf"
+        ):
             raise invalid(self.growth_factor, f"{_WHERE}growth_factor", "a finite number above 1")
         if not isinstance(self.backoff_factor, numbers.Real) or not 0.0 < self.backoff_factor < 1.0:
-            raise invalid(self.backoff_factor, f"{_WHERE}backoff_factor", "a number above 0 and below 1")
+            raise invalid(
+                self.backoff_factor, f"{_WHERE}backoff_factor", "a number above 0 and below 1"
+            )
 
     def after_finite(self, state: State, maths: Any = np) -> State:
         """Counts the step; every ``growth_steps`` in a row the scale grows, up to the ceiling.
@@ -170,17 +204,22 @@ class DynamicScale(Schedule):
         """
         counted = super().after_finite(state, maths)
         is_due = counted.good_steps >= self.growth_steps
-        factor = maths.where(is_due, np.float32(self.growth_factor), np.float32(1.0 / self.backoff_factor))
+        factor = maths.where(
+            is_due, np.float32(self.growth_factor), np.float32(1.0 / self.backoff_factor)
+        )
         grown = maths.minimum(state.scale * factor, np.float32(self.max_scale))
         scale = maths.where(is_due, grown, maths.where(state.good_steps < 0, grown, state.scale))
         good = counted.good_steps
         return _move(counted, scale, maths)._replace(good_steps=maths.where(is_due, good * 0, good))
 
-    def after_nonfinite(self, state: State, maths: Any = np, is_loss_nonfinite: Any = False) -> State:
-        """Counts the skipped step; from the ``hysteresis``-th in a row on the scale backs off, down to the floor.
+    def after_nonfinite(
+        self, state: State, maths: Any = np, is_loss_nonfinite: Any = False
+    ) -> State:
+        """Counts the skipped step; from the ``hysteresis``-th in a row on the scale backs off, down
+        to the floor.
 
-        The third back-off in a row counts for several, and each after it for more, unless the loss itself is nonfinite:
-        no scale helps there.
+        The third back-off in a row counts for several, and each after it for more, unless the loss
+        itself is nonfinite: no scale helps there.
         """
         counted = super().after_nonfinite(state, maths, is_loss_nonfinite)
         place = counted.skipped_in_row - self.hysteresis + 1  # of the back-off, in its row
@@ -195,7 +234,9 @@ class DynamicScale(Schedule):
         lowered = maths.maximum(lowered, np.float32(self.min_scale))
         moved = _move(counted, maths.where(place > 0, lowered, state.scale), maths)
         is_at_floor = maths.equal(moved.scale, state.scale)
-        return moved._replace(good_steps=maths.where(is_at_floor, maths.minimum(state.good_steps, 0), to_make_up))
+        return moved._replace(
+            good_steps=maths.where(is_at_floor, maths.minimum(state.good_steps, 0), to_make_up)
+        )
 
 
 def build_schedule(
@@ -208,14 +249,21 @@ def build_schedule(
 ) -> Schedule:
     """The schedule that the keyword arguments of ``amp_tf.LossScaleOptimizer`` describe.
 
-    Without ``enabled`` it is :class:`NoScale`, without ``dynamic`` a :class:`FixedScale`, else a :class:`DynamicScale`
-    with the other settings; ``dynamic_growth_steps`` is Keras' name for its ``growth_steps``. A value outside its range
-    is a ConfigError that names the setting, the value and the valid ones.
+    Without ``enabled`` it is :class:`NoScale`, without ``dynamic`` a :class:`FixedScale`, else a
+    :class:`DynamicScale` with the other settings; ``dynamic_growth_steps`` is Keras' name for its
+    ``growth_steps``. A value outside its range is a ConfigError that names the setting, the value
+    and the valid ones.
     """
     for name in settings:
         if name not in ScheduleSettings.__annotations__:
-            known = ", ".join(("initial_scale", "dynamic_growth_steps", *ScheduleSettings.__annotations__))
-            raise ConfigError(f"there is no setting {name!r}", where="loss scaling", fix=f"The settings are: {known}")
+            known = ", ".join(
+                ("initial_scale", "dynamic_growth_steps", *ScheduleSettings.__annotations__)
+            )
+            raise ConfigError(
+                f"there is no setting {name!r}",
+                where="loss scaling",
+                fix=f"The settings are: {known}",
+            )
     if not check_bool(enabled, where=f"{_WHERE}enabled"):
         return NoScale()
     if not check_bool(dynamic, where=f"{_WHERE}dynamic"):
@@ -225,19 +273,28 @@ def build_schedule(
 
 
 def check_scale(value: object) -> None:
-    """Raises a ConfigError for a number outside of 2**-126 to 2**127; other values, such as tensors, pass."""
+    """Raises a ConfigError for a number outside of 2**-126 to 2**127; other values, such as
+    tensors, pass.
+    """
     if isinstance(value, numbers.Real):
         _check_range("loss_scale", value, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
 
 
 def usable_scale(scale: float, schedule: Schedule) -> float:
-    """A scale that Keras' own wrapper saved; the first one where that collapsed to zero or grew to infinity."""
-    return scale if _SMALLEST_NORMAL <= scale <= DEFAULT_MAX_SCALE else float(schedule.initial_state().scale)
+    """A scale that Keras' own wrapper saved; the first one where that collapsed to zero or grew to
+    infinity.
+    """
+    return (
+        scale
+        if _SMALLEST_NORMAL <= scale <= DEFAULT_MAX_SCALE
+        else float(schedule.initial_state().scale)
+    )
 
 
 def _move(state: State, scale: Any, maths: Any) -> State:
     return state._replace(
-        scale=scale, last_change=maths.where(maths.equal(scale, state.scale), state.last_change, state.steps)
+        scale=scale,
+        last_change=maths.where(maths.equal(scale, state.scale), state.last_change, state.steps),
     )
 
 
@@ -249,5 +306,9 @@ def _plain(value: Any) -> Any:
 
 
 def _check_range(name: str, value: Any, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not low <= float(value) <= high:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, numbers.Real)
+        or not low <= float(value) <= high
+    ):
         raise invalid(value, f"{_WHERE}{name}", f"numbers from {low:g} to {high:g}")

@@ -11,15 +11,31 @@ from tf_keras.src.mixed_precision import loss_scale_optimizer as keras_wrappers
 from tf_keras.src.optimizers import utils as optimizer_utils
 
 from amp_tf.loss_scaling import finite, replicas
-from amp_tf.loss_scaling.scaler import InnerSettings, Memory, SavedScale, Scaler, ScalingMethods, accepted
-from amp_tf.loss_scaling.schedule import DEFAULT_GROWTH_STEPS, DEFAULT_INITIAL_SCALE, Schedule, build_schedule
+from amp_tf.loss_scaling.scaler import (
+    InnerSettings,
+    Memory,
+    SavedScale,
+    Scaler,
+    ScalingMethods,
+    accepted,
+)
+from amp_tf.loss_scaling.schedule import (
+    DEFAULT_GROWTH_STEPS,
+    DEFAULT_INITIAL_SCALE,
+    Schedule,
+    build_schedule,
+)
 
 
 class _ScaleVariables(keras_wrappers._DynamicLossScaleState):  # type: ignore[misc]
-    """The scale and its counters as variables; the first two are named as in tf_keras' own checkpoints."""
+    """The scale and its counters as variables; the first two are named as in tf_keras' own
+    checkpoints.
+    """
 
     def __init__(self, schedule: Schedule) -> None:
-        super().__init__(schedule.initial_state().scale, getattr(schedule, "growth_steps", 0), multiplier=2)
+        super().__init__(
+            schedule.initial_state().scale, getattr(schedule, "growth_steps", 0), multiplier=2
+        )
         self.counters = self._add_weight(name="counters", dtype=tf.int64, initial_value=[0] * 5)
 
 
@@ -28,7 +44,9 @@ class _ScaleState(SavedScale, tf_keras.losses.Loss):  # type: ignore[misc]
 
 
 class _Scaling(ScalingMethods, InnerSettings):
-    """What both wrappers share; mixed in front of tf_keras' own class, whose checkpoints and delegation stay."""
+    """What both wrappers share; mixed in front of tf_keras' own class, whose checkpoints and
+    delegation stay.
+    """
 
     _inner = "_optimizer"
 
@@ -40,25 +58,41 @@ class _Scaling(ScalingMethods, InnerSettings):
         **settings: Any,
     ) -> None:
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
-        # A model that is compiled twice with one optimizer wraps it twice, which only matters if both are used.
+        # A model that is compiled twice with one optimizer wraps it twice, which only matters if
+        # both are used.
         inner_optimizer._is_wrapped_by_loss_scale_optimizer = False
         super().__init__(inner_optimizer)  # type: ignore[call-arg]
         variables = _ScaleVariables(schedule)
-        scale, good_steps, counters = variables.current_loss_scale, variables.counter, variables.counters
+        scale, good_steps, counters = (
+            variables.current_loss_scale,
+            variables.counter,
+            variables.counters,
+        )
         named = {"scale": scale, "good_steps": good_steps, "counters": counters}
         own: dict[str, Any] = {
             "_loss_scale": variables,
-            "_settings": dict(settings, initial_scale=initial_scale, dynamic_growth_steps=dynamic_growth_steps),
-            "_scaler": Scaler(schedule, Memory(*named.values()), label=type(inner_optimizer).__name__),
+            "_settings": dict(
+                settings, initial_scale=initial_scale, dynamic_growth_steps=dynamic_growth_steps
+            ),
+            "_scaler": Scaler(
+                schedule, Memory(*named.values()), label=type(inner_optimizer).__name__
+            ),
             "loss_scale_state": _ScaleState(lambda: named),
         }
-        for name, value in own.items():  # avoids tf_keras' __setattr__, which would track them in the inner optimizer
+        for (
+            name,
+            value,
+        ) in (
+            own.items()
+        ):  # avoids tf_keras' __setattr__, which would track them in the inner optimizer
             object.__setattr__(self, name, value)
         self._track_trackable(variables, "loss_scale", overwrite=True)
 
     _optimizer: Any
     _settings: dict[str, Any]
-    _sums: ClassVar[tuple[str, ...]]  #: the methods by which an optimizer sums gradients over replicas
+    _sums: ClassVar[
+        tuple[str, ...]
+    ]  #: the methods by which an optimizer sums gradients over replicas
 
     def get_config(self) -> dict[str, Any]:
         """The settings, from which ``from_config`` makes the same optimizer."""
@@ -75,16 +109,24 @@ class _Scaling(ScalingMethods, InnerSettings):
         return self._scaler.unscaled_pairs(pairs, where=self._place)
 
     def _decide(self, pairs: list[tuple[Any, Any]], name: str | None) -> Any:
-        """Checks gradients that are summed over replicas, and takes the inner optimizer's step or skips it."""
+        """Checks gradients that are summed over replicas, and takes the inner optimizer's step or
+        skips it.
+        """
         method = self._optimizer.apply_gradients
-        gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        gradients, variables = (
+            [gradient for gradient, _ in pairs],
+            [variable for _, variable in pairs],
+        )
         self._scaler.nonfinite_variables.watch(variables)
 
         def take(gradients: Any) -> Any:
-            return method(list(zip(gradients, variables, strict=True)), **accepted(method, name=name))
+            return method(
+                list(zip(gradients, variables, strict=True)), **accepted(method, name=name)
+            )
 
         def on_each(strategy: Any, gradients: Any) -> Any:
-            # The sums were made already. A user's apply_gradients may have no argument for that, or not pass it on.
+            # The sums were made already. A user's apply_gradients may have no argument for that, or
+            # not pass it on.
             own = vars(self._optimizer)
             before = {name: own[name] for name in self._sums if name in own}
             own.update(dict.fromkeys(self._sums, lambda pairs: pairs))
@@ -107,7 +149,9 @@ class _Scaling(ScalingMethods, InnerSettings):
 
 
 def _summed(aggregate: Callable[[Any], Any], pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Gradients summed over replicas; with one replica unchanged, because TensorFlow would keep them alive."""
+    """Gradients summed over replicas; with one replica unchanged, because TensorFlow would keep
+    them alive.
+    """
     is_alone = replicas.count() == 1 and aggregate.__module__.startswith("tf_keras.")
     return pairs if is_alone else list(aggregate(pairs))
 
@@ -117,20 +161,25 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
     """A new-style tf_keras optimizer that scales the loss and skips steps with nonfinite gradients.
 
     ``minimize`` and ``Model.fit`` need nothing else. A custom loop calls ``get_scaled_loss``, then
-    ``get_unscaled_gradients``, then ``apply_gradients``, as with tf_keras' own wrapper. A skipped step changes nothing
-    but the scale and its counters: not ``iterations`` either. Arguments: :func:`amp_tf.LossScaleOptimizer`.
+    ``get_unscaled_gradients``, then ``apply_gradients``, as with tf_keras' own wrapper. A skipped
+    step changes nothing but the scale and its counters: not ``iterations`` either. Arguments:
+    :func:`amp_tf.LossScaleOptimizer`.
     """
 
     _sums = ("aggregate_gradients",)
 
-    def build(self, var_list: Iterable[Any]) -> None:  # before the first step, which would otherwise be traced twice
+    def build(
+        self, var_list: Iterable[Any]
+    ) -> None:  # before the first step, which would otherwise be traced twice
         """Creates all variables."""
         variables = list(var_list)
         self._optimizer.build(variables)
         self._scaler.nonfinite_variables.watch(variables)
 
     def set_weights(self, weights: Any) -> None:
-        """Sets the wrapped optimizer's weights, which are all that ``variables`` and HDF5 files hold."""
+        """Sets the wrapped optimizer's weights, which are all that ``variables`` and HDF5 files
+        hold.
+        """
         self._optimizer.set_weights(weights)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -141,22 +190,29 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
         skip_gradients_aggregation: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Applies one step, or skips it; with the arguments of the bare optimizer, whose counter is returned.
+        """Applies one step, or skips it; with the arguments of the bare optimizer, whose counter is
+        returned.
 
-        ``experimental_aggregate_gradients`` is the older opposite of ``skip_gradients_aggregation``.
+        ``experimental_aggregate_gradients`` is the older opposite of
+        ``skip_gradients_aggregation``.
         """
         pairs = list(grads_and_vars)
         if not pairs:
             return self.iterations
-        aggregate = not skip_gradients_aggregation and kwargs.pop("experimental_aggregate_gradients", True)
+        aggregate = not skip_gradients_aggregation and kwargs.pop(
+            "experimental_aggregate_gradients", True
+        )
         method = self._optimizer.apply_gradients
         if not self._scaler.decides(self._place):
-            return method(pairs, **accepted(method, name=name, skip_gradients_aggregation=not aggregate))
+            return method(
+                pairs, **accepted(method, name=name, skip_gradients_aggregation=not aggregate)
+            )
         with tf.init_scope():
             self.build([variable for _, variable in pairs])
         pairs = self._prepare(pairs)
         if aggregate and not (self._optimizer._run_with_dtensor or self._optimizer._mesh):
-            # Before the check: a nonfinite gradient of one replica, or their sum, is then seen by all.
+            # Before the check: a nonfinite gradient of one replica, or their sum, is then seen by
+            # all.
             pairs = _summed(self._optimizer.aggregate_gradients, pairs)
         self._decide(pairs, name)
         return self.iterations
@@ -164,7 +220,9 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
 
 @tf_keras.saving.register_keras_serializable(package="amp_tf")
 class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # type: ignore[misc]
-    """A legacy tf_keras optimizer that scales the loss and skips nonfinite steps; works in TF1 graphs too."""
+    """A legacy tf_keras optimizer that scales the loss and skips nonfinite steps; works in TF1
+    graphs too.
+    """
 
     _sums = ("_transform_unaggregated_gradients", "_aggregate_gradients")
 
@@ -183,11 +241,16 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
         """Applies one step, or skips it; in a TF1 graph returns the operation to run."""
         inner = self._optimizer
         if not self._scaler.decides(self._place):
-            how = {"name": name, "experimental_aggregate_gradients": experimental_aggregate_gradients}
+            how = {
+                "name": name,
+                "experimental_aggregate_gradients": experimental_aggregate_gradients,
+            }
             return inner.apply_gradients(grads_and_vars, **accepted(inner.apply_gradients, **how))
         pairs = self._prepare(list(grads_and_vars))
         if experimental_aggregate_gradients:
-            pairs = _summed(inner._aggregate_gradients, list(inner._transform_unaggregated_gradients(pairs)))
+            pairs = _summed(
+                inner._aggregate_gradients, list(inner._transform_unaggregated_gradients(pairs))
+            )
         with tf.init_scope():  # slots must not be created inside a condition
             _ = inner.iterations
             inner._create_all_weights([variable for _, variable in pairs])
@@ -198,4 +261,6 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
 def wrap(inner_optimizer: Any, initial_scale: float, **settings: Any) -> Any:
     """Wraps an optimizer, for ``amp_tf.LossScaleOptimizer``."""
     is_legacy = isinstance(inner_optimizer, tf_keras.optimizers.legacy.Optimizer)
-    return (LegacyLossScaleOptimizer if is_legacy else LossScaleOptimizer)(inner_optimizer, initial_scale, **settings)
+    return (LegacyLossScaleOptimizer if is_legacy else LossScaleOptimizer)(
+        inner_optimizer, initial_scale, **settings
+    )

@@ -1,4 +1,5 @@
-"""Explains one node: its precision, the rule, how the decision came about, and what would change it.
+"""Explains one node: its precision, the rule, how the decision came about, and what would change
+it.
 
 A node in float32 has a root, as in :mod:`amp_tf.reporting.blockers`. Proposals are tried, not
 guessed: the rewrite's own step (:func:`amp_tf.rewriting.pipeline.decide`) decides the graph again
@@ -35,7 +36,8 @@ from amp_tf.rewriting.recording import report_of
 from amp_tf.values import check_batch
 
 _NAME_A_TARGET = (
-    "Nothing is converted here unless it is named. Explain it with --precision float16 --target gpu, as a GPU would "
+    "Nothing is converted here unless it is named. Explain it with --precision float16 --target "
+    "gpu, as a GPU would "
     "run it, or with --precision bfloat16, as this CPU would."
 )
 
@@ -50,21 +52,31 @@ class Explanation:
     op_list: str  #: the list that its op is on, empty for none
     precision: Precision  #: what its result is computed in
     reason: Reason  #: why
-    #: names of the nodes along which the decision came, the node first; one name where the node decided alone
+    #: names of the nodes along which the decision came, the node first; one name where the node
+    #: decided alone
     trail: tuple[str, ...]
-    #: adds a pattern for this node, under all names that it may run under; empty where that does not turn it
+    #: adds a pattern for this node, under all names that it may run under; empty where that does
+    #: not turn it
     own_change: Change
     change: Change  #: of a setting, which turns it and others; empty where none does
     remedy: str = ""  #: in words, what would turn a node that is float32 where no setting does
     matches: int = 1  #: how many nodes the pattern for this one finds
-    #: why its library registered the op for the list; empty where none did, or a setting moved the op
+    #: why its library registered the op for the list; empty where none did, or a setting moved the
+    #: op
     registered: str = ""
 
     def __str__(self) -> str:
         is_without_target = self.reason.rule is Rule.NO_TARGET  # so that no lists count
-        listed = "" if is_without_target else f", on the {self.op_list} list" if self.op_list else ", on no list"
+        listed = (
+            ""
+            if is_without_target
+            else f", on the {self.op_list} list"
+            if self.op_list
+            else ", on no list"
+        )
         op = self.op if self.new_op == self.op else f"{self.op}, folded to {self.new_op}"
-        # An integer, a 16-bit type chosen by the user, or what was rewritten before: amp_tf does not decide its type.
+        # An integer, a 16-bit type chosen by the user, or what was rewritten before: amp_tf does
+        # not decide its type.
         is_other = self.reason.rule in (Rule.NO_FLOAT32, Rule.ROUNDED_BEFORE)
         state = "is left as it is" if is_other else f"computes in {self.precision.value}"
         lines = [f"{self.name} ({op}{listed}) {state}: {self.reason}."]
@@ -74,7 +86,8 @@ class Explanation:
             lines.append(f"The op was registered for that list because it {self.registered}.")
         if self.reason.balance is not None:
             lines.append(
-                "These are the cost model's estimates. To convert the node anyway, name the precision: "
+                "These are the cost model's estimates. To convert the node anyway, name the "
+                "precision: "
                 "--precision bfloat16, or AMP_TF_PRECISION=bfloat16."
             )
         if len(self.trail) > 1:
@@ -87,10 +100,15 @@ class Explanation:
         if self.own_change:
             nodes = "this node alone"
             if self.matches > 1:
-                nodes = f"this node, and {plural(self.matches - 1, 'other node')} that the pattern matches,"
+                nodes = (
+                    f"this node, and {plural(self.matches - 1, 'other node')} that the pattern "
+                    "matches,"
+                )
             lines.append(f"To compute {nodes} in {other}: {settings_words(self.own_change)}")
         if self.change:
-            lines.append(f"To compute it in {other}, and all like it: {settings_words(self.change)}")
+            lines.append(
+                f"To compute it in {other}, and all like it: {settings_words(self.change)}"
+            )
         if not lines and self.remedy:
             lines.append(f"To compute it in {other}: {self.remedy}")
         return lines or [f"No setting makes it {other}."]
@@ -109,19 +127,21 @@ def explain(
     batch: int | tuple[int, int] | None = None,
     beyond_range: Mapping[str, Container[str]] | None = None,
 ) -> Explanation:
-    """Explains a node of a ``GraphDef`` or ``FunctionDef``, on the devices of ``hardware``, this machine's CPU by
-    default.
+    """Explains a node of a ``GraphDef`` or ``FunctionDef``, on the devices of ``hardware``, this
+    machine's CPU by default.
 
-    Normalization is folded where the nodes carry their shapes. For a FunctionDef, ``library`` has the functions that it
-    calls. ``where`` is where the graph comes from, such as a file, for the error. ``batch`` and ``beyond_range`` are
-    those of :func:`amp_tf.rewrite`.
+    Normalization is folded where the nodes carry their shapes. For a FunctionDef, ``library`` has
+    the functions that it calls. ``where`` is where the graph comes from, such as a file, for the
+    error. ``batch`` and ``beyond_range`` are those of :func:`amp_tf.rewrite`.
 
-    Raises a GraphError where the graph has no node of that name, which names the closest ones, and an OpListError where
-    a change of the lists names an op that TensorFlow does not know.
+    Raises a GraphError where the graph has no node of that name, which names the closest ones, and
+    an OpListError where a change of the lists names an op that TensorFlow does not know.
     """
     machine = Hardware.detect_cpu() if hardware is None else hardware
     names = check_arguments(graph, config, preserve, hardware, library, None)
-    config = dataclasses.replace(config, report_path="-")  # so that the report has what blockers need
+    config = dataclasses.replace(
+        config, report_path="-"
+    )  # so that the report has what blockers need
     is_function = hasattr(graph, "node_def")
     library = library if is_function else graph.library
     job = Job.of(
@@ -154,12 +174,16 @@ def explain(
         op=dict(zip(given.view.names, given.view.ops, strict=True)).get(node_name, op),
         new_op=op,
         op_list=op_list,
-        precision=figures.report.precision if is_f16 and figures.report.precision else Precision.FLOAT32,
+        precision=figures.report.precision
+        if is_f16 and figures.report.precision
+        else Precision.FLOAT32,
         reason=figures.reasons[node],
         trail=tuple(view.names[before] for before in trail),
         own_change=_first(given, node_name, is_f16, [own]),
         change=_first(given, node_name, is_f16, _changes(figures, node, root)),
-        remedy=root.remedy if root and _first(given, node_name, is_f16, [root.change(figures, trail[-1:])]) else "",
+        remedy=root.remedy
+        if root and _first(given, node_name, is_f16, [root.change(figures, trail[-1:])])
+        else "",
         registered=row.why if row and op_list == row.op_list else "",
         matches=sum(re.search(own_pattern, name) is not None for name in view.names),
     )
@@ -186,6 +210,8 @@ def _first(given: Form, node_name: str, is_f16: bool, changes: Iterable[Change])
             op_names.check(changed.job.config)
             painting = decide(changed)[0].painting
             names = painting.view.names
-            if (node_name in names and names.index(node_name) in painting.converted_nodes()) != is_f16:
+            if (
+                node_name in names and names.index(node_name) in painting.converted_nodes()
+            ) != is_f16:
                 return change
     return NO_CHANGE

@@ -1,4 +1,5 @@
-"""Reads what holds graphs and weights: SavedModels, Keras files, models in memory, GraphDef files, checkpoints.
+"""Reads what holds graphs and weights: SavedModels, Keras files, models in memory, GraphDef files,
+checkpoints.
 
 It also writes GraphDef files, and checkpoints with some variables in 16 bit.
 """
@@ -23,7 +24,9 @@ from amp_tf.reporting import files
 TEXT_SUFFIXES = (".pbtxt", ".txt")
 MODEL_FILE = "saved_model.pb"
 TEXT_MODEL_FILE = "saved_model.pbtxt"  # read where there is no binary one, as TensorFlow does
-_SPLIT_MODEL_FILE = "saved_model.cpb"  # what TensorFlow writes for models above protobuf's 2 GiB, on request
+_SPLIT_MODEL_FILE = (
+    "saved_model.cpb"  # what TensorFlow writes for models above protobuf's 2 GiB, on request
+)
 VARIABLES_FOLDER = "variables"
 PREFIX = "variables"  #: begins the names of a checkpoint's files
 _MOST_BYTES = 2 << 30  #: of a GraphDef or SavedModel proto: protobuf's own limit
@@ -31,7 +34,10 @@ _MOST_BYTES = 2 << 30  #: of a GraphDef or SavedModel proto: protobuf's own limi
 
 def read_graph_file(path: str | Path) -> Any:
     """A GraphDef from a ``.pb`` or ``.pbtxt`` file; a FileError where there is none."""
-    fix = "Name a SavedModel's folder (not its saved_model.pb), a Keras file, or a file that holds a whole GraphDef: "
+    fix = (
+        "Name a SavedModel's folder (not its saved_model.pb), a Keras file, or a file that holds "
+        "a whole GraphDef: "
+    )
     return _read_proto(Path(path), fix=f"{fix}.pb (binary) or .pbtxt (text)")
 
 
@@ -63,20 +69,26 @@ def write_graph_file(graph: Any, path: str | Path) -> None:
     A FileError where it cannot be written; its old content, which may be the input, is still there.
     """
     with files.writing(path):
-        files.write(path, str(graph) if str(path).endswith(TEXT_SUFFIXES) else graph.SerializeToString())
+        files.write(
+            path, str(graph) if str(path).endswith(TEXT_SUFFIXES) else graph.SerializeToString()
+        )
 
 
 def is_keras_file(source: Any) -> bool:
     """Whether a value is the path of a file written by Keras' ``model.save``."""
-    return isinstance(source, (str, os.PathLike)) and str(source).endswith((".keras", ".h5")) and os.path.isfile(source)
+    return (
+        isinstance(source, (str, os.PathLike))
+        and str(source).endswith((".keras", ".h5"))
+        and os.path.isfile(source)
+    )
 
 
 @contextlib.contextmanager
 def saved_model_of(source: Any) -> Iterator[Path]:
     """The folder of a SavedModel: the given one, or a temporary one that exists during the block.
 
-    It may be a ``.keras`` or ``.h5`` file, a Keras model, or a ``tf.Module``, too; a GraphError where that cannot be
-    loaded or exported.
+    It may be a ``.keras`` or ``.h5`` file, a Keras model, or a ``tf.Module``, too; a GraphError
+    where that cannot be loaded or exported.
     """
     is_path = isinstance(source, (str, os.PathLike))
     if is_path and not is_keras_file(source):
@@ -95,14 +107,18 @@ def saved_model_of(source: Any) -> Iterator[Path]:
             if is_path:
                 model = importlib.import_module(library).models.load_model(source, compile=False)
             if hasattr(model, "export"):
-                with contextlib.redirect_stdout(io.StringIO()):  # hides Keras' description of a temporary folder
+                with contextlib.redirect_stdout(
+                    io.StringIO()
+                ):  # hides Keras' description of a temporary folder
                     model.export(place)
             else:
                 importlib.import_module("tensorflow").saved_model.save(model, place)
         except Exception as error:  # whatever Keras, its layers or TensorFlow raise
             why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             fix = "Call the model on data once before, or export it by hand: model.export(folder)"
-            raise GraphError(f"the model cannot be exported ({why})", where=where, fix=fix) from error
+            raise GraphError(
+                f"the model cannot be exported ({why})", where=where, fix=fix
+            ) from error
         yield Path(place)
 
 
@@ -112,11 +128,14 @@ def is_saved_model(folder: str | Path) -> bool:
 
 
 def read_saved_model(folder: Path) -> Any:
-    """The ``SavedModel`` proto of a folder, with at least one MetaGraph; a FileError where there is none, or a damaged
-    one.
+    """The ``SavedModel`` proto of a folder, with at least one MetaGraph; a FileError where there is
+    none, or a damaged one.
     """
     if not is_saved_model(folder):  # before TensorFlow is imported, which takes seconds
-        what, fix = f"there is no {MODEL_FILE}", "Name the folder that tf.saved_model.save or model.export has written"
+        what, fix = (
+            f"there is no {MODEL_FILE}",
+            "Name the folder that tf.saved_model.save or model.export has written",
+        )
         if os.path.isfile(folder / _SPLIT_MODEL_FILE):
             what = f"the model is split ({_SPLIT_MODEL_FILE}), because it is larger than 2 GiB"
             fix = "Keep large constants in variables and save the model again"
@@ -130,21 +149,29 @@ def read_saved_model(folder: Path) -> Any:
 
 
 def _check_files(folder: Path) -> None:
-    """Raises a FileError where a model's folder holds a pipe or a device, or a link to one: whoever reads it hangs."""
+    """Raises a FileError where a model's folder holds a pipe or a device, or a link to one: whoever
+    reads it hangs.
+    """
     for place, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(place, name)
-            with contextlib.suppress(FileNotFoundError):  # a link to nothing, which nobody can read either
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # a link to nothing, which nobody can read either
                 facts = os.stat(path)
                 try:
                     check_regular(facts)
                 except RefusedFileError as error:
                     fix = "Remove it from the model's folder"
-                    raise FileError(f"cannot be read ({error.strerror})", where=path, fix=fix) from None
+                    raise FileError(
+                        f"cannot be read ({error.strerror})", where=path, fix=fix
+                    ) from None
 
 
 def preserved_nodes(meta_graph: Any) -> set[str]:
-    """The nodes that something outside the graph names: signatures, savers, collections of ops and tensors."""
+    """The nodes that something outside the graph names: signatures, savers, collections of ops and
+    tensors.
+    """
     tensors: list[str] = []
     for signature in meta_graph.signature_def.values():
         tensors += _tensor_names([*signature.inputs.values(), *signature.outputs.values()])
@@ -160,14 +187,20 @@ def preserved_nodes(meta_graph: Any) -> set[str]:
 def _tensor_names(infos: Iterable[Any]) -> Iterator[str]:
     for info in infos:
         sparse = info.coo_sparse  # empty in other encodings, as is the name in this one
-        yield from (info.name, sparse.values_tensor_name, sparse.indices_tensor_name, sparse.dense_shape_tensor_name)
+        yield from (
+            info.name,
+            sparse.values_tensor_name,
+            sparse.indices_tensor_name,
+            sparse.dense_shape_tensor_name,
+        )
         yield from _tensor_names(info.composite_tensor.components)
 
 
 class Checkpoint:
     """The checkpoint of a SavedModel's folder; a FileError where it is damaged.
 
-    ``shapes`` are those of its float32 tensors, by key; there are none for a model without variables.
+    ``shapes`` are those of its float32 tensors, by key; there are none for a model without
+    variables.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -182,17 +215,23 @@ class Checkpoint:
             self._reader = tf.train.load_checkpoint(self._prefix)
         shapes = self._reader.get_variable_to_shape_map()
         self._types = self._reader.get_variable_to_dtype_map()
-        self.shapes = {key: tuple(shapes[key]) for key, dtype in self._types.items() if dtype == tf.float32}
+        self.shapes = {
+            key: tuple(shapes[key]) for key, dtype in self._types.items() if dtype == tf.float32
+        }
 
     def keys_of(self, objects: Any) -> Iterator[tuple[int, str]]:
         """The variables of a SavedObjectGraph that are saved here: (number of the object, key).
 
-        A checkpoint has an object graph of its own; objects are the same where the same names lead from the root to
-        them, as when TensorFlow restores them.
+        A checkpoint has an object graph of its own; objects are the same where the same names lead
+        from the root to them, as when TensorFlow restores them.
         """
         from tensorflow.python.checkpoint.checkpoint import object_metadata
 
-        if self._reader is None or "_CHECKPOINTABLE_OBJECT_GRAPH" not in self._types or not objects.nodes:
+        if (
+            self._reader is None
+            or "_CHECKPOINTABLE_OBJECT_GRAPH" not in self._types
+            or not objects.nodes
+        ):
             return
         with self._reading():
             saved = object_metadata(self._prefix).nodes
@@ -200,7 +239,9 @@ class Checkpoint:
         while waiting:
             mine, its = waiting.pop()
             if objects.nodes[mine].HasField("variable"):
-                values = (value for value in saved[its].attributes if value.name == "VARIABLE_VALUE")
+                values = (
+                    value for value in saved[its].attributes if value.name == "VARIABLE_VALUE"
+                )
                 yield from ((mine, value.checkpoint_key) for value in values)
             children = {child.local_name: child.node_id for child in saved[its].children}
             for child in objects.nodes[mine].children:
@@ -210,8 +251,8 @@ class Checkpoint:
                     waiting.append(pair)
 
     def fits(self, key: str, data_type: int) -> bool:
-        """Whether all finite values of a float32 tensor are finite in a 16-bit type, too; a FileError if they cannot be
-        read.
+        """Whether all finite values of a float32 tensor are finite in a 16-bit type, too; a
+        FileError if they cannot be read.
         """
         import numpy as np
         import tensorflow as tf
@@ -225,8 +266,9 @@ class Checkpoint:
     def write(self, folder: Path, types: Mapping[str, int]) -> None:
         """Writes a copy in which some tensors have another type, rounded to nearest as a cast does.
 
-        ``folder`` is that of the SavedModel that the copy belongs to, and ``types`` has their ``DataType`` numbers, by
-        key. Raises a FileError where it cannot be read or the copy cannot be written.
+        ``folder`` is that of the SavedModel that the copy belongs to, and ``types`` has their
+        ``DataType`` numbers, by key. Raises a FileError where it cannot be read or the copy cannot
+        be written.
         """
         import tensorflow as tf
 
@@ -234,15 +276,28 @@ class Checkpoint:
         keys = sorted(self._types)
         whole = [""] * len(keys)
         no_gpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-        with tf.Graph().as_default(), tf.compat.v1.Session(config=no_gpu) as session:  # also where nothing is eager
+        with (
+            tf.Graph().as_default(),
+            tf.compat.v1.Session(config=no_gpu) as session,
+        ):  # also where nothing is eager
             dtypes = [self._types[key] for key in keys]
-            values = tf.raw_ops.RestoreV2(prefix=self._prefix, tensor_names=keys, shape_and_slices=whole, dtypes=dtypes)
-            values = [tf.cast(value, types.get(key, value.dtype)) for key, value in zip(keys, values, strict=True)]
-            save = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=keys, shape_and_slices=whole, tensors=values)
+            values = tf.raw_ops.RestoreV2(
+                prefix=self._prefix, tensor_names=keys, shape_and_slices=whole, dtypes=dtypes
+            )
+            values = [
+                tf.cast(value, types.get(key, value.dtype))
+                for key, value in zip(keys, values, strict=True)
+            ]
+            save = tf.raw_ops.SaveV2(
+                prefix=prefix, tensor_names=keys, shape_and_slices=whole, tensors=values
+            )
             try:
                 session.run(save)
             except tf.errors.OpError as error:
-                fix = "See that it can be read, and that there is room for the copy where you may write"
+                fix = (
+                    "See that it can be read, and that there is room for the copy where you may "
+                    "write"
+                )
                 what = f"cannot be copied to {prefix!r} ({error.message})"
                 raise FileError(what, where=self._prefix, fix=fix) from None
 
@@ -250,6 +305,8 @@ class Checkpoint:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # TensorFlow raises errors of several kinds, not all of them its own
+        except (
+            Exception
+        ) as error:  # TensorFlow raises errors of several kinds, not all of them its own
             what = f"the checkpoint cannot be read ({error})"
             raise FileError(what, where=self._prefix, fix="Save the model again") from None

@@ -1,8 +1,10 @@
-"""Finds the variables of a converted SavedModel that can be stored in 16 bit: half the file, and no casts of weights.
+"""Finds the variables of a converted SavedModel that can be stored in 16 bit: half the file, and no
+casts of weights.
 
-A variable stands in many places: nodes with its handle, arguments of functions, objects, a key of the checkpoint.
-Places of the same variable are linked by calls, by what functions capture, by what a restore assigns, and where one
-variable is assigned another's value; what is linked has one type. It is stored in 16 bit if
+A variable stands in many places: nodes with its handle, arguments of functions, objects, a key of
+the checkpoint. Places of the same variable are linked by calls, by what functions capture, by what
+a restore assigns, and where one variable is assigned another's value; what is linked has one type.
+It is stored in 16 bit if
 
 - it is float32, and the checkpoint has it whole;
 - a cast to 16 bit reads it, perhaps through a gather or a reshape;
@@ -60,8 +62,8 @@ class Change(NamedTuple):
     """What changes in a body if a variable becomes 16 bit."""
 
     body: Body  #: where
-    #: ``unit``, ``argument`` or ``result``, which becomes 16 bit; ``cast``, a cast to 16 bit, which goes; ``initial``,
-    #: a node that assigns a value which stays float32, and has to be cast
+    #: ``unit``, ``argument`` or ``result``, which becomes 16 bit; ``cast``, a cast to 16 bit, which
+    #: goes; ``initial``, a node that assigns a value which stays float32, and has to be cast
     kind: str
     number: int  #: of the unit, argument, result or node
 
@@ -72,19 +74,27 @@ _Changes = Sequence[tuple[Change, int]]  # each with the ``DataType`` number of 
 def _bodies(number: int, meta: Any, preserved: Container[str]) -> list[Body]:
     graph, library = meta.graph_def, meta.graph_def.library
     functions = [function for function in library.function if not function.signature.attr]
-    nodes = [node for body in (graph.node, *(function.node_def for function in library.function)) for node in body]
+    nodes = [
+        node
+        for body in (graph.node, *(function.node_def for function in library.function))
+        for node in body
+    ]
     calls = collections.Counter(name for node in nodes for name in referenced(node))
     calls.update(meta.object_graph_def.concrete_functions.keys())
     loop_bodies, templates = find_loop_bodies(library.function), Templates(library)
     found = [Body(number, read_graph(graph, templates), preserved)]
     for function in functions:
         name, view = function.signature.name, read_function(function, templates)
-        found.append(Body(number, view, is_loop_body=name in loop_bodies, is_called_once=calls[name] == 1))
+        found.append(
+            Body(number, view, is_loop_body=name in loop_bodies, is_called_once=calls[name] == 1)
+        )
     return found
 
 
 class _VariableSearch:
-    """Finds variables, and what reads and writes them, in bodies by the number of their MetaGraph and name."""
+    """Finds variables, and what reads and writes them, in bodies by the number of their MetaGraph
+    and name.
+    """
 
     def __init__(self, bodies: Mapping[tuple[int, str], Body]) -> None:
         self._bodies = bodies
@@ -92,7 +102,9 @@ class _VariableSearch:
         self._links: list[tuple[int, int]] = []
         self._kept: dict[int, tuple[Kept, str]] = {}
         self._changes: dict[int, list[Change]] = collections.defaultdict(list)
-        self._reads: dict[int, list[tuple[Body, int]]] = collections.defaultdict(list)  # the nodes that give its value
+        self._reads: dict[int, list[tuple[Body, int]]] = collections.defaultdict(
+            list
+        )  # the nodes that give its value
         self._keys: dict[int, str] = {}
         self._objects: dict[int, Any] = {}
 
@@ -104,7 +116,9 @@ class _VariableSearch:
             self._links.append((self._node(body, node), self._place(body.meta, "shared", shared)))
             held = next(unit for unit in view.units(node) if view.slot(node, unit).attr == "dtype")
             self._change(self._node(body, node), body, "unit", held)
-        for source, port, node, position in view.edges.rows("src_node", "src_port", "dst_node", "dst_position"):
+        for source, port, node, position in view.edges.rows(
+            "src_node", "src_port", "dst_node", "dst_position"
+        ):
             handle = self._handle(body, source, port)
             if handle is None:
                 continue
@@ -121,11 +135,17 @@ class _VariableSearch:
             elif callees := self._callees(body, node, position):
                 for callee, argument in callees:
                     self._links.append((handle, self._node(callee, argument)))
-            elif op not in table.VARIABLE_QUESTIONS | table.UNCHANGED and not self._stays(body, source, node):
-                self._keep(handle, Kept.WRITTEN if op in table.STORING else Kept.HANDED_ON, body, node)
+            elif op not in table.VARIABLE_QUESTIONS | table.UNCHANGED and not self._stays(
+                body, source, node
+            ):
+                self._keep(
+                    handle, Kept.WRITTEN if op in table.STORING else Kept.HANDED_ON, body, node
+                )
 
     def link_objects(self, meta: int, objects: Any, checkpoint: Checkpoint) -> None:
-        """Links the objects of a MetaGraph with their keys, and with the arguments of functions that captured them."""
+        """Links the objects of a MetaGraph with their keys, and with the arguments of functions
+        that captured them.
+        """
         places = [self._place(meta, "object", number) for number in range(len(objects.nodes))]
         for place, node in zip(places, objects.nodes, strict=True):
             if node.HasField("variable"):
@@ -144,7 +164,8 @@ class _VariableSearch:
     def judge(
         self, checkpoint: Checkpoint, beyond: Sequence[Mapping[str, Container[str]]]
     ) -> tuple[list[StoredVariable], dict[Body, list[tuple[Change, int]]]]:
-        """Decides for each float32 tensor of the checkpoint, sets the types of objects, and finds what bodies change.
+        """Decides for each float32 tensor of the checkpoint, sets the types of objects, and finds
+        what bodies change.
 
         ``beyond`` is what :func:`find_beyond_range` found before the graphs were converted.
 
@@ -160,7 +181,10 @@ class _VariableSearch:
             if len(types) != 1:
                 kept = kept or (Kept.UNREAD, "")
             reads = [read for place in group for read in self._reads[place]]
-            if any(body.view.names[node] in beyond[body.meta].get(body.view.function, ()) for body, node in reads):
+            if any(
+                body.view.names[node] in beyond[body.meta].get(body.view.function, ())
+                for body, node in reads
+            ):
                 kept = Kept.RANGE, ""
             if not kept and not all(checkpoint.fits(key, min(types)) for key in keys):
                 kept = Kept.RANGE, ""
@@ -168,19 +192,28 @@ class _VariableSearch:
             precision = Precision.FLOAT32 if kept else _F16[min(types)]
             for key in keys:
                 name = objects[0].name if objects else key
-                variables.append(StoredVariable(name, key, unseen.pop(key), precision, *(kept or ())))
+                variables.append(
+                    StoredVariable(name, key, unseen.pop(key), precision, *(kept or ()))
+                )
             if not kept:
                 for change in changes:
                     decided[change.body].append((change, precision.data_type))
                 for variable in objects:
                     variable.dtype = precision.data_type
-        has_references = any(body.view.nodes_with(table.REFERENCE_VARIABLES) for body in self._bodies.values())
+        has_references = any(
+            body.view.nodes_with(table.REFERENCE_VARIABLES) for body in self._bodies.values()
+        )
         why = Kept.REFERENCE if has_references else Kept.UNREAD
-        variables += [StoredVariable(key, key, shape, Precision.FLOAT32, why) for key, shape in unseen.items()]
+        variables += [
+            StoredVariable(key, key, shape, Precision.FLOAT32, why) for key, shape in unseen.items()
+        ]
         return variables, decided
 
-    def find_beyond_range(self, checkpoint: Checkpoint, data_type: int) -> Iterator[tuple[Body, str]]:
-        """The nodes that give variables, each with its body, of which a value becomes infinite in a 16-bit type.
+    def find_beyond_range(
+        self, checkpoint: Checkpoint, data_type: int
+    ) -> Iterator[tuple[Body, str]]:
+        """The nodes that give variables, each with its body, of which a value becomes infinite in a
+        16-bit type.
 
         A FileError where values cannot be read.
         """
@@ -190,7 +223,9 @@ class _VariableSearch:
                 yield from ((body, body.view.names[node]) for body, node in reads)
 
     def _variables(self, checkpoint: Checkpoint) -> Iterator[tuple[Sequence[int], list[str]]]:
-        """The places of each variable that the checkpoint has as a whole in float32, with its keys there."""
+        """The places of each variable that the checkpoint has as a whole in float32, with its keys
+        there.
+        """
         for group in connected(self._places.values(), self._links):
             keys = [self._keys[place] for place in group if place in self._keys]
             if keys and checkpoint.shapes.keys() >= {*keys}:
@@ -219,7 +254,11 @@ class _VariableSearch:
         view = body.view
         while view.ops[node] not in table.VARIABLE_HANDLES:
             if view.ops[node] == ARG_OP:
-                return self._node(body, node) if view.dtypes[view.base[node]] == datatypes.RESOURCE else None
+                return (
+                    self._node(body, node)
+                    if view.dtypes[view.base[node]] == datatypes.RESOURCE
+                    else None
+                )
             if view.ops[node] in table.UNCHANGED:
                 port = 0
             elif not table.is_loop(view.ops[node]):
@@ -228,12 +267,18 @@ class _VariableSearch:
         return self._node(body, node)
 
     def _callees(self, body: Body, node: int, position: int) -> list[tuple[Body, int]]:
-        """The functions that get an input of a node, and as which argument; none if one of them is not known."""
+        """The functions that get an input of a node, and as which argument; none if one of them is
+        not known.
+        """
         op = body.view.ops[node]
         argument = position - table.HANDING_OVER.get(op, position + 1)
         if argument < 0:
             return []
-        found = [self._bodies.get((body.meta, name)) for name in referenced(body.view.protos[node]) if name != op]
+        found = [
+            self._bodies.get((body.meta, name))
+            for name in referenced(body.view.protos[node])
+            if name != op
+        ]
         known = [callee for callee in found if callee is not None]
         return [(callee, argument) for callee in known] if len(known) == len(found) else []
 
@@ -247,23 +292,36 @@ class _VariableSearch:
         for reader, position in view.readers(node, port):
             op = view.ops[reader]
             cast = view.protos[reader]
-            truncates = cast.attr.get("Truncate") if op in table.CASTS else None  # an index would add what is not there
-            if op in table.CASTS and cast.attr["DstT"].type in _F16 and not (truncates and truncates.b):
+            truncates = (
+                cast.attr.get("Truncate") if op in table.CASTS else None
+            )  # an index would add what is not there
+            if (
+                op in table.CASTS
+                and cast.attr["DstT"].type in _F16
+                and not (truncates and truncates.b)
+            ):
                 self._change(handle, body, "cast", reader)
                 continue
             unit = body.input_unit(reader, position)
-            is_passing = op in _PASSING and position == 0 and view.names[reader] not in body.preserved
+            is_passing = (
+                op in _PASSING and position == 0 and view.names[reader] not in body.preserved
+            )
             is_saved = op in table.CHECKPOINT_WRITES and position >= table.CHECKPOINT_WRITES[op]
             if is_saved or op in table.SHAPE_QUESTIONS:
                 self._change(handle, body, "unit", unit)
-            elif op in table.VARIABLE_WRITES and (written := self._handle(body, *view.inputs(reader)[0])) is not None:
+            elif (
+                op in table.VARIABLE_WRITES
+                and (written := self._handle(body, *view.inputs(reader)[0])) is not None
+            ):
                 self._links.append((handle, written))
             elif is_passing and unit == body.output_unit(reader, 0):
                 self._change(handle, body, "unit", unit)
                 self._follow_value(handle, body, reader)
             elif self._stays(body, node, reader):
                 self._change(handle, body, "result", node)
-            elif (callees := self._callees(body, reader, position)) and all(each.is_called_once for each, _ in callees):
+            elif (callees := self._callees(body, reader, position)) and all(
+                each.is_called_once for each, _ in callees
+            ):
                 self._change(handle, body, "unit", unit)
                 for callee, argument in callees:
                     self._reads[handle].append((callee, argument))
@@ -287,7 +345,10 @@ class _VariableSearch:
             constants = [view.protos[source] for source, _ in view.inputs(node)[1:]]
             values = (each and each.attr.get("value") for each in constants)
             names, slices = (value.tensor.string_val if value else () for value in values)
-            if any(len(view.readers(each)) != 1 for each in way) or len(view.readers(node, port)) != 1:
+            if (
+                any(len(view.readers(each)) != 1 for each in way)
+                or len(view.readers(node, port)) != 1
+            ):
                 self._keep(handle, Kept.WRITTEN, body, writer)
             elif port >= min(len(names), len(slices)) or slices[port]:
                 self._keep(handle, Kept.PARTITIONED, body, writer)
@@ -304,15 +365,25 @@ class _VariableSearch:
 
 _SUFFIX = "AmpTfWeights"
 _FOR_INFERENCE = (
-    "amp_tf stored these weights in {}, for inference. To train, take the model that was converted, or convert it "
-    "without 16-bit weights. Where this model is a part of one that is trained, call it outside of the GradientTape, "
+    "amp_tf stored these weights in {}, for inference. To train, take the model that was "
+    "converted, or convert it "
+    "without 16-bit weights. Where this model is a part of one that is trained, call it outside "
+    "of the GradientTape, "
     "or in tape.stop_recording()"
 )
 
 
-def _search(model: Any, checkpoint: Checkpoint, preserved: Sequence[frozenset[str]]) -> _VariableSearch:
-    """The places of all variables of a ``SavedModel`` proto, and what would change with their types."""
-    found = [body for number, each in enumerate(preserved) for body in _bodies(number, model.meta_graphs[number], each)]
+def _search(
+    model: Any, checkpoint: Checkpoint, preserved: Sequence[frozenset[str]]
+) -> _VariableSearch:
+    """The places of all variables of a ``SavedModel`` proto, and what would change with their
+    types.
+    """
+    found = [
+        body
+        for number, each in enumerate(preserved)
+        for body in _bodies(number, model.meta_graphs[number], each)
+    ]
     search = _VariableSearch({(body.meta, body.view.function): body for body in found})
     for body in found:
         search.follow_handles(body)
@@ -326,8 +397,9 @@ def find_beyond_range(
 ) -> list[dict[str, set[str]]]:
     """Finds the nodes that give variables with values which become infinite in a 16-bit type.
 
-    Returns for each MetaGraph their names, by function, ``""`` for its graph. Arguments: as of :func:`store_weights`.
-    Raises a GraphError where a graph is broken, and a FileError where the checkpoint cannot be read.
+    Returns for each MetaGraph their names, by function, ``""`` for its graph. Arguments: as of
+    :func:`store_weights`. Raises a GraphError where a graph is broken, and a FileError where the
+    checkpoint cannot be read.
     """
     found: list[dict[str, set[str]]] = [{} for _ in model.meta_graphs]
     if not checkpoint.shapes:
@@ -344,20 +416,23 @@ def store_weights(
     preserved: Sequence[frozenset[str]],
     beyond: Sequence[Mapping[str, Container[str]]],
 ) -> Weights:
-    """Gives variables of a ``SavedModel`` proto, which is converted and is changed, 16-bit types where its graphs read
-    them so.
+    """Gives variables of a ``SavedModel`` proto, which is converted and is changed, 16-bit types
+    where its graphs read them so.
 
-    The copy needs those variables of its checkpoint in 16 bit that are ``stored`` of the result. ``preserved`` are, of
-    each MetaGraph, the nodes of its graph whose results somebody fetches, and ``beyond`` what :func:`find_beyond_range`
-    found.
+    The copy needs those variables of its checkpoint in 16 bit that are ``stored`` of the result.
+    ``preserved`` are, of each MetaGraph, the nodes of its graph whose results somebody fetches, and
+    ``beyond`` what :func:`find_beyond_range` found.
 
-    Raises a GraphError where a graph is broken, and a RewriteError where the result did not pass verification; this is
-    a bug of amp_tf.
+    Raises a GraphError where a graph is broken, and a RewriteError where the result did not pass
+    verification; this is a bug of amp_tf.
     """
     search = _search(model, checkpoint, preserved)
     variables, changes = search.judge(checkpoint, beyond)
     for number, meta in enumerate(model.meta_graphs):
-        graph, bodies = meta.graph_def, {body.view.function: body for body in changes if body.meta == number}
+        graph, bodies = (
+            meta.graph_def,
+            {body.view.function: body for body in changes if body.meta == number},
+        )
         for function in graph.library.function:
             if called := bodies.get(function.signature.name):
                 function.CopyFrom(_function_after(function, called, changes[called]))
@@ -373,7 +448,10 @@ def store_weights(
                 if function.signature.name in bodies:
                     read_function(function, templates)
         except GraphError as error:
-            what = f"the graph with 16-bit weights did not pass verification: {error.where}: {error.what}"
+            what = (
+                f"the graph with 16-bit weights did not pass verification: {error.where}: "
+                f"{error.what}"
+            )
             fix = 'This is a bug of amp_tf; please report it with the model. Without weights="f16" it is converted'
             raise RewriteError(what, fix=fix) from error
     return Weights(tuple(sorted(variables, key=lambda each: (-each.size, each.key))))
@@ -385,9 +463,17 @@ def _function_after(function: Any, body: Body, changes: _Changes) -> Any:
     gate = Templates().find(table.GRADIENT_GATE).signature(None)
     gated = {reop.node for reop in edits.reops}
     # Results of functions are read by their names, and a gate's has another one than a cast's.
-    rewires = [Rewire(reader, position, node, 0) for node in sorted(gated) for reader, position in view.readers(node)]
-    signatures = [gate if node in gated else signature for node, signature in enumerate(view.signatures)]
-    after = apply_to_function(function, view.names, signatures, Edits(edits.reops, edits.retypes, tuple(rewires)))
+    rewires = [
+        Rewire(reader, position, node, 0)
+        for node in sorted(gated)
+        for reader, position in view.readers(node)
+    ]
+    signatures = [
+        gate if node in gated else signature for node, signature in enumerate(view.signatures)
+    ]
+    after = apply_to_function(
+        function, view.names, signatures, Edits(edits.reops, edits.retypes, tuple(rewires))
+    )
     for change, data_type in changes:
         if change.kind == "argument":
             after.signature.input_arg[change.number].type = data_type
@@ -414,6 +500,8 @@ def _edits(view: GraphView, changes: _Changes) -> Edits:
             source = view.inputs(node)[1]
             name = fresh.make(view.names[node])
             rewires.append(Rewire(node, 1, view.node_count + len(new), 0))
-            new.append(NewNode.cast(name, source, view.devices[node], of=datatypes.FLOAT, to=data_type))
+            new.append(
+                NewNode.cast(name, source, view.devices[node], of=datatypes.FLOAT, to=data_type)
+            )
     retypes = tuple(view.retyped(sorted(found), data_type) for data_type, found in units.items())
     return Edits(reops=tuple(reops), retypes=retypes, rewires=tuple(rewires), new=tuple(new))

@@ -1,12 +1,13 @@
-"""What TensorFlow computes together: the products that its remapper fuses with what follows them, and other pairs.
+"""What TensorFlow computes together: the products that its remapper fuses with what follows them,
+and other pairs.
 
-The remapper runs before amp_tf and once more after it. What it fused before is split again where that prevents 16 bit
-(:mod:`amp_tf.rewriting.splitting`); what it will fuse costs nothing of its own and has the type of its product
-(:mod:`amp_tf.painting.kernels`).
+The remapper runs before amp_tf and once more after it. What it fused before is split again where
+that prevents 16 bit (:mod:`amp_tf.rewriting.splitting`); what it will fuse costs nothing of its own
+and has the type of its product (:mod:`amp_tf.painting.kernels`).
 
-A fused product names its steps in the attribute ``fused_ops``; their further inputs follow those of the product, in the
-order of the steps. The attributes are those of the op definitions of TensorFlow 2.21, and of the nodes that
-``core/grappler/optimizers/remapper.cc`` makes with oneDNN and without.
+A fused product names its steps in the attribute ``fused_ops``; their further inputs follow those of
+the product, in the order of the steps. The attributes are those of the op definitions of TensorFlow
+2.21, and of the nodes that ``core/grappler/optimizers/remapper.cc`` makes with oneDNN and without.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ class Step:
     """One of the ops that a fused product computes.
 
     Attributes:
-        arguments: how many inputs it has beside the value that it is computed of, which is the first.
+        arguments: how many inputs it has beside the value that it is computed of, which is the
+            first.
         attributes: its attributes, each with the attribute of the fused product that holds it.
         fixed: further attributes, each with its value as the argument of an ``AttrValue``.
-        all_ones: attributes of which TensorFlow's own kernel, which computes the product where oneDNN has none, takes
-            ones alone.
+        all_ones: attributes of which TensorFlow's own kernel, which computes the product where
+            oneDNN has none, takes ones alone.
     """
 
     op: str
@@ -42,10 +44,13 @@ class Fusion:
 
     Attributes:
         fused: the op that the remapper makes of both.
-        activations: what is computed with it behind a bias that is added to its result; of none, no bias is either.
-        sums: what may stand between the two, and adds a value of the result's shape; behind depthwise convolutions and
-            products of matrices the remapper then makes a Relu a node without an op.
-        squeezed: whether the bias may come behind a Squeeze, as that of a convolution over sequences does.
+        activations: what is computed with it behind a bias that is added to its result; of none, no
+            bias is either.
+        sums: what may stand between the two, and adds a value of the result's shape; behind
+            depthwise convolutions and products of matrices the remapper then makes a Relu a node
+            without an op.
+        squeezed: whether the bias may come behind a Squeeze, as that of a convolution over
+            sequences does.
     """
 
     fused: str
@@ -85,13 +90,16 @@ FUSIONS: tuple[Fusion, ...] = (
         CONVOLVED_ACTIVATIONS,
         BIAS_SUMS,
     ),
-    Fusion("_FusedMatMul", Step("MatMul", 1, _same("transpose_a", "transpose_b")), MATRIX_ACTIVATIONS),
+    Fusion(
+        "_FusedMatMul", Step("MatMul", 1, _same("transpose_a", "transpose_b")), MATRIX_ACTIVATIONS
+    ),
     Fusion("_MklFusedBatchMatMulV2", Step("BatchMatMulV2", 1, _same("adj_x", "adj_y"))),
 )
 #: The product of each fused product.
 SPLIT_PRODUCTS: Mapping[str, Step] = {fusion.fused: fusion.product for fusion in FUSIONS}
 
-#: What follows, channels last, by its name in ``fused_ops``. Gelus and swishes are several nodes and have no row.
+#: What follows, channels last, by its name in ``fused_ops``. Gelus and swishes are several nodes
+#: and have no row.
 SPLIT_STEPS: Mapping[str, Step] = {
     "BiasAdd": Step("BiasAdd", 1),
     "FusedBatchNorm": Step(
@@ -117,14 +125,15 @@ FILTER_LAYOUT = b"HWIO"
 #: Chains of functions of one number, by their names in ``op_names``.
 COMPOSITIONS = Trait("_UnaryOpsComposition")
 
-#: Ops that oneDNN computes together with a product that reads the same tensor, if both have one type: the op, the
-#: product, and the number of the product's input. Alone they would cost what the table says.
+#: Ops that oneDNN computes together with a product that reads the same tensor, if both have one
+#: type: the op, the product, and the number of the product's input. Alone they would cost what the
+#: table says.
 FUSED_WITH: Mapping[str, tuple[str, int]] = {"BiasAddGrad": ("Conv2DBackpropFilter", 2)}
 
-#: The Gelus that TensorFlow's remapper computes with a product and its bias, as they stand when amp_tf sees them: the
-#: ops and constants, to three digits, that make them of the biased value, and the op that gives that. The remapper has
-#: run once by then, and runs once more: an exact one that it could take is taken, with its bias; one that approximates
-#: is taken only once the bias is.
+#: The Gelus that TensorFlow's remapper computes with a product and its bias, as they stand when
+#: amp_tf sees them: the ops and constants, to three digits, that make them of the biased value, and
+#: the op that gives that. The remapper has run once by then, and runs once more: an exact one that
+#: it could take is taken, with its bias; one that approximates is taken only once the bias is.
 GELUS: Mapping[str, str] = {
     # TensorFlow 2.16 writes an exact one with Erf
     "0.5 0.707 1 AddV2 Erf Mul Mul Mul": "BiasAdd",
@@ -136,7 +145,7 @@ GELU_CORES = frozenset({"Erf", "Erfc", "Tanh"})  #: of which each has one
 GELU_PARTS = GELU_CORES | {"AddV2", "Mul", "Neg", "RealDiv", "Square"}
 
 
-#: A Sigmoid that nothing else reads, the op that multiplies it with its input, and what TensorFlow's remapper, run
-#: after amp_tf, makes of both if they have one type. A Sigmoid alone is slower in 16 bit; the op, which is a row of the
-#: tables, takes the same in both types.
+#: A Sigmoid that nothing else reads, the op that multiplies it with its input, and what
+#: TensorFlow's remapper, run after amp_tf, makes of both if they have one type. A Sigmoid alone is
+#: slower in 16 bit; the op, which is a row of the tables, takes the same in both types.
 SIGMOID, GATING, SWISH = "Sigmoid", "Mul", "_MklSwish"

@@ -1,9 +1,9 @@
 """What the hardware can do in 16 bit: which CPU this is, and which table of costs counts on it.
 
-Its own counts where it was measured, else a shipped one. ``amp-tf calibrate`` measures. What it finds is kept in the
-user's cache folder (``$XDG_CACHE_HOME/amp_tf``, else ``~/.cache/amp_tf``), a file for each CPU model, number of cores,
-TensorFlow and setting of oneDNN, all of which decide what kernels run and how fast. oneDNN's version is TensorFlow's
-own: it is linked in.
+Its own counts where it was measured, else a shipped one. ``amp-tf calibrate`` measures. What it
+finds is kept in the user's cache folder (``$XDG_CACHE_HOME/amp_tf``, else ``~/.cache/amp_tf``), a
+file for each CPU model, number of cores, TensorFlow and setting of oneDNN, all of which decide what
+kernels run and how fast. oneDNN's version is TensorFlow's own: it is linked in.
 """
 
 from __future__ import annotations
@@ -26,15 +26,19 @@ from amp_tf.oplists.cost_tables import SHIPPED, SHIPPED_FOLDER, CostTable, read_
 
 MIN_COMPUTE_CAPABILITY = (7, 0)  # the first NVIDIA GPUs with tensor cores (Volta)
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last is Arm's name
-# The CPUs on which TensorFlow turns oneDNN on by itself: x86 with one of these, and Arm's Neoverse V1 (part 0xd40).
-ONEDNN_CPU_FLAGS = frozenset({"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16"})
+# The CPUs on which TensorFlow turns oneDNN on by itself: x86 with one of these, and Arm's Neoverse
+# V1 (part 0xd40).
+ONEDNN_CPU_FLAGS = frozenset(
+    {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16"}
+)
 _ONEDNN_ARM_PART = "0xd40"
 DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-intel")
 """The names under which TensorFlow is installed."""
 
 _CPU_INFO = Path("/proc/cpuinfo")
-#: The shipped table for each vendor and family of /proc/cpuinfo on which one was measured, by what multiplies bfloat16
-#: there. Virtual machines often hide AMX, Intel's unit for products; without it bfloat16 loses on the same CPU.
+#: The shipped table for each vendor and family of /proc/cpuinfo on which one was measured, by what
+#: multiplies bfloat16 there. Virtual machines often hide AMX, Intel's unit for products; without it
+#: bfloat16 loses on the same CPU.
 _SHIPPED = {
     ("AuthenticAMD", "25", "avx512_bf16"): "amd-zen4",
     ("AuthenticAMD", "26", "avx512_bf16"): "amd-zen5",
@@ -42,7 +46,8 @@ _SHIPPED = {
     ("GenuineIntel", "6", "avx512_bf16"): "intel-without-amx",
 }
 _CAREFUL = (
-    "shipped for another kind of CPU, with products taken to gain the square root of what they gain there; "
+    "shipped for another kind of CPU, with products taken to gain the square root of what they "
+    "gain there; "
     "amp-tf calibrate measures this one"
 )
 
@@ -54,12 +59,14 @@ class Hardware:
     Attributes:
         gpu_capabilities: compute capability (major, minor) of each GPU that TensorFlow sees.
         cpu_has_bf16: the CPU multiplies bfloat16 in hardware.
-        cpu_has_avx512: the CPU has AVX-512, with which oneDNN runs bfloat16 kernels where there is no such hardware.
+        cpu_has_avx512: the CPU has AVX-512, with which oneDNN runs bfloat16 kernels where there is
+            no such hardware.
         is_xla: XLA compiles what runs here, with its own kernels.
         costs: what ops take on the CPU.
-        has_onednn: TensorFlow computes with oneDNN where that has a kernel; else Eigen's kernels run, which keep sums
-            in bfloat16.
-        imitates_gpu: this machine's CPU runs what is rewritten for a GPU, to show what a GPU would compute.
+        has_onednn: TensorFlow computes with oneDNN where that has a kernel; else Eigen's kernels
+            run, which keep sums in bfloat16.
+        imitates_gpu: this machine's CPU runs what is rewritten for a GPU, to show what a GPU would
+            compute.
     """
 
     gpu_capabilities: tuple[tuple[int, int], ...] = ()
@@ -95,7 +102,9 @@ class Hardware:
 
     @property
     def cpu_gains(self) -> bool:
-        """Whether the CPU multiplies bfloat16 in hardware, and faster than float32 by its table of costs."""
+        """Whether the CPU multiplies bfloat16 in hardware, and faster than float32 by its table of
+        costs.
+        """
         return self.cpu_has_bf16 and self.costs.gains
 
     @property
@@ -105,7 +114,9 @@ class Hardware:
     @property
     def gpu_has_f16(self) -> bool:
         """Whether every GPU is fast in 16 bit (a graph may run on any of them)."""
-        return self.has_gpu and all(capability >= MIN_COMPUTE_CAPABILITY for capability in self.gpu_capabilities)
+        return self.has_gpu and all(
+            capability >= MIN_COMPUTE_CAPABILITY for capability in self.gpu_capabilities
+        )
 
 
 def cpu_flags() -> frozenset[str]:
@@ -115,7 +126,8 @@ def cpu_flags() -> frozenset[str]:
 
 
 def has_onednn(flags: Set[str], arm_part: str, setting: str) -> bool:
-    """Whether TensorFlow computes with oneDNN, as ``IsMklEnabled`` of its core/util/port.cc decides.
+    """Whether TensorFlow computes with oneDNN, as ``IsMklEnabled`` of its core/util/port.cc
+    decides.
 
     Args:
         flags: of /proc/cpuinfo.
@@ -147,12 +159,19 @@ def cpu_name() -> str:
 
 
 def identity() -> str:
-    """The machine that a table of costs is measured on, and with what: one line for people and for the file's name."""
+    """The machine that a table of costs is measured on, and with what: one line for people and for
+    the file's name.
+    """
     info = cpu_info()
-    kind = " ".join(info.get(key, "") for key in ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part"))
+    kind = " ".join(
+        info.get(key, "")
+        for key in ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part")
+    )
     onednn = onednn_setting() or "by default"
     cores = len(os.sched_getaffinity(0))
-    return f"{cpu_name()} ({kind.strip()}), {cores} cores, TensorFlow {_tensorflow()}, oneDNN {onednn}"
+    return (
+        f"{cpu_name()} ({kind.strip()}), {cores} cores, TensorFlow {_tensorflow()}, oneDNN {onednn}"
+    )
 
 
 def cache_file() -> Path:

@@ -1,9 +1,10 @@
 """The op table: one row an op, with its list on each kind of device and the reason why.
 
-Source: ``tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h`` of TensorFlow 2.21, class
-``AutoMixedPrecisionListsFp16`` in CUDA mode for the ``cuda`` table (CUDA 9.1, cuDNN 8.0 and newer, which every
-supported TensorFlow requires) and ``AutoMixedPrecisionListsMkl`` for the ``cpu`` table. tests/oplists/test_table.py
-compares the rows with the header that the installed TensorFlow ships; some few are ours.
+Source: ``tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h`` of TensorFlow 2.21,
+class ``AutoMixedPrecisionListsFp16`` in CUDA mode for the ``cuda`` table (CUDA 9.1, cuDNN 8.0 and
+newer, which every supported TensorFlow requires) and ``AutoMixedPrecisionListsMkl`` for the ``cpu``
+table. tests/oplists/test_table.py compares the rows with the header that the installed TensorFlow
+ships; some few are ours.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ CLEAR = "clear"
 
 
 class Trait(frozenset[str]):
-    """What some ops have in common: the set of their names, given with blanks between them, and further sets."""
+    """What some ops have in common: the set of their names, given with blanks between them, and
+    further sets.
+    """
 
     def __new__(cls, ops: str, *more: frozenset[str]) -> Trait:
         return super().__new__(cls, (*ops.split(), *itertools.chain.from_iterable(more)))
@@ -48,7 +51,10 @@ def _rows(op_list: str, why: str, ops: str, tables: tuple[str, ...] = TABLES) ->
     return tuple(OpRow(op, table, op_list, why) for table in tables for op in ops.split())
 
 
-_PRODUCT = "is a matrix product or convolution: the hardware runs it several times faster in 16 bit, summing in float32"
+_PRODUCT = (
+    "is a matrix product or convolution: the hardware runs it several times faster in 16 bit, "
+    "summing in float32"
+)
 _ELEMENTWISE = "is safe in 16 bit unless its input comes from a numerically dangerous op"
 _NORMALISES = "keeps its statistics in float32 (type attribute U) while the data may be 16 bit"
 _REDUCES = "sums many values, which loses small ones in 16 bit"
@@ -59,8 +65,8 @@ _LOOP = "carries values through control flow unchanged"
 _LIST = "stores tensors in a list unchanged"
 _FUSED = "is a matrix product or convolution that TensorFlow's remapper fused with what follows"
 
-#: Products that TensorFlow's remapper makes. They carry their types twice (T and TArgs), and their kernels abort the
-#: process where the two differ.
+#: Products that TensorFlow's remapper makes. They carry their types twice (T and TArgs), and their
+#: kernels abort the process where the two differ.
 FUSED_PRODUCTS = Trait("_FusedMatMul _FusedConv2D _FusedConv3D _FusedDepthwiseConv2dNative")
 
 #: Ops that read a tensor out of a TensorList: values flow to them from the writers.
@@ -109,15 +115,26 @@ ROWS: tuple[OpRow, ...] = (
         Log1p LogSoftmax Mul Prod RealDiv Reciprocal Selu SeluGrad Sigmoid SigmoidGrad Softmax Softplus SoftplusGrad
         Softsign SoftsignGrad Sqrt Sub Tanh TanhGrad""",
     ),
-    *_rows(INFER, "is a Sigmoid times its input, which TensorFlow's remapper made one op", "_MklSwish", (CPU,)),
+    *_rows(
+        INFER,
+        "is a Sigmoid times its input, which TensorFlow's remapper made one op",
+        "_MklSwish",
+        (CPU,),
+    ),
     *_rows(INFER, _ELEMENTWISE, "AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad"),
     *_rows(
         INFER,
         _NORMALISES,
-        "FusedBatchNormV2 FusedBatchNormGradV2 FusedBatchNormV3 FusedBatchNormGradV3 _FusedBatchNormEx",
+        "FusedBatchNormV2 FusedBatchNormGradV2 FusedBatchNormV3 FusedBatchNormGradV3 "
+        "_FusedBatchNormEx",
     ),
     *_rows(INFER, _ELEMENTWISE, "Rsqrt Square SquaredDifference", (CPU,)),
-    *_rows(INFER, "sums in float32 inside its kernel, and bfloat16 has float32's range", "Mean Sum", (CPU,)),
+    *_rows(
+        INFER,
+        "sums in float32 inside its kernel, and bfloat16 has float32's range",
+        "Mean Sum",
+        (CPU,),
+    ),
     *_rows(DENY, _REDUCES, "Mean Sum", (CUDA,)),
     *_rows(DENY, _REDUCES, "L2Loss"),
     *_rows(DENY, _RANGE, "Exp Expm1 Pow"),
@@ -138,7 +155,12 @@ ROWS: tuple[OpRow, ...] = (
         Where ZerosLike""",
     ),
     *_rows(CLEAR, _MOVES, "OneHot Size", (CUDA,)),
-    *_rows(CLEAR, "adds each value to few places, in bfloat16's full range", "ResizeBilinear ScatterNd", (CPU,)),
+    *_rows(
+        CLEAR,
+        "adds each value to few places, in bfloat16's full range",
+        "ResizeBilinear ScatterNd",
+        (CPU,),
+    ),
     *_rows(
         CLEAR,
         _SIGN,
@@ -149,11 +171,16 @@ ROWS: tuple[OpRow, ...] = (
     *_rows(CLEAR, _SIGN, "MaxPool3DGradGrad", (CUDA,)),
     *_rows(CLEAR, _LOOP, "Enter Exit Merge NextIteration Switch"),
     *_rows(CLEAR, _LOOP, "StatelessWhile While", (CPU,)),
-    *_rows(CLEAR, _LIST, " ".join(sorted(TENSOR_LIST_READERS | TENSOR_LIST_WRITERS | {"TensorListConcatLists"}))),
+    *_rows(
+        CLEAR,
+        _LIST,
+        " ".join(sorted(TENSOR_LIST_READERS | TENSOR_LIST_WRITERS | {"TensorListConcatLists"})),
+    ),
 )
 PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)  #: ops that 16 bit is for
 
-#: Ops that are rewritten to a successor whose types can be split, and the types that the successor adds.
+#: Ops that are rewritten to a successor whose types can be split, and the types that the successor
+#: adds.
 SUCCESSORS: dict[str, tuple[str, str]] = {
     "FusedBatchNorm": ("FusedBatchNormV2", "U"),
     "FusedBatchNormGrad": ("FusedBatchNormGradV2", "U"),
@@ -162,7 +189,8 @@ SUCCESSOR_OPS = frozenset(successor for successor, _ in SUCCESSORS.values())
 
 #: Ops that make a list of no values.
 TENSOR_LIST_MAKERS = Trait("EmptyTensorList TensorListReserve")
-#: Ops that give one element of a list, and at which port; ops that add one, and at which input it comes.
+#: Ops that give one element of a list, and at which port; ops that add one, and at which input it
+#: comes.
 TENSOR_LIST_ELEMENTS = {"TensorListGetItem": 0, "TensorListPopBack": 1}
 TENSOR_LIST_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 #: Ops with which loops and branches store values for their gradients.
@@ -171,35 +199,41 @@ KEEPING = Trait("OptionalFromValue", TENSOR_LIST_WRITERS)
 TENSOR_LIST_BOUNDARIES = Trait(
     """OptionalFromValue OptionalGetValue PartitionedCall Placeholder StatefulPartitionedCall _Arg _Retval"""
 )
-#: Ops whose definition does not list every type that they have a kernel for. TensorFlow's own remapper makes
-#: _FusedConv2D nodes of bfloat16 although the definition lacks it; for these the kernels alone decide.
+#: Ops whose definition does not list every type that they have a kernel for. TensorFlow's own
+#: remapper makes _FusedConv2D nodes of bfloat16 although the definition lacks it; for these the
+#: kernels alone decide.
 KERNELS_DECIDE = Trait("_FusedConv2D")
 #: Ops that hold a value of their type.
 CONSTANTS = Trait("Const HostConst")
-#: Ops that TensorFlow cannot run in float16 although nothing says so (tensorflow issue 25977), constants, and ops whose
-#: reader elsewhere has a type of its own.
+#: Ops that TensorFlow cannot run in float16 although nothing says so (tensorflow issue 25977),
+#: constants, and ops whose reader elsewhere has a type of its own.
 NEVER_FORCED = Trait("OptionalFromValue OptionalGetValue SoftmaxCrossEntropyWithLogits", CONSTANTS)
-#: Ops on no list that pass values on as they came in, or (Rsqrt on GPUs) turn what was kept from zero into a great one.
+#: Ops on no list that pass values on as they came in, or (Rsqrt on GPUs) turn what was kept from
+#: zero into a great one.
 CARRIERS = Trait(
     """CheckNumerics CheckNumericsV2 MatrixBandPart MatrixDiagV3 MatrixSetDiagV3 ParallelDynamicStitch
     PlaceholderWithDefault RaggedTensorToTensor Roll Rsqrt ScatterNd SparseToDense TensorScatterUpdate"""
 )
-#: Ops that make the ends of float32's range by themselves: for classes sampled by accident, and for empty segments.
+#: Ops that make the ends of float32's range by themselves: for classes sampled by accident, and for
+#: empty segments.
 EXTREME_SOURCES = Trait("ComputeAccidentalHits UnsortedSegmentMax UnsortedSegmentMin")
-#: Ops of the clear list that add values up in the type that they have: the gradient of a gather, for one.
+#: Ops of the clear list that add values up in the type that they have: the gradient of a gather,
+#: for one.
 SUMS_IN_ITS_TYPE = Trait("ScatterNd")
-#: Ops whose kernel of Eigen, on CPUs, keeps a sum of many values in its type, where oneDNN's keeps it in float32 and is
-#: for bfloat16 alone: the mean of four times 30,000 is infinite in float16, that of 1,024 numbers
-#: between 0 and 1 is 1 in bfloat16.
+#: Ops whose kernel of Eigen, on CPUs, keeps a sum of many values in its type, where oneDNN's keeps
+#: it in float32 and is for bfloat16 alone: the mean of four times 30,000 is infinite in float16,
+#: that of 1,024 numbers between 0 and 1 is 1 in bfloat16.
 SUMS_IN_EIGEN = Trait("AvgPool")
-#: Ops whose bfloat16 kernel on CPUs keeps a sum of many values in bfloat16, unless oneDNN computes them with a product.
+#: Ops whose bfloat16 kernel on CPUs keeps a sum of many values in bfloat16, unless oneDNN computes
+#: them with a product.
 SUMS_IN_BFLOAT16 = Trait("BiasAddGrad")
 #: Ops that write a value, or its sum with the old one, to a variable.
 STORING = Trait(
     """Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp ResourceScatterAdd
     ResourceScatterSub ResourceScatterUpdate ResourceStridedSliceAssign"""
 )
-#: Those that write a value as it is; sums that a step may write so; what a loop or branch of graph nodes begins with.
+#: Those that write a value as it is; sums that a step may write so; what a loop or branch of graph
+#: nodes begins with.
 WHOLE_WRITES = Trait("Assign AssignVariableOp")
 UPDATED_BY = Trait("AddV2 Sub")
 BEGINNINGS = Trait("Enter Switch")
@@ -235,24 +269,30 @@ MAGNIFYING = Trait(
 LINEAR = Trait("BiasAdd Mean Square Sum", ADDING, SCALING)
 #: Ops whose result divides where it is multiplied.
 RECIPROCALS = Trait("Inv Reciprocal Rsqrt")
-#: Ops whose result leaves float16's range for values that are in it; a quotient does not if its divisor is a constant.
+#: Ops whose result leaves float16's range for values that are in it; a quotient does not if its
+#: divisor is a constant.
 RANGING = Trait("Inv Prod RealDiv Reciprocal Square")
 #: Ops on no list whose result leaves float16's range as that of a quotient does.
 RANGING_GRADIENTS = Trait("InvGrad ReciprocalGrad RsqrtGrad SqrtGrad")
-#: Ops whose 16-bit kernels lose more than 8 units of a result (benchmarks/kernel_accuracy.md): they compute exp(x) - 1
-#: as it stands there, of which nothing is left for a small x, and log(1 + exp(-x)), of which nothing is for a large x.
+#: Ops whose 16-bit kernels lose more than 8 units of a result (benchmarks/kernel_accuracy.md): they
+#: compute exp(x) - 1 as it stands there, of which nothing is left for a small x, and log(1 +
+#: exp(-x)), of which nothing is for a large x.
 INACCURATE = Trait("Elu LogSoftmax Selu")
 #: Ops that take the mean off their values and divide by the deviation.
 NORMALIZING = Trait("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 _FusedBatchNormEx")
 #: Their gradients, which keep their sums in float32 whatever the type of their input.
 NORMALIZING_GRADIENTS = Trait("FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3")
-#: Ops that kernels compute together with the product before them: its result is rounded once for both.
+#: Ops that kernels compute together with the product before them: its result is rounded once for
+#: both.
 FOLLOWING = Trait("BiasAdd BiasAddV1 LeakyRelu Relu Relu6")
-#: Ops that XLA compiles in float32 alone. It registers its kernels when it first compiles, which is after functions are
-#: rewritten, so they cannot be asked for; a test asks the installed TensorFlow.
+#: Ops that XLA compiles in float32 alone. It registers its kernels when it first compiles, which is
+#: after functions are rewritten, so they cannot be asked for; a test asks the installed TensorFlow.
 FLOAT32_ONLY_IN_XLA = Trait("MaxPoolGradGrad MaxPoolGradGradV2 MaxPool3DGradGrad")
 #: Ops of which some inputs, by their numbers, only select values of the others.
-MASKED = {Trait("LeakyReluGrad Relu6Grad ReluGrad"): (1,), Trait("MaxPool3DGrad MaxPoolGrad MaxPoolGradV2"): (0, 1)}
+MASKED = {
+    Trait("LeakyReluGrad Relu6Grad ReluGrad"): (1,),
+    Trait("MaxPool3DGrad MaxPoolGrad MaxPoolGradV2"): (0, 1),
+}
 #: Sources of reference variables: what reads them by Identity or Enter must keep their type.
 REFERENCE_VARIABLES = Trait("Variable VariableV2")
 #: The handles of resource variables.
@@ -269,19 +309,24 @@ SHAPE_QUESTIONS = Trait("Rank Shape Size")
 CASTS = Trait("Cast")
 #: Ops that call one function, whatever comes in.
 CALLS = Trait("PartitionedCall StatefulPartitionedCall")
-#: Ops that give the largest or smallest of some values, and their gradients that compare their first two inputs.
+#: Ops that give the largest or smallest of some values, and their gradients that compare their
+#: first two inputs.
 MAXIMA = Trait("Max MaxPool MaxPool3D MaxPoolV2 Min")
-MAXIMA_GRADIENTS = Trait("MaxPool3DGrad MaxPool3DGradGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2")
+MAXIMA_GRADIENTS = Trait(
+    "MaxPool3DGrad MaxPool3DGradGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2"
+)
 #: Ops that compare their first two inputs. The gradients of maxima are or contain a comparison.
 COMPARISONS = Trait("Equal Greater GreaterEqual Less LessEqual NotEqual")
 COMPARING = COMPARISONS | MAXIMA_GRADIENTS
-#: Ops that give each value of their first input as it came, in another shape, or in a loop or a branch.
+#: Ops that give each value of their first input as it came, in another shape, or in a loop or a
+#: branch.
 UNCHANGED = Trait("BroadcastTo Enter ExpandDims Identity Reshape Squeeze Switch")
 #: Likewise, and where a loop ends.
 HANDING_ON = Trait("Exit", UNCHANGED)
 #: Ops that read rows of a table, however large it is.
 PICKING = Trait("Gather GatherNd GatherV2 StridedSlice")
-#: Ops that give the values of what they read in another order or shape, with others, or not all of them.
+#: Ops that give the values of what they read in another order or shape, with others, or not all of
+#: them.
 ARRANGING = Trait(
     """BatchToSpace BatchToSpaceND Concat ConcatV2 DepthToSpace DynamicPartition DynamicStitch EnsureShape MirrorPad
     Pack Pad PadV2 PreventGradient ResizeNearestNeighbor Reverse ReverseSequence ReverseV2 Roll Slice Snapshot
@@ -297,15 +342,16 @@ CHOOSING = Trait(
 )
 #: Ops behind which a value is as far from the others as before: moves, choices and multiplications.
 KEEPING_SIZE = Trait("Exit Fill Merge Mul MulNoNan Neg NextIteration Select SelectV2", ARRANGING)
-#: Convolutions whose filter may be scaled, and whether each of their output channels reads one input channel alone.
+#: Convolutions whose filter may be scaled, and whether each of their output channels reads one
+#: input channel alone.
 SCALABLE = {"Conv2D": False, "DepthwiseConv2dNative": True}
 #: Ops that add a bias or a residual; where a filter comes from that nobody has scaled yet.
 BIAS_SUMS = Trait("Add AddN AddV2")
 FILTER_SOURCES = Trait("_Arg Const Identity Placeholder ReadVariableOp")
 #: What reads a variable in a loop and may do so before it.
 READ_OPS = Trait("ReadVariableOp")
-#: Ops that take a resource and cannot write a variable: they read one, hand a handle on, or keep other things than
-#: variables, which TensorFlow checks when they run.
+#: Ops that take a resource and cannot write a variable: they read one, hand a handle on, or keep
+#: other things than variables, which TensorFlow checks when they run.
 HARMLESS = Trait(
     """Identity ResourceGather StackPopV2 StackPushV2 TensorArrayGatherV3 TensorArrayGradV3 TensorArrayReadV3
     TensorArrayScatterV3 TensorArraySizeV3 TensorArrayWriteV3 VarIsInitializedOp VariableShape""",
@@ -322,16 +368,16 @@ DATA_SOURCES = Trait(
     ReaderReadV2"""
 )
 GIVEN = Trait("OptionalGetValue Placeholder PlaceholderWithDefault", DATA_SOURCES)
-#: Ops whose result depends on a value's absolute error, whatever its size: on its fraction, or as an angle. Ops that
-#: need that of their second input, places in an image.
+#: Ops whose result depends on a value's absolute error, whatever its size: on its fraction, or as
+#: an angle. Ops that need that of their second input, places in an image.
 ABSOLUTE = Trait("Ceil Cos Floor FloorDiv FloorMod Mod Rint Round Sin Tan TruncateDiv TruncateMod")
 PLACING = Trait("CropAndResize ImageProjectiveTransformV2 ImageProjectiveTransformV3")
 #: Ops that multiply many values with each other.
 LONG_PRODUCTS = Trait("Cumprod Prod")
 #: Ops that count up from a number by steps.
 RANGES = Trait("LinSpace Range")
-#: Ops whose result is as exact, relatively, as the least exact of what they read: products, quotients, and gradients of
-#: activations.
+#: Ops whose result is as exact, relatively, as the least exact of what they read: products,
+#: quotients, and gradients of activations.
 MULTIPLIED = Trait(
     """EluGrad InvGrad LeakyReluGrad ReciprocalGrad RsqrtGrad SeluGrad SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad
     TanhGrad Xdivy""",
@@ -341,12 +387,15 @@ MULTIPLIED = Trait(
 DIVIDING = Trait("Div DivNoNan RealDiv Xdivy")
 #: Ops that pass several values on unchanged.
 IDENTITIES = Trait("IdentityN")
-#: Ops whose result is bounded, normalized or a square, so that it does not show how large an offset was.
+#: Ops whose result is bounded, normalized or a square, so that it does not show how large an offset
+#: was.
 ENDING_ORIGINS = Trait(
-    "Atan Cos Erf Erfc LogSoftmax Sigmoid Sign Sin Softmax Softsign Square SquaredDifference Tanh _MklSwish",
+    "Atan Cos Erf Erfc LogSoftmax Sigmoid Sign Sin Softmax Softsign Square SquaredDifference Tanh "
+    "_MklSwish",
     NORMALIZING,
 )
-#: Ops that pass their inputs, from the given one on, to the functions that they name, and give what these return.
+#: Ops that pass their inputs, from the given one on, to the functions that they name, and give what
+#: these return.
 HANDING_OVER = {
     **dict.fromkeys(Trait("StatelessWhile While", CALLS), 0),
     **dict.fromkeys(Trait("Case If StatelessCase StatelessIf"), 1),
@@ -358,7 +407,8 @@ def is_loop(op: str) -> bool:
     return HANDING_OVER.get(op) == 0 and op not in CALLS
 
 
-#: Random ops that have a stateless counterpart, and where the counterpart's seed stands among its inputs.
+#: Random ops that have a stateless counterpart, and where the counterpart's seed stands among its
+#: inputs.
 STATELESS_TWINS = {
     "RandomUniform": ("StatelessRandomUniform", 1),
     "RandomStandardNormal": ("StatelessRandomNormal", 1),
@@ -367,10 +417,13 @@ STATELESS_TWINS = {
     "Multinomial": ("StatelessMultinomial", 2),
 }
 #: Ops that read a resource variable, or ask about it, and leave it as it is.
-VARIABLE_READERS = Trait("ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape")
-#: Ops that give what a resource variable holds, or rows of it; that ask about it or end it, whatever its type; that
-#: write it. Ops that write a checkpoint, and their first input that is a value; that read one. The gate that
-#: differentiation does not pass, through which values go as they are.
+VARIABLE_READERS = Trait(
+    "ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape"
+)
+#: Ops that give what a resource variable holds, or rows of it; that ask about it or end it,
+#: whatever its type; that write it. Ops that write a checkpoint, and their first input that is a
+#: value; that read one. The gate that differentiation does not pass, through which values go as
+#: they are.
 VARIABLE_VALUES = Trait("ReadVariableOp ResourceGather ResourceGatherNd")
 VARIABLE_QUESTIONS = Trait("DestroyResourceOp DisableCopyOnRead VarIsInitializedOp VariableShape")
 VARIABLE_WRITES = Trait("AssignVariableOp")
@@ -379,15 +432,22 @@ CHECKPOINT_READS = Trait("RestoreV2")
 GRADIENT_GATE = "PreventGradient"
 #: Ops whose inputs belong to a loop or a branch, and whose results do not.
 WAYS_OUT = Trait("Exit Merge")
-#: The condition of a loop; what joins two conditions; where the values of its iterations come together.
+#: The condition of a loop; what joins two conditions; where the values of its iterations come
+#: together.
 LOOP_CONDITIONS = Trait("LoopCond")
 CONJUNCTIONS = Trait("LogicalAnd")
 LOOP_MERGES = Trait("Merge")
 #: Comparisons by which a counter stays on one side of a bound, and ops of which both are made.
 BOUNDED = Trait("Greater GreaterEqual Less LessEqual NotEqual")
-COUNTING = BOUNDED | CONJUNCTIONS | CONSTANTS | HANDING_ON | Trait("Add AddV2 LoopCond Merge NextIteration Sub")
-#: Ops whose results have the shape of each of their inputs; that of all inputs together; that of all in a row; that of
-#: one of equal parts; that of a product of two matrices.
+COUNTING = (
+    BOUNDED
+    | CONJUNCTIONS
+    | CONSTANTS
+    | HANDING_ON
+    | Trait("Add AddV2 LoopCond Merge NextIteration Sub")
+)
+#: Ops whose results have the shape of each of their inputs; that of all inputs together; that of
+#: all in a row; that of one of equal parts; that of a product of two matrices.
 ALIKE = Trait(
     """AddN Cast Enter Exit Identity Neg NextIteration Relu ReluGrad Sigmoid SigmoidGrad Softplus SoftplusGrad Sqrt
     Square Switch Tanh TanhGrad ZerosLike"""

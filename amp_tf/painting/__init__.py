@@ -1,1 +1,4 @@
-"""Decides the precision of every node, by rules in their order. Nothing here touches a proto or changes a graph."""
+"""Decides the precision of every node, by rules in their order.
+
+Nothing here touches a proto or changes a graph.
+"""

@@ -1,8 +1,9 @@
 """Which nodes may be touched at all, and which units can be 16 bit.
 
-Nodes on the allow list, or forced, are asked for all their float32 types at once: some kernels exist only for types
-that change together (MaxPool3DGrad), and the largest set that some kernel accepts is converted. Infer and clear nodes
-are asked type by type, as in TensorFlow, because paint reaches types singly.
+Nodes on the allow list, or forced, are asked for all their float32 types at once: some kernels
+exist only for types that change together (MaxPool3DGrad), and the largest set that some kernel
+accepts is converted. Infer and clear nodes are asked type by type, as in TensorFlow, because paint
+reaches types singly.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from amp_tf.painting.reasons import Rule
 from amp_tf.painting.work import filter_shape, input_shapes
 from amp_tf.values import is_layer_pattern
 
-#: Set on ops made inside ``amp_tf.scope``. Each line is a scope, the innermost first: its precision and, where it is
-#: for some nodes alone, the patterns for these, with tabs between them.
+#: Set on ops made inside ``amp_tf.scope``. Each line is a scope, the innermost first: its precision
+#: and, where it is for some nodes alone, the patterns for these, with tabs between them.
 SCOPE_ATTR = "_amp_tf_scope"
 SCOPE_FLOAT32 = b"float32"
 SCOPE_F16 = b"f16"  #: whatever 16-bit type is in use
@@ -44,8 +45,10 @@ class Obstacles:
     Attributes:
         rule_of: node to the rule that keeps it in float32; nodes that may be touched are absent.
         forced: node to the rule that converts it wherever its op can be.
-        patterns: those of the settings and of the scopes around nodes, each with whether it matched a node.
-        refused: node to what it asks for that no 16-bit kernel of its device computes (:data:`kernels.REFUSALS`).
+        patterns: those of the settings and of the scopes around nodes, each with whether it matched
+            a node.
+        refused: node to what it asks for that no 16-bit kernel of its device computes
+            (:data:`kernels.REFUSALS`).
     """
 
     rule_of: Mapping[int, Rule] = dataclasses.field(default_factory=dict)
@@ -59,12 +62,14 @@ NO_OBSTACLES = Obstacles()
 
 @dataclasses.dataclass(frozen=True)
 class Folded:
-    """Nodes that have another meaning or place since :mod:`amp_tf.rewriting.folding` prepared the graph.
+    """Nodes that have another meaning or place since :mod:`amp_tf.rewriting.folding` prepared the
+    graph.
 
     Attributes:
-        scales: multiplications that now scale a filter; they stay in float32, so that the filter is rounded once.
-        lifted: biases and activations that now stand between a matrix product and its reshaping, and are computed with
-            it if they have its type.
+        scales: multiplications that now scale a filter; they stay in float32, so that the filter is
+            rounded once.
+        lifted: biases and activations that now stand between a matrix product and its reshaping,
+            and are computed with it if they have its type.
     """
 
     scales: frozenset[Node] = frozenset()
@@ -81,7 +86,8 @@ def find_obstacles(
     preserve: Container[str],
     shapes: Shapes | None = None,
 ) -> Obstacles:
-    """Goes over the nodes once: preserved names, devices, scopes, name rules, and what kernels refuse.
+    """Goes over the nodes once: preserved names, devices, scopes, name rules, and what kernels
+    refuse.
 
     Without a target there are none. Shapes tell groups of convolutions.
     """
@@ -92,11 +98,17 @@ def find_obstacles(
     wanted = resolution.target.device_type
     foreign = {device for device in set(view.devices) if resolution.device_type(device) != wanted}
     if foreign:
-        rule_of.update((node, Rule.OTHER_DEVICE) for node, device in enumerate(view.devices) if device in foreign)
-    parts = {node: whole_of(name) for node, name in enumerate(view.names) if name.endswith(SPLIT_SUFFIX)}
-    # TensorFlow's remapper names what it fuses after the last of it, which may be in the layer around it, and drops
-    # what amp_tf.scope left there: a product of block_1/attention and the sum that follows become block_1/add. The
-    # filter tells, or of a part of it the bias.
+        rule_of.update(
+            (node, Rule.OTHER_DEVICE)
+            for node, device in enumerate(view.devices)
+            if device in foreign
+        )
+    parts = {
+        node: whole_of(name) for node, name in enumerate(view.names) if name.endswith(SPLIT_SUFFIX)
+    }
+    # TensorFlow's remapper names what it fuses after the last of it, which may be in the layer
+    # around it, and drops what amp_tf.scope left there: a product of block_1/attention and the sum
+    # that follows become block_1/add. The filter tells, or of a part of it the bias.
     fused = {*view.nodes_with(FUSED_PRODUCTS), *parts}
     filters = {node: view.inputs(node)[1][0] for node in fused if len(view.inputs(node)) > 1}
     matched: dict[str, bool] = {}
@@ -110,7 +122,9 @@ def find_obstacles(
         elif value in (SCOPE_F16, resolution.target.precision.value.encode()):
             forced[node] = Rule.FORCED_BY_SCOPE
     if view.function:  # its arguments and results keep their types
-        rule_of.update((node, Rule.PRESERVED) for node, proto in enumerate(view.protos) if proto is None)
+        rule_of.update(
+            (node, Rule.PRESERVED) for node, proto in enumerate(view.protos) if proto is None
+        )
     for patterns, found, rule in (
         (config.force_f16, forced, Rule.FORCED_BY_NAME),
         (config.keep_float32, rule_of, Rule.KEPT_BY_NAME),
@@ -123,9 +137,13 @@ def find_obstacles(
             found.update(dict.fromkeys(nodes, rule))
             matched[pattern] = matched.get(pattern, False) or bool(nodes)
     rule_of.update((node, Rule.ROUNDED_BEFORE) for node, _ in nodes_with(view.protos, ROUNDED_ATTR))
-    rule_of.update((node, Rule.PRESERVED) for node, name in enumerate(view.names) if name in preserve)
+    rule_of.update(
+        (node, Rule.PRESERVED) for node, name in enumerate(view.names) if name in preserve
+    )
     forced = {
-        node: rule for node, rule in forced.items() if node not in rule_of and can_be_forced(view.signatures[node])
+        node: rule
+        for node, rule in forced.items()
+        if node not in rule_of and can_be_forced(view.signatures[node])
     }
     refused = _find_refused(view, shapes or NO_SHAPES, resolution.target)
     return Obstacles(rule_of, forced, matched, refused)
@@ -143,7 +161,9 @@ def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node,
             found.update(dict.fromkeys((source, node), kernels.PAIRED_WHAT))
     for row in kernels.refusals(target.precision.data_type, runs_eigen=target.runs_eigen):
         for node in view.nodes_with(row.ops - target.rounded):
-            if row.is_asked(view.protos[node].attr, functools.partial(_channels, view, node, shapes)):
+            if row.is_asked(
+                view.protos[node].attr, functools.partial(_channels, view, node, shapes)
+            ):
                 found.setdefault(node, row.what)
     return found
 
@@ -153,11 +173,18 @@ def _channels(view: GraphView, node: Node, shapes: Shapes) -> tuple[int, int]:
     is_result = view.ops[node] in INPUT_GRADIENTS
     image = shape_of(shapes, view.names[node]) if is_result else input_shapes(view, node, shapes)[0]
     kernel = filter_shape(view, node, shapes)
-    return (image[-1], kernel[-2]) if image and kernel and len(image) == len(kernel) > 1 else (-1, -1)
+    return (
+        (image[-1], kernel[-2]) if image and kernel and len(image) == len(kernel) > 1 else (-1, -1)
+    )
 
 
-def _precision_in(scopes: bytes, name: str, matched: dict[str, bool], find: Callable[[str], Matcher]) -> bytes:
-    """The precision of the innermost scope that is for a node; empty if none is. Notes the patterns that it tries."""
+def _precision_in(
+    scopes: bytes, name: str, matched: dict[str, bool], find: Callable[[str], Matcher]
+) -> bytes:
+    """The precision of the innermost scope that is for a node; empty if none is.
+
+    Notes the patterns that it tries.
+    """
     if b"\t" not in scopes:
         return scopes
     for scope in scopes.decode().split("\n"):
@@ -173,31 +200,38 @@ def _precision_in(scopes: bytes, name: str, matched: dict[str, bool], find: Call
 
 
 def can_be_forced(signature: Signature) -> bool:
-    """Whether an op computes what it gives: a constant holds it, and what reads a variable must have its type."""
+    """Whether an op computes what it gives: a constant holds it, and what reads a variable must
+    have its type.
+    """
     return signature.op not in NEVER_FORCED and not signature.is_stateful and not signature.has_refs
 
 
 def find_convertible(
     view: GraphView, target: Target, candidates: Mask, whole: Mask, refused: Iterable[Node] = ()
 ) -> tuple[Flags, Flags]:
-    """For each unit of the candidate nodes: does the op's definition allow 16 bit, and is there a kernel for it?
+    """For each unit of the candidate nodes: does the op's definition allow 16 bit, and is there a
+    kernel for it?
 
     Args:
         candidates: for each node, whether its units are looked at; the others get zeros.
-        whole: for each node, whether all of its types are converted together. Their kernel must accept them
-            together: MaxPool3DGrad has one for two float32 types and one for two 16-bit types, and none for one of
-            each. The types of the other nodes are asked for one by one, as in TensorFlow's pass, because paint reaches
-            them one by one.
+        whole: for each node, whether all of its types are converted together. Their kernel must
+            accept them together: MaxPool3DGrad has one for two float32 types and one for two 16-bit
+            types, and none for one of each. The types of the other nodes are asked for one by one,
+            as in TensorFlow's pass, because paint reaches them one by one.
         refused: the nodes that their kernels refuse (:attr:`Obstacles.refused`).
 
     Returns:
-        Flags of the units: (allowed by the definition, allowed and has a kernel); none of units that are not float32.
+        Flags of the units: (allowed by the definition, allowed and has a kernel); none of units
+            that are not float32.
     """
     allowed, runnable = np.zeros(view.unit_count, np.uint8), np.zeros(view.unit_count, np.uint8)
     starts = [0, *itertools.accumulate(len(signature.slots) for signature in view.of_kind)]
     for together in (False, True):
         nodes = candidates & (whole == together)
-        of_slots = bytearray(starts[-1]), bytearray(starts[-1])  # of each kind: nodes of one have the same answer
+        of_slots = (
+            bytearray(starts[-1]),
+            bytearray(starts[-1]),
+        )  # of each kind: nodes of one have the same answer
         one_of = np.full(len(view.of_kind), -1)
         one_of[view.kinds[nodes]] = np.flatnonzero(nodes)
         for kind, (signature, node) in enumerate(zip(view.of_kind, one_of.tolist(), strict=True)):
@@ -206,7 +240,9 @@ def find_convertible(
                 # Where float32 kernels compute the 16-bit type, each op on the lists has one.
                 is_rounded = target.device_type == CPU_DEVICE and signature.op in target.rounded
                 asked = (target.device_type, target.precision.data_type, together, is_rounded)
-                for flags, positions in zip(of_slots, _positions(signature, types, *asked), strict=True):
+                for flags, positions in zip(
+                    of_slots, _positions(signature, types, *asked), strict=True
+                ):
                     if flags is of_slots[0] or signature.op not in target.without_kernel:
                         for position in positions:
                             flags[starts[kind] + position] = 1
@@ -220,9 +256,16 @@ def find_convertible(
 
 @functools.lru_cache(maxsize=8192)
 def _positions(
-    signature: Signature, types: tuple[int, ...], device_type: str, wanted: int, together: bool, is_rounded: bool
+    signature: Signature,
+    types: tuple[int, ...],
+    device_type: str,
+    wanted: int,
+    together: bool,
+    is_rounded: bool,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """For one kind of node, the slots that its op's definition allows to be 16 bit, and those with a kernel too."""
+    """For one kind of node, the slots that its op's definition allows to be 16 bit, and those with
+    a kernel too.
+    """
     if signature.holds_functions or signature.op in CONSTANTS:
         return (), ()
     allowed = [
@@ -239,16 +282,28 @@ def _positions(
         types_of.setdefault(slot.attr, []).append(data_type)
 
     def runs(choice: Iterable[str]) -> bool:
-        """Whether a kernel accepts all float32 entries of some attributes in 16 bit, or the first of each."""
+        """Whether a kernel accepts all float32 entries of some attributes in 16 bit, or the first
+        of each.
+        """
         converted = {attr: list(types_of[attr]) for attr in choice}
         for entries in converted.values():
-            places = [place for place, data_type in enumerate(entries) if data_type == datatypes.FLOAT]
+            places = [
+                place for place, data_type in enumerate(entries) if data_type == datatypes.FLOAT
+            ]
             for place in places if together else places[:1]:
                 entries[place] = wanted
         return kernels.has_kernel(signature.op, device_type, {**types_of, **converted})
 
     runnable: Iterable[str] = [attr for attr in attrs if not together and runs((attr,))]
-    if together:  # as many as some kernel accepts at once; the first such choice where there are several
-        choices = (choice for size in range(len(attrs), 0, -1) for choice in itertools.combinations(attrs, size))
+    if (
+        together
+    ):  # as many as some kernel accepts at once; the first such choice where there are several
+        choices = (
+            choice
+            for size in range(len(attrs), 0, -1)
+            for choice in itertools.combinations(attrs, size)
+        )
         runnable = next(filter(runs, choices), ())
-    return tuple(allowed), tuple(position for position in allowed if signature.slots[position].attr in runnable)
+    return tuple(allowed), tuple(
+        position for position in allowed if signature.slots[position].attr in runnable
+    )

@@ -1,7 +1,9 @@
-"""Where values go: the graph at the level of nodes, for rules that follow a value further than paint spreads.
+"""Where values go: the graph at the level of nodes, for rules that follow a value further than
+paint spreads.
 
-Edges of whole numbers, truth values and resources are left out: what is compared or counted carries no rounding on.
-So are those by which a gradient sees where its activation was zero, or which value its pooling chose.
+Edges of whole numbers, truth values and resources are left out: what is compared or counted carries
+no rounding on. So are those by which a gradient sees where its activation was zero, or which value
+its pooling chose.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Flow:
         links: further pairs of a node and one that gets its value, by other ways than an edge.
 
     Attributes:
-        sources, readers, positions: the nodes that each value connects, and at which input it is read.
+        sources, readers, positions: the nodes that each value connects, and at which input it is
+            read.
         products: the nodes that are painted allow.
         users: products, and calls of functions that compute some.
         is_open: the nodes that the lists may convert besides: infer and clear ones of float32.
@@ -55,7 +58,9 @@ class Flow:
         nodes, edges = np.asarray(view.unit_nodes, np.int32), view.edges
         carries = np.isin(np.asarray(view.dtypes)[src], _CARRYING)
         for ops, numbers in MASKED.items():
-            carries[: len(edges)] &= ~(view.mask_with(ops)[edges.dst_node] & np.isin(edges.dst_position, numbers))
+            carries[: len(edges)] &= ~(
+                view.mask_with(ops)[edges.dst_node] & np.isin(edges.dst_position, numbers)
+            )
         positions = np.zeros(len(src), np.int32)
         positions[: len(edges)] = edges.dst_position
         sources, readers = np.array(links, np.int32).reshape(-1, 2).T
@@ -73,18 +78,25 @@ class Flow:
         return np.bincount(self.readers, minlength=self.view.node_count)
 
     def upstream(self, seeds: Mask, through: Mask, causes: dict[int, int] | None = None) -> Mask:
-        """What the seeds read, and what that reads, through some nodes; only nodes of ``through`` are reached.
+        """What the seeds read, and what that reads, through some nodes; only nodes of ``through``
+        are reached.
 
         ``causes`` gets each node that is reached with the one from which it was.
         """
         return _flooded(seeds, through, (self._links.fanin_start, self._links.fanin), causes)
 
     def downstream(self, seeds: Mask, through: Mask) -> Mask:
-        """What reads the seeds, and what reads that, through some nodes; only nodes of ``through`` are reached."""
+        """What reads the seeds, and what reads that, through some nodes; only nodes of ``through``
+        are reached.
+        """
         return _flooded(seeds, through, (self._links.fanout_start, self._links.fanout))
 
-    def asked(self, asking: Mask, position: int | None, through: Mask, causes: dict[int, int]) -> Mask:
-        """What some nodes read, at one of their inputs or all, and what that reads, through some nodes as upstream."""
+    def asked(
+        self, asking: Mask, position: int | None, through: Mask, causes: dict[int, int]
+    ) -> Mask:
+        """What some nodes read, at one of their inputs or all, and what that reads, through some
+        nodes as upstream.
+        """
         edges = asking[self.readers] & through[self.sources]
         if position is not None:
             edges &= self.positions == position
@@ -94,7 +106,9 @@ class Flow:
         return first | self.upstream(first, through & ~first, causes)
 
     def along(self, seeds: Mask, edges: Mask) -> Mask:
-        """What is reached from the seeds, reader by reader, by some of the edges (:attr:`sources`) alone."""
+        """What is reached from the seeds, reader by reader, by some of the edges (:attr:`sources`)
+        alone.
+        """
         way = compress(self.sources[edges], self.readers[edges], self.view.node_count)
         return _flooded(seeds, np.ones(self.view.node_count, np.bool_), way)
 
@@ -103,7 +117,9 @@ class Flow:
         return self._links.fanin[self._links.fanin_start[node] : self._links.fanin_start[node + 1]]
 
     def behind(self, moving: Mask) -> Indices:
-        """For each node the one that made its value: itself, unless it moves one value that another made."""
+        """For each node the one that made its value: itself, unless it moves one value that another
+        made.
+        """
         made = np.arange(self.view.node_count, dtype=np.int32)
         moved = (moving & (self.count_inputs() == 1))[self.readers]
         made[self.readers[moved]] = self.sources[moved]
@@ -126,8 +142,11 @@ class Flow:
         found[self.sources[nodes[self.readers]]] = True
         return found
 
-    def heaviest_paths(self, through: Mask, weights: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Mask]:
-        """The weight of the heaviest path through each node; the nodes with a weight, or between two that have one.
+    def heaviest_paths(
+        self, through: Mask, weights: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], Mask]:
+        """The weight of the heaviest path through each node; the nodes with a weight, or between
+        two that have one.
 
         Nodes on cycles, and behind them, have no path.
         """
@@ -138,9 +157,11 @@ class Flow:
         return before + after - weights, through & ((weights > 0) | ((before > 0) & (after > 0)))
 
     def on_cycles(self, through: Mask, closing: Mask, links: npt.NDArray[np.integer[Any]]) -> Mask:
-        """What lies on cycles together with a node that computes: cycles that some nodes close, or further links do.
+        """What lies on cycles together with a node that computes: cycles that some nodes close, or
+        further links do.
 
-        Most nodes of a graph lie between no two ends of what closes a cycle, and are left out before.
+        Most nodes of a graph lie between no two ends of what closes a cycle, and are left out
+        before.
         """
         begins, ends = closing & through, closing & through
         begins[links[1]] = ends[links[0]] = True
@@ -161,9 +182,14 @@ class Flow:
 
 
 def _flooded(
-    seeds: Mask, through: Mask, way: tuple[Sequence[int], Sequence[int]], causes: dict[int, int] | None = None
+    seeds: Mask,
+    through: Mask,
+    way: tuple[Sequence[int], Sequence[int]],
+    causes: dict[int, int] | None = None,
 ) -> Mask:
     reached: Mask = np.zeros_like(through)
     if seeds.any():
-        reached[flood(np.flatnonzero(seeds).tolist(), bytearray(through.tobytes()), [way], causes)] = True
+        reached[
+            flood(np.flatnonzero(seeds).tolist(), bytearray(through.tobytes()), [way], causes)
+        ] = True
     return reached

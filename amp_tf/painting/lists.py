@@ -1,9 +1,11 @@
-"""The passes of TensorFlow, by which the lists paint; :mod:`amp_tf.painting.ties` has pass 7 and those of TensorLists.
+"""The passes of TensorFlow, by which the lists paint; :mod:`amp_tf.painting.ties` has pass 7 and
+those of TensorLists.
 
-Order and meaning are those of ``AutoMixedPrecisionImpl::Optimize`` (core/grappler/optimizers/auto_mixed_precision.cc,
-2.21); where a pass differs on purpose its docstring says so with the name of the difference, which tests/parity lists.
-Behind them stand three rules of amp_tf's own that only place casts: behind what passes a value on or picks a part of
-it, and none beside a cast that is there.
+Order and meaning are those of ``AutoMixedPrecisionImpl::Optimize``
+(core/grappler/optimizers/auto_mixed_precision.cc, 2.21); where a pass differs on purpose its
+docstring says so with the name of the difference, which tests/parity lists. Behind them stand three
+rules of amp_tf's own that only place casts: behind what passes a value on or picks a part of it,
+and none beside a cast that is there.
 """
 
 from __future__ import annotations
@@ -37,9 +39,13 @@ def place_forced(canvas: Canvas) -> None:
                 forced.setdefault(node, Rule.FORCED_BY_LEVEL)
     wanted = canvas.target.precision.data_type
     for node, rule in forced.items():
-        # Difference "force-all-casts": a cast to or from 16 bit is a border between precisions, ours among them.
-        # TensorFlow converts its float32 side under UNSAFE_FORCE_ALL, and would change the graph at each rewrite.
-        if view.ops[node] in table.CASTS and wanted in view.dtypes[view.base[node] : view.base[node + 1]]:
+        # Difference "force-all-casts": a cast to or from 16 bit is a border between precisions,
+        # ours among them. TensorFlow converts its float32 side under UNSAFE_FORCE_ALL, and would
+        # change the graph at each rewrite.
+        if (
+            view.ops[node] in table.CASTS
+            and wanted in view.dtypes[view.base[node] : view.base[node + 1]]
+        ):
             continue
         units = [unit for unit in view.units(node) if canvas.convertible[unit]]
         if rule is not Rule.FORCED_BY_LEVEL:
@@ -50,7 +56,8 @@ def place_forced(canvas: Canvas) -> None:
 
 
 def paint_allow_list(canvas: Canvas) -> None:
-    """Paints allow-list nodes allow, where they may be converted; first, because later rules ask what a product uses.
+    """Paints allow-list nodes allow, where they may be converted; first, because later rules ask
+    what a product uses.
 
     Example (float16)::
 
@@ -62,9 +69,11 @@ def paint_allow_list(canvas: Canvas) -> None:
 
 
 def spread_deny(canvas: Canvas) -> None:
-    """Paints deny forward from deny-list nodes, through infer and clear nodes, up to the last infer or deny node.
+    """Paints deny forward from deny-list nodes, through infer and clear nodes, up to the last infer
+    or deny node.
 
-    deny → infer → clear → infer → clear → allow → infer becomes deny, deny, deny, deny, clear, allow, infer.
+    deny → infer → clear → infer → clear → allow → infer becomes deny, deny, deny, deny, clear,
+    allow, infer.
 
     Example (float16)::
 
@@ -101,16 +110,17 @@ def paint_between_allow(canvas: Canvas) -> None:
     downstream = np.zeros_like(passable)
     downstream[canvas.flood(roots, passable, forward=True, is_cause=False)] = 1
     canvas.paint_allow(canvas.flood(roots, downstream, backward=True), Rule.BETWEEN_ALLOW)
-    # As in TensorFlow, allow-list nodes that lost their paint to a TensorList attract their neighbours all the same.
+    # As in TensorFlow, allow-list nodes that lost their paint to a TensorList attract their
+    # neighbours all the same.
     canvas.paint_allow(roots, Rule.ALLOW_LIST)
 
 
 def paint_after_allow(canvas: Canvas) -> None:
     """Paints infer nodes allow if they read an allow node and no deny node.
 
-    Difference "infer-follow-order": TensorFlow sweeps once in the order of the nodes, so that a chain converts only as
-    far as its nodes happen to be sorted; here the rule runs until nothing changes. Difference "kernel-missing":
-    TensorFlow does not ask for a kernel here.
+    Difference "infer-follow-order": TensorFlow sweeps once in the order of the nodes, so that a
+    chain converts only as far as its nodes happen to be sorted; here the rule runs until nothing
+    changes. Difference "kernel-missing": TensorFlow does not ask for a kernel here.
 
     Example (float16)::
 
@@ -123,12 +133,15 @@ def paint_after_allow(canvas: Canvas) -> None:
     reads_deny = np.zeros_like(canvas.deny)
     reads_deny[canvas.dst[canvas.deny[canvas.src] == 1]] = 1
     free = (canvas.deny ^ 1) & (canvas.allow ^ 1) & (reads_deny ^ 1)
-    reached = canvas.flood(units_of(canvas.allow), canvas.on_infer & canvas.convertible & free, forward=True)
+    reached = canvas.flood(
+        units_of(canvas.allow), canvas.on_infer & canvas.convertible & free, forward=True
+    )
     canvas.paint_allow(reached, Rule.AFTER_ALLOW)
 
 
 def spread_allow_through_clear(canvas: Canvas) -> None:
-    """Paints allow through clear nodes, forward and backward, but not through readers of reference variables.
+    """Paints allow through clear nodes, forward and backward, but not through readers of reference
+    variables.
 
     Example (float16)::
 
@@ -137,23 +150,29 @@ def spread_allow_through_clear(canvas: Canvas) -> None:
         allow1 = MatMul(clear2, x)  f16
     """
     open_units = canvas.on_clear & canvas.convertible & (canvas.deny ^ 1) & (canvas.allow ^ 1)
-    # Identity nodes that read a reference variable, and Enters behind these; as in TensorFlow, no Enter that reads the
-    # variable itself.
+    # Identity nodes that read a reference variable, and Enters behind these; as in TensorFlow, no
+    # Enter that reads the variable itself.
     view, edges = canvas.view, canvas.view.edges
     variables, identities = view.mask_with(table.REFERENCE_VARIABLES), view.mask_with(("Identity",))
     reading = edges.dst_unit[variables[edges.src_node] & identities[edges.dst_node]].tolist()
-    reading += canvas.flood(reading, view.spread(view.mask_with(table.LOOP_ENTRIES)), forward=True, is_cause=False)
+    reading += canvas.flood(
+        reading, view.spread(view.mask_with(table.LOOP_ENTRIES)), forward=True, is_cause=False
+    )
     blocked = [unit for unit in reading if open_units[unit]]
     open_units[blocked] = 0
     canvas.rule[blocked] = Rule.REFERENCE_VARIABLE
     roots = units_of(canvas.allow & canvas.processable)
-    canvas.paint_allow(canvas.flood(roots, open_units, forward=True, backward=True), Rule.BESIDE_ALLOW)
+    canvas.paint_allow(
+        canvas.flood(roots, open_units, forward=True, backward=True), Rule.BESIDE_ALLOW
+    )
 
 
 def drop_unsupported(canvas: Canvas) -> None:
-    """Unpaints types that cannot be 16 bit: fixed ones, attributes such as FusedBatchNorm's U, quantized nodes.
+    """Unpaints types that cannot be 16 bit: fixed ones, attributes such as FusedBatchNorm's U,
+    quantized nodes.
 
-    Difference "force-all-fixed": TensorFlow does so for allow-list nodes alone and fails under UNSAFE_FORCE_ALL.
+    Difference "force-all-fixed": TensorFlow does so for allow-list nodes alone and fails under
+    UNSAFE_FORCE_ALL.
 
     Example (bfloat16, allow_add=SparseMatMul)::
 
@@ -170,8 +189,8 @@ def drop_unsupported(canvas: Canvas) -> None:
 def retarget_casts(canvas: Canvas) -> None:
     """Lets an existing Cast to float32 cast to 16 bit instead, if all its readers are allow.
 
-    Difference "preserved-cast": TensorFlow does so for a preserved (fetched) Cast too, which changes the type that the
-    caller gets.
+    Difference "preserved-cast": TensorFlow does so for a preserved (fetched) Cast too, which
+    changes the type that the caller gets.
 
     Example (float16)::
 
@@ -185,13 +204,15 @@ def retarget_casts(canvas: Canvas) -> None:
 
 
 def leave_carried_values(canvas: Canvas) -> None:
-    """Keeps in float32 what only passes a float32 value on, if some of its readers are not converted.
+    """Keeps in float32 what only passes a float32 value on, if some of its readers are not
+    converted.
 
-    The cast then stands behind it, for those that want 16 bit: the others get the value as it was, and no cast back. So
-    the gradient of a bias is the sum of gradients that nobody rounded, though its product's gradients read them, too.
+    The cast then stands behind it, for those that want 16 bit: the others get the value as it was,
+    and no cast back. So the gradient of a bias is the sum of gradients that nobody rounded, though
+    its product's gradients read them, too.
 
-    Difference "passed-through": TensorFlow converts a Reshape before a product, and what else reads it gets rounded
-    values.
+    Difference "passed-through": TensorFlow converts a Reshape before a product, and what else reads
+    it gets rounded values.
 
     Example (bfloat16)::
 
@@ -211,12 +232,14 @@ def leave_carried_values(canvas: Canvas) -> None:
 
 
 def leave_picked_values(canvas: Canvas) -> None:
-    """Keeps the lookup of rows in a float32 table in float32, if no other converted node reads the table.
+    """Keeps the lookup of rows in a float32 table in float32, if no other converted node reads the
+    table.
 
-    The cast then stands behind it: of a table of embeddings the rows that were looked up are cast, not the table, which
-    Keras 3 gathers from as a tensor. Values are the same to the last bit. A table is a variable, or what is larger than
-    all that is picked of it; a variable that is known to be smaller is cast as a whole. In loops nothing is moved,
-    because what picks there picks again and again.
+    The cast then stands behind it: of a table of embeddings the rows that were looked up are cast,
+    not the table, which Keras 3 gathers from as a tensor. Values are the same to the last bit. A
+    table is a variable, or what is larger than all that is picked of it; a variable that is known
+    to be smaller is cast as a whole. In loops nothing is moved, because what picks there picks
+    again and again.
 
     Difference "looked-up-rows": TensorFlow casts the table in each step.
 
@@ -228,9 +251,17 @@ def leave_picked_values(canvas: Canvas) -> None:
         allow1 = MatMul(found, x)                                       f16
     """
     view, edges = canvas.view, canvas.view.edges
-    if canvas.is_loop_body or view.nodes_with(table.LOOP_ENTRIES) or not view.nodes_with(table.PICKING):
+    if (
+        canvas.is_loop_body
+        or view.nodes_with(table.LOOP_ENTRIES)
+        or not view.nodes_with(table.PICKING)
+    ):
         return
-    meet = (canvas.is_float32[edges.src_unit] & (canvas.allow[edges.src_unit] ^ 1) & canvas.allow[edges.dst_unit]) == 1
+    meet = (
+        canvas.is_float32[edges.src_unit]
+        & (canvas.allow[edges.src_unit] ^ 1)
+        & canvas.allow[edges.dst_unit]
+    ) == 1
     as_whole = meet & ~(view.mask_with(table.PICKING)[edges.dst_node] & (edges.dst_position == 0))
     cast = set(edges.at(as_whole).rows("src_node", "src_port"))
     picked: dict[Tensor, dict[Node, Unit]] = {}
@@ -243,17 +274,21 @@ def leave_picked_values(canvas: Canvas) -> None:
         sizes = [element_count(shape_of(shapes, view.names[node])) for node in units]
         known = [size for size in sizes if size is not None]
         is_known = whole is not None and len(known) == len(sizes)
-        is_larger = sum(known) < (whole or 0) if is_known else view.ops[source] in table.VARIABLE_VALUES
+        is_larger = (
+            sum(known) < (whole or 0) if is_known else view.ops[source] in table.VARIABLE_VALUES
+        )
         if is_larger and not any(canvas.rule[unit] in FORCED for unit in units.values()):
             canvas.unpaint_allow(units.values(), Rule.PICKED)
 
 
 def absorb_casts(canvas: Canvas) -> None:
-    """Lets an existing Cast to the 16-bit type take a painted value as it is, which makes it a copy that costs nothing.
+    """Lets an existing Cast to the 16-bit type take a painted value as it is, which makes it a copy
+    that costs nothing.
 
-    Otherwise the value would be cast to float32 for it alone, and back; none of TensorFlow's optimizers removes such a
-    pair. TensorFlow's own pass makes it, so this rule runs only where amp_tf chooses the precision. Casts of constants
-    are folded by TensorFlow's second round (``tests/hooks/test_executed.py`` shows both).
+    Otherwise the value would be cast to float32 for it alone, and back; none of TensorFlow's
+    optimizers removes such a pair. TensorFlow's own pass makes it, so this rule runs only where
+    amp_tf chooses the precision. Casts of constants are folded by TensorFlow's second round
+    (``tests/hooks/test_executed.py`` shows both).
 
     Example (auto)::
 
@@ -264,6 +299,12 @@ def absorb_casts(canvas: Canvas) -> None:
     """
     for _, source, result in casts(canvas.view):
         fanins = canvas.edges.fanins(source)
-        repeats = canvas.view.dtypes[result] == canvas.target.precision.data_type and canvas.is_free(source)
-        if repeats and fanins and all(canvas.allow[fanin] and canvas.is_float32[fanin] for fanin in fanins):
+        repeats = canvas.view.dtypes[
+            result
+        ] == canvas.target.precision.data_type and canvas.is_free(source)
+        if (
+            repeats
+            and fanins
+            and all(canvas.allow[fanin] and canvas.is_float32[fanin] for fanin in fanins)
+        ):
             canvas.paint_allow([source], Rule.CAST_REPEATS)

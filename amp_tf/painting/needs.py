@@ -1,23 +1,26 @@
 """Needs, backwards: what a reader wants of a value that is lost once the value is rounded.
 
-Each row of :data:`NEEDS` says who asks, and through what the need passes back to what computed the value. It ends at a
-product: that is 16 bit, whoever reads it. Where TensorFlow has fused a bias into it, the bias is what was asked for,
-and is split from it (:mod:`amp_tf.rewriting.splitting`). A depthwise convolution alone is float32 where a difference is
-taken of it: 16 bit gains it least, and so images are compared, whose E[x²] - E[x]² is near zero where they are flat.
+Each row of :data:`NEEDS` says who asks, and through what the need passes back to what computed the
+value. It ends at a product: that is 16 bit, whoever reads it. Where TensorFlow has fused a bias
+into it, the bias is what was asked for, and is split from it (:mod:`amp_tf.rewriting.splitting`). A
+depthwise convolution alone is float32 where a difference is taken of it: 16 bit gains it least, and
+so images are compared, whose E[x²] - E[x]² is near zero where they are flat.
 
-And what no product needs at all is a gradient on its way to its variable, or a number that somebody reads: nothing is
-gained there, and much is lost. A gradient divided by its loss scale in float16 is infinite above 65,504 and zero below
-6e-8 whatever the scale, a loss in bfloat16 has three digits.
+And what no product needs at all is a gradient on its way to its variable, or a number that somebody
+reads: nothing is gained there, and much is lost. A gradient divided by its loss scale in float16 is
+infinite above 65,504 and zero below 6e-8 whatever the scale, a loss in bfloat16 has three digits.
 
-*Differences, roots, logarithms.* x - y is exact, but where x and y are alike and rounded, it is made of their
-roundings; a root or a logarithm shows what is left of them at full size. This costs nothing in ordinary models, because
-the need ends at sums and means, in which roundings of either sign cancel, because a sum of a value and of a negative
-one asks nothing (the gradients of a Gelu and of a gate are such), and because x - mean(x) asks nothing of x, but that
-the mean is not rounded: both sides have the rounding of x. What is lost there depends on sizes that only a run knows,
-and is for a comparison to find. Of two sums or means that are subtracted, neither is rounded.
+*Differences, roots, logarithms.* x - y is exact, but where x and y are alike and rounded, it is
+made of their roundings; a root or a logarithm shows what is left of them at full size. This costs
+nothing in ordinary models, because the need ends at sums and means, in which roundings of either
+sign cancel, because a sum of a value and of a negative one asks nothing (the gradients of a Gelu
+and of a gate are such), and because x - mean(x) asks nothing of x, but that the mean is not
+rounded: both sides have the rounding of x. What is lost there depends on sizes that only a run
+knows, and is for a comparison to find. Of two sums or means that are subtracted, neither is
+rounded.
 
-*Whole numbers, phases, places.* A rounding is relative, and their need is absolute: 1,001 is 1,000 in bfloat16, and of
-the fraction of 1,000.3 nothing is left.
+*Whole numbers, phases, places.* A rounding is relative, and their need is absolute: 1,001 is 1,000
+in bfloat16, and of the fraction of 1,000.3 nothing is left.
 """
 
 from __future__ import annotations
@@ -40,9 +43,11 @@ class Need:
 
     Attributes:
         asked_by: the ops that ask it of what they read.
-        position: at which input they ask; ``None`` for all, and then they stay in float32 themselves.
-        through: the ops of the infer list that pass it on to what they read; ``None`` for all. What only moves values
-            always does. ``LINEAR - TOTALS`` ends it at sums and means, in which roundings of either sign cancel.
+        position: at which input they ask; ``None`` for all, and then they stay in float32
+            themselves.
+        through: the ops of the infer list that pass it on to what they read; ``None`` for all. What
+            only moves values always does. ``LINEAR - TOTALS`` ends it at sums and means, in which
+            roundings of either sign cancel.
     """
 
     reason: Rule
@@ -64,11 +69,13 @@ NEEDS = (
 
 
 def keep_needed(canvas: Canvas) -> None:
-    """Keeps values in float32, back to the product, if a reader needs them more exactly or no product uses them.
+    """Keeps values in float32, back to the product, if a reader needs them more exactly or no
+    product uses them.
 
-    A bias, an activation without arithmetic and what only moves values still have the type of the product before them,
-    so that kernels can be fused; so has a bias gradient (:func:`amp_tf.painting.ties.match_types`). What variables hold
-    is used by products only in the next step, through the variable.
+    A bias, an activation without arithmetic and what only moves values still have the type of the
+    product before them, so that kernels can be fused; so has a bias gradient
+    (:func:`amp_tf.painting.ties.match_types`). What variables hold is used by products only in the
+    next step, through the variable.
 
     Difference "need": TensorFlow converts what lies between or follows products, whoever reads it.
 
@@ -113,18 +120,26 @@ def keep_needed(canvas: Canvas) -> None:
             continue
         if need is RESULTS:
             follows = (moving & (flow.count_inputs() == 1)) | flow.nodes_of(table.FOLLOWING)
-            used = flow.users | flow.upstream(flow.users, through=~flow.nodes_of(table.STORING))  # by products
+            used = flow.users | flow.upstream(
+                flow.users, through=~flow.nodes_of(table.STORING)
+            )  # by products
             fused = flow.downstream(flow.products, through=~used & follows)
             found = ~used & ~fused & ~flow.nodes_of(table.SUMS_IN_BFLOAT16) & flow.is_open
         else:
             asking, found = _asking(need, flow, moving, canvas.centred)
-            passing = flow.is_open if need.through is None else flow.is_open & (moving | flow.nodes_of(need.through))
+            passing = (
+                flow.is_open
+                if need.through is None
+                else flow.is_open & (moving | flow.nodes_of(need.through))
+            )
             needed = asking | flow.asked(asking, need.position, passing, causes)
             found |= needed
             if need.asked_by >= table.SUBTRACTING:
                 filters = flow.products & flow.nodes_of(table.FILTERING) & flow.sources_of(needed)
                 flow.asked(needed, None, filters, causes)
-                canvas.keep_allowed(units_of(canvas.view.spread(filters).astype(np.bool_)), need.reason, causes)
+                canvas.keep_allowed(
+                    units_of(canvas.view.spread(filters).astype(np.bool_)), need.reason, causes
+                )
                 adding = moving | (flow.nodes_of(table.LINEAR - table.TOTALS) & ~flow.users)
                 found |= _totals_apart(flow, adding)
             split = flow.products & flow.nodes_of(table.FUSED_PRODUCTS) & flow.sources_of(found)
@@ -132,10 +147,13 @@ def keep_needed(canvas: Canvas) -> None:
         canvas.keep(found, need.reason, causes)
 
 
-def _asking(need: Need, flow: Flow, moving: Mask, weighted: list[tuple[Node, Node]]) -> tuple[Mask, Mask]:
+def _asking(
+    need: Need, flow: Flow, moving: Mask, weighted: list[tuple[Node, Node]]
+) -> tuple[Mask, Mask]:
     """The nodes that ask, and those that stay in float32 whether or not they pass it on.
 
-    What weights the terms of a mean that is taken from the value itself is added to a list, with that value's node.
+    What weights the terms of a mean that is taken from the value itself is added to a list, with
+    that value's node.
     """
     asking = flow.nodes_of(need.asked_by)
     if need.asked_by >= table.CASTS:  # to integers
@@ -143,8 +161,9 @@ def _asking(need: Need, flow: Flow, moving: Mask, weighted: list[tuple[Node, Nod
             asking[node] = flow.view.dtypes[result] in datatypes.INTEGERS
     if not need.asked_by >= table.SUBTRACTING:
         return asking, asking if need.position is None else np.zeros_like(asking)
-    # Who takes a value from another that may be like it asks; not from a single number. A value and its own mean, or
-    # weighted mean, share their rounding: there the mean alone is needed, with what moves it.
+    # Who takes a value from another that may be like it asks; not from a single number. A value and
+    # its own mean, or weighted mean, share their rounding: there the mean alone is needed, with
+    # what moves it.
     single = flow.view.constants[0] == 1
     differences, totals = flow.nodes_of(table.SUBTRACTING), flow.nodes_of(table.TOTALS)
     means = totals | flow.downstream(totals, through=moving)
@@ -154,7 +173,12 @@ def _asking(need: Need, flow: Flow, moving: Mask, weighted: list[tuple[Node, Nod
         ends = set(made[flow.sources_at(node)].tolist())
         for end in ends:
             terms = set(made[flow.sources_at(end)].tolist()) if totals[end] else set()
-            factors = [(term, of) for term in terms if scaling[term] for of in made[flow.sources_at(term)].tolist()]
+            factors = [
+                (term, of)
+                for term in terms
+                if scaling[term]
+                for of in made[flow.sources_at(term)].tolist()
+            ]
             weighted += [(term, of) for term, of in factors if of in ends]
             if ends & {*terms, *(of for _, of in factors)}:
                 centred[node] = own[end] = True
@@ -169,9 +193,11 @@ def _asking(need: Need, flow: Flow, moving: Mask, weighted: list[tuple[Node, Nod
 
 
 def _totals_apart(flow: Flow, passing: Mask) -> Mask:
-    """The sums and means of which differences are taken, as of a mean square and the square of a mean.
+    """The sums and means of which differences are taken, as of a mean square and the square of a
+    mean.
 
-    What they add may be 16 bit, they may not: no rounding of another one is beside theirs to cancel it.
+    What they add may be 16 bit, they may not: no rounding of another one is beside theirs to cancel
+    it.
     """
     totals = flow.nodes_of(table.TOTALS)
     near = totals | flow.downstream(totals, through=passing)
@@ -181,16 +207,21 @@ def _totals_apart(flow: Flow, passing: Mask) -> Mask:
 
 
 def _stored_maxima(flow: Flow) -> Mask:
-    """Maxima that a loop or a branch keeps for its gradient, with what keeps and moves them and their operands.
+    """Maxima that a loop or a branch keeps for its gradient, with what keeps and moves them and
+    their operands.
 
-    There the gradient, which compares the two, is in another part of the graph, and reads them from a list or an
-    optional; an operand from outside it may read by a way of its own.
+    There the gradient, which compares the two, is in another part of the graph, and reads them from
+    a list or an optional; an operand from outside it may read by a way of its own.
     """
     moves, keeping = flow.is_open & flow.nodes_of(table.UNCHANGED), flow.nodes_of(table.KEEPING)
     kept = keeping | flow.upstream(keeping, through=moves)
     maxima = flow.nodes_of(table.MAXIMA) & flow.sources_of(kept)
     operands = flow.sources_of(maxima) | flow.upstream(maxima, through=moves)
     comparing, edges, read = flow.nodes_of(table.COMPARING), flow.view.edges, np.zeros_like(moves)
-    read[edges.src_node[comparing[edges.dst_node]]] = True  # a gradient reads them to select, which the flow leaves out
-    compared = (read | flow.upstream(read, through=moves)) & flow.downstream(operands, through=moves)
+    read[edges.src_node[comparing[edges.dst_node]]] = (
+        True  # a gradient reads them to select, which the flow leaves out
+    )
+    compared = (read | flow.upstream(read, through=moves)) & flow.downstream(
+        operands, through=moves
+    )
     return maxima | compared | flow.downstream(maxima | operands, through=kept)

@@ -19,7 +19,9 @@ from amp_tf.painting.reasons import IMPOSSIBLE, Balance, Reason, Rule
 from amp_tf.precision import Precision
 
 #: What is said of a converted product that a float32 kernel computes.
-AS_TENSOR_CORES = "computed in float32, with operands and result rounded to 16 bit, as tensor cores do"
+AS_TENSOR_CORES = (
+    "computed in float32, with operands and result rounded to 16 bit, as tensor cores do"
+)
 _MARKS = [field.name for field in dataclasses.fields(Marks)]
 _NOTHING: dict[str, Any] = dict.fromkeys(_MARKS, np.zeros(0, np.uint8))
 
@@ -33,7 +35,8 @@ class Painting:
         converted: the units that become 16 bit, in order.
         rounded: ops that float32 kernels compute where they become 16 bit, between roundings to it.
         to_split: fused products of whose bias or activation float32 is asked.
-        why_nothing: where nothing is converted, the rule that explains it, with more words as detail; else ``None``.
+        why_nothing: where nothing is converted, the rule that explains it, with more words as
+            detail; else ``None``.
     """
 
     view: GraphView
@@ -63,7 +66,9 @@ class Painting:
 
     def is_f16(self) -> Mask:
         """Of each unit, whether it is the 16-bit type once the graph is rewritten."""
-        found: Mask = self.dtypes_after() == (self.precision.data_type if self.precision else datatypes.INVALID)
+        found: Mask = self.dtypes_after() == (
+            self.precision.data_type if self.precision else datatypes.INVALID
+        )
         return found
 
     def may_be_f16(self) -> Mask:
@@ -79,7 +84,9 @@ class Painting:
         """The same painting with more units that become 16 bit."""
         if not units:
             return self
-        marks = dataclasses.replace(self._marks, allow=self._marks.allow.copy(), rule=self._marks.rule.copy())
+        marks = dataclasses.replace(
+            self._marks, allow=self._marks.allow.copy(), rule=self._marks.rule.copy()
+        )
         marks.allow[units], marks.rule[units] = 1, rule
         converted = compact(sorted({*self.converted, *units}))
         return dataclasses.replace(self, converted=converted, why_nothing=None, _marks=marks)
@@ -89,7 +96,9 @@ class Painting:
         return dataclasses.replace(self, view=self.view.detached())
 
     def dtypes_after(self) -> Indices:
-        """The ``DataType`` number of each unit once the graph is rewritten, as an array of 32-bit integers."""
+        """The ``DataType`` number of each unit once the graph is rewritten, as an array of 32-bit
+        integers.
+        """
         dtypes = np.array(self.view.dtypes, np.int32)
         if self.precision is not None:
             dtypes[self.converted] = self.precision.data_type
@@ -111,7 +120,9 @@ class Painting:
         return len(np.unique(self._node_of[np.flatnonzero(self._marks.rule == rule)]))
 
     def reason(self, node: Node) -> Reason:
-        """Why a node has its precision: the rule for the type of its result, or else for its first float32 type."""
+        """Why a node has its precision: the rule for the type of its result, or else for its first
+        float32 type.
+        """
         marks = self._marks
         if self.why_nothing is Rule.NO_TARGET:
             return Reason(Rule.NO_TARGET, detail=self.detail)
@@ -125,7 +136,9 @@ class Painting:
             unit = units[0]
         rule, weighed = self._rule(unit, node), marks.weighed.get(unit)
         if rule is Rule.DOES_NOT_PAY and weighed is not None:
-            return Reason(rule, detail=str(weighed), balance=weighed if isinstance(weighed, Balance) else None)
+            return Reason(
+                rule, detail=str(weighed), balance=weighed if isinstance(weighed, Balance) else None
+            )
         cause = self._before[unit]
         name = "" if cause == unit else self.view.names[self.view.unit_nodes[cause]]
         return Reason(rule, name, self._detail(rule, node))
@@ -139,7 +152,9 @@ class Painting:
     def trail(self, node: Node) -> list[Node]:
         """The nodes along which the decision came, from this one to where it began."""
         marks, own = self._marks, slice(self.view.base[node], self.view.base[node + 1])
-        painted = np.flatnonzero(marks.is_float32[own] & (marks.allow[own] | marks.deny[own])).tolist()
+        painted = np.flatnonzero(
+            marks.is_float32[own] & (marks.allow[own] | marks.deny[own])
+        ).tolist()
         unit, units = own.start + painted[0] if painted else None, dict[Unit, None]()
         while unit is not None and unit not in units:
             units[unit] = None
@@ -176,8 +191,15 @@ class Painting:
 
 def _why_nothing(canvas: Canvas) -> Rule:
     """The commonest reason among the nodes that the allow list would have converted."""
-    lost = np.isin(canvas.rule, list(IMPOSSIBLE))  # their place on the allow list, because they cannot be 16 bit
+    lost = np.isin(
+        canvas.rule, list(IMPOSSIBLE)
+    )  # their place on the allow list, because they cannot be 16 bit
     units = units_of((canvas.on_allow | lost) & canvas.is_float32)
-    rules = (canvas.obstacles.rule_of.get(canvas.view.unit_nodes[unit]) or canvas.rule[unit] for unit in units)
-    blocked = collections.Counter(Rule(int(rule)) for rule in rules if rule and not Rule(int(rule)).converts)
+    rules = (
+        canvas.obstacles.rule_of.get(canvas.view.unit_nodes[unit]) or canvas.rule[unit]
+        for unit in units
+    )
+    blocked = collections.Counter(
+        Rule(int(rule)) for rule in rules if rule and not Rule(int(rule)).converts
+    )
     return blocked.most_common(1)[0][0] if blocked else Rule.NOTHING_TO_CONVERT

@@ -1,11 +1,13 @@
 """The painting: which units become 16 bit, and why.
 
-The goal, in the words of the method: convert what the hardware runs faster, keep what is numerically dangerous and what
-depends on it, and insert as few casts as possible between the two. The rules are the rows of :data:`RULES`, in the
-order in which they run; the passes of TensorFlow's ``AutoMixedPrecisionImpl::Optimize`` are numbered among them.
+The goal, in the words of the method: convert what the hardware runs faster, keep what is
+numerically dangerous and what depends on it, and insert as few casts as possible between the two.
+The rules are the rows of :data:`RULES`, in the order in which they run; the passes of TensorFlow's
+``AutoMixedPrecisionImpl::Optimize`` are numbered among them.
 
-The docstring of each rule shows what it does on a small graph, all other rules in force: behind a node stands what it
-computes in, float32 if nothing stands there, and ``f16 → float32`` where that changes once the rule is there.
+The docstring of each rule shows what it does on a small graph, all other rules in force: behind a
+node stands what it computes in, float32 if nothing stands there, and ``f16 → float32`` where that
+changes once the rule is there.
 
 A graph is painted again under a :class:`Change`, to see what the change would turn.
 """
@@ -34,7 +36,8 @@ class Change:
     Attributes:
         added: ops and patterns that join fields of the settings, each with its field.
         dropped: ops and patterns that leave fields of the settings, likewise.
-        nodes: names of nodes that may be touched, whatever forbids it: their device, a scope, a fetch.
+        nodes: names of nodes that may be touched, whatever forbids it: their device, a scope, a
+            fetch.
         kernels: ops that are taken to have 16-bit kernels for every type that can be another one.
         rules: rows of :data:`RULES` that are left out.
         shapes: unknown dimensions are taken to be known.
@@ -74,7 +77,9 @@ class Change:
         """The obstacles without those of the nodes."""
         if not self.nodes:
             return obstacles
-        left = {node: rule for node, rule in obstacles.rule_of.items() if names[node] not in self.nodes}
+        left = {
+            node: rule for node, rule in obstacles.rule_of.items() if names[node] not in self.nodes
+        }
         return dataclasses.replace(obstacles, rule_of=left)
 
 
@@ -82,7 +87,11 @@ NO_CHANGE = Change()
 
 
 def paint(
-    view: GraphView, resolution: Resolution, obstacles: Obstacles, change: Change = NO_CHANGE, **settings: Any
+    view: GraphView,
+    resolution: Resolution,
+    obstacles: Obstacles,
+    change: Change = NO_CHANGE,
+    **settings: Any,
 ) -> Painting:
     """Decides the precision of every unit of a graph.
 
@@ -106,8 +115,9 @@ def paint(
 def weigh(canvas: Canvas) -> None:
     """Unpaints what is not faster in 16 bit, counting the casts that it needs.
 
-    Products whose shapes nobody knows stay as they are. What TensorFlow computes together with a product is chosen with
-    it. What the user forces stays in any case, and where no op pays, what the user asks for.
+    Products whose shapes nobody knows stay as they are. What TensorFlow computes together with a
+    product is chosen with it. What the user forces stays in any case, and where no op pays, what
+    the user asks for.
 
     Example (auto)::
 
@@ -134,7 +144,8 @@ class Row:
 
     Attributes:
         name: by which it is left out; for a pass of TensorFlow's with its number there.
-        difference: the name of the difference from TensorFlow's pass that it makes; empty for what TensorFlow does too.
+        difference: the name of the difference from TensorFlow's pass that it makes; empty for what
+            TensorFlow does too.
         reasons: those of the nodes that it keeps in float32 for accuracy's sake.
     """
 
@@ -158,7 +169,13 @@ RULES: tuple[Row, ...] = (
     Row("forced nodes", lists.place_forced),
     Row("tensor lists", ties.find_clusters),
     ALLOW_LIST,
-    Row("range", origins.keep_in_range, _unless_forced, "range", (Rule.BEYOND_RANGE, Rule.LEAVES_RANGE)),
+    Row(
+        "range",
+        origins.keep_in_range,
+        _unless_forced,
+        "range",
+        (Rule.BEYOND_RANGE, Rule.LEAVES_RANGE),
+    ),
     Row(
         "needs",
         needs.keep_needed,
@@ -176,9 +193,19 @@ RULES: tuple[Row, ...] = (
     Row("tensor lists after pass 6", ties.match_clusters),
     Row("7 recurrent edges", ties.match_recurrent_edges),
     Row("cost model", weigh, _chooses),
-    Row("values passed through", lists.leave_carried_values, difference="passed-through", reasons=(Rule.CARRIED,)),
+    Row(
+        "values passed through",
+        lists.leave_carried_values,
+        difference="passed-through",
+        reasons=(Rule.CARRIED,),
+    ),
     Row("looked-up rows", lists.leave_picked_values, difference="looked-up-rows"),
-    Row("shared types", ties.match_types, difference="tied-types", reasons=(Rule.COMPARED, Rule.SUMS)),
+    Row(
+        "shared types",
+        ties.match_types,
+        difference="tied-types",
+        reasons=(Rule.COMPARED, Rule.SUMS),
+    ),
     Row("8 existing casts to float32", lists.retarget_casts),
     Row("existing casts to 16 bit", lists.absorb_casts, _chooses),
 )

@@ -7,10 +7,12 @@ import enum
 
 
 class Rule(enum.IntEnum):
-    """The rule that decided: below 100 it converts a node, else leaves it in float32; reports have names, not numbers.
+    """The rule that decided: below 100 it converts a node, else leaves it in float32; reports have
+    names, not numbers.
 
     Attributes:
-        words: the rule as a sentence about "it", the node; ``{cause}`` stands for the node that brought it about.
+        words: the rule as a sentence about "it", the node; ``{cause}`` stands for the node that
+            brought it about.
     """
 
     words: str
@@ -31,7 +33,10 @@ class Rule(enum.IntEnum):
     LOOP_FOLLOWS = 9, "it closes a loop whose other end is converted"
     CAST_FOLLOWS = 10, "it is a cast whose readers are all converted"
     CAST_REPEATS = 11, "it is a cast to 16 bit of a converted value"
-    LIST_SHARED = 13, "its TensorList is used by several functions, and by each of them for 16-bit values"
+    LIST_SHARED = (
+        13,
+        "its TensorList is used by several functions, and by each of them for 16-bit values",
+    )
 
     NO_FLOAT32 = 100, "it handles no float32 values"
     NOT_LISTED = 101, "its op is on no list"
@@ -47,27 +52,59 @@ class Rule(enum.IntEnum):
     QUANTIZED = 111, "it works on quantized values"
     REFERENCE_VARIABLE = 112, "it reads a reference variable"
     CALLS_FUNCTION = 113, "it calls functions, which decide its types"
-    LIST_ESCAPES = 114, "its TensorList leaves the graph, or is used by a node that cannot be converted"
+    LIST_ESCAPES = (
+        114,
+        "its TensorList leaves the graph, or is used by a node that cannot be converted",
+    )
     LIST_DENIED = 115, "it shares a TensorList with {cause}, which stays in float32"
     LOOP_DENIED = 116, "the other end of its loop stays in float32"
     NO_TARGET = 117, "no device of this machine is converted"
     NOTHING_TO_CONVERT = 118, "the graph has no node that the allow list converts"
     DOES_NOT_PAY = 119, "it would not be faster in 16 bit"
-    SCALES_FILTER = 120, "it normalizes: amp_tf moved it from the result of a convolution to its filter"
-    BEYOND_RANGE = 121, "it uses a constant or weight that 16 bit would make infinite, zero or one: {cause}"
+    SCALES_FILTER = (
+        120,
+        "it normalizes: amp_tf moved it from the result of a convolution to its filter",
+    )
+    BEYOND_RANGE = (
+        121,
+        "it uses a constant or weight that 16 bit would make infinite, zero or one: {cause}",
+    )
     SUMS = 122, "it adds up many values, and its 16-bit kernel would round after each"
-    AFTER_PRODUCTS = 123, "no matmul or convolution uses its result, which goes to a variable or to the caller"
+    AFTER_PRODUCTS = (
+        123,
+        "no matmul or convolution uses its result, which goes to a variable or to the caller",
+    )
     WHOLE_NUMBERS = 124, "its result becomes an integer, a phase or a position: {cause}"
-    COMPARED = 125, "it is compared for equality, in float32, with the values that it was selected from"
+    COMPARED = (
+        125,
+        "it is compared for equality, in float32, with the values that it was selected from",
+    )
     RUNNING_SUM = 126, "it is a part of a running sum, from which 16 bit would lose small terms"
-    LEAVES_RANGE = 128, "it is a square or a quotient, which leaves float16's range for ordinary values"
+    LEAVES_RANGE = (
+        128,
+        "it is a square or a quotient, which leaves float16's range for ordinary values",
+    )
     INACCURATE = 129, "its 16-bit kernel loses small results"
     CARRIED = 130, "it passes a float32 value through unchanged, also to nodes in float32"
-    NO_FUSED_KERNEL = 133, "TensorFlow fused it with what follows, and the fused kernel has no 16-bit form here"
-    JOINED = 134, "it combines float32 data with the result of a matmul or convolution, at the size of the data"
+    NO_FUSED_KERNEL = (
+        133,
+        "TensorFlow fused it with what follows, and the fused kernel has no 16-bit form here",
+    )
+    JOINED = (
+        134,
+        "it combines float32 data with the result of a matmul or convolution, at the size of the "
+        "data",
+    )
     PICKED = 136, "it picks a part of a larger float32 tensor; only that part is cast"
-    ROUNDED_BEFORE = 137, "a float32 kernel computes it, from operands that amp_tf has rounded to 16 bit before"
-    NEEDED = 138, "its rounding would show in a difference, a root or a logarithm that it is or feeds: {cause}"
+    ROUNDED_BEFORE = (
+        137,
+        "a float32 kernel computes it, from operands that amp_tf has rounded to 16 bit before",
+    )
+    NEEDED = (
+        138,
+        "its rounding would show in a difference, a root or a logarithm that it is or feeds: "
+        "{cause}",
+    )
 
     @property
     def converts(self) -> bool:
@@ -75,7 +112,8 @@ class Rule(enum.IntEnum):
         return self < Rule.NO_FLOAT32
 
 
-#: The rules by which a user converts nodes: no other rule takes their paint off but where 16 bit cannot be.
+#: The rules by which a user converts nodes: no other rule takes their paint off but where 16 bit
+#: cannot be.
 FORCED = frozenset({Rule.FORCED_BY_LEVEL, Rule.FORCED_BY_NAME, Rule.FORCED_BY_SCOPE})
 #: The rules by which a product cannot be 16 bit.
 IMPOSSIBLE = frozenset({Rule.NO_FUSED_KERNEL, Rule.NO_KERNEL, Rule.TYPE_NOT_ALLOWED})
@@ -91,7 +129,8 @@ class Balance:
     Attributes:
         in_f16: their time in 16 bit in ns, with the casts at the border of the set.
         in_float32: their time in float32 in ns.
-        batch: the batch size that was taken for an open one; 0 where the graph's shapes were taken as they are.
+        batch: the batch size that was taken for an open one; 0 where the graph's shapes were taken
+            as they are.
     """
 
     in_f16: float
@@ -99,12 +138,16 @@ class Balance:
     batch: int = 0
 
     def __str__(self) -> str:
-        """Such as ``it and the nodes to convert with it would take 9.1 µs in 16 bit with casts, 8.7 µs in float32``."""
+        """Such as ``it and the nodes to convert with it would take 9.1 µs in 16 bit with casts, 8.7
+        µs in float32``.
+        """
         in_f16, in_float32 = self.in_f16 / 1e3, self.in_float32 / 1e3
         digits = 1
         while digits < _MOST_DIGITS and f"{in_f16:.{digits}f}" == f"{in_float32:.{digits}f}":
             digits += 1
-        times = f"{in_f16:.{digits}f} µs in 16 bit with casts, {in_float32:.{digits}f} µs in float32"
+        times = (
+            f"{in_f16:.{digits}f} µs in 16 bit with casts, {in_float32:.{digits}f} µs in float32"
+        )
         at_batch = f" at batch size {self.batch:,}" if self.batch else ""
         return f"it and the nodes to convert with it would take {times}{at_batch}"
 

@@ -1,9 +1,11 @@
-"""How much work a graph is: the floating-point operations of its products, and how often each node runs.
+"""How much work a graph is: the floating-point operations of its products, and how often each node
+runs.
 
-A loop iterates while its LoopCond holds, which mostly asks whether a counter, changed by one in each iteration, is on
-one side of a bound. The greatest constant from which the two are computed, such as the time steps of a recurrent layer,
-is taken as the number of iterations; a gradient's counter begins where that of its loop ended, and so has the same. A
-loop that something else may end earlier is expected to iterate no more often than is typical.
+A loop iterates while its LoopCond holds, which mostly asks whether a counter, changed by one in
+each iteration, is on one side of a bound. The greatest constant from which the two are computed,
+such as the time steps of a recurrent layer, is taken as the number of iterations; a gradient's
+counter begins where that of its loop ended, and so has the same. A loop that something else may end
+earlier is expected to iterate no more often than is typical.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from amp_tf.oplists.cost_tables import BATCHED, CONVOLUTIONS, DEPTHWISE
 TYPICAL = 10.0  #: iterations of a loop that does not tell; most have several
 _MOST_LOOPS = 8  # in each other; in a broken graph there is no end to them
 
-Path = tuple[bytes, ...]  #: the loops that a node runs in, from the outermost on, by their frames' names
+Path = tuple[
+    bytes, ...
+]  #: the loops that a node runs in, from the outermost on, by their frames' names
 
 
 def input_shapes(view: GraphView, node: Node, shapes: Shapes) -> list[Shape | None]:
@@ -33,7 +37,8 @@ def input_shapes(view: GraphView, node: Node, shapes: Shapes) -> list[Shape | No
 
 
 def filter_shape(view: GraphView, node: Node, shapes: Shapes) -> Shape | None:
-    """The shape of a convolution's filter: taps, channels in, channels out (of a depthwise one: for each).
+    """The shape of a convolution's filter: taps, channels in, channels out (of a depthwise one: for
+    each).
 
     ``None`` for other ops and where nobody knows it.
     """
@@ -44,8 +49,14 @@ def filter_shape(view: GraphView, node: Node, shapes: Shapes) -> Shape | None:
 
 
 def operations_of(view: GraphView, node: Node, shapes: Shapes) -> float | None:
-    """The floating-point operations of one run of a product, ``None`` where the shapes that tell are not known."""
-    labels = value_of(view.protos[node], "equation").s.decode(errors="replace") if view.ops[node] == "Einsum" else ""
+    """The floating-point operations of one run of a product, ``None`` where the shapes that tell
+    are not known.
+    """
+    labels = (
+        value_of(view.protos[node], "equation").s.decode(errors="replace")
+        if view.ops[node] == "Einsum"
+        else ""
+    )
     outputs = shapes.output_shapes(view.names[node])
     return count_operations(view.ops[node], input_shapes(view, node, shapes), outputs, labels)
 
@@ -53,7 +64,9 @@ def operations_of(view: GraphView, node: Node, shapes: Shapes) -> float | None:
 def count_operations(
     op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None], equation: str = ""
 ) -> float | None:
-    """The operations of a product, a multiplication and an addition counted as two; ``None`` for unknown shapes."""
+    """The operations of a product, a multiplication and an addition counted as two; ``None`` for
+    unknown shapes.
+    """
     if op in CONVOLUTIONS:
         kernel, values = (_at(place, inputs, outputs) for place in CONVOLUTIONS[op])
         if kernel is None or values is None or len(kernel) < 3 or any(size < 0 for size in kernel):
@@ -79,16 +92,20 @@ def _count_einsum(equation: str, inputs: Sequence[Shape | None]) -> float | None
     for labels, shape in zip(terms, inputs, strict=False):
         if shape is None or len(shape) != len(labels):
             return None
-        size_of.update({label: size for label, size in zip(labels, shape, strict=True) if size >= 0})
+        size_of.update(
+            {label: size for label, size in zip(labels, shape, strict=True) if size >= 0}
+        )
     if any(label not in size_of for term in terms for label in term[1:]):
         return None
     return 2.0 * math.prod(size_of.get(label, NOMINAL_BATCH) for label in {*"".join(terms)})
 
 
 def _count_batched(first: Shape | None, second: Shape | None, result: Shape) -> float | None:
-    """Each element of the result sums over the inner dimension, of which a matrix tells that has the others' size.
+    """Each element of the result sums over the inner dimension, of which a matrix tells that has
+    the others' size.
 
-    Matrices may have fewer leading dimensions than the result: all examples share the weight of a Dense layer.
+    Matrices may have fewer leading dimensions than the result: all examples share the weight of a
+    Dense layer.
     """
     count = element_count(result)
     for shape, place in ((second, -1), (first, -2)):
@@ -98,14 +115,18 @@ def _count_batched(first: Shape | None, second: Shape | None, result: Shape) -> 
     return None
 
 
-def _at(place: tuple[bool, int], inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> Shape | None:
+def _at(
+    place: tuple[bool, int], inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]
+) -> Shape | None:
     is_input, number = place
     shapes = inputs if is_input else outputs
     return shapes[number] if number < len(shapes) else None
 
 
 class Runs(NamedTuple):
-    """How many times each node, and each node's readers, are expected to run while the graph runs once."""
+    """How many times each node, and each node's readers, are expected to run while the graph runs
+    once.
+    """
 
     of_nodes: Sequence[float]
     of_readers: Sequence[float]
@@ -129,12 +150,15 @@ def count_runs(view: GraphView) -> Runs:
 
 
 def find_loops(view: GraphView, links: Adjacency) -> tuple[list[Path], list[Path]]:
-    """For each node the loops of graph nodes that it runs in, and those that its readers do, as links lead there.
+    """For each node the loops of graph nodes that it runs in, and those that its readers do, as
+    links lead there.
 
     A loop is entered by its Enter nodes and left by its Exit nodes, and loops lie in each other.
     """
     entries = view.nodes_with(table.LOOP_ENTRIES)
-    entered = dict(zip(entries, view.read_once(entries, lambda proto: proto.attr["frame_name"].s), strict=True))
+    entered = dict(
+        zip(entries, view.read_once(entries, lambda proto: proto.attr["frame_name"].s), strict=True)
+    )
     paths: list[Path] = [()] * view.node_count
     left = frozenset(view.nodes_with(table.LOOP_EXITS))
 
@@ -155,7 +179,9 @@ def find_loops(view: GraphView, links: Adjacency) -> tuple[list[Path], list[Path
 
 
 def _trip_count(view: GraphView, links: Adjacency, condition: Node) -> float:
-    """How often a loop iterates: the least of its counters' bounds, each the greatest number that it is made of."""
+    """How often a loop iterates: the least of its counters' bounds, each the greatest number that
+    it is made of.
+    """
 
     def upstream(node: Node, through: Container[str]) -> list[Node]:
         is_open = bytearray(view.mask_with(through).tobytes())
@@ -166,7 +192,8 @@ def _trip_count(view: GraphView, links: Adjacency, condition: Node) -> float:
     terms = {source for node in joined for source, _ in view.inputs(node)} - joined
     bounds = (upstream(term, table.COUNTING) for term in terms if view.ops[term] in table.BOUNDED)
     counts = [
-        max((float(abs(whole_number(view.protos[node]) or 0)) for node in nodes), default=0.0) for nodes in bounds
+        max((float(abs(whole_number(view.protos[node]) or 0)) for node in nodes), default=0.0)
+        for nodes in bounds
     ]
     known = [count for count in counts if count > 1]
     return min(known if 0 < len(known) == len(terms) else [*known, TYPICAL])

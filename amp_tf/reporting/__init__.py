@@ -1,1 +1,3 @@
-"""What was rewritten and why: the report of a rewrite and of the whole process, its words and files."""
+"""What was rewritten and why: the report of a rewrite and of the whole process, its words and
+files.
+"""

@@ -1,8 +1,8 @@
 """Blockers: what keeps work in float32, each with what would become 16 bit without it.
 
-A node that stays in float32 has a root: the deny-list op from which the decision came, a missing kernel, a name rule.
-The value of a root is not guessed from the nodes that name it: the graph is painted again without it. Roots whose nodes
-have most operations are tried first.
+A node that stays in float32 has a root: the deny-list op from which the decision came, a missing
+kernel, a name rule. The value of a root is not guessed from the nodes that name it: the graph is
+painted again without it. Roots whose nodes have most operations are tried first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,13 @@ _KIND_OF = {
     Rule.DOES_NOT_PAY: COST,
 }
 _NO_ROOT = frozenset(
-    (Rule.NO_ALLOW_NEIGHBOUR, Rule.NO_FLOAT32, Rule.NOTHING_TO_CONVERT, Rule.NO_TARGET, Rule.SCALES_FILTER)
+    (
+        Rule.NO_ALLOW_NEIGHBOUR,
+        Rule.NO_FLOAT32,
+        Rule.NOTHING_TO_CONVERT,
+        Rule.NO_TARGET,
+        Rule.SCALES_FILTER,
+    )
 )
 _DANGER_OF = {row.op: row.why for row in ROWS if row.op_list == DENY_LIST}
 
@@ -67,19 +73,31 @@ class Root:
     def remedy(self) -> str:
         """The variable or the line that removes it, or why there is none."""
         if self.settings:
-            danger = f", but it {_DANGER_OF[self.what]}" if self.removal.added and self.what in _DANGER_OF else ""
+            danger = (
+                f", but it {_DANGER_OF[self.what]}"
+                if self.removal.added and self.what in _DANGER_OF
+                else ""
+            )
             return f"{settings_words(self.settings)}{danger}"
         no_kernel = f"TensorFlow has no 16-bit kernel of {self.what} on this device"
         if self.what in FUSED_PRODUCTS:
-            no_kernel = f"TensorFlow fused products with what follows, and {self.what} has no 16-bit kernel on this CPU"
+            no_kernel = (
+                f"TensorFlow fused products with what follows, and {self.what} has no 16-bit "
+                "kernel on this CPU"
+            )
         return {
             KERNEL: f"nothing here, because {no_kernel}",
             SCOPE: f'take {self.what or "it"} out of amp_tf.scope("float32") in the model',
             DEVICE: f"take it off {self.what} in the model (tf.device)",
             FETCHED: "fetch what comes after it, or do not feed or fetch it",
-            COST: f"{variable_of('precision')}=bfloat16 converts it anyway, but the cost model expects no gain",
+            COST: (
+                f"{variable_of('precision')}=bfloat16 converts it anyway, but the cost model "
+                "expects no gain"
+            ),
             SHAPE: "give the input a static shape; the gain takes each unknown size for 64",
-            ACCURACY: f"{variable_of('force_f16')}=<its name>, at the price of accuracy: {self.why}",
+            ACCURACY: (
+                f"{variable_of('force_f16')}=<its name>, at the price of accuracy: {self.why}"
+            ),
         }.get(self.kind, "nothing")
 
     def change(self, graph: GraphFigures, nodes: Iterable[int]) -> Change:
@@ -110,10 +128,12 @@ Places = dict[int, list[int]]  # the nodes that name a root, by graph number
 def find_blockers(
     graphs: Sequence[GraphFigures], *, seconds: float = math.inf
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """Ranks what keeps work in float32, by what it is worth; as many roots are tried as fit in some seconds.
+    """Ranks what keeps work in float32, by what it is worth; as many roots are tried as fit in some
+    seconds.
 
-    Returns the document's ``blockers``, first those that were tried, and its ``together``: some of the best, ``None``
-    where there are fewer than two or the time is up. The graphs have a basis each.
+    Returns the document's ``blockers``, first those that were tried, and its ``together``: some of
+    the best, ``None`` where there are fewer than two or the time is up. The graphs have a basis
+    each.
     """
     end, last, longest = time.monotonic() + seconds, time.monotonic(), 0.0
 
@@ -138,8 +158,15 @@ def find_blockers(
         ]
         if work:
             _, number, node = max(work)
-            row = {"kind": root.kind, "what": root.what, "nodes": len(work), "operations": sum(row[0] for row in work)}
-            gains = dict.fromkeys(("gain", "gain_products", "gain_nodes"))  # what becomes 16 bit if it is taken away
+            row = {
+                "kind": root.kind,
+                "what": root.what,
+                "nodes": len(work),
+                "operations": sum(row[0] for row in work),
+            }
+            gains = dict.fromkeys(
+                ("gain", "gain_products", "gain_nodes")
+            )  # what becomes 16 bit if it is taken away
             row |= {"example": graphs[number].view.names[node], **gains, "remedy": root.remedy}
             found.append((root, row))
     found.sort(key=lambda each: -each[1]["operations"])
@@ -147,16 +174,29 @@ def find_blockers(
         if has_time():
             gain, products, nodes = _gain(graphs, [(root, roots[root])])
             row |= {"gain": gain, "gain_products": products, "gain_nodes": nodes}
-    found.sort(key=lambda each: (each[1]["gain"] is None, -(each[1]["gain"] or 0.0), -each[1]["operations"]))
-    best = [root for root, row in found if (row["gain"] or 0.0) > 0 and root.kind != COST][:TOGETHER]
+    found.sort(
+        key=lambda each: (
+            each[1]["gain"] is None,
+            -(each[1]["gain"] or 0.0),
+            -each[1]["operations"],
+        )
+    )
+    best = [root for root, row in found if (row["gain"] or 0.0) > 0 and root.kind != COST][
+        :TOGETHER
+    ]
     together = None
     if len(best) > 1 and has_time():
         shown = [{"kind": root.kind, "what": root.what} for root in best]
-        together = {"roots": shown, "gain": _gain(graphs, [(root, roots[root]) for root in best])[0]}
+        together = {
+            "roots": shown,
+            "gain": _gain(graphs, [(root, roots[root]) for root in best])[0],
+        }
     return [row for _, row in found], together
 
 
-def _gain(graphs: Sequence[GraphFigures], removed: Sequence[tuple[Root, Places]]) -> tuple[float, float, int]:
+def _gain(
+    graphs: Sequence[GraphFigures], removed: Sequence[tuple[Root, Places]]
+) -> tuple[float, float, int]:
     """What becomes 16 bit in all graphs if some roots are removed together."""
     gains = []
     for number, graph in enumerate(graphs):
@@ -178,13 +218,17 @@ def root_of(graph: GraphFigures, node: int) -> Root | None:
     origin = graph.report.painting.trail(node)[-1] if graph.reasons[node].cause else node
     rule = graph.reasons[origin].rule
     if rows := [row.name for row in RULES if rule in row.reasons]:
-        return Root(ACCURACY, rows[0], Change(rules=frozenset(rows)), rule.words.partition(": {cause}")[0])
+        return Root(
+            ACCURACY, rows[0], Change(rules=frozenset(rows)), rule.words.partition(": {cause}")[0]
+        )
     kind = _KIND_OF.get(rule, STRUCTURE)
     name, op = graph.view.names[origin], graph.view.ops[origin]
     if kind is COST and math.isnan(graph.figures.elements[origin]):
         return Root(SHAPE, layer_of(name), Change(shapes=True))
     if kind is NAME:
-        patterns = [pattern for pattern in graph.basis.config.keep_float32 if matcher(pattern)(name)]
+        patterns = [
+            pattern for pattern in graph.basis.config.keep_float32 if matcher(pattern)(name)
+        ]
         dropped = frozenset(("keep_float32", pattern) for pattern in patterns)
         return Root(NAME, ", ".join(patterns), Change(dropped=dropped))
     if kind in (DENY, NO_LIST):
@@ -200,7 +244,8 @@ def root_of(graph: GraphFigures, node: int) -> Root | None:
 
 
 def _listing(basis: Basis, op: str) -> Change:
-    """The change of settings that puts an op on the allow list if it is a product, else on the infer list.
+    """The change of settings that puts an op on the allow list if it is a product, else on the
+    infer list.
 
     Where the user moved the op, dropping that may be enough.
     """

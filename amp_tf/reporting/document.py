@@ -1,7 +1,9 @@
-"""The document: a report as plain data. ``report-1.schema.json`` beside this file describes it, and a test compares.
+"""The document: a report as plain data. ``report-1.schema.json`` beside this file describes it, and
+a test compares.
 
-Page, notebook and command line are made of it. Unknown values are ``null``; a node's unremarkable figures are absent.
-Operations and times are those of one run of each graph, loops of unknown length counted as ten iterations.
+Page, notebook and command line are made of it. Unknown values are ``null``; a node's unremarkable
+figures are absent. Operations and times are those of one run of each graph, loops of unknown length
+counted as ten iterations.
 """
 
 from __future__ import annotations
@@ -32,29 +34,50 @@ def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> dic
     rows = [_graph(graph) for graph in found]
     figures_found, ops = _figures(known) if known else None, _ops(found)
     blockers, together = find_blockers(known, seconds=end - time.monotonic())
-    return {"figures": figures_found, "ops": ops, "blockers": blockers, "together": together, "graphs": rows}
+    return {
+        "figures": figures_found,
+        "ops": ops,
+        "blockers": blockers,
+        "together": together,
+        "graphs": rows,
+    }
 
 
 def _figures(graphs: Sequence[GraphFigures]) -> dict[str, Any]:
     all_found = [(graph, graph.figures) for graph in graphs]
-    arrays = ((f.work, g.is_narrow, f.is_product, f.is_own, np.isnan(f.operations)) for g, f in all_found)
+    arrays = (
+        (f.work, g.is_narrow, f.is_product, f.is_own, np.isnan(f.operations)) for g, f in all_found
+    )
     work, is_narrow, is_product, is_own, is_unknown = map(np.concatenate, zip(*arrays, strict=True))
 
     def shares(mask: Any) -> dict[str, float]:
-        return {"f16": float(work[mask & is_narrow].sum()), "float32": float(work[mask & ~is_narrow].sum())}
+        return {
+            "f16": float(work[mask & is_narrow].sum()),
+            "float32": float(work[mask & ~is_narrow].sum()),
+        }
 
     products, milliseconds = shares(is_product), None
     if all(map(_has_costs, graphs)):
-        times = [figures.times_before_and_now(g.basis, found, g.is_f16) for g, found in all_found]  # of one run, in ns
-        casts = sum(_cast_time(graph, cast) or 0.0 for graph in graphs for cast in graph.basis.casts)
-        before, after = (sum(float(time.sum()) for time in kind) for kind in zip(*times, strict=True))
+        times = [
+            figures.times_before_and_now(g.basis, found, g.is_f16) for g, found in all_found
+        ]  # of one run, in ns
+        casts = sum(
+            _cast_time(graph, cast) or 0.0 for graph in graphs for cast in graph.basis.casts
+        )
+        before, after = (
+            sum(float(time.sum()) for time in kind) for kind in zip(*times, strict=True)
+        )
         taken = {"float32": before, "now": after + casts, "casts": casts}
         milliseconds = {kind: time / _NS_PER_MS for kind, time in taken.items()} if before else None
     # The peak is that of the graph that takes the most in float32.
-    peak_before, peak_now = max((graph.basis.peaks for graph in graphs if graph.basis.peaks), default=(0.0, 0.0))
+    peak_before, peak_now = max(
+        (graph.basis.peaks for graph in graphs if graph.basis.peaks), default=(0.0, 0.0)
+    )
     return {
         "graphs": len(graphs),
-        "products_share_f16": products["f16"] / sum(products.values()) if any(products.values()) else None,
+        "products_share_f16": products["f16"] / sum(products.values())
+        if any(products.values())
+        else None,
         "products": products,
         "operations": shares(np.full(len(work), True)),
         "products_own": float(work[is_product & is_own].sum()),
@@ -84,13 +107,19 @@ def _ops(graphs: Iterable[GraphFigures]) -> list[dict[str, Any]]:
         has_basis = graph.report.basis is not None
         work = graph.figures.work if has_basis else np.zeros(graph.view.node_count)
         narrow = graph.is_narrow if has_basis else graph.is_f16
-        for op, is_f16, operations in zip(graph.view.ops, narrow.tolist(), work.tolist(), strict=True):
-            nodes, work_of_op = counts.setdefault(op, ({"f16": 0, "float32": 0}, {"f16": 0.0, "float32": 0.0}))
+        for op, is_f16, operations in zip(
+            graph.view.ops, narrow.tolist(), work.tolist(), strict=True
+        ):
+            nodes, work_of_op = counts.setdefault(
+                op, ({"f16": 0, "float32": 0}, {"f16": 0.0, "float32": 0.0})
+            )
             kind = "f16" if is_f16 else "float32"
             nodes[kind] += 1
             work_of_op[kind] += operations
     rows = ({"op": op, "nodes": nodes, "operations": work} for op, (nodes, work) in counts.items())
-    return sorted(rows, key=lambda row: (-sum(row["operations"].values()), -sum(row["nodes"].values())))
+    return sorted(
+        rows, key=lambda row: (-sum(row["operations"].values()), -sum(row["nodes"].values()))
+    )
 
 
 def _graph(graph: GraphFigures) -> dict[str, Any]:
@@ -106,7 +135,9 @@ def _graph(graph: GraphFigures) -> dict[str, Any]:
         "hoisted": report.basis.hoisted if report.basis else None,
         "why_nothing": why_no_node(report.why_nothing) if report.why_nothing else None,
         "nodes": list(_nodes(graph)),
-        "inserted_casts": [_cast(graph, cast) for cast in report.basis.casts] if report.basis else [],
+        "inserted_casts": [_cast(graph, cast) for cast in report.basis.casts]
+        if report.basis
+        else [],
     }
 
 
@@ -116,7 +147,11 @@ def _nodes(graph: GraphFigures) -> Iterator[dict[str, Any]]:
     columns: dict[str, list[float]] = {}
     if graph.report.basis is not None:
         found, sizes = graph.figures, np.where(graph.is_f16, 2, 4)
-        arrays = {"operations": found.operations, "bytes": found.elements * sizes, "runs": found.runs}
+        arrays = {
+            "operations": found.operations,
+            "bytes": found.elements * sizes,
+            "runs": found.runs,
+        }
         columns = {name: array.tolist() for name, array in arrays.items()}
     for node, reason in enumerate(graph.reasons):
         row: dict[str, Any] = {
@@ -145,7 +180,10 @@ def _nodes(graph: GraphFigures) -> Iterator[dict[str, Any]]:
 
 def _cast(graph: GraphFigures, cast: InsertedCast) -> dict[str, Any]:
     name, f16 = graph.view.names[cast.node], (graph.report.precision or Precision.FLOAT32).value
-    elements, taken = figures.elements_of(graph.basis, cast.node, cast.port), _cast_time(graph, cast)
+    elements, taken = (
+        figures.elements_of(graph.basis, cast.node, cast.port),
+        _cast_time(graph, cast),
+    )
     return {
         "node": name,
         "port": cast.port,

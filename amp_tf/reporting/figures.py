@@ -1,9 +1,11 @@
-"""The cost of each node of a graph: operations, bytes, runs, and the time that the cost model expects.
+"""The cost of each node of a graph: operations, bytes, runs, and the time that the cost model
+expects.
 
-Operations are floating-point operations of one run of the node. Those of a product follow from its shapes; a
-multiplication and an addition count as two. Any other op that computes counts one operation for each element of the
-largest tensor that it reads or writes, and an op that only moves values none. An unknown size counts as a batch of 64
-if it is the first, and otherwise makes the figure unknown: NaN.
+Operations are floating-point operations of one run of the node. Those of a product follow from its
+shapes; a multiplication and an addition count as two. Any other op that computes counts one
+operation for each element of the largest tensor that it reads or writes, and an op that only moves
+values none. An unknown size counts as a batch of 64 if it is the first, and otherwise makes the
+figure unknown: NaN.
 """
 
 from __future__ import annotations
@@ -52,8 +54,12 @@ class Basis:
     resolution: Resolution  #: what was converted here
     casts: tuple[InsertedCast, ...]
     hoisted: int  #: reads of variables that were moved out of loops
-    paint: Callable[[Change], Painting]  #: paints it again under a change; the graph that runs stays as it is
-    folded: Folded = NOTHING_FOLDED  #: the nodes that have another meaning since normalization was folded
+    paint: Callable[
+        [Change], Painting
+    ]  #: paints it again under a change; the graph that runs stays as it is
+    folded: Folded = (
+        NOTHING_FOLDED  #: the nodes that have another meaning since normalization was folded
+    )
     #: bytes of tensors at the estimated peak of one run, in float32 and now; ``None`` for functions
     peaks: tuple[float, float] | None = None
 
@@ -66,7 +72,9 @@ _MOVES = CASTS.union(row.op for row in ROWS if row.op_list == CLEAR)
 class Figures:
     """Arrays with an entry for each node."""
 
-    is_product: Any  #: whether 16 bit is for its op: matrix products, convolutions, recurrent kernels
+    is_product: (
+        Any  #: whether 16 bit is for its op: matrix products, convolutions, recurrent kernels
+    )
     is_own: Any  #: whether its result is 16 bit in the program itself, before amp_tf
     operations: Any  #: floating-point operations of one run; NaN if unknown
     elements: Any  #: of its float32 tensors, read and written; NaN if unknown
@@ -79,7 +87,10 @@ class Figures:
         elements, largest = np.zeros(view.node_count), np.full(view.node_count, np.nan)
         reads, writes = np.zeros((2, view.node_count), np.bool_)  # whether it does so with float32
         counts = [
-            [math.nan if (size := element_count(shape)) is None else size for shape in shapes.output_shapes(name)]
+            [
+                math.nan if (size := element_count(shape)) is None else size
+                for shape in shapes.output_shapes(name)
+            ]
             for name in view.names
         ]
         is_float32 = (np.asarray(view.dtypes) == datatypes.FLOAT).tolist()
@@ -97,7 +108,10 @@ class Figures:
                     elements[node] += count
                     largest[node] = np.fmax(largest[node], count)
         # one operation per element: by the lists, or because a node maps float32 to float32
-        by_list = (kind.op in _COMPUTES or not (kind.op in _MOVES or kind.holds_functions) for kind in view.of_kind)
+        by_list = (
+            kind.op in _COMPUTES or not (kind.op in _MOVES or kind.holds_functions)
+            for kind in view.of_kind
+        )
         computes = view.of_kinds(by_list, np.bool_) & reads & writes
         is_product = np.fromiter((op in PRODUCTS for op in view.ops), np.bool_, view.node_count)
         operations = np.where(computes, np.where(np.isnan(elements), np.nan, largest), 0.0)
@@ -105,7 +119,9 @@ class Figures:
             known = operations_of(view, node, shapes)
             operations[node] = np.nan if known is None else round(known)
         runs = np.array(count_runs(view).of_nodes, np.float64)
-        is_own = np.fromiter((_is_own(view, node) for node in range(view.node_count)), np.bool_, view.node_count)
+        is_own = np.fromiter(
+            (_is_own(view, node) for node in range(view.node_count)), np.bool_, view.node_count
+        )
         return cls(is_product, is_own, operations, elements, largest, runs)
 
     @functools.cached_property
@@ -143,13 +159,21 @@ class Products:
     Of those that amp_tf converted, of those that are 16 bit in the program itself, and of all.
     """
 
-    work: tuple[float, ...] = (0.0, 0.0, 0.0)  #: floating-point operations; NaN where a size is unknown
+    work: tuple[float, ...] = (
+        0.0,
+        0.0,
+        0.0,
+    )  #: floating-point operations; NaN where a size is unknown
     nodes: tuple[int, ...] = (0, 0, 0)
 
     @classmethod
     def of(cls, painting: Painting, shapes: Shapes) -> Products:
         """Those of one run of a graph."""
-        view, products, converted = painting.view, painting.view.nodes_with(PRODUCTS), {*painting.converted_nodes()}
+        view, products, converted = (
+            painting.view,
+            painting.view.nodes_with(PRODUCTS),
+            {*painting.converted_nodes()},
+        )
         counts = [operations_of(view, node, shapes) for node in products]
         runs = count_runs(view).of_nodes if any(count is not None for count in counts) else ()
         work, nodes = [0.0] * 3, [0] * 3
@@ -161,17 +185,24 @@ class Products:
 
     def plus(self, other: Products) -> Products:
         """Both together."""
-        work, nodes = zip(self.work, other.work, strict=True), zip(self.nodes, other.nodes, strict=True)
+        work, nodes = (
+            zip(self.work, other.work, strict=True),
+            zip(self.nodes, other.nodes, strict=True),
+        )
         return Products(tuple(map(sum, work)), tuple(map(sum, nodes)))
 
     @property
     def share(self) -> float | None:
-        """The share of the operations that amp_tf converted; ``None`` where it is unknown or there are none."""
+        """The share of the operations that amp_tf converted; ``None`` where it is unknown or there
+        are none.
+        """
         converted, _, total = self.work
         return converted / total if total > 0 else None
 
     def __str__(self) -> str:
-        """Such as ``97.2 % of matmul and convolution work``; numbers of nodes where sizes are unknown."""
+        """Such as ``97.2 % of matmul and convolution work``; numbers of nodes where sizes are
+        unknown.
+        """
         if not any(self.nodes[:-1]):
             return ""
         if self.share is None:
@@ -187,19 +218,22 @@ NO_PRODUCTS = Products()
 
 
 def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[Any, Any]:
-    """The time of all runs of each node in the original float32 graph and now, without casts, in ns; zero if unknown.
+    """The time of all runs of each node in the original float32 graph and now, without casts, in
+    ns; zero if unknown.
 
     What TensorFlow computes with a product takes no time of its own
-    (:func:`amp_tf.painting.kernels.computed_with_products`). Where normalization was folded, its multiplication ran
-    over the convolution's result before; now its sum and what follows are one kernel with the convolution, as lifted
-    ops are with their product.
+    (:func:`amp_tf.painting.kernels.computed_with_products`). Where normalization was folded, its
+    multiplication ran over the convolution's result before; now its sum and what follows are one
+    kernel with the convolution, as lifted ops are with their product.
     """
     from amp_tf.cpu.economy import Prices  # where costs are asked for: a GPU's are not known
 
     before, in_f16 = np.zeros((2, basis.view.node_count))
     costs = basis.resolution.costs
     is_measured = basis.view.mask_with(costs.elements)  # ops that only move values take time, too
-    is_timed = is_measured & (np.nan_to_num(figures.elements) > 0) | (np.nan_to_num(figures.work) > 0)
+    is_timed = is_measured & (np.nan_to_num(figures.elements) > 0) | (
+        np.nan_to_num(figures.work) > 0
+    )
     prices = Prices(basis.view, basis.shapes, costs)
     for node in np.flatnonzero(is_timed).tolist():
         if figures.is_product[node]:
@@ -212,9 +246,17 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
     ends = basis.view.edges.rows("src_node", "dst_node")
     scale_of = {product: scale for scale, product in ends if scale in basis.folded.scales}
     fused = computed_with_products(basis.view, np.zeros_like(is_f16), basis.shapes).items()
-    before[[node for node, product in fused if not (product in scale_of or node in basis.folded.lifted)]] = 0.0
+    before[
+        [
+            node
+            for node, product in fused
+            if not (product in scale_of or node in basis.folded.lifted)
+        ]
+    ] = 0.0
     for product, scale in scale_of.items():
-        before[scale], _ = costs.of_op(basis.view.ops[scale], float(elements_of(basis, product, 0) or 0))
+        before[scale], _ = costs.of_op(
+            basis.view.ops[scale], float(elements_of(basis, product, 0) or 0)
+        )
     return before * figures.runs, now * figures.runs
 
 
@@ -225,7 +267,10 @@ def elements_of(basis: Basis, node: int, port: int) -> int | None:
 
 def _is_own(view: GraphView, node: int) -> bool:
     outputs = view.signatures[node].outputs
-    return bool(outputs) and view.dtypes[view.base[node] + outputs[0]] in (datatypes.HALF, datatypes.BFLOAT16)
+    return bool(outputs) and view.dtypes[view.base[node] + outputs[0]] in (
+        datatypes.HALF,
+        datatypes.BFLOAT16,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +285,9 @@ class NodeReport:
 
     @property
     def layer(self) -> str:
-        """The path of its layer in Keras where it was recorded, else the outermost scopes of its name."""
+        """The path of its layer in Keras where it was recorded, else the outermost scopes of its
+        name.
+        """
         return layer_of(self.name)
 
 
@@ -250,16 +297,21 @@ class GraphReport:
 
     function: str  #: its name, empty for a graph
     way: str  #: how it came: ``"offline"``, ``"grappler"`` or ``"xla"``
-    precision: Precision | None  #: the 16-bit type; ``None`` where nothing can be converted on this machine
+    precision: (
+        Precision | None
+    )  #: the 16-bit type; ``None`` where nothing can be converted on this machine
     total: int  #: nodes seen
     converted: int  #: nodes converted
     casts: int  #: casts inserted
     why_nothing: Reason | None  #: where nothing was converted, why
     is_revisit: bool  #: it had been rewritten before: TensorFlow runs its optimizers twice
     painting: Painting = dataclasses.field(repr=False, compare=False)
-    folded: int = 0  #: normalizations that were multiplied into the filter of the convolution before them
+    folded: int = (
+        0  #: normalizations that were multiplied into the filter of the convolution before them
+    )
     products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
-    #: what its figures are found from; ``None`` where no report was asked for before it was rewritten
+    #: what its figures are found from; ``None`` where no report was asked for before it was
+    #: rewritten
     basis: Basis | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
@@ -292,7 +344,9 @@ class GraphFigures:
 
     @functools.cached_property
     def is_narrow(self) -> Any:
-        """For each node, whether it computes in 16 bit, or the program itself has its result in 16 bit."""
+        """For each node, whether it computes in 16 bit, or the program itself has its result in 16
+        bit.
+        """
         return self.is_f16 | self.figures.is_own
 
     @property
@@ -307,8 +361,18 @@ class GraphFigures:
         return Figures.of(self.basis.view, self.basis.shapes)
 
     def gain(self, change: Change) -> tuple[float, float, int]:
-        """What becomes 16 bit under a change: operations of all nodes, those of products, and the number of nodes."""
+        """What becomes 16 bit under a change: operations of all nodes, those of products, and the
+        number of nodes.
+        """
         after = converted_mask(self.basis.paint(change))
-        figures = Figures.of(self.basis.view, self.basis.shapes.filled()) if change.shapes else self.figures
+        figures = (
+            Figures.of(self.basis.view, self.basis.shapes.filled())
+            if change.shapes
+            else self.figures
+        )
         gained = figures.work * (after.astype(float) - self.is_f16)
-        return float(gained.sum()), float(gained[figures.is_product].sum()), int(after.sum() - self.is_f16.sum())
+        return (
+            float(gained.sum()),
+            float(gained[figures.is_product].sum()),
+            int(after.sum() - self.is_f16.sum()),
+        )

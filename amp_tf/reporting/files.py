@@ -1,4 +1,7 @@
-"""Files of reports: JSON, and the page (one HTML file that needs no network). A file is written whole or not at all."""
+"""Files of reports: JSON, and the page (one HTML file that needs no network).
+
+A file is written whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,20 @@ _MOST_UNPACKED, _MOST_TIMES = 256 << 20, 20  # weights hardly compress, and Kera
 _PAGES = (".html", ".htm")
 
 
-def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: bool | None = None) -> None:
+def save(
+    documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: bool | None = None
+) -> None:
     """Writes documents as a page or as JSON, as a list if there are several.
 
-    Without ``as_page`` the name says which: it ends in ``.html`` or ``.json``, or a FileError is raised. An OSError,
-    where it cannot be written, leaves the old content.
+    Without ``as_page`` the name says which: it ends in ``.html`` or ``.json``, or a FileError is
+    raised. An OSError, where it cannot be written, leaves the old content.
     """
     path = Path(path)
     if as_page is None and path.suffix not in (*_PAGES, ".json"):
-        fix = "Name a file that ends in .html for a page, or in .json for the data; print(report) shows the text"
+        fix = (
+            "Name a file that ends in .html for a page, or in .json for the data; print(report) "
+            "shows the text"
+        )
         raise FileError("what to write is not known", where=str(path), fix=fix)
     if path.suffix in _PAGES if as_page is None else as_page:
         text = page(documents)
@@ -47,7 +55,8 @@ def save(documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: b
 def write(path: str | Path, content: str | bytes) -> None:
     """Writes a file that the user named; an existing file is replaced only by a complete one.
 
-    A link's target is replaced; pipes and devices are written to. Raises an OSError where it cannot be written.
+    A link's target is replaced; pipes and devices are written to. Raises an OSError where it cannot
+    be written.
     """
     if os.path.exists(path) and not os.path.isfile(path):
         Path(path).write_bytes(_encoded(content))
@@ -56,7 +65,8 @@ def write(path: str | Path, content: str | bytes) -> None:
 
 
 def put(path: Path, content: str | bytes) -> None:
-    """Writes a file under a name of amp_tf's own: a link or a pipe in that place is replaced, not followed.
+    """Writes a file under a name of amp_tf's own: a link or a pipe in that place is replaced, not
+    followed.
 
     After an OSError nothing of the new content is there.
     """
@@ -103,11 +113,15 @@ def writing(path: str | Path) -> Iterator[None]:
 
 
 def check_unpacked(path: str | Path) -> None:
-    """Refuses, by a FileError, damaged HDF5, and a zip or HDF5 file that would need far more memory than its size."""
+    """Refuses, by a FileError, damaged HDF5, and a zip or HDF5 file that would need far more memory
+    than its size.
+    """
     size = os.path.getsize(path)
     if zipfile.is_zipfile(path):
         try:
-            with zipfile.ZipFile(path) as archive:  # it unpacks no more of a file than its directory says
+            with zipfile.ZipFile(
+                path
+            ) as archive:  # it unpacks no more of a file than its directory says
                 _check_size(path, size, sum(entry.file_size for entry in archive.infolist()))
                 for name in archive.namelist():
                     if name.endswith(".h5"):
@@ -140,14 +154,17 @@ def _size_of_arrays(path: str | Path, file: Any) -> int:
             opened.visititems(note)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         why = str(error).splitlines()[0]
-        raise FileError(f"holds no HDF5 that can be read ({why})", where=str(path), fix="Save it again") from None
+        raise FileError(
+            f"holds no HDF5 that can be read ({why})", where=str(path), fix="Save it again"
+        ) from None
     return sum(sizes)
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
     """The documents of a JSON file.
 
-    Raises a FileError where it cannot be read, is not a regular file, holds none, or is of a later version of amp_tf.
+    Raises a FileError where it cannot be read, is not a regular file, holds none, or is of a later
+    version of amp_tf.
     """
     path = Path(path)
     fix = "Name a file that AMP_TF_REPORT or amp_tf.report().save(…) wrote"
@@ -174,14 +191,20 @@ _SCRIPTS = ("common.js", "report.js", "nodes.js", "comparison.js", "page.js")
 
 
 def page(documents: Sequence[Document]) -> str:
-    """One page for one report, for several side by side, or for one comparison, with its text as ``text``."""
+    """One page for one report, for several side by side, or for one comparison, with its text as
+    ``text``.
+    """
     if documents[0]["schema"] != KIND:
         return _page_of(f"amp_tf: {documents[0]['name']}", documents)
     shown = []  # with a short list for each node, so that 50,000 nodes fit into 2 MB
     for document in documents:
-        graphs = [{**graph, "nodes": list(map(_short, graph["nodes"]))} for graph in document["graphs"]]
+        graphs = [
+            {**graph, "nodes": list(map(_short, graph["nodes"]))} for graph in document["graphs"]
+        ]
         shown.append({**document, "graphs": graphs, "title": title(document)})
-    return _page_of(f"amp_tf: {shown[0]['title'] if len(shown) == 1 else f'{len(shown)} runs'}", shown)
+    return _page_of(
+        f"amp_tf: {shown[0]['title'] if len(shown) == 1 else f'{len(shown)} runs'}", shown
+    )
 
 
 def fragment(document: Document) -> str:
@@ -208,7 +231,11 @@ def _page_of(name: str, documents: Sequence[Document], *, is_part: bool = False)
     data = json.dumps({"documents": documents, "isPart": is_part}, separators=(",", ":"))
     packed = base64.b64encode(zlib.compress(data.encode(), 9)).decode()
     scripts = "".join(f"<script>{_resource(script)}</script>" for script in _SCRIPTS)
-    texts = "".join(f"<pre>{html.escape(document['text'])}</pre>" for document in documents if "text" in document)
+    texts = "".join(
+        f"<pre>{html.escape(document['text'])}</pre>"
+        for document in documents
+        if "text" in document
+    )
     skip = "" if is_part else '<a class="skip" href="#main">To the report</a>'
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

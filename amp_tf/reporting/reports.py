@@ -1,10 +1,12 @@
-"""The report of a rewrite, and that of the whole process: counts at once, a typed reason for every node on request.
+"""The report of a rewrite, and that of the whole process: counts at once, a typed reason for every
+node on request.
 
-As plain data it is the document of :mod:`amp_tf.reporting.document`; text, page and notebook view are made of that.
+As plain data it is the document of :mod:`amp_tf.reporting.document`; text, page and notebook view
+are made of that.
 
-Hooks record each graph of a process here; the user and the line at exit read it. Counts cover all graphs. Reasons for
-every node are kept only for the last graphs, limited by their number of nodes: a program that retraces without end must
-not fill the memory with reports.
+Hooks record each graph of a process here; the user and the line at exit read it. Counts cover all
+graphs. Reasons for every node are kept only for the last graphs, limited by their number of nodes:
+a program that retraces without end must not fill the memory with reports.
 """
 
 from __future__ import annotations
@@ -50,22 +52,33 @@ class Nodes(list[NodeReport]):
         Args:
             op: the op, such as ``"MatMul"``.
             precision: such as ``"bfloat16"``.
-            reason: a :class:`~amp_tf.painting.reasons.Rule` or its name, or words that the reason holds.
+            reason: a :class:`~amp_tf.painting.reasons.Rule` or its name, or words that the reason
+                holds.
             function: the function that holds the node, empty for graphs themselves.
-            layer: the path of a layer, such as ``"encoder/block_3"``, for all nodes inside; each name of it may be a
-                regular expression.
+            layer: the path of a layer, such as ``"encoder/block_3"``, for all nodes inside; each
+                name of it may be a regular expression.
 
         Raises:
-            ConfigError: there is no such op, precision or reason, or no node of the whole list is in such a layer.
+            ConfigError: there is no such op, precision or reason, or no node of the whole list is
+                in such a layer.
         """
         from tensorflow.python.framework import op_def_registry as registry
 
         whole = self if self._whole is None else self._whole
-        is_in_layer = None if layer is None else matcher(check_pattern(f"{LAYER}{layer}", where="Nodes.where(layer)"))
+        is_in_layer = (
+            None
+            if layer is None
+            else matcher(check_pattern(f"{LAYER}{layer}", where="Nodes.where(layer)"))
+        )
         wanted, formats = dtype_name(precision), [each.value for each in Precision]
         if precision is not None and wanted not in formats:
             raise _unknown("precision", str(precision), formats)
-        if op is not None and whole and op not in (ops := {node.op for node in whole}) and registry.get(op) is None:
+        if (
+            op is not None
+            and whole
+            and op not in (ops := {node.op for node in whole})
+            and registry.get(op) is None
+        ):
             raise _unknown("op", op, sorted(ops))
         rule = Rule.__members__.get(reason) if isinstance(reason, str) else reason
         if isinstance(reason, str) and rule is None:
@@ -80,7 +93,10 @@ class Nodes(list[NodeReport]):
             for node in self
             if (op is None or node.op == op)
             and (wanted is None or node.precision.value == wanted)
-            and (reason is None or (node.reason.rule is rule if rule else str(reason) in str(node.reason)))
+            and (
+                reason is None
+                or (node.reason.rule is rule if rule else str(reason) in str(node.reason))
+            )
             and (function is None or node.function == function)
             and (is_in_layer is None or is_in_layer(node.name))
         )
@@ -88,9 +104,14 @@ class Nodes(list[NodeReport]):
         return found
 
 
-def _unknown(argument: str, asked: str, known: Sequence[str], close: Sequence[str] = ()) -> ConfigError:
+def _unknown(
+    argument: str, asked: str, known: Sequence[str], close: Sequence[str] = ()
+) -> ConfigError:
     close = close or difflib.get_close_matches(asked, known, n=3, cutoff=0.5) or known[:3]
-    what, fix = f"there is no {argument} {asked!r}", f"Write one that there is, such as {', '.join(map(repr, close))}"
+    what, fix = (
+        f"there is no {argument} {asked!r}",
+        f"Write one that there is, such as {', '.join(map(repr, close))}",
+    )
     return ConfigError(what, where=f"Nodes.where({argument})", fix=fix)
 
 
@@ -110,21 +131,35 @@ class Totals:
     fused: int = 0  #: products that stay in float32 because TensorFlow fused them
 
     def __str__(self) -> str:
-        """Such as ``4 graphs, 120 of 560 nodes converted to bfloat16 (97.2 % of matmul and convolution work)``."""
+        """Such as ``4 graphs, 120 of 560 nodes converted to bfloat16 (97.2 % of matmul and
+        convolution work)``.
+        """
         kinds = " and ".join(precision.value for precision in self.precisions)
-        counts = f"{plural(sum(self.graphs.values()), 'graph')}, {self.converted:,} of {plural(self.total, 'node')}"
+        counts = (
+            f"{plural(sum(self.graphs.values()), 'graph')}, {self.converted:,} of "
+            f"{plural(self.total, 'node')}"
+        )
         share = f" ({products})" if (products := str(self.products)) else ""
-        return f"{counts} converted{f' to {kinds}' if kinds else ''}{share}, {plural(self.casts, 'cast')}"
+        return (
+            f"{counts} converted{f' to {kinds}' if kinds else ''}{share}, "
+            f"{plural(self.casts, 'cast')}"
+        )
 
     @property
     def unmatched(self) -> tuple[str, ...]:
         """Name rules, and patterns of scopes, that matched no node of any graph, sorted."""
-        return tuple(sorted(pattern for pattern, is_matched in self.patterns.items() if not is_matched))
+        return tuple(
+            sorted(pattern for pattern, is_matched in self.patterns.items() if not is_matched)
+        )
 
     def plus(self, graph: GraphReport) -> Totals:
         """The totals with one more graph."""
         obstacles = graph.painting.obstacles
-        used = (*self.precisions, graph.precision) if graph.converted and graph.precision else self.precisions
+        used = (
+            (*self.precisions, graph.precision)
+            if graph.converted and graph.precision
+            else self.precisions
+        )
         return Totals(
             graphs={**self.graphs, graph.way: self.graphs.get(graph.way, 0) + 1},
             total=self.total + graph.total,
@@ -146,8 +181,8 @@ class RewriteReport:
 
     Attributes:
         graphs: the graphs and function bodies, in the order in which they were rewritten.
-        summary: of a process, the line that it prints at exit; else empty. It also says what no graph shows: rewrites
-            that failed, and why amp_tf is off.
+        summary: of a process, the line that it prints at exit; else empty. It also says what no
+            graph shows: rewrites that failed, and why amp_tf is off.
         facts: what the document says of the process in which it was made, by its keys there.
         weights: of a SavedModel that was converted with 16-bit weights, which variables those are.
     """
@@ -198,7 +233,9 @@ class RewriteReport:
 
     @property
     def why_nothing(self) -> Reason | None:
-        """Where nothing was converted, the commonest reason among the graphs; ``None`` if something was."""
+        """Where nothing was converted, the commonest reason among the graphs; ``None`` if something
+        was.
+        """
         if self.converted or not self.graphs:
             return None
         reasons = [graph.why_nothing for graph in self.graphs if graph.why_nothing is not None]
@@ -210,19 +247,27 @@ class RewriteReport:
         """For each op: (nodes converted, nodes seen)."""
         nodes = self.nodes
         converted = collections.Counter(node.op for node in nodes if node.precision.is_f16)
-        return {op: (converted[op], total) for op, total in sorted(collections.Counter(n.op for n in nodes).items())}
+        return {
+            op: (converted[op], total)
+            for op, total in sorted(collections.Counter(n.op for n in nodes).items())
+        }
 
     def by_layer(self) -> Layers:
-        """What became of each layer: a list of :class:`~amp_tf.reporting.text.LayerReport` that prints as a table.
+        """What became of each layer: a list of :class:`~amp_tf.reporting.text.LayerReport` that
+        prints as a table.
 
-        Layers have their paths in Keras where graphs were traced while amp_tf was on. A product that TensorFlow fused
-        with a sum of the layer around it counts there.
+        Layers have their paths in Keras where graphs were traced while amp_tf was on. A product
+        that TensorFlow fused with a sum of the layer around it counts there.
         """
         return report_by_layer(self.graphs)
 
     def __str__(self) -> str:
         """What was converted, by op, and what was left in float32, by reason."""
-        summary = f"{self._totals}: {why_no_node(self.why_nothing)}" if self.why_nothing else str(self._totals)
+        summary = (
+            f"{self._totals}: {why_no_node(self.why_nothing)}"
+            if self.why_nothing
+            else str(self._totals)
+        )
         text = render(self.summary or summary, self.nodes)
         return text if self.weights is None else f"{text}\n{self.weights}"
 
@@ -244,7 +289,11 @@ class RewriteReport:
             **dict.fromkeys(("settings", "devices", "loss_scales", "steps"), ()),
             **self.facts,
             **document.describe(self.graphs, seconds=seconds),
-            **({} if self.weights is None else {"weights": [one.to_row() for one in self.weights.variables]}),
+            **(
+                {}
+                if self.weights is None
+                else {"weights": [one.to_row() for one in self.weights.variables]}
+            ),
         }
 
     def to_json(self) -> str:
@@ -252,7 +301,8 @@ class RewriteReport:
         return json.dumps(self.to_dict())
 
     def save(self, path: str | Path) -> None:
-        """Writes the report: a page for people where the name ends in ``.html``, JSON where it ends in ``.json``.
+        """Writes the report: a page for people where the name ends in ``.html``, JSON where it ends
+        in ``.json``.
 
         Raises:
             FileError: it ends in neither.
@@ -305,12 +355,20 @@ class StoredVariable:
     def to_row(self) -> dict[str, Any]:
         """As a document has it."""
         precision = self.precision.value
-        return {"name": self.name, "key": self.key, "shape": [*self.shape], "precision": precision, "why": self.why}
+        return {
+            "name": self.name,
+            "key": self.key,
+            "shape": [*self.shape],
+            "precision": precision,
+            "why": self.why,
+        }
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """The float32 variables of a model once it was converted with 16-bit weights, the largest first."""
+    """The float32 variables of a model once it was converted with 16-bit weights, the largest
+    first.
+    """
 
     variables: tuple[StoredVariable, ...]
 
@@ -320,7 +378,9 @@ class Weights:
         return tuple(variable for variable in self.variables if variable.precision.is_f16)
 
     def __str__(self) -> str:
-        """Such as ``weights: 4 of 6 variables stored in bfloat16, 12.6 MB become 6.3``, and why the others are not."""
+        """Such as ``weights: 4 of 6 variables stored in bfloat16, 12.6 MB become 6.3``, and why the
+        others are not.
+        """
         before = sum(math.prod(variable.shape) * 4 for variable in self.variables) / _MEGABYTE
         after = sum(variable.size for variable in self.variables) / _MEGABYTE
         kind = f" in {self.stored[0].precision.value}" if self.stored else " in 16 bit"
@@ -332,11 +392,15 @@ class Weights:
             group = [variable for variable in self.variables if variable.kept is kept]
             size = sum(variable.size for variable in group) / _MEGABYTE
             example = f"such as {group[0].name!r}: {group[0].why}"
-            lines.append(f"  {plural(len(group), 'variable')} ({size:,.1f} MB) in float32, {example}")
+            lines.append(
+                f"  {plural(len(group), 'variable')} ({size:,.1f} MB) in float32, {example}"
+            )
         return "\n".join(lines)
 
 
-MAX_CONVERTED = 250_000  # nodes of the graphs in which something was converted; a node takes about 200 bytes
+MAX_CONVERTED = (
+    250_000  # nodes of the graphs in which something was converted; a node takes about 200 bytes
+)
 MAX_UNTOUCHED = 50_000  # nodes of the others
 BASIS_WEIGHT = 4  # factor for a node whose graph is kept for figures
 GRAPH_WEIGHT = 16  # the memory of a graph's report beside its nodes, in nodes
@@ -362,15 +426,24 @@ class Ledger:
     def record(self, new: RewriteReport, *, way: str) -> None:
         """Adds the report of one rewrite, whose graphs came by ``"grappler"`` or ``"xla"``.
 
-        TensorFlow passes a graph to its optimizers more than once. A second visit is kept only if it converted more.
+        TensorFlow passes a graph to its optimizers more than once. A second visit is kept only if
+        it converted more.
         """
-        kept = [dataclasses.replace(graph, way=way) for graph in new.graphs if graph.converted or not graph.is_revisit]
+        kept = [
+            dataclasses.replace(graph, way=way)
+            for graph in new.graphs
+            if graph.converted or not graph.is_revisit
+        ]
         with self._lock:
             for graph in kept:
                 self._totals = self._totals.plus(graph)
                 self._graphs.append(graph)
                 most = MAX_CONVERTED if graph.converted else MAX_UNTOUCHED
-                alike = [other for other in self._graphs if bool(other.converted) is bool(graph.converted)]
+                alike = [
+                    other
+                    for other in self._graphs
+                    if bool(other.converted) is bool(graph.converted)
+                ]
                 while len(alike) > 1 and sum(map(_weight, alike)) > most:
                     oldest = alike.pop(0)
                     self._graphs = [other for other in self._graphs if other is not oldest]
@@ -387,4 +460,9 @@ class Ledger:
 
 
 _ledger = Ledger()
-record, of_process, totals, reset = _ledger.record, _ledger.of_process, _ledger.totals, _ledger.reset
+record, of_process, totals, reset = (
+    _ledger.record,
+    _ledger.of_process,
+    _ledger.totals,
+    _ledger.reset,
+)

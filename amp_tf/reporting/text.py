@@ -25,7 +25,10 @@ def why_no_node(reason: Reason) -> str:
     if reason.rule in _OF_GRAPHS:
         return str(reason)
     if reason.rule is Rule.DOES_NOT_PAY:
-        return "16 bit would not be faster here, counting the casts (AMP_TF_PRECISION=bfloat16 converts anyway)"
+        return (
+            "16 bit would not be faster here, counting the casts (AMP_TF_PRECISION=bfloat16 "
+            "converts anyway)"
+        )
     return f"no matmul or convolution is converted; the commonest reason of one: {reason}"
 
 
@@ -35,11 +38,11 @@ def plural(count: int, noun: str) -> str:
 
 
 def render(summary: str, nodes: Sequence[NodeReport]) -> str:
-    """The summary, then a line for each op that was converted, for each rule that left nodes in float32, and for each
-    op that a library registered.
+    """The summary, then a line for each op that was converted, for each rule that left nodes in
+    float32, and for each op that a library registered.
 
-    Fused products count as their product. Nodes without float32 values, and those whose op is on no list, are counted
-    only in the first line.
+    Fused products count as their product. Nodes without float32 values, and those whose op is on no
+    list, are counted only in the first line.
     """
     counts = collections.Counter(_kind(node) for node in nodes if node.precision.is_f16)
     totals = collections.Counter(map(_kind, nodes))
@@ -66,7 +69,10 @@ def _group(nodes: Sequence[NodeReport]) -> str:
     counts = collections.Counter(node.op for node in nodes).most_common()
     ops = ", ".join(f"{count:,} {op}" for op, count in counts[:_OPS_SHOWN])
     more = ", …" if len(counts) > _OPS_SHOWN else ""
-    return f"  {plural(len(nodes), 'node')} ({ops}{more}), such as {nodes[0].name!r}: {nodes[0].reason}"
+    return (
+        f"  {plural(len(nodes), 'node')} ({ops}{more}), such as {nodes[0].name!r}: "
+        f"{nodes[0].reason}"
+    )
 
 
 _HOLDS = CONSTANTS | READ_OPS | WITHOUT_WAITING  # ops that hand in what layers compute with
@@ -86,12 +92,14 @@ class LayerReason:
 class LayerReport:
     """What became of one layer, forward and backward, in all graphs.
 
-    Constants, reads of variables and what handles no float32 values do not count as nodes; a layer's nodes are those
-    that no layer inside it made. Operations are floating-point operations of one run of each graph; ``None`` where no
-    report was asked for before the graphs were rewritten (``AMP_TF_REPORT``).
+    Constants, reads of variables and what handles no float32 values do not count as nodes; a
+    layer's nodes are those that no layer inside it made. Operations are floating-point operations
+    of one run of each graph; ``None`` where no report was asked for before the graphs were
+    rewritten (``AMP_TF_REPORT``).
     """
 
-    layer: str  #: its path in Keras; where none was recorded, the outermost scopes; empty for what is in none
+    #: its path in Keras; where none was recorded, the outermost scopes; empty for what is in none
+    layer: str
     f16: int  #: how many of its nodes compute in 16 bit
     float32: int  #: and in float32
     operations_f16: float | None
@@ -100,7 +108,9 @@ class LayerReport:
 
     @property
     def share_f16(self) -> float | None:
-        """The share of its operations that is in 16 bit; ``None`` where it is unknown or there are none."""
+        """The share of its operations that is in 16 bit; ``None`` where it is unknown or there are
+        none.
+        """
         if self.operations_f16 is None or self.operations_float32 is None:
             return None
         total = self.operations_f16 + self.operations_float32
@@ -115,10 +125,20 @@ class Layers(list[LayerReport]):
         rows = [("layer", "16 bit", "float32", "work in 16 bit", "why float32")]
         for layer in self:
             share = "" if layer.share_f16 is None else f"{100 * layer.share_f16:.0f} %"
-            why = [f"{reason.count:,}: {reason.example}" for reason in layer.reasons[:_REASONS_SHOWN]]
+            why = [
+                f"{reason.count:,}: {reason.example}" for reason in layer.reasons[:_REASONS_SHOWN]
+            ]
             more = layer.reasons[_REASONS_SHOWN:]
             why += [f"{sum(reason.count for reason in more):,}: other reasons"] if more else []
-            rows.append((layer.layer or "(no layer)", f"{layer.f16:,}", f"{layer.float32:,}", share, "".join(why[:1])))
+            rows.append(
+                (
+                    layer.layer or "(no layer)",
+                    f"{layer.f16:,}",
+                    f"{layer.float32:,}",
+                    share,
+                    "".join(why[:1]),
+                )
+            )
             rows += [("", "", "", "", reason) for reason in why[1:]]
         shown = [0, 1, 2, *([3] if any(layer.share_f16 is not None for layer in self) else []), 4]
         return "\n".join(_lines([[row[column] for column in shown] for row in rows]))
@@ -129,7 +149,11 @@ def report_by_layer(graphs: Iterable[GraphReport]) -> Layers:
     nodes: dict[str, list[tuple[bool, float | None, Reason]]] = {}
     for report in graphs:
         graph = GraphFigures(report)
-        work = graph.figures.work.tolist() if report.basis is not None else [None] * graph.view.node_count
+        work = (
+            graph.figures.work.tolist()
+            if report.basis is not None
+            else [None] * graph.view.node_count
+        )
         rows = zip(graph.is_f16.tolist(), work, graph.reasons, strict=True)
         for name, op, row in zip(graph.view.names, graph.view.ops, rows, strict=True):
             if op not in _HOLDS and row[2].rule is not Rule.NO_FLOAT32:
@@ -142,9 +166,12 @@ def report_by_layer(graphs: Iterable[GraphReport]) -> Layers:
         reasons = tuple(LayerReason(rule, count, examples[rule]) for rule, count in rules)
         known = [(is_f16, work) for is_f16, work, _ in rows_of if work is not None]
         of_f16, of_float32 = (
-            sum(work for is_f16, work in known if is_f16 is kind) if known else None for kind in (True, False)
+            sum(work for is_f16, work in known if is_f16 is kind) if known else None
+            for kind in (True, False)
         )
-        found.append(LayerReport(layer, len(rows_of) - len(left), len(left), of_f16, of_float32, reasons))
+        found.append(
+            LayerReport(layer, len(rows_of) - len(left), len(left), of_f16, of_float32, reasons)
+        )
     return found
 
 
@@ -155,7 +182,9 @@ def _order(layer: str) -> tuple[bool, list[tuple[int, str]]]:
 
 
 def _lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows with their columns below each other: the first and the last to the left, the numbers to the right."""
+    """Rows with their columns below each other: the first and the last to the left, the numbers to
+    the right.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *numbers, last in rows:
         columns = [first.ljust(widths[0]), *map(str.rjust, numbers, widths[1:]), last]

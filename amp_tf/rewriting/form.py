@@ -1,6 +1,8 @@
-"""Forms: a graph with edits that are decided, but not written yet; and the job that all forms of a graph belong to.
+"""Forms: a graph with edits that are decided, but not written yet; and the job that all forms of a
+graph belong to.
 
-What a painting asks for is planned here as well: new types, successors of ops, and casts where precisions meet.
+What a painting asks for is planned here as well: new types, successors of ops, and casts where
+precisions meet.
 """
 
 from __future__ import annotations
@@ -51,12 +53,16 @@ class Job:
         preserve: names of nodes that stay as they are.
         has_preserved: whether all of these must be there.
         loop_bodies: the functions that are bodies of functional loops, and nothing else.
-        narrow: of a function, the units that are 16 bit because all functions that share their TensorLists agree.
-        traced: TensorFlow's AtomicFunction of a function; its graph, and those of what it calls, know shapes.
-        change: under which the graph is decided, to see what it would turn; the settings have it already.
-        batches: tells shapes for the batch sizes that costs are weighed at; ``None`` where the graph's own are used.
-        beyond_range: by function, ``""`` for the graph itself, the names of nodes that give stored values which the
-            16-bit type cannot hold.
+        narrow: of a function, the units that are 16 bit because all functions that share their
+            TensorLists agree.
+        traced: TensorFlow's AtomicFunction of a function; its graph, and those of what it calls,
+            know shapes.
+        change: under which the graph is decided, to see what it would turn; the settings have it
+            already.
+        batches: tells shapes for the batch sizes that costs are weighed at; ``None`` where the
+            graph's own are used.
+        beyond_range: by function, ``""`` for the graph itself, the names of nodes that give stored
+            values which the 16-bit type cannot hold.
     """
 
     config: AmpConfig
@@ -82,11 +88,14 @@ class Job:
         root: Any = None,
         **settings: Any,
     ) -> Job:
-        """What is to be done with a graph or function that may call those of a library, with further attributes.
+        """What is to be done with a graph or function that may call those of a library, with
+        further attributes.
 
         A ``root`` is a function that is not in the library, and calls some of it.
         """
-        bodies = find_loop_bodies([*(library.function if library else ()), *([root] if root else ())])
+        bodies = find_loop_bodies(
+            [*(library.function if library else ()), *([root] if root else ())]
+        )
         templates = Templates(library, SUCCESSORS)
         return cls(config, resolution, templates, preserve, loop_bodies=bodies, **settings)
 
@@ -97,7 +106,9 @@ class Job:
 
     @property
     def chooses(self) -> bool:
-        """Whether amp_tf chooses the precision, by what ops cost on this CPU: naming one means TensorFlow's own."""
+        """Whether amp_tf chooses the precision, by what ops cost on this CPU: naming one means
+        TensorFlow's own.
+        """
         return self.resolution.uses_cost_model
 
     @property
@@ -109,7 +120,8 @@ class Job:
         """The graph as it is given; where no shapes are, with those that its nodes carry.
 
         Raises:
-            GraphError: a node that is to be preserved is not there; the message names the closest ones.
+            GraphError: a node that is to be preserved is not there; the message names the closest
+                ones.
         """
         if self.has_preserved and (missing := self.preserve.difference(view.names)):
             raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
@@ -139,7 +151,8 @@ class Form:
         view: the graph once the edits are made.
         edits: all edits so far, but for types and casts.
         folded: the nodes that have another meaning since normalization was folded.
-        at_batch: the shapes for each batch size that costs are weighed at; with none, ``shapes`` count.
+        at_batch: the shapes for each batch size that costs are weighed at; with none, ``shapes``
+            count.
     """
 
     job: Job
@@ -149,10 +162,13 @@ class Form:
     folded: Folded = NOTHING_FOLDED
     at_batch: Mapping[int, Shapes] = dataclasses.field(default_factory=dict)
 
-    def then(self, edits: Edits, models: Mapping[str, Node] | None = None, folded: Folded | None = None) -> Form:
+    def then(
+        self, edits: Edits, models: Mapping[str, Node] | None = None, folded: Folded | None = None
+    ) -> Form:
         """The form with more edits; itself if there are none.
 
-        Models are the nodes of this form whose results have the shapes of those of nodes that are new or have others.
+        Models are the nodes of this form whose results have the shapes of those of nodes that are
+        new or have others.
         """
         if not edits:
             return self
@@ -160,25 +176,33 @@ class Form:
         named = {name: self.view.names[model] for name, model in (models or {}).items()}
 
         def known(shapes: Shapes) -> Shapes:
-            return KnownShapes({name: shapes.output_shapes(model) for name, model in named.items()}, shapes)
+            return KnownShapes(
+                {name: shapes.output_shapes(model) for name, model in named.items()}, shapes
+            )
 
         at_batch = {size: known(shapes) for size, shapes in self.at_batch.items()}
         after = self.edits.then(edits)
         return Form(self.job, view, known(self.shapes), after, folded or self.folded, at_batch)
 
     def under(self, change: Change) -> Form:
-        """The same graph, to be decided under a change. Raises an OpListError where an op joins two lists."""
+        """The same graph, to be decided under a change.
+
+        Raises an OpListError where an op joins two lists.
+        """
         config = change.config(self.job.config)
         resolution = self.job.resolution.under(config)
         job = dataclasses.replace(self.job, config=config, resolution=resolution, change=change)
-        shapes = KnownShapes.of(self.shapes, self.view.names).filled() if change.shapes else self.shapes
+        shapes = (
+            KnownShapes.of(self.shapes, self.view.names).filled() if change.shapes else self.shapes
+        )
         return dataclasses.replace(self, job=job, shapes=shapes)
 
     def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
-        """The form after a pass for just those candidates that become 16 bit by it, as its painting shows.
+        """The form after a pass for just those candidates that become 16 bit by it, as its painting
+        shows.
 
-        The pass is made for all candidates, and then for those that were kept, until all are kept; after three
-        paintings, for those that are left.
+        The pass is made for all candidates, and then for those that were kept, until all are kept;
+        after three paintings, for those that are left.
         """
         for _ in range(_ATTEMPTS):
             if not wanted:
@@ -218,13 +242,17 @@ class Form:
             is_loop_body=self.view.function in job.loop_bodies,
             shapes=self.shapes,
             cost_model=cost_model,
-            beyond_range=[node for node, name in enumerate(self.view.names) if name in beyond] if beyond else [],
+            beyond_range=[node for node, name in enumerate(self.view.names) if name in beyond]
+            if beyond
+            else [],
         )
         return painting.also(job.narrow, Rule.LIST_SHARED)
 
 
 class Pass(NamedTuple):
-    """Something that changes a graph before its types are decided, or gives the form itself where it need not."""
+    """Something that changes a graph before its types are decided, or gives the form itself where
+    it need not.
+    """
 
     name: str
     is_needed: Callable[[Job], bool]
@@ -234,8 +262,9 @@ class Pass(NamedTuple):
 def plan_edits(painting: Painting) -> Edits:
     """The edits that give the painted graph its mixed-precision form.
 
-    An output port that some reader needs in the other precision gets one Cast, shared by all those readers and placed
-    on the port's device. New nodes are casts alone. A product that is rounded keeps its types and gets a mark.
+    An output port that some reader needs in the other precision gets one Cast, shared by all those
+    readers and placed on the port's device. New nodes are casts alone. A product that is rounded
+    keeps its types and gets a mark.
     """
     if painting.precision is None or not painting.converted:
         return NO_EDITS
@@ -244,14 +273,20 @@ def plan_edits(painting: Painting) -> Edits:
     is_rounded = painting.rounded_units()
     rewires: list[Rewire] = []
     casts: list[NewNode] = []
-    for number, (cast, readers) in enumerate(plan_casts(view, painting.dtypes_after(), is_rounded), view.node_count):
+    for number, (cast, readers) in enumerate(
+        plan_casts(view, painting.dtypes_after(), is_rounded), view.node_count
+    ):
         casts.append(cast)
         rewires += [Rewire(*reader, number, 0) for reader in readers]
     reops: list[Reop] = []
     for node in painting.converted_nodes():
         signature = view.signatures[node]
-        if signature.op in SUCCESSOR_OPS and (proto := view.protos[node]).op != signature.op:  # read as its successor
-            added = next(slot.attr for slot in signature.slots if slot.attr and slot.attr not in proto.attr)
+        if (
+            signature.op in SUCCESSOR_OPS and (proto := view.protos[node]).op != signature.op
+        ):  # read as its successor
+            added = next(
+                slot.attr for slot in signature.slots if slot.attr and slot.attr not in proto.attr
+            )
             reops.append(Reop(node, signature.op, {added: attribute(type=datatypes.FLOAT)}))
     rounded = dict.fromkeys(view.unit_nodes[unit] for unit in np.flatnonzero(is_rounded).tolist())
     reops += [Reop(node, view.ops[node], {ROUNDED_ATTR: attribute(type=f16)}) for node in rounded]
@@ -273,22 +308,33 @@ def cast_sources(casts: Edits, node_count: int) -> dict[int, Tensor]:
     return found
 
 
-def plan_casts(view: GraphView, after: Indices, is_rounded: Mask) -> Iterator[tuple[NewNode, Sequence[Reader]]]:
-    """The casts, each with all readers that need what it gives; of a chain of casts, each comes after its source.
+def plan_casts(
+    view: GraphView, after: Indices, is_rounded: Mask
+) -> Iterator[tuple[NewNode, Sequence[Reader]]]:
+    """The casts, each with all readers that need what it gives; of a chain of casts, each comes
+    after its source.
 
     Args:
         after: the type of each unit as it was painted.
-        is_rounded: the units that stay in float32 all the same: what comes in and goes out is rounded to that type.
+        is_rounded: the units that stay in float32 all the same: what comes in and goes out is
+            rounded to that type.
     """
     edges = view.edges
     computed = np.where(is_rounded, datatypes.FLOAT, after)
     has_casts = (after[edges.src_unit] != after[edges.dst_unit]) | is_rounded[edges.src_unit]
     edges = edges.at(has_casts | is_rounded[edges.dst_unit])
-    types = computed[edges.src_unit], after[edges.src_unit], after[edges.dst_unit], computed[edges.dst_unit]
+    types = (
+        computed[edges.src_unit],
+        after[edges.src_unit],
+        after[edges.dst_unit],
+        computed[edges.dst_unit],
+    )
     columns = edges.src_node, edges.src_port, *types
     keys = zip(*(column.tolist() for column in columns), strict=True)
     readers: dict[tuple[Tensor, tuple[int, ...]], list[Reader]] = {}
-    for (node, port, *path), reader in zip(keys, edges.rows("dst_node", "dst_position"), strict=True):
+    for (node, port, *path), reader in zip(
+        keys, edges.rows("dst_node", "dst_position"), strict=True
+    ):
         steps = tuple(data_type for data_type, _ in itertools.groupby(path))
         for end in range(2, len(steps)):
             readers.setdefault(((node, port), steps[:end]), [])

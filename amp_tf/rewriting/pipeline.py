@@ -46,10 +46,12 @@ def _run_late(module: str, name: str, form: Form) -> Form:
     return found
 
 
-_converts, _chooses, _saves_memory = map(operator.attrgetter, ("converts", "chooses", "saves_memory"))
+_converts, _chooses, _saves_memory = map(
+    operator.attrgetter, ("converts", "chooses", "saves_memory")
+)
 
-#: What changes a graph before its types are decided, in order. Fused or shared nodes come apart, and what can be
-#: computed together adjoins.
+#: What changes a graph before its types are decided, in order. Fused or shared nodes come apart,
+#: and what can be computed together adjoins.
 PREPARATIONS = (
     Pass("split", _converts, split),
     Pass("part lists", _converts, part_lists),
@@ -65,17 +67,20 @@ CORRECTIONS = (
 )
 
 
-# Of clones of functions. TensorFlow has all functions of a process by name, so no number may come twice in one.
+# Of clones of functions. TensorFlow has all functions of a process by name, so no number may come
+# twice in one.
 clone_numbers = itertools.count()
 
 
 @contextlib.contextmanager
 def pause_garbage_collector() -> Iterator[None]:
-    """Keeps Python's cyclic garbage collector out of a rewrite or a report, for the length of a ``with`` block.
+    """Keeps Python's cyclic garbage collector out of a rewrite or a report, for the length of a
+    ``with`` block.
 
-    Reading a graph makes tens of thousands of small objects, none of them in a cycle. Each few thousand start a
-    collection, and in a process that holds TensorFlow and Keras a full one takes about 0.2 s, several times the rewrite
-    itself (measured with cProfile on ResNet-50's training graph). It is turned on again by whoever found it on.
+    Reading a graph makes tens of thousands of small objects, none of them in a cycle. Each few
+    thousand start a collection, and in a process that holds TensorFlow and Keras a full one takes
+    about 0.2 s, several times the rewrite itself (measured with cProfile on ResNet-50's training
+    graph). It is turned on again by whoever found it on.
     """
     if not gc.isenabled():
         yield
@@ -92,7 +97,8 @@ class RewriteResult:
     """What a rewrite gives.
 
     Attributes:
-        graph: the new GraphDef or FunctionDef; the one that was passed in, untouched, where nothing changed.
+        graph: the new GraphDef or FunctionDef; the one that was passed in, untouched, where nothing
+            changed.
         report: what was converted, what was not, and why.
         changed: whether ``graph`` differs from what was passed in.
     """
@@ -118,36 +124,40 @@ def rewrite(
 ) -> RewriteResult:
     """Rewrites a graph or a function so that it computes in mixed precision.
 
-    Matrix products and convolutions, and what can follow them safely, run in float16 or bfloat16; Cast nodes are
-    inserted where precisions meet; everything else stays in float32. The method is that of TensorFlow's
-    AutoMixedPrecision pass (core/grappler/optimizers/auto_mixed_precision.cc).
+    Matrix products and convolutions, and what can follow them safely, run in float16 or bfloat16;
+    Cast nodes are inserted where precisions meet; everything else stays in float32. The method is
+    that of TensorFlow's AutoMixedPrecision pass (core/grappler/optimizers/auto_mixed_precision.cc).
 
     Args:
-        graph: a ``GraphDef`` or ``FunctionDef``, or a ``tf.Graph`` or concrete function, whose GraphDef is taken; it is
-            not modified. The inputs and outputs of a concrete function are preserved.
+        graph: a ``GraphDef`` or ``FunctionDef``, or a ``tf.Graph`` or concrete function, whose
+            GraphDef is taken; it is not modified. The inputs and outputs of a concrete function are
+            preserved.
         config: what to convert; the environment's settings by default.
-        preserve: names of nodes that must stay as they are, such as feeds and fetches. The arguments and results of
-            functions keep their types always.
+        preserve: names of nodes that must stay as they are, such as feeds and fetches. The
+            arguments and results of functions keep their types always.
         hardware: the devices to rewrite for; this machine's CPU by default.
         library: for a FunctionDef, the ``FunctionDefLibrary`` with the functions that it calls.
         functions: for a GraphDef, whether the functions of its library are rewritten too.
-        shapes: the static shapes of the graph's own tensors, for the cost model; by default those that its nodes carry
-            (``as_graph_def(add_shapes=True)``).
+        shapes: the static shapes of the graph's own tensors, for the cost model; by default those
+            that its nodes carry (``as_graph_def(add_shapes=True)``).
         stores_weights: the cost model reckons that variables will be stored in 16 bit, as by
             ``convert_saved_model(…, weights="f16")``, so that casts of them are not paid.
-        batch: the batch size that the cost model weighs where the graph leaves it open, or the smallest and the
-            largest. By default it converts what is faster for a single example and for a large batch alike.
-        beyond_range: by function, ``""`` for the graph itself, the names of nodes that give values of variables which
-            the 16-bit type cannot hold. What computes with them stays in float32.
+        batch: the batch size that the cost model weighs where the graph leaves it open, or the
+            smallest and the largest. By default it converts what is faster for a single example and
+            for a large batch alike.
+        beyond_range: by function, ``""`` for the graph itself, the names of nodes that give values
+            of variables which the 16-bit type cannot hold. What computes with them stays in
+            float32.
 
     Returns:
         A :class:`RewriteResult`. rewrite(rewrite(g)) = rewrite(g).
 
     Raises:
-        ConfigError: a setting from the environment means nothing, or an argument is not what it should be.
+        ConfigError: a setting from the environment means nothing, or an argument is not what it
+            should be.
         OpListError: a change of the lists names an op that TensorFlow does not know.
-        GraphError: the graph is broken, is not a graph, or has no node that is to be preserved; the message names
-            function, node and port.
+        GraphError: the graph is broken, is not a graph, or has no node that is to be preserved; the
+            message names function, node and port.
         RewriteError: the result did not pass verification; this is a bug of amp_tf.
     """
     graph, preserve = graph_def_of(graph, preserve)
@@ -163,7 +173,9 @@ def rewrite(
 
     def work() -> tuple[Any, list[GraphReport]]:
         if is_function:
-            return _rewrite_function(graph, Job.of(config, resolution, library, names, **known), shapes)
+            return _rewrite_function(
+                graph, Job.of(config, resolution, library, names, **known), shapes
+            )
         own = type(graph)()
         own.CopyFrom(graph)
         job = Job.of(config, resolution, own.library, names, **known)
@@ -175,13 +187,20 @@ def rewrite(
 
 @pause_garbage_collector()
 def rewrite_program(
-    root: Any, functions: Sequence[Any], config: AmpConfig, hardware: Hardware, library: Any, traced: Any = None
+    root: Any,
+    functions: Sequence[Any],
+    config: AmpConfig,
+    hardware: Hardware,
+    library: Any,
+    traced: Any = None,
 ) -> list[RewriteResult]:
-    """Rewrites a function and those that it calls as :func:`rewrite` does each, and TensorLists that they share.
+    """Rewrites a function and those that it calls as :func:`rewrite` does each, and TensorLists
+    that they share.
 
     Args:
         root: a FunctionDef, which others call, too.
-        functions: those that it calls, and they, as far as they may be rewritten; their callers are ``root`` and they.
+        functions: those that it calls, and they, as far as they may be rewritten; their callers are
+            ``root`` and they.
         library: a FunctionDefLibrary with all that is called.
         traced: TensorFlow's AtomicFunction of ``root``, from which a report has shapes.
 
@@ -198,19 +217,24 @@ def rewrite_program(
         narrow = find_narrow_units(paintings, root.signature.name)
     results = []
     for name, function in program.items():
-        work = functools.partial(_rewrite_function, function, dataclasses.replace(job, narrow=narrow.get(name, ())))
+        work = functools.partial(
+            _rewrite_function, function, dataclasses.replace(job, narrow=narrow.get(name, ()))
+        )
         results.append(_logged(function, work, Log(config, resolution, "xla")))
     return results
 
 
 def name_clones(given: Sequence[Any], results: Sequence[RewriteResult]) -> dict[str, Any]:
-    """The FunctionDefs of a program that change, by the names that they had: callees are clones under new names.
+    """The FunctionDefs of a program that change, by the names that they had: callees are clones
+    under new names.
 
-    A callee (a nested call, a branch of an If or Case, the condition or body of a While, a gradient function) may have
-    other callers, so it is never changed: its callers here are pointed at the clone.
+    A callee (a nested call, a branch of an If or Case, the condition or body of a While, a gradient
+    function) may have other callers, so it is never changed: its callers here are pointed at the
+    clone.
 
     Args:
-        given: the functions, each after those that it calls; the last is the program, which keeps its name.
+        given: the functions, each after those that it calls; the last is the program, which keeps
+            its name.
         results: theirs.
     """
     names: dict[str, str] = {}
@@ -218,7 +242,9 @@ def name_clones(given: Sequence[Any], results: Sequence[RewriteResult]) -> dict[
     for original, result in zip(given, results, strict=True):
         body, name = result.graph, original.signature.name
         if not result.changed:
-            if names.keys().isdisjoint(called for node in body.node_def for called in referenced(node)):
+            if names.keys().isdisjoint(
+                called for node in body.node_def for called in referenced(node)
+            ):
                 continue
             body = type(original)()
             body.CopyFrom(original)
@@ -243,7 +269,9 @@ def rewrite_serialized(
     functions: bool = True,
     shapes: Shapes | None = None,
 ) -> RewriteResult:
-    """Rewrites a serialized GraphDef as :func:`rewrite` does; the result's ``graph`` is serialized too."""
+    """Rewrites a serialized GraphDef as :func:`rewrite` does; the result's ``graph`` is serialized
+    too.
+    """
     resolution = settle(config, hardware)
 
     def work() -> tuple[bytes, list[GraphReport]]:
@@ -259,14 +287,19 @@ def settle(config: AmpConfig, hardware: Hardware) -> Resolution:
     """What is converted on some hardware.
 
     Raises:
-        OpListError: a change of the lists names an op that TensorFlow does not know, or contradicts another.
+        OpListError: a change of the lists names an op that TensorFlow does not know, or contradicts
+            another.
     """
     op_names.check(config)
     return resolve_target(config, hardware)
 
 
-def _logged(graph: Any, work: Callable[[], tuple[Any, list[GraphReport]]], log: Log) -> RewriteResult:
-    """The result of the work on a graph, which gives the new graph, or the graph itself; with its log files."""
+def _logged(
+    graph: Any, work: Callable[[], tuple[Any, list[GraphReport]]], log: Log
+) -> RewriteResult:
+    """The result of the work on a graph, which gives the new graph, or the graph itself; with its
+    log files.
+    """
     log.write_before(graph)
     try:
         result, reports = work()
@@ -294,14 +327,18 @@ def decide(given: Form) -> tuple[Form, Edits]:
     if given.view.function:
         return given, plan_edits(given.painting)
     prepared = run_passes(given, PREPARATIONS)
-    for candidate in (prepared, given) if prepared.edits else (given,):  # dropped where nothing becomes 16 bit
+    for candidate in (
+        (prepared, given) if prepared.edits else (given,)
+    ):  # dropped where nothing becomes 16 bit
         form = run_passes(candidate, CORRECTIONS)
         if casts := plan_edits(form.painting):
             break
     return form, make_late(form, casts) if casts and given.job.saves_memory else casts
 
 
-def _rewrite_function(function: Any, job: Job, shapes: Shapes | None = None) -> tuple[Any, list[GraphReport]]:
+def _rewrite_function(
+    function: Any, job: Job, shapes: Shapes | None = None
+) -> tuple[Any, list[GraphReport]]:
     """Read, decide, apply, verify: the new FunctionDef; the function itself if no node changed."""
     view = read_function(function, job.templates)
     form, casts = decide(job.form(view, shapes))
@@ -329,7 +366,10 @@ def _rewrite_nodes(graph: Any, job: Job, shapes: Shapes | None) -> tuple[Any | N
 def _rewrite_graph(
     graph: Any, job: Job, shapes: Shapes | None, functions: bool
 ) -> tuple[Any | None, list[GraphReport]]:
-    """The new GraphDef; ``None`` if it did not change. Functions of the library change in the given graph."""
+    """The new GraphDef; ``None`` if it did not change.
+
+    Functions of the library change in the given graph.
+    """
     reports = list[GraphReport]()
     of_library = dataclasses.replace(job, preserve=frozenset())
     for function in graph.library.function if functions else ():
@@ -344,7 +384,9 @@ def _rewrite_graph(
 
 
 def _verify(before: GraphView, read: Callable[[], GraphView], form: Form) -> None:
-    """Judges a result of ours, which is read here: what is wrong with it is no mistake of the graph's."""
+    """Judges a result of ours, which is read here: what is wrong with it is no mistake of the
+    graph's.
+    """
     cause = None
     try:
         violation = verify.find_violation(before, read(), form.edits, form.view)
@@ -353,12 +395,16 @@ def _verify(before: GraphView, read: Callable[[], GraphView], form: Form) -> Non
     if violation:
         raise RewriteError(
             f"the rewritten graph did not pass verification: {violation}",
-            fix="This is a bug of amp_tf; please report it with the graph. The original graph is untouched",
+            fix=(
+                "This is a bug of amp_tf; please report it with the graph. The original graph is "
+                "untouched"
+            ),
         ) from cause
 
 
 def graph_def_of(graph: Any, preserve: Iterable[str]) -> tuple[Any, Iterable[str]]:
-    """The GraphDef of a ``tf.Graph`` or a concrete function, with its shapes, and the nodes to preserve.
+    """The GraphDef of a ``tf.Graph`` or a concrete function, with its shapes, and the nodes to
+    preserve.
 
     Anything else is given back. The inputs and outputs of a concrete function are preserved, too.
     """
@@ -378,28 +424,45 @@ def check_arguments(
 
     Raises:
         GraphError: it is not a graph.
-        ConfigError: an argument is of another kind, or what is to be preserved are no names of nodes.
+        ConfigError: an argument is of another kind, or what is to be preserved are no names of
+            nodes.
     """
     if not hasattr(graph, "node_def") and not hasattr(graph, "library"):
         raise GraphError(
-            f"expected a GraphDef, FunctionDef, tf.Graph or concrete function, got {type(graph).__name__}",
+            "expected a GraphDef, FunctionDef, tf.Graph or concrete function, got "
+            f"{type(graph).__name__}",
             where="rewrite(graph)",
-            fix="A tf.function gives one with get_concrete_function(…); convert_saved_model converts models",
+            fix=(
+                "A tf.function gives one with get_concrete_function(…); convert_saved_model "
+                "converts models"
+            ),
         )
     if config is not None:
         check_config(config, where="rewrite(config)")
     others = (
         ("hardware", hardware, isinstance(hardware, Hardware), "an amp_tf.Hardware", _NO_HARDWARE),
         ("library", library, hasattr(library, "function"), "a FunctionDefLibrary", _NO_LIBRARY),
-        ("shapes", shapes, hasattr(shapes, "output_shapes"), "an object with output_shapes(node)", _NO_SHAPES),
+        (
+            "shapes",
+            shapes,
+            hasattr(shapes, "output_shapes"),
+            "an object with output_shapes(node)",
+            _NO_SHAPES,
+        ),
     )
     for name, value, is_one, wanted, fix in others:
         if value is not None and not is_one:
-            raise ConfigError(f"expected {wanted}, got {value!r}", where=f"rewrite({name}=…)", fix=fix)
+            raise ConfigError(
+                f"expected {wanted}, got {value!r}", where=f"rewrite({name}=…)", fix=fix
+            )
     where = "rewrite(preserve=…)"
     names = check_names(preserve, where=where)
     for name in names:
         if ":" in name or name.startswith("^"):
-            fix = "Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name"
-            raise ConfigError(f"{name!r} is not a node name, so it would preserve nothing", where=where, fix=fix)
+            fix = (
+                "Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name"
+            )
+            raise ConfigError(
+                f"{name!r} is not a node name, so it would preserve nothing", where=where, fix=fix
+            )
     return frozenset(names)

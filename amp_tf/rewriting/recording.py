@@ -2,11 +2,12 @@
 
 A report has counts and, if a report file was asked for, the basis of its figures.
 
-Log files are each graph before and after its rewrite, the op lists and the reason for every node. Their names are those
-of TensorFlow's own pass, so that tools that read them go on working; ``reasons_….txt`` is new, and so is
-``failure_….txt``, which stands in its place and in that of the graph after a rewrite that failed. ``index.tsv`` has a
-line for each rewrite: the end of its files' names, the way in which the graph came, its function, the name scopes that
-hold most of its nodes (layers and models give theirs), and what was converted.
+Log files are each graph before and after its rewrite, the op lists and the reason for every node.
+Their names are those of TensorFlow's own pass, so that tools that read them go on working;
+``reasons_….txt`` is new, and so is ``failure_….txt``, which stands in its place and in that of the
+graph after a rewrite that failed. ``index.tsv`` has a line for each rewrite: the end of its files'
+names, the way in which the graph came, its function, the name scopes that hold most of its nodes
+(layers and models give theirs), and what was converted.
 """
 
 from __future__ import annotations
@@ -50,13 +51,17 @@ _SCOPES_SHOWN = 3
 _numbers = itertools.count()
 
 
-def report_of(form: Form, casts: Edits, function: Any = None, given: Form | None = None) -> GraphReport:
+def report_of(
+    form: Form, casts: Edits, function: Any = None, given: Form | None = None
+) -> GraphReport:
     """The report of a graph, as it was painted and as it was given, or of a FunctionDef."""
     painting, has_report = form.painting, form.job.config.report_path
     rule = painting.why_nothing
     view, around = form.view, form.view.nodes_with(PRODUCTS)
     read = (source for product in around for source, _ in view.inputs(product))
-    names = view.names if has_report else [view.names[node] for node in dict.fromkeys([*around, *read])]
+    names = (
+        view.names if has_report else [view.names[node] for node in dict.fromkeys([*around, *read])]
+    )
     shapes = KnownShapes.of(form.shapes, names)
     if function is not None:
         of_arguments = {
@@ -107,19 +112,26 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
         cast_names = [cast.name for cast in casts.new]
         tensors = zip(cast_names, sources.values(), strict=True)
         of_casts = {name: [shape_of(shapes, names[node], port)] for name, (node, port) in tensors}
-        peaks = peak(given.view, shapes), peak(view.after(casts, job.templates), shapes.and_also(of_casts))
+        peaks = (
+            peak(given.view, shapes),
+            peak(view.after(casts, job.templates), shapes.and_also(of_casts)),
+        )
     basis = Basis(
         view=view,
         shapes=shapes,
         resolution=job.resolution,
         casts=tuple(inserted),
-        hoisted=sum(node.op in READ_OPS and node.name.endswith(HOIST_SUFFIX) for node in form.edits.new),
+        hoisted=sum(
+            node.op in READ_OPS and node.name.endswith(HOIST_SUFFIX) for node in form.edits.new
+        ),
         paint=paint,
         config=job.config,
         folded=form.folded,
         peaks=peaks,
     )
-    if has_costs(basis):  # for its figures, which may be asked for at exit: by then the package may be another one
+    if has_costs(
+        basis
+    ):  # for its figures, which may be asked for at exit: by then the package may be another one
         importlib.import_module("amp_tf.cpu.economy")
     return basis
 
@@ -139,7 +151,11 @@ def _inferred(function: Any, names: Sequence[str], job: Job) -> KnownShapes:
         return KnownShapes({})
     operations = graph.get_operations() if graph is not None and wanted else ()
     return KnownShapes(
-        {op.name: [read_shape(out.shape.as_proto()) for out in op.outputs] for op in operations if op.name in wanted}
+        {
+            op.name: [read_shape(out.shape.as_proto()) for out in op.outputs]
+            for op in operations
+            if op.name in wanted
+        }
     )
 
 
@@ -170,30 +186,45 @@ class Log:
         self._stamp = f"{os.getpid()}-{next(_numbers)}_{time.time_ns() // 1_000_000}"
 
     def write_before(self, graph: Any) -> None:
-        """Writes what is known before a rewrite of a FunctionDef or GraphDef; the latter may be serialized."""
+        """Writes what is known before a rewrite of a FunctionDef or GraphDef; the latter may be
+        serialized.
+        """
         if not self._path:
             return
         self._write_graph("preop", graph)
         target = self._resolution.target
-        lists = ["\n".join([f"{name.capitalize()}List:", *target.lists.members(name)]) for name in LIST_NAMES if target]
+        lists = [
+            "\n".join([f"{name.capitalize()}List:", *target.lists.members(name)])
+            for name in LIST_NAMES
+            if target
+        ]
         text = "\n\n".join(lists) or f"nothing is converted: {self._resolution.why_none}"
         self._write("paintbuckets_AutoMixedPrecision", ".txt", f"{text}\n")
 
     def write_after(self, graph: Any, report: RewriteReport) -> None:
-        """Writes what is known after it; ``reasons_….txt`` has for each node precision, op, function, name, reason."""
+        """Writes what is known after it; ``reasons_….txt`` has for each node precision, op,
+        function, name, reason.
+        """
         if not self._path:
             return
         self._write_graph("AutoMixedPrecision", graph)
-        rows = ((node.precision.value, node.op, node.function, node.name, str(node.reason)) for node in report.nodes)
+        rows = (
+            (node.precision.value, node.op, node.function, node.name, str(node.reason))
+            for node in report.nodes
+        )
         self._write("reasons_AutoMixedPrecision", ".txt", "\n".join(map("\t".join, rows)) + "\n")
         for graph in report.graphs:
             # The outermost name scopes that hold most nodes tell one model from another.
-            counts = collections.Counter(around[0] for name in graph.painting.view.names if (around := scopes(name)))
+            counts = collections.Counter(
+                around[0] for name in graph.painting.view.names if (around := scopes(name))
+            )
             most = " ".join(scope for scope, _ in counts.most_common(_SCOPES_SHOWN))
             self._add_to_index(graph.function, most, graph.total, graph.converted, graph.casts)
 
     def write_failure(self, error: AmpError) -> None:
-        """Writes why there is nothing after it: the graph is broken, or the result did not pass verification."""
+        """Writes why there is nothing after it: the graph is broken, or the result did not pass
+        verification.
+        """
         if not self._path:
             return
         self._write("failure_AutoMixedPrecision", ".txt", f"{type(error).__name__}: {error}\n")
@@ -213,7 +244,9 @@ class Log:
         self._write(f"graphdef_{tag}", ".pb.txt", str(graph))
 
     def _write(self, stem: str, suffix: str, content: str | bytes) -> None:
-        from amp_tf.reporting import files  # where a folder is named, as nothing else of a rewrite needs it
+        from amp_tf.reporting import (
+            files,
+        )  # where a folder is named, as nothing else of a rewrite needs it
 
         with _warned_of(self._path):
             folder = Path(self._path)
@@ -222,12 +255,15 @@ class Log:
 
 
 def _append(file: Path, line: str, *flags: int) -> None:
-    """In one write, because processes share the file; not through a link, nor to a pipe on which nobody may read.
+    """In one write, because processes share the file; not through a link, nor to a pipe on which
+    nobody may read.
 
     With ``O_EXCL`` the file is there with its line, or not at all.
     """
     descriptor = os.open(
-        file, sum(flags, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK), 0o666
+        file,
+        sum(flags, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK),
+        0o666,
     )
     with os.fdopen(descriptor, "ab", buffering=0) as opened:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,6 +1,7 @@
 """What looks at a program from outside: compares and tunes it, and measures this machine.
 
-The core converts without this package and imports nothing of it. The command line imports its tools.
+The core converts without this package and imports nothing of it. The command line imports its
+tools.
 """
 
 from __future__ import annotations

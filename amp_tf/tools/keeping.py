@@ -1,7 +1,8 @@
-"""What stays in float32, as patterns of ``keep_float32``, and the text file that ``tune`` and ``compare`` write.
+"""What stays in float32, as patterns of ``keep_float32``, and the text file that ``tune`` and
+``compare`` write.
 
-The file has a pattern a line, and comments that say what was measured and when; people may write one by hand.
-``AMP_TF_KEEP_FLOAT32=@FILE`` reads it (:func:`amp_tf.values.read_pattern_file`).
+The file has a pattern a line, and comments that say what was measured and when; people may write
+one by hand. ``AMP_TF_KEEP_FLOAT32=@FILE`` reads it (:func:`amp_tf.values.read_pattern_file`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def explained(patterns: Iterable[str], findings: Sequence[Mapping[str, Any]]) ->
     return found
 
 
-def write(path: str | Path, patterns: Iterable[str], measured: Sequence[str], why: Mapping[str, str]) -> None:
+def write(
+    path: str | Path, patterns: Iterable[str], measured: Sequence[str], why: Mapping[str, str]
+) -> None:
     """Writes a file of patterns.
 
     Args:

@@ -1,7 +1,8 @@
-"""Shows what long work is doing: on a terminal at once, in one line; elsewhere a line every half minute.
+"""Shows what long work is doing: on a terminal at once, in one line; elsewhere a line every half
+minute.
 
-A log, a pipe or a job's output gets no line of what takes less. What it gets it gets in time, also where a single step
-takes long: the lines come from a thread.
+A log, a pipe or a job's output gets no line of what takes less. What it gets it gets in time, also
+where a single step takes long: the lines come from a thread.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""What may stay in float32, and the search for a small set of it that suffices: a function says whether a set does.
+"""What may stay in float32, and the search for a small set of it that suffices: a function says
+whether a set does.
 
 Items are layers that are made alike, each of them, and the nodes of each, from large to small.
 
-Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input, 2002) makes a set 1-minimal: without any one of its
-items it does not suffice. Before it, a prefix of the ranking is found that suffices, by doubling and then halving, so
-that few runs are needed where the ranking is good, and twice the logarithm of the number of items where it is not.
-Items that cost next to nothing in float32 are not divided: a layer is easier to read than its nodes.
+Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input, 2002) makes a set 1-minimal:
+without any one of its items it does not suffice. Before it, a prefix of the ranking is found that
+suffices, by doubling and then halving, so that few runs are needed where the ranking is good, and
+twice the logarithm of the number of items where it is not. Items that cost next to nothing in
+float32 are not divided: a layer is easier to read than its nodes.
 """
 
 from __future__ import annotations
@@ -40,16 +42,19 @@ class Item:
     name: str  #: for people
     patterns: tuple[str, ...]  #: for ``AmpConfig.keep_float32``
     operations: float = 0.0  #: floating-point operations of one run of its 16-bit products
-    parts: tuple[Item, ...] = ()  #: smaller items of which it consists; none where it is not to be divided
+    parts: tuple[
+        Item, ...
+    ] = ()  #: smaller items of which it consists; none where it is not to be divided
 
 
 def reduce(
     items: tuple[_Item, ...], suffices: Callable[[tuple[_Item, ...]], bool], most: int | None
 ) -> tuple[_Item, ...]:
-    """Leaves out ever smaller runs of items, the last and least helpful first, as long as the others suffice.
+    """Leaves out ever smaller runs of items, the last and least helpful first, as long as the
+    others suffice.
 
-    ``suffices`` is called at most so often, and then more items are left than needed; without a limit the set becomes
-    1-minimal.
+    ``suffices`` is called at most so often, and then more items are left than needed; without a
+    limit the set becomes 1-minimal.
     """
     count = 2
     while len(items) > 1:
@@ -71,7 +76,9 @@ def reduce(
 
 
 Items = tuple[Item, ...]
-_LEAST_SHARE = 0.01  # of the products' operations: what costs less is as good as free, and not worth runs
+_LEAST_SHARE = (
+    0.01  # of the products' operations: what costs less is as good as free, and not worth runs
+)
 
 
 class OutOfRunsError(Exception):
@@ -81,11 +88,12 @@ class OutOfRunsError(Exception):
 def find_smallest(
     ranked: Sequence[Item], suffices: Callable[[Items], bool], first: Items = ()
 ) -> tuple[Items | None, bool]:
-    """A small set of ranked items, together sufficient, of which those that are needed most probably come first.
+    """A small set of ranked items, together sufficient, of which those that are needed most
+    probably come first.
 
-    ``suffices`` raises :class:`OutOfRunsError` where it may not be asked any more. ``first`` is a set to begin with.
-    Returns the set, ``None`` where no smaller one than all items was found to suffice, and whether it is known that no
-    item of it can be left out.
+    ``suffices`` raises :class:`OutOfRunsError` where it may not be asked any more. ``first`` is a
+    set to begin with. Returns the set, ``None`` where no smaller one than all items was found to
+    suffice, and whether it is known that no item of it can be left out.
     """
     found: Items | None = None
 
@@ -110,11 +118,14 @@ def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
     while enough < len(ranked) and not suffices(ranked[:enough]):
         enough *= 2
     counts, too_few = range(min(enough, len(ranked))), enough // 2
-    return ranked[: bisect.bisect_left(counts, True, too_few + 1, key=lambda count: suffices(ranked[:count]))]
+    return ranked[
+        : bisect.bisect_left(counts, True, too_few + 1, key=lambda count: suffices(ranked[:count]))
+    ]
 
 
 def _divided(items: Items, suffices: Callable[[Items], bool], least: float) -> Items:
-    """Replaces items by parts of them, as long as fewer than all parts suffice; the most costly first.
+    """Replaces items by parts of them, as long as fewer than all parts suffice; the most costly
+    first.
 
     It is worth runs to divide an item that has ``least`` operations or more.
     """
@@ -161,7 +172,8 @@ class _Node:
 
 
 def find_items(report: Mapping[str, Any]) -> list[Item]:
-    """The items of a program, from its report in mixed precision, in the order of their first nodes.
+    """The items of a program, from its report in mixed precision, in the order of their first
+    nodes.
 
     Layers that are made alike, and whose names differ in numbers alone, are one item. The nodes of
     a model itself, or of another scope with layers in it, are items of their own.
@@ -185,7 +197,9 @@ def find_items(report: Mapping[str, Any]) -> list[Item]:
 def _find_nodes(report: Mapping[str, Any]) -> list[_Node]:
     """The 16-bit nodes of all graphs, one of each name: that with most operations."""
     rows = [row for graph in report["graphs"] for row in graph["nodes"]]
-    forward: dict[str, bool] = {}  # the places in which forward nodes compute: whether each is a scope
+    forward: dict[
+        str, bool
+    ] = {}  # the places in which forward nodes compute: whether each is a scope
     for row in rows:
         if row.get("operations", 0.0) != 0.0 and not is_gradient(row["name"]):
             forward[scope_of(row["name"])] = bool(scopes(row["name"]))
@@ -239,11 +253,12 @@ def _joined(items: Sequence[Item]) -> Item:
 
 
 def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[Item]:
-    """The items and their parts, those first that have to stay in float32 most probably, or cost least.
+    """The items and their parts, those first that have to stay in float32 most probably, or cost
+    least.
 
-    First come those at which the document of a comparison of one step, if there is one, finds what goes wrong, in its
-    order, which is that of their effect on the outputs; then those with most local error for each operation that
-    float32 would cost.
+    First come those at which the document of a comparison of one step, if there is one, finds what
+    goes wrong, in its order, which is that of their effect on the outputs; then those with most
+    local error for each operation that float32 would cost.
     """
     items = list(items)
     everything = sum(item.operations for item in items) or 1.0
@@ -259,7 +274,9 @@ def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[It
         return found, -local / max(item.operations / everything, _LEAST_SHARE)
 
     def in_order(some: Iterable[Item]) -> list[Item]:
-        return sorted((dataclasses.replace(item, parts=tuple(in_order(item.parts))) for item in some), key=key)
+        return sorted(
+            (dataclasses.replace(item, parts=tuple(in_order(item.parts))) for item in some), key=key
+        )
 
     return in_order(items)
 

@@ -1,4 +1,5 @@
-"""How Keras 3, tf_keras and ``tf.function`` train, as the tools meet it: train functions, their batches, and calls.
+"""How Keras 3, tf_keras and ``tf.function`` train, as the tools meet it: train functions, their
+batches, and calls.
 
 Calls of a function become batches: tensors are fed, other arguments are those of the first call.
 """
@@ -15,11 +16,15 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]  #: positional and named arguments
 _OWN_STEP = "the model's own train_step was run; its loss is multiplied by no loss scale here"
 
 
-def patch_forward(library: str, kind: str, wrap: Callable[[Any, Any], Any]) -> tuple[Any, str, Callable[..., Any]]:
-    """The patch that wraps the functions which models make from now on for ``evaluate`` or ``predict``.
+def patch_forward(
+    library: str, kind: str, wrap: Callable[[Any, Any], Any]
+) -> tuple[Any, str, Callable[..., Any]]:
+    """The patch that wraps the functions which models make from now on for ``evaluate`` or
+    ``predict``.
 
-    ``kind`` is ``"test"`` or ``"predict"``. ``wrap`` is called with a model that has a new such function, and with the
-    class that has the library's own ``test_step``; it returns what takes the function's place.
+    ``kind`` is ``"test"`` or ``"predict"``. ``wrap`` is called with a model that has a new such
+    function, and with the class that has the library's own ``test_step``; it returns what takes the
+    function's place.
     """
     attribute, maker = f"{kind}_function", f"make_{kind}_function"
     owner = _owner_of(library, maker)
@@ -29,7 +34,9 @@ def patch_forward(library: str, kind: str, wrap: Callable[[Any, Any], Any]) -> t
         result = original(model, *args, **kwargs)
         if getattr(model, attribute) is not before:
             setattr(model, attribute, wrap(model, owner))
-        return result if result is None else getattr(model, attribute)  # tf_keras returns it, Keras does not
+        return (
+            result if result is None else getattr(model, attribute)
+        )  # tf_keras returns it, Keras does not
 
     return owner, maker, make_function
 
@@ -41,10 +48,11 @@ def _owner_of(library: str, method: str) -> Any:
 
 
 def patch(library: str, wrap: Callable[[Any, Any], Any]) -> tuple[Any, str, Callable[..., Any]]:
-    """The patch that wraps the train functions which models of ``"keras"`` or ``"tf_keras"`` make from now on.
+    """The patch that wraps the train functions which models of ``"keras"`` or ``"tf_keras"`` make
+    from now on.
 
-    ``wrap`` is called with a model that has a new train function, and with the class that has the library's own
-    ``train_step``; it returns what takes the function's place.
+    ``wrap`` is called with a model that has a new train function, and with the class that has the
+    library's own ``train_step``; it returns what takes the function's place.
     """
     owner = _owner_of(library, "make_train_function")
 
@@ -53,14 +61,18 @@ def patch(library: str, wrap: Callable[[Any, Any], Any]) -> tuple[Any, str, Call
         result = original(model, *args, **kwargs)
         if model.train_function is not before:
             model.train_function = wrap(model, owner)
-        return result if result is None else model.train_function  # tf_keras returns it, Keras does not
+        return (
+            result if result is None else model.train_function
+        )  # tf_keras returns it, Keras does not
 
     return owner, "make_train_function", make_train_function
 
 
 def steps_a_call(model: Any) -> int:
     """How many batches one call of the train function takes."""
-    count = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None)
+    count = getattr(model, "steps_per_execution", None) or getattr(
+        model, "_steps_per_execution", None
+    )
     return 1 if count is None else int(count.numpy() if hasattr(count, "numpy") else count)
 
 
@@ -68,23 +80,37 @@ def without_optionals(batch: Any) -> Any:
     """A batch with ``None`` for the optionals by which Keras says that."""
     import tensorflow as tf
 
-    return tf.nest.map_structure(lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch)
+    return tf.nest.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
+    )
 
 
-def as_step(model: Any, taken: Sequence[Any], owner: Any) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
+def as_step(
+    model: Any, taken: Sequence[Any], owner: Any
+) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
     """The step of a model to compare, its batches, and the notes that go with the result."""
     import tensorflow as tf
 
     batches = [without_optionals(batch) for batch in taken]
     are_labelled = all(  # (x, y) or (x, y, sample_weight)
-        isinstance(batch, tuple) and len(batch) in (2, 3) and batch[0] is not None and batch[1] is not None
+        isinstance(batch, tuple)
+        and len(batch) in (2, 3)
+        and batch[0] is not None
+        and batch[1] is not None
         for batch in batches
     )
     if type(model).train_step is owner.train_step and are_labelled:
         return model, [tuple(part for part in batch if part is not None) for batch in batches], ()
-    step = tf.autograph.experimental.do_not_convert(model.train_step) if owner.__module__.startswith("keras") else None
+    step = (
+        tf.autograph.experimental.do_not_convert(model.train_step)
+        if owner.__module__.startswith("keras")
+        else None
+    )
     calls: list[Call] = [((batch,), {}) for batch in batches]
-    return (*as_function(model.name, step or model.train_step, calls, jit_compile=model.jit_compile), (_OWN_STEP,))
+    return (
+        *as_function(model.name, step or model.train_step, calls, jit_compile=model.jit_compile),
+        (_OWN_STEP,),
+    )
 
 
 def as_function(
@@ -92,8 +118,9 @@ def as_function(
 ) -> tuple[Callable[..., Any], list[Any]]:
     """A function that takes tensors only, under a name, and the tensors of each call.
 
-    Calls have positional and named arguments, nests of tensors and other values, such as ``training=True``. Those that
-    differ from the first one in something else than tensors are left out. ``jit_compile`` is the program's.
+    Calls have positional and named arguments, nests of tensors and other values, such as
+    ``training=True``. Those that differ from the first one in something else than tensors are left
+    out. ``jit_compile`` is the program's.
     """
     import tensorflow as tf
 
@@ -128,7 +155,9 @@ def kept(call: Call) -> Call:
 
 
 def _is_fed(leaf: Any) -> bool:
-    is_tensor = hasattr(leaf, "numpy") and not hasattr(leaf, "assign")  # variables are passed on as they are
+    is_tensor = hasattr(leaf, "numpy") and not hasattr(
+        leaf, "assign"
+    )  # variables are passed on as they are
     return is_tensor or isinstance(leaf, (np.ndarray, np.generic))
 
 
@@ -137,7 +166,9 @@ def _copy(leaf: Any) -> np.ndarray:
 
 
 class Repeated:
-    """Stands for an iterator, also in a trace: returns one element at each request; a loop over it has one round."""
+    """Stands for an iterator, also in a trace: returns one element at each request; a loop over it
+    has one round.
+    """
 
     def __init__(self, element: Any) -> None:
         self._element = element
@@ -160,8 +191,8 @@ class Repeated:
 def generated(make: Callable[[], Iterable[Any]], element_spec: Any) -> Any:
     """A dataset of what Python yields, without TensorFlow's thread that asks ahead of need.
 
-    Where an iterator is dropped, TensorFlow waits for that thread with Python's lock in hand, which the thread needs:
-    a program with such an iterator may hang at its end.
+    Where an iterator is dropped, TensorFlow waits for that thread with Python's lock in hand, which
+    the thread needs: a program with such an iterator may hang at its end.
     """
     import tensorflow as tf
 

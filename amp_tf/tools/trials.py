@@ -13,11 +13,13 @@ from amp_tf.config import AmpConfig, with_settings
 
 WAYS = ("grappler", "xla")
 PRECISIONS = ("float32", "bfloat16", "float16")
-# Relative to the largest magnitude of the float32 result: a few units in the last place of each type (2^-8, 2^-11),
-# because two products and their inputs are rounded.
+# Relative to the largest magnitude of the float32 result: a few units in the last place of each
+# type (2^-8, 2^-11), because two products and their inputs are rounded.
 TOLERANCES = {"float32": 0.0, "bfloat16": 2**-5, "float16": 2**-8}
 ROUNDS = 9  #: of timed runs
-_Made = tuple[Callable[[], Any], Any, int]  # a traced function, its first result, and how many nodes were converted
+_Made = tuple[
+    Callable[[], Any], Any, int
+]  # a traced function, its first result, and how many nodes were converted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,14 +30,18 @@ class Trial:
     way: str  #: ``"grappler"`` (tf.function) or ``"xla"`` (``jit_compile=True``)
     precision: str  #: what was asked for; ``"float32"`` is the run without amp_tf
     converted: int = 0  #: nodes converted
-    milliseconds: float = 0.0  #: median time of a run, over rounds in which each precision runs once
+    milliseconds: float = (
+        0.0  #: median time of a run, over rounds in which each precision runs once
+    )
     speedup: float = 0.0  #: float32's ``milliseconds`` over these
     error: float = 0.0  #: largest difference from float32, relative to float32's largest magnitude
     failure: str = ""  #: what went wrong, or ``""``
 
 
 def run_trials(devices: list[str]) -> list[Trial]:
-    """Runs every way in every precision on devices such as ``"CPU:0"``; amp_tf is off again afterwards."""
+    """Runs every way in every precision on devices such as ``"CPU:0"``; amp_tf is off again
+    afterwards.
+    """
     from amp_tf.reporting import reports
 
     trials = [trial for device in devices for way in WAYS for trial in _run_way(device, way)]
@@ -47,7 +53,8 @@ def _run_way(device: str, way: str) -> list[Trial]:
     failures: dict[str, str] = {}
     made: dict[str, _Made] = {}
     times: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}  # in milliseconds
-    # Alternately, so that other load affects all alike: first each is made, then each runs once a round.
+    # Alternately, so that other load affects all alike: first each is made, then each runs once a
+    # round.
     for precision in PRECISIONS * (1 + ROUNDS):
         if precision in failures:
             continue
@@ -59,9 +66,13 @@ def _run_way(device: str, way: str) -> list[Trial]:
             made[precision][0]()
             times[precision].append(1e3 * (time.perf_counter() - begin))
         except Exception as problem:  # whatever TensorFlow or a driver raises is a finding, not the end of the doctor
-            failures[precision] = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:200]}"
+            failures[precision] = (
+                f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:200]}"
+            )
             made.pop(precision, None)
-    trials = [Trial(device, way, precision, failure=failure) for precision, failure in failures.items()]
+    trials = [
+        Trial(device, way, precision, failure=failure) for precision, failure in failures.items()
+    ]
     for precision, (_, result, converted) in made.items():
         first = next(iter(made))
         baseline = made[first][1]
@@ -91,7 +102,9 @@ def _make(device: str, way: str, precision: str) -> _Made:
     generator = np.random.default_rng(0)
     with tf.device(device), amp:
         before = reports.of_process().converted
-        x, first, second = (tf.constant(generator.standard_normal((width, width), "float32")) for _ in range(3))
+        x, first, second = (
+            tf.constant(generator.standard_normal((width, width), "float32")) for _ in range(3)
+        )
 
         def products_of(x: Any) -> Any:
             return tf.nn.relu(tf.matmul(tf.nn.relu(tf.matmul(x, first)), second)) + 1.0
@@ -112,5 +125,7 @@ def _judge(precision: str, converted: int, error: float) -> str:
     if converted == 0:
         return "nothing was converted"
     if not error <= TOLERANCES[precision]:  # also where it is NaN
-        return f"the result differs from float32 by {error:.2g}, more than {TOLERANCES[precision]:.2g}"
+        return (
+            f"the result differs from float32 by {error:.2g}, more than {TOLERANCES[precision]:.2g}"
+        )
     return ""

@@ -1,14 +1,16 @@
-"""Makes and checks the table of what amp_tf decides for every benchmark model and every block, on any host.
+"""Makes and checks the table of what amp_tf decides for every benchmark model and every block, on
+any host.
 
     python -m benchmarks.decisions                        makes benchmarks/decisions/table.txt anew
     python -m benchmarks.decisions --check                what differs by more than 1 % is printed, and the status is 1
     python -m benchmarks.decisions --against ../before    prints what another checkout's amp_tf decides otherwise
     python -m benchmarks.decisions --names conv_bn_relu,bert --against ../before
 
-For training and inference, each table of costs that is shipped and float16 for a GPU: the share of the products' work
-that is 16 bit, the share of the elements written that is, the casts, and the gain that the cost model expects. Nothing
-is timed and no step runs. ``--traces FOLDER`` keeps the traced graphs, which take the most time, for the next call; a
-change of a model needs them made anew.
+For training and inference, each table of costs that is shipped and float16 for a GPU: the share of
+the products' work that is 16 bit, the share of the elements written that is, the casts, and the
+gain that the cost model expects. Nothing is timed and no step runs. ``--traces FOLDER`` keeps the
+traced graphs, which take the most time, for the next call; a change of a model needs them made
+anew.
 """
 
 from __future__ import annotations
@@ -25,17 +27,28 @@ from benchmarks.decisions.rewriting import rewrite_elsewhere, targets
 from benchmarks.decisions.table import COMMITTED as TABLE
 from benchmarks.decisions.table import decided, differences, lines, read
 
-#: Models of each kind, for a quick ``--check``; the blocks are checked by ``tests/painting/test_blocks.py``.
+#: Models of each kind, for a quick ``--check``; the blocks are checked by
+#: ``tests/painting/test_blocks.py``.
 QUICK = ("convnet", "resnet50", "mobilenetv2", "unet", "bert", "gpt", "gnmt", "small_mlp")
 
 
 def new_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--names", default="all", help="models and blocks, comma-separated; all or quick")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--names", default="all", help="models and blocks, comma-separated; all or quick"
+    )
     parser.add_argument("--check", action="store_true", help="compare with the committed table")
-    parser.add_argument("--against", type=Path, metavar="PATH", help="compare with another checkout's amp_tf")
-    parser.add_argument("--traces", type=Path, metavar="FOLDER", help="where traced graphs are kept")
-    parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)), help="processes")
+    parser.add_argument(
+        "--against", type=Path, metavar="PATH", help="compare with another checkout's amp_tf"
+    )
+    parser.add_argument(
+        "--traces", type=Path, metavar="FOLDER", help="where traced graphs are kept"
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=len(os.sched_getaffinity(0)), help="processes"
+    )
     return parser
 
 
@@ -46,10 +59,13 @@ def names_in(text: str) -> list[str]:
         ValueError: one is unknown; the message names the valid ones.
     """
     known = traces.names()
-    asked = {"all": known, "quick": list(QUICK)}.get(text) or [name.strip() for name in text.split(",")]
+    asked = {"all": known, "quick": list(QUICK)}.get(text) or [
+        name.strip() for name in text.split(",")
+    ]
     if unknown := [name for name in asked if name not in known]:
         raise ValueError(
-            f"No model or block is called {', '.join(unknown)}. Valid names: all, quick, {', '.join(known)}."
+            f"No model or block is called {', '.join(unknown)}. Valid names: all, quick, "
+            f"{', '.join(known)}."
         )
     return asked
 
@@ -66,7 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.against:
             out = Path(temporary, "elsewhere")
             out.mkdir()
-            print(f"- {rewrite_elsewhere(asked.against, kept, out, names, only)}", "+ this checkout's", sep="\n")
+            print(
+                f"- {rewrite_elsewhere(asked.against, kept, out, names, only)}",
+                "+ this checkout's",
+                sep="\n",
+            )
             before = decided(names, kept, only, asked.at_once, out)
         else:
             before = read(TABLE) if TABLE.exists() else {}
@@ -76,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.check or asked.against:
         if changed and asked.check:
             print(
-                f"{TABLE}: see above; python -m benchmarks.decisions makes it anew, and the commit says why it changed"
+                f"{TABLE}: see above; python -m benchmarks.decisions makes it anew, and the "
+                "commit says why it changed"
             )
         return int(bool(changed and asked.check))
     everything = {**(read(TABLE) if TABLE.exists() else {}), **now}

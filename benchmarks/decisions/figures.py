@@ -1,7 +1,8 @@
-"""The figures of a rewritten graph, found from the graph itself: one yardstick for every version of amp_tf.
+"""The figures of a rewritten graph, found from the graph itself: one yardstick for every version of
+amp_tf.
 
-The graph is read with all types float32, beside a mask of the nodes that are 16 bit in it. Operations, runs and times
-are those of amp_tf's reports (:mod:`amp_tf.reporting.figures`).
+The graph is read with all types float32, beside a mask of the nodes that are 16 bit in it.
+Operations, runs and times are those of amp_tf's reports (:mod:`amp_tf.reporting.figures`).
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ class Figures:
 
     Attributes:
         products: the share of the products' work that is 16 bit, in per cent.
-        elements: the share of the elements of floating-point results, casts apart, that are 16 bit, in per cent.
+        elements: the share of the elements of floating-point results, casts apart, that are 16 bit,
+            in per cent.
         casts: nodes that cast between float32 and 16 bit.
-        gain: how many times faster the cost model expects the graph to run; ``None`` where it knows no costs.
+        gain: how many times faster the cost model expects the graph to run; ``None`` where it knows
+            no costs.
     """
 
     products: float
@@ -98,7 +101,9 @@ class _Graph:
         return float(times.sum())
 
 
-@functools.lru_cache(maxsize=8)  # a graph has figures for several tables, by which much becomes the same
+@functools.lru_cache(
+    maxsize=8
+)  # a graph has figures for several tables, by which much becomes the same
 def _read(trace: Trace, data: bytes) -> _Graph:
     from amp_tf.cpu.list_shapes import ListShapes
     from amp_tf.graph.protos import parse_graph
@@ -122,7 +127,9 @@ def _read(trace: Trace, data: bytes) -> _Graph:
             if view.dtypes[view.base[node] + slot] == _FLOAT and port < len(results):
                 written[node] += element_count(results[port]) or 0
     products = _share(figures.work[figures.is_product], is_f16[figures.is_product])
-    return _Graph(view, shapes, figures, kinds, is_f16, products, _share(written * figures.runs, is_f16))
+    return _Graph(
+        view, shapes, figures, kinds, is_f16, products, _share(written * figures.runs, is_f16)
+    )
 
 
 def _share(values: Any, mask: Any) -> float:
@@ -150,7 +157,9 @@ def _widen(node: Any) -> bool:
 
 
 def _shapes(graph: Any, trace: Trace) -> dict[str, list[Any]]:
-    """The shapes of a rewritten graph, as TensorFlow infers them; of what was moved they are others than before."""
+    """The shapes of a rewritten graph, as TensorFlow infers them; of what was moved they are others
+    than before.
+    """
     from tensorflow.core.protobuf import meta_graph_pb2
     from tensorflow.python.grappler import item
 

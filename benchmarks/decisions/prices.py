@@ -1,13 +1,15 @@
-"""What each rule of the contract costs: left out alone, on every model and block, beside what fails without it.
+"""What each rule of the contract costs: left out alone, on every model and block, beside what fails
+without it.
 
-    python -m benchmarks.decisions.prices [--rules "results,norms"] [--names quick] [--traces FOLDER]
-    python -m tests.truth --all --without norms --rows norms.jsonl
-    python -m benchmarks.decisions.prices --rules "" --truth norms=norms.jsonl
+    python -m benchmarks.decisions.prices [--rules "results,norms"] [--names quick] [--traces
+    FOLDER] python -m tests.truth --all --without norms --rows norms.jsonl python -m
+    benchmarks.decisions.prices --rules "" --truth norms=norms.jsonl
 
-writes ``benchmarks/decisions/prices.md``. A price is a difference: what is 16 bit without the rule less what is with
-it. Means are over all models, blocks and ways; the worst is one of them. Nothing is timed, so any host gives the same.
-What fails, why a rule stays and which program says so is written by hand in ``prices.json``; ``--truth`` counts there
-the programs of the truth table that are above the limit without the rule.
+writes ``benchmarks/decisions/prices.md``. A price is a difference: what is 16 bit without the rule
+less what is with it. Means are over all models, blocks and ways; the worst is one of them. Nothing
+is timed, so any host gives the same. What fails, why a rule stays and which program says so is
+written by hand in ``prices.json``; ``--truth`` counts there the programs of the truth table that
+are above the limit without the rule.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ PAGE, KEPT = Path(__file__).with_name("prices.md"), Path(__file__).with_name("pr
 TARGETS = ("amd-zen5", GPU_TARGET)
 TEXTS = ("fails without it", "decision", "program")  #: the columns that are written by hand
 
-Differences = dict[str, dict[Key, tuple[Figures, Figures]]]  #: by rule, with it and without it, where they differ
+Differences = dict[
+    str, dict[Key, tuple[Figures, Figures]]
+]  #: by rule, with it and without it, where they differ
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +48,12 @@ class Price:
 
     Attributes:
         changed: graphs that it changes.
-        products, elements: per cent of the products' work and of the elements written that it keeps in float32, mean.
+        products, elements: per cent of the products' work and of the elements written that it keeps
+            in float32, mean.
         casts: that it adds, mean of a graph.
         gain: by what factor it divides the expected gain, the geometric mean; ``None`` for a GPU.
-        worst: the model or block and way for which it keeps most of the products' work, or of the elements, or divides
-            the gain most; with that figure.
+        worst: the model or block and way for which it keeps most of the products' work, or of the
+            elements, or divides the gain most; with that figure.
     """
 
     changed: int
@@ -63,11 +68,18 @@ class Price:
         """The price by the graphs that change, of so many in all."""
 
         def mean(name: str) -> float:
-            return sum(getattr(free, name) - getattr(ruled, name) for ruled, free in rows.values()) / graphs
+            return (
+                sum(getattr(free, name) - getattr(ruled, name) for ruled, free in rows.values())
+                / graphs
+            )
 
-        gains = [free.gain / ruled.gain for ruled, free in rows.values() if ruled.gain and free.gain]
+        gains = [
+            free.gain / ruled.gain for ruled, free in rows.values() if ruled.gain and free.gain
+        ]
         is_cpu = len(gains) == len(rows)
-        product = statistics.geometric_mean([*gains, *[1.0] * (graphs - len(gains))]) if is_cpu else None
+        product = (
+            statistics.geometric_mean([*gains, *[1.0] * (graphs - len(gains))]) if is_cpu else None
+        )
         casts = 0.0 - mean("casts")  # a zero without a sign
         return cls(len(rows), mean("products"), mean("elements"), casts, product, _worst(rows))
 
@@ -119,7 +131,13 @@ def _changes(
                 free = rewrite(trace, target).graph
             if free != ruled:
                 with_it = with_it or figures_of(trace, ruled, target.table)
-                found.append((rule, (name, way, target.name), (with_it, figures_of(trace, free, target.table))))
+                found.append(
+                    (
+                        rule,
+                        (name, way, target.name),
+                        (with_it, figures_of(trace, free, target.table)),
+                    )
+                )
     return found
 
 
@@ -147,7 +165,12 @@ def page(prices: Mapping[str, Mapping[str, Any]]) -> str:
     for rule, entry in prices.items():
         for number, (target, row) in enumerate(entry.get("prices", {}).items()):
             gain = "-" if row["gain"] is None else f"{row['gain']:.3f}"
-            cells = [rule if not number else "", target, f"{row['changed']}", f"{row['products']:.2f}"]
+            cells = [
+                rule if not number else "",
+                target,
+                f"{row['changed']}",
+                f"{row['products']:.2f}",
+            ]
             cells += [f"{row['elements']:.2f}", f"{row['casts']:+.2f}", gain, row["worst"]]
             cells += [entry.get(text, "") if not number else "" for text in TEXTS]
             lines.append("| " + " | ".join(cells) + " |")
@@ -156,11 +179,15 @@ def page(prices: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _rounded(price: Price) -> dict[str, Any]:
     row = dataclasses.asdict(price)
-    return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
+    return {
+        name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()
+    }
 
 
 def failing(path: Path) -> str:
-    """How many programs of a run of the truth table are above the limit and no named limit, and the first of them."""
+    """How many programs of a run of the truth table are above the limit and no named limit, and the
+    first of them.
+    """
     from tests.truth import report, runner
 
     bad = sorted({row.program for row in runner.read(path) if report.is_defect(row)})
@@ -168,21 +195,36 @@ def failing(path: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rules", help="comma-separated; all of the contract")
-    parser.add_argument("--names", default="all", help="models and blocks, comma-separated; all or quick")
-    parser.add_argument("--targets", default=",".join(TARGETS), help="%(default)s")
-    parser.add_argument("--traces", type=Path, metavar="FOLDER", help="where traced graphs are kept")
-    parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     parser.add_argument(
-        "--truth", action="append", default=[], metavar="RULE=ROWS", help="rows of tests.truth without it"
+        "--names", default="all", help="models and blocks, comma-separated; all or quick"
+    )
+    parser.add_argument("--targets", default=",".join(TARGETS), help="%(default)s")
+    parser.add_argument(
+        "--traces", type=Path, metavar="FOLDER", help="where traced graphs are kept"
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=len(os.sched_getaffinity(0)), help="processes"
+    )
+    parser.add_argument(
+        "--truth",
+        action="append",
+        default=[],
+        metavar="RULE=ROWS",
+        help="rows of tests.truth without it",
     )
     asked = parser.parse_args(arguments)
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     names, order = names_in(asked.names), contract()
     rules = order if asked.rules is None else [rule for rule in asked.rules.split(",") if rule]
     if unknown := set(rules) - set(order):
-        parser.error(f"no rule of the contract is called {', '.join(sorted(unknown))}; there are {', '.join(order)}")
+        parser.error(
+            f"no rule of the contract is called {', '.join(sorted(unknown))}; there are "
+            f"{', '.join(order)}"
+        )
     prices: dict[str, dict[str, Any]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     for given in asked.truth:
         rule, _, path = given.partition("=")
@@ -194,8 +236,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             known = targets(Path(temporary))
             only = [known[name] for name in asked.targets.split(",")]
             for rule, found in measure(names, rules, kept, only, asked.at_once).items():
-                rows = {target.name: {k: v for k, v in found.items() if k[2] == target.name} for target in only}
-                of_targets = {name: Price.of(row, len(names) * len(traces.WAYS)) for name, row in rows.items()}
+                rows = {
+                    target.name: {k: v for k, v in found.items() if k[2] == target.name}
+                    for target in only
+                }
+                of_targets = {
+                    name: Price.of(row, len(names) * len(traces.WAYS)) for name, row in rows.items()
+                }
                 entry = prices.setdefault(rule, {})
                 entry["prices"] = {name: _rounded(price) for name, price in of_targets.items()}
     # Rules that are gone keep their rows, with the price that they had.

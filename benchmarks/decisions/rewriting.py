@@ -1,6 +1,7 @@
 """What an amp_tf, today's or another checkout's, makes of a trace for one of the targets.
 
-Of amp_tf it needs ``rewrite_serialized`` and tables of costs alone, so that older checkouts are asked the same.
+Of amp_tf it needs ``rewrite_serialized`` and tables of costs alone, so that older checkouts are
+asked the same.
 """
 
 from __future__ import annotations
@@ -56,13 +57,17 @@ def targets(folder: Path) -> dict[str, Target]:
 
 
 def rewrite(trace: Trace, target: Target) -> Any:
-    """What the amp_tf that is imported here makes of a trace, a ``RewriteResult``; its graph is serialized."""
+    """What the amp_tf that is imported here makes of a trace, a ``RewriteResult``; its graph is
+    serialized.
+    """
     from amp_tf.config import AmpConfig
     from amp_tf.rewriting.pipeline import rewrite_serialized
 
     config = AmpConfig() if target.table else AmpConfig(precision="float16", target="gpu")
     preserve, hardware = trace.preserve, _hardware(target.table)
-    return rewrite_serialized(trace.graph, config, hardware=hardware, preserve=preserve, functions=False, shapes=trace)
+    return rewrite_serialized(
+        trace.graph, config, hardware=hardware, preserve=preserve, functions=False, shapes=trace
+    )
 
 
 @functools.cache
@@ -80,7 +85,9 @@ def path_of(folder: Path, name: str, way: str, target: str) -> Path:
     return folder / f"{name}-{way}-{target}.pb"
 
 
-def rewrite_elsewhere(checkout: Path, kept: Path, out: Path, names: Iterable[str], only: Sequence[Target]) -> str:
+def rewrite_elsewhere(
+    checkout: Path, kept: Path, out: Path, names: Iterable[str], only: Sequence[Target]
+) -> str:
     """Rewrites traces by another checkout's amp_tf, in a process of its own.
 
     Args:
@@ -109,7 +116,9 @@ def rewrite_elsewhere(checkout: Path, kept: Path, out: Path, names: Iterable[str
     ]
     command += ["--tables", *(row.table for row in only if row.table), "--names", *names]
     command += ["--gpu"] if any(row.table is None for row in only) else []
-    done = subprocess.run([*map(str, command)], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [*map(str, command)], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    )
     return done.stdout.split()[-1]
 
 
@@ -127,7 +136,10 @@ def main() -> int:
     folder = Path(str(amp_tf.__file__)).parent
     if folder != asked.checkout.resolve() / "amp_tf":
         raise RuntimeError(f"amp_tf was imported from {folder}, not from {asked.checkout}.")
-    wanted = [*(Target(table.stem, table) for table in asked.tables), *([Target(GPU_TARGET)] if asked.gpu else [])]
+    wanted = [
+        *(Target(table.stem, table) for table in asked.tables),
+        *([Target(GPU_TARGET)] if asked.gpu else []),
+    ]
     for name in asked.names:
         for way in traces.WAYS:
             for target in wanted:

@@ -15,14 +15,21 @@ from benchmarks.decisions.figures import Figures, figures_of
 from benchmarks.decisions.rewriting import Target, path_of, rewrite
 
 COMMITTED = Path(__file__).parent / "table.txt"
-HEAD = "# model or block, way, target: products' work in 16 bit %, elements written in 16 bit %, casts, expected gain"
+HEAD = (
+    "# model or block, way, target: products' work in 16 bit %, elements written in 16 bit %, "
+    "casts, expected gain"
+)
 
 Found = TypeVar("Found")
 Key = tuple[str, str, str]  #: model or block, way, target
 
 
 def decided(
-    names: Sequence[str], kept: Path, only: Sequence[Target], at_once: int, elsewhere: Path | None = None
+    names: Sequence[str],
+    kept: Path,
+    only: Sequence[Target],
+    at_once: int,
+    elsewhere: Path | None = None,
 ) -> dict[Key, Figures]:
     """The figures of models and blocks; what is not traced yet is traced.
 
@@ -43,8 +50,8 @@ def decided(
 def each(work: Callable[[str], Found], names: Sequence[str], at_once: int) -> Iterator[Found]:
     """What some work gives for each name, done by processes that say on stderr how far they are.
 
-    They live for some names each, because TensorFlow keeps what it traced, and are then killed: one that ends by itself
-    may wait for TensorFlow's threads for ever.
+    They live for some names each, because TensorFlow keeps what it traced, and are then killed: one
+    that ends by itself may wait for TensorFlow's threads for ever.
     """
     many = 20 * at_once
     for start in range(0, len(names), many):
@@ -55,12 +62,18 @@ def each(work: Callable[[str], Found], names: Sequence[str], at_once: int) -> It
     print(file=sys.stderr)
 
 
-def _decided(name: str, kept: Path, only: Sequence[Target], elsewhere: Path | None) -> dict[Key, Figures]:
+def _decided(
+    name: str, kept: Path, only: Sequence[Target], elsewhere: Path | None
+) -> dict[Key, Figures]:
     traces.make(name, traces.WAYS, sorted({target.device for target in only}), kept)
     found = {}
     for way, target in itertools.product(traces.WAYS, only):
         trace = traces.read(traces.path_of(kept, name, way, target.device))
-        graph = path_of(elsewhere, name, way, target.name).read_bytes() if elsewhere else rewrite(trace, target).graph
+        graph = (
+            path_of(elsewhere, name, way, target.name).read_bytes()
+            if elsewhere
+            else rewrite(trace, target).graph
+        )
         found[name, way, target.name] = figures_of(trace, graph, target.table)
     return found
 
@@ -79,7 +92,12 @@ def read(path: Path) -> dict[Key, Figures]:
     for line in path.read_text().splitlines():
         if not line.startswith("#"):
             name, way, target, products, elements, casts, gain = line.split()
-            numbers = float(products), float(elements), int(casts), None if gain == "-" else float(gain)
+            numbers = (
+                float(products),
+                float(elements),
+                int(casts),
+                None if gain == "-" else float(gain),
+            )
             found[name, way, target] = Figures(*numbers)
     return found
 

@@ -1,8 +1,8 @@
 """Graphs as amp_tf's plugin is given them, for CPUs with oneDNN and for GPUs, on any host.
 
-A step of Keras' own is traced and goes through TensorFlow's graph optimizers, with a plugin that keeps what it is
-given: graph, preserved nodes and static shapes. TensorFlow is told that oneDNN is on and computes bfloat16, which
-decides what its remapper fuses.
+A step of Keras' own is traced and goes through TensorFlow's graph optimizers, with a plugin that
+keeps what it is given: graph, preserved nodes and static shapes. TensorFlow is told that oneDNN is
+on and computes bfloat16, which decides what its remapper fuses.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def optimized(concrete: Any, device: str) -> Trace:
 
 
 def _as_arguments(graph: Any, inputs: Sequence[Any]) -> frozenset[str]:
-    """Makes the placeholders of a function's inputs arguments, as TensorFlow does that runs it; their names.
+    """Makes the placeholders of a function's inputs arguments, as TensorFlow does that runs it;
+    their names.
 
     Of a placeholder, which is fed, TensorFlow takes no shape for granted.
     """
@@ -133,14 +134,18 @@ def _as_arguments(graph: Any, inputs: Sequence[Any]) -> frozenset[str]:
 
 @contextlib.contextmanager
 def _capturing() -> Iterator[list[Trace]]:
-    """Collects what the plugin is given, the graph itself first and then its functions; nothing is changed."""
+    """Collects what the plugin is given, the graph itself first and then its functions; nothing is
+    changed.
+    """
     from amp_tf.graph.protos import parse_graph
     from amp_tf.hooks import plugin
 
     found: list[Trace] = []
 
     def keep(graph: bytes, preserve: frozenset[str], shapes: Any) -> None:
-        known = {node.name: list(shapes.output_shapes(node.name)) for node in parse_graph(graph).node}
+        known = {
+            node.name: list(shapes.output_shapes(node.name)) for node in parse_graph(graph).node
+        }
         found.append(Trace(graph, preserve, known))
 
     plugin.set_conversion(keep)

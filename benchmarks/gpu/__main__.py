@@ -1,4 +1,6 @@
-"""``python -m benchmarks.gpu COMMAND``: what mixed precision makes of steps for GPUs; see the package's docstring."""
+"""``python -m benchmarks.gpu COMMAND``: what mixed precision makes of steps for GPUs; see the
+package's docstring.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,13 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, module in COMMANDS.items():
-        about = {"description": module.__doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
-        module.add_arguments(commands.add_parser(name, help=str(module.__doc__).splitlines()[0], **about))
+        about = {
+            "description": module.__doc__,
+            "formatter_class": argparse.RawDescriptionHelpFormatter,
+        }
+        module.add_arguments(
+            commands.add_parser(name, help=str(module.__doc__).splitlines()[0], **about)
+        )
     options = parser.parse_args(arguments)
     return COMMANDS[options.command].main(options)
 

@@ -1,8 +1,9 @@
 """The models that are judged for GPUs, at widths that GPUs meet and at a size for tests.
 
-They are those of ``benchmarks.models``. Where these have a real size its widths are kept, but of like layers there are
-two, and the batch is smaller where XLA's compiler takes long; those of the wide suite have the widths written there and
-a larger batch. So figures hold beside float32 and Keras' policy at the same size, not for the whole models.
+They are those of ``benchmarks.models``. Where these have a real size its widths are kept, but of
+like layers there are two, and the batch is smaller where XLA's compiler takes long; those of the
+wide suite have the widths written there and a larger batch. So figures hold beside float32 and
+Keras' policy at the same size, not for the whole models.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Case:
     Attributes:
         title: what tables call it.
         model: its name in ``benchmarks.models``.
-        sizes: the figures of its sizes; of the wide suite's models the batch sizes, which are all that they have.
+        sizes: the figures of its sizes; of the wide suite's models the batch sizes, which are all
+            that they have.
     """
 
     title: str
@@ -38,7 +40,9 @@ class Case:
         """The workload at one of :data:`SIZES`."""
         figures = self.sizes[size]
         if self.model in wide.MODELS:
-            return dataclasses.replace(wide.MODELS[self.model].workload(), batch=figures, batches=(figures,))
+            return dataclasses.replace(
+                wide.MODELS[self.model].workload(), batch=figures, batches=(figures,)
+            )
         return BENCHMARKS[self.model].build(self.model, size, figures)
 
 
@@ -55,7 +59,9 @@ _TINY_BERT = dataclasses.replace(BENCHMARKS["bert"].sizes["tiny"], has_exact_gel
 
 CASES = {
     "resnet50": _of_suite("resnet50", ImageSize(224, 1000, 1.0, 64, (64,))),
-    "bert": _of_suite("bert", TransformerSize(384, 30_522, 1024, 16, 2, 10, (10,)), title="BERT, erf-Gelu"),
+    "bert": _of_suite(
+        "bert", TransformerSize(384, 30_522, 1024, 16, 2, 10, (10,)), title="BERT, erf-Gelu"
+    ),
     "bert_tanh": _of_suite(
         "bert",
         TransformerSize(384, 30_522, 1024, 16, 2, 10, (10,), has_exact_gelu=False),
@@ -68,7 +74,9 @@ CASES = {
     "mobilenetv2": _of_suite("mobilenetv2", ImageSize(224, 1000, 1.0, 64, (64,))),
     "efficientnet": _of_wide_suite("efficientnet", "EfficientNet B0", 128),
     "vit": _of_wide_suite("vision_transformer", "ViT", 256),
-    "gpt": _of_suite("gpt", TransformerSize(1024, 50_304, 768, 12, 2, 4, (4,)), title="GPT-2, causal"),
+    "gpt": _of_suite(
+        "gpt", TransformerSize(1024, 50_304, 768, 12, 2, 4, (4,)), title="GPT-2, causal"
+    ),
     "ncf": _of_suite("ncf", NcfSize(138_493, 26_744, 64, (256, 256, 128, 64), 65_536, (65_536,))),
     "dlrm": _of_wide_suite("feature_interactions", "DLRM", 8192),
     "wavenet": _of_wide_suite("wavenet", "WaveNet", 64),
@@ -86,5 +94,7 @@ def names(text: str, known: Mapping[str, object] = CASES) -> list[str]:
     """
     asked = list(known) if text == "all" else [name.strip() for name in text.split(",")]
     if unknown := [name for name in asked if name not in known]:
-        raise ValueError(f"Nothing here is called {', '.join(unknown)}. Valid names: all, {', '.join(known)}.")
+        raise ValueError(
+            f"Nothing here is called {', '.join(unknown)}. Valid names: all, {', '.join(known)}."
+        )
     return asked

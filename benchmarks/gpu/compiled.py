@@ -1,9 +1,11 @@
-"""Steps compiled by XLA for GPUs that are not there: products by type, casts, bytes, a roofline, memory.
+"""Steps compiled by XLA for GPUs that are not there: products by type, casts, bytes, a roofline,
+memory.
 
     python -m benchmarks.gpu compile --targets h100,a100,v100 --models all --json gpu.json > gpu.md
 
-Exports the steps, makes the environment of the compiler where it is missing (:mod:`benchmarks.gpu.environment`), and
-compiles each step for each target. The table has Keras' policy and amp_tf beside float32, and amp_tf beside the policy.
+Exports the steps, makes the environment of the compiler where it is missing
+(:mod:`benchmarks.gpu.environment`), and compiles each step for each target. The table has Keras'
+policy and amp_tf beside float32, and amp_tf beside the policy.
 """
 
 from __future__ import annotations
@@ -25,9 +27,15 @@ Row = Mapping[str, Any]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     export.add_arguments(parser)
     parser.add_argument("--targets", default=",".join(TARGETS), help="names, comma-separated")
-    parser.add_argument("--exported", action="store_true", help="the steps are in the folder already")
-    parser.add_argument("--json", type=Path, help="write all rows here; rows of other steps in it are kept")
-    parser.add_argument("--hlo", action="store_true", help="keep the optimized HLO beside the steps")
+    parser.add_argument(
+        "--exported", action="store_true", help="the steps are in the folder already"
+    )
+    parser.add_argument(
+        "--json", type=Path, help="write all rows here; rows of other steps in it are kept"
+    )
+    parser.add_argument(
+        "--hlo", action="store_true", help="keep the optimized HLO beside the steps"
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -48,7 +56,9 @@ def main(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def compile_model(model: str, target: str, options: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
+def compile_model(
+    model: str, target: str, options: argparse.Namespace
+) -> tuple[list[dict[str, Any]], int]:
     """The rows of one model for one target, and 0 where all of its steps could be compiled."""
     stems = [
         f"{model}-{way}-{variant}"
@@ -73,7 +83,9 @@ def compile_model(model: str, target: str, options: argparse.Namespace) -> tuple
     for line in ended.stdout.splitlines():
         row = json.loads(line)
         manifest = json.loads((options.out / f"{row.pop('file')}.json").read_text())
-        rows.append({name: manifest[name] for name in ("model", "size", "way", "batch", "variant")} | row)
+        rows.append(
+            {name: manifest[name] for name in ("model", "size", "way", "batch", "variant")} | row
+        )
     return rows, int(ended.returncode != 0 or len(files) < len(stems))
 
 
@@ -116,7 +128,8 @@ def table(rows: Sequence[Row]) -> str:
 
 
 _HEADS = (
-    "model, batch | | | products | cast kernels (runs) | MiB moved | × float32 | × policy | roofline ms | speed-up "
+    "model, batch | | | products | cast kernels (runs) | MiB moved | × float32 | × policy | "
+    "roofline ms | speed-up "
     "| temporary MiB | × float32 | × policy | peak MiB | × float32"
 )
 TITLES = {
@@ -140,7 +153,11 @@ def _lines(rows: Sequence[Row]) -> list[str]:
         cells += [f"{row['casts']} ({row['cast_runs']})"]
         cells += [f"{row['mib']:,.0f}", _ratio(row, float32, "mib"), _ratio(row, policy, "mib")]
         cells += [f"{row['roofline_us'] / 1e3:.2f}", _ratio(float32, row, "roofline_us")]
-        cells += [f"{row['temp_mib']:,.1f}", _ratio(row, float32, "temp_mib"), _ratio(row, policy, "temp_mib")]
+        cells += [
+            f"{row['temp_mib']:,.1f}",
+            _ratio(row, float32, "temp_mib"),
+            _ratio(row, policy, "temp_mib"),
+        ]
         cells += [f"{row['peak_mib']:,.1f}", _ratio(row, float32, "peak_mib")]
         lines.append(f"| {' | '.join(cells)} |")
     return lines

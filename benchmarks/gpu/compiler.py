@@ -1,9 +1,11 @@
-"""Compiles exported steps for GPUs that are not there: a JSON line for each file and target, on stdout.
+"""Compiles exported steps for GPUs that are not there: a JSON line for each file and target, on
+stdout.
 
     .venv/gpu/bin/python -m benchmarks.gpu.compiler --targets h100,a100 exported/*.mlir.gz
 
-XLA's compiler is told what the GPU is and given none. It tunes nothing then: of cuBLAS' and cuDNN's algorithms it takes
-the first, and no workspace. Runs in the environment of :mod:`benchmarks.gpu.environment`.
+XLA's compiler is told what the GPU is and given none. It tunes nothing then: of cuBLAS' and cuDNN's
+algorithms it takes the first, and no workspace. Runs in the environment of
+:mod:`benchmarks.gpu.environment`.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class Compiler:
         with mlir.make_ir_context():
             module = ir.Module.parse(unpack_booleans(text))
             devices = xla_client.DeviceList((self._device,))
-            return self._device.client.compile(module, executable_devices=devices, compile_options=options)
+            return self._device.client.compile(
+                module, executable_devices=devices, compile_options=options
+            )
 
 
 def row(compiler: Compiler, text: str, hlo: Path | None = None) -> dict[str, Any]:
@@ -81,10 +85,14 @@ def row(compiler: Compiler, text: str, hlo: Path | None = None) -> dict[str, Any
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--targets", required=True, help="names, comma-separated")
-    parser.add_argument("--hlo", action="store_true", help="write the optimized HLO beside each file")
+    parser.add_argument(
+        "--hlo", action="store_true", help="write the optimized HLO beside each file"
+    )
     options = parser.parse_args(arguments)
     failed = 0
     for name in options.targets.split(","):
@@ -96,7 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 found = row(compiler, gzip.decompress(path.read_bytes()).decode(), hlo)
             except Exception as error:  # one step that XLA refuses leaves the others their rows
                 failed += 1
-                print(f"{stem} for {name}: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
+                print(
+                    f"{stem} for {name}: {type(error).__name__}: {str(error)[:300]}",
+                    file=sys.stderr,
+                )
                 continue
             print(json.dumps({"file": stem, "target": name, **found}), flush=True)
     return 1 if failed else 0

@@ -1,11 +1,13 @@
-"""Writes steps as XLA is given them, as StableHLO text, in float32, under Keras' policy and with amp_tf.
+"""Writes steps as XLA is given them, as StableHLO text, in float32, under Keras' policy and with
+amp_tf.
 
     python -m benchmarks.gpu export --models resnet50,bert --out exported
 
-A training step is forward, backward and Adam under ``jit_compile=True``, in float16 with loss scaling: Keras' with its
-policy, amp_tf's with amp_tf. An inference step is the model alone. ``float32_strict`` is float32 without TF32, which
-TensorFlow has on; only times tell the two apart. Each file ``….mlir.gz`` has a ``….json`` beside it that says what its
-arguments are and how to make up values for them. Needs TensorFlow 2.21; no GPU.
+A training step is forward, backward and Adam under ``jit_compile=True``, in float16 with loss
+scaling: Keras' with its policy, amp_tf's with amp_tf. An inference step is the model alone.
+``float32_strict`` is float32 without TF32, which TensorFlow has on; only times tell the two apart.
+Each file ``….mlir.gz`` has a ``….json`` beside it that says what its arguments are and how to make
+up values for them. Needs TensorFlow 2.21; no GPU.
 """
 
 from __future__ import annotations
@@ -118,7 +120,9 @@ def export(model_name: str, size: str, way: str, variant: Variant, out: Path) ->
         "export_s": round(time.perf_counter() - begin, 2),
         "products": dict(products),
         "casts": count_casts(text),
-        "arguments": _arguments(step.get_concrete_function(*inputs), samples, inputs, model, optimizer),
+        "arguments": _arguments(
+            step.get_concrete_function(*inputs), samples, inputs, model, optimizer
+        ),
     }
     out.mkdir(parents=True, exist_ok=True)
     stem = f"{model_name}-{way}-{variant.name}"
@@ -137,7 +141,8 @@ def plain(text: str) -> str:
 
 
 def refuse_unconverted(variant: Variant, products: Mapping[str, int]) -> None:
-    """Refuses a step of amp_tf without a 16-bit product: its row would show float32's figures as amp_tf's.
+    """Refuses a step of amp_tf without a 16-bit product: its row would show float32's figures as
+    amp_tf's.
 
     Args:
         variant: what was asked for.
@@ -147,10 +152,14 @@ def refuse_unconverted(variant: Variant, products: Mapping[str, int]) -> None:
         RuntimeError: nothing was converted; a warning of amp_tf says why.
     """
     if variant.amp and not any("f16" in kind for kind in products):
-        raise RuntimeError(f"variant {variant.name}: no product is in 16 bit; see amp_tf's warning above")
+        raise RuntimeError(
+            f"variant {variant.name}: no product is in 16 bit; see amp_tf's warning above"
+        )
 
 
-def _arguments(concrete: Any, samples: Any, inputs: Any, model: Any, optimizer: Any) -> list[dict[str, Any]]:
+def _arguments(
+    concrete: Any, samples: Any, inputs: Any, model: Any, optimizer: Any
+) -> list[dict[str, Any]]:
     """Name, shape, dtype, role and made-up values of each argument of the compiled step, in order."""
     import tensorflow as tf
 
@@ -164,17 +173,29 @@ def _arguments(concrete: Any, samples: Any, inputs: Any, model: Any, optimizer: 
         }
         for number, (spec, sample) in enumerate(zip(inputs, samples, strict=True))
     ]
-    known = {id(v.value.handle): (v.path, "state") for v in (optimizer.variables if optimizer else ())}
+    known = {
+        id(v.value.handle): (v.path, "state") for v in (optimizer.variables if optimizer else ())
+    }
     known |= {id(v.value.handle): (v.path, "weight") for v in model.variables}
     for handle in concrete.captured_inputs:
         if handle.dtype == tf.resource:
-            held = handle._handle_data.shape_and_type[0]  # graph.variables lacks those that only a branch captured
+            held = handle._handle_data.shape_and_type[
+                0
+            ]  # graph.variables lacks those that only a branch captured
             value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=held.dtype).numpy()
             name, role = known.get(id(handle), (f"state_{len(rows)}", "state"))
         else:
             value, name, role = handle.numpy(), f"constant_{len(rows)}", "constant"
         fill = {"constant": 1e-8} if name.endswith("velocity") else _fill(value)
-        rows.append({"name": name, "shape": list(value.shape), "dtype": value.dtype.name, "role": role, "fill": fill})
+        rows.append(
+            {
+                "name": name,
+                "shape": list(value.shape),
+                "dtype": value.dtype.name,
+                "role": role,
+                "fill": fill,
+            }
+        )
     return rows
 
 
@@ -192,10 +213,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", default="wide", choices=SIZES)
     parser.add_argument("--ways", default=",".join(WAYS), help="names, comma-separated")
     parser.add_argument(
-        "--variants", default=",".join(COMPARED), help=f"names, comma-separated, of {', '.join(VARIANTS)}"
+        "--variants",
+        default=",".join(COMPARED),
+        help=f"names, comma-separated, of {', '.join(VARIANTS)}",
     )
-    parser.add_argument("--out", type=Path, default=Path("exported"), help="the folder of the steps")
-    parser.add_argument("--here", action="store_true", help="no process for each variant (one variant)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("exported"), help="the folder of the steps"
+    )
+    parser.add_argument(
+        "--here", action="store_true", help="no process for each variant (one variant)"
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -204,7 +231,15 @@ def main(options: argparse.Namespace) -> int:
         return _export_all(options)
     failed = 0
     for variant in options.variants.split(","):
-        command = [sys.executable, "-m", "benchmarks.gpu", "export", "--here", "--variants", variant]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.gpu",
+            "export",
+            "--here",
+            "--variants",
+            variant,
+        ]
         for name in ("models", "size", "ways", "out"):
             command += [f"--{name}", str(getattr(options, name))]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", **os.environ}
@@ -220,8 +255,13 @@ def _export_all(options: argparse.Namespace) -> int:
         for way in options.ways.split(","):
             try:
                 print(export(model, options.size, way, variant, options.out), file=sys.stderr)
-            except Exception as error:  # one model that cannot be exported leaves the others their files
+            except (
+                Exception
+            ) as error:  # one model that cannot be exported leaves the others their files
                 failed += 1
-                print(f"{model} {way} {variant.name}: {type(error).__name__}: {error}", file=sys.stderr)
+                print(
+                    f"{model} {way} {variant.name}: {type(error).__name__}: {error}",
+                    file=sys.stderr,
+                )
             gc.collect()
     return 1 if failed else 0

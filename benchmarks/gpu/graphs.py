@@ -1,8 +1,8 @@
 """The graphs that Grappler is given: training steps of Keras 3 without XLA, of tf_keras and of TF1.
 
-A program that does not ask for XLA gets it from Keras 3 on a GPU, but not for LSTM and GRU layers, which call cuDNN
-there: they are here as such calls, and as the loops that they are where cuDNN cannot be used (with a recurrent dropout,
-with XLA).
+A program that does not ask for XLA gets it from Keras 3 on a GPU, but not for LSTM and GRU layers,
+which call cuDNN there: they are here as such calls, and as the loops that they are where cuDNN
+cannot be used (with a recurrent dropout, with XLA).
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def _keras3(name: str, *, has_cudnn: bool = False) -> Callable[[str | None], Mad
 
 def _say_that_a_gpu_is_there(is_there: bool) -> None:
     """What Keras 3 asks before its recurrent layers call cuDNN."""
-    module: Any = importlib.import_module("keras.src.backend.tensorflow.rnn")  # the package has a function of this name
+    module: Any = importlib.import_module(
+        "keras.src.backend.tensorflow.rnn"
+    )  # the package has a function of this name
     module._is_gpu_available = lambda: is_there
 
 
@@ -84,13 +86,18 @@ def _tf1(loss_scaling: str | None) -> Made:
                 scale, offset = (v1.get_variable(name, (channels,)) for name in ("scale", "offset"))
                 x = tf.nn.relu(v1.nn.fused_batch_norm(x, scale, offset)[0])
         logits = tf.reduce_mean(x, (1, 2)) @ v1.get_variable("kernel", (64, 10))
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
+        loss = tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+        )
         train = steps.v1_optimizer(loss_scaling).minimize(loss)
     return graph.as_graph_def(), [train.name, loss.op.name]
 
 
 def _made(concrete: Any) -> Made:
-    operations = (*(tensor.op for tensor in concrete.graph.outputs), *concrete.graph.control_outputs)
+    operations = (
+        *(tensor.op for tensor in concrete.graph.outputs),
+        *concrete.graph.control_outputs,
+    )
     return concrete.graph.as_graph_def(), [operation.name for operation in operations]
 
 

@@ -98,7 +98,8 @@ def parse(text: str) -> Module:
 def arrays(text: str) -> tuple[Array, ...]:
     """The arrays of a type's text, those of a tuple one after the other."""
     return tuple(
-        Array(element, tuple(int(size) for size in sizes.split(",") if size)) for element, sizes in _ARRAY.findall(text)
+        Array(element, tuple(int(size) for size in sizes.split(",") if size))
+        for element, sizes in _ARRAY.findall(text)
     )
 
 

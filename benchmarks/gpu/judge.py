@@ -3,9 +3,9 @@
     python -m benchmarks.gpu judge                        makes the rows anew, in both environments, and judges them
     python -m benchmarks.gpu judge FILE.json …            says what the rows of ``compile`` and ``grappler`` miss
 
-The rows of the tiny forms are in ``tiny_compiled.json`` and ``tiny_grappler.json`` here, and tests judge these files.
-What is missed and known stands in :data:`KNOWN` with its figure: neither may it get worse, nor stay there when it is
-mended.
+The rows of the tiny forms are in ``tiny_compiled.json`` and ``tiny_grappler.json`` here, and tests
+judge these files. What is missed and known stands in :data:`KNOWN` with its figure: neither may it
+get worse, nor stay there when it is mended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ SLACK = 0.005
 
 
 def _wide_products(row: Row) -> int:
-    return sum(count for kinds, count in row["products"].items() if "f32" in kinds or "float32" in kinds)
+    return sum(
+        count for kinds, count in row["products"].items() if "f32" in kinds or "float32" in kinds
+    )
 
 
 def _lost_products(ours: Row, peer: Row) -> float:
@@ -43,7 +45,9 @@ def _lost_layouts(ours: Row, peer: Row) -> float:
     """16-bit convolutions in NCHW, where the peer has them in NHWC."""
 
     def count(row: Row) -> int:
-        return sum(n for kind, n in row["convolutions"].items() if "NCHW" in kind and "float32" not in kind)
+        return sum(
+            n for kind, n in row["convolutions"].items() if "NCHW" in kind and "float32" not in kind
+        )
 
     return max(0, count(ours) - count(peer))
 
@@ -68,7 +72,10 @@ BESIDE_PASS: Rules = {
     "products in float32 that {} has in 16 bit": (_lost_products, 0),
     "convolutions in float32 that {} has in 16 bit": (_lost_convolutions, 0),
     "16-bit convolutions in NCHW": (_lost_layouts, 0),
-    "Transposes more than {} has": (lambda ours, peer: max(0, ours["transposes"] - peer["transposes"]), 0),
+    "Transposes more than {} has": (
+        lambda ours, peer: max(0, ours["transposes"] - peer["transposes"]),
+        0,
+    ),
 }
 BESIDE_POLICY: Rules = {
     "products in float32 that {} has in 16 bit": (_lost_products, 0),
@@ -101,7 +108,8 @@ KNOWN: dict[str, float] = {
 }
 """What is missed at the tiny size, with its figure.
 
-resnet50 had 1.234 before a normalization's shift and gradients were 16 bit, for half as much again in 16 bit.
+resnet50 had 1.234 before a normalization's shift and gradients were 16 bit, for half as much again
+in 16 bit.
 """
 
 
@@ -124,16 +132,23 @@ def misses(rows: Sequence[Row]) -> dict[str, float]:
 def _grappled_misses(rows: Iterable[Row], ours: Row) -> dict[str, float]:
     same = ("model", "capability", "precision")
     peers = {row["mode"]: row for row in rows if all(row[name] == ours[name] for name in same)}
-    rules = {"tf_pass": BESIDE_PASS if "policy" in peers else BESIDE_PASS | _CASTS, "policy": BESIDE_POLICY}
+    rules = {
+        "tf_pass": BESIDE_PASS if "policy" in peers else BESIDE_PASS | _CASTS,
+        "policy": BESIDE_POLICY,
+    }
     found: dict[str, float] = {}
     for mode in rules.keys() & peers.keys() if ours["mode"] == "amp_tf" else ():
-        named = {name.format(grappler.MODES[mode].title): rule for name, rule in rules[mode].items()}
+        named = {
+            name.format(grappler.MODES[mode].title): rule for name, rule in rules[mode].items()
+        }
         found |= _missed(f"{ours['model']} {ours['precision']}", named, ours, peers[mode])
     return found
 
 
 def _missed(step: str, rules: Rules, ours: Row, peer: Row) -> dict[str, float]:
-    figures = {f"{step}: {name}": (find(ours, peer), limit) for name, (find, limit) in rules.items()}
+    figures = {
+        f"{step}: {name}": (find(ours, peer), limit) for name, (find, limit) in rules.items()
+    }
     return {name: round(figure, 3) for name, (figure, limit) in figures.items() if figure > limit}
 
 
@@ -149,11 +164,15 @@ def disagreements(found: Mapping[str, float], known: Mapping[str, float]) -> lis
         for name, figure in found.items()
         if figure > known.get(name, 0) + SLACK
     ]
-    return worse + [f"{name}: mended, to be taken from the known ones" for name in known if name not in found]
+    return worse + [
+        f"{name}: mended, to be taken from the known ones" for name in known if name not in found
+    ]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", type=Path, nargs="*", help="say what the rows in these miss, and make none")
+    parser.add_argument(
+        "files", type=Path, nargs="*", help="say what the rows in these miss, and make none"
+    )
 
 
 def main(options: argparse.Namespace) -> int:

@@ -1,10 +1,12 @@
-"""The kernels of an optimized HLO module: products by type, casts that are kernels of their own, bytes, a roofline.
+"""The kernels of an optimized HLO module: products by type, casts that are kernels of their own,
+bytes, a roofline.
 
-What one instruction of the entry, of a loop's body or of a branch does is a kernel; a fusion is one kernel. A loop's
-kernels run as often as XLA says that its body does. XLA does not say it of a backward loop, which runs as often as
-the forward loop has counted: as often as the loops whose results it takes. Of a branch's ways the one that moves most
-is taken (the update of a step whose gradients are finite). A kernel reads its operands and writes its results once;
-of a buffer that it takes or puts a slice of, the slice. Its time on the roofline is the larger of bytes by bandwidth
+What one instruction of the entry, of a loop's body or of a branch does is a kernel; a fusion is one
+kernel. A loop's kernels run as often as XLA says that its body does. XLA does not say it of a
+backward loop, which runs as often as the forward loop has counted: as often as the loops whose
+results it takes. Of a branch's ways the one that moves most is taken (the update of a step whose
+gradients are finite). A kernel reads its operands and writes its results once; of a buffer that it
+takes or puts a slice of, the slice. Its time on the roofline is the larger of bytes by bandwidth
 and FLOPs by the peak for the type that it multiplies.
 """
 
@@ -20,7 +22,15 @@ from benchmarks.gpu.hlo import Array, Computation, Instruction, Module
 from benchmarks.gpu.targets import Target
 
 _NAMES = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast"})
-_FREE = _NAMES | {"after-all", "partition-id", "replica-id", "opt-barrier", "copy-done", "async-done", "async-update"}
+_FREE = _NAMES | {
+    "after-all",
+    "partition-id",
+    "replica-id",
+    "opt-barrier",
+    "copy-done",
+    "async-done",
+    "async-update",
+}
 _MOVES = _NAMES | {"fusion", "convert", "copy", "transpose", "reshape", "broadcast"}
 _FLOATS = frozenset({"f32", "f16", "bf16"})
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
@@ -36,7 +46,8 @@ class Kernel:
         bytes: that one run reads and writes.
         products: the element types of the products in it, such as ``"f16"`` or ``"f16,f32"``.
         flops: of these products.
-        is_cast: whether all that it does is to cast floating-point values, and to lay them out anew.
+        is_cast: whether all that it does is to cast floating-point values, and to lay them out
+            anew.
     """
 
     name: str
@@ -48,7 +59,9 @@ class Kernel:
 
     def seconds(self, target: Target) -> float:
         """The least that one run takes on a GPU."""
-        peak = target.flops_32 if any("f32" in kinds for kinds in self.products) else target.flops_16
+        peak = (
+            target.flops_32 if any("f32" in kinds for kinds in self.products) else target.flops_16
+        )
         return max(self.bytes / target.bandwidth, self.flops / peak)
 
 
@@ -106,9 +119,13 @@ def _kernels(module: Module, name: str, runs: int) -> Iterator[Kernel]:
         if instruction.op in _FREE:
             continue
         if instruction.op == "while":
-            yield from _kernels(module, str(instruction.called("body")), runs * _trips(computation, instruction))
+            yield from _kernels(
+                module, str(instruction.called("body")), runs * _trips(computation, instruction)
+            )
         elif instruction.op == "conditional":
-            yield from max((list(_kernels(module, way, runs)) for way in _ways(instruction)), key=_moved)
+            yield from max(
+                (list(_kernels(module, way, runs)) for way in _ways(instruction)), key=_moved
+            )
         elif inner := _inlined(instruction):
             yield from _kernels(module, inner, runs)
         else:
@@ -132,7 +149,10 @@ def _trips(computation: Computation, loop: Instruction) -> int:
         else:
             waiting += source.operands
     if len(counts) != 1:
-        raise ValueError(f"How often the loop {loop.name} runs is not known: the loops before it run {sorted(counts)}.")
+        raise ValueError(
+            f"How often the loop {loop.name} runs is not known: the loops before it run "
+            f"{sorted(counts)}."
+        )
     return counts.pop()
 
 
@@ -158,7 +178,9 @@ def _inlined(instruction: Instruction) -> str | None:
     return instruction.called("calls") if instruction.op == "async-start" else None
 
 
-def _kernel(module: Module, computation: Computation, instruction: Instruction, runs: int) -> Kernel:
+def _kernel(
+    module: Module, computation: Computation, instruction: Instruction, runs: int
+) -> Kernel:
     inside = [(computation, instruction), *_inside(module, instruction)]
     products = [_product(where, one) for where, one in inside if _is_product(one)]
     return Kernel(
@@ -187,7 +209,10 @@ def _is_cast(inside: Iterable[tuple[Computation, Instruction]]) -> bool:
         if one.op not in _MOVES:
             return False
         if one.op == "convert":
-            is_cast |= {one.results[0].element, where[one.operands[0]].results[0].element} <= _FLOATS
+            is_cast |= {
+                one.results[0].element,
+                where[one.operands[0]].results[0].element,
+            } <= _FLOATS
     return is_cast
 
 
@@ -197,7 +222,11 @@ def _is_product(one: Instruction) -> bool:
 
 def _library_target(one: Instruction) -> str | None:
     """What cuBLAS or cuDNN is called for; ``None`` for other instructions."""
-    return one.find(r'custom_call_target="__(cu(?:blas|dnn)\$?[^"]*)"') if one.op == "custom-call" else None
+    return (
+        one.find(r'custom_call_target="__(cu(?:blas|dnn)\$?[^"]*)"')
+        if one.op == "custom-call"
+        else None
+    )
 
 
 def _product(where: Computation, one: Instruction) -> tuple[str, int]:
@@ -214,7 +243,9 @@ def _product(where: Computation, one: Instruction) -> tuple[str, int]:
 
 
 def _convolution_flops(one: Instruction, left: Array, right: Array) -> int:
-    """Two for each element of the output and each of the kernel that it takes, whichever way the gradient goes."""
+    """Two for each element of the output and each of the kernel that it takes, whichever way the
+    gradient goes.
+    """
     target = _library_target(one) or ""
     result = one.results[0]
     if "BackwardInput" in target:
@@ -226,13 +257,17 @@ def _convolution_flops(one: Instruction, left: Array, right: Array) -> int:
     letters = re.search(r"dim_labels=\w+_(\w+)->", one.attributes)
     if letters is None:
         raise ValueError(f"The convolution {one.name} has no dim_labels.")
-    taken = math.prod(size for size, letter in zip(kernel.dimensions, letters[1], strict=True) if letter != "o")
+    taken = math.prod(
+        size for size, letter in zip(kernel.dimensions, letters[1], strict=True) if letter != "o"
+    )
     return 2 * taken * math.prod(output.dimensions)
 
 
 def _bytes(module: Module, computation: Computation, instruction: Instruction) -> int:
     if instruction.op != "fusion":
-        read = {name: computation[name].bytes for name in instruction.operands if name in computation}
+        read = {
+            name: computation[name].bytes for name in instruction.operands if name in computation
+        }
         if instruction.op in _SLICES:
             return 2 * instruction.bytes
         if instruction.op == "dynamic-update-slice":
@@ -248,7 +283,10 @@ def _read(body: Computation, parameter: Instruction) -> int:
     users = list(_users(body, parameter.name))
     if not users:
         return 0
-    if all(user.op in _SLICES | {"dynamic-update-slice"} and user.operands[0] == name for user, name in users):
+    if all(
+        user.op in _SLICES | {"dynamic-update-slice"} and user.operands[0] == name
+        for user, name in users
+    ):
         return sum(user.bytes for user, _ in users if user.op in _SLICES)
     return parameter.bytes
 

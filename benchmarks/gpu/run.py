@@ -3,10 +3,11 @@
     pip install "jax[cuda12]==0.10.2"
     python -m benchmarks.gpu run exported --json result.json > table.md
 
-For each step every variant runs with the same made-up weights and inputs. The table gives the median time, the speed-up
-over float32 with TF32 and without, the least time that the roofline allows and what XLA has taken for temporary values.
-It says how the result differs from float32's: the loss and the changes of all weights, of inference the output. The
-last steps are left out where the time is up.
+For each step every variant runs with the same made-up weights and inputs. The table gives the
+median time, the speed-up over float32 with TF32 and without, the least time that the roofline
+allows and what XLA has taken for temporary values. It says how the result differs from float32's:
+the loss and the changes of all weights, of inference the output. The last steps are left out where
+the time is up.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ COMPILED = Path(__file__).parent / "compiled.json"
 REFERENCE = "float32"
 STRICT = "float32_strict"
 LOSS_TOLERANCE = 0.05
-"""Largest relative difference of the first loss from float32's that still counts as the same computation."""
+"""Largest relative difference of the first loss from float32's that still counts as the same
+computation.
+"""
 COSINE_TOLERANCE = 0.9
 """Smallest cosine between the weight changes of the first step and float32's."""
 
@@ -53,7 +56,8 @@ class Result:
         compile_s: time to compile, seconds.
         temp_mib: memory for temporary values, MiB.
         loss: the first step's loss; of inference the mean size of its output.
-        change: the first step's changes of all weights, as one float32 vector; of inference the output.
+        change: the first step's changes of all weights, as one float32 vector; of inference the
+            output.
     """
 
     manifest: dict[str, Any]
@@ -73,7 +77,9 @@ def made_up(argument: dict[str, Any]) -> np.ndarray:
     rng = np.random.default_rng(zlib.crc32(f"{argument['name']} {shape}".encode()))
     if "low" in fill:
         return rng.integers(fill["low"], fill["high"] + 1, shape).astype(argument["dtype"])
-    return (rng.standard_normal(shape, np.float32) * fill["std"] + fill["mean"]).astype(argument["dtype"])
+    return (rng.standard_normal(shape, np.float32) * fill["std"] + fill["mean"]).astype(
+        argument["dtype"]
+    )
 
 
 class Step:
@@ -97,7 +103,9 @@ class Step:
         except Exception as error:
             if "hex data size" not in str(error):
                 raise
-            self._program = compile_text(unpack_booleans(text).encode(), devices, xla_client.CompileOptions())
+            self._program = compile_text(
+                unpack_booleans(text).encode(), devices, xla_client.CompileOptions()
+            )
         self.compile_s = time.perf_counter() - begin
         self.carried = carried_state(text)
         self._values = [jax.device_put(made_up(argument), self._device) for argument in arguments]
@@ -105,7 +113,10 @@ class Step:
     def __call__(self) -> list[Any]:
         """Runs the step; what it updates is an argument of the next one."""
         outputs = [
-            output[0] for output in self._program.execute_sharded(self._values).disassemble_into_single_device_arrays()
+            output[0]
+            for output in self._program.execute_sharded(
+                self._values
+            ).disassemble_into_single_device_arrays()
         ]
         for output, argument in self.carried.items():
             self._values[argument] = outputs[output]
@@ -119,7 +130,9 @@ class Step:
 def measure(manifest: dict[str, Any], text: str, rounds: int, round_s: float) -> Result:
     """Compiles a step, checks its first turn and times the following ones."""
     step = Step(text, manifest["arguments"])
-    weights = {n: made_up(row) for n, row in enumerate(manifest["arguments"]) if row["role"] == "weight"}
+    weights = {
+        n: made_up(row) for n, row in enumerate(manifest["arguments"]) if row["role"] == "weight"
+    }
     outputs = step()
     first = np.asarray(outputs[0], np.float32)
     changes = [
@@ -167,15 +180,24 @@ def compare(results: Mapping[str, Result], roofline: Mapping[str, float]) -> lis
             key: result.manifest[key]
             for key in ("model", "title", "size", "way", "batch", "variant", "products", "casts")
         }
-        row |= {"ms": result.ms, "spread": result.spread, "compile_s": result.compile_s, "temp_mib": result.temp_mib}
+        row |= {
+            "ms": result.ms,
+            "spread": result.spread,
+            "compile_s": result.compile_s,
+            "temp_mib": result.temp_mib,
+        }
         if result.manifest["variant"] in roofline:
             row["roofline_ms"] = roofline[result.manifest["variant"]]
         if reference:
             row["speedup"] = reference.ms / result.ms
             row["memory_ratio"] = result.temp_mib / max(reference.temp_mib, 1e-9)
-            row["loss_difference"] = abs(result.loss - reference.loss) / max(abs(reference.loss), 1e-9)
+            row["loss_difference"] = abs(result.loss - reference.loss) / max(
+                abs(reference.loss), 1e-9
+            )
             row["cosine"] = cosine(result.change, reference.change)
-            row["agrees"] = row["loss_difference"] <= LOSS_TOLERANCE and row["cosine"] >= COSINE_TOLERANCE
+            row["agrees"] = (
+                row["loss_difference"] <= LOSS_TOLERANCE and row["cosine"] >= COSINE_TOLERANCE
+            )
         if strict:
             row["speedup_strict"] = strict.ms / result.ms
         rows.append(row)
@@ -191,7 +213,8 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 def table(rows: list[dict[str, Any]]) -> str:
     """The results as Markdown."""
     lines = [
-        "| model | | batch | variant | ms/step | ± | roofline ms | × float32 | × float32 without TF32 | temp. MiB "
+        "| model | | batch | variant | ms/step | ± | roofline ms | × float32 | × float32 without "
+        "TF32 | temp. MiB "
         "| memory ratio | loss differs by | cosine | products |",
         "|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
@@ -210,7 +233,9 @@ def table(rows: list[dict[str, Any]]) -> str:
             cells.append(form.format(row[key]) if key in row else "–")
         if row.get("agrees") is False:
             cells[-1] += " **differs**"
-        cells.append(", ".join(f"{count} {kind}" for kind, count in sorted(row["products"].items())))
+        cells.append(
+            ", ".join(f"{count} {kind}" for kind, count in sorted(row["products"].items()))
+        )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -234,17 +259,22 @@ def machine() -> dict[str, str]:
         facts["attention"] = "this is not a GPU: the times say nothing of one"
     else:
         query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        facts["driver"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+        facts["driver"] = subprocess.run(
+            query, capture_output=True, text=True, check=False
+        ).stdout.strip()
     return facts
 
 
-def roofline(manifest: Mapping[str, Any], device: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def roofline(
+    manifest: Mapping[str, Any], device: str, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
     """The least milliseconds of each variant of a step, from rows of ``compile`` for this device."""
     targets = [name for name, target in TARGETS.items() if target.title == device]
     return {
         row["variant"]: row["roofline_us"] / 1e3
         for row in rows
-        if row["target"] in targets and all(row[name] == manifest[name] for name in ("model", "way", "batch"))
+        if row["target"] in targets
+        and all(row[name] == manifest[name] for name in ("model", "way", "batch"))
     }
 
 
@@ -262,14 +292,24 @@ def find(folder: Path, only: str) -> list[list[Path]]:
             row = steps.setdefault((WAYS.index(way), list(CASES).index(model)), {})
             row[list(VARIANTS).index(variant)] = path
     if not steps:
-        raise FileNotFoundError(f"{folder} holds no steps: python -m benchmarks.gpu export --out {folder}")
-    return [[variants[number] for number in sorted(variants)] for _, variants in sorted(steps.items())]
+        raise FileNotFoundError(
+            f"{folder} holds no steps: python -m benchmarks.gpu export --out {folder}"
+        )
+    return [
+        [variants[number] for number in sorted(variants)] for _, variants in sorted(steps.items())
+    ]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("exported"), help="what export wrote")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds of each variant; their median counts")
-    parser.add_argument("--round-s", type=float, default=0.1, help="least length of a round, seconds")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=Path("exported"), help="what export wrote"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="rounds of each variant; their median counts"
+    )
+    parser.add_argument(
+        "--round-s", type=float, default=0.1, help="least length of a round, seconds"
+    )
     parser.add_argument("--minutes", type=float, default=9.0, help="no step is begun after these")
     parser.add_argument("--only", default="", help="only files whose name holds this")
     parser.add_argument("--json", type=Path, help="write all figures here")
@@ -288,14 +328,20 @@ def main(options: argparse.Namespace) -> int:
     for paths in find(options.folder, options.only):
         results = {}
         if time.monotonic() > end:
-            left_out.append(f"left out, because the time was up: {paths[0].stem.rpartition('-')[0]}")
+            left_out.append(
+                f"left out, because the time was up: {paths[0].stem.rpartition('-')[0]}"
+            )
             continue
         for path in paths:
             manifest = json.loads(path.read_text())
             text = gzip.decompress(path.with_suffix(".mlir.gz").read_bytes()).decode()
             try:
-                results[manifest["variant"]] = measure(manifest, text, options.rounds, options.round_s)
-            except Exception as error:  # one variant that does not fit or compile leaves the others their rows
+                results[manifest["variant"]] = measure(
+                    manifest, text, options.rounds, options.round_s
+                )
+            except (
+                Exception
+            ) as error:  # one variant that does not fit or compile leaves the others their rows
                 failures.append(f"{path.stem}: {type(error).__name__}: {str(error)[:300]}")
                 continue
             print(f"{path.stem}: {results[manifest['variant']].ms:.2f} ms", file=sys.stderr)

@@ -1,4 +1,6 @@
-"""What StableHLO text says: products by element type, and which output becomes which input of the next step."""
+"""What StableHLO text says: products by element type, and which output becomes which input of the
+next step.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,17 @@ _PRODUCT = re.compile(r'"?stablehlo\.(dot_general|dot|convolution)"?[( ]')
 _ELEMENT = re.compile(r"tensor<(?:[0-9?]+x)*(\w+)>")
 _OPERANDS = re.compile(r": \(([^()]*)\) ->")
 _ALIAS = re.compile(r"parameter_number = (\d+) : i64\}, output_index = array<i64: (\d+)>")
-_CASTS = re.compile(r"stablehlo\.convert %\S+ : \(tensor<(?:[0-9?]+x)*(\w+)>\) -> tensor<(?:[0-9?]+x)*(\w+)>")
+_CASTS = re.compile(
+    r"stablehlo\.convert %\S+ : \(tensor<(?:[0-9?]+x)*(\w+)>\) -> tensor<(?:[0-9?]+x)*(\w+)>"
+)
 _FUNCTION = re.compile(r"^ *func\.func (?:\w+ )?@([^\s(]+)", re.MULTILINE)
 _CALLED = re.compile(r"\bcall @([^\s(]+)")
 _BOOLEANS = re.compile(r'dense<"0x([0-9A-Fa-f]+)">(\s*:\s*tensor<((?:\d+x)+)i1>)')
 
 
 def used_functions(text: str) -> str:
-    """The functions that ``main`` needs: bodies of loops and branches stand in it, and once more as dead functions.
+    """The functions that ``main`` needs: bodies of loops and branches stand in it, and once more as
+    dead functions.
 
     Args:
         text: a StableHLO module; where it has no ``main``, all of it is returned.
@@ -25,7 +30,9 @@ def used_functions(text: str) -> str:
     if "main" not in (match[1] for match in starts):
         return text
     ends = [*(match.start() for match in starts[1:]), len(text)]
-    functions = {match[1]: text[match.start() : end] for match, end in zip(starts, ends, strict=True)}
+    functions = {
+        match[1]: text[match.start() : end] for match, end in zip(starts, ends, strict=True)
+    }
     used = {"main"}
     waiting = ["main"]
     while waiting:
@@ -42,8 +49,9 @@ def count_products(text: str) -> Counter[str]:
         text: a StableHLO module.
 
     Returns:
-        Counts by names such as ``"dot f32"`` and ``"convolution bf16"``; ``dot`` and ``dot_general`` count as one.
-        A product whose two operands differ counts as ``"dot bf16,f32"``.
+        Counts by names such as ``"dot f32"`` and ``"convolution bf16"``; ``dot`` and
+        ``dot_general`` count as one. A product whose two operands differ counts as ``"dot
+        bf16,f32"``.
     """
     counts: Counter[str] = Counter()
     for line in used_functions(text).splitlines():
@@ -59,7 +67,10 @@ def count_products(text: str) -> Counter[str]:
 def count_casts(text: str) -> int:
     """Counts the conversions between floating-point types."""
     floats = {"f32", "f16", "bf16"}
-    return sum(source != to and {source, to} <= floats for source, to in _CASTS.findall(used_functions(text)))
+    return sum(
+        source != to and {source, to} <= floats
+        for source, to in _CASTS.findall(used_functions(text))
+    )
 
 
 def carried_state(text: str) -> dict[int, int]:
@@ -71,7 +82,9 @@ def carried_state(text: str) -> dict[int, int]:
 
 
 def unpack_booleans(text: str) -> str:
-    """Writes boolean constants with a byte an element, as newer MLIR reads them; older MLIR packs eight into a byte."""
+    """Writes boolean constants with a byte an element, as newer MLIR reads them; older MLIR packs
+    eight into a byte.
+    """
 
     def unpack(match: re.Match[str]) -> str:
         packed, size = bytes.fromhex(match[1]), 1
@@ -79,7 +92,9 @@ def unpack_booleans(text: str) -> str:
             size *= int(side)
         if len(packed) != -(-size // 8):
             return match[0]
-        unpacked = "".join("01" if packed[bit >> 3] >> (bit & 7) & 1 else "00" for bit in range(size))
+        unpacked = "".join(
+            "01" if packed[bit >> 3] >> (bit & 7) & 1 else "00" for bit in range(size)
+        )
         return f'dense<"0x{unpacked}">{match[2]}'
 
     return _BOOLEANS.sub(unpack, text)

@@ -1,4 +1,5 @@
-"""The steps that are judged: of training, forward, backward and the optimizer; of inference, the model alone.
+"""The steps that are judged: of training, forward, backward and the optimizer; of inference, the
+model alone.
 
 In float16 the optimizer scales the loss, as a program has it.
 """

@@ -24,7 +24,8 @@ gpu_device_info {{
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A GPU as XLA's compiler is told of it. The figures are those of XLA's own descriptions of these cards.
+    """A GPU as XLA's compiler is told of it. The figures are those of XLA's own descriptions of
+    these cards.
 
     Attributes:
         title: what the card is called.
@@ -38,8 +39,10 @@ class Target:
         cache: bytes of the second level.
         shared_by_block: bytes of shared memory that a block can ask for.
         shared: bytes of shared memory of a multiprocessor.
-        flops_16: products in 16 bit a second, dense, by tensor cores; from NVIDIA's data sheets, as the next one.
-        flops_32: products in float32 a second: in TF32 where the card has it, as TensorFlow has it on.
+        flops_16: products in 16 bit a second, dense, by tensor cores; from NVIDIA's data sheets, as
+            the next one.
+        flops_32: products in float32 a second: in TF32 where the card has it, as TensorFlow has it
+            on.
         has_bfloat16: whether its tensor cores take bfloat16.
     """
 

@@ -19,8 +19,8 @@ class Counted:
     """What a graph computes.
 
     Attributes:
-        convolutions, products: how many of each type; of convolutions with the layout, such as ``float16 NHWC``, and
-            a recurrent layer by cuDNN is a product.
+        convolutions, products: how many of each type; of convolutions with the layout, such as
+            ``float16 NHWC``, and a recurrent layer by cuDNN is a product.
         transposes: how many Transposes.
         casts: how many Casts between floating-point types.
     """
@@ -32,7 +32,9 @@ class Counted:
 
 
 def place(graph: Any) -> Any:
-    """Puts every node of a GraphDef, its functions' too, on the GPU, as placement would on a machine that has one."""
+    """Puts every node of a GraphDef, its functions' too, on the GPU, as placement would on a
+    machine that has one.
+    """
     for node in every_node(graph):
         node.device = GPU
     return graph
@@ -51,13 +53,17 @@ def optimize(graph: Any, ends: Iterable[str], capability: str, *, own_pass: bool
     from tensorflow.python.grappler import tf_optimizer
 
     meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
-    meta_graph.collection_def["train_op"].node_list.value.extend(ends)  # by which Grappler knows what is wanted
+    meta_graph.collection_def["train_op"].node_list.value.extend(
+        ends
+    )  # by which Grappler knows what is wanted
     config = config_pb2.ConfigProto()
     options = config.graph_options.rewrite_options
     options.min_graph_nodes = -1  # small graphs too
     if own_pass:
         options.auto_mixed_precision = options.ON
-    return tf_optimizer.OptimizeGraph(config, meta_graph, verbose=False, cluster=_cluster(capability))
+    return tf_optimizer.OptimizeGraph(
+        config, meta_graph, verbose=False, cluster=_cluster(capability)
+    )
 
 
 def count(graph: Any) -> Counted:
@@ -77,7 +83,9 @@ def count(graph: Any) -> Counted:
             transposes += 1
         elif node.op == "Cast":
             casts += {_name(node.attr["SrcT"].type), _name(node.attr["DstT"].type)} <= _FLOATS
-    return Counted(dict(sorted(convolutions.items())), dict(sorted(products.items())), transposes, casts)
+    return Counted(
+        dict(sorted(convolutions.items())), dict(sorted(products.items())), transposes, casts
+    )
 
 
 def pretend(capability: str) -> None:
@@ -96,7 +104,9 @@ def every_node(graph: Any) -> Iterator[Any]:
 
 def _type(node: Any) -> str:
     given = (node.attr[name].type for name in _TYPE_ATTRIBUTES if name in node.attr)
-    return next((_name(kind) for kind in given if kind), "")  # none in a function whose types its caller gives
+    return next(
+        (_name(kind) for kind in given if kind), ""
+    )  # none in a function whose types its caller gives
 
 
 def _name(data_type: int) -> str:
@@ -124,5 +134,7 @@ def _cluster(capability: str) -> Any:
         bandwidth=898_048_000,
     )
     cpu = devices.DeviceProperties(type="CPU", frequency=2000, num_cores=8, memory_size=8 << 30)
-    named = [devices.NamedDevice(name=name, properties=what) for name, what in ((GPU, gpu), (CPU, cpu))]
+    named = [
+        devices.NamedDevice(name=name, properties=what) for name, what in ((GPU, gpu), (CPU, cpu))
+    ]
     return cluster.Cluster(devices=named)

@@ -1,7 +1,8 @@
-"""The models that amp_tf is measured on: those of the published mixed-precision results, and everyday ones.
+"""The models that amp_tf is measured on: those of the published mixed-precision results, and
+everyday ones.
 
-``BENCHMARKS[name].workload(size)`` gives model, loss, data and batch sizes. Everything is Keras 3 and knows nothing of
-amp_tf. Importing this package imports no TensorFlow; building a model does.
+``BENCHMARKS[name].workload(size)`` gives model, loss, data and batch sizes. Everything is Keras 3
+and knows nothing of amp_tf. Importing this package imports no TensorFlow; building a model does.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     )
 }
 
-#: What a command line may say for many models at once; "all" are the common ones of :data:`BENCHMARKS`.
+#: What a command line may say for many models at once; "all" are the common ones of
+#: :data:`BENCHMARKS`.
 GROUPS: dict[str, list[str]] = {
     "all": [name for name, row in BENCHMARKS.items() if row.is_common],
     "wide": list(wide.MODELS),
@@ -38,7 +40,8 @@ def benchmark(name: str) -> Benchmark:
 
 
 def names(text: str = "all") -> list[str]:
-    """The model names that a command-line value such as ``"ncf,bert"``, ``"all"`` or ``"judging"`` asks for.
+    """The model names that a command-line value such as ``"ncf,bert"``, ``"all"`` or ``"judging"``
+    asks for.
 
     Raises:
         ValueError: a name is unknown; the message names the valid ones.

@@ -1,8 +1,8 @@
 """Ordinary blocks, as Keras users write them with the layers' defaults, each between products.
 
-On these the 16-bit work has to be what the op lists give: ``tests/painting/test_blocks.py`` holds that no product of
-theirs is float32 but for its cost, and :mod:`benchmarks.decisions` keeps what becomes of them. They are traced, never
-run, so that they have the sizes of real models.
+On these the 16-bit work has to be what the op lists give: ``tests/painting/test_blocks.py`` holds
+that no product of theirs is float32 but for its cost, and :mod:`benchmarks.decisions` keeps what
+becomes of them. They are traced, never run, so that they have the sizes of real models.
 """
 
 from __future__ import annotations
@@ -15,9 +15,16 @@ import numpy as np
 
 from benchmarks.models.workload import Workload
 
-Block = Callable[[Any, Any], Any]  #: takes the module keras.layers and a tensor, gives one of the same rank
+Block = Callable[
+    [Any, Any], Any
+]  #: takes the module keras.layers and a tensor, gives one of the same rank
 
-_SHAPES = {"image": (32, 32, 128), "volume": (16, 16, 16, 64), "sequence": (128, 256), "features": (1024,)}
+_SHAPES = {
+    "image": (32, 32, 128),
+    "volume": (16, 16, 16, 64),
+    "sequence": (128, 256),
+    "features": (1024,),
+}
 _BATCHES = {"image": 32, "volume": 8, "sequence": 32, "features": 1024}
 _CLASSES = 100
 
@@ -31,7 +38,9 @@ def _enter(kind: str, blocks: Mapping[str, Block]) -> None:
 
 
 def _enter_heads(kind: str, heads: Mapping[str, tuple[str, Mapping[str, Any], Block]]) -> None:
-    """Enters models by what ends them: a loss of ``keras.losses``, its options, and the layer before it."""
+    """Enters models by what ends them: a loss of ``keras.losses``, its options, and the layer
+    before it.
+    """
     for name, (loss, options, head) in heads.items():
         BLOCKS[name] = _workload(name, kind, lambda layers, x: x, head, loss, options)
 
@@ -79,13 +88,17 @@ def _workload(
         return getattr(keras.losses, loss)(**options)
 
     # TensorFlow is imported by what is called, not here.
-    workload = Workload(name, "small", model, lambda *given: made_loss()(*given), data, _BATCHES[kind], ())
+    workload = Workload(
+        name, "small", model, lambda *given: made_loss()(*given), data, _BATCHES[kind], ()
+    )
     return workload
 
 
 def _product(layers: Any, kind: str, width: int) -> Any:
     if kind in ("image", "volume"):
-        return getattr(layers, "Conv2D" if kind == "image" else "Conv3D")(width, 3, padding="same", activation="relu")
+        return getattr(layers, "Conv2D" if kind == "image" else "Conv3D")(
+            width, 3, padding="same", activation="relu"
+        )
     return layers.Dense(width, activation="relu")
 
 
@@ -104,15 +117,23 @@ def _layer(name: str, *given: Any, **options: Any) -> Callable[[Any], Any]:
     return lambda layers: getattr(layers, name)(*given, **options)
 
 
-def _conv(width: int = 128, *, name: str = "Conv2D", taps: int = 3, **options: Any) -> Callable[[Any], Any]:
+def _conv(
+    width: int = 128, *, name: str = "Conv2D", taps: int = 3, **options: Any
+) -> Callable[[Any], Any]:
     return _layer(name, width, taps, padding="same", **options)
 
 
-def _depthwise(taps: int = 3, name: str = "DepthwiseConv2D", **options: Any) -> Callable[[Any], Any]:
+def _depthwise(
+    taps: int = 3, name: str = "DepthwiseConv2D", **options: Any
+) -> Callable[[Any], Any]:
     return _layer(name, taps, padding="same", **options)
 
 
-_BN, _LN, _GN = _layer("BatchNormalization"), _layer("LayerNormalization"), _layer("GroupNormalization")
+_BN, _LN, _GN = (
+    _layer("BatchNormalization"),
+    _layer("LayerNormalization"),
+    _layer("GroupNormalization"),
+)
 _RMS, _UNIT = _layer("RMSNormalization"), _layer("UnitNormalization")
 
 
@@ -151,7 +172,9 @@ def _unet_step(layers: Any, x: Any) -> Any:
 
 
 def _unet_step_by_upsampling(layers: Any, x: Any) -> Any:
-    y = _chain(_conv(256, strides=2), _act("relu"), _layer("UpSampling2D", interpolation="bilinear"))(layers, x)
+    y = _chain(
+        _conv(256, strides=2), _act("relu"), _layer("UpSampling2D", interpolation="bilinear")
+    )(layers, x)
     return _chain(_conv(), _BN, _act("relu"))(layers, layers.Concatenate()([y, x]))
 
 
@@ -182,7 +205,9 @@ def _gated_unit(activation: str, *, norm: Callable[[Any], Any] = _RMS) -> Block:
 
     def block(layers: Any, x: Any) -> Any:
         y, width = norm(layers)(x), x.shape[-1]
-        y = layers.Multiply()([layers.Dense(2 * width, activation=activation)(y), layers.Dense(2 * width)(y)])
+        y = layers.Multiply()(
+            [layers.Dense(2 * width, activation=activation)(y), layers.Dense(2 * width)(y)]
+        )
         return layers.Add()([x, layers.Dense(width)(y)])
 
     return block
@@ -193,7 +218,10 @@ def _recurrent(name: str) -> Block:
 
 
 def _highway(layers: Any, x: Any) -> Any:
-    gate, y = layers.Dense(x.shape[-1], activation="sigmoid")(x), layers.Dense(x.shape[-1], activation="relu")(x)
+    gate, y = (
+        layers.Dense(x.shape[-1], activation="sigmoid")(x),
+        layers.Dense(x.shape[-1], activation="relu")(x),
+    )
     return gate * y + (1.0 - gate) * x
 
 
@@ -223,13 +251,20 @@ _enter(
         "depthwise_ln": _chain(_depthwise(7), _LN),
         "separable_bn_relu": _chain(_conv(name="SeparableConv2D"), _BN, _act("relu")),
         "residual": _residual(
-            *(_conv(use_bias=False), _BN, _act("relu"), _conv(use_bias=False), _BN), after=(_act("relu"),)
+            *(_conv(use_bias=False), _BN, _act("relu"), _conv(use_bias=False), _BN),
+            after=(_act("relu"),),
         ),
-        "residual_with_biases": _residual(*(_conv(), _BN, _act("relu"), _conv(), _BN), after=(_act("relu"),)),
+        "residual_with_biases": _residual(
+            *(_conv(), _BN, _act("relu"), _conv(), _BN), after=(_act("relu"),)
+        ),
         "residual_norm_first": _residual(_BN, _act("relu"), _conv(), _BN, _act("relu"), _conv()),
-        "squeeze_and_excitation": lambda layers, x: _squeeze_and_excite(layers, _chain(_conv(), _BN)(layers, x)),
+        "squeeze_and_excitation": lambda layers, x: _squeeze_and_excite(
+            layers, _chain(_conv(), _BN)(layers, x)
+        ),
         "inverted_bottleneck": _inverted_bottleneck,
-        "convnext": _residual(_depthwise(7), _LN, _layer("Dense", 512, activation="gelu"), _layer("Dense", 128)),
+        "convnext": _residual(
+            _depthwise(7), _LN, _layer("Dense", 512, activation="gelu"), _layer("Dense", 128)
+        ),
         "unet_step": _unet_step,
         "unet_step_by_upsampling": _unet_step_by_upsampling,
     },
@@ -248,7 +283,9 @@ _enter(
     {
         "conv1d_bn_relu": _chain(_conv(256, name="Conv1D"), _BN, _act("relu")),
         "conv1d_ln_gelu": _chain(_conv(256, name="Conv1D"), _LN, _act("gelu")),
-        "conv1d_without_bias_gn_swish": _chain(_conv(256, name="Conv1D", use_bias=False), _GN, _act("swish")),
+        "conv1d_without_bias_gn_swish": _chain(
+            _conv(256, name="Conv1D", use_bias=False), _GN, _act("swish")
+        ),
         "conv1d_transpose_bn_relu": _chain(_conv(256, name="Conv1DTranspose"), _BN, _act("relu")),
         "depthwise_conv1d_ln": _chain(_depthwise(name="DepthwiseConv1D"), _LN, _act("swish")),
         "separable_conv1d_bn_relu": _chain(_conv(256, name="SeparableConv1D"), _BN, _act("relu")),
@@ -261,13 +298,17 @@ _enter(
         "feed_forward_norm_last": _residual(
             _layer("Dense", 1024, activation="gelu"), _layer("Dense", 256), after=(_LN,)
         ),
-        "feed_forward_norm_first": _residual(_LN, _layer("Dense", 1024, activation="gelu"), _layer("Dense", 256)),
+        "feed_forward_norm_first": _residual(
+            _LN, _layer("Dense", 1024, activation="gelu"), _layer("Dense", 256)
+        ),
         "swiglu": _gated_unit("swish"),
         "geglu": _gated_unit("gelu", norm=_LN),
         "lstm": _recurrent("LSTM"),
         "gru": _recurrent("GRU"),
         "simple_rnn": _recurrent("SimpleRNN"),
-        "bidirectional_lstm": lambda layers, x: layers.Bidirectional(layers.LSTM(128, return_sequences=True))(x),
+        "bidirectional_lstm": lambda layers, x: layers.Bidirectional(
+            layers.LSTM(128, return_sequences=True)
+        )(x),
         "lstm_ln": lambda layers, x: _LN(layers)(layers.LSTM(256, return_sequences=True)(x)),
     },
 )
@@ -275,18 +316,26 @@ _enter(
     "features",
     {
         "dense_bn_relu": _chain(_layer("Dense", 1024), _BN, _act("relu")),
-        "dense_without_bias_bn_relu": _chain(_layer("Dense", 1024, use_bias=False), _BN, _act("relu")),
+        "dense_without_bias_bn_relu": _chain(
+            _layer("Dense", 1024, use_bias=False), _BN, _act("relu")
+        ),
         "dense_relu_bn": _chain(_layer("Dense", 1024, activation="relu"), _BN),
-        "dense_relu_bn_dropout": _chain(_layer("Dense", 1024, activation="relu"), _BN, _layer("Dropout", 0.3)),
+        "dense_relu_bn_dropout": _chain(
+            _layer("Dense", 1024, activation="relu"), _BN, _layer("Dropout", 0.3)
+        ),
         "dense_ln_gelu": _chain(_layer("Dense", 1024), _LN, _act("gelu")),
-        "dense_without_bias_ln_gelu": _chain(_layer("Dense", 1024, use_bias=False), _LN, _act("gelu")),
+        "dense_without_bias_ln_gelu": _chain(
+            _layer("Dense", 1024, use_bias=False), _LN, _act("gelu")
+        ),
         "dense_gelu_ln": _chain(_layer("Dense", 1024, activation="gelu"), _LN),
         "dense_gn_swish": _chain(_layer("Dense", 1024), _GN, _act("swish")),
         "dense_rms_swish": _chain(_layer("Dense", 1024), _RMS, _act("swish")),
         "dense_unit_norm": _chain(_layer("Dense", 1024), _UNIT),
         "spectral_dense": _chain(_spectral(_layer("Dense", 1024)), _act("relu")),
         "dense_softmax": _chain(_layer("Dense", 1024, activation="softmax")),
-        "dense_residual": _residual(_layer("Dense", 1024, activation="relu"), _layer("Dense", 1024)),
+        "dense_residual": _residual(
+            _layer("Dense", 1024, activation="relu"), _layer("Dense", 1024)
+        ),
         "highway": _highway,
     },
 )
@@ -319,4 +368,6 @@ _enter_heads(
         ),
     },
 )  # fmt: skip
-_enter_heads("sequence", {"sequence_head_mse": ("MeanSquaredError", {}, _chain(_layer("Dense", 256)))})
+_enter_heads(
+    "sequence", {"sequence_head_mse": ("MeanSquaredError", {}, _chain(_layer("Dense", 256)))}
+)

@@ -30,7 +30,10 @@ class DetectorSize:
 
 
 def pyramid(stages: list[Any], channels: int) -> list[Any]:
-    """Levels P3 to P7 of a feature pyramid (Lin et al. 2017) over the last three stages of a backbone."""
+    """Levels P3 to P7 of a feature pyramid (Lin et al.
+
+    2017) over the last three stages of a backbone.
+    """
     from keras import layers
 
     laterals = [layers.Conv2D(channels, 1)(stage) for stage in stages[1:]]
@@ -44,11 +47,13 @@ def pyramid(stages: list[Any], channels: int) -> list[Any]:
 
 
 def scenes(figures: DetectorSize, examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images with one bright square each, and for every anchor its class and its offset from the square's centre.
+    """Images with one bright square each, and for every anchor its class and its offset from the
+    square's centre.
 
     Returns:
-        float32 images of shape (examples, pixels, pixels, 3), and float32 targets of shape (examples, anchors, 5): the
-        class (0 is background), and four box offsets that count only where the class is not 0.
+        float32 images of shape (examples, pixels, pixels, 3), and float32 targets of shape
+        (examples, anchors, 5): the class (0 is background), and four box offsets that count only
+        where the class is not 0.
     """
     rng = np.random.default_rng(seed)
     pixels = figures.pixels
@@ -73,7 +78,8 @@ def scenes(figures: DetectorSize, examples: int, seed: int) -> tuple[np.ndarray,
 
 
 def detection_loss(target: Any, prediction: Any) -> Any:
-    """Focal loss of the classes (Lin et al. 2017, gamma 2, alpha 0.25) plus a Huber loss of the boxes that are there.
+    """Focal loss of the classes (Lin et al. 2017, gamma 2, alpha 0.25) plus a Huber loss of the
+    boxes that are there.
 
     Args:
         target: shape (batch, anchors, 5), see :func:`scenes`.
@@ -107,10 +113,18 @@ def detector(name: str, size: str, figures: DetectorSize) -> Workload:
         image = keras.Input((figures.pixels, figures.pixels, 3))
         levels = pyramid(resnet50_stages(image, figures.width), figures.head)
         outputs = []
-        for width, bias in ((figures.classes - 1, -4.6), (4, 0.0)):  # rare foreground: logits begin at p = 0.01
-            convs = [layers.Conv2D(figures.head, 3, padding="same", use_bias=False) for _ in range(4)]
+        for width, bias in (
+            (figures.classes - 1, -4.6),
+            (4, 0.0),
+        ):  # rare foreground: logits begin at p = 0.01
+            convs = [
+                layers.Conv2D(figures.head, 3, padding="same", use_bias=False) for _ in range(4)
+            ]
             last = layers.Conv2D(
-                figures.anchors * width, 3, padding="same", bias_initializer=keras.initializers.Constant(bias)
+                figures.anchors * width,
+                3,
+                padding="same",
+                bias_initializer=keras.initializers.Constant(bias),
             )
             rows = []
             for level in levels:
@@ -136,7 +150,8 @@ BENCHMARKS = (
     Benchmark(
         "ssd",
         "SSD ResNet-50 FPN",
-        "One-stage detection; the shape of TensorFlow's ssd_resnet50_v1_fpn_640, with six anchors a place.",
+        "One-stage detection; the shape of TensorFlow's ssd_resnet50_v1_fpn_640, with six anchors "
+        "a place.",
         detector,
         {
             "tiny": DetectorSize(64, 4, 0.125, 16, 2, 2, (2,)),

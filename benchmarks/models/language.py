@@ -1,4 +1,6 @@
-"""Transformers: a BERT encoder that finds answer spans, a GPT-style decoder that predicts the next token."""
+"""Transformers: a BERT encoder that finds answer spans, a GPT-style decoder that predicts the next
+token.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,18 @@ class TransformerSize:
 def _embedded(tokens: Any, figures: TransformerSize) -> Any:
     from keras import layers, ops
 
-    places = layers.Embedding(figures.tokens, figures.width, name="places")(ops.arange(figures.tokens))
+    places = layers.Embedding(figures.tokens, figures.width, name="places")(
+        ops.arange(figures.tokens)
+    )
     return layers.Embedding(figures.vocabulary, figures.width, name="words")(tokens) + places
 
 
 def _attention(x: Any, figures: TransformerSize, causal: bool) -> Any:
     from keras import layers
 
-    return layers.MultiHeadAttention(figures.heads, figures.width // figures.heads)(x, x, use_causal_mask=causal)
+    return layers.MultiHeadAttention(figures.heads, figures.width // figures.heads)(
+        x, x, use_causal_mask=causal
+    )
 
 
 def _feed_forward(x: Any, figures: TransformerSize) -> Any:
@@ -49,7 +55,9 @@ def _feed_forward(x: Any, figures: TransformerSize) -> Any:
     return layers.Dense(figures.width)(layers.Dense(4 * figures.width, activation=gelu)(x))
 
 
-def marked_spans(figures: TransformerSize, examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def marked_spans(
+    figures: TransformerSize, examples: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Random tokens in which token 1 opens and token 2 closes the answer.
 
     Returns:
@@ -77,7 +85,9 @@ def span_loss(target: Any, prediction: Any) -> Any:
     import keras
 
     logits = keras.ops.transpose(keras.ops.cast(prediction, "float32"), (0, 2, 1))
-    entropy = keras.ops.sparse_categorical_crossentropy(keras.ops.cast(target, "int32"), logits, from_logits=True)
+    entropy = keras.ops.sparse_categorical_crossentropy(
+        keras.ops.cast(target, "int32"), logits, from_logits=True
+    )
     return keras.ops.mean(entropy, axis=-1)
 
 
@@ -106,12 +116,16 @@ def bert(name: str, size: str, figures: TransformerSize) -> Workload:
 
 
 def walks(figures: TransformerSize, examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Walks on a fixed graph in which each token has two followers: the next token is one bit away from certain.
+    """Walks on a fixed graph in which each token has two followers: the next token is one bit away
+    from certain.
 
     Returns:
-        int32 tokens of shape (examples, tokens) and, shifted by one, the int32 tokens that follow them.
+        int32 tokens of shape (examples, tokens) and, shifted by one, the int32 tokens that follow
+        them.
     """
-    followers = np.random.default_rng(12345).integers(0, figures.vocabulary, (figures.vocabulary, 2))
+    followers = np.random.default_rng(12345).integers(
+        0, figures.vocabulary, (figures.vocabulary, 2)
+    )
     rng = np.random.default_rng(seed)
     steps = [rng.integers(0, figures.vocabulary, examples)]
     for _ in range(figures.tokens):
@@ -149,7 +163,8 @@ BENCHMARKS = (
     Benchmark(
         "bert",
         "BERT encoder",
-        "Question answering by spans; Devlin et al. 2018, the real size is BERT-large at 384 tokens.",
+        "Question answering by spans; Devlin et al. 2018, the real size is BERT-large at 384 "
+        "tokens.",
         bert,
         {
             "tiny": TransformerSize(16, 50, 32, 2, 2, 4, (4,)),

@@ -1,4 +1,6 @@
-"""A GNMT-style translation model, LSTM encoder and decoder with attention, and a language model of GRU layers."""
+"""A GNMT-style translation model, LSTM encoder and decoder with attention, and a language model of
+GRU layers.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,11 @@ class TranslationSize:
     batches: tuple[int, ...]
 
 
-def reversals(figures: TranslationSize, examples: int, seed: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-    """Sentences whose translation is the same sentence from its end to its start, word for word renamed.
+def reversals(
+    figures: TranslationSize, examples: int, seed: int
+) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """Sentences whose translation is the same sentence from its end to its start, word for word
+    renamed.
 
     Returns:
         int32 sources and (shifted) targets, and int32 targets, each of shape (examples, tokens).
@@ -49,12 +54,16 @@ def gnmt(name: str, size: str, figures: TranslationSize) -> Workload:
         source = keras.Input((figures.tokens,), dtype="int32")
         shifted = keras.Input((figures.tokens,), dtype="int32")
         half = layers.LSTM(figures.width // 2, return_sequences=True)
-        memory = layers.Bidirectional(half)(layers.Embedding(figures.vocabulary, figures.width)(source))
+        memory = layers.Bidirectional(half)(
+            layers.Embedding(figures.vocabulary, figures.width)(source)
+        )
         for index in range(figures.layers - 1):
             memory = lstm()(memory) + memory if index else lstm()(memory)
         x = lstm()(layers.Embedding(figures.vocabulary, figures.width)(shifted))
         context = layers.Attention()([x, memory])
-        for _ in range(figures.layers - 1):  # every decoder layer sees the attention, as in Wu et al. 2016
+        for _ in range(
+            figures.layers - 1
+        ):  # every decoder layer sees the attention, as in Wu et al. 2016
             x = lstm()(layers.Concatenate()([x, context])) + x
         return keras.Model([source, shifted], layers.Dense(figures.vocabulary)(x), name=name)
 

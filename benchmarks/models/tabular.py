@@ -35,7 +35,9 @@ class MlpSize:
     batches: tuple[int, ...]
 
 
-def ratings(figures: NcfSize, examples: int, seed: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+def ratings(
+    figures: NcfSize, examples: int, seed: int
+) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     """Who liked what: a user likes an item if their hidden traits agree.
 
     Returns:
@@ -59,7 +61,9 @@ def ncf(name: str, size: str, figures: NcfSize) -> Workload:
         user, item = keras.Input((), dtype="int32"), keras.Input((), dtype="int32")
         half = figures.tower[0] // 2
         user_factors = layers.Embedding(figures.users, figures.factors)(user)
-        product = layers.Multiply()([user_factors, layers.Embedding(figures.items, figures.factors)(item)])
+        product = layers.Multiply()(
+            [user_factors, layers.Embedding(figures.items, figures.factors)(item)]
+        )
         user_features = layers.Embedding(figures.users, half)(user)
         x = layers.Concatenate()([user_features, layers.Embedding(figures.items, half)(item)])
         for width in figures.tower[1:]:
@@ -85,13 +89,19 @@ def random_teacher(figures: MlpSize, examples: int, seed: int) -> tuple[np.ndarr
     Returns:
         float32 points of shape (examples, features) and int32 labels of shape (examples,).
     """
-    teacher = np.random.default_rng(12345).standard_normal((figures.features, figures.classes), dtype=np.float32)
-    points = np.random.default_rng(seed).standard_normal((examples, figures.features), dtype=np.float32)
+    teacher = np.random.default_rng(12345).standard_normal(
+        (figures.features, figures.classes), dtype=np.float32
+    )
+    points = np.random.default_rng(seed).standard_normal(
+        (examples, figures.features), dtype=np.float32
+    )
     return points, (points @ teacher).argmax(-1).astype(np.int32)
 
 
 def mlp(name: str, size: str, figures: MlpSize, between: str = "float32") -> Workload:
-    """Dense layers; what one hands to the next is cast to the type ``between``, as programs do to save memory."""
+    """Dense layers; what one hands to the next is cast to the type ``between``, as programs do to
+    save memory.
+    """
     import keras
 
     def model() -> Any:
@@ -121,7 +131,9 @@ BENCHMARKS = (
         {
             "tiny": NcfSize(50, 40, 8, (32, 32, 16), 64, (64,)),
             "small": NcfSize(2000, 1000, 64, (256, 256, 128, 64), 4096, (1024, 4096, 16384)),
-            "real": NcfSize(138_493, 26_744, 64, (256, 256, 128, 64), 1_048_576, (65_536, 1_048_576)),
+            "real": NcfSize(
+                138_493, 26_744, 64, (256, 256, 128, 64), 1_048_576, (65_536, 1_048_576)
+            ),
         },
     ),
     Benchmark(
@@ -149,7 +161,8 @@ BENCHMARKS = (
     Benchmark(
         "hand_cast_mlp",
         "MLP with casts by hand",
-        "A program that casts what it keeps to bfloat16 itself, for the parts of the rewrite that meet such casts.",
+        "A program that casts what it keeps to bfloat16 itself, for the parts of the rewrite that "
+        "meet such casts.",
         functools.partial(mlp, between="bfloat16"),
         {
             "tiny": MlpSize(32, 64, 2, 4, 16, (16,)),

@@ -12,7 +12,9 @@ from benchmarks.models.workload import Benchmark, Workload
 
 @dataclasses.dataclass(frozen=True)
 class ImageSize:
-    """The figures of an image model: ``pixels`` is the side of the square input, ``width`` scales the channels."""
+    """The figures of an image model: ``pixels`` is the side of the square input, ``width`` scales
+    the channels.
+    """
 
     pixels: int
     classes: int
@@ -21,7 +23,9 @@ class ImageSize:
     batches: tuple[int, ...]
 
 
-def striped_images(examples: int, pixels: int, classes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def striped_images(
+    examples: int, pixels: int, classes: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Noisy images whose class sets the frequency and the direction of their stripes.
 
     Returns:
@@ -40,7 +44,9 @@ def striped_images(examples: int, pixels: int, classes: int, seed: int) -> tuple
     return images, labels.astype(np.int32)
 
 
-def _classifier(name: str, size: str, figures: ImageSize, model: Any, learning_rate: float) -> Workload:
+def _classifier(
+    name: str, size: str, figures: ImageSize, model: Any, learning_rate: float
+) -> Workload:
     import keras
 
     return Workload(
@@ -56,7 +62,8 @@ def _classifier(name: str, size: str, figures: ImageSize, model: Any, learning_r
 
 
 def resnet50_stages(image: Any, width: float = 1.0) -> list[Any]:
-    """The four stages of ResNet-50 v1.5: in a block that shrinks the image, the 3x3 convolution has the stride.
+    """The four stages of ResNet-50 v1.5: in a block that shrinks the image, the 3x3 convolution has
+    the stride.
 
     Args:
         image: a Keras tensor of shape (batch, pixels, pixels, 3).
@@ -107,7 +114,9 @@ def convnet(name: str, size: str, figures: ImageSize) -> Workload:
 
         x = image = keras.Input((figures.pixels, figures.pixels, 3))
         for channels in (64, 128, 256):
-            x = keras.layers.Conv2D(int(channels * figures.width), 3, padding="same", activation="relu")(x)
+            x = keras.layers.Conv2D(
+                int(channels * figures.width), 3, padding="same", activation="relu"
+            )(x)
             x = keras.layers.MaxPooling2D()(x)
         x = keras.layers.GlobalAveragePooling2D()(x)
         return keras.Model(image, keras.layers.Dense(figures.classes)(x), name=name)
@@ -134,7 +143,8 @@ def blobs(examples: int, pixels: int, seed: int) -> tuple[np.ndarray, np.ndarray
     """Noisy images of discs, and which pixels lie inside one.
 
     Returns:
-        float32 images of shape (examples, pixels, pixels, 3) and int32 masks of shape (examples, pixels, pixels).
+        float32 images of shape (examples, pixels, pixels, 3) and int32 masks of shape (examples,
+        pixels, pixels).
     """
     rng = np.random.default_rng(seed)
     grid = np.linspace(0.0, 1.0, pixels, dtype=np.float32)
@@ -186,7 +196,8 @@ BENCHMARKS = (
     Benchmark(
         "resnet50",
         "ResNet-50 v1.5",
-        "Image classification; He et al. 2015 with the stride on the 3x3 convolution, as NVIDIA's v1.5 has it.",
+        "Image classification; He et al. 2015 with the stride on the 3x3 convolution, as NVIDIA's "
+        "v1.5 has it.",
         resnet50,
         {
             "tiny": ImageSize(64, 5, 0.125, 8, (8,)),
@@ -197,7 +208,8 @@ BENCHMARKS = (
     Benchmark(
         "convnet",
         "Imagenette convnet",
-        "Image classification with three convolutions, as in NVIDIA's tutorial on automatic mixed precision.",
+        "Image classification with three convolutions, as in NVIDIA's tutorial on automatic mixed "
+        "precision.",
         convnet,
         {
             "tiny": ImageSize(16, 5, 0.25, 8, (8,)),

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 SIZES = ("tiny", "small", "real")
-"""``tiny`` is for tests (a step takes milliseconds), ``small`` runs in seconds on 2 cores, ``real`` is for a GPU."""
+"""``tiny`` is for tests (a step takes milliseconds), ``small`` runs in seconds on 2 cores, ``real``
+is for a GPU.
+"""
 
 Arrays = np.ndarray | tuple[np.ndarray, ...]
 
@@ -23,10 +25,11 @@ class Workload:
         name: the name of the row in :data:`benchmarks.models.BENCHMARKS`.
         size: one of :data:`SIZES`.
         model: builds a new Keras 3 model under the Keras policy that is in force.
-        loss: a Keras loss, or a function of (target, prediction) that gives a scalar or a value per example.
-        data: ``data(examples, seed)`` gives ``(x, y)``; ``x`` is an array or a tuple of arrays whose first axis counts
-            examples. The data is synthetic and can be learned: the loss of a trained model falls well below that of a
-            new one.
+        loss: a Keras loss, or a function of (target, prediction) that gives a scalar or a value per
+            example.
+        data: ``data(examples, seed)`` gives ``(x, y)``; ``x`` is an array or a tuple of arrays
+            whose first axis counts examples. The data is synthetic and can be learned: the loss of
+            a trained model falls well below that of a new one.
         batch: the batch size to train with when nothing else is asked for.
         batches: the batch sizes of a sweep.
         learning_rate: a rate at which Adam makes progress.
@@ -49,7 +52,9 @@ class Workload:
         return importlib.import_module(self.framework)
 
     def optimizer(self) -> Any:
-        """A new Adam optimizer, the one that the published results of most of these models were made with."""
+        """A new Adam optimizer, the one that the published results of most of these models were
+        made with.
+        """
         return self.keras.optimizers.Adam(self.learning_rate)
 
 
@@ -80,5 +85,7 @@ class Benchmark:
             ValueError: there is no such size; the message names the valid ones.
         """
         if size not in self.sizes:
-            raise ValueError(f"{self.name} has no size {size!r}. Valid sizes: {', '.join(self.sizes)}.")
+            raise ValueError(
+                f"{self.name} has no size {size!r}. Valid sizes: {', '.join(self.sizes)}."
+            )
         return self.build(self.name, size, self.sizes[size])

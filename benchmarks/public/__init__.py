@@ -1,1 +1,3 @@
-"""Ten programs written after published papers, as their users would write them; they know nothing of amp_tf."""
+"""Ten programs written after published papers, as their users would write them; they know nothing
+of amp_tf.
+"""

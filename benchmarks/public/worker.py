@@ -1,8 +1,9 @@
 """One program in one mode. It reads commands from stdin, JSON by line, and answers on stdout.
 
-``{"do": "go", "seconds": …}`` lets the program run on for about so long; it stops where it next calls a ``tf.function``
-(a step of ``fit`` is such a call), or ends. The program is the user's file as it is, run as ``__main__``. What it gets
-from outside is the global policy of its Keras, where the mode is one, and amp_tf's variable in the environment.
+``{"do": "go", "seconds": …}`` lets the program run on for about so long; it stops where it next
+calls a ``tf.function`` (a step of ``fit`` is such a call), or ends. The program is the user's file
+as it is, run as ``__main__``. What it gets from outside is the global policy of its Keras, where
+the mode is one, and amp_tf's variable in the environment.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ FIRST = 2  #: calls of a function that are not timed: they trace and warm up
 
 
 class Turns:
-    """Lets a program run from command to command, and notes how long the calls of its functions take.
+    """Lets a program run from command to command, and notes how long the calls of its functions
+    take.
 
     Args:
         answer: sends what the parent waits for.
@@ -42,7 +44,9 @@ class Turns:
     def __init__(self, answer: Callable[[dict[str, Any]], None], commands: Any) -> None:
         self._answer, self._commands = answer, commands
         self._is_inside = False
-        self._calls: dict[int, tuple[Any, list[tuple[int, float]]]] = {}  # the function is kept, or its id may return
+        self._calls: dict[
+            int, tuple[Any, list[tuple[int, float]]]
+        ] = {}  # the function is kept, or its id may return
         self.turn = 0
         self._begin()
 
@@ -50,7 +54,9 @@ class Turns:
         self._until = time.perf_counter() + json.loads(self._commands.readline())["seconds"]
         self.turn += 1
 
-    def call(self, original: Callable[..., Any], function: Any, *arguments: Any, **named: Any) -> Any:
+    def call(
+        self, original: Callable[..., Any], function: Any, *arguments: Any, **named: Any
+    ) -> Any:
         """Calls a ``tf.function``; one that is called inside of another is a part of it."""
         if self._is_inside:
             return original(function, *arguments, **named)
@@ -67,7 +73,9 @@ class Turns:
             self._calls.setdefault(id(function), (function, []))[1].append((self.turn, ms))
 
     def steps(self) -> dict[int, float]:
-        """The median milliseconds of a step in each turn; a step is a call of the function that took most time."""
+        """The median milliseconds of a step in each turn; a step is a call of the function that
+        took most time.
+        """
         kinds = [calls[FIRST:] for _, calls in self._calls.values()]
         by_turn = collections.defaultdict(list)
         for turn, ms in max(kinds, key=lambda calls: sum(ms for _, ms in calls), default=[]):
@@ -76,7 +84,9 @@ class Turns:
 
 
 def brief(error: Exception) -> str:
-    """An error in a line: of what Keras tells of a layer's error, the error itself, which it prints in bold."""
+    """An error in a line: of what Keras tells of a layer's error, the error itself, which it prints
+    in bold.
+    """
     text = str(error)
     found = re.search(r"\x1b\[1m(.*?)\x1b\[0m", text, re.DOTALL)
     line = (
@@ -91,7 +101,9 @@ def run(name: str, mode: Mode, arguments: list[str], turns: Turns) -> dict[str, 
     from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
     path = PROGRAMS / f"{name}.py"
-    keras = importlib.import_module("tf_keras" if "import tf_keras" in path.read_text() else "keras")
+    keras = importlib.import_module(
+        "tf_keras" if "import tf_keras" in path.read_text() else "keras"
+    )
     keras.mixed_precision.set_global_policy(mode.policy)
     original = polymorphic_function.Function.__call__
     polymorphic_function.Function.__call__ = lambda *a, **k: turns.call(original, *a, **k)

@@ -1,4 +1,5 @@
-"""The figures of benchmarks/README.md: a JSON file a benchmark, with when, where and by which command it was measured.
+"""The figures of benchmarks/README.md: a JSON file a benchmark, with when, where and by which
+command it was measured.
 
 ``scripts/update_docs`` makes the tables of the page from them.
 """
@@ -68,7 +69,10 @@ def select(table: Table, columns: Sequence[str]) -> Table:
         ValueError: it has no column of this name.
     """
     places = [table["columns"].index(name) for name in columns]
-    return {"columns": list(columns), "rows": [[row[place] for place in places] for row in table["rows"]]}
+    return {
+        "columns": list(columns),
+        "rows": [[row[place] for place in places] for row in table["rows"]],
+    }
 
 
 def write(path: Path, facts: dict[str, Any], tables: Sequence[Table]) -> None:
@@ -81,4 +85,6 @@ def write(path: Path, facts: dict[str, Any], tables: Sequence[Table]) -> None:
     for table in tables:
         rows = ",\n".join(map(text, table["rows"]))
         parts.append(f'{{"columns": {text(table["columns"])}, "rows": [\n{rows}\n]}}')
-    path.write_text(f'{{"machine": {text(facts)},\n"tables": [{", ".join(parts)}]}}\n', encoding="utf-8")
+    path.write_text(
+        f'{{"machine": {text(facts)},\n"tables": [{", ".join(parts)}]}}\n', encoding="utf-8"
+    )

@@ -5,9 +5,10 @@
     python -m benchmarks.results interpreter_start -- benchmarks/interpreter_start.py
     python -m benchmarks.results step_time -- -m benchmarks.step_time --rounds 4
 
-COMMAND is what follows ``python``. ``NAME.json`` gets the date, the CPU, the versions, the command and the tables. Of a
-file that exists, the columns stay, so delete those that the page need not show. Then run ``scripts/update_docs``; a new
-NAME needs its two markers in benchmarks/README.md first.
+COMMAND is what follows ``python``. ``NAME.json`` gets the date, the CPU, the versions, the command
+and the tables. Of a file that exists, the columns stay, so delete those that the page need not
+show. Then run ``scripts/update_docs``; a new NAME needs its two markers in benchmarks/README.md
+first.
 """
 
 from __future__ import annotations
@@ -28,28 +29,44 @@ def chosen(printed: Sequence[Table], kept: Sequence[Table]) -> list[Table]:
     for columns in (table["columns"] for table in kept):
         table = next((table for table in printed if set(columns) <= set(table["columns"])), None)
         if table is None:
-            raise SystemExit(f"No table that was printed has all of these columns: {', '.join(columns)}.")
+            raise SystemExit(
+                f"No table that was printed has all of these columns: {', '.join(columns)}."
+            )
         found.append(select(table, columns))
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", help="of the file, without .json")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where it is (default: beside this module)")
-    parser.add_argument("command", nargs="+", metavar="COMMAND", help="what follows python, after --")
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help="where it is (default: beside this module)"
+    )
+    parser.add_argument(
+        "command", nargs="+", metavar="COMMAND", help="what follows python, after --"
+    )
     asked = parser.parse_args(arguments)
     facts = machine("python", asked.command)
     lines = []
-    with subprocess.Popen([sys.executable, *asked.command], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, *asked.command], stdout=subprocess.PIPE, text=True
+    ) as process:
         for line in process.stdout or ():
             print(line, end="", flush=True)
             lines.append(line)
     printed = find_tables("".join(lines))
     if not printed:
-        raise SystemExit(f"{facts['command']} printed no table; its exit status is {process.returncode}.")
+        raise SystemExit(
+            f"{facts['command']} printed no table; its exit status is {process.returncode}."
+        )
     path = asked.folder / f"{asked.name}.json"
-    write(path, facts, chosen(printed, json.loads(path.read_text())["tables"]) if path.exists() else printed)
+    write(
+        path,
+        facts,
+        chosen(printed, json.loads(path.read_text())["tables"]) if path.exists() else printed,
+    )
     return process.returncode
 
 

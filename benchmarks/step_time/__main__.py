@@ -5,9 +5,9 @@
     python -m benchmarks.step_time --ways fit_jit,predict_jit --modes float32,amp_tf    under XLA
     python -m benchmarks.step_time --modes float32,policy,amp_tf,amp_tf@../before       another checkout's amp_tf, too
 
-One process for each model and mode; the modes take turns over the rounds, so that what slows the machine down slows all
-of them. Medians, ratios with their spread, peak resident memory, time of the first step, and how far the losses of the
-first steps are from float32's.
+One process for each model and mode; the modes take turns over the rounds, so that what slows the
+machine down slows all of them. Medians, ratios with their spread, peak resident memory, time of the
+first step, and how far the losses of the first steps are from float32's.
 """
 
 from __future__ import annotations
@@ -26,17 +26,29 @@ from benchmarks.step_time.parts import PARTS
 
 
 def new_parser() -> argparse.ArgumentParser:
-    """The command line; without arguments it is the whole table of a CPU, in less than 40 minutes on 2 cores."""
+    """The command line; without arguments it is the whole table of a CPU, in less than 40 minutes
+    on 2 cores.
+    """
     parser = options.new_parser(__doc__, models="--models", modes=COMPARED)
     options.add_ways(parser, "fit,predict,loop")
-    parser.add_argument("--without", default="", help=f"also amp_tf without each of: {', '.join(PARTS)}")
     parser.add_argument(
-        "--batches", nargs="*", type=int, metavar="N", help="batch sizes; without a value, each model's own sweep"
+        "--without", default="", help=f"also amp_tf without each of: {', '.join(PARTS)}"
+    )
+    parser.add_argument(
+        "--batches",
+        nargs="*",
+        type=int,
+        metavar="N",
+        help="batch sizes; without a value, each model's own sweep",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.6, help="length of a round")
     parser.add_argument(
-        "--prepare", type=int, default=1, metavar="N", help="modes that trace at once; with 2, no times of first steps"
+        "--prepare",
+        type=int,
+        default=1,
+        metavar="N",
+        help="modes that trace at once; with 2, no times of first steps",
     )
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument(
@@ -44,9 +56,13 @@ def new_parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="JSON",
-        help="show these figures, measure nothing; what several files measured has the rounds of all",
+        help=(
+            "show these figures, measure nothing; what several files measured has the rounds of all"
+        ),
     )
-    parser.add_argument("--only", default="", metavar="MODES", help="of what is read, these modes alone")
+    parser.add_argument(
+        "--only", default="", metavar="MODES", help="of what is read, these modes alone"
+    )
     return parser
 
 
@@ -63,7 +79,9 @@ def measure(asked: argparse.Namespace) -> results.Results:
     parts = [f"without {part}" for part in options.names_in(asked.without)]
     chosen = [available[name] for name in [*options.names_in(asked.modes), *parts]]
     ways = [WAYS[name] for name in options.names_in(asked.ways)]
-    settings = suite.Settings(asked.size, asked.precision, asked.rounds, asked.seconds, asked.prepare)
+    settings = suite.Settings(
+        asked.size, asked.precision, asked.rounds, asked.seconds, asked.prepare
+    )
     found = results.Results(machine("python -m benchmarks.step_time"), asked.precision, ())
     begin = time.monotonic()
     for model in names(asked.models):

@@ -1,10 +1,12 @@
-"""What each part of the rewrite is worth: every part left out, one at a time, on the models that show it.
+"""What each part of the rewrite is worth: every part left out, one at a time, on the models that
+show it.
 
     python -m benchmarks.step_time.ablation [PARTS] [--rounds 6] [--seconds 0.4]
     python -m benchmarks.step_time.ablation --rounds 0             counts alone, which do not depend on the load
 
-For each model, float32, amp_tf and amp_tf without each of the parts take turns, a process each. Nodes and casts are
-counted over all graphs of the first steps, exactly; times vary with the machine, so that few parts show in both.
+For each model, float32, amp_tf and amp_tf without each of the parts take turns, a process each.
+Nodes and casts are counted over all graphs of the first steps, exactly; times vary with the
+machine, so that few parts show in both.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class Job:
 
 
 def jobs(parts: Iterable[Part], models: Sequence[str] = ()) -> list[Job]:
-    """What has to run to show some parts, each model and way once; all models that show them, or only some."""
+    """What has to run to show some parts, each model and way once; all models that show them, or
+    only some.
+    """
     found: dict[tuple[str, str], list[Part]] = {}
     for part in parts:
         for model, way in part.shown_by:
@@ -65,21 +69,41 @@ def table(parts: Iterable[Part], rows: Sequence[Row]) -> str:
                 continue
             reference, base, without = (by_key[model, way, name] for name in names)
             cells = [part.name, BENCHMARKS[model].title, way]
-            cells += [ratio_cell(base, reference), ratio_cell(without, reference), ratio_cell(base, without)]
-            cells += [f"{base.converted:,}", f"{without.converted:,}", f"{base.casts:,}", f"{without.casts:,}"]
+            cells += [
+                ratio_cell(base, reference),
+                ratio_cell(without, reference),
+                ratio_cell(base, without),
+            ]
+            cells += [
+                f"{base.converted:,}",
+                f"{without.converted:,}",
+                f"{base.casts:,}",
+                f"{without.casts:,}",
+            ]
             lines.append("| " + " | ".join(cells) + " |")
             if base.ms:
                 speedups.setdefault(part.name, []).append(median_ratio(base, without))
     lines += ["", "| part | speedup |", "|---|---:|"]
     for name, ratios in speedups.items():
         lines.append(f"| {name} | {min(ratios):.2f} – {max(ratios):.2f} |")
-    lines += ["", *(f"{row.model} {row.way} {row.mode}: {row.error.splitlines()[-1]}" for row in rows if row.error)]
+    lines += [
+        "",
+        *(
+            f"{row.model} {row.way} {row.mode}: {row.error.splitlines()[-1]}"
+            for row in rows
+            if row.error
+        ),
+    ]
     return "\n".join(lines).strip()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="?", default=",".join(PARTS), help=f"of {', '.join(PARTS)}; all by default")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "parts", nargs="?", default=",".join(PARTS), help=f"of {', '.join(PARTS)}; all by default"
+    )
     parser.add_argument("--models", default="", help="only these of the models that show the parts")
     parser.add_argument("--size", default="small", choices=SIZES)
     parser.add_argument("--rounds", type=int, default=6)
@@ -92,12 +116,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = results.Results(machine("python -m benchmarks.step_time.ablation"), PRECISION, ())
     begin = time.monotonic()
     for job in jobs(parts, options.names_in(asked.models)):
-        rows = suite.measure(job.model, None, [available[name] for name in job.modes], [WAYS[job.way]], settings)
+        rows = suite.measure(
+            job.model, None, [available[name] for name in job.modes], [WAYS[job.way]], settings
+        )
         found = results.Results(found.facts, PRECISION, (*found.rows, *rows))
         print(f"{job.model}, {job.way}: done, {time.monotonic() - begin:.0f} s", file=sys.stderr)
         if asked.json:
             found.write(asked.json)
-    print(*(f"{key}: {value}" for key, value in found.facts.items()), "", table(parts, found.rows), sep="\n")
+    print(
+        *(f"{key}: {value}" for key, value in found.facts.items()),
+        "",
+        table(parts, found.rows),
+        sep="\n",
+    )
     return 1 if any(row.error for row in found.rows) else 0
 
 

@@ -4,15 +4,18 @@
     python -m benchmarks.step_time.forecast --measured FILE                   takes the rounds of step_time --json FILE
     python -m benchmarks.step_time.forecast --read forecast.json              shows the table again
 
-For each model and way, float32 and amp_tf take turns, a process each: first under TensorFlow's profiler, then by the
-clock, until the standard error of the gain is below ``--error``. A process of its own asks the cost model what it
-expects a step to save.
+For each model and way, float32 and amp_tf take turns, a process each: first under TensorFlow's
+profiler, then by the clock, until the standard error of the gain is below ``--error``. A process of
+its own asks the cost model what it expects a step to save.
 
-- *measured*: the geometric mean over the rounds of float32's step time by amp_tf's, ± its standard error.
-- *forecast*: ``(step + saved / 2) / (step - saved / 2)``; ``step`` is the mean of both modes' median steps, so that a
-  row in which float32 was slow by chance is not measured higher and expected lower.
+- *measured*: the geometric mean over the rounds of float32's step time by amp_tf's, ± its standard
+  error.
+- *forecast*: ``(step + saved / 2) / (step - saved / 2)``; ``step`` is the mean of both modes'
+  median steps, so that a row in which float32 was slow by chance is not measured higher and
+  expected lower.
 - *op ms*: ms of a step in products, casts and all other kernels, by the profiler.
-- *of the limit*: the share of amp_tf's op time that is no cast. If casts were free, a step would reach 1.
+- *of the limit*: the share of amp_tf's op time that is no cast. If casts were free, a step would
+  reach 1.
 """
 
 from __future__ import annotations
@@ -33,7 +36,14 @@ from benchmarks.results import machine
 from benchmarks.step_time import options, profile, results
 from benchmarks.step_time.modes import WAYS, environment, modes
 from benchmarks.step_time.suite import Row, Settings
-from benchmarks.step_time.tables import REFERENCE, SUBJECT, by_key, geometric_mean, speedups, standard_error
+from benchmarks.step_time.tables import (
+    REFERENCE,
+    SUBJECT,
+    by_key,
+    geometric_mean,
+    speedups,
+    standard_error,
+)
 
 MARK = "saved:"
 PRECISION = "bfloat16"
@@ -43,7 +53,9 @@ OFF = 0.15  #: a forecast that is further from the clock than this is looked int
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """Milliseconds that the cost model expects products and other ops of a step to be shorter, and casts to take."""
+    """Milliseconds that the cost model expects products and other ops of a step to be shorter, and
+    casts to take.
+    """
 
     products: float
     others: float
@@ -55,10 +67,11 @@ class Saved:
 
 
 def saved_ms(report: Any) -> Saved:
-    """What the cost model expects to be saved in a step, over all graphs of a report with its basis.
+    """What the cost model expects to be saved in a step, over all graphs of a report with its
+    basis.
 
-    A step may run several graphs, as those of a recurrent layer of tf_keras; one that was traced or rewritten several
-    times counts once.
+    A step may run several graphs, as those of a recurrent layer of tf_keras; one that was traced or
+    rewritten several times counts once.
     """
     from amp_tf.reporting.figures import GraphFigures, elements_of, times_before_and_now
 
@@ -71,11 +84,19 @@ def saved_ms(report: Any) -> Saved:
         is_product = found.figures.is_product
         casts = 0.0
         for cast in found.basis.casts:
-            times = found.basis.resolution.costs.of_casts(elements_of(found.basis, cast.node, cast.port) or 0)
+            times = found.basis.resolution.costs.of_casts(
+                elements_of(found.basis, cast.node, cast.port) or 0
+            )
             casts += times[cast.to_f16] * float(found.figures.runs[cast.node])
-        parts = float((before - now)[is_product].sum()), float((before - now)[~is_product].sum()), casts
+        parts = (
+            float((before - now)[is_product].sum()),
+            float((before - now)[~is_product].sum()),
+            casts,
+        )
         saved[found.view.node_count, int(found.is_f16.sum())] = parts
-    products, others, casts = (sum(parts) / 1e6 for parts in zip(*saved.values(), strict=True)) if saved else (0.0,) * 3
+    products, others, casts = (
+        (sum(parts) / 1e6 for parts in zip(*saved.values(), strict=True)) if saved else (0.0,) * 3
+    )
     return Saved(products, others, casts)
 
 
@@ -96,10 +117,19 @@ def expect(model: str, way: str) -> Saved:
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
-    job = {"model": model, "way": way, "mode": SUBJECT, "precision": "bfloat16", "size": "small", "batch": None}
+    job = {
+        "model": model,
+        "way": way,
+        "mode": SUBJECT,
+        "precision": "bfloat16",
+        "size": "small",
+        "batch": None,
+    }
     command = [sys.executable, "-m", "benchmarks.step_time.forecast", "--worker", json.dumps(job)]
     mode = modes("bfloat16")[SUBJECT]
-    with tempfile.TemporaryDirectory() as folder:  # what a report is asked for keeps what the figures are found from
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # what a report is asked for keeps what the figures are found from
         env = {**environment(mode), "AMP_TF_REPORT": f"{folder}/report.json"}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
@@ -109,7 +139,9 @@ def expect(model: str, way: str) -> Saved:
 
 
 def gain(float32_ms: float, saved: float) -> float:
-    """How many times faster a step becomes; what would save nearly all of it counts as twenty times."""
+    """How many times faster a step becomes; what would save nearly all of it counts as twenty
+    times.
+    """
     return 1 / max(0.05, 1 - saved / float32_ms)
 
 
@@ -122,7 +154,8 @@ class Found:
         saved: what the cost model expects, in ms a step.
         step_ms: the median step of each mode.
         gain, error: float32's step time by amp_tf's, and its standard error relative to it.
-        op_ms: of each mode, ms a step in the kernels of each of :data:`CLASSES`; empty where nothing was profiled.
+        op_ms: of each mode, ms a step in the kernels of each of :data:`CLASSES`; empty where
+            nothing was profiled.
     """
 
     model: str
@@ -160,7 +193,9 @@ def measure(model: str, way: str, settings: Settings) -> Found:
     return compare(model, way, {mode: found.row for mode, found in profiles.items()}, op_ms)
 
 
-def compare(model: str, way: str, rows: Mapping[str, Row], op_ms: Mapping[str, Mapping[str, float]]) -> Found:
+def compare(
+    model: str, way: str, rows: Mapping[str, Row], op_ms: Mapping[str, Mapping[str, float]]
+) -> Found:
     """Asks the cost model about a model that was measured.
 
     Args:
@@ -185,7 +220,9 @@ def _by_class(ops: Mapping[str, profile.Figure]) -> dict[str, float]:
 
     found = dict.fromkeys(CLASSES, 0.0)
     for kernel, figure in ops.items():
-        op = kernel.replace("_MklNative", "_").replace("_Mkl", "_")  # TensorFlow's names of oneDNN's kernels
+        op = kernel.replace("_MklNative", "_").replace(
+            "_Mkl", "_"
+        )  # TensorFlow's names of oneDNN's kernels
         if {op, op.removeprefix("_")} & op_table.PRODUCTS:
             found["products"] += figure.ms
         elif op in op_table.CASTS:
@@ -196,16 +233,27 @@ def _by_class(ops: Mapping[str, profile.Figure]) -> dict[str, float]:
 
 
 def table(rows: Sequence[Found]) -> str:
-    """One line for each model and way, and the number of forecasts that are off by more than :data:`OFF`."""
+    """One line for each model and way, and the number of forecasts that are off by more than
+    :data:`OFF`.
+    """
     head = ["model", "way", "half", "forecast", "measured", "measured / forecast"]
     head += [f"op ms: {kind}" for kind in CLASSES]
     lines = ["| " + " | ".join([*head, "of the limit"]) + " |", "|---|---|---|" + "---:|" * 7]
     for row in rows:
         half = next((half for half in ("choosing", "judging") if row.model in GROUPS[half]), "–")
-        cells = [row.model, row.way, half, f"{row.forecast:.2f}", f"{row.gain:.2f} ± {row.gain * row.error:.2f}"]
+        cells = [
+            row.model,
+            row.way,
+            half,
+            f"{row.forecast:.2f}",
+            f"{row.gain:.2f} ± {row.gain * row.error:.2f}",
+        ]
         cells.append(f"{row.gain / row.forecast:.2f}")
         if row.op_ms:
-            cells += [f"{row.op_ms[REFERENCE][kind]:.1f} → {row.op_ms[SUBJECT][kind]:.1f}" for kind in CLASSES]
+            cells += [
+                f"{row.op_ms[REFERENCE][kind]:.1f} → {row.op_ms[SUBJECT][kind]:.1f}"
+                for kind in CLASSES
+            ]
             cells.append(f"{row.of_the_limit:.2f}")
         else:
             cells += ["–"] * (len(CLASSES) + 1)
@@ -220,17 +268,30 @@ def table(rows: Sequence[Found]) -> str:
 def read(path: Path) -> tuple[dict[str, Any], list[Found]]:
     """Reads the facts of the machine and the rows of a file of ``--json``."""
     written = json.loads(path.read_text())
-    return written["machine"], [Found(**{**row, "saved": Saved(**row["saved"])}) for row in written["rows"]]
+    return written["machine"], [
+        Found(**{**row, "saved": Saved(**row["saved"])}) for row in written["rows"]
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = options.new_parser(__doc__, modes=())
     options.add_ways(parser, "fit,predict")
     options.add_turns(parser)
-    parser.add_argument("--error", type=float, default=0.03, help="standard error to reach; %(default)s by default")
-    parser.add_argument("--json", type=Path, help="keep the figures here; what it has already is not measured again")
-    parser.add_argument("--measured", type=Path, metavar="JSON", help="rounds of step_time --json, not measured anew")
-    parser.add_argument("--read", type=Path, metavar="JSON", help="show these figures, measure nothing")
+    parser.add_argument(
+        "--error", type=float, default=0.03, help="standard error to reach; %(default)s by default"
+    )
+    parser.add_argument(
+        "--json", type=Path, help="keep the figures here; what it has already is not measured again"
+    )
+    parser.add_argument(
+        "--measured",
+        type=Path,
+        metavar="JSON",
+        help="rounds of step_time --json, not measured anew",
+    )
+    parser.add_argument(
+        "--read", type=Path, metavar="JSON", help="show these figures, measure nothing"
+    )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     if asked.worker:
@@ -249,7 +310,9 @@ def _measure_all(asked: argparse.Namespace) -> tuple[dict[str, Any], list[Found]
     settings = Settings(asked.size, PRECISION, asked.turns, asked.seconds, error=asked.error)
     measured = by_key(results.read([asked.measured]).rows) if asked.measured else {}
     ways = options.names_in(asked.ways)
-    jobs = [key[:2] for key in measured] or [(model, way) for model in names(asked.models) for way in ways]
+    jobs = [key[:2] for key in measured] or [
+        (model, way) for model in names(asked.models) for way in ways
+    ]
     known = {(row.model, row.way) for row in rows}
     for model, way in jobs:
         if (model, way) in known:

@@ -12,8 +12,15 @@ from benchmarks.step_time.parts import PARTS
 
 _SWITCH = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
 CALIBRATED = zentf.FOLDER.parent / "calibrated"
-"""Where the mode ``calibrated`` finds its figures: ``XDG_CACHE_HOME=.venv/calibrated amp-tf calibrate`` keeps them."""
-COMPARED = ("float32", "policy", "tf_pass", "amp_tf")  #: what is measured where nothing else is asked for
+"""Where the mode ``calibrated`` finds its figures: ``XDG_CACHE_HOME=.venv/calibrated amp-tf
+calibrate`` keeps them.
+"""
+COMPARED = (
+    "float32",
+    "policy",
+    "tf_pass",
+    "amp_tf",
+)  #: what is measured where nothing else is asked for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +35,8 @@ class Mode:
         graph_option: a switch of ``tf.config.optimizer.set_experimental_options``.
         reaches_xla: whether it changes anything in a function that XLA compiles.
         reaches_training: whether it is meant for training, too.
-        without: the part of the rewrite that is left out, of :data:`benchmarks.step_time.parts.PARTS`.
+        without: the part of the rewrite that is left out, of
+            :data:`benchmarks.step_time.parts.PARTS`.
         python: the Python that runs it.
         made_by: the module that makes the environment of that Python.
         checkout: whose amp_tf is at work, its C part compiled; ``None`` for this one.
@@ -57,13 +65,17 @@ class Mode:
 
 
 class _Modes(dict[str, "Mode"]):
-    """Modes by name; a name with a path behind ``@`` is that mode with the amp_tf of another checkout."""
+    """Modes by name; a name with a path behind ``@`` is that mode with the amp_tf of another
+    checkout.
+    """
 
     def __missing__(self, name: str) -> Mode:
         mode, separator, path = name.partition("@")
         if not separator or not self[mode].is_ours:
             raise KeyError(name)
-        return dataclasses.replace(self[mode], name=name, title=f"{self[mode].title} of {path}", checkout=Path(path))
+        return dataclasses.replace(
+            self[mode], name=name, title=f"{self[mode].title} of {path}", checkout=Path(path)
+        )
 
 
 def modes(precision: str) -> dict[str, Mode]:
@@ -72,14 +84,22 @@ def modes(precision: str) -> dict[str, Mode]:
     ``amp_tf@PATH`` is amp_tf as it is in another checkout.
     """
     forced = {**_SWITCH, "AMP_TF_PRECISION": precision}
-    option = "auto_mixed_precision_onednn_bfloat16" if precision == "bfloat16" else "auto_mixed_precision"
+    option = (
+        "auto_mixed_precision_onednn_bfloat16"
+        if precision == "bfloat16"
+        else "auto_mixed_precision"
+    )
     rows = (
         Mode("float32", "float32"),
         Mode("policy", f"Keras mixed_{precision}", policy=f"mixed_{precision}"),
         Mode("tf_pass", "TensorFlow's pass", graph_option=option, reaches_xla=False),
         Mode("amp_tf", "amp_tf", variables=_SWITCH),
         Mode("memory", "amp_tf for memory", variables={**_SWITCH, "AMP_TF_FOR": "memory"}),
-        Mode("calibrated", "amp_tf, calibrated", variables={**_SWITCH, "XDG_CACHE_HOME": str(CALIBRATED)}),
+        Mode(
+            "calibrated",
+            "amp_tf, calibrated",
+            variables={**_SWITCH, "XDG_CACHE_HOME": str(CALIBRATED)},
+        ),
         Mode("all listed", f"amp_tf, AMP_TF_PRECISION={precision}", variables=forced),
         Mode(
             "zentf",
@@ -91,7 +111,12 @@ def modes(precision: str) -> dict[str, Mode]:
             made_by=zentf.__name__,
         ),
         *(
-            Mode(f"without {part.name}", f"amp_tf without {part.name}", variables=_SWITCH, without=part.name)
+            Mode(
+                f"without {part.name}",
+                f"amp_tf without {part.name}",
+                variables=_SWITCH,
+                without=part.name,
+            )
             for part in PARTS.values()
         ),
     )
@@ -132,5 +157,9 @@ def environment(mode: Mode) -> dict[str, str]:
     foreign = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     # What a user sets for every amp_tf run, such as AMP_TF_PRECISION, is for the amp_tf mode alone.
-    own = {name: value for name, value in os.environ.items() if name.startswith(foreign)} if mode.is_ours else {}
+    own = (
+        {name: value for name, value in os.environ.items() if name.startswith(foreign)}
+        if mode.is_ours
+        else {}
+    )
     return {"TF_CPP_MIN_LOG_LEVEL": "3", **kept, **own, **mode.variables}

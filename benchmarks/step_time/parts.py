@@ -3,8 +3,8 @@
 Parts that are data are emptied; the others are replaced by a form that does without.
 :mod:`benchmarks.step_time.ablation` measures them.
 
-So the package needs no switch that only a benchmark uses; ``tests/benchmarks/test_smoke.py`` fails by the part's
-name if a function that it replaces moves.
+So the package needs no switch that only a benchmark uses; ``tests/benchmarks/test_smoke.py`` fails
+by the part's name if a function that it replaces moves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Part:
         name: what the command line and tables call it.
         what: what it does, in a sentence.
         remove: takes it out of this process; call it before the first graph.
-        shown_by: the benchmark models, each with a way to run it, that are measured to see what it is worth.
+        shown_by: the benchmark models, each with a way to run it, that are measured to see what it
+            is worth.
     """
 
     name: str
@@ -51,10 +52,18 @@ _rules = functools.partial(_rows, "amp_tf.painting.paint", "RULES")
 
 CONTRACT = {
     "kernels": "keeps kernels in float32 that lose more than a rounding",
-    "needs": "keeps in float32 what no product uses, what is subtracted, and what roots and logarithms are taken of",
-    "origins": "keeps in float32 what adds exact data to a product, and sums that come back to be added to",
+    "needs": (
+        "keeps in float32 what no product uses, what is subtracted, and what roots and logarithms "
+        "are taken of"
+    ),
+    "origins": (
+        "keeps in float32 what adds exact data to a product, and sums that come back to be added to"
+    ),
     "values passed through": "casts behind what hands a float32 value on to 16 bit and to float32",
-    "range": "keeps in float32 what uses constants beyond 16 bit's range, and squares and quotients beside float16",
+    "range": (
+        "keeps in float32 what uses constants beyond 16 bit's range, and squares and quotients "
+        "beside float16"
+    ),
 }
 _CONTRACT_SHOWN_BY = tuple(
     (model, way)
@@ -114,11 +123,18 @@ PARTS = {
             "cost model",
             "keeps in float32 what is faster there",
             _rules("cost model"),
-            (("bert", "fit"), ("unet", "fit"), ("mobilenetv2", "fit"), ("gnmt", "fit"), ("small_mlp", "fit")),
+            (
+                ("bert", "fit"),
+                ("unet", "fit"),
+                ("mobilenetv2", "fit"),
+                ("gnmt", "fit"),
+                ("small_mlp", "fit"),
+            ),
         ),
         Part(
             "numerical contract",
-            "keeps in float32 what 16 bit would lose: results, running sums, needs, squares and quotients",
+            "keeps in float32 what 16 bit would lose: results, running sums, needs, squares and "
+            "quotients",
             _rules(*CONTRACT),
             _CONTRACT_SHOWN_BY,
         ),
@@ -149,13 +165,15 @@ PARTS = {
         ),
         Part(
             "lifting",
-            "moves biases before the reshaping behind their product, so that they are computed with it",
+            "moves biases before the reshaping behind their product, so that they are computed "
+            "with it",
             _rows("amp_tf.rewriting.pipeline", "PREPARATIONS", "lift"),
             (("bert", "predict"), ("gpt", "predict"), ("bert", "fit")),
         ),
         Part(
             "fused biases and activations",
-            "counts biases, sums and activations behind a product as free, so that they are fused with it",
+            "counts biases, sums and activations behind a product as free, so that they are fused "
+            "with it",
             _fused_followers,
             (("resnet50", "predict"), ("mobilenetv2", "predict")),
         ),
@@ -179,7 +197,8 @@ PARTS = {
         ),
         Part(
             "variable reads before loops",
-            "reads variables that such a loop only reads once, before the loop, and casts them there",
+            "reads variables that such a loop only reads once, before the loop, and casts them "
+            "there",
             _rows("amp_tf.rewriting.pipeline", "CORRECTIONS", "hoist"),
             (("gnmt", "predict"), ("gnmt", "fit")),
         ),

@@ -1,12 +1,13 @@
-"""Where the time of a step goes: a table of ops, each mode beside the others, from TensorFlow's profiler.
+"""Where the time of a step goes: a table of ops, each mode beside the others, from TensorFlow's
+profiler.
 
     python -m benchmarks.step_time.profile mobilenetv2 --way fit --modes float32,tf_pass,amp_tf
 
-One process for each mode; they take turns, first profiling steps and then timing as many, and medians over the turns
-count.
-A figure is the time by the clock in the kernels of one op, in milliseconds of a step, with how many of them ran; what
-kernels share that run side by side counts in equal parts, so that columns add up to the time in which any kernel ran.
-Below is the step by the clock, without the profiler.
+One process for each mode; they take turns, first profiling steps and then timing as many, and
+medians over the turns count. A figure is the time by the clock in the kernels of one op, in
+milliseconds of a step, with how many of them ran; what kernels share that run side by side counts
+in equal parts, so that columns add up to the time in which any kernel ran. Below is the step by the
+clock, without the profiler.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Profile:
         return sum(figure.ms for figure in self.ops.values())
 
 
-def measure(model: str, way: str, batch: int | None, chosen: Sequence[Mode], settings: Settings) -> dict[str, Profile]:
+def measure(
+    model: str, way: str, batch: int | None, chosen: Sequence[Mode], settings: Settings
+) -> dict[str, Profile]:
     """The profiles of some modes, by their names.
 
     Raises:
@@ -63,7 +66,9 @@ def measure(model: str, way: str, batch: int | None, chosen: Sequence[Mode], set
             worker.ask(do="prepare", way=way)
         times: dict[str, list[float]] = {name: [] for name in workers}
         turns: dict[str, list[dict[str, tuple[float, float]]]] = {name: [] for name in workers}
-        for _ in range(settings.rounds):  # first, because kernels that prove short without the profiler escape it then
+        for _ in range(
+            settings.rounds
+        ):  # first, because kernels that prove short without the profiler escape it then
             for name, worker in workers.items():
                 turns[name].append(worker.ask(do="profile", seconds=settings.seconds))
         for number in range(MOST_ROUNDS * settings.rounds):
@@ -79,7 +84,10 @@ def measure(model: str, way: str, batch: int | None, chosen: Sequence[Mode], set
 def _medians(turns: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, Figure]:
     ops = sorted(set().union(*turns))
     return {
-        op: Figure(*map(statistics.median, zip(*(turn.get(op, (0, 0)) for turn in turns), strict=True))) for op in ops
+        op: Figure(
+            *map(statistics.median, zip(*(turn.get(op, (0, 0)) for turn in turns), strict=True))
+        )
+        for op in ops
     }
 
 
@@ -93,7 +101,9 @@ def table(profiles: Mapping[str, Profile], rows: int) -> str:
         figures = [profile.ops.get(op) for profile in profiles.values()]
         cells = [f"{figure.ms:.2f} ({figure.count:.0f})" if figure else "–" for figure in figures]
         lines.append(f"| {op} | " + " | ".join(cells) + " |")
-    lines.append("| all | " + " | ".join(f"{profile.kernels_ms:.2f}" for profile in profiles.values()) + " |")
+    lines.append(
+        "| all | " + " | ".join(f"{profile.kernels_ms:.2f}" for profile in profiles.values()) + " |"
+    )
     steps = [f"{statistics.median(profile.row.ms):.2f}" for profile in profiles.values()]
     return "\n".join([*lines, "| step, by the clock | " + " | ".join(steps) + " |"])
 
@@ -110,7 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [available[name] for name in options.names_in(asked.modes)]
     for model in names(asked.models):
         profiles = measure(model, asked.way, asked.batch, chosen, settings)
-        print(f"**{model}, {asked.way}**", "", table(profiles, asked.rows), "", sep="\n", flush=True)
+        print(
+            f"**{model}, {asked.way}**", "", table(profiles, asked.rows), "", sep="\n", flush=True
+        )
     return 0
 
 

@@ -24,10 +24,10 @@ class Settings:
         precision: the 16-bit type of policy and TensorFlow's pass.
         rounds: rounds of each mode; modes take turns in each round.
         seconds: length of a round.
-        prepared_at_once: modes that trace and make their first steps at the same time; with more than one, the
-            times of first steps say nothing and are not kept.
-        error: of a profile, the standard error to reach, relative to the gain; rounds are added until then, up to
-            six times as many.
+        prepared_at_once: modes that trace and make their first steps at the same time; with more
+            than one, the times of first steps say nothing and are not kept.
+        error: of a profile, the standard error to reach, relative to the gain; rounds are added
+            until then, up to six times as many.
     """
 
     size: str
@@ -45,10 +45,13 @@ class Row:
     Attributes:
         model, way, mode, batch: what ran.
         ms: milliseconds a step, one value a round.
-        first_step_s: seconds from the call to the end of the first step: tracing, rewriting, compiling, running.
+        first_step_s: seconds from the call to the end of the first step: tracing, rewriting,
+            compiling, running.
         peak_mib: largest resident memory of the process so far.
-        losses: of the first steps: Keras' running means (a custom loop's: each step's own); empty for inference.
-        converted, casts: nodes that amp_tf converted and casts that it inserted, in all graphs of the first steps.
+        losses: of the first steps: Keras' running means (a custom loop's: each step's own); empty
+            for inference.
+        converted, casts: nodes that amp_tf converted and casts that it inserted, in all graphs of
+            the first steps.
         error: why there are no figures, else empty.
         amp_tf: the folder of the package that was at work, where the mode names a checkout.
     """
@@ -68,7 +71,8 @@ class Row:
 
 
 class Process:
-    """A process of one mode that reads commands from stdin. It is started at once and ends with :meth:`close`.
+    """A process of one mode that reads commands from stdin. It is started at once and ends with
+    :meth:`close`.
 
     Args:
         module: what runs in it.
@@ -82,7 +86,8 @@ class Process:
     def __init__(self, module: str, mode: Mode, options: dict[str, Any]) -> None:
         if not mode.python.exists():
             raise RuntimeError(
-                f"{mode.name} runs in {mode.python}, which is not there: python -m {mode.made_by} makes it"
+                f"{mode.name} runs in {mode.python}, which is not there: python -m {mode.made_by} "
+                "makes it"
             )
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
         self._process = subprocess.Popen(
@@ -138,10 +143,13 @@ class Worker(Process):
         super().__init__("benchmarks.step_time.worker", mode, options)
 
 
-def measure(model: str, batch: int | None, modes: Sequence[Mode], ways: Sequence[Way], settings: Settings) -> list[Row]:
+def measure(
+    model: str, batch: int | None, modes: Sequence[Mode], ways: Sequence[Way], settings: Settings
+) -> list[Row]:
     """All modes of one model, in each of the ways.
 
-    The processes of all modes live at the same time; they prepare, some at once, and then take turns.
+    The processes of all modes live at the same time; they prepare, some at once, and then take
+    turns.
     """
     rows = []
     workers: dict[str, Worker] = {}
@@ -152,8 +160,12 @@ def measure(model: str, batch: int | None, modes: Sequence[Mode], ways: Sequence
             if mode.name not in workers:
                 workers[mode.name] = Worker(model, mode, batch, settings)
                 # Its imports are over before the first step is timed.
-                packages[mode.name] = _package_at_work(mode, workers[mode.name].ask(do="versions")["amp_tf"])
-            row = dataclasses.replace(_prepared(workers[mode.name], model, way, mode), amp_tf=packages[mode.name])
+                packages[mode.name] = _package_at_work(
+                    mode, workers[mode.name].ask(do="versions")["amp_tf"]
+                )
+            row = dataclasses.replace(
+                _prepared(workers[mode.name], model, way, mode), amp_tf=packages[mode.name]
+            )
         except RuntimeError as error:
             if mode.name in workers:
                 workers.pop(mode.name).close()
@@ -170,7 +182,9 @@ def measure(model: str, batch: int | None, modes: Sequence[Mode], ways: Sequence
             times: dict[str, list[float]] = {name: [] for name in ready}
             for _ in range(settings.rounds):
                 for name in ready:
-                    times[name].append(workers[name].ask(do="round", seconds=settings.seconds)["ms"])
+                    times[name].append(
+                        workers[name].ask(do="round", seconds=settings.seconds)["ms"]
+                    )
             rows += [dataclasses.replace(row, ms=tuple(times[name])) for name, row in ready.items()]
     finally:
         for worker in workers.values():
@@ -185,7 +199,8 @@ def _prepared(worker: Worker, model: str, way: Way, mode: Mode) -> Row:
 
 
 def _package_at_work(mode: Mode, folder: str) -> str:
-    """The folder of the amp_tf that a process imported, where the mode says whose that has to be; else nothing.
+    """The folder of the amp_tf that a process imported, where the mode says whose that has to be;
+    else nothing.
 
     Raises:
         RuntimeError: it is another one, or none.
@@ -193,5 +208,7 @@ def _package_at_work(mode: Mode, folder: str) -> str:
     if mode.checkout is None:
         return ""
     if folder != str(mode.checkout.resolve() / "amp_tf"):
-        raise RuntimeError(f"{mode.name} imported amp_tf from {folder or 'nowhere'}, not from {mode.checkout}.")
+        raise RuntimeError(
+            f"{mode.name} imported amp_tf from {folder or 'nowhere'}, not from {mode.checkout}."
+        )
     return folder

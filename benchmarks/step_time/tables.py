@@ -28,7 +28,9 @@ def by_key(rows: Sequence[Row]) -> dict[Key, dict[str, Row]]:
 
 
 def speedups(row: Row, reference: Row) -> list[float]:
-    """How many times faster than another mode, round by round: both took their turns one after the other."""
+    """How many times faster than another mode, round by round: both took their turns one after the
+    other.
+    """
     return [theirs / ours for theirs, ours in zip(reference.ms, row.ms, strict=True)]
 
 
@@ -38,7 +40,9 @@ def median_ratio(row: Row, reference: Row) -> float:
 
 
 def standard_error(row: Row, reference: Row) -> float:
-    """The standard error of the geometric mean of :func:`speedups`, relative to it; infinite for a single round."""
+    """The standard error of the geometric mean of :func:`speedups`, relative to it; infinite for a
+    single round.
+    """
     ratios = speedups(row, reference)
     if len(ratios) < 2:
         return math.inf
@@ -60,24 +64,32 @@ def best_other(by_mode: Mapping[str, Row]) -> Row:
 
 
 def fair_ratio(by_mode: Mapping[str, Row]) -> float:
-    """How many times faster than the best other, by medians, where one half of the rounds chooses which that is.
+    """How many times faster than the best other, by medians, where one half of the rounds chooses
+    which that is.
 
-    The least of several noisy figures is too low, the more so the more there are. Here every second round chooses the
-    best other and the rest compare with it, then the other way about; the result is the geometric mean of both.
+    The least of several noisy figures is too low, the more so the more there are. Here every second
+    round chooses the best other and the rest compare with it, then the other way about; the result
+    is the geometric mean of both.
     """
     subject, ratios = by_mode[SUBJECT], []
     if len(subject.ms) < 2:
         return median_ratio(subject, best_other(by_mode))
     for choosing, comparing in ((0, 1), (1, 0)):
-        best = min(_others(by_mode), key=lambda row, start=choosing: statistics.median(row.ms[start::2]))
-        ratios.append(statistics.median(best.ms[comparing::2]) / statistics.median(subject.ms[comparing::2]))
+        best = min(
+            _others(by_mode), key=lambda row, start=choosing: statistics.median(row.ms[start::2])
+        )
+        ratios.append(
+            statistics.median(best.ms[comparing::2]) / statistics.median(subject.ms[comparing::2])
+        )
     return geometric_mean(ratios)
 
 
 def loss_difference(row: Row, reference: Row) -> float | None:
     """The largest relative difference of the losses of the first steps; ``None`` for inference."""
     pairs = list(zip(row.losses, reference.losses, strict=True))
-    return max((abs(ours - theirs) / max(abs(theirs), 1e-9) for ours, theirs in pairs), default=None)
+    return max(
+        (abs(ours - theirs) / max(abs(theirs), 1e-9) for ours, theirs in pairs), default=None
+    )
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -87,12 +99,18 @@ def geometric_mean(values: Sequence[float]) -> float:
 def table(rows: Sequence[Row], modes: Sequence[Mode]) -> str:
     """One line for each model, way and batch, and the means.
 
-    The speed-up over float32 is the ratio of the median step times; what follows it is half the distance between the
-    quartiles of the round-by-round ratios. Then amp_tf's first step, memory, nodes converted and casts, and losses, and
-    how it compares with the fastest of the others.
+    The speed-up over float32 is the ratio of the median step times; what follows it is half the
+    distance between the quartiles of the round-by-round ratios. Then amp_tf's first step, memory,
+    nodes converted and casts, and losses, and how it compares with the fastest of the others.
     """
     others = [mode for mode in modes if mode.name != REFERENCE]
-    extra = ["first step ×", "peak memory ×", "nodes / casts", "loss differs by", "over the best other"]
+    extra = [
+        "first step ×",
+        "peak memory ×",
+        "nodes / casts",
+        "loss differs by",
+        "over the best other",
+    ]
     head = ["model", "way", "batch", "float32 ms", *(f"× {mode.title}" for mode in others)]
     head += [f"{SUBJECT} {title}" for title in extra]
     lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 3) + "---|"]
@@ -100,12 +118,19 @@ def table(rows: Sequence[Row], modes: Sequence[Mode]) -> str:
     for (model, way, batch), by_mode in found.items():
         reference = by_mode[REFERENCE]
         cells = [benchmark(model).title, way, str(batch), f"{statistics.median(reference.ms):.2f}"]
-        cells += [ratio_cell(by_mode[mode.name], reference) if mode.name in by_mode else "–" for mode in others]
+        cells += [
+            ratio_cell(by_mode[mode.name], reference) if mode.name in by_mode else "–"
+            for mode in others
+        ]
         lines.append("| " + " | ".join([*cells, *_subject_cells(by_mode)]) + " |")
     lines += ["", *_means(found, others)]
     others_amp_tf = dict.fromkeys((row.mode, row.amp_tf) for row in rows if row.amp_tf)
     lines += [f"{mode}: the package in {folder}" for mode, folder in others_amp_tf]
-    lines += [f"{row.model} {row.way} {row.mode}: {row.error.splitlines()[-1]}" for row in rows if row.error]
+    lines += [
+        f"{row.model} {row.way} {row.mode}: {row.error.splitlines()[-1]}"
+        for row in rows
+        if row.error
+    ]
     return "\n".join(lines)
 
 
@@ -119,23 +144,32 @@ def ratio_cell(row: Row, reference: Row) -> str:
 def _means(found: Mapping[Key, Mapping[str, Row]], others: Sequence[Mode]) -> list[str]:
     """A table: over all rows and over each half of the wide suite.
 
-    "±" is the standard error of the mean; where "other rounds choose" the best other mode, see :func:`fair_ratio`.
+    "±" is the standard error of the mean; where "other rounds choose" the best other mode, see
+    :func:`fair_ratio`.
     """
     rows = []
     for mode in others:
-        ratios = [median_ratio(by[mode.name], by[REFERENCE]) for by in found.values() if mode.name in by]
+        ratios = [
+            median_ratio(by[mode.name], by[REFERENCE]) for by in found.values() if mode.name in by
+        ]
         rows += [_mean(f"{mode.title} over float32", ratios)] if ratios else []
     ours = [median_ratio(by[SUBJECT], best_other(by)) for by in found.values() if SUBJECT in by]
     rows += [_mean(f"{SUBJECT} over the best other", ours)] if ours else []
     variants = [mode.name for mode in others if mode.is_ours and mode.name != SUBJECT]
     for half, way in itertools.product(HALVES, dict.fromkeys(way for _, way, _ in found)):
-        alike = [by for (model, at, _), by in found.items() if model in GROUPS[half] and at == way and SUBJECT in by]
+        alike = [
+            by
+            for (model, at, _), by in found.items()
+            if model in GROUPS[half] and at == way and SUBJECT in by
+        ]
         rows += _half_means(f"{half} half, {way}", alike) if alike else []
         for variant in variants:
             ratios = [median_ratio(by[variant], by[SUBJECT]) for by in alike if variant in by]
             if len(ratios) > 1:
                 error = statistics.stdev(map(math.log, ratios)) / math.sqrt(len(ratios))
-                rows.append(_mean(f"{half} half, {way}: {variant} over {SUBJECT}", ratios, error=error))
+                rows.append(
+                    _mean(f"{half} half, {way}: {variant} over {SUBJECT}", ratios, error=error)
+                )
     head = [
         "mean of",
         "rows",
@@ -153,7 +187,10 @@ def _half_means(title: str, alike: Sequence[Mapping[str, Row]]) -> list[str]:
     over_float32 = [median_ratio(by[SUBJECT], by[REFERENCE]) for by in alike]
     over_best = [median_ratio(by[SUBJECT], best_other(by)) for by in alike]
     fair = f"{geometric_mean([fair_ratio(by) for by in alike]):.3f}"
-    least = [f"{geometric_mean([least_ratio(by, name) for by in alike]):.3f}" for name in (REFERENCE, "the best other")]
+    least = [
+        f"{geometric_mean([least_ratio(by, name) for by in alike]):.3f}"
+        for name in (REFERENCE, "the best other")
+    ]
     return [
         _mean(f"{title}: {SUBJECT} over float32", over_float32, "", least[0]),
         _mean(f"{title}: {SUBJECT} over the best other", over_best, fair, least[1]),
@@ -161,7 +198,9 @@ def _half_means(title: str, alike: Sequence[Mapping[str, Row]]) -> list[str]:
 
 
 def least_ratio(by_mode: Mapping[str, Row], title: str) -> float:
-    """How many times faster than float32, or than the fastest of the others, by the fastest round of each mode."""
+    """How many times faster than float32, or than the fastest of the others, by the fastest round
+    of each mode.
+    """
     others = [by_mode[REFERENCE]] if title == REFERENCE else _others(by_mode)
     return min(min(row.ms) for row in others) / min(by_mode[SUBJECT].ms)
 
@@ -172,9 +211,19 @@ def _others(by_mode: Mapping[str, Row]) -> list[Row]:
     return [row for mode, row in by_mode.items() if not known[mode].is_ours]
 
 
-def _mean(title: str, ratios: Sequence[float], fair: str = "", least: str = "", *, error: float | None = None) -> str:
+def _mean(
+    title: str,
+    ratios: Sequence[float],
+    fair: str = "",
+    least: str = "",
+    *,
+    error: float | None = None,
+) -> str:
     mean = f"{geometric_mean(ratios):.3f}" + ("" if error is None else f" ± {error:.3f}")
-    return f"| {title} | {len(ratios)} | {mean} | {min(ratios):.2f} | {max(ratios):.2f} | {fair} | {least} |"
+    return (
+        f"| {title} | {len(ratios)} | {mean} | {min(ratios):.2f} | {max(ratios):.2f} | {fair} | "
+        f"{least} |"
+    )
 
 
 def _subject_cells(by_mode: Mapping[str, Row]) -> list[str]:

@@ -51,9 +51,11 @@ def kernels(events: Iterable[Event]) -> Iterator[tuple[str, Event]]:
 
 
 def shares(events: Sequence[Event]) -> list[float]:
-    """The milliseconds by the clock that are each event's own: what several share counts in equal parts.
+    """The milliseconds by the clock that are each event's own: what several share counts in equal
+    parts.
 
-    So the figures of events that run side by side, each slowed by the others, add up to the time in which any ran.
+    So the figures of events that run side by side, each slowed by the others, add up to the time in
+    which any ran.
     """
     spans = [(event.start_ps, event.start_ps + round(event.ms * _PS)) for event in events]
     lasting = [(number, start, end) for number, (start, end) in enumerate(spans) if start < end]
@@ -63,7 +65,9 @@ def shares(events: Sequence[Event]) -> list[float]:
     own = [0.0] * len(events)
     active: set[int] = set()
     now = 0
-    for moment, starts, number in sorted(moments):  # what ends at a moment comes before what starts then
+    for moment, starts, number in sorted(
+        moments
+    ):  # what ends at a moment comes before what starts then
         for running in active:
             own[running] += (moment - now) / _PS / len(active)
         now = moment

@@ -1,8 +1,9 @@
-"""One process of the suite: one model in one mode. It reads commands from stdin, JSON by line, and answers on stdout.
+"""One process of the suite: one model in one mode. It reads commands from stdin, JSON by line, and
+answers on stdout.
 
-``{"do": "prepare", "way": …}`` builds the model and runs its first steps; ``{"do": "round", "seconds": …}`` times
-steps, and ``{"do": "profile", "seconds": …}`` tells which kernels they ran. Between commands it sleeps, so that the
-processes of all modes can be alive and take turns.
+``{"do": "prepare", "way": …}`` builds the model and runs its first steps; ``{"do": "round",
+"seconds": …}`` times steps, and ``{"do": "profile", "seconds": …}`` tells which kernels they ran.
+Between commands it sleeps, so that the processes of all modes can be alive and take turns.
 """
 
 from __future__ import annotations
@@ -21,18 +22,23 @@ from benchmarks.step_time import parts, traces
 from benchmarks.step_time.modes import WAYS, Mode, Way, modes
 
 FIRST_STEPS = 8
-"""Steps that the first fit of each way makes: their losses are compared between modes; all but the first warm up."""
+"""Steps that the first fit of each way makes: their losses are compared between modes; all but the
+first warm up.
+"""
 
 
 def _switch_on_amp_tf(checkout: Path | None) -> None:
-    """Does what the .pth file of an installed amp_tf does at the start of Python; a second time changes nothing.
+    """Does what the .pth file of an installed amp_tf does at the start of Python; a second time
+    changes nothing.
 
     Args:
         checkout: whose amp_tf it is to be, in place of the one that is installed.
     """
     if checkout:
         sys.modules.pop("_amp_tf_start", None)
-        sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "_amp_tf_start"]
+        sys.meta_path[:] = [
+            finder for finder in sys.meta_path if type(finder).__module__ != "_amp_tf_start"
+        ]
         sys.path.insert(0, str(checkout.resolve()))
     if os.environ.get("TF_ENABLE_AUTO_MIXED_PRECISION"):
         import _amp_tf_start
@@ -77,14 +83,20 @@ class Runner:
         self._workload = benchmark(name).workload(size)
         import keras  # by now the workload has imported TensorFlow
 
-        keras.utils.set_random_seed(0)  # of tf_keras, too; its own function changes what later seeds do
+        keras.utils.set_random_seed(
+            0
+        )  # of tf_keras, too; its own function changes what later seeds do
         self.batch = batch or self._workload.batch
         x, y = self._workload.data(4 * self.batch, 0)
         self.model = self._workload.model()
         data = tf.data.Dataset.from_tensor_slices((x, y) if way.trains else (x,)).repeat()
         self._data = data.batch(self.batch, drop_remainder=True).prefetch(2)
         if way.through_keras:
-            settings = {"optimizer": self._workload.optimizer(), "loss": self._workload.loss} if way.trains else {}
+            settings = (
+                {"optimizer": self._workload.optimizer(), "loss": self._workload.loss}
+                if way.trains
+                else {}
+            )
             self.model.compile(jit_compile=way.jit, **settings)
         else:
             self._iterator = iter(self._data)
@@ -94,7 +106,9 @@ class Runner:
         """Makes steps; the clock has when each ended, and in training its loss."""
         clock = Clock(self._workload.keras)
         if self._way.through_keras and self._way.trains:
-            self.model.fit(self._data, steps_per_epoch=count, verbose=0, callbacks=[clock.callback()])
+            self.model.fit(
+                self._data, steps_per_epoch=count, verbose=0, callbacks=[clock.callback()]
+            )
         elif self._way.through_keras:
             self.model.predict(self._data, steps=count, verbose=0, callbacks=[clock.callback()])
         else:
@@ -126,7 +140,9 @@ def new_runner(options: dict[str, Any], way: Way) -> Runner:
     """A runner whose model is built in a fresh Keras session, under the policy of the mode."""
     keras = benchmark(options["model"]).workload(options["size"]).keras
     keras.backend.clear_session()
-    keras.mixed_precision.set_global_policy(modes(options["precision"])[options["mode"]].policy)  # was cleared as well
+    keras.mixed_precision.set_global_policy(
+        modes(options["precision"])[options["mode"]].policy
+    )  # was cleared as well
     return Runner(options["model"], options["size"], options["batch"], way)
 
 
@@ -147,7 +163,9 @@ def prepare(options: dict[str, Any], way: Way) -> tuple[Runner, dict[str, Any]]:
     runner = new_runner(options, way)
     begin = time.perf_counter()
     clock = runner.steps(FIRST_STEPS)
-    converted, casts = (after - earlier for after, earlier in zip(conversions(mode), before, strict=True))
+    converted, casts = (
+        after - earlier for after, earlier in zip(conversions(mode), before, strict=True)
+    )
     return runner, {
         "converted": converted,
         "casts": casts,
@@ -159,13 +177,17 @@ def prepare(options: dict[str, Any], way: Way) -> tuple[Runner, dict[str, Any]]:
 
 
 def timed_round(runner: Runner, seconds: float, step_s: float) -> dict[str, float]:
-    """Mean milliseconds of a step over about so many seconds; the first step, which waits for data, does not count."""
+    """Mean milliseconds of a step over about so many seconds; the first step, which waits for data,
+    does not count.
+    """
     clock = runner.steps(_steps_in(seconds, step_s))
     return {"ms": (clock.ends[-1] - clock.ends[0]) / (len(clock.ends) - 1) * 1e3}
 
 
 def profiled_round(runner: Runner, seconds: float, step_s: float) -> dict[str, tuple[float, float]]:
-    """Of each op the milliseconds by the clock that are its kernels', and how many of them ran, both in a step."""
+    """Of each op the milliseconds by the clock that are its kernels', and how many of them ran,
+    both in a step.
+    """
     count = _steps_in(seconds, step_s)
     total: dict[str, float] = collections.defaultdict(float)
     kernels: dict[str, int] = collections.Counter()
@@ -181,7 +203,9 @@ def _steps_in(seconds: float, step_s: float) -> int:
 
 
 def set_up(mode: Mode) -> None:
-    """Puts this process into a mode, but for the policy of its models; call it before TensorFlow is imported."""
+    """Puts this process into a mode, but for the policy of its models; call it before TensorFlow is
+    imported.
+    """
     _switch_on_amp_tf(mode.checkout)
     import tensorflow as tf
 

@@ -1,10 +1,11 @@
-"""The environment of AMD's zentf plugin, which brings its own optimizer of graphs and wants an older numpy.
+"""The environment of AMD's zentf plugin, which brings its own optimizer of graphs and wants an
+older numpy.
 
     python -m benchmarks.step_time.zentf        makes .venv/zentf, which the mode "zentf" of the suite runs in
 
-The plugin is for inference, in AMD's own words. It brings its own threads, which wait for work in a busy loop; of the
-settings for these and for TensorFlow's own that were tried, those below are its fastest on 2 cores, by three times and
-more for small models.
+The plugin is for inference, in AMD's own words. It brings its own threads, which wait for work in a
+busy loop; of the settings for these and for TensorFlow's own that were tried, those below are its
+fastest on 2 cores, by three times and more for small models.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def make() -> None:
     """
     venv.create(FOLDER, clear=True, with_pip=True)
     for arguments in (PACKAGES, ("--no-deps", *ALONE)):
-        subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *arguments], check=True, stdout=sys.stderr)
+        subprocess.run(
+            [PYTHON, "-m", "pip", "install", "--quiet", *arguments], check=True, stdout=sys.stderr
+        )
 
 
 if __name__ == "__main__":

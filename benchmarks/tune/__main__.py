@@ -1,12 +1,13 @@
-"""Tunes five programs with a planted weakness, and does by two other rules what they would do with the same runs.
+"""Tunes five programs with a planted weakness, and does by two other rules what they would do with
+the same runs.
 
     python -m benchmarks.tune [--only REGEX] [--rows FILE] [--table FILE]
 
-The rules are those of NVIDIA's AutoCast (ModelOpt 0.35: float32 where a number of a tensor exceeds 512, nothing is
-checked afterwards) and of Polygraphy's ``debug precision`` (the first N layers in the order of the graph, N by
-bisection). All three have the same items, metric and runs; a row says how many runs a rule took, what it left in
-float32, and whether the metric is then that of float32. Rows are kept in a file, so that what was done is not done
-again.
+The rules are those of NVIDIA's AutoCast (ModelOpt 0.35: float32 where a number of a tensor exceeds
+512, nothing is checked afterwards) and of Polygraphy's ``debug precision`` (the first N layers in
+the order of the graph, N by bisection). All three have the same items, metric and runs; a row says
+how many runs a rule took, what it left in float32, and whether the metric is then that of float32.
+Rows are kept in a file, so that what was done is not done again.
 """
 
 from __future__ import annotations
@@ -53,8 +54,20 @@ class Planted:
 
 _ACCURACY = Goal("val_accuracy", 0.03, is_loss=False)
 PROGRAMS = (
-    Planted("convnet_mask", _ACCURACY, "accuracy", AmpConfig(precision="float16", target="cpu"), "masked"),
-    Planted("transformer_logits", _ACCURACY, "accuracy", AmpConfig(precision="bfloat16", target="cpu"), "sharp"),
+    Planted(
+        "convnet_mask",
+        _ACCURACY,
+        "accuracy",
+        AmpConfig(precision="float16", target="cpu"),
+        "masked",
+    ),
+    Planted(
+        "transformer_logits",
+        _ACCURACY,
+        "accuracy",
+        AmpConfig(precision="bfloat16", target="cpu"),
+        "sharp",
+    ),
     Planted(
         "prices_labels",
         Goal("val_loss", 2.0, is_loss=True),
@@ -69,7 +82,13 @@ PROGRAMS = (
         AmpConfig(precision="bfloat16", target="cpu", infer_add=("Cumsum",)),
         "count",
     ),
-    Planted("stations_norm", _ACCURACY, "accuracy", AmpConfig(precision="bfloat16", target="cpu"), "normalized"),
+    Planted(
+        "stations_norm",
+        _ACCURACY,
+        "accuracy",
+        AmpConfig(precision="bfloat16", target="cpu"),
+        "normalized",
+    ),
 )
 
 
@@ -82,7 +101,9 @@ def rows_of(planted: Planted, folder: Path) -> Iterator[dict[str, Any]]:
     tuned = Tuning(program, planted.goal, journal, tell=_tell, held_out=held_out).for_accuracy()
     report, comparison = journal.read("mixed.json"), journal.read("comparison.json") or {}
     items = find_items(report)
-    planted_nodes = [name for item in _leaves(items) for name in [item.name] if f"/{planted.layer}" in f"/{name}"]
+    planted_nodes = [
+        name for item in _leaves(items) for name in [item.name] if f"/{planted.layer}" in f"/{name}"
+    ]
 
     def row(rule: str, patterns: Sequence[str], runs: int, outcome: Any) -> dict[str, Any]:
         tests = [matcher(pattern) for pattern in patterns]
@@ -116,12 +137,19 @@ def rows_of(planted: Planted, folder: Path) -> Iterator[dict[str, Any]]:
             _tell(f"{len(chosen)} items: {known.metrics or known.failure}")
         return known
 
-    large = {node["name"] for node in comparison.get("nodes", ()) if float(node["largest"]) > _DATA_MAX}
+    large = {
+        node["name"] for node in comparison.get("nodes", ()) if float(node["largest"]) > _DATA_MAX
+    }
     ranges = [item for item in _leaves(items) if any(item.name == name for name in large)]
     yield row("AutoCast", patterns_of(ranges), 1, try_(ranges))
-    ordered = [part for item in items for part in (item.parts if item.parts and item.parts[0].parts else (item,))]
+    ordered = [
+        part
+        for item in items
+        for part in (item.parts if item.parts and item.parts[0].parts else (item,))
+    ]
     count, runs = _bisect(
-        ordered, lambda some: planted.goal.is_good(try_(some).metrics.get(planted.goal.metric), tuned.limit)
+        ordered,
+        lambda some: planted.goal.is_good(try_(some).metrics.get(planted.goal.metric), tuned.limit),
     )
     yield row("Polygraphy", patterns_of(ordered[:count]), runs, try_(ordered[:count]))
 
@@ -155,8 +183,10 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         metric = "none" if row["metric"] is None else f"{row['metric']:.4g}"
         mixed = "none" if row["mixed"] is None else f"{row['mixed']:.4g}"
         lines.append(
-            f"| {row['program']} | {row['precision']} | {row['float32']:.4g} → {mixed} | {row['rule']} | {row['runs']} "
-            f"| {row['kept']} ({row['planted']}) | {operations} | {metric} | {'yes' if row['is_good'] else 'no'} |"
+            f"| {row['program']} | {row['precision']} | {row['float32']:.4g} → {mixed} | "
+            f"{row['rule']} | {row['runs']} "
+            f"| {row['kept']} ({row['planted']}) | {operations} | {metric} | "
+            f"{'yes' if row['is_good'] else 'no'} |"
         )
     return "\n".join([*lines, ""])
 
@@ -167,13 +197,22 @@ def _tell(line: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default="", metavar="REGEX", help="the programs whose names match")
-    parser.add_argument("--rows", type=Path, metavar="FILE", help="keeps the rows, and goes on with those that it has")
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="the programs whose names match"
+    )
+    parser.add_argument(
+        "--rows",
+        type=Path,
+        metavar="FILE",
+        help="keeps the rows, and goes on with those that it has",
+    )
     parser.add_argument("--table", type=Path, metavar="FILE", help="writes the table")
     args = parser.parse_args()
     rows = json.loads(args.rows.read_text()) if args.rows and args.rows.exists() else []
     for planted in PROGRAMS:
-        if re.search(args.only, planted.name) and not any(row["program"] == planted.name for row in rows):
+        if re.search(args.only, planted.name) and not any(
+            row["program"] == planted.name for row in rows
+        ):
             _tell(f"{planted.name}:")
             with tempfile.TemporaryDirectory(prefix="amp_tf_tune_") as folder:
                 rows += rows_of(planted, Path(folder))

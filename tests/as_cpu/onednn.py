@@ -1,4 +1,6 @@
-"""TensorFlow's graph passes as on a CPU for which oneDNN is made: they are told so, while no such kernel runs."""
+"""TensorFlow's graph passes as on a CPU for which oneDNN is made: they are told so, while no such
+kernel runs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.as_cpu import overwriting
 
 
 def is_on() -> bool:
-    """Whether TensorFlow computes with oneDNN: by default so on CPUs with instructions for neural networks."""
+    """Whether TensorFlow computes with oneDNN: by default so on CPUs with instructions for neural
+    networks.
+    """
     return bool(overwriting.function(_framework(), overwriting.ONEDNN_IS_ON)())
 
 

@@ -1,8 +1,9 @@
-"""Functions of TensorFlow's library whose answer is overwritten, in this process, with that of another kind of CPU.
+"""Functions of TensorFlow's library whose answer is overwritten, in this process, with that of
+another kind of CPU.
 
-TensorFlow asks a few exported functions what the CPU can do, and decides by their answers. Their first bytes are
-replaced by machine code that returns another answer. Only the standard library is imported: this runs while TensorFlow
-is loaded.
+TensorFlow asks a few exported functions what the CPU can do, and decides by their answers. Their
+first bytes are replaced by machine code that returns another answer. Only the standard library is
+imported: this runs while TensorFlow is loaded.
 """
 
 from __future__ import annotations
@@ -35,14 +36,22 @@ def answer(name: str, value: bool) -> bytes:
     """Machine code of a function that returns ``value``; ``name`` is the function's, for the error."""
     code = _CODE.get(platform.machine())
     if code is None:
-        raise OverwritingError(f"{name} cannot be overwritten: no machine code is known for {platform.machine()}")
+        raise OverwritingError(
+            f"{name} cannot be overwritten: no machine code is known for {platform.machine()}"
+        )
     return code[value]
 
 
 def bits(mask: int) -> bytes:
-    """Machine code (x86-64) of a function of one integer that returns whether that bit is in ``mask``."""
+    """Machine code (x86-64) of a function of one integer that returns whether that bit is in
+    ``mask``.
+    """
     # mov eax, edi; mov rdx, mask; bt rdx, rax; setc al; movzx eax, al; ret
-    return bytes.fromhex("89f848ba") + mask.to_bytes(8, "little") + bytes.fromhex("480fa3c20f92c00fb6c0c3")
+    return (
+        bytes.fromhex("89f848ba")
+        + mask.to_bytes(8, "little")
+        + bytes.fromhex("480fa3c20f92c00fb6c0c3")
+    )
 
 
 @functools.cache
@@ -66,19 +75,25 @@ def function(of: ctypes.CDLL, name: str) -> ctypes._NamedFuncPointer:
 
 
 def overwrite(of: ctypes.CDLL, name: str, code: bytes) -> bytes:
-    """Puts machine code in the place of a function's first bytes, and returns these; or an OverwritingError."""
+    """Puts machine code in the place of a function's first bytes, and returns these; or an
+    OverwritingError.
+    """
     address = ctypes.cast(function(of, name), ctypes.c_void_p).value
     assert address is not None
     libc = ctypes.CDLL(None, use_errno=True)
     start = address - address % mmap.PAGESIZE
     length = ctypes.c_size_t(address + len(code) - start)
     if libc.mprotect(ctypes.c_void_p(start), length, _READ | _WRITE | _EXECUTE):
-        raise OverwritingError(f"{name} cannot be overwritten: mprotect ended with errno {ctypes.get_errno()}")
+        raise OverwritingError(
+            f"{name} cannot be overwritten: mprotect ended with errno {ctypes.get_errno()}"
+        )
     before = ctypes.string_at(address, len(code))
     ctypes.memmove(address, code, len(code))
     libc.mprotect(ctypes.c_void_p(start), length, _READ | _EXECUTE)
     if platform.machine() == "aarch64":  # whose cache of instructions does not see what is written
-        ctypes.CDLL("libgcc_s.so.1").__clear_cache(ctypes.c_void_p(address), ctypes.c_void_p(address + len(code)))
+        ctypes.CDLL("libgcc_s.so.1").__clear_cache(
+            ctypes.c_void_p(address), ctypes.c_void_p(address + len(code))
+        )
     return before
 
 
@@ -93,7 +108,12 @@ def answering(of: ctypes.CDLL, name: str, value: bool) -> Iterator[None]:
 
 
 def hide_features(of: ctypes.CDLL, hidden: Container[int]) -> None:
-    """The CPU lacks some features of tsl/platform/cpu_info.h, in this process and from now on. x86-64 alone."""
+    """The CPU lacks some features of tsl/platform/cpu_info.h, in this process and from now on.
+
+    x86-64 alone.
+    """
     has_feature = function(of, HAS_FEATURE)
-    left = sum(1 << feature for feature in range(64) if feature not in hidden and has_feature(feature))
+    left = sum(
+        1 << feature for feature in range(64) if feature not in hidden and has_feature(feature)
+    )
     overwrite(of, HAS_FEATURE, bits(left))

@@ -1,10 +1,11 @@
-"""Every Python that has this folder on its PYTHONPATH finds a CPU with AVX2 and nothing newer (scripts/test --as-cpu).
+"""Every Python that has this folder on its PYTHONPATH finds a CPU with AVX2 and nothing newer
+(scripts/test --as-cpu).
 
-Two of TensorFlow's own questions are overwritten before the first of its modules is loaded: which features the CPU has,
-of which oneDNN's types follow, and whether oneDNN is on, which it has asked while its library was loaded and which
-TF_ENABLE_ONEDNN_OPTS=1 decides as ever.
-/proc/cpuinfo, which amp_tf reads, is masked. oneDNN and XLA obey their variables, which the script sets. Eigen's
-kernels ask nobody.
+Two of TensorFlow's own questions are overwritten before the first of its modules is loaded: which
+features the CPU has, of which oneDNN's types follow, and whether oneDNN is on, which it has asked
+while its library was loaded and which TF_ENABLE_ONEDNN_OPTS=1 decides as ever. /proc/cpuinfo, which
+amp_tf reads, is masked. oneDNN and XLA obey their variables, which the script sets. Eigen's kernels
+ask nobody.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def _masked_open(file: Any, *arguments: Any, **options: Any) -> IO[Any]:
     if str(file) != "/proc/cpuinfo":
         return _open(file, *arguments, **options)
     with _open(file, encoding="utf-8", errors="replace") as real:
-        lines = [" ".join(word for word in line.split(" ") if not word.startswith(HIDDEN)) for line in real]
+        lines = [
+            " ".join(word for word in line.split(" ") if not word.startswith(HIDDEN))
+            for line in real
+        ]
     return io.StringIO("\n".join(line.rstrip("\n") for line in lines) + "\n")
 
 

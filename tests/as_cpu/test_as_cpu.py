@@ -13,7 +13,9 @@ from tests.as_cpu import overwriting
 
 pytestmark = [
     pytest.mark.cpu_dependent,
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="the features that are hidden are those of x86-64"),
+    pytest.mark.skipif(
+        platform.machine() != "x86_64", reason="the features that are hidden are those of x86-64"
+    ),
 ]
 HERE = Path(__file__).resolve().parent
 AVX2 = 14
@@ -35,7 +37,11 @@ if sys.argv[1:]:
 def test_a_process_and_its_children_find_a_cpu_without_avx512_and_its_kin():
     of = overwriting.library(Path(sysconfig.get_lib()))
     has_feature = overwriting.function(of, overwriting.HAS_FEATURE)
-    environ = {"PYTHONPATH": f"{HERE}:{HERE.parents[1]}", "PATH": "/usr/bin:/bin", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environ = {
+        "PYTHONPATH": f"{HERE}:{HERE.parents[1]}",
+        "PATH": "/usr/bin:/bin",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
     command = [sys.executable, "-c", WITH_TENSORFLOW, WITH_TENSORFLOW]
     lines = subprocess.check_output(command, env=environ, text=True, timeout=240).splitlines()
     for features, flags, product, detected in (lines[:4], lines[4:]):

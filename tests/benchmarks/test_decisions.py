@@ -36,13 +36,22 @@ def test_figures_are_those_of_the_report(kept, targets):
 
     for way in traces.WAYS:
         trace = traces.read(traces.path_of(kept, NAMES[0], way, "CPU"))
-        found = figures_of(trace, rewriting.rewrite(trace, targets["amd-zen5"]).graph, targets["amd-zen5"].table)
+        found = figures_of(
+            trace, rewriting.rewrite(trace, targets["amd-zen5"]).graph, targets["amd-zen5"].table
+        )
         hardware = rewriting._hardware(targets["amd-zen5"].table)
         config = AmpConfig(report_path="kept.json")  # what is asked for keeps the basis
         report = rewrite_serialized(
-            trace.graph, config, hardware=hardware, preserve=trace.preserve, functions=False, shapes=trace
+            trace.graph,
+            config,
+            hardware=hardware,
+            preserve=trace.preserve,
+            functions=False,
+            shapes=trace,
         ).report
-        assert found.products == pytest.approx(100 * report.to_dict()["figures"]["products_share_f16"], abs=0.1)
+        assert found.products == pytest.approx(
+            100 * report.to_dict()["figures"]["products_share_f16"], abs=0.1
+        )
         assert found.casts == report.casts
         assert found.gain > 1
 
@@ -77,7 +86,9 @@ def test_a_worse_decision_fails_the_check_and_prints_its_row(kept, tmp_path, mon
     text = (tmp_path / "table.txt").read_text()
     first = next(line for line in text.splitlines() if " amd-zen5 " in line)
     name, way, target, products, *rest = first.split()
-    (tmp_path / "table.txt").write_text(text.replace(first, " ".join([name, way, target, "12.5", *rest])))
+    (tmp_path / "table.txt").write_text(
+        text.replace(first, " ".join([name, way, target, "12.5", *rest]))
+    )
     capsys.readouterr()
     assert command.main([*given, "--check"]) == 1
     printed = capsys.readouterr().out
@@ -92,14 +103,21 @@ def test_each_rule_of_the_contract_is_left_out_alone(kept, targets, tmp_path, mo
     decided = table.decided(NAMES[:1], kept, only, 1)
     for found in prices.measure(NAMES[:1], prices.contract(), kept, only, 1).values():
         assert all(
-            with_it == decided[key] != without for key, (with_it, without) in found.items() if with_it != without
+            with_it == decided[key] != without
+            for key, (with_it, without) in found.items()
+            if with_it != without
         )
     monkeypatch.setattr(prices, "each", in_this_process)
     monkeypatch.setattr(prices, "KEPT", tmp_path / "prices.json")
     monkeypatch.setattr(prices, "PAGE", tmp_path / "prices.md")
     rule = prices.contract()[0]
-    prices.KEPT.write_text(f'{{"{rule}": {{"decision": "kept"}}, "a rule that is gone": {{"decision": "gone"}}}}')
-    assert prices.main(["--names", NAMES[0], "--rules", rule, "--traces", str(kept), "--at-once", "1"]) == 0
+    prices.KEPT.write_text(
+        f'{{"{rule}": {{"decision": "kept"}}, "a rule that is gone": {{"decision": "gone"}}}}'
+    )
+    assert (
+        prices.main(["--names", NAMES[0], "--rules", rule, "--traces", str(kept), "--at-once", "1"])
+        == 0
+    )
     page = prices.PAGE.read_text()
     assert f"| {rule} | amd-zen5 |" in page
     assert page.index("| kept |") > page.index(rule)

@@ -1,4 +1,6 @@
-"""Steps for GPUs that are not there: as they are exported, and as TensorFlow and XLA make and judge them."""
+"""Steps for GPUs that are not there: as they are exported, and as TensorFlow and XLA make and judge
+them.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,21 @@ def run(*arguments):
 def test_optimizers_make_of_steps_here_what_the_judged_rows_say():
     """Of steps in mixed precision; what TensorFlow makes of the others, nothing here can change."""
     models = judge.GRAPPLED_MODELS
-    judged = {(row["model"], row["mode"]): row for row in grappler.read(judge.GRAPPLED) if row["capability"] == "9.0"}
-    printed = run("grappler", "--here", "--modes", "amp_tf", "--models", models, "--capabilities", "9.0")
+    judged = {
+        (row["model"], row["mode"]): row
+        for row in grappler.read(judge.GRAPPLED)
+        if row["capability"] == "9.0"
+    }
+    printed = run(
+        "grappler", "--here", "--modes", "amp_tf", "--models", models, "--capabilities", "9.0"
+    )
     for row in json.loads(printed.splitlines()[-1]):
         if tf.__version__.startswith("2.21."):  # the version of the judged rows
             wanted = {name: judged[row["model"], "amp_tf"][name] for name in COUNTS}
-            words = f"{row['model']}: if this is meant, python -m benchmarks.gpu judge makes the rows anew"
+            words = (
+                f"{row['model']}: if this is meant, python -m benchmarks.gpu judge makes the rows "
+                "anew"
+            )
             assert {name: row[name] for name in COUNTS} == wanted, words
         # Tensor cores want NHWC; without the plugin's own toggle it is NCHW.
         assert not any("NCHW" in kind for kind in row["convolutions"])
@@ -51,18 +62,36 @@ def test_nothing_is_missed_but_what_is_known_and_tables_are_those_of_their_rows(
     found = judge.misses(compiled_rows) | judge.misses(grappled_rows)
     assert judge.disagreements(found, judge.KNOWN) == []
     folder = judge.COMPILED.parent
-    compiled_rows, grappled_rows = compiled.read(folder / "compiled.json"), grappler.read(folder / "grappler.json")
+    compiled_rows, grappled_rows = (
+        compiled.read(folder / "compiled.json"),
+        grappler.read(folder / "grappler.json"),
+    )
     assert (folder / "compiled.md").read_text() == compiled.table(compiled_rows) + "\n"
     assert (folder / "grappler.md").read_text() == grappler.table(grappled_rows) + "\n"
-    assert (folder / "misses.md").read_text() == judge.told(compiled_rows) + judge.told(grappled_rows)
+    assert (folder / "misses.md").read_text() == judge.told(compiled_rows) + judge.told(
+        grappled_rows
+    )
     assert {row["model"] for row in compiled_rows} == set(cases.CASES)
     assert {row["target"] for row in compiled_rows} == set(targets.TARGETS)
 
 
 def test_a_step_is_compiled_for_each_gpu_without_one(tmp_path):
     if not environment.COMPILER.python.exists():
-        pytest.skip("XLA's compiler for GPUs is 1.2 GB: python -m benchmarks.gpu judge makes the environment")
-    arguments = ["compile", "--models", "ncf", "--size", "tiny", "--ways", "train", "--variants", "float32,amp_float16"]
+        pytest.skip(
+            "XLA's compiler for GPUs is 1.2 GB: python -m benchmarks.gpu judge makes the "
+            "environment"
+        )
+    arguments = [
+        "compile",
+        "--models",
+        "ncf",
+        "--size",
+        "tiny",
+        "--ways",
+        "train",
+        "--variants",
+        "float32,amp_float16",
+    ]
     printed = run(*arguments, "--out", str(tmp_path), "--json", str(tmp_path / "rows.json"))
     rows: list[dict[str, Any]] = json.loads((tmp_path / "rows.json").read_text())
     assert [(row["target"], row["variant"]) for row in rows] == [
@@ -76,8 +105,19 @@ def test_a_step_is_compiled_for_each_gpu_without_one(tmp_path):
 
 def test_each_variant_multiplies_in_its_own_type(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(subprocess, "Popen", processes.start)  # the process of each variant is a fork
-    arguments = ["--models", "ncf", "--size", "tiny", "--variants", ",".join(VARIANTS), "--out", str(tmp_path)]
+    monkeypatch.setattr(
+        subprocess, "Popen", processes.start
+    )  # the process of each variant is a fork
+    arguments = [
+        "--models",
+        "ncf",
+        "--size",
+        "tiny",
+        "--variants",
+        ",".join(VARIANTS),
+        "--out",
+        str(tmp_path),
+    ]
     assert run_command(["export", *arguments]) == 0
 
     def manifest(variant, way="train"):
@@ -86,7 +126,15 @@ def test_each_variant_multiplies_in_its_own_type(tmp_path, monkeypatch):
     products = {variant: Counter(manifest(variant)["products"]) for variant in VARIANTS}
     count = sum(products["float32"].values())
     assert count > 0
-    types = {"float32": "f32", "amp_bfloat16": "bf16", "amp_float16": "f16", "policy_float16": "f16"}
+    types = {
+        "float32": "f32",
+        "amp_bfloat16": "bf16",
+        "amp_float16": "f16",
+        "policy_float16": "f16",
+    }
     assert products == {variant: {f"dot {types[variant]}": count} for variant in VARIANTS}
     assert manifest("float32")["casts"] == 0 < manifest("amp_float16")["casts"]
-    assert {row["role"] for row in manifest("amp_float16", "predict")["arguments"]} == {"input", "weight"}
+    assert {row["role"] for row in manifest("amp_float16", "predict")["arguments"]} == {
+        "input",
+        "weight",
+    }

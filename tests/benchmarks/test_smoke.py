@@ -52,19 +52,39 @@ def forked(monkeypatch):
     ("module", "arguments", "said"),
     [
         ("compare_cost", "small_mlp --batch 8", rf"\| MLP, 64 wide{FIGURES}"),
-        ("memory_peak", f"wide_mlp {TINY} --batch 8192 --modes float32", r"\*\*MLP, 2048 wide, fit, batch 8192\*\*"),
-        ("public.__main__", f"--only ranking {ONCE} --rows FILE -- --steps 4 --batch 4", r"32 \| AUC"),
-        ("step_time.ablation", f"shared~casts --models small_mlp {TINY} --rounds 0", r"\| shared casts \| MLP"),
-        ("step_time.profile", f"wide_mlp {TINY} --modes float32,amp_tf --rows 100 --turns 1", r"\| Cast \|.*\(\d+\)"),
+        (
+            "memory_peak",
+            f"wide_mlp {TINY} --batch 8192 --modes float32",
+            r"\*\*MLP, 2048 wide, fit, batch 8192\*\*",
+        ),
+        (
+            "public.__main__",
+            f"--only ranking {ONCE} --rows FILE -- --steps 4 --batch 4",
+            r"32 \| AUC",
+        ),
+        (
+            "step_time.ablation",
+            f"shared~casts --models small_mlp {TINY} --rounds 0",
+            r"\| shared casts \| MLP",
+        ),
+        (
+            "step_time.profile",
+            f"wide_mlp {TINY} --modes float32,amp_tf --rows 100 --turns 1",
+            r"\| Cast \|.*\(\d+\)",
+        ),
     ],
 )
 def test_a_command_prints_its_figures(module, arguments, said, capfd, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
-    arguments = [word.replace("~", " ").replace("FILE", str(tmp_path / "file")) for word in arguments.split()]
+    arguments = [
+        word.replace("~", " ").replace("FILE", str(tmp_path / "file")) for word in arguments.split()
+    ]
     monkeypatch.setattr(sys, "argv", [module, *arguments])
     program = importlib.import_module(f"benchmarks.{module}")
-    status = program.main(arguments) if inspect.signature(program.main).parameters else program.main()
+    status = (
+        program.main(arguments) if inspect.signature(program.main).parameters else program.main()
+    )
     assert status == 0
     assert re.search(said, capfd.readouterr().out)
 
@@ -72,9 +92,19 @@ def test_a_command_prints_its_figures(module, arguments, said, capfd, monkeypatc
 @pytest.mark.slow
 def test_rewrite_times_are_printed(tmp_path):
     module = [sys.executable, "-m", "benchmarks.rewrite_time"]
-    command = [*module, "synthetic-1k", "--rounds", "1", "--json", "--cache", str(tmp_path / "file")]
+    command = [
+        *module,
+        "synthetic-1k",
+        "--rounds",
+        "1",
+        "--json",
+        "--cache",
+        str(tmp_path / "file"),
+    ]
     fresh = "TensorFlow logs more"
-    ended = processes.run(command, fresh=fresh, cwd=ROOT, capture_output=True, text=True, timeout=550)
+    ended = processes.run(
+        command, fresh=fresh, cwd=ROOT, capture_output=True, text=True, timeout=550
+    )
     assert '"nodes": 992' in ended.stdout, ended.stdout + ended.stderr
 
 
@@ -100,21 +130,29 @@ def test_a_part_is_found_where_the_ablation_takes_it_out(part):
 
 @pytest.mark.usefixtures("forked")
 def test_another_checkout_is_at_work_or_its_row_says_that_it_is_not(tmp_path):
-    """A copy of the package stands for the checkout; from a folder without one, today's would be imported."""
+    """A copy of the package stands for the checkout; from a folder without one, today's would be
+    imported.
+    """
     shutil.copytree(ROOT / "amp_tf", tmp_path / "copy" / "amp_tf")
     shutil.copy(ROOT / "_amp_tf_start.py", tmp_path / "copy")
     chosen = [
-        modes("bfloat16")[name] for name in ("float32", *(f"all listed@{tmp_path}/{n}" for n in ("copy", "none")))
+        modes("bfloat16")[name]
+        for name in ("float32", *(f"all listed@{tmp_path}/{n}" for n in ("copy", "none")))
     ]
     settings = suite.Settings("tiny", "bfloat16", rounds=2, seconds=0.02)
-    rows = {row.mode: row for row in suite.measure("wide_mlp", None, chosen, [WAYS["fit"]], settings)}
+    rows = {
+        row.mode: row for row in suite.measure("wide_mlp", None, chosen, [WAYS["fit"]], settings)
+    }
     float32, copied, missing = (rows[mode.name] for mode in chosen)
     assert (copied.error, copied.amp_tf) == ("", f"{tmp_path}/copy/amp_tf")
     assert copied.converted > 0
     assert len(copied.ms) == 2
     assert copied.peak_mib > 100  # TensorFlow alone takes more
     assert all(abs(a - b) <= 0.02 * b for a, b in zip(copied.losses, float32.losses, strict=True))
-    assert missing.error == f"{missing.mode} imported amp_tf from {ROOT}/amp_tf, not from {tmp_path}/none."
+    assert (
+        missing.error
+        == f"{missing.mode} imported amp_tf from {ROOT}/amp_tf, not from {tmp_path}/none."
+    )
 
 
 @pytest.mark.usefixtures("forked")
@@ -152,20 +190,42 @@ def test_each_way_of_serving_has_its_size_latency_and_error(monkeypatch, capsys,
         if options["step"] == "memory":
             return {way: serving.memory_of(way, folder, options) for way in options["ways"]}
         found = serving.time_ways(folder, options["ways"], options)
-        return json.loads(json.dumps({way: serving.dataclasses.asdict(each) for way, each in found.items()}))
+        return json.loads(
+            json.dumps({way: serving.dataclasses.asdict(each) for way, each in found.items()})
+        )
 
     monkeypatch.setattr(serving, "run", run)
     monkeypatch.setattr(serving, "SECONDS", 0.0)
     layers = keras.layers
-    small = keras.Sequential([layers.Input((64,), name="x"), layers.Dense(256, "relu"), layers.Dense(4)])
+    small = keras.Sequential(
+        [layers.Input((64,), name="x"), layers.Dense(256, "relu"), layers.Dense(4)]
+    )
     monkeypatch.setattr(serving, "build", lambda name: small)
-    arguments = ["--models", "mlp", "--ways", "tf_pass", "converted", "weights", "--batches", "1", "4", "--rounds", "1"]
+    arguments = [
+        "--models",
+        "mlp",
+        "--ways",
+        "tf_pass",
+        "converted",
+        "weights",
+        "--batches",
+        "1",
+        "4",
+        "--rounds",
+        "1",
+    ]
     assert serving.main([*arguments, "--json", str(tmp_path / "serving.json")]) == 0
-    assert not tf.config.optimizer.get_experimental_options()[serving.PASS["bfloat16"]]  # it is off again
+    assert not tf.config.optimizer.get_experimental_options()[
+        serving.PASS["bfloat16"]
+    ]  # it is off again
     found = json.loads((tmp_path / "serving.json").read_text())["mlp"]
     assert list(found) == ["float32", "tf_pass", "converted", "weights"]
-    assert found["weights"]["megabytes"] < 0.75 * found["converted"]["megabytes"]  # the graph is no smaller
-    assert found["float32"]["error"] == 0 < found["tf_pass"]["error"] < 0.02  # two products in bfloat16
+    assert (
+        found["weights"]["megabytes"] < 0.75 * found["converted"]["megabytes"]
+    )  # the graph is no smaller
+    assert (
+        found["float32"]["error"] == 0 < found["tf_pass"]["error"] < 0.02
+    )  # two products in bfloat16
     assert found["weights"]["error"] == pytest.approx(found["converted"]["error"])
     assert found["weights"]["ratios"].keys() == {"1", "4"}
 
@@ -173,9 +233,13 @@ def test_each_way_of_serving_has_its_size_latency_and_error(monkeypatch, capsys,
 def test_each_rule_keeps_its_nodes_of_a_program_with_a_weak_layer(tmp_path, monkeypatch):
     """One that trains nothing; tests/cli/test_tune.py and the page tune the last of the real ones."""
     nodes = [{"name": "m/b/dense/Tanh", "largest": 600.0, "local": 0.1, "has_truth": True}]
-    program = Weak(("m/a/dense", "m/b/dense"), ("m/b/dense/Tanh",), {"findings": [], "nodes": nodes})
+    program = Weak(
+        ("m/a/dense", "m/b/dense"), ("m/b/dense/Tanh",), {"findings": [], "nodes": nodes}
+    )
     monkeypatch.setattr(tune, "TunedScript", lambda *_: program)
-    planted = tune.Planted("weak", tune.Goal("accuracy", 0.03, is_loss=False), "held out", tune.AmpConfig(), "b")
+    planted = tune.Planted(
+        "weak", tune.Goal("accuracy", 0.03, is_loss=False), "held out", tune.AmpConfig(), "b"
+    )
     rows = [*tune.rows_of(planted, tmp_path)]
     assert {(row["planted"], row["is_good"]) for row in rows} == {(3, True)}
     assert [(row["rule"], row["kept"], row["is_verified"]) for row in rows] == [

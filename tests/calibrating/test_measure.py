@@ -25,7 +25,8 @@ pytestmark = pytest.mark.cpu_dependent
 SMALL = (8, 8, 8, 64)
 OPS = ("Mul", "Tanh", "Reciprocal", "BiasAdd", "AddV2")
 needs_onednn = pytest.mark.skipif(
-    not onednn.is_on(), reason="TensorFlow has kernels for convolutions with channels first in oneDNN alone, off here"
+    not onednn.is_on(),
+    reason="TensorFlow has kernels for convolutions with channels first in oneDNN alone, off here",
 )
 
 
@@ -38,7 +39,9 @@ def few(monkeypatch):
             smallest[product.op] = product
     everything = elements.ops_on
     monkeypatch.setattr(products, "all_products", lambda: iter(smallest.values()))
-    monkeypatch.setattr(elements, "ops_on", lambda data: {name: everything(data)[name] for name in OPS})
+    monkeypatch.setattr(
+        elements, "ops_on", lambda data: {name: everything(data)[name] for name in OPS}
+    )
     monkeypatch.setattr(elements, "SAME_KERNEL", {"BiasAddV1": "BiasAdd", "Inv": "Reciprocal"})
     monkeypatch.setattr(elements, "SHAPES", (SMALL, (8, 16, 16, 64)))
     return smallest
@@ -48,7 +51,9 @@ def few(monkeypatch):
 def test_a_table_has_every_product_and_op_that_was_measured(few, tmp_path):
     said, options = [], tf.config.optimizer.get_experimental_options
     before = options().get("disable_meta_optimizer", False)
-    found = measure.measure(SHIPPED, "here", 1.0, lambda number, count, name: said.append((number, count, name)))
+    found = measure.measure(
+        SHIPPED, "here", 1.0, lambda number, count, name: said.append((number, count, name))
+    )
     assert options().get("disable_meta_optimizer", False) == before
     table = found.table
     assert table.products.keys() == few.keys() >= SHIPPED.products.keys()
@@ -64,12 +69,17 @@ def test_a_table_has_every_product_and_op_that_was_measured(few, tmp_path):
 def test_how_far_the_table_is_off_is_told_of_times_and_of_gains():
     cases = [product for product in products.all_products() if product.op == "MatMul"]
     exact = {
-        case: tuple(cost.of(case.computed, case.elements) for cost in SHIPPED.products["MatMul"]) for case in cases
+        case: tuple(cost.of(case.computed, case.elements) for cost in SHIPPED.products["MatMul"])
+        for case in cases
     }
     assert measure.Measured(SHIPPED, exact).misfit("MatMul") == pytest.approx((0, 0, 0))
-    slower = {case: (1.1 * in_float32, 1.1 * 1.1 * in_f16) for case, (in_float32, in_f16) in exact.items()}
+    slower = {
+        case: (1.1 * in_float32, 1.1 * 1.1 * in_f16) for case, (in_float32, in_f16) in exact.items()
+    }
     once = math.log(1.1)
-    assert measure.Measured(SHIPPED, slower).misfit("MatMul") == pytest.approx((once, 2 * once, once))
+    assert measure.Measured(SHIPPED, slower).misfit("MatMul") == pytest.approx(
+        (once, 2 * once, once)
+    )
 
 
 def test_what_is_measured_runs_in_both_types_and_is_the_op_that_it_is_called():
@@ -95,11 +105,17 @@ def test_all_ops_of_the_shipped_tables_are_measured():
 
 
 def _times(**special):
-    """What was timed, as the table is made from it: 5 ns for an element, 1 for a call and 1 more for a stack."""
+    """What was timed, as the table is made from it: 5 ns for an element, 1 for a call and 1 more
+    for a stack.
+    """
     of_ops = {}
     for shape in elements.SHAPES:
-        of_ops.update(((name, shape), (5.0, 4.0)) for name in elements.ops_on(elements.data_of(SMALL)))
-        of_ops.update(((f"Nothing of {stacks}", shape), (1.0 + stacks, 1.0 + stacks)) for stacks in (0, 1))
+        of_ops.update(
+            ((name, shape), (5.0, 4.0)) for name in elements.ops_on(elements.data_of(SMALL))
+        )
+        of_ops.update(
+            ((f"Nothing of {stacks}", shape), (1.0 + stacks, 1.0 + stacks)) for stacks in (0, 1)
+        )
         of_ops.update(((f"Cast to {kind}", shape), (5.0, 5.0)) for kind in ("float32", "bfloat16"))
         of_ops.update(((name, shape), value(shape)) for name, value in special.items())
     return of_ops
@@ -124,14 +140,19 @@ def test_what_calls_and_stacks_take_is_no_part_of_an_op_or_a_cast(few):
 
 def test_what_a_gradient_is_measured_with_is_no_part_of_it(few, monkeypatch):
     monkeypatch.setattr(elements, "MEASURED_WITH", {"AddV2": "Tanh"})
-    assert _table(few, _times(AddV2=lambda shape: (7.0, 6.5))).elements["AddV2"] == ((1, 1.5), (1, 1.5))
+    assert _table(few, _times(AddV2=lambda shape: (7.0, 6.5))).elements["AddV2"] == (
+        (1, 1.5),
+        (1, 1.5),
+    )
 
 
 def test_times_at_sizes_that_were_left_out_lie_on_a_line(few, monkeypatch):
     """Of 100, 200 and 300 elements, the first and the last were measured."""
     monkeypatch.setattr(elements, "SHAPES", ((100,), (200,), (300,)))
     monkeypatch.setattr(elements, "data_of", lambda shape: tf.zeros(SMALL))
-    of_ops = _times(Tanh=lambda shape: (1 + 2.0, 1 + 1.0) if shape == (100,) else (1 + 4.0, 1 + 1.0))
+    of_ops = _times(
+        Tanh=lambda shape: (1 + 2.0, 1 + 1.0) if shape == (100,) else (1 + 4.0, 1 + 1.0)
+    )
     del of_ops["Tanh", (200,)]
     first, second, third = _table(few, of_ops).elements["Tanh"]
     assert (first, third) == ((2, 1), (4, 1))
@@ -158,7 +179,9 @@ def test_ops_read_or_write_no_tensor_that_is_larger_than_the_shape_that_they_are
 
 
 def test_every_op_of_the_lists_has_a_row_or_costs_nothing_or_is_named_here():
-    """Those that are not measured: second gradients of poolings, and ops that are rare around products."""
+    """Those that are not measured: second gradients of poolings, and ops that are rare around
+    products.
+    """
     unmeasured = Trait(
         """MaxPoolGradGrad MaxPoolGradGradV2 TensorListConcatLists TensorListGather TensorListScatter
         TensorListScatterIntoExistingList TensorListScatterV2 TensorListSplit Where _FusedBatchNormEx"""
@@ -183,7 +206,9 @@ def test_exact_times_give_their_figures_but_for_the_little_that_the_shipped_ones
 
 
 def test_small_products_may_take_more_for_each_operation():
-    """As on one thread: the times of products of all sizes are met, which the other three figures alone cannot."""
+    """As on one thread: the times of products of all sizes are met, which the other three figures
+    alone cannot.
+    """
     work = [(operations, 1e5) for operations in (1e6, 4e6, 8e6, 3e7, 1e8, 1e9)]
     true = ProductCost(rate=180.0, ns=0.05, start=4_000.0, alone=0.005)
     found = fit(work, [true.of(*pair) for pair in work], AS_SHIPPED)
@@ -195,19 +220,29 @@ def test_small_products_may_take_more_for_each_operation():
 
 def test_noisy_times_give_figures_that_are_off_by_less_than_the_noise():
     noise = np.random.default_rng(0).uniform(0.9, 1.1, len(WORK))
-    found = fit(WORK, [TRUE.of(*pair) * factor for pair, factor in zip(WORK, noise, strict=True)], AS_SHIPPED)
+    found = fit(
+        WORK,
+        [TRUE.of(*pair) * factor for pair, factor in zip(WORK, noise, strict=True)],
+        AS_SHIPPED,
+    )
     assert np.median(off(found)) < 0.1
 
 
 def test_what_the_times_do_not_tell_is_as_shipped_and_as_much_slower():
-    """Nothing here is bound by its tensors or its start, and both are three times what is shipped, as the rate is."""
+    """Nothing here is bound by its tensors or its start, and both are three times what is shipped,
+    as the rate is.
+    """
     work = [(1e9, 10.0), (2e9, 10.0), (4e9, 20.0)]
     found = fit(work, [3 * AS_SHIPPED.of(*pair) for pair in work], AS_SHIPPED)
-    assert (found.rate, found.ns, found.start) == pytest.approx((220 / 3, 3 * 0.08, 3 * 20_000), rel=1e-3)
+    assert (found.rate, found.ns, found.start) == pytest.approx(
+        (220 / 3, 3 * 0.08, 3 * 20_000), rel=1e-3
+    )
 
 
 def test_no_figure_is_negative():
-    """A small product that takes longer than its share of a large one would ask for a negative cost of elements."""
+    """A small product that takes longer than its share of a large one would ask for a negative cost
+    of elements.
+    """
     times = [50_000.0, 51_000.0, 1e5, 1e5, 1.1e5, 2e5, 3e6, 2.9e6, 2.8e6]
     found = fit(WORK, times, AS_SHIPPED)
     assert found.rate > 0
@@ -245,9 +280,13 @@ def test_the_op_runs_in_both_types(stacks):
 @STACKS
 def test_runs_follow_each_other(stacks):
     """Four times the op, of which each waits for the one before."""
-    concrete = tf.function(measure.run_many(tf.math.softplus, 4, stacks)).get_concrete_function(DATA)
+    concrete = tf.function(measure.run_many(tf.math.softplus, 4, stacks)).get_concrete_function(
+        DATA
+    )
     runs = [op for op in concrete.graph.get_operations() if op.type == "Softplus"]
-    waited_for = [[before.name for before in op.control_inputs if before.type == "Softplus"] for op in runs]
+    waited_for = [
+        [before.name for before in op.control_inputs if before.type == "Softplus"] for op in runs
+    ]
     assert waited_for == [[], *([run.name] for run in runs[:-1])]
 
 

@@ -10,7 +10,9 @@ from amp_tf.oplists.cost_tables import SHIPPED, read_table
 from amp_tf.oplists.hardware import Hardware
 from tests import processes
 
-needs_bf16 = pytest.mark.skipif(not Hardware.detect_cpu().cpu_has_bf16, reason="there is nothing to measure here")
+needs_bf16 = pytest.mark.skipif(
+    not Hardware.detect_cpu().cpu_has_bf16, reason="there is nothing to measure here"
+)
 FEW = """
 import sys
 from amp_tf.cli import doctor, main
@@ -26,7 +28,9 @@ SOURCE = "from amp_tf.oplists.hardware import Hardware; print(Hardware.detect_cp
 
 def run(folder, *arguments):
     environ = {**os.environ, "XDG_CACHE_HOME": str(folder)}
-    return processes.run([sys.executable, *arguments], env=environ, capture_output=True, text=True, timeout=500)
+    return processes.run(
+        [sys.executable, *arguments], env=environ, capture_output=True, text=True, timeout=500
+    )
 
 
 def amp_tf(folder, *arguments):
@@ -43,8 +47,12 @@ def test_what_is_measured_counts_until_it_is_forgotten(tmp_path):
     assert table.elements.keys() >= SHIPPED.elements.keys()
     assert f"{path}: measured on {hardware.cpu_name()}" in ended.stdout
     assert "512×64×1, b transposed" in ended.stdout
-    (row,) = (line for line in ended.stdout.splitlines() if line.startswith("MatMul  ") and " - " in line)
-    assert all(0 <= int(percent) < 100 for percent in row.split()[-3:]), row  # how far the table is off
+    (row,) = (
+        line for line in ended.stdout.splitlines() if line.startswith("MatMul  ") and " - " in line
+    )
+    assert all(0 <= int(percent) < 100 for percent in row.split()[-3:]), (
+        row
+    )  # how far the table is off
     assert run(tmp_path, "-c", SOURCE).stdout.strip() == table.source
     assert f"costs of ops    {table.source}" in amp_tf(tmp_path, "doctor", "--no-trials").stdout
 
@@ -64,7 +72,8 @@ def test_an_interrupted_calibration_leaves_everything_as_it_was(tmp_path):
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's job may ignore it
         "from amp_tf.tools import calibrating as measure\n"
         "timed = measure.take_times\n"
-        "def interrupted(*arguments):\n    signal.raise_signal(signal.SIGINT)\n    return timed(*arguments)\n"
+        "def interrupted(*arguments):\n    signal.raise_signal(signal.SIGINT)\n    return "
+        "timed(*arguments)\n"
         "measure.take_times = interrupted\n"
         "from amp_tf.cli.main import main; sys.exit(main(['calibrate']))"
     )

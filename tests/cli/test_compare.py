@@ -31,12 +31,18 @@ def model(tmp_path_factory):
 
 
 def _inputs(tmp_path, scale):
-    np.savez(tmp_path / "in.npz", x=np.random.default_rng(1).normal(size=(8, 6)).astype(np.float32) * np.float32(scale))
+    np.savez(
+        tmp_path / "in.npz",
+        x=np.random.default_rng(1).normal(size=(8, 6)).astype(np.float32) * np.float32(scale),
+    )
     return str(tmp_path / "in.npz")
 
 
 def test_a_healthy_model_has_status_0(model, tmp_path, capsys):
-    assert main(["compare", model, "--inputs", _inputs(tmp_path, 1), *ARGUMENTS, "--batch-size", "3"]) == 0
+    assert (
+        main(["compare", model, "--inputs", _inputs(tmp_path, 1), *ARGUMENTS, "--batch-size", "3"])
+        == 0
+    )
     assert "healthy in float16" in (out := capsys.readouterr().out)
     assert "3 batches" in out
 
@@ -55,7 +61,9 @@ def test_one_that_goes_wrong_has_status_1_and_the_line(model, tmp_path, capsys):
     assert found["mends"]
     assert f"{file} is written. AMP_TF_KEEP_FLOAT32=@{file} reads it." in err
     text = file.read_text()
-    assert re.match(r"# amp-tf compare: saved in float16; 1 batch, [\d-]+\n# fixes all outputs; ", text)
+    assert re.match(
+        r"# amp-tf compare: saved in float16; 1 batch, [\d-]+\n# fixes all outputs; ", text
+    )
     assert re.search(r"\n# overflow at \S*first/MatMul: ", text)
     patterns = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert patterns == found["patterns"]
@@ -75,12 +83,16 @@ def test_patterns_of_a_file_convert_a_model_that_is_right(model, tmp_path, capsy
         assert ("No node's name matches: ^gone$" in capsys.readouterr().err) is unmatched
 
 
-def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(model, tmp_path, capsys, without_16_bit):
+def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(
+    model, tmp_path, capsys, without_16_bit
+):
     inputs = _inputs(tmp_path, 1)
     assert main(["compare", model, "--inputs", inputs]) == 0
     first, *_, last = capsys.readouterr().out.splitlines()
     assert "healthy in float16" in first
-    assert last.startswith("Note: compared in float16 for a GPU (precision float16, target gpu), because auto conver")
+    assert last.startswith(
+        "Note: compared in float16 for a GPU (precision float16, target gpu), because auto conver"
+    )
     for named in (ARGUMENTS, ["--precision", "bfloat16"], ["--target", "gpu"]):
         assert main(["compare", model, "--inputs", inputs, *named]) == 0
         assert "Note: " not in capsys.readouterr().out
@@ -89,7 +101,21 @@ def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(model, tmp
 def test_as_a_page(model, tmp_path, capsys):
     out = str(tmp_path / "page.html")
     for options, words in (([], "own error"), (["--float32-only"], "above 65,504")):
-        assert main(["compare", model, "--inputs", _inputs(tmp_path, 1e5), *ARGUMENTS, *options, "--html", out]) == 1
+        assert (
+            main(
+                [
+                    "compare",
+                    model,
+                    "--inputs",
+                    _inputs(tmp_path, 1e5),
+                    *ARGUMENTS,
+                    *options,
+                    "--html",
+                    out,
+                ]
+            )
+            == 1
+        )
         page = (tmp_path / "page.html").read_text()
         text = shown(page)
         assert capsys.readouterr().out.splitlines()[0] in html.unescape(text)
@@ -106,18 +132,32 @@ def test_as_a_page(model, tmp_path, capsys):
         (["--nodes", "("], "nodes"),
         (["--precision", "float16", "--target", "cpu", "--infer-remove", "Relux"], "Relux"),
         (["--output", "nowhere/keep.txt", *ARGUMENTS], "nowhere/keep.txt: cannot be written"),
-        (["--output", "keep.txt", "--float32-only", *ARGUMENTS], "--output: ranges give no patterns. Leave"),
+        (
+            ["--output", "keep.txt", "--float32-only", *ARGUMENTS],
+            "--output: ranges give no patterns. Leave",
+        ),
         (["--html", "nowhere/page.html", *ARGUMENTS], "nowhere/page.html: cannot be written"),
         (["--inputs", "none.npz"], "cannot be read (No such file or directory)"),
-        *((["--inputs", f"{name}.npz"], f"{name}.npz: cannot be read (") for name in ("empty", "cut", "text")),
-        (["--inputs", "z.npz"], "expected the arrays x, got z. Write it with numpy.savez('inputs.npz', x=…)."),
+        *(
+            (["--inputs", f"{name}.npz"], f"{name}.npz: cannot be read (")
+            for name in ("empty", "cut", "text")
+        ),
+        (
+            ["--inputs", "z.npz"],
+            "expected the arrays x, got z. Write it with numpy.savez('inputs.npz', x=…).",
+        ),
         (["--inputs", "wide.npz", *ARGUMENTS], "amp-tf compare: "),
         ([], "there is no file of inputs. Name it with --inputs, or write --"),
         (["more", "--inputs", "z.npz"], "expected one model"),
-        (["--signature", "other"], "the model has no signature 'other'. Choose with --signature: serving_default."),
+        (
+            ["--signature", "other"],
+            "the model has no signature 'other'. Choose with --signature: serving_default.",
+        ),
     ],
 )
-def test_misuse_has_another_status_than_a_model_that_goes_wrong(model, tmp_path, capsys, options, why, monkeypatch):
+def test_misuse_has_another_status_than_a_model_that_goes_wrong(
+    model, tmp_path, capsys, options, why, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     for name, content in (("empty", b""), ("cut", b"PK\x03\x04 cut off"), ("text", b"no arrays")):
         (tmp_path / f"{name}.npz").write_bytes(content)

@@ -26,7 +26,10 @@ OF_THIS_MACHINE = {"hardware"}  #: findings on a machine that computes nothing i
 def run_doctor(*arguments, flags=(), **environ):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
     path = [entry for entry in sys.path if entry] if flags else []
-    program = f"import sys; sys.path[:0] = {path!r}; from amp_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    program = (
+        f"import sys; sys.path[:0] = {path!r}; from amp_tf.cli.main import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
     return processes.run(
         [sys.executable, *flags, "-c", program, "doctor", *arguments],
         env={**clean, **environ},
@@ -44,7 +47,9 @@ def test_this_machine_is_well_and_every_trial_converts():
     answer = run_doctor("--json")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     found = json.loads(answer.stdout)
-    assert "amp_tf" not in answer.stderr  # the line at exit is about programs, not about these trials
+    assert (
+        "amp_tf" not in answer.stderr
+    )  # the line at exit is about programs, not about these trials
     assert found["schema_version"] == doctor.SCHEMA_VERSION
     assert found["ways"]["amp_tf.pth"] == "read"
     assert found["ways"]["grappler plugin"] == found["ways"]["xla hook"] == "works"
@@ -151,17 +156,22 @@ TWICE = {f"{PREFIX}{name}LIST_ADD": "Relu" for name in ("ALLOW", "DENY")}
 
 
 def gpus(**tf32):
-    return [{"name": name, "description": "a GPU", "fast_in": [], "tf32": is_on} for name, is_on in tf32.items()]
+    return [
+        {"name": name, "description": "a GPU", "fast_in": [], "tf32": is_on}
+        for name, is_on in tf32.items()
+    ]
 
 
-#: A finding, what the machine has, and what is said of it: whether it is a problem, what is wrong … what to do.
+#: A finding, what the machine has, and what is said of it: whether it is a problem, what is wrong …
+#: what to do.
 CHECKS = [
     ("tf32", {}, ""),
     ("tf32", {"devices": gpus(V100=None, A100=False)}, ""),
     (
         "tf32",
         {"devices": gpus(V100=None, H100=True)},
-        "note: H100: products that stay in float32 are computed in TF32 … enable_tensor_float_32_execution(False)",
+        "note: H100: products that stay in float32 are computed in TF32 … "
+        "enable_tensor_float_32_execution(False)",
     ),
     *(("math-mode", {"environ": {name: "strict"}}, "") for name in doctor.MATH_MODE_VARS),
     *(
@@ -172,18 +182,30 @@ CHECKS = [
     (
         "op-name",
         {"environ": {f"{PREFIX}ALLOWLIST_ADD": "MatMull"}},
-        f"note: … ({PREFIX}ALLOWLIST_ADD): TensorFlow knows no op 'MatMull' … Did you mean 'MatMul'",
+        f"note: … ({PREFIX}ALLOWLIST_ADD): TensorFlow knows no op 'MatMull' … Did you mean "
+        "'MatMul'",
     ),
     ("op-name", {"environ": {"AMP_TF_PRECISION": "float8"}}, ""),
     ("op-name", {"environ": TWICE}, ""),  # the next one says it
     ("setting", {"environ": TWICE}, "problem: … and AmpConfig.deny_add … op 'Relu' is to join"),
-    ("variable", {"environ": {"AMP_TF_PRECISON": "bf16"}}, "note: … AMP_TF_PRECISON … AMP_TF_PRECISION"),
-    ("keras-backend", {"keras": {"backend": "jax", "error": ""}}, "problem: … KERAS_BACKEND=tensorflow"),
+    (
+        "variable",
+        {"environ": {"AMP_TF_PRECISON": "bf16"}},
+        "note: … AMP_TF_PRECISON … AMP_TF_PRECISION",
+    ),
+    (
+        "keras-backend",
+        {"keras": {"backend": "jax", "error": ""}},
+        "problem: … KERAS_BACKEND=tensorflow",
+    ),
     *(
         ("tensorflow", {"versions": {"tensorflow": version}}, f"problem: … {version}")
         for version in ("2.15.1", "2.22.0-rc1", "3.0.0")
     ),
-    *(("tensorflow", {"versions": {"tensorflow": version}}, "") for version in ("2.16.2", "2.21.0")),
+    *(
+        ("tensorflow", {"versions": {"tensorflow": version}}, "")
+        for version in ("2.16.2", "2.21.0")
+    ),
     *(
         ("protobuf", {"versions": {"tensorflow": tensorflow, "protobuf": protobuf}}, told)
         for tensorflow, protobuf, told in (
@@ -202,9 +224,13 @@ CHECKS = [
 @pytest.mark.parametrize(("name", "seen", "told"), CHECKS)
 def test_a_finding_says_what_is_wrong_and_what_to_do(name, seen, told, facts):
     changed = {
-        field: {**getattr(facts, field), **value} if isinstance(value, dict) else value for field, value in seen.items()
+        field: {**getattr(facts, field), **value} if isinstance(value, dict) else value
+        for field, value in seen.items()
     }
-    found = {finding.name: finding for finding in doctor.find_issues(dataclasses.replace(facts, **changed))}
+    found = {
+        finding.name: finding
+        for finding in doctor.find_issues(dataclasses.replace(facts, **changed))
+    }
     finding = found.get(name)
     assert (finding is not None) is bool(told)
     if told:
@@ -229,16 +255,27 @@ def test_judges_a_trial(precision, converted, error, words):
 
 
 def test_text_for_people_has_every_finding_with_its_fix(facts):
-    problem, note = (doctor.Issue(what, what == "wrong", f"something is {what}", "Do it") for what in ("wrong", "odd"))
+    problem, note = (
+        doctor.Issue(what, what == "wrong", f"something is {what}", "Do it")
+        for what in ("wrong", "odd")
+    )
     text = doctor.render(facts, (problem, note))
-    assert text.index("Problems\n  - something is wrong.\n    Do it.") < text.index("Notes\n  - something is odd.")
+    assert text.index("Problems\n  - something is wrong.\n    Do it.") < text.index(
+        "Notes\n  - something is odd."
+    )
     assert "No problems." not in text
     assert "No problems." in doctor.render(facts, (note,))
 
 
 def test_the_speed_up_is_the_quotient_of_the_two_times_beside_it(monkeypatch, facts):
-    """Rounds of which float32 is disturbed in some: the median of their quotients is another number."""
-    seconds = {"float32": [1.0, 9.0, 1.0, 9.0, 2.0], "bfloat16": [4.0, 1.5, 1.0, 1.0, 2.0], "float16": [1.0] * 5}
+    """Rounds of which float32 is disturbed in some: the median of their quotients is another
+    number.
+    """
+    seconds = {
+        "float32": [1.0, 9.0, 1.0, 9.0, 2.0],
+        "bfloat16": [4.0, 1.5, 1.0, 1.0, 2.0],
+        "float16": [1.0] * 5,
+    }
     clock = [0.0]
 
     def make(device, way, precision):
@@ -254,12 +291,16 @@ def test_the_speed_up_is_the_quotient_of_the_two_times_beside_it(monkeypatch, fa
     assert (plain.milliseconds, narrow.milliseconds) == (pytest.approx(2.0), pytest.approx(1.5))
     assert narrow.speedup == plain.milliseconds / narrow.milliseconds
     text = doctor.render(dataclasses.replace(facts, trials=[plain, narrow]), ())
-    assert "converted and run (ms: the median of 9 runs; speed-up: float32's ms over these ms)" in text
+    assert (
+        "converted and run (ms: the median of 9 runs; speed-up: float32's ms over these ms)" in text
+    )
     assert "2.00     1.00x" in text
     assert "1.50     1.33x" in text
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.04567, "0.0457"), (1.5, "1.50"), (123.4, "123"), (0.0, "0.00")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.04567, "0.0457"), (1.5, "1.50"), (123.4, "123"), (0.0, "0.00")]
+)
 def test_times_have_three_digits(value, text):
     assert doctor._three_digits(value) == text
 
@@ -278,6 +319,10 @@ def test_a_run_that_fails_later_is_a_finding(monkeypatch):
 
     monkeypatch.setattr(trials, "_make", make)
     plain, failed, well = trials._run_way("CPU:0", "grappler")
-    assert (plain.failure, failed.failure, well.failure) == ("", "MemoryError: no memory is left", "")
+    assert (plain.failure, failed.failure, well.failure) == (
+        "",
+        "MemoryError: no memory is left",
+        "",
+    )
     assert runs[:6] == ["float32", "bfloat16", "float16"] * 2
     assert runs.count("float16") == runs.count("float32") > 2

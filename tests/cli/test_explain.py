@@ -30,32 +30,48 @@ def product(x):
     return tf.matmul(x, x, name="product")
 
 
-def test_where_nothing_is_converted_the_options_that_would_are_named(graph_file, capsys, without_16_bit):
+def test_where_nothing_is_converted_the_options_that_would_are_named(
+    graph_file, capsys, without_16_bit
+):
     named = "--precision float16 --target gpu"
     assert main(["explain", str(graph_file), "m"]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("m (MatMul) computes in float32: no device of this machine is converted (this CPU has ")
-    assert f"Explain it with {named}, as a GPU would run it, or with --precision bfloat16, as this CPU" in second
+    assert first.startswith(
+        "m (MatMul) computes in float32: no device of this machine is converted (this CPU has "
+    )
+    assert (
+        f"Explain it with {named}, as a GPU would run it, or with --precision bfloat16, as this CPU"
+        in second
+    )
     assert main(["explain", str(graph_file), "--all"]) == 0
     assert capsys.readouterr().err.startswith(f"{named} is what a GPU would run; ")
     assert main(["explain", str(graph_file), "--all", *named.split()]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_a_node_inside_a_function_is_found_and_of_several_that_hold_one_which_is_asked(calling, capsys):
+def test_a_node_inside_a_function_is_found_and_of_several_that_hold_one_which_is_asked(
+    calling, capsys
+):
     command = ["explain", str(calling(product)[0]), "product", "--precision", "bfloat16"]
     assert main(command) == 0
     assert "product (MatMul, on the allow list) computes in bfloat16" in capsys.readouterr().out
     file, _ = calling(product, lambda x: tf.exp(product(x)))
     assert main(command) == 1
-    assert f"{file}: 2 functions hold a node 'product'. Choose with --function: " in capsys.readouterr().err
+    assert (
+        f"{file}: 2 functions hold a node 'product'. Choose with --function: "
+        in capsys.readouterr().err
+    )
 
 
-def test_a_node_or_function_that_does_not_exist_is_answered_with_names_of_others(calling, graph_file, capsys):
+def test_a_node_or_function_that_does_not_exist_is_answered_with_names_of_others(
+    calling, graph_file, capsys
+):
     file, graph = calling(lambda x: tf.matmul(x, x, name="model_1/dense_1/MatMul"))
     for asked in ("model/dense/MatMul", "dense_1/MatMul", "dense"):  # the last is a layer's name
         assert main(["explain", str(file), asked]) == 1
-        assert capsys.readouterr().err.endswith(f" no node {asked!r}. The closest names: model_1/dense_1/MatMul.\n")
+        assert capsys.readouterr().err.endswith(
+            f" no node {asked!r}. The closest names: model_1/dense_1/MatMul.\n"
+        )
     name = graph.library.function[0].signature.name
     asked = name.removeprefix("__")[:-1]
     for source, fix in ((file, f"The closest names: {name}."), (graph_file, "It has no functions")):
@@ -84,10 +100,14 @@ def test_a_node_of_any_graph_of_a_model_is_found(tmp_path, capsys):
     (tmp_path / "saved_model.pb").write_bytes(SavedModel(meta_graphs=graphs).SerializeToString())
     for name in ("first", "second"):
         assert main(["explain", str(tmp_path), name, "--precision", "bfloat16"]) == 0
-        assert capsys.readouterr().out.startswith(f"{name} (MatMul, on the allow list) computes in bfloat16")
+        assert capsys.readouterr().out.startswith(
+            f"{name} (MatMul, on the allow list) computes in bfloat16"
+        )
 
 
-def test_a_pattern_that_matches_nothing_is_told_and_one_that_matches_in_a_function_is_not(calling, capsys):
+def test_a_pattern_that_matches_nothing_is_told_and_one_that_matches_in_a_function_is_not(
+    calling, capsys
+):
     file, _ = calling(product, finish=lambda value: tf.exp(value, name="e"))
     patterns = ["--keep-float32", "^prod", "--keep-float32", "nosuch", "--force-f16", "^none$"]
     assert main(["explain", str(file), "e", "--precision", "bfloat16", *patterns]) == 0
@@ -103,9 +123,25 @@ def test_all_nodes_are_listed_with_their_reasons_or_those_of_an_op_as_json(graph
         ("bfloat16", "MatMul", "m"),
         ("float32", "Exp", "e"),
     ]
-    assert [line[:4] for line in lines] == [[precision, op, "", name] for precision, op, name in kinds]
+    assert [line[:4] for line in lines] == [
+        [precision, op, "", name] for precision, op, name in kinds
+    ]
     assert lines[3][4] == "its op is on the deny list"
-    assert main(["explain", str(graph_file), "--all", "--op", "MatMul", "--json", "--precision", "bfloat16"]) == 0
+    assert (
+        main(
+            [
+                "explain",
+                str(graph_file),
+                "--all",
+                "--op",
+                "MatMul",
+                "--json",
+                "--precision",
+                "bfloat16",
+            ]
+        )
+        == 0
+    )
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["name"], row["precision"], row["rule"]) == ("m", "bfloat16", "ALLOW_LIST")
     for arguments in ([], ["m", "--all"]):

@@ -64,7 +64,10 @@ def test_an_error_of_amp_tf_is_told_without_a_traceback(monkeypatch, capsys):
 
     monkeypatch.setitem(sys.modules, "amp_tf.cli.run", types.SimpleNamespace(run=run))
     assert command.main(["run"]) == 1
-    assert capsys.readouterr().err == "amp-tf run: --precision: 'x' is not a valid value. Valid values: a, b.\n"
+    assert (
+        capsys.readouterr().err
+        == "amp-tf run: --precision: 'x' is not a valid value. Valid values: a, b.\n"
+    )
 
 
 def run(code, **options):
@@ -80,7 +83,9 @@ command.COMMANDS = {{"fake": command.Command("fake.run", "", "", lambda parser: 
 sys.exit(command.main(["fake"]))
 """
     options = {"stdout": subprocess.PIPE, **options}
-    return processes.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, timeout=60, **options)
+    return processes.run(
+        [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, timeout=60, **options
+    )
 
 
 def test_a_reader_that_has_enough_ends_a_command_without_a_word_and_with_the_status_of_a_shell():
@@ -114,18 +119,24 @@ def start(arguments, folder, fresh=""):
     (folder / "g.pb").write_bytes(b"\n")
     environ = {**os.environ, "PYTHONPATH": str(Path(amp_tf.__file__).parents[1])}
     command = [sys.executable, *arguments]
-    return processes.run(command, fresh=fresh, env=environ, cwd=folder, capture_output=True, text=True)
+    return processes.run(
+        command, fresh=fresh, env=environ, cwd=folder, capture_output=True, text=True
+    )
 
 
 @pytest.mark.parametrize(
     ("module", "arguments", "fresh"),
-    [("numpy", ["report", "g.pb"], "it has another NumPy"), ("tensorflow", ["explain", "g.pb", "m"], "")],
+    [
+        ("numpy", ["report", "g.pb"], "it has another NumPy"),
+        ("tensorflow", ["explain", "g.pb", "m"], ""),
+    ],
 )
 def test_an_import_that_is_interrupted_ends_likewise(module, arguments, fresh, tmp_path):
     """As if the user pressed Ctrl-C while the command loads itself, or TensorFlow."""
     (tmp_path / f"{module}.py").write_text(
         "import os, signal\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
+        # a shell's background jobs ignore it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"
     )
     ended = start(["-m", "amp_tf.cli.main", *arguments], tmp_path, fresh)
@@ -135,7 +146,10 @@ def test_an_import_that_is_interrupted_ends_likewise(module, arguments, fresh, t
 @pytest.mark.parametrize(
     ("error", "commands"),
     [
-        ("ModuleNotFoundError('No module')", (["rewrite", "g.pb", "out.pb"], ["explain", "g.pb", "m"], ["doctor"])),
+        (
+            "ModuleNotFoundError('No module')",
+            (["rewrite", "g.pb", "out.pb"], ["explain", "g.pb", "m"], ["doctor"]),
+        ),
         ("RuntimeError('half an installation')", (["doctor"],)),
     ],
 )
@@ -147,7 +161,9 @@ def test_without_a_tensorflow_that_works_a_command_says_what_to_install(error, c
     assert ended.stdout == f"{[2 for _ in commands]}\n", ended.stderr
     assert len(lines) == len(commands)
     for (name, *_), line in zip(commands, lines, strict=True):
-        assert line.startswith(f"amp-tf {name}: TensorFlow cannot be imported from {sys.executable}: ")
+        assert line.startswith(
+            f"amp-tf {name}: TensorFlow cannot be imported from {sys.executable}: "
+        )
         assert ("RuntimeError: half an installation" in line) is error.startswith("RuntimeError")
         assert line.endswith("for a machine with an NVIDIA GPU.")
     assert not (tmp_path / "out.pb").exists()
@@ -169,8 +185,13 @@ def test_help_is_printed_where_the_output_is_ascii(monkeypatch):
 def test_the_summary_of_a_program_does_not_follow_a_command(tmp_path):
     (tmp_path / "in.pb").write_bytes(b"\x22\x00")  # a graph with nothing but versions
     files = [str(tmp_path / "in.pb"), str(tmp_path / "out.pb")]
-    program = "import sys, amp_tf; amp_tf.enable(); from amp_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    ended = processes.run([sys.executable, "-c", program, "rewrite", *files], capture_output=True, text=True)
+    program = (
+        "import sys, amp_tf; amp_tf.enable(); from amp_tf.cli.main import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    ended = processes.run(
+        [sys.executable, "-c", program, "rewrite", *files], capture_output=True, text=True
+    )
     assert ended.returncode == 0
     assert ended.stdout.startswith("1 graph, 0 of 0 nodes converted")
     assert "nothing was converted" not in ended.stderr
@@ -190,10 +211,24 @@ def test_options_win_and_lists_add_up_and_without_options_the_environment_counts
     monkeypatch.setenv("AMP_TF_KEEP_FLOAT32", "a,b")
     assert _config() == AmpConfig(precision="float16", keep_float32=("a", "b"))
     lists = ("--keep-float32", "b{1,2},c", "--deny-add", "Relu, Tanh,")
-    others = ("--target", "gpu", "--goal", "memory", "--level", "unsafe_force_all", "--clear-remove", "Relu")
+    others = (
+        "--target",
+        "gpu",
+        "--goal",
+        "memory",
+        "--level",
+        "unsafe_force_all",
+        "--clear-remove",
+        "Relu",
+    )
     monkeypatch.setenv("AMP_TF_PRECISION", "bogus")  # where the option wins nobody reads it
     kept = ("a", "b", "b{1,2}", "c")
-    named = {"target": "gpu", "goal": "memory", "level": "UNSAFE_FORCE_ALL", "clear_remove": ("Relu",)}
+    named = {
+        "target": "gpu",
+        "goal": "memory",
+        "level": "UNSAFE_FORCE_ALL",
+        "clear_remove": ("Relu",),
+    }
     expected = AmpConfig("bfloat16", keep_float32=kept, deny_add=("Relu", "Tanh"), **named)
     assert _config("--precision", "bf16", *lists, *others) == expected
     with pytest.raises(ConfigError, match="AMP_TF_PRECISION: 'bogus' is not a valid value"):

@@ -29,13 +29,16 @@ def graph_file(tmp_path):
 def test_a_page_is_made_of_a_runs_file(tmp_path, capsys):
     assert main(["report", str(FIRST), "--html", str(tmp_path / "page.html")]) == 0
     assert (
-        capsys.readouterr().out == "train.py: 50 % of matmul and convolution work in 16 bit, 2 of 7 nodes converted\n"
+        capsys.readouterr().out
+        == "train.py: 50 % of matmul and convolution work in 16 bit, 2 of 7 nodes converted\n"
     )
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_a_run_without_shapes_has_no_share_of_the_work(tmp_path, capsys):
-    (tmp_path / "run.json").write_text(json.dumps(json.loads(FIRST.read_text()) | {"figures": None}))
+    (tmp_path / "run.json").write_text(
+        json.dumps(json.loads(FIRST.read_text()) | {"figures": None})
+    )
     assert main(["report", str(tmp_path / "run.json"), "--json", str(tmp_path / "all.json")]) == 0
     assert capsys.readouterr().out == "train.py: 2 of 7 nodes converted\n"
 
@@ -73,7 +76,9 @@ def test_so_is_a_saved_model_with_its_functions(tmp_path, capsys):
 def test_so_is_a_log_folder(graph_file, tmp_path, capsys):
     config = amp_tf.AmpConfig(precision="bfloat16", log_path=str(tmp_path / "log"))
     for _ in range(2):
-        amp_tf.rewrite(tf.compat.v1.GraphDef.FromString(graph_file.read_bytes()), config, hardware=BF16_CPU)
+        amp_tf.rewrite(
+            tf.compat.v1.GraphDef.FromString(graph_file.read_bytes()), config, hardware=BF16_CPU
+        )
     assert main(["report", str(tmp_path / "log"), *OPTIONS]) == 0
     assert len(json.loads(capsys.readouterr().out)["graphs"]) == 2
 
@@ -83,7 +88,10 @@ def test_what_cannot_be_read_or_written_is_told(graph_file, tmp_path, capsys):
     assert main(["report", str(tmp_path / "empty")]) == 1
     assert "holds no report, model or log files of amp_tf" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "nothere")]) == 1
-    assert f"{tmp_path / 'nothere'}: there is no such file or folder. Name a report" in capsys.readouterr().err
+    assert (
+        f"{tmp_path / 'nothere'}: there is no such file or folder. Name a report"
+        in capsys.readouterr().err
+    )
     (tmp_path / "amp_tf_1.json").write_text("[" * 100_000)
     assert main(["report", str(tmp_path)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -97,7 +105,9 @@ def test_a_pipe_or_a_device_in_a_shared_folder_is_one_line(tmp_path, capsys):
     os.mkfifo(path)
     assert main(["report", str(tmp_path), "--html", str(tmp_path / "a.html")]) == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"amp-tf report: {path}: cannot be read (it is a pipe, not a file). Name a file that")
+    assert error.startswith(
+        f"amp-tf report: {path}: cannot be read (it is a pipe, not a file). Name a file that"
+    )
     assert error.count("\n") == 1
     path.unlink()
     path.symlink_to("/dev/zero")
@@ -108,7 +118,10 @@ def test_a_pipe_or_a_device_in_a_shared_folder_is_one_line(tmp_path, capsys):
     with path.open("wb") as file:
         file.truncate(1 << 40)  # a hole of a tebibyte
     assert main(["report", str(tmp_path)]) == 1
-    assert "cannot be read (it has 1,099,511,627,776 bytes or more, and 268,435,456 are read" in capsys.readouterr().err
+    assert (
+        "cannot be read (it has 1,099,511,627,776 bytes or more, and 268,435,456 are read"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,9 @@ def test_rewrite_converts_a_file_and_reports(graph_file, tmp_path, capsys):
         "  1 node (1 Exp), such as 'e': its op is on the deny list",
     ]
     types = {
-        node.name: node.attr["T"].type for node in read_graph_file(tmp_path / "out.pbtxt").node if node.name in "rme"
+        node.name: node.attr["T"].type
+        for node in read_graph_file(tmp_path / "out.pbtxt").node
+        if node.name in "rme"
     }
     assert types == {
         "r": tf.bfloat16.as_datatype_enum,
@@ -35,17 +37,27 @@ def test_rewrite_converts_a_file_and_reports(graph_file, tmp_path, capsys):
         "e": tf.float32.as_datatype_enum,
     }
     report = json.loads((tmp_path / "report.json").read_text())
-    assert [node["rule"] for node in report["graphs"][0]["nodes"] if node["name"] == "m"] == ["ALLOW_LIST"]
+    assert [node["rule"] for node in report["graphs"][0]["nodes"] if node["name"] == "m"] == [
+        "ALLOW_LIST"
+    ]
 
 
-def test_a_result_in_which_nothing_is_converted_is_told_to_be_a_copy(graph_file, tmp_path, capsys, without_16_bit):
+def test_a_result_in_which_nothing_is_converted_is_told_to_be_a_copy(
+    graph_file, tmp_path, capsys, without_16_bit
+):
     out = tmp_path / "o.pb"
-    options = "--precision float16 --target gpu is what a GPU would run; --precision bfloat16 converts for this CPU.\n"
+    options = (
+        "--precision float16 --target gpu is what a GPU would run; --precision bfloat16 converts "
+        "for this CPU.\n"
+    )
     assert main(["rewrite", str(graph_file), str(out)]) == 0
     assert capsys.readouterr().err == f"{out} is an unconverted copy of {graph_file}.\n{options}"
     assert read_graph_file(out) == read_graph_file(graph_file)
     assert main(["rewrite", str(graph_file), "--dry-run"]) == 0
-    assert capsys.readouterr().err == f"The result would be an unconverted copy of {graph_file}.\n{options}"
+    assert (
+        capsys.readouterr().err
+        == f"The result would be an unconverted copy of {graph_file}.\n{options}"
+    )
     for named in (["--precision", "bfloat16"], ["--precision", "float16", "--target", "gpu"]):
         assert main(["rewrite", str(graph_file), str(out), "--force", *named]) == 0
         assert "copy" not in capsys.readouterr().err
@@ -58,7 +70,10 @@ def test_a_dry_run_says_the_same_and_writes_nothing(graph_file, tmp_path, capsys
     dry = capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [graph_file]
     assert main(["rewrite", str(graph_file), str(tmp_path / "out.pb"), *options]) == 0
-    assert capsys.readouterr() == (dry, f"{tmp_path / 'out.pb'} is written.\nNo node's name matches: nosuch\n")
+    assert capsys.readouterr() == (
+        dry,
+        f"{tmp_path / 'out.pb'} is written.\nNo node's name matches: nosuch\n",
+    )
     assert main(["rewrite", str(graph_file)]) == 1
     assert capsys.readouterr().err == (
         "amp-tf rewrite: there is no OUT. Name a file or folder to write, or add --dry-run.\n"
@@ -79,7 +94,8 @@ def test_what_is_there_is_replaced_only_by_force(graph_file, tmp_path, capsys):
         command = ["rewrite", str(graph_file), str(result), "--precision", "bfloat16"]
         assert main(command) == 1
         assert capsys.readouterr().err == (
-            f"amp-tf rewrite: {result}: {what}. Name another file, or replace it with --force; nothing was written.\n"
+            f"amp-tf rewrite: {result}: {what}. Name another file, or replace it with --force; "
+            "nothing was written.\n"
         )
         assert graph_file.read_bytes() == before
     assert main([*command, "--force"]) == 0
@@ -92,7 +108,10 @@ def test_a_result_whose_type_changed_is_told_until_it_is_preserved(graph_file, t
     write_graph_file(graph, tmp_path / "product.pb")
     command = ["rewrite", str(tmp_path / "product.pb"), "--dry-run", "--precision", "bfloat16"]
     main(command)
-    assert capsys.readouterr().err == "Results of 16 bit: m. With --preserve NODE a node stays float32.\n"
+    assert (
+        capsys.readouterr().err
+        == "Results of 16 bit: m. With --preserve NODE a node stays float32.\n"
+    )
     main([*command, "--preserve", "m"])
     assert "Results of 16 bit" not in capsys.readouterr().err
 
@@ -106,13 +125,26 @@ def model(tmp_path):
 def test_a_report_that_cannot_be_written_is_one_line_and_status_1(tmp_path, capsys):
     write_graph_file(tf.Graph().as_graph_def(), tmp_path / "in.pb")
     report = tmp_path / "nowhere" / "report.json"
-    assert main(["rewrite", str(tmp_path / "in.pb"), str(tmp_path / "out.pb"), "--report", str(report)]) == 1
+    assert (
+        main(
+            ["rewrite", str(tmp_path / "in.pb"), str(tmp_path / "out.pb"), "--report", str(report)]
+        )
+        == 1
+    )
     error = capsys.readouterr().err
-    assert error.startswith(f"amp-tf rewrite: {report}: cannot be written (No such file or directory)")
+    assert error.startswith(
+        f"amp-tf rewrite: {report}: cannot be written (No such file or directory)"
+    )
     assert error.count("\n") == 1
     assert not (tmp_path / "out.pb").exists()
     (tmp_path / "folder").mkdir()
-    again = ["rewrite", str(tmp_path / "in.pb"), str(tmp_path / "out.pb"), "--report", str(tmp_path / "folder")]
+    again = [
+        "rewrite",
+        str(tmp_path / "in.pb"),
+        str(tmp_path / "out.pb"),
+        "--report",
+        str(tmp_path / "folder"),
+    ]
     assert main(again) == 1
     assert "folder: cannot be written (Is a directory)" in capsys.readouterr().err
     assert sorted(item.name for item in tmp_path.iterdir()) == ["folder", "in.pb"]
@@ -133,7 +165,9 @@ def test_an_interrupted_conversion_leaves_nothing_half_made(model, tmp_path, cap
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_so_does_one_that_a_signal_ends_also_while_it_cleans_up(number, model, tmp_path, monkeypatch):
+def test_so_does_one_that_a_signal_ends_also_while_it_cleans_up(
+    number, model, tmp_path, monkeypatch
+):
     if signal.getsignal(number) == signal.SIG_IGN:
         pytest.skip("these tests run under nohup, where a program is to go on")
 
@@ -170,7 +204,9 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_process_that_sigterm_ends_has_the_status_of_a_shell_and_leaves_its_target_as_it_was(model, tmp_path):
+def test_a_process_that_sigterm_ends_has_the_status_of_a_shell_and_leaves_its_target_as_it_was(
+    model, tmp_path
+):
     out = tmp_path / "out"
     assert main(["rewrite", str(model), str(out)]) == 0
     (out / "mark").touch()
@@ -189,12 +225,20 @@ def test_pipes_and_devices_are_refused_where_a_model_should_be(graph_file, model
     for path, kind in ((pipe, "pipe"), (zero, "device")):
         for command in (["rewrite", path, out], ["explain", path, "m"], ["report", path]):
             assert main(command) == 1
-            assert f"{path}: cannot be read (it is a {kind}, not a file). Name a " in capsys.readouterr().err
+            assert (
+                f"{path}: cannot be read (it is a {kind}, not a file). Name a "
+                in capsys.readouterr().err
+            )
     os.rename(pipe, model / "variables" / "variables.data-00000-of-00002")
-    for command in (["rewrite", str(model), out], ["report", str(model)], ["explain", str(model), "m"]):
+    for command in (
+        ["rewrite", str(model), out],
+        ["report", str(model)],
+        ["explain", str(model), "m"],
+    ):
         assert main(command) == 1
-        assert "variables.data-00000-of-00002: cannot be read (it is a pipe, not a file). Remove it from the" in (
-            capsys.readouterr().err
+        assert (
+            "variables.data-00000-of-00002: cannot be read (it is a pipe, not a file). Remove it "
+            "from the" in (capsys.readouterr().err)
         )
     assert not os.path.exists(out)
 
@@ -204,8 +248,9 @@ def test_a_model_is_replaced_only_by_force_and_as_a_whole(model, tmp_path, capsy
     assert main(["rewrite", str(model), str(result)]) == 0
     (result / "mark").touch()
     assert main(["rewrite", str(model), str(result)]) == 1
-    assert "out: the folder is not empty. Name a new folder, or have the model there replaced (--force, " in (
-        capsys.readouterr().err
+    assert (
+        "out: the folder is not empty. Name a new folder, or have the model there replaced "
+        "(--force, " in (capsys.readouterr().err)
     )
     assert (result / "mark").exists()
     assert main(["rewrite", str(model), str(result), "--force"]) == 0
@@ -223,14 +268,25 @@ def test_a_model_is_replaced_only_by_force_and_as_a_whole(model, tmp_path, capsy
     ("name", "message"),
     [
         ("logits:0", "the graph has no node 'logits:0'. The closest names: logits."),
-        ("product", "node 'product' is in a function, and only nodes of the graph itself are preserved. Keep it in"),
+        (
+            "product",
+            "node 'product' is in a function, and only nodes of the graph itself are preserved. "
+            "Keep it in",
+        ),
     ],
 )
-def test_a_node_to_preserve_that_the_graph_does_not_have_is_one_line_and_status_1(tmp_path, capsys, name, message):
+def test_a_node_to_preserve_that_the_graph_does_not_have_is_one_line_and_status_1(
+    tmp_path, capsys, name, message
+):
     inner = tf.function(lambda x: tf.matmul(x, x, name="product"))
-    outer = tf.function(lambda x: tf.identity(inner(x), name="logits")).get_concrete_function(tf.TensorSpec((2, 2)))
+    outer = tf.function(lambda x: tf.identity(inner(x), name="logits")).get_concrete_function(
+        tf.TensorSpec((2, 2))
+    )
     write_graph_file(outer.graph.as_graph_def(), tmp_path / "in.pb")
-    assert main(["rewrite", str(tmp_path / "in.pb"), str(tmp_path / "out.pb"), "--preserve", name]) == 1
+    assert (
+        main(["rewrite", str(tmp_path / "in.pb"), str(tmp_path / "out.pb"), "--preserve", name])
+        == 1
+    )
     error = capsys.readouterr().err
     assert error.startswith(f"amp-tf rewrite: --preserve: {message}")
     assert error.count("\n") == 1
@@ -245,14 +301,19 @@ def test_a_node_to_preserve_that_the_graph_does_not_have_is_one_line_and_status_
         (["explain", "{long}", "x"], "(File name too long)"),
         (["rewrite", "model", "file"], "amp-tf rewrite: file: "),
         (["rewrite", "model", "file/below"], "amp-tf rewrite: file/below: "),
-        (["rewrite", "model", "out", "--preserve", "x"], "--preserve: is for GraphDef files, and this is a model. "),
+        (
+            ["rewrite", "model", "out", "--preserve", "x"],
+            "--preserve: is for GraphDef files, and this is a model. ",
+        ),
         (
             ["rewrite", "in.pb", "out.pb", "--keep-float32", "@no.txt"],
             "keep_float32: no.txt: it cannot be read (No such file or directory).",
         ),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_status_1(arguments, said, model, tmp_path, capsys, monkeypatch):
+def test_what_cannot_be_done_is_one_line_and_status_1(
+    arguments, said, model, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("in the way")
     assert main([argument.format(long="n" * 300) for argument in arguments]) == 1
@@ -265,9 +326,12 @@ def test_what_cannot_be_done_is_one_line_and_status_1(arguments, said, model, tm
 @pytest.mark.parametrize("command", ["rewrite nosuch out", "explain nosuch node"])
 def test_a_model_that_is_not_there_is_named_before_tensorflow_is_imported(command, tmp_path):
     program = (
-        f"import sys; from amp_tf.cli.main import main; print(main({command.split()}), 'tensorflow' in sys.modules)"
+        f"import sys; from amp_tf.cli.main import main; print(main({command.split()}), "
+        "'tensorflow' in sys.modules)"
     )
-    ended = processes.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    ended = processes.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
     assert ended.stdout == "1 False\n"
     assert "nosuch: cannot be read (No such file or directory)" in ended.stderr
 
@@ -275,17 +339,27 @@ def test_a_model_that_is_not_there_is_named_before_tensorflow_is_imported(comman
 def test_a_batch_size_or_a_range_of_them_decides_under_auto(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Hardware, "detect_cpu", classmethod(lambda cls: cls(cpu_has_bf16=True)))
     w = tf.Variable(tf.zeros((1024, 1024)))
-    serve = tf.function(lambda x: tf.matmul(x, w, name="product"), [tf.TensorSpec((None, 1024), name="x")])
+    serve = tf.function(
+        lambda x: tf.matmul(x, w, name="product"), [tf.TensorSpec((None, 1024), name="x")]
+    )
     module = tf.Module()
     module.w, module.serve = w, serve
     path = str(tmp_path / "served")
     tf.saved_model.save(module, path, signatures=serve)
-    for batch, precision in ((("--batch", "8192"), "bfloat16"), (("--batch", "1-8192"), "float32"), ((), "float32")):
+    for batch, precision in (
+        (("--batch", "8192"), "bfloat16"),
+        (("--batch", "1-8192"), "float32"),
+        ((), "float32"),
+    ):
         assert main(["rewrite", path, "--dry-run", *batch]) == 0
-        assert ("nodes converted to bfloat16" in capsys.readouterr().out) == (precision == "bfloat16")
+        assert ("nodes converted to bfloat16" in capsys.readouterr().out) == (
+            precision == "bfloat16"
+        )
         assert main(["explain", path, "--all", "--op", "MatMul", *batch]) == 0
         assert {line.split("\t")[0] for line in capsys.readouterr().out.splitlines()} == {precision}
     for wrong in ("0", "few", "8-1", "1-2-3", "-4"):
         assert main(["rewrite", path, "--dry-run", f"--batch={wrong}"]) == 1
         error = capsys.readouterr().err
-        assert error.startswith(f"amp-tf rewrite: --batch: '{wrong}' is not a valid value. Valid values: a batch size")
+        assert error.startswith(
+            f"amp-tf rewrite: --batch: '{wrong}' is not a valid value. Valid values: a batch size"
+        )

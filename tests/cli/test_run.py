@@ -17,12 +17,17 @@ from tests import processes
 PACKAGE = Path(amp_tf.__file__).resolve().parent
 PROGRAMS = Path(__file__).resolve().parents[1] / "hooks" / "programs"
 # With -S no .pth file is read; it is Python itself that imports sitecustomize at other times.
-LOADED = "import sitecustomize, sys; print([type(each).__name__ for each in sys.meta_path if 'Amp' in repr(each)])"
+LOADED = (
+    "import sitecustomize, sys; print([type(each).__name__ for each in sys.meta_path if 'Amp' in "
+    "repr(each)])"
+)
 
 
 @pytest.fixture
 def target(tmp_path):
-    """What ``pip install -t`` makes: a folder that is on PYTHONPATH and whose .pth files nobody reads."""
+    """What ``pip install -t`` makes: a folder that is on PYTHONPATH and whose .pth files nobody
+    reads.
+    """
     folder = tmp_path / "target"
     folder.mkdir()
     for part in (PACKAGE, PACKAGE.parent / "_amp_tf_start.py"):
@@ -32,11 +37,15 @@ def target(tmp_path):
 
 def start(arguments, target, **variables):
     environ = {
-        name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name and "AMP_TF" not in name
+        name: value
+        for name, value in os.environ.items()
+        if "MIXED_PRECISION" not in name and "AMP_TF" not in name
     }
     environ |= {"PYTHONPATH": str(target), "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
     command = [sys.executable, *arguments]
-    return processes.run(command, env=environ, cwd=target, capture_output=True, text=True, timeout=240)
+    return processes.run(
+        command, env=environ, cwd=target, capture_output=True, text=True, timeout=240
+    )
 
 
 def run(arguments, target, **variables):
@@ -45,12 +54,15 @@ def run(arguments, target, **variables):
 
 def test_the_command_and_its_children_have_amp_tf_on(target):
     nested = (
-        f"import subprocess; {LOADED}; sys.stdout.flush(); subprocess.run([sys.executable, '-S', '-c', {LOADED!r}])"
+        f"import subprocess; {LOADED}; sys.stdout.flush(); subprocess.run([sys.executable, '-S', "
+        f"'-c', {LOADED!r}])"
     )
     ended = run(["--", sys.executable, "-S", "-c", nested], target)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "['AmpTfStart']\n" * 2
-    assert run(["--", sys.executable, "-S", "-c", LOADED], target, AMP_TF_DISABLE="1").stdout == "[]\n"
+    assert (
+        run(["--", sys.executable, "-S", "-c", LOADED], target, AMP_TF_DISABLE="1").stdout == "[]\n"
+    )
 
 
 def test_the_users_sitecustomize_runs_too(target):
@@ -65,7 +77,9 @@ def test_a_python_without_amp_tf_is_left_alone(target):
     environ = command.environment({**os.environ, "PYTHONPATH": ""})
     code = "import sitecustomize, sys; print('amp_tf' in sys.modules)"
     command_line = [sys.executable, "-S", "-c", code]
-    ended = processes.run(command_line, env=environ, cwd=target.parent, capture_output=True, text=True)
+    ended = processes.run(
+        command_line, env=environ, cwd=target.parent, capture_output=True, text=True
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False\n", "")
 
 
@@ -73,8 +87,16 @@ def test_a_python_without_amp_tf_is_left_alone(target):
     ("arguments", "status", "message"),
     [
         ([], 2, "no command. Write: amp-tf run -- python train.py"),
-        (["--", "none"], 127, "none cannot be started: No such file or directory. Check its name and PATH."),
-        (["--", "/etc/passwd"], 126, "/etc/passwd cannot be started: Permission denied. Check its name and PATH."),
+        (
+            ["--", "none"],
+            127,
+            "none cannot be started: No such file or directory. Check its name and PATH.",
+        ),
+        (
+            ["--", "/etc/passwd"],
+            126,
+            "/etc/passwd cannot be started: Permission denied. Check its name and PATH.",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_told_with_the_status_of_a_shell(arguments, status, message, target):
@@ -83,7 +105,9 @@ def test_what_cannot_be_run_is_told_with_the_status_of_a_shell(arguments, status
 
 
 def test_precision_is_passed_on_and_the_status_of_the_command_is_kept(target):
-    ended = run(["--precision", "float16", "--", "sh", "-c", "echo $AMP_TF_PRECISION; exit 7"], target)
+    ended = run(
+        ["--precision", "float16", "--", "sh", "-c", "echo $AMP_TF_PRECISION; exit 7"], target
+    )
     assert (ended.returncode, ended.stdout) == (7, "float16\n")
 
 
@@ -107,18 +131,27 @@ def test_the_switch_is_added_only_where_nothing_is_on(given, added):
 def test_the_path_of_the_command_is_what_it_would_be_without_us(target):
     code = ["-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
     environ = command.environment({**os.environ, "PYTHONPATH": ":/a::/b:"})
-    path = json.loads(subprocess.check_output([sys.executable, *code], env=environ, cwd=target, text=True))
-    assert path[:3] == [os.path.realpath(target), "/a", "/b"]  # an empty entry is the current folder
+    path = json.loads(
+        subprocess.check_output([sys.executable, *code], env=environ, cwd=target, text=True)
+    )
+    assert path[:3] == [
+        os.path.realpath(target),
+        "/a",
+        "/b",
+    ]  # an empty entry is the current folder
     assert str(PACKAGE / "cli" / "bootstrap") not in path
 
 
-@pytest.mark.parametrize("command", [["{folder}/script.py"], ["-m", "script"]], ids=["script", "module"])
+@pytest.mark.parametrize(
+    "command", [["{folder}/script.py"], ["-m", "script"]], ids=["script", "module"]
+)
 def test_a_script_or_module_runs_as_if_python_had_been_given_it(command, target):
     (target / "neighbour.py").write_text("value = 3\n")
     (target / "script.py").write_text(
         "import json, sys, neighbour, __main__\n"
         "spec = __spec__ and __spec__.name\n"
-        "print(json.dumps([sys.argv, __name__, __file__, sys.path[0], spec, neighbour.value, __main__.__file__]))\n"
+        "print(json.dumps([sys.argv, __name__, __file__, sys.path[0], spec, neighbour.value, "
+        "__main__.__file__]))\n"
         "sys.exit(5)\n"
     )
     arguments = [*(word.format(folder=target) for word in command), "a", "--b"]
@@ -141,12 +174,27 @@ def test_a_command_of_amp_tf_is_run_unless_there_is_such_a_file(target, tmp_path
     ("arguments", "status", "message"),
     [
         ([], 2, "usage: python -m amp_tf "),
-        (["none.py"], 2, "python -m amp_tf: there is no file 'none.py'. Check its name and the current folder.\n"),
-        (["amp_tf/graph"], 1, "python -m amp_tf: the folder 'amp_tf/graph' has no __main__.py. Name a script.\n"),
-        (["-m", "none.such"], 1, "python -m amp_tf: there is no module 'none'. Check its name, and that it is "),
+        (
+            ["none.py"],
+            2,
+            "python -m amp_tf: there is no file 'none.py'. Check its name and the current "
+            "folder.\n",
+        ),
+        (
+            ["amp_tf/graph"],
+            1,
+            "python -m amp_tf: the folder 'amp_tf/graph' has no __main__.py. Name a script.\n",
+        ),
+        (
+            ["-m", "none.such"],
+            1,
+            "python -m amp_tf: there is no module 'none'. Check its name, and that it is ",
+        ),
     ],
 )
-def test_a_script_that_is_not_there_is_one_line_with_the_status_of_python(arguments, status, message, target):
+def test_a_script_that_is_not_there_is_one_line_with_the_status_of_python(
+    arguments, status, message, target
+):
     ended = start(["-m", "amp_tf", *arguments], target)
     assert (ended.returncode, ended.stderr[: len(message)]) == (status, message)
     assert ended.stderr.count("\n") == 1 + message.startswith("usage")

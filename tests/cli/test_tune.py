@@ -1,4 +1,6 @@
-"""``amp-tf tune``: wrong options, programs without a metric, and a real tuning that is killed and goes on."""
+"""``amp-tf tune``: wrong options, programs without a metric, and a real tuning that is killed and
+goes on.
+"""
 
 import os
 import re
@@ -18,7 +20,9 @@ from amp_tf.values import read_pattern_file
 from tests import processes
 from tests.hooks import running
 
-PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "tune" / "programs" / "stations_norm.py"
+PROGRAM = (
+    Path(__file__).resolve().parents[2] / "benchmarks" / "tune" / "programs" / "stations_norm.py"
+)
 OPTIONS = ("--max-drop", "0.03", "--precision", "bfloat16")
 
 
@@ -34,11 +38,23 @@ def here(tmp_path, monkeypatch):
     [
         (["--max-drop", "-1"], "--max-drop: -1.0 is not a change. Write 0 or more."),
         (["--max-rise", "nan"], "--max-rise: nan is not a change. Write 0 or more."),
-        (["--max-drop", "1", "--max-runs", "4"], "--max-runs: 4 runs are too few. Write 5 or more: "),
+        (
+            ["--max-drop", "1", "--max-runs", "4"],
+            "--max-runs: 4 runs are too few. Write 5 or more: ",
+        ),
         (["--max-drop", "1", "--verify", "stdout:("], "'(' is not a regular expression ("),
-        (["--max-drop", "1", "--verify", "stdout:[0-9]+"], "'[0-9]+' has 0 groups. Write one group for the number"),
-        (["--max-drop", "1", "--output", "missing/a.txt"], "missing/a.txt: cannot be written (No such file or"),
-        (["--max-drop", "1", "--output", "broken.txt"], "--output: broken.txt, line 2: '?' is not a regular expr"),
+        (
+            ["--max-drop", "1", "--verify", "stdout:[0-9]+"],
+            "'[0-9]+' has 0 groups. Write one group for the number",
+        ),
+        (
+            ["--max-drop", "1", "--output", "missing/a.txt"],
+            "missing/a.txt: cannot be written (No such file or",
+        ),
+        (
+            ["--max-drop", "1", "--output", "broken.txt"],
+            "--output: broken.txt, line 2: '?' is not a regular expr",
+        ),
     ],
 )
 def test_a_wrong_option_is_an_error_in_one_line(here, capsys, options, message):
@@ -73,10 +89,22 @@ def test_one_direction_must_be_given(capsys, options):
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        (["sh", "-c", "echo trained nothing"], "there is no accuracy in float32 (the program gave no accuracy"),
-        (["sh", "-c", "echo no data; exit 3"], "there is no accuracy in float32 (it ended with status 3: no data ("),
-        (["no-such-program"], "tune: no-such-program: cannot be started (No such file or directory)"),
-        (["rm", "-r", "keep.txt.runs"], "keep.txt.runs: cannot be written (No such file or directory). The runs"),
+        (
+            ["sh", "-c", "echo trained nothing"],
+            "there is no accuracy in float32 (the program gave no accuracy",
+        ),
+        (
+            ["sh", "-c", "echo no data; exit 3"],
+            "there is no accuracy in float32 (it ended with status 3: no data (",
+        ),
+        (
+            ["no-such-program"],
+            "tune: no-such-program: cannot be started (No such file or directory)",
+        ),
+        (
+            ["rm", "-r", "keep.txt.runs"],
+            "keep.txt.runs: cannot be written (No such file or directory). The runs",
+        ),
     ],
 )
 def test_a_program_that_cannot_be_started_or_has_no_metric_is_an_error(capsys, program, why):
@@ -85,7 +113,18 @@ def test_a_program_that_cannot_be_started_or_has_no_metric_is_an_error(capsys, p
 
 
 def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, capsys):
-    command = ["tune", "--metric", "stdout:loss ([0-9.]+)", *OPTIONS, "--", "sh", "-c", "cat data", "--key", "1234"]
+    command = [
+        "tune",
+        "--metric",
+        "stdout:loss ([0-9.]+)",
+        *OPTIONS,
+        "--",
+        "sh",
+        "-c",
+        "cat data",
+        "--key",
+        "1234",
+    ]
     assert main(command) == 2
     assert "it ended with status 1: cat: data: No such file" in capsys.readouterr().err
     (here / "data").write_text("las 0.5")
@@ -98,17 +137,25 @@ def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, capsy
     assert [name for name, text in texts.items() if "1234" in text] == []
     command[2] = "stdout:las ([0-9.]+)"
     assert main(command) == 2
-    assert "run 3 of at most 40: amp_tf with all in float32: stdout:las ([0-9.]+) 0.5" in capsys.readouterr().err
+    assert (
+        "run 3 of at most 40: amp_tf with all in float32: stdout:las ([0-9.]+) 0.5"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.process
-def test_a_misspelt_metric_is_answered_by_those_that_there_are_also_where_the_program_changes_its_folder(here):
+def test_a_misspelt_metric_is_answered_by_those_that_there_are_also_where_the_program_changes_its_folder(
+    here,
+):
     (here / "train.py").write_text(
         "import os, keras; os.chdir('/'); model = keras.Sequential([keras.layers.Dense(1)]);"
-        "model.compile('sgd', 'mse', metrics=['mae']); x = keras.ops.ones((4, 4)); model.fit(x, x[:, :1])"
+        "model.compile('sgd', 'mse', metrics=['mae']); x = keras.ops.ones((4, 4)); model.fit(x, "
+        "x[:, :1])"
     )
     journal = Journal(Path("keep.txt.runs"), {})
-    outcome = TunedScript([sys.executable, "train.py"], AmpConfig(), ("val_mae",), journal.folder).run(Way.FLOAT32, ())
+    outcome = TunedScript(
+        [sys.executable, "train.py"], AmpConfig(), ("val_mae",), journal.folder
+    ).run(Way.FLOAT32, ())
     assert outcome.failure.startswith("the program gave no val_mae; its last fit has loss, mae (")
     assert not outcome.metrics
 
@@ -118,15 +165,22 @@ def test_a_misspelt_metric_is_answered_by_those_that_there_are_also_where_the_pr
     ("start", "metric"),
     [
         (["part/train.py"], "part.train:weights"),
-        (["broken/train.py"], "broken.train:weights"),  # where a package cannot be imported, the program can be
+        (
+            ["broken/train.py"],
+            "broken.train:weights",
+        ),  # where a package cannot be imported, the program can be
         (["-m", "part.train"], "part.train:fails"),
         (["-m", "amp_tf", "train.py"], "train:weights"),
     ],
 )
-def test_a_function_of_the_program_is_asked_for_what_was_trained_or_its_failure_is_told(here, start, metric):
+def test_a_function_of_the_program_is_asked_for_what_was_trained_or_its_failure_is_told(
+    here, start, metric
+):
     for folder in (here, here / "part", here / "broken"):
         folder.mkdir(exist_ok=True)
-        (folder / "tensorflow.py").touch()  # one that is imported at once: the import is all that is waited for
+        (
+            folder / "tensorflow.py"
+        ).touch()  # one that is imported at once: the import is all that is waited for
         (folder / "train.py").write_text(
             "import tensorflow\ntrained = 0.25\n"
             "def weights(): return trained\n"
@@ -134,7 +188,9 @@ def test_a_function_of_the_program_is_asked_for_what_was_trained_or_its_failure_
             "if __name__ == '__main__': trained = 0.75\n"
         )
     (here / "broken" / "__init__.py").write_text("import no_such_module")
-    outcome = TunedScript([sys.executable, *start], AmpConfig(), (metric,), here).run(Way.FLOAT32, ())
+    outcome = TunedScript([sys.executable, *start], AmpConfig(), (metric,), here).run(
+        Way.FLOAT32, ()
+    )
     if metric.endswith("fails"):
         assert outcome.failure.startswith(f"{metric}: ValueError: 0.75 (")
     else:
@@ -144,11 +200,15 @@ def test_a_function_of_the_program_is_asked_for_what_was_trained_or_its_failure_
 @pytest.mark.process
 def test_a_function_that_is_defined_below_the_fit_is_asked_at_exit(here):
     (here / "train.py").write_text(
-        "import keras, numpy\nmodel = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, name='only')])\n"
-        "model.compile('sgd', 'mse')\nmodel.fit(numpy.ones((2, 1)), numpy.ones((2, 1)), verbose=0)\n"
+        "import keras, numpy\nmodel = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, "
+        "name='only')])\n"
+        "model.compile('sgd', 'mse')\nmodel.fit(numpy.ones((2, 1)), numpy.ones((2, 1)), "
+        "verbose=0)\n"
         "def size(): return 0.25\ndef layers(model): return len(model.layers)\n"
     )
-    program = TunedScript([sys.executable, "train.py"], AmpConfig(), ("train:size", "train:layers"), here)
+    program = TunedScript(
+        [sys.executable, "train.py"], AmpConfig(), ("train:size", "train:layers"), here
+    )
     assert program.run(Way.FLOAT32, ()).metrics == {"train:size": 0.25, "train:layers": 1.0}
 
 
@@ -156,7 +216,10 @@ def test_a_function_that_is_defined_below_the_fit_is_asked_at_exit(here):
 def test_what_the_program_started_ends_with_the_tuning(here, number):
     if signal.getsignal(number) == signal.SIG_IGN:
         pytest.skip("these tests run under nohup, where a program is to go on")
-    program = "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'child'); time.sleep(300)"
+    program = (
+        "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'child'); "
+        "time.sleep(300)"
+    )
     (here / "child.py").write_text(program)
     shell = ["sh", "-c", f"{sys.executable} child.py; true"]
     options = ["--metric", "accuracy", *OPTIONS]
@@ -191,7 +254,15 @@ def test_a_configuration_reaches_the_program_by_its_variables(monkeypatch):
 
 
 def command(file):
-    options = [*OPTIONS, "--metric", "val_accuracy", "--verify", "stations_norm:accuracy", "--output", str(file)]
+    options = [
+        *OPTIONS,
+        "--metric",
+        "val_accuracy",
+        "--verify",
+        "stations_norm:accuracy",
+        "--output",
+        str(file),
+    ]
     return ["tune", *options, "--", sys.executable, str(PROGRAM)]
 
 
@@ -201,7 +272,9 @@ def test_a_tuning_that_was_killed_goes_on_and_its_result_holds(here, capsys):
     file = here / "keep, this.txt"
     environ = running.environment(here, {})
     start = [sys.executable, "-m", "amp_tf", *command(file)]
-    tuning = processes.start(start, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    tuning = processes.start(
+        start, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     runs = here / "keep, this.txt.runs" / "runs.jsonl"
     deadline = time.monotonic() + 300
     while not (runs.exists() and len(runs.read_text().split()) > 2) and time.monotonic() < deadline:
@@ -219,12 +292,17 @@ def test_a_tuning_that_was_killed_goes_on_and_its_result_holds(here, capsys):
     assert "normalized" in pattern
     assert "verified by stations_norm:accuracy" in out
     text = file.read_text()
-    mixed, tuned = map(float, re.search("([0-9.]+) with nothing.* ([0-9.]+) with what", text).groups())
+    mixed, tuned = map(
+        float, re.search("([0-9.]+) with nothing.* ([0-9.]+) with what", text).groups()
+    )
     (limit,) = map(float, re.search("good is at least ([0-9.]+);", text).groups())
     assert mixed < limit <= tuned
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
     unmatched = "patterns that matched no node"
-    for patterns, expected in (("@keep\\, this.txt", False), ("@keep\\, this.txt,layer:other", True)):
+    for patterns, expected in (
+        ("@keep\\, this.txt", False),
+        ("@keep\\, this.txt,layer:other", True),
+    ):
         again = running.run([str(PROGRAM)], here, {**variables, "AMP_TF_KEEP_FLOAT32": patterns})
         values = [float(value) for value in re.findall(r"val_accuracy: ([0-9.]+)", again.out)]
         assert values[-1] == pytest.approx(tuned, abs=1e-4)  # as printed

@@ -102,13 +102,31 @@ def _normal(rows):
 
 BOTH = ("bfloat16", "float16")
 PLANTED = {
-    "mask": Planted(_mask, _masked_batch, ("float16",), "attention/bias", "overflow", ("attention/(bias|masked)$",)),
+    "mask": Planted(
+        _mask,
+        _masked_batch,
+        ("float16",),
+        "attention/bias",
+        "overflow",
+        ("attention/(bias|masked)$",),
+    ),
     "sum": Planted(_sum, _normal(512), BOTH, "long_sum", "rounding", ("long_sum$",)),
-    "loss": Planted(_tiny_loss, _normal(4), ("float16",), "gradient_tape/hidden/MatMul", "underflow"),
+    "loss": Planted(
+        _tiny_loss, _normal(4), ("float16",), "gradient_tape/hidden/MatMul", "underflow"
+    ),
     "norm": Planted(
-        _normalization, _normal(4), BOTH, "norm/centred", "cancellation", ("^near$", "norm/(Mean|centred)$")
+        _normalization,
+        _normal(4),
+        BOTH,
+        "norm/centred",
+        "cancellation",
+        ("^near$", "norm/(Mean|centred)$"),
     ),
     "inputs": Planted(
-        _large_inputs, lambda rng: (rng.normal(size=(4, 6)) * 1e5).astype(np.float32), ("float16",), "first", "overflow"
+        _large_inputs,
+        lambda rng: (rng.normal(size=(4, 6)) * 1e5).astype(np.float32),
+        ("float16",),
+        "first",
+        "overflow",
     ),
 }

@@ -23,7 +23,15 @@ from amp_tf.reporting import files
 from amp_tf.tools.comparing.comparison import Comparison, Ranges
 from amp_tf.tools.comparing.pipeline import find_ranges
 from amp_tf.tools.comparing.steps import flat_step
-from amp_tf.tools.comparing.verdicts import Output, Statistics, figure, judge, limit, title, why_limit
+from amp_tf.tools.comparing.verdicts import (
+    Output,
+    Statistics,
+    figure,
+    judge,
+    limit,
+    title,
+    why_limit,
+)
 from tests.comparing.planted import PLANTED
 from tests.reporting import browser
 from tests.reporting.rendering import shown
@@ -46,7 +54,9 @@ def _model(seed):
     )
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     rng = np.random.default_rng(seed)
-    return model, [(rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for _ in range(2)]
+    return model, [
+        (rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for _ in range(2)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -61,7 +71,10 @@ def test_a_healthy_model_is_healthy_four_times_of_four(seed):
     assert f"healthy in {found.precision.value}" in str(found).splitlines()[0]
     most = figure(limit(worst, found.precision))
     name = title(worst.kind, worst.name)
-    told = f" is the {name}: its error is {figure(worst.error)}, and {most} would still be healthy (4 times "
+    told = (
+        f" is the {name}: its error is {figure(worst.error)}, and {most} would still be healthy "
+        "(4 times "
+    )
     assert told in str(found)
 
 
@@ -74,7 +87,9 @@ def test_the_figures_are_those_of_numpy(config, dtype):
 
     def both(x):
         # In 16 bit as TensorFlow's kernel here adds, which on some CPUs is in bfloat16.
-        return x.astype(np.float64) @ w, np.float64(tf.cast(tf.matmul(x.astype(dtype), w.astype(dtype)), tf.float32))
+        return x.astype(np.float64) @ w, np.float64(
+            tf.cast(tf.matmul(x.astype(dtype), w.astype(dtype)), tf.float32)
+        )
 
     def distance(value, truth):
         return np.linalg.norm(value - truth) / np.linalg.norm(truth)
@@ -86,7 +101,9 @@ def test_the_figures_are_those_of_numpy(config, dtype):
     furthest = max(batches, key=off)  # which is judged, and whose nodes are looked at
     truth, value = both(furthest)
     node = next(node for node in found.nodes if node.name == "product")
-    assert node.accumulated == pytest.approx(distance(value, truth), rel=1e-3)  # float32's sums: their last bits differ
+    assert node.accumulated == pytest.approx(
+        distance(value, truth), rel=1e-3
+    )  # float32's sums: their last bits differ
     assert node.local == pytest.approx(node.accumulated)
     assert node.largest == pytest.approx(np.abs(truth).max(), rel=1e-6)
     assert node.smallest == pytest.approx(np.abs(truth).min(), rel=1e-4)
@@ -106,7 +123,10 @@ def test_what_cancels_to_nothing_in_float32_too_is_no_finding():
     found = amp_tf.compare(model, [batch], BF16)
     assert found.is_healthy
     key = next(output for output in found.outputs if output.name.endswith("key/bias"))
-    assert (key.noise > 0.01, key.ratio) == (True, 0)  # softmax does not see it: its gradient is zero but for rounding
+    assert (key.noise > 0.01, key.ratio) == (
+        True,
+        0,
+    )  # softmax does not see it: its gradient is zero but for rounding
     assert any(not node.has_truth for node in found.nodes)
     assert found.worst.has_truth
     assert found.worst.local < 0.02
@@ -121,14 +141,20 @@ def test_share_of_underflow_and_names_to_be_looked_at():
 
 
 def test_a_step_that_only_writes_variables_is_compared():
-    weight = tf.Variable(np.random.default_rng(1).normal(size=(16, 16)).astype("float32"), name="weight")
+    weight = tf.Variable(
+        np.random.default_rng(1).normal(size=(16, 16)).astype("float32"), name="weight"
+    )
     largest = tf.Variable(0.0, name="weight")  # as those of tf.Module may be called
 
     def step(x):
         weight.assign_sub(1e-2 * tf.matmul(x, weight))
-        largest.assign(tf.reduce_max(weight), read_value=False)  # so that its graph does not list it
+        largest.assign(
+            tf.reduce_max(weight), read_value=False
+        )  # so that its graph does not list it
 
-    found = amp_tf.compare(step, [np.random.default_rng(2).normal(size=(16, 16)).astype("float32")], BF16)
+    found = amp_tf.compare(
+        step, [np.random.default_rng(2).normal(size=(16, 16)).astype("float32")], BF16
+    )
     assert [output.name for output in found.outputs] == ["weight (1 of 2)", "weight (2 of 2)"]
     assert found.is_healthy
 
@@ -138,7 +164,9 @@ def test_random_ops_draw_the_same_in_all_forms():
         shuffled = tf.random.shuffle(tf.matmul(x, x))  # which has no form without state
         return shuffled + tf.random.normal((6, 6)) + tf.random.stateless_normal((6, 6), (1, 2))
 
-    found = amp_tf.compare(noisy, [np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)] * 3, BF16)
+    found = amp_tf.compare(
+        noisy, [np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)] * 3, BF16
+    )
     assert found.is_healthy
     assert found.outputs[0].error < 0.01
 
@@ -149,17 +177,23 @@ def test_loops_and_branches_are_compared_by_what_they_give_out():
     def looping(x):
         for _ in tf.range(3):
             x = tf.tanh(tf.matmul(x, w))
-        return tf.cond(tf.reduce_sum(x) > 0, lambda: tf.matmul(x, w), lambda: x) + tf.matmul(x, w, name="after")
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: tf.matmul(x, w), lambda: x) + tf.matmul(
+            x, w, name="after"
+        )
 
     rng = np.random.default_rng(0)
-    found = amp_tf.compare(looping, [rng.normal(size=(4, 6)).astype(np.float32) for _ in range(4)], BF16)
+    found = amp_tf.compare(
+        looping, [rng.normal(size=(4, 6)).astype(np.float32) for _ in range(4)], BF16
+    )
     assert found.is_healthy
     assert "after" in {node.name for node in found.nodes}
     assert "Note: nodes inside of loops are not measured" in str(found)
 
 
 def schema(name):
-    return json.loads(resources.files("amp_tf.tools.comparing").joinpath(name).read_text(encoding="utf-8"))
+    return json.loads(
+        resources.files("amp_tf.tools.comparing").joinpath(name).read_text(encoding="utf-8")
+    )
 
 
 @pytest.mark.parametrize("name", ["comparison-1.schema.json", "ranges-1.schema.json"])
@@ -167,7 +201,9 @@ def test_the_schemas_are_schemas_that_say_all_that_is_written(name):
     found = schema(name)
     jsonschema.Draft202012Validator.check_schema(found)
     kind = {"comparison-1.schema.json": Comparison, "ranges-1.schema.json": Ranges}[name]
-    own = {"schema", "schema_version", "is_healthy"} | ({"line", "worth"} if kind is Comparison else set())
+    own = {"schema", "schema_version", "is_healthy"} | (
+        {"line", "worth"} if kind is Comparison else set()
+    )
     assert found["properties"].keys() == {field.name for field in dataclasses.fields(kind)} | own
 
 
@@ -226,7 +262,9 @@ def step_with(apply, rate):
 APPLY = {
     "assign_sub": lambda w, change: w.assign_sub(change),
     "assign": lambda w, change: w.assign(w - change),
-    "op": lambda w, change: tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=1.0, delta=change),
+    "op": lambda w, change: tf.raw_ops.ResourceApplyGradientDescent(
+        var=w.handle, alpha=1.0, delta=change
+    ),
 }
 
 
@@ -235,19 +273,29 @@ APPLY = {
 def test_gradients_are_compared_whatever_the_rate(way, rate):
     good = amp_tf.compare(step_with(APPLY[way], rate), [(X,)], BF16)
     bad = amp_tf.compare(step_with(APPLY[way], rate), [(X,)], FORCED)
-    assert [(output.kind, output.is_good) for output in good.outputs] == [("result", True), ("update", True)]
-    assert [(output.kind, output.is_good) for output in bad.outputs] == [("result", True), ("update", False)]
+    assert [(output.kind, output.is_good) for output in good.outputs] == [
+        ("result", True),
+        ("update", True),
+    ]
+    assert [(output.kind, output.is_good) for output in bad.outputs] == [
+        ("result", True),
+        ("update", False),
+    ]
 
 
 def test_no_sum_is_put_into_a_temporary_variable():
-    """TensorFlow's memory optimizer does so where a CPU's 256 MiB seem to be short, as with a tied table of words."""
+    """TensorFlow's memory optimizer does so where a CPU's 256 MiB seem to be short, as with a tied
+    table of words.
+    """
     table, kernel = tf.Variable(tf.ones((20_000, 64))), tf.Variable(tf.ones((64, 64)))
 
     @tf.function
     def step(ids):
         with tf.GradientTape() as tape:
             logits = tf.matmul(tf.matmul(tf.gather(table, ids), kernel), table, transpose_b=True)
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits)) + tf.reduce_sum(table**2)
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits)
+            ) + tf.reduce_sum(table**2)
         of_table, of_kernel = tape.gradient(loss, [table, kernel])
         table.assign_sub(0.1 * tf.convert_to_tensor(of_table))
         kernel.assign_sub(0.1 * of_kernel)
@@ -262,7 +310,9 @@ def test_no_sum_is_put_into_a_temporary_variable():
 @pytest.mark.parametrize("x", [X[:0], np.full_like(X, np.nan), np.zeros_like(X)])
 def test_batches_without_a_number_are_not_healthy(x):
     w = tf.constant(np.ones((16, 8), "f"))
-    with pytest.raises(amp_tf.GraphError, match="in float32 all outputs are empty, zero, inf or nan"):
+    with pytest.raises(
+        amp_tf.GraphError, match="in float32 all outputs are empty, zero, inf or nan"
+    ):
         amp_tf.compare(lambda x: tf.matmul(x, w), [(x,)], BF16)
 
 
@@ -279,7 +329,10 @@ def test_the_ranges_are_those_of_numpy():
     assert node.smallest == pytest.approx(products.min(), rel=1e-3)  # sums that cancel
     assert node.over == np.mean(products > 65504)
     assert (node.under, found.batches, found.loss_scale) == (0, 2, 1)
-    assert f"large (MatMul): {100 * node.over:.3g}% of it above 65,504, up to {node.largest:.3g}" in str(found)
+    assert (
+        f"large (MatMul): {100 * node.over:.3g}% of it above 65,504, up to {node.largest:.3g}"
+        in str(found)
+    )
 
 
 def test_what_underflows_and_what_stays_in_float32():
@@ -293,7 +346,9 @@ def test_what_underflows_and_what_stays_in_float32():
     inside = find_ranges(lambda x: tf.matmul(x, x), [np.eye(4, dtype=np.float32)])
     assert (inside.is_healthy, inside.nodes) == (True, ())
     assert "float16 reaches far enough (float32 alone; 1 batch)" in str(inside)
-    kept = find_ranges(lambda x: tf.exp(x) + tf.reduce_sum(tf.matmul(x, x)), [np.full((4, 4), 20, np.float32)])
+    kept = find_ranges(
+        lambda x: tf.exp(x) + tf.reduce_sum(tf.matmul(x, x)), [np.full((4, 4), 20, np.float32)]
+    )
     assert kept.is_healthy
     assert "Exp" in {node.name for node in kept.nodes if not node.is_f16}
     assert "would leave it, but amp_tf computes with" in str(kept)
@@ -309,7 +364,9 @@ def test_a_layer_has_its_path_of_keras_where_one_was_recorded():
 
     try:
         found = find_ranges(large, [np.full((4, 4), 100, np.float32)])
-        assert "net_1/dense_2/product (MatMul, layer net/dense_1): 100% of it above 65,504" in str(found)
+        assert "net_1/dense_2/product (MatMul, layer net/dense_1): 100% of it above 65,504" in str(
+            found
+        )
     finally:
         recorded.forget()
 
@@ -334,11 +391,16 @@ def test_the_page_has_the_verdicts_the_first_divergence_and_what_the_line_is_wor
     assert found.line
     assert f"<p>It {found.worth}.</p><pre>{found.line}</pre>" in plain
     assert "16 bit gains nothing" in found.worth
-    assert f"First divergence</h2><p>{found.first_divergence.name} (MatMul), error inf in the run</p>" in plain
+    assert (
+        f"First divergence</h2><p>{found.first_divergence.name} (MatMul), error inf in the run</p>"
+        in plain
+    )
     assert "float16 ends at 65504" in plain
     assert "this alone fixes all outputs in the batches that were judged</td>" in plain
     assert '<td data-head="output">result</td>' in plain
-    assert f"<pre>{files.html.escape(str(found))}</pre></noscript>" in page(found)  # without JavaScript
+    assert f"<pre>{files.html.escape(str(found))}</pre></noscript>" in page(
+        found
+    )  # without JavaScript
     without = dataclasses.replace(found, patterns=(), mends=False)
     assert without.line == without.worth == ""
     told = "No setting fixes it: some outputs stay wrong even with every float16 node in float32."
@@ -351,15 +413,23 @@ def test_the_page_has_the_verdicts_the_first_divergence_and_what_the_line_is_wor
 
 
 def test_an_output_of_which_float32_has_no_digits_is_shown_as_such_and_not_as_the_furthest(found):
-    clear = dataclasses.replace(found.outputs[0], error=0.07, ideal=0.06, noise=1e-6, ratio=1.2, is_good=True)
-    blind = dataclasses.replace(clear, kind="gradient", name="key/bias", error=6.5456, noise=5.1, ratio=0.0)
-    healthy = dataclasses.replace(found, outputs=(blind, clear), findings=(), patterns=(), first_divergence=None)
+    clear = dataclasses.replace(
+        found.outputs[0], error=0.07, ideal=0.06, noise=1e-6, ratio=1.2, is_good=True
+    )
+    blind = dataclasses.replace(
+        clear, kind="gradient", name="key/bias", error=6.5456, noise=5.1, ratio=0.0
+    )
+    healthy = dataclasses.replace(
+        found, outputs=(blind, clear), findings=(), patterns=(), first_divergence=None
+    )
     cells = '<td data-head="ratio">–</td><td data-head="good">float32 itself has no two digits of it</td>'
     assert cells in shown(page(healthy))
     assert str(healthy).splitlines()[1:3] == [
-        "The output closest to its limit is the result: its error is 7.00%, and 24.00% would still be healthy "
+        "The output closest to its limit is the result: its error is 7.00%, and 24.00% would "
+        "still be healthy "
         "(4 times what an ideal program loses, with only matmuls and convolutions in 16 bit).",
-        "1 output could only be checked for inf and nan: float32 itself does not get two digits of them right.",
+        "1 output could only be checked for inf and nan: float32 itself does not get two digits "
+        "of them right.",
     ]
 
 
@@ -370,7 +440,13 @@ def test_an_output_of_which_float32_has_no_digits_is_shown_as_such_and_not_as_th
         ("loss", 0.002, 0.005, 0.02, "4 times what float32 itself loses"),
         ("loss", 0.4, 0.0, 0.5, "beyond that, hardly a digit is right"),
         ("gradient", 0.4, 0.0, 0.9, "beyond that, hardly a digit is right"),
-        ("update", 0.4, 0.0, 1.6, "4 times what an ideal program loses, with only matmuls and convolutions in 16 bit"),
+        (
+            "update",
+            0.4,
+            0.0,
+            1.6,
+            "4 times what an ideal program loses, with only matmuls and convolutions in 16 bit",
+        ),
     ],
 )
 def test_a_limit_comes_with_its_source(kind, ideal, noise, most, why):
@@ -384,7 +460,9 @@ def test_what_is_to_be_done_first_stands_above_the_verdict(found):
     assert str(first).splitlines()[:2] == [first.headline, str(found).splitlines()[0]]
     assert first.to_dict()["headline"] == first.headline
     shown_first = unescape(shown(page(first)).replace("<wbr>", ""))
-    assert f'<h1 class="title">{first.headline}</h1><p>{str(found).splitlines()[0]}</p>' in shown_first
+    assert (
+        f'<h1 class="title">{first.headline}</h1><p>{str(found).splitlines()[0]}</p>' in shown_first
+    )
 
 
 def test_a_notebook_shows_the_page_in_a_frame(found):
@@ -406,7 +484,10 @@ def test_no_column_is_cut_on_a_narrow_screen(found, tmp_path):
         window.wait("document.querySelector('article')?.textContent")
         for width in (400, 1000):
             window.look(width)
-            right = "Math.max(...[...document.querySelectorAll('td, pre')].map(e => e.getBoundingClientRect().right))"
+            right = (
+                "Math.max(...[...document.querySelectorAll('td, pre')].map(e => "
+                "e.getBoundingClientRect().right))"
+            )
             assert window.run(f"return {right}") <= width
 
 
@@ -414,7 +495,9 @@ FOR_A_GPU = amp_tf.AmpConfig(precision="float16", target="gpu")
 GPU = Hardware(gpu_capabilities=((8, 0),))
 
 
-@pytest.mark.parametrize(("config", "hardware"), [(FOR_A_GPU, GPU), (F16, None)], ids=["for a GPU", "for a CPU"])
+@pytest.mark.parametrize(
+    ("config", "hardware"), [(FOR_A_GPU, GPU), (F16, None)], ids=["for a GPU", "for a CPU"]
+)
 def test_a_float16_product_is_that_of_tensor_cores(config, hardware):
     """The sum of 4,096 numbers is float32's: one that is kept in float16 would be off by percents."""
     random = np.random.default_rng(0)
@@ -438,7 +521,13 @@ def test_a_float16_product_is_that_of_tensor_cores(config, hardware):
 def test_no_product_of_a_convolutional_models_step_runs_in_a_float16_kernel():
     layers = keras.layers
     model = keras.Sequential(
-        [layers.Conv2D(4, 3), layers.BatchNormalization(), layers.ReLU(), layers.Flatten(), layers.Dense(2)]
+        [
+            layers.Conv2D(4, 3),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.Flatten(),
+            layers.Dense(2),
+        ]
     )
     model.compile("sgd", "mse")
     random = np.random.default_rng(0)

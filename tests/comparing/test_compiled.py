@@ -14,7 +14,9 @@ BFLOAT16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 _RNG = np.random.default_rng(0)
 _WEIGHTS = _RNG.normal(size=(64, 64)).astype(np.float32)
 BATCHES = [(_RNG.normal(size=(8, 64)).astype(np.float32),) for _ in range(3)]
-BY_XLA = "outputs are those of XLA (jit_compile), in both precisions; nodes were measured without it"
+BY_XLA = (
+    "outputs are those of XLA (jit_compile), in both precisions; nodes were measured without it"
+)
 
 
 def rounded_twice(x):
@@ -66,7 +68,9 @@ def test_a_step_that_writes_variables_and_a_model_for_xla_are_compared_so():
     assert all(output.error < 0.05 for output in found.outputs)  # XLA may leave all roundings out
     np.testing.assert_array_equal(weights, _WEIGHTS / 8)  # the program's own is not written
 
-    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.Input((64,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+    )
     model.compile("adam", "mse", jit_compile=True)
     labelled = [(x, x[:, :1]) for (x,) in BATCHES]
     assert BY_XLA in amp_tf.compare(model, labelled, BFLOAT16).notes

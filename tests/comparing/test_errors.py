@@ -28,7 +28,9 @@ def _error(subject=_square, batches=(X,), config=CONFIG, **arguments):
 
 def singular(x):
     """What no optimizer of TensorFlow's finds to be zero before it runs."""
-    return tf.linalg.inv(tf.matmul(x, x, transpose_b=True) * tf.cast(tf.reduce_max(x) > 1e30, tf.float32))
+    return tf.linalg.inv(
+        tf.matmul(x, x, transpose_b=True) * tf.cast(tf.reduce_max(x) > 1e30, tf.float32)
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,9 @@ def test_batches_of_a_compiled_model_and_tables_of_a_function():
     model.compile("sgd", "mse")
     assert "a batch of a compiled model is (x, y) or (x, y, sample_weight)" in _error(model, [X])
     table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0)
-    assert "neither a variable nor a tensor" in _error(lambda x: _square(x) + table.lookup(tf.constant(1)))
+    assert "neither a variable nor a tensor" in _error(
+        lambda x: _square(x) + table.lookup(tf.constant(1))
+    )
 
 
 def test_a_step_that_amp_tf_has_rewritten_already():
@@ -116,7 +120,11 @@ def _compare(at=None, batches=4):
 
     def progress(text):
         told.append(text)
-        if at is not None and text.startswith(at) and [t.startswith(at) for t in told].count(True) == 1:
+        if (
+            at is not None
+            and text.startswith(at)
+            and [t.startswith(at) for t in told].count(True) == 1
+        ):
             os.kill(os.getpid(), signal.SIGINT)
 
     planted, rng = PLANTED["inputs"], np.random.default_rng(3)
@@ -137,7 +145,8 @@ def test_progress_is_told():
 
 
 @pytest.mark.parametrize(
-    ("at", "given", "ran"), [("float32 and float16: batch 3", 4, 2), ("float32, disturbed: batch 2", 16, 16)]
+    ("at", "given", "ran"),
+    [("float32 and float16: batch 3", 4, 2), ("float32, disturbed: batch 2", 16, 16)],
 )
 def test_interrupted_it_judges_the_batches_that_ran(at, given, ran):
     found, told = _compare(at, batches=given)

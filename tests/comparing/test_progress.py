@@ -25,7 +25,9 @@ def wait_for(what, seconds=20.0):
 
 
 def tellers():
-    return [thread for thread in threading.enumerate() if thread.name.endswith("tells what it is doing")]
+    return [
+        thread for thread in threading.enumerate() if thread.name.endswith("tells what it is doing")
+    ]
 
 
 @pytest.fixture
@@ -77,7 +79,8 @@ def test_what_fails_is_not_told_of_any_more(log):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (119, "119 s"), (150, "2 min"), (3_000, "50 min"), (4_900, "1 h 22 min")]
+    ("seconds", "text"),
+    [(0.4, "0 s"), (119, "119 s"), (150, "2 min"), (3_000, "50 min"), (4_900, "1 h 22 min")],
 )
 def test_times_are_for_people(seconds, text):
     assert progress.lasting(seconds) == text

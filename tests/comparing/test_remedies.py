@@ -58,7 +58,9 @@ def test_what_goes_wrong_in_another_batch_than_the_one_that_is_judged_is_found_t
     assert sorted(finding.node for finding in found.findings) == ["one/first", "two/second"]
     assert not any("third" in pattern for pattern in found.patterns)
     assert (found.products, found.products_kept) == (3, 2)
-    mended = amp_tf.compare(_two_products, batches, dataclasses.replace(CONFIG, keep_float32=found.patterns))
+    mended = amp_tf.compare(
+        _two_products, batches, dataclasses.replace(CONFIG, keep_float32=found.patterns)
+    )
     assert mended.is_healthy
 
 
@@ -67,7 +69,9 @@ def test_what_goes_wrong_inside_of_a_loop_which_is_not_looked_at_is_mended_by_it
         w = tf.constant(np.random.default_rng(5).normal(size=(6, 6)).astype(np.float32))
         with tf.name_scope("recurrent"):
             for _ in tf.range(2):
-                x = tf.tanh(tf.matmul(300 * tf.matmul(300 * x, w), w) * 1e-6)  # inf, and nan where inf meets -inf
+                x = tf.tanh(
+                    tf.matmul(300 * tf.matmul(300 * x, w), w) * 1e-6
+                )  # inf, and nan where inf meets -inf
         with tf.name_scope("head"):
             return tf.matmul(x, w, name="after")
 
@@ -82,7 +86,9 @@ def test_nodes_of_few_layers_are_kept_by_the_names_of_these_where_that_is_health
     x, y = _data()
     model = _model("houses")
     with installing.installed(layer_paths):
-        found = amp_tf.compare(model, [(x[start : start + 64], y[start : start + 64]) for start in (0, 64)], CONFIG)
+        found = amp_tf.compare(
+            model, [(x[start : start + 64], y[start : start + 64]) for start in (0, 64)], CONFIG
+        )
     recorded.forget()
     assert found.mends
     assert set(found.patterns) <= {"layer:houses/features", "layer:houses/hidden"}
@@ -105,7 +111,9 @@ def _with_a_loss_that_overflows(x):
 
 
 def test_the_name_of_a_loss_comes_before_a_list_of_its_nodes():
-    config = dataclasses.replace(CONFIG, force_f16=("compile_loss/.*(large|absolute|size|bounded)$",))
+    config = dataclasses.replace(
+        CONFIG, force_f16=("compile_loss/.*(large|absolute|size|bounded)$",)
+    )
     found = amp_tf.compare(_with_a_loss_that_overflows, [X], config)
     assert len(found.findings) > 1
     assert found.patterns == ("compile_loss",)
@@ -132,7 +140,10 @@ def test_a_shorter_line_does_not_take_the_work_out_of_16_bit():
     ("patterns", "expected"),
     [
         (("layer:net/block_1/norm", "layer:net/block_12/norm"), (r"layer:net/block(_\d+)?/norm",)),
-        (("layer:net/dense_1", "layer:net/dense_2", "layer:head"), (r"layer:net/dense(_\d+)?", "layer:head")),
+        (
+            ("layer:net/dense_1", "layer:net/dense_2", "layer:head"),
+            (r"layer:net/dense(_\d+)?", "layer:head"),
+        ),
         (("(^|/)a/b_1/Mul$", "(^|/)a/b_2/Sum$"), ("(^|/)a/b_1/Mul$", "(^|/)a/b_2/Sum$")),
     ],
 )
@@ -140,11 +151,17 @@ def test_patterns_that_differ_in_numbers_alone_become_one(patterns, expected):
     assert _for_any_number(patterns) == expected
     tests = [matcher(pattern) for pattern in expected]
     for name in ("net_1/block_1_1/norm_1/Mul", "net_1/dense_2/MatMul"):
-        assert any(test(name) for test in tests) == any(matcher(pattern)(name) for pattern in patterns)
+        assert any(test(name) for test in tests) == any(
+            matcher(pattern)(name) for pattern in patterns
+        )
 
 
 def test_the_places_around_a_node_are_its_layers_or_else_its_scopes():
-    assert places_of("gradient_tape/compile_loss/mse_2/Mean/truediv") == ["compile_loss", "mse_2/", "Mean"]
+    assert places_of("gradient_tape/compile_loss/mse_2/Mean/truediv") == [
+        "compile_loss",
+        "mse_2/",
+        "Mean",
+    ]
     recorded.record("net_1/dense_2", KerasLayer("net/dense_1", ("net", "dense_1")))
     try:
         assert places_of("net_1/dense_2/MatMul") == ["layer:net", "layer:net/dense_1"]
@@ -156,7 +173,10 @@ def test_where_everything_is_kept_it_says_that_16_bit_gains_nothing():
     found = amp_tf.compare(_two_products, [(1e5 * X, X)], CONFIG)
     assert "so that 16 bit gains nothing" not in found.worth
     all_kept = dataclasses.replace(found, products_kept=found.products)
-    assert all_kept.worth == "fixes all outputs; 3 of 3 products in float32, so that 16 bit gains nothing"
+    assert (
+        all_kept.worth
+        == "fixes all outputs; 3 of 3 products in float32, so that 16 bit gains nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,7 +196,9 @@ def test_where_everything_is_kept_it_says_that_16_bit_gains_nothing():
 )
 def test_the_layer_of_a_gradient_is_that_of_what_it_is_the_gradient_of(node, layer):
     assert scope_of(node) == layer
-    of_function = scope_patterns("gradient_tape/model/conv1d_3/Conv2DBackpropInput")  # its layer may be the whole model
+    of_function = scope_patterns(
+        "gradient_tape/model/conv1d_3/Conv2DBackpropInput"
+    )  # its layer may be the whole model
     assert of_function == ["(^|/)model/conv1d_3/", "(^|/)model/"]
 
 
@@ -208,19 +230,24 @@ def notes(run: RewriteReport) -> list[str]:
 def test_products_that_the_run_has_otherwise_are_named_whatever_their_names_are_there():
     kept = report(RUN, keep_float32=("dense/BiasAdd$",))
     assert notes(kept) == [
-        "in this process' own run, 1 of 2 matmuls and convolutions had another precision than here: "
+        "in this process' own run, 1 of 2 matmuls and convolutions had another precision than "
+        "here: "
         "net/dense/MatMul (float32 there, bfloat16 here)"
     ]
     assert notes(report(RUN)) == notes(RewriteReport(())) == []
     assert notes(report(RUN, "float16", keep_float32=("dense",))) == []
     assert notes(report(RUN.replace("net/", "other/"), keep_float32=("dense",))) == []
-    assert notes(RewriteReport((*kept.graphs, *report(RUN).graphs))) == []  # one of two graphs decided as here
+    assert (
+        notes(RewriteReport((*kept.graphs, *report(RUN).graphs))) == []
+    )  # one of two graphs decided as here
 
 
 def test_a_model_that_was_trained_before_is_compared_as_it_ran():
     keras.backend.clear_session()
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32, "relu", name="first"), keras.layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.Input((16,)), keras.layers.Dense(32, "relu", name="first"), keras.layers.Dense(1)]
+    )
     model.compile("adam", "mse")
     x, y = np.random.rand(32, 16).astype("float32"), np.random.rand(32, 1).astype("float32")
     config = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
@@ -240,7 +267,9 @@ def _model(name=None):
     keras.backend.clear_session()  # as in a process of its own: names start anew
     keras.utils.set_random_seed(1)
     layers = (("features", 16, "relu"), ("hidden", 16, "tanh"), ("price", 1, None))
-    dense = (keras.layers.Dense(width, activation=kind, name=layer) for layer, width, kind in layers)
+    dense = (
+        keras.layers.Dense(width, activation=kind, name=layer) for layer, width, kind in layers
+    )
     model = keras.Sequential([keras.Input((2,)), *dense], name=name)
     model.compile(keras.optimizers.Adam(1e-3), "mse")
     return model
@@ -249,7 +278,9 @@ def _model(name=None):
 def _data():
     rng = np.random.default_rng(1)
     income, rooms = rng.lognormal(11, 0.6, (256, 1)), rng.integers(1, 9, (256, 1))
-    return np.hstack([income, rooms]).astype(np.float32), (income * 3e-5 + rooms * 0.2).astype(np.float32)
+    return np.hstack([income, rooms]).astype(np.float32), (income * 3e-5 + rooms * 0.2).astype(
+        np.float32
+    )
 
 
 def _losses(x, y, config=None):
@@ -281,7 +312,9 @@ def test_layers_that_an_earlier_model_recorded_are_not_those_of_this_one():
 
 def test_a_model_that_never_takes_a_step_trains_with_the_line():
     x, y = _data()
-    found = amp_tf.compare(_model(), [(x[start : start + 64], y[start : start + 64]) for start in (0, 64)], CONFIG)
+    found = amp_tf.compare(
+        _model(), [(x[start : start + 64], y[start : start + 64]) for start in (0, 64)], CONFIG
+    )
     assert [finding.kind for finding in found.findings] == ["overflow"] * len(found.findings)
     assert "features_1" in found.findings[0].node
     assert found.mends
@@ -291,4 +324,6 @@ def test_a_model_that_never_takes_a_step_trains_with_the_line():
     with_line = _losses(x, y, dataclasses.replace(CONFIG, keep_float32=found.patterns))
     assert all(amp_tf.report().graphs[-1].painting.obstacles.patterns.values())
     assert with_line[1] < with_line[0]
-    assert with_line == pytest.approx(_losses(x, y), rel=0.1)  # the scale falls first: two steps are skipped
+    assert with_line == pytest.approx(
+        _losses(x, y), rel=0.1
+    )  # the scale falls first: two steps are skipped

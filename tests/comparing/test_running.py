@@ -41,7 +41,9 @@ def test_nodes_in_parts_are_nodes_all_at_once(monkeypatch):
 
     flat = flat_step(layers, [np.random.default_rng(2).normal(size=(4, 8)).astype("float32")], 1)
     config = AmpConfig(precision="bfloat16", target="cpu")
-    converted = rewrite(flat.graph, config, preserve=flat.ends, hardware=Hardware(cpu_has_bf16=True)).graph
+    converted = rewrite(
+        flat.graph, config, preserve=flat.ends, hardware=Hardware(cpu_has_bf16=True)
+    ).graph
 
     def looked():
         found = nodes.measure_nodes(flat, converted, Precision.BFLOAT16, 0, 1.0, None, silent)
@@ -98,7 +100,9 @@ def variables(joint, flat):
     """The tensors that read each variable, by its size."""
     with joint.graph.as_default():
         return {
-            kept.value.size: tf.raw_ops.ReadVariableOp(resource=joint.tensor(FLOAT32, node), dtype=tf.float32)
+            kept.value.size: tf.raw_ops.ReadVariableOp(
+                resource=joint.tensor(FLOAT32, node), dtype=tf.float32
+            )
             for node, kept in flat.variables.items()
         }
 
@@ -117,7 +121,9 @@ def test_what_is_fetched_alone_neither_fills_nor_runs_the_rest_of_the_step(step)
 
 
 @pytest.mark.parametrize("is_disturbed", [False, True])
-def test_a_form_that_gave_its_memory_back_runs_again_as_before_also_part_by_part(step, is_disturbed, monkeypatch):
+def test_a_form_that_gave_its_memory_back_runs_again_as_before_also_part_by_part(
+    step, is_disturbed, monkeypatch
+):
     form = RunnableStep(step, step.graph)
     before = form.run(0, 1.0, is_disturbed=is_disturbed)
     form.close()
@@ -135,7 +141,10 @@ def test_disturbed_numbers_differ_by_a_last_bit_and_whole_ones_not_at_all():
     steps = (changed.astype("float64") - value) / np.spacing(np.abs(value))
     assert changed.dtype == np.float32
     assert not steps[0].any()
-    assert set(np.abs(steps[1:]).ravel()) == {1, 2}  # one or two of the last bit, by which side of a power of two
+    assert set(np.abs(steps[1:]).ravel()) == {
+        1,
+        2,
+    }  # one or two of the last bit, by which side of a power of two
     assert 0.4 < (steps[1:] > 0).mean() < 0.6
     np.testing.assert_array_equal(joining.disturbed(np.array([1, 2])), [1, 2])
     assert joining.disturbed(np.array(0.1, "float32")).shape == ()
@@ -175,12 +184,18 @@ def _probes(proto, rewritten):
     ("text", "moved", "others"),
     [
         (DENSE, {"back"}, {"product", "biased", "act", "sum"}),
-        (BLOCK.replace("    fetch = Identity(act)\n", BEHIND), {"conv", "scaled", "shifted"}, {"act"}),
+        (
+            BLOCK.replace("    fetch = Identity(act)\n", BEHIND),
+            {"conv", "scaled", "shifted"},
+            {"act"},
+        ),
     ],
     ids=["lifting", "folding"],
 )
 def test_a_node_that_gives_other_values_since_it_was_moved_is_not_looked_at(text, moved, others):
-    """A reshaping comes after its bias then; a convolution gives scaled values, of which a sum became a BiasAdd."""
+    """A reshaping comes after its bias then; a convolution gives scaled values, of which a sum
+    became a BiasAdd.
+    """
     proto = graph(text)
     assert _probes(proto, proto) >= moved | others
     found = _probes(proto, rewritten.rewrite(proto).graph)
@@ -198,7 +213,9 @@ def test_nodes_of_loops_and_branches_are_left_out():
         for _ in tf.range(2):
             if tf.reduce_sum(x) > 0:
                 x = tf.sin(x, name="inner")
-        x = tf.cond(tf.reduce_sum(x, name="between") > 0, lambda: tf.cos(x, name="branch"), lambda: x)
+        x = tf.cond(
+            tf.reduce_sum(x, name="between") > 0, lambda: tf.cos(x, name="branch"), lambda: x
+        )
         return tf.tanh(x, name="after")
 
     graph = _flat(program)
@@ -214,7 +231,10 @@ def test_nodes_of_loops_and_branches_are_left_out():
 def test_patterns_find_what_a_product_is_fused_to():
     def program(x):
         with tf.name_scope("dense"):
-            y = tf.nn.relu(tf.nn.bias_add(tf.matmul(x, x, name="MatMul"), [1.0, 2.0], name="BiasAdd"), name="Relu")
+            y = tf.nn.relu(
+                tf.nn.bias_add(tf.matmul(x, x, name="MatMul"), [1.0, 2.0], name="BiasAdd"),
+                name="Relu",
+            )
         with tf.name_scope("other"):
             return tf.matmul(y, y, name="MatMul")
 
@@ -235,7 +255,10 @@ def test_a_variable_among_the_arguments_stays_a_variable():
         w.assign_sub(0.1 * tf.matmul(x, x))
         return tf.reduce_sum(tf.matmul(x, w))
 
-    calls = [kept((given, {})) for given in ((VALUES, weight), (VALUES, other), (tf.constant(VALUES), weight))]
+    calls = [
+        kept((given, {}))
+        for given in ((VALUES, weight), (VALUES, other), (tf.constant(VALUES), weight))
+    ]
     function, batches = as_function("step", step, calls)
     assert len(batches) == 2  # the one with another variable is another step
     found = amp_tf.compare(function, batches, CONFIG)
@@ -251,12 +274,18 @@ def test_what_was_taken_of_an_iterator_is_known_also_where_a_dataset_is_empty():
     with pytest.raises(amp_tf.GraphError, match="is empty"):
         with_elements(lambda *_: None, ((iterator, empty), {}), 4, taken)
     assert [int(one) for one in taken[id(iterator)]] == [0, 1, 2, 3]
-    assert [int(one) for one in itertools.islice(again(taken[id(iterator)], iterator), 9)] == list(range(6))
+    assert [int(one) for one in itertools.islice(again(taken[id(iterator)], iterator), 9)] == list(
+        range(6)
+    )
 
 
 def test_what_python_yields_is_asked_for_when_it_is_needed():
     asked = []
-    iterator = iter(generated(lambda: (asked.append(n) or float(n) for n in range(3)), tf.TensorSpec(())))
+    iterator = iter(
+        generated(lambda: (asked.append(n) or float(n) for n in range(3)), tf.TensorSpec(()))
+    )
     assert next(iterator) == 0
-    time.sleep(0.2)  # TensorFlow's thread, with which the program may hang at its end, would ask for the others
+    time.sleep(
+        0.2
+    )  # TensorFlow's thread, with which the program may hang at its end, would ask for the others
     assert asked == [0]

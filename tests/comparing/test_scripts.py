@@ -1,4 +1,6 @@
-"""``amp-tf compare -- python script.py``: scripts that look like public ones, untouched, with a planted error each."""
+"""``amp-tf compare -- python script.py``: scripts that look like public ones, untouched, with a
+planted error each.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Ended:
 
 @pytest.fixture
 def compare(tmp_path, monkeypatch, capfd):
-    """Runs the command from another folder, with amp_tf's variables unset; the script's process is a fork."""
+    """Runs the command from another folder, with amp_tf's variables unset; the script's process is
+    a fork.
+    """
     environ = running.environment(tmp_path, {})
     for name in os.environ.keys() - environ.keys():
         monkeypatch.delenv(name)
@@ -59,7 +63,17 @@ def test_the_planted_error_comes_first_and_the_line_holds_when_the_script_runs_w
     compare, script, precision, node, kind, force, tmp_path
 ):
     forced = ["--force-f16", force] if force else []  # where the rules prevent it by themselves
-    options = ["--precision", precision, "--target", "cpu", "--steps", "4", "--json", "found.json", *forced]
+    options = [
+        "--precision",
+        precision,
+        "--target",
+        "cpu",
+        "--steps",
+        "4",
+        "--json",
+        "found.json",
+        *forced,
+    ]
     options += ["--output", "keep.txt"]
     ended = compare(SCRIPTS / f"{script}.py", *options)
     assert ended.status == 1, ended.err
@@ -70,10 +84,16 @@ def test_the_planted_error_comes_first_and_the_line_holds_when_the_script_runs_w
     assert found["mends"]
     assert f"What to write (fixes all outputs; {found['products_kept']} of" in ended.out
     assert found["line"] in ended.out
-    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": precision, "AMP_TF_KEEP_FLOAT32": "@keep.txt"}
+    variables = {
+        running.SWITCH: "1",
+        "AMP_TF_PRECISION": precision,
+        "AMP_TF_KEEP_FLOAT32": "@keep.txt",
+    }
     ended = running.run([str(SCRIPTS / f"{script}.py")], tmp_path, variables)
     assert ended.status == 0
-    assert not [line for line in ended.warnings if "match" in line]  # the names are those of the program itself
+    assert not [
+        line for line in ended.warnings if "match" in line
+    ]  # the names are those of the program itself
     assert "nan" not in ended.out
 
 
@@ -101,13 +121,20 @@ def _script(folder, text):
 
 
 def test_a_script_that_is_interrupted_ends_without_a_traceback(compare, tmp_path):
-    text = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), 2)"
+    text = (
+        "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "os.kill(os.getpid(), 2)"
+    )
     ended = compare(_script(tmp_path, text))
     assert (ended.status, ended.err) == (130, "amp-tf compare: interrupted\n")
 
 
 def test_a_command_that_is_no_python_is_told(compare, tmp_path):
-    assert compare("nothing", command=("true",)).err.strip().endswith("Install amp_tf in that environment.")
+    assert (
+        compare("nothing", command=("true",))
+        .err.strip()
+        .endswith("Install amp_tf in that environment.")
+    )
     ended = compare("nothing", command=("no_such_command",))
     assert ended.status == 127
     assert "cannot be started: No such file or directory" in ended.err
@@ -210,7 +237,9 @@ print("batches", count(data).numpy())
 print("done")
 """
 EPOCH = "print('loss', *(epoch(data, turns=2).numpy() for _ in range(2)))"
-SEVERAL = "iterator = iter(data.repeat())\nprint('loss', *(several(iterator).numpy() for _ in range(4)))"
+SEVERAL = (
+    "iterator = iter(data.repeat())\nprint('loss', *(several(iterator).numpy() for _ in range(4)))"
+)
 
 
 GRAPH = """
@@ -252,13 +281,20 @@ with tf.Graph().as_default():
             print("turn", session.run((train, step))[1])
 print("done")
 """
-REFERENCES, RESOURCES = "tf.disable_v2_behavior()", "tf.disable_v2_behavior(); tf.enable_resource_variables()"
+REFERENCES, RESOURCES = (
+    "tf.disable_v2_behavior()",
+    "tf.disable_v2_behavior(); tf.enable_resource_variables()",
+)
 
 
-@pytest.mark.parametrize("behavior", [REFERENCES, RESOURCES], ids=["reference variables", "resource variables"])
+@pytest.mark.parametrize(
+    "behavior", [REFERENCES, RESOURCES], ids=["reference variables", "resource variables"]
+)
 def test_what_overflows_comes_first(compare, behavior, tmp_path):
     script = _script(tmp_path, (GRAPH + FED).format(behavior=behavior, mean=11, turns=5))
-    ended = compare(script, "--precision", "float16", "--target", "cpu", "--steps", "3", "--json", "found.json")
+    ended = compare(
+        script, "--precision", "float16", "--target", "cpu", "--steps", "3", "--json", "found.json"
+    )
     assert ended.status == 1, ended.err
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["name"] == "train"
@@ -300,7 +336,12 @@ COMPARED = {
         ("closed", "sequential: healthy in bfloat16", "5 batches"),
         "trained on",
     ),
-    "many turns": (LOOP, (("--steps", "4"), ("9",)), ("train_step: healthy", "4 batches", "as they are after"), "done"),
+    "many turns": (
+        LOOP,
+        (("--steps", "4"), ("9",)),
+        ("train_step: healthy", "4 batches", "as they are after"),
+        "done",
+    ),
     "replicas": (
         MIRRORED.format(more="", loss="'mse'"),
         (("--steps", "3"), ()),
@@ -333,7 +374,9 @@ COMPARED = {
 
 
 @pytest.mark.parametrize("program", COMPARED)
-def test_a_healthy_program_ends_where_its_training_begins_with_status_0_and_the_answer_last(compare, program, tmp_path):
+def test_a_healthy_program_ends_where_its_training_begins_with_status_0_and_the_answer_last(
+    compare, program, tmp_path
+):
     text, (options, rest), said, unsaid = COMPARED[program]
     ended = compare(_script(tmp_path, text), *ON_CPU, *options, rest=rest)
     assert ended.status == 0, ended.err
@@ -368,7 +411,8 @@ def test_a_loop_in_float16_that_does_not_scale_its_loss_is_told(compare, wrapper
         assert "does not scale its loss" not in ended.out
     else:
         assert first == (
-            "train_step does not scale its loss, so small gradients become zero in float16. First scale the loss with "
+            "train_step does not scale its loss, so small gradients become zero in float16. First "
+            "scale the loss with "
             "amp_tf.LossScaleOptimizer or amp_tf.LossScaler, then compare again."
         )
         assert second.startswith("train_step: ")
@@ -394,12 +438,19 @@ model.fit(x, x[:, :1], batch_size=8, verbose=0)
 OF_STEP = "self.compute_loss(x=x, y=y, y_pred=self(x, training=True))"
 
 
-@pytest.mark.parametrize("loss", [OF_STEP, f"self.optimizer.scale_loss({OF_STEP})"], ids=["as it is", "scaled"])
-def test_a_models_own_step_is_told_to_scale_its_loss_unless_its_optimizer_does_in_a_run(compare, loss, tmp_path):
-    ended = compare(_script(tmp_path, OWN_STEP.format(loss=loss)), "--precision", "float16", "--target", "cpu")
+@pytest.mark.parametrize(
+    "loss", [OF_STEP, f"self.optimizer.scale_loss({OF_STEP})"], ids=["as it is", "scaled"]
+)
+def test_a_models_own_step_is_told_to_scale_its_loss_unless_its_optimizer_does_in_a_run(
+    compare, loss, tmp_path
+):
+    ended = compare(
+        _script(tmp_path, OWN_STEP.format(loss=loss)), "--precision", "float16", "--target", "cpu"
+    )
     first = ended.out.splitlines()[0]
     remedy = (
-        "First take the gradients of self.optimizer.scale_loss(loss) in the model's train_step, then compare again."
+        "First take the gradients of self.optimizer.scale_loss(loss) in the model's train_step, "
+        "then compare again."
     )
     assert first.endswith(remedy) == (loss == OF_STEP), ended.out + ended.err
 
@@ -407,7 +458,11 @@ def test_a_models_own_step_is_told_to_scale_its_loss_unless_its_optimizer_does_i
 LOSS = "lambda y, p: tf.reduce_mean(tf.square(y - p)) + table.lookup(tf.constant(1))"
 #: Programs, why they are not compared, and what they then print.
 GOING_ON = {
-    "fit": (FIT.format(more=TABLE, loss="loss", calls=2), "neither a variable nor a tensor", "trained on"),
+    "fit": (
+        FIT.format(more=TABLE, loss="loss", calls=2),
+        "neither a variable nor a tensor",
+        "trained on",
+    ),
     "no data": (
         PROGRAM.format(call=EPOCH.replace("epoch(data", "epoch(data.take(0)"), **DATA),
         "a dataset that the function gets is empty",
@@ -422,7 +477,9 @@ GOING_ON = {
 
 
 @pytest.mark.parametrize("program", GOING_ON)
-def test_where_the_comparison_fails_the_program_goes_on_with_all_its_data(compare, program, tmp_path, monkeypatch):
+def test_where_the_comparison_fails_the_program_goes_on_with_all_its_data(
+    compare, program, tmp_path, monkeypatch
+):
     monkeypatch.setenv(zygote.WHOLE_END, "1")  # at which one hung
     text, why, said = GOING_ON[program]
     script = _script(tmp_path, text)
@@ -446,13 +503,18 @@ first = model(x[:1])
 print("said", *map(float, (first[0, 0], {told})))
 """
 PREDICTED = ("found = model.predict(x, batch_size=8, verbose=0)", "found.sum()")
-EVALUATED = ("found = [model.evaluate(x, x[:, :1], batch_size=8, verbose=0) for _ in range(2)]", "found[0], found[1]")
+EVALUATED = (
+    "found = [model.evaluate(x, x[:, :1], batch_size=8, verbose=0) for _ in range(2)]",
+    "found[0], found[1]",
+)
 ON_BATCH = (
-    "found = model.test_on_batch(x[:8], x[:8, :1]), *(model.predict_on_batch(x[:8]) for _ in range(3))",
+    "found = model.test_on_batch(x[:8], x[:8, :1]), *(model.predict_on_batch(x[:8]) for _ in "
+    "range(3))",
     "found[0], found[1].sum()",
 )
 SERVED = ("found = [served(x[start : start + 8]) for start in (0, 8, 16)]", "tf.reduce_sum(found)")
-#: Programs that train nothing: the library, what they do and print, how many batches a call has, and what is compared.
+#: Programs that train nothing: the library, what they do and print, how many batches a call has,
+#: and what is compared.
 FORWARD_PROGRAMS = {
     "predict": ("keras", *PREDICTED, "", "price", 4),
     "predict, tf_keras": ("tf_keras", *PREDICTED, "", "price", 4),
@@ -465,16 +527,23 @@ FORWARD_PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", FORWARD_PROGRAMS)
-def test_of_a_program_that_trains_nothing_what_it_runs_forward_is_compared(compare, program, tmp_path):
+def test_of_a_program_that_trains_nothing_what_it_runs_forward_is_compared(
+    compare, program, tmp_path
+):
     library, code, told, calls, name, batches = FORWARD_PROGRAMS[program]
     script = _script(tmp_path, FORWARD.format(library=library, code=code, told=told, calls=calls))
     ended = compare(script, *ON_CPU, "--steps", "4")
     assert ended.status == 0, ended.err
     own, head, *_ = ended.out.splitlines()
-    assert own == running.run([str(script)], tmp_path, {}).out.strip()  # the program has all its data
+    assert (
+        own == running.run([str(script)], tmp_path, {}).out.strip()
+    )  # the program has all its data
     assert head.startswith(f"{name}: healthy in bfloat16 (")
     assert f"; {batches} batches)" in head
-    assert f"Note: the program trained nothing: the results of {name} were compared, and no gradients" in ended.out
+    assert (
+        f"Note: the program trained nothing: the results of {name} were compared, and no gradients"
+        in ended.out
+    )
     assert "scale its loss" not in ended.out
 
 
@@ -502,15 +571,24 @@ session.run(loss, {{x: incomes}})
     ("text", "words"),
     [
         ("print('nothing')", "it ended before it imported TensorFlow"),
-        ("import tensorflow as tf; tf.function(lambda: tf.ones(3))()", "it ended and ran nothing that can be compared"),
-        ("import tensorflow, sys; sys.exit(3)", "it ended with status 3 and ran nothing that can be compared"),
+        (
+            "import tensorflow as tf; tf.function(lambda: tf.ones(3))()",
+            "it ended and ran nothing that can be compared",
+        ),
+        (
+            "import tensorflow, sys; sys.exit(3)",
+            "it ended with status 3 and ran nothing that can be compared",
+        ),
         (
             (GRAPH + WITHOUT_GRADIENTS).format(behavior=REFERENCES, mean=0),
-            "To compare a model that a session only runs forward, save it, and write amp-tf compare MODEL --inputs ",
+            "To compare a model that a session only runs forward, save it, and write amp-tf "
+            "compare MODEL --inputs ",
         ),
     ],
 )
-def test_a_script_that_runs_nothing_to_compare_is_told_which_call_to_make(compare, text, words, tmp_path):
+def test_a_script_that_runs_nothing_to_compare_is_told_which_call_to_make(
+    compare, text, words, tmp_path
+):
     ended = compare(_script(tmp_path, text))
     assert ended.status == 2
     last = ended.err.strip().splitlines()[-1]

@@ -25,7 +25,9 @@ BATCHES = [(_RNG.normal(size=(8, 64)).astype(np.float32),) for _ in range(3)]
 
 
 def deep(x):
-    """Sixty products, one behind the other: each adds a rounding, so that 4 roundings are not enough."""
+    """Sixty products, one behind the other: each adds a rounding, so that 4 roundings are not
+    enough.
+    """
     for _ in range(60):
         x = tf.matmul(x, _TURN)
     return x
@@ -33,7 +35,9 @@ def deep(x):
 
 @pytest.fixture
 def lucky(monkeypatch):
-    """In the batch that is judged first the ideal program is as good as float32; gives what it is asked for then."""
+    """In the batch that is judged first the ideal program is as good as float32; gives what it is
+    asked for then.
+    """
     asked = []
     yardstick, in_any_batch = Work.yardstick, Work.in_any_batch
 
@@ -82,25 +86,36 @@ def test_an_infinity_that_a_minimum_hides_is_named_with_it_though_all_is_healthy
     found = compare(step, batches(), FLOAT16)
     assert found.is_healthy
     assert found.notes[0] == (
-        "inf or nan that float32 does not have first appears in float16 at large (MatMul), 100% of its numbers; "
+        "inf or nan that float32 does not have first appears in float16 at large (MatMul), 100% "
+        "of its numbers; "
         "hidden again behind bounded (Minimum)"
     )
 
 
 def test_a_first_one_that_reaches_an_output_has_no_end():
     weights = tf.fill((8, 4), 100.0)
-    found = compare(lambda x: tf.reshape(tf.matmul(x, weights, name="large"), (16,)), batches(), FLOAT16)
+    found = compare(
+        lambda x: tf.reshape(tf.matmul(x, weights, name="large"), (16,)), batches(), FLOAT16
+    )
     assert not found.is_healthy
-    assert found.notes[0].endswith("first appears in float16 at large (MatMul), 100% of its numbers")
+    assert found.notes[0].endswith(
+        "first appears in float16 at large (MatMul), 100% of its numbers"
+    )
 
 
 def test_nothing_is_said_where_float32_has_the_same_infinities():
     weights = tf.fill((8, 4), 1e38)
-    found = compare(lambda x: tf.minimum(tf.matmul(x, weights), 1.0) * 0.5, batches(), AmpConfig(precision="bfloat16"))
+    found = compare(
+        lambda x: tf.minimum(tf.matmul(x, weights), 1.0) * 0.5,
+        batches(),
+        AmpConfig(precision="bfloat16"),
+    )
     assert not any("first appears" in note for note in found.notes)
 
 
-PRECISIONS = [(name, precision) for name, planted in PLANTED.items() for precision in planted.precisions]
+PRECISIONS = [
+    (name, precision) for name, planted in PLANTED.items() for precision in planted.precisions
+]
 
 
 @pytest.mark.parametrize(("name", "precision"), PRECISIONS)
@@ -118,7 +133,9 @@ def test_the_planted_error_comes_first_and_the_line_mends_it(name, precision):
     assert found.line in str(found.for_command())
     assert len(text.splitlines()) <= 40
 
-    config = amp_tf.AmpConfig(precision=precision, target="cpu", force_f16=planted.force, keep_float32=found.patterns)
+    config = amp_tf.AmpConfig(
+        precision=precision, target="cpu", force_f16=planted.force, keep_float32=found.patterns
+    )
     rng = np.random.default_rng(3)
     mended = amp_tf.compare(planted.make(), [planted.batch(rng) for _ in range(2)], config)
     assert mended.is_healthy
@@ -150,7 +167,9 @@ def tiny_loss() -> tuple[Run, list[Any]]:
     return PLANTED["loss"].make(), [(PLANTED["loss"].batch(np.random.default_rng(3)),)]
 
 
-def errors_of_run(step: Run, batch: tuple[np.ndarray, ...], config: amp_tf.AmpConfig) -> dict[str, float]:
+def errors_of_run(
+    step: Run, batch: tuple[np.ndarray, ...], config: amp_tf.AmpConfig
+) -> dict[str, float]:
     """How far the results of a program under amp_tf are from those in float32, by name."""
     truth = tf.function(step)(*map(tf.constant, batch))
     handle = amp_tf.enable(config)
@@ -174,7 +193,10 @@ def of_practice(model: Any) -> Callable[[], tuple[Run, list[Any]]]:
                 tape.watch(x)
                 results = model(weights, x)
             gradients = tape.gradient(results["loss"], {**weights.variables, "x": x})
-            return {**results, **{name.replace("/", "."): value for name, value in gradients.items()}}
+            return {
+                **results,
+                **{name.replace("/", "."): value for name, value in gradients.items()},
+            }
 
         return step, [(x,)]
 
@@ -191,7 +213,9 @@ PROGRAMS = {
 
 @pytest.fixture(autouse=True)
 def unfused() -> Iterator[None]:
-    """Nothing is fused in the runs, as in comparisons: what is fused depends on the machine, and rounds once less."""
+    """Nothing is fused in the runs, as in comparisons: what is fused depends on the machine, and
+    rounds once less.
+    """
     before = tf.config.optimizer.get_experimental_options().get("remapping", True)
     tf.config.optimizer.set_experimental_options({"remapping": False})
     yield
@@ -207,7 +231,9 @@ def test_the_errors_are_those_of_the_run(program: str, precision: Any) -> None:
     found = {output.name: output.error for output in amp_tf.compare(step, batches, config).outputs}
     assert found.keys() == run.keys()
     for name, error in found.items():
-        assert error == pytest.approx(run[name], rel=0.02, abs=2**-14), name  # the same but for orders of sums
+        assert error == pytest.approx(run[name], rel=0.02, abs=2**-14), (
+            name
+        )  # the same but for orders of sums
 
 
 _UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -236,7 +262,11 @@ def _unrolled(x: Value, base: Value) -> Value:
 
 
 def _looping(x: Value, base: Value) -> Value:
-    return _ended(tf.while_loop(lambda turn, _: turn < 4, lambda turn, x: (turn + 1, _recurrent(x)), (0, x))[1])
+    return _ended(
+        tf.while_loop(lambda turn, _: turn < 4, lambda turn, x: (turn + 1, _recurrent(x)), (0, x))[
+            1
+        ]
+    )
 
 
 def _joined(x: Value, base: Value, join: Callable[[list[Value]], Value]) -> Value:
@@ -251,7 +281,9 @@ PAIRS: dict[str, tuple[Program, Program]] = {
     ),
     "a stack and a concatenation": (
         lambda x, base: _joined(x, base, lambda parts: tf.stack(parts, 1)),
-        lambda x, base: _joined(x, base, lambda parts: tf.concat([part[:, None] for part in parts], 1)),
+        lambda x, base: _joined(
+            x, base, lambda parts: tf.concat([part[:, None] for part in parts], 1)
+        ),
     ),
     "turns of a loop and a row of steps": (_looping, _unrolled),
 }

@@ -18,7 +18,9 @@ BF16_CPU = Hardware(cpu_has_bf16=True)
 
 
 def _reasons(build, config=None, *, shapes=True):
-    return {name: reason.rule for name, reason in _full_reasons(build, config, shapes=shapes).items()}
+    return {
+        name: reason.rule for name, reason in _full_reasons(build, config, shapes=shapes).items()
+    }
 
 
 def _full_reasons(build, config=None, *, shapes=True, hardware=BF16_CPU):
@@ -49,7 +51,10 @@ def test_a_chain_that_is_slow_in_16_bit_stays_between_two_casts():
 
 @pytest.mark.parametrize(("gain", "is_f16"), [(1.0, True), (0.1, False)])
 def test_a_sigmoid_times_its_input_goes_as_the_one_op_that_tensorflow_makes_of_both(gain, is_f16):
-    """Alone a Sigmoid loses in 16 bit. Neither goes without the other, or TensorFlow could not join them."""
+    """Alone a Sigmoid loses in 16 bit.
+
+    Neither goes without the other, or TensorFlow could not join them.
+    """
 
     def build():
         x, w = _placeholder(512, 512), _placeholder(512, 512)
@@ -65,20 +70,28 @@ def test_a_sigmoid_times_its_input_goes_as_the_one_op_that_tensorflow_makes_of_b
 
 
 def _faked(rate):
-    """A CPU that multiplies bfloat16 at some rate, in operations a ns, and is as the shipped table has it otherwise."""
+    """A CPU that multiplies bfloat16 at some rate, in operations a ns, and is as the shipped table
+    has it otherwise.
+    """
     in_float32, in_f16 = SHIPPED.products["MatMul"]
     products = {**SHIPPED.products, "MatMul": (in_float32, dataclasses.replace(in_f16, rate=rate))}
     return Hardware(cpu_has_bf16=True, costs=dataclasses.replace(SHIPPED, products=products))
 
 
-@pytest.mark.parametrize(("rate", "size", "is_f16"), [(1700, 112, True), (450, 112, False), (220, 512, False)])
+@pytest.mark.parametrize(
+    ("rate", "size", "is_f16"), [(1700, 112, True), (450, 112, False), (220, 512, False)]
+)
 def test_decisions_follow_the_figures_of_the_cpu(rate, size, is_f16):
-    """As with AMX a small product pays, as with avx512_bf16 it does not, and hardly faster no large one does."""
+    """As with AMX a small product pays, as with avx512_bf16 it does not, and hardly faster no large
+    one does.
+    """
     with tf.Graph().as_default() as graph:
         x = _placeholder(size, size)
         tf.matmul(x, x, name="product")
     report = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), hardware=_faked(rate)).report
-    assert [node.reason.rule is Rule.ALLOW_LIST for node in report.nodes if node.name == "product"] == [is_f16]
+    assert [
+        node.reason.rule is Rule.ALLOW_LIST for node in report.nodes if node.name == "product"
+    ] == [is_f16]
 
 
 def test_a_product_too_small_for_its_casts_stays():
@@ -86,7 +99,9 @@ def test_a_product_too_small_for_its_casts_stays():
         tf.matmul(_placeholder(8, 8), _placeholder(8, 8), name="small")
 
     assert _reasons(build)["small"] is Rule.DOES_NOT_PAY
-    assert _reasons(build, shapes=False)["small"] is Rule.ALLOW_LIST  # nobody can tell how small it is
+    assert (
+        _reasons(build, shapes=False)["small"] is Rule.ALLOW_LIST
+    )  # nobody can tell how small it is
 
 
 def test_a_product_that_the_user_forces_is_converted_however_small():
@@ -123,8 +138,14 @@ def _loop_of_products(turns):
     """Some turns of a product with a tensor that the loop never changes."""
     with tf.Graph().as_default() as graph, lowered_control_flow():
         w = tf.abs(_placeholder(1024, 1024))
-        tf.while_loop(lambda i, _: i < turns, lambda i, y: (i + 1, tf.matmul(y, w)), (0, _placeholder(16, 1024)))
-    return amp_tf.rewrite(graph.as_graph_def(add_shapes=True), amp_tf.AmpConfig(), hardware=BF16_CPU)
+        tf.while_loop(
+            lambda i, _: i < turns,
+            lambda i, y: (i + 1, tf.matmul(y, w)),
+            (0, _placeholder(16, 1024)),
+        )
+    return amp_tf.rewrite(
+        graph.as_graph_def(add_shapes=True), amp_tf.AmpConfig(), hardware=BF16_CPU
+    )
 
 
 def test_a_cast_before_a_loop_is_weighed_against_all_of_its_turns():
@@ -140,7 +161,9 @@ def test_a_cast_before_a_loop_is_weighed_against_all_of_its_turns():
 
 @pytest.mark.parametrize("is_read_in_float32", [False, True])
 def test_casts_of_weights_that_will_be_stored_in_16_bit_are_not_paid(is_read_in_float32):
-    """The cast of the weight takes longer than 16 bit saves; a weight that a float32 node reads too is not stored."""
+    """The cast of the weight takes longer than 16 bit saves; a weight that a float32 node reads too
+    is not stored.
+    """
     with tf.Graph().as_default() as graph:
         handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=(1024, 1024))
         w = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
@@ -169,17 +192,23 @@ def _fused_convolution(size, channels):
     return graph
 
 
-@pytest.mark.parametrize(("size", "channels", "converts"), [(4, 4, False), (8, 8, False), (64, 64, True)])
+@pytest.mark.parametrize(
+    ("size", "channels", "converts"), [(4, 4, False), (8, 8, False), (64, 64, True)]
+)
 def test_the_types_of_a_fused_product_change_together(size, channels, converts):
     """oneDNN's kernels abort the process where T and TArgs differ."""
-    result = amp_tf.rewrite(_fused_convolution(size, channels), amp_tf.AmpConfig(), hardware=BF16_CPU)
+    result = amp_tf.rewrite(
+        _fused_convolution(size, channels), amp_tf.AmpConfig(), hardware=BF16_CPU
+    )
     node = next(node for node in result.graph.node if node.op == "_FusedConv2D")
     expected = tf.bfloat16 if converts else tf.float32
     assert [node.attr["T"].type, *node.attr["TArgs"].list.type] == [expected.as_datatype_enum] * 2
 
 
 def test_a_pooling_whose_gradient_has_no_16_bit_kernel_stays_in_float32_with_it():
-    """MaxPool3DGrad has two types and no kernel for two that differ; beside it a 16-bit MaxPool3D would be slow."""
+    """MaxPool3DGrad has two types and no kernel for two that differ; beside it a 16-bit MaxPool3D
+    would be slow.
+    """
 
     def build():
         x, w = _placeholder(4, 16, 32, 32, 32), _placeholder(3, 3, 3, 32, 32)
@@ -198,7 +227,9 @@ def test_a_pooling_whose_gradient_has_no_16_bit_kernel_stays_in_float32_with_it(
 
 
 def test_a_product_that_loses_in_16_bit_stays_in_float32_inside_an_island_that_gains():
-    """A small depthwise convolution gains less than the cast of an Exp takes beside one of its own, smaller result."""
+    """A small depthwise convolution gains less than the cast of an Exp takes beside one of its own,
+    smaller result.
+    """
 
     def build():
         z = tf.exp(_placeholder(2, 30, 30, 30))
@@ -213,7 +244,9 @@ def test_a_product_that_loses_in_16_bit_stays_in_float32_inside_an_island_that_g
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_bias_gradient_that_onednn_fuses_goes_with_its_convolution(shared):
-    """Alone it is faster in float32; fused with the filter's gradient it costs nothing, if both have one type."""
+    """Alone it is faster in float32; fused with the filter's gradient it costs nothing, if both
+    have one type.
+    """
 
     def build():
         x, dz, other = (_placeholder(16, 64, 64, 32) for _ in range(3))
@@ -221,7 +254,12 @@ def test_a_bias_gradient_that_onednn_fuses_goes_with_its_convolution(shared):
         gradient = tf.nn.conv2d(dz, w, 1, "SAME")
         read = gradient if shared else other
         tf.raw_ops.Conv2DBackpropFilter(
-            input=x, filter_sizes=[3, 3, 32, 32], out_backprop=read, strides=[1, 1, 1, 1], padding="SAME", name="filter"
+            input=x,
+            filter_sizes=[3, 3, 32, 32],
+            out_backprop=read,
+            strides=[1, 1, 1, 1],
+            padding="SAME",
+            name="filter",
         )
         tf.raw_ops.BiasAddGrad(out_backprop=gradient, name="bias")
 
@@ -231,7 +269,9 @@ def test_a_bias_gradient_that_onednn_fuses_goes_with_its_convolution(shared):
 
 
 def test_an_island_without_a_product_stays_in_float32():
-    """A Tile is faster in 16 bit, and its small input costs little to cast; but that alone is no reason to round."""
+    """A Tile is faster in 16 bit, and its small input costs little to cast; but that alone is no
+    reason to round.
+    """
 
     def build():
         x, w = _placeholder(512, 512), _placeholder(512, 512)
@@ -246,7 +286,9 @@ def test_a_large_table_is_not_cast_for_the_rows_that_are_read():
 
     def build():
         rows = tf.gather(_placeholder(200_000, 64), tf.zeros(60_000, tf.int32), name="rows")
-        tf.matmul(tf.transpose(rows), tf.matmul(rows, _placeholder(64, 64), name="product"), name="square")
+        tf.matmul(
+            tf.transpose(rows), tf.matmul(rows, _placeholder(64, 64), name="product"), name="square"
+        )
 
     rules = _reasons(build)
     assert rules["rows"] is Rule.DOES_NOT_PAY
@@ -260,11 +302,19 @@ def test_a_small_attention_is_weighed_by_what_it_multiplies():
         q, k = _placeholder(32, 16, 12, 8), _placeholder(32, 16, 12, 8)
         tf.raw_ops.Einsum(inputs=[q, k], equation="aecd,abcd->acbe", name="scores")
 
-    in_float32, _ = SHIPPED.products["Einsum"]  # that gains nothing in 16 bit, so that it has a balance
-    costs = dataclasses.replace(SHIPPED, products={**SHIPPED.products, "Einsum": (in_float32, in_float32)})
-    balance = _full_reasons(build, hardware=Hardware(cpu_has_bf16=True, costs=costs))["scores"].balance
+    in_float32, _ = SHIPPED.products[
+        "Einsum"
+    ]  # that gains nothing in 16 bit, so that it has a balance
+    costs = dataclasses.replace(
+        SHIPPED, products={**SHIPPED.products, "Einsum": (in_float32, in_float32)}
+    )
+    balance = _full_reasons(build, hardware=Hardware(cpu_has_bf16=True, costs=costs))[
+        "scores"
+    ].balance
     operations, elements = 2 * 32 * 16 * 16 * 12 * 8, 2 * 32 * 16 * 12 * 8 + 32 * 12 * 16 * 16
-    assert balance.in_float32 == pytest.approx(SHIPPED.of_product("Einsum", operations, elements)[0])
+    assert balance.in_float32 == pytest.approx(
+        SHIPPED.of_product("Einsum", operations, elements)[0]
+    )
 
 
 def _stored(name, *shape):
@@ -273,7 +323,9 @@ def _stored(name, *shape):
 
 
 def _served(*shape):
-    """A graph that multiplies rows by a matrix, whose cast takes longer than 16 bit saves on a few rows."""
+    """A graph that multiplies rows by a matrix, whose cast takes longer than 16 bit saves on a few
+    rows.
+    """
     with tf.Graph().as_default() as graph:
         rows = tf.reshape(_placeholder(*shape), (-1, 1024))
         tf.matmul(rows, _stored("w", 1024, 1024), name="product")
@@ -288,7 +340,8 @@ def _converts(graph_def, batch):
 
 
 @pytest.mark.parametrize(
-    ("batch", "converts"), [(1, False), (MANY, True), ((MANY, MANY + 1), True), ((1, MANY), False), (None, False)]
+    ("batch", "converts"),
+    [(1, False), (MANY, True), ((MANY, MANY + 1), True), ((1, MANY), False), (None, False)],
 )
 def test_where_a_batch_is_open_what_is_faster_at_all_sizes_asked_for_is_converted(batch, converts):
     assert _converts(_served(None, 1024), batch) == converts
@@ -297,7 +350,10 @@ def test_where_a_batch_is_open_what_is_faster_at_all_sizes_asked_for_is_converte
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "8", (8, 1), (1, 2, 3), ()])
 def test_what_is_no_batch_size_is_refused(wrong):
-    with pytest.raises(ConfigError, match=r"^rewrite\(batch=…\): .* is not a valid value\. Valid values: a batch size"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^rewrite\(batch=…\): .* is not a valid value\. Valid values: a batch size",
+    ):
         _converts(_served(None, 1024), wrong)
 
 
@@ -312,7 +368,9 @@ def test_so_it_is_in_the_functions_of_a_graph():
     def inner(x, w):
         return tf.matmul(tf.reshape(x, (-1, 1024)), w)
 
-    outer = tf.function(lambda x, w: tf.exp(inner(x, w)), inner.input_signature).get_concrete_function()
+    outer = tf.function(
+        lambda x, w: tf.exp(inner(x, w)), inner.input_signature
+    ).get_concrete_function()
     graph_def = outer.graph.as_graph_def(add_shapes=True)
     (body,) = graph_def.library.function
     for batch, converts in ((1, False), (MANY // 16, True), (None, False)):
@@ -326,7 +384,9 @@ def test_a_small_product_behind_a_large_one_stays_in_float32_alone_and_the_reaso
         large = tf.matmul(tf.reshape(x, (-1, 1024)), _stored("v", 1024, 1024), name="large")
         mean = tf.reduce_mean(tf.reshape(large, (-1, MANY, 1024)), axis=1)
         tf.matmul(mean, _stored("w", 1024, 1024), name="small")
-    report = amp_tf.rewrite(graph.as_graph_def(add_shapes=True), amp_tf.AmpConfig(), hardware=BF16_CPU).report
+    report = amp_tf.rewrite(
+        graph.as_graph_def(add_shapes=True), amp_tf.AmpConfig(), hardware=BF16_CPU
+    ).report
     nodes = {node.name: node for node in report.nodes}
     assert nodes["large"].precision.is_f16
     assert nodes["small"].reason.rule is Rule.DOES_NOT_PAY
@@ -334,21 +394,31 @@ def test_a_small_product_behind_a_large_one_stays_in_float32_alone_and_the_reaso
 
 
 def test_a_reason_gives_the_two_figures_that_were_weighed():
-    """Four times 512 × 512 elements of a Sigmoid, by hand from the table, and a cast at each end in 16 bit only."""
+    """Four times 512 × 512 elements of a Sigmoid, by hand from the table, and a cast at each end in
+    16 bit only.
+    """
     reason = _full_reasons(_chain)["infer0"]
     elements = 512 * 512
     in_float32, in_f16 = (4 * ns for ns in SHIPPED.of_op("Sigmoid", elements))
     around = sum(SHIPPED.of_casts(elements))
     assert reason.balance == Balance(pytest.approx(in_f16), pytest.approx(in_float32 + around))
-    figures = f"{in_f16 / 1e3:.1f} µs in 16 bit with casts, {(in_float32 + around) / 1e3:.1f} µs in float32"
-    assert str(reason).endswith(f" in 16 bit (it and the nodes to convert with it would take {figures})")
+    figures = (
+        f"{in_f16 / 1e3:.1f} µs in 16 bit with casts, {(in_float32 + around) / 1e3:.1f} µs in "
+        "float32"
+    )
+    assert str(reason).endswith(
+        f" in 16 bit (it and the nodes to convert with it would take {figures})"
+    )
 
 
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
         (amp_tf.AmpConfig(), Rule.CAST_REPEATS),
-        (amp_tf.AmpConfig(precision="bfloat16"), Rule.NOT_LISTED),  # TensorFlow's pass leaves the pair of casts
+        (
+            amp_tf.AmpConfig(precision="bfloat16"),
+            Rule.NOT_LISTED,
+        ),  # TensorFlow's pass leaves the pair of casts
         (amp_tf.AmpConfig(keep_float32=["down"]), Rule.KEPT_BY_NAME),
     ],
 )

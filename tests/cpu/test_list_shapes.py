@@ -61,7 +61,9 @@ def test_an_element_that_is_set_by_number_has_the_shape_of_the_one_that_was_set(
         got = TensorListGetItem(set, size, anything) element_dtype=float32
     """
     view = read_graph(graph(KEPT + lines), Templates())
-    assert ListShapes(view, KnownShapes({"x": [(4, 8)], "got": [None]})).output_shapes("got") == [(4, 8)]
+    assert ListShapes(view, KnownShapes({"x": [(4, 8)], "got": [None]})).output_shapes("got") == [
+        (4, 8)
+    ]
 
 
 @pytest.mark.parametrize("op", sorted((ALIKE | BROADCASTING) - CONTROL_FLOW))
@@ -89,21 +91,43 @@ def test_what_is_computed_of_it_has_the_shape_that_tensorflow_gives_it(op):
 @pytest.mark.parametrize(
     ("line", "compute"),
     [
-        ("y = MatMul(kept:1, kept:1) transpose_a=true", lambda kept: tf.matmul(kept, kept, transpose_a=True)),
-        ("y = MatMul(kept:1, kept:1) transpose_b=true", lambda kept: tf.matmul(kept, kept, transpose_b=True)),
-        (f"{AXIS}*1\n y = ConcatV2(kept:1, kept:1, axis) N=2", lambda kept: tf.concat([kept, kept], 1)),
-        (f"{AXIS}*-2\n y = ConcatV2(kept:1, kept:1, axis) N=2", lambda kept: tf.concat([kept, kept], 0)),
+        (
+            "y = MatMul(kept:1, kept:1) transpose_a=true",
+            lambda kept: tf.matmul(kept, kept, transpose_a=True),
+        ),
+        (
+            "y = MatMul(kept:1, kept:1) transpose_b=true",
+            lambda kept: tf.matmul(kept, kept, transpose_b=True),
+        ),
+        (
+            f"{AXIS}*1\n y = ConcatV2(kept:1, kept:1, axis) N=2",
+            lambda kept: tf.concat([kept, kept], 1),
+        ),
+        (
+            f"{AXIS}*-2\n y = ConcatV2(kept:1, kept:1, axis) N=2",
+            lambda kept: tf.concat([kept, kept], 0),
+        ),
         (f"{AXIS}*1\n y = Split(axis, kept:1) num_split=4", lambda kept: tf.split(kept, 4, 1)),
         ("z = AddV2(kept:1, x)\n y = TanhGrad(z, kept:1)", lambda kept: kept),
         ("row = Const() value=float32[8]\n y = Mul(kept:1, row)", lambda kept: kept * tf.ones(8)),
     ],
-    ids=["first turned", "second turned", "joined", "joined from behind", "parted", "in a chain", "broadcast"],
+    ids=[
+        "first turned",
+        "second turned",
+        "joined",
+        "joined from behind",
+        "parted",
+        "in a chain",
+        "broadcast",
+    ],
 )
 def test_shapes_that_follow_are_those_of_tensorflow(line, compute):
     view = read_graph(graph(KEPT + line), Templates())
     found = ListShapes(view, KnownShapes({"x": [(4, 8)], "row": [(8,)]})).output_shapes("y")
     computed = compute(tf.ones((4, 8)))
-    assert found == [tuple(one.shape) for one in (computed if isinstance(computed, list) else [computed])]
+    assert found == [
+        tuple(one.shape) for one in (computed if isinstance(computed, list) else [computed])
+    ]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +156,9 @@ def test_the_products_of_a_loops_gradient_are_known():
             loss = tf.reduce_sum(y)
         return tape.gradient(loss, w)
 
-    frozen = convert_variables_to_constants_v2(step.get_concrete_function(), lower_control_flow=True)
+    frozen = convert_variables_to_constants_v2(
+        step.get_concrete_function(), lower_control_flow=True
+    )
     with tf.Graph().as_default() as lowered:
         tf.import_graph_def(frozen.graph.as_graph_def(), name="")
     graph_def = lowered.as_graph_def(add_shapes=True)
@@ -152,6 +178,8 @@ def test_elements_of_different_shapes_say_nothing():
         other = TensorListPopBack(both, anything) element_dtype=float32
     """
     view = read_graph(graph(KEPT + lines), Templates())
-    shapes = ListShapes(view, KnownShapes({"x": [(4, 8)], "y": [(32,)], "kept": [(), None], "other": [(), None]}))
+    shapes = ListShapes(
+        view, KnownShapes({"x": [(4, 8)], "y": [(32,)], "kept": [(), None], "other": [(), None]})
+    )
     assert shapes.output_shapes("other") == [(), None]
     assert shapes.output_shapes("kept") == [(), (4, 8)]

@@ -1,4 +1,6 @@
-"""By which row of the table nodes cost, and that only where amp_tf chooses is anything of costs imported."""
+"""By which row of the table nodes cost, and that only where amp_tf chooses is anything of costs
+imported.
+"""
 
 import dataclasses
 import sys
@@ -11,7 +13,15 @@ from amp_tf.cpu.economy import Prices, find_swishes
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import NO_SHAPES, KnownShapes
 from amp_tf.graph.templates import Templates
-from amp_tf.oplists.cost_tables import BROADCAST, CHANNELS_FIRST, POINTWISE_FIRST, SHIPPED, SLOW, SLOWNESS, TRANSPOSED
+from amp_tf.oplists.cost_tables import (
+    BROADCAST,
+    CHANNELS_FIRST,
+    POINTWISE_FIRST,
+    SHIPPED,
+    SLOW,
+    SLOWNESS,
+    TRANSPOSED,
+)
 from amp_tf.oplists.fusions import SWISH
 from tests.small_graphs import graph
 
@@ -48,26 +58,38 @@ def test_a_product_of_matrices_costs_by_whether_it_reads_the_second_turned(line,
         ("Conv3D", "NCDHW", 1, POINTWISE_FIRST),
     ],
 )
-def test_a_convolution_costs_by_its_layout_and_in_some_by_whether_it_has_one_tap(op, layout, taps, variant):
+def test_a_convolution_costs_by_its_layout_and_in_some_by_whether_it_has_one_tap(
+    op, layout, taps, variant
+):
     rank = len(layout)
     with tf.Graph().as_default() as built:
         x, w = _placeholder(*[4] * rank), _placeholder(*[taps] * (rank - 2), 4, 4)
-        result = getattr(tf.raw_ops, op)(input=x, filter=w, strides=[1] * rank, padding="SAME", data_format=layout)
+        result = getattr(tf.raw_ops, op)(
+            input=x, filter=w, strides=[1] * rank, padding="SAME", data_format=layout
+        )
     view = read_graph(built.as_graph_def(), Templates())
     kernel = None if taps is None else tuple(w.shape.as_list())
     shapes = KnownShapes({x.op.name: [(4,) * rank], w.op.name: [kernel], result.op.name: [None]})
-    assert [Prices(view, shapes, SHIPPED).variant(node) for node in view.nodes_with((op,))] == [variant]
+    assert [Prices(view, shapes, SHIPPED).variant(node) for node in view.nodes_with((op,))] == [
+        variant
+    ]
 
 
 @pytest.mark.parametrize(
     ("layout", "computed"),
     [("NHWC", 2 * 8 * 8 * 8 * 4 * 16 * 3 * 3), ("NCHW", 2 * 8 * 8 * 8 * 4 * 3 * 3 * 3)],
 )
-def test_a_convolution_to_three_channels_costs_as_one_to_sixteen_where_channels_are_last(layout, computed):
-    image, result = ((8, 8, 8, 4), (8, 8, 8, 3)) if layout == "NHWC" else ((8, 4, 8, 8), (8, 3, 8, 8))
+def test_a_convolution_to_three_channels_costs_as_one_to_sixteen_where_channels_are_last(
+    layout, computed
+):
+    image, result = (
+        ((8, 8, 8, 4), (8, 8, 8, 3)) if layout == "NHWC" else ((8, 4, 8, 8), (8, 3, 8, 8))
+    )
     with tf.Graph().as_default() as built:
         x, w = _placeholder(*image), _placeholder(3, 3, 4, 3)
-        y = tf.raw_ops.Conv2D(input=x, filter=w, strides=[1] * 4, padding="SAME", data_format=layout)
+        y = tf.raw_ops.Conv2D(
+            input=x, filter=w, strides=[1] * 4, padding="SAME", data_format=layout
+        )
     view = read_graph(built.as_graph_def(), Templates())
     shapes = KnownShapes({x.op.name: [image], w.op.name: [(3, 3, 4, 3)], y.op.name: [result]})
     (node,) = view.nodes_with(("Conv2D",))
@@ -96,7 +118,9 @@ def test_a_sigmoid_and_what_multiplies_it_with_its_input_cost_as_the_one_op_that
     first, second = 2, 3
     assert find_swishes(view) == [(first, second)] * is_one
     row = (7.0, 5.0)
-    table = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, SWISH: (row,) * len(SHIPPED.sizes)})
+    table = dataclasses.replace(
+        SHIPPED, elements={**SHIPPED.elements, SWISH: (row,) * len(SHIPPED.sizes)}
+    )
     prices = Prices(view, NO_SHAPES, table)
     assert (prices.op(first, 10.0) == (0.0, 0.0)) == is_one
     assert (prices.op(second, 10.0) == (70.0, 50.0)) == is_one
@@ -115,7 +139,10 @@ def test_a_sigmoid_and_what_multiplies_it_with_its_input_cost_as_the_one_op_that
 def test_an_op_of_a_large_and_a_small_tensor_has_a_row_of_its_own(op, other, is_broadcast):
     view = read_graph(graph(f"x = Placeholder()\ny = Placeholder()\nz = {op}(x, y)"), Templates())
     shapes = KnownShapes({"x": [(32, 64)], "y": [other], "z": [(32, 64)]})
-    rows = {op + BROADCAST: ((2.0, 1.0),) * len(SHIPPED.sizes), op: ((4.0, 3.0),) * len(SHIPPED.sizes)}
+    rows = {
+        op + BROADCAST: ((2.0, 1.0),) * len(SHIPPED.sizes),
+        op: ((4.0, 3.0),) * len(SHIPPED.sizes),
+    }
     prices = Prices(view, shapes, dataclasses.replace(SHIPPED, elements=rows))
     assert prices.op(2, 10.0) == ((20.0, 10.0) if is_broadcast else (40.0, 30.0))
     del rows[op + BROADCAST]
@@ -135,11 +162,15 @@ def test_an_op_of_a_large_and_a_small_tensor_has_a_row_of_its_own(op, other, is_
 )
 def test_a_depthwise_gradient_is_slow_for_strides_or_for_many_taps(op, stride, taps, is_slow):
     inputs = "sizes, x, x" if op == "BackpropInput" else "x, sizes, x"
-    line = f"y = DepthwiseConv2dNative{op}({inputs}) strides=[1, {stride}, {stride}, 1] padding='SAME'"
+    line = (
+        f"y = DepthwiseConv2dNative{op}({inputs}) strides=[1, {stride}, {stride}, 1] padding='SAME'"
+    )
     sizes = "sizes = Const() dtype=int32 value=int32[4]*1"
     kernel = (taps, taps, 8, 1)
     shapes = KnownShapes({"x": [kernel], "y": [kernel]})
-    prices = Prices(read_graph(graph(f"x = Placeholder()\n{sizes}\n{line}"), Templates()), shapes, SHIPPED)
+    prices = Prices(
+        read_graph(graph(f"x = Placeholder()\n{sizes}\n{line}"), Templates()), shapes, SHIPPED
+    )
     assert prices.variant(2) == SLOW * is_slow
     in_float32, in_f16 = prices.product_of(2, 1e6, 1e5)
     assert (in_f16 == SLOWNESS * in_float32) == is_slow
@@ -173,13 +204,17 @@ def without_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("goal", ["speed", "memory"])
-@pytest.mark.parametrize(("hardware", "precision"), [(GPU, "auto"), (GPU, "float16"), (CPU, "bfloat16")])
+@pytest.mark.parametrize(
+    ("hardware", "precision"), [(GPU, "auto"), (GPU, "float16"), (CPU, "bfloat16")]
+)
 @pytest.mark.usefixtures("without_cpu")
 def test_elsewhere_nothing_of_it_is_imported(hardware, precision, goal, tmp_path):
     report = str(tmp_path) if hardware is GPU else None  # of a CPU it says what ops cost, too
     config = amp_tf.AmpConfig(precision=precision, goal=goal, report_path=report)
     result = amp_tf.rewrite(graph(LOOP), config, hardware=hardware)
-    assert {"product", "last"} <= {node.name for node in result.report.nodes if node.precision.is_f16}
+    assert {"product", "last"} <= {
+        node.name for node in result.report.nodes if node.precision.is_f16
+    }
     assert "matmuls and convolutions: 2 of 2" in str(result.report)
 
 

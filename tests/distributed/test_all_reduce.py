@@ -12,7 +12,8 @@ from amp_tf.hooks import all_reduce, state
 from tests.hooks import installing, running
 
 PROGRAM = Path(__file__).resolve().parent / "programs" / "mirrored_sums.py"
-# Two roundings of a term and one of the sum, each of half a unit in the last of 8 or 11 significant bits.
+# Two roundings of a term and one of the sum, each of half a unit in the last of 8 or 11 significant
+# bits.
 BOUNDS = {"float32": 1e-6, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
@@ -26,10 +27,13 @@ def run(site_folder):
     return run_once
 
 
-@pytest.mark.parametrize(("precision", "allreduce"), [("bfloat16", "bfloat16"), ("float16", "float16")])
+@pytest.mark.parametrize(
+    ("precision", "allreduce"), [("bfloat16", "bfloat16"), ("float16", "float16")]
+)
 def test_matrices_are_summed_in_16_bit_and_the_rest_in_float32(precision, allreduce, run):
     found, err = run(precision, allreduce)
-    # Of two replicas each: the matrix in 16 bit; row and scalar together, and with float16 the bound, in float32.
+    # Of two replicas each: the matrix in 16 bit; row and scalar together, and with float16 the
+    # bound, in float32.
     assert found["sum"]["types"] == {allreduce: 2, "float32": 4 if allreduce == "float16" else 2}
     # The product itself is rounded to 16 bit as well.
     bound = 2 * BOUNDS[allreduce]
@@ -71,7 +75,9 @@ def test_a_spoilt_batch_is_skipped_on_all_replicas_and_training_goes_on(run):
     np.testing.assert_allclose(found["weights"], expected["weights"], rtol=1e-2)
 
 
-@pytest.mark.parametrize("bound", [0.0, 1e-45, 1.2e-38, 1e-12, 1.0, 65504.0, 1e30, 3.4e38, np.inf, np.nan])
+@pytest.mark.parametrize(
+    "bound", [0.0, 1e-45, 1.2e-38, 1e-12, 1.0, 65504.0, 1e30, 3.4e38, np.inf, np.nan]
+)
 def test_scales_are_exact_and_bring_the_bound_below_2_to_the_15(bound):
     before, after = (float(part[0]) for part in all_reduce.scales(tf.constant([bound])))
     assert before * after == 1.0
@@ -113,17 +119,26 @@ def test_a_strategy_without_all_reduce_is_told_once_and_stays_in_float32(caplog)
     for _ in range(2):
         result = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", value))
         np.testing.assert_array_equal(result, value)
-    told = [record.getMessage() for record in caplog.records if "AMP_TF_ALLREDUCE" in record.getMessage()]
+    told = [
+        record.getMessage()
+        for record in caplog.records
+        if "AMP_TF_ALLREDUCE" in record.getMessage()
+    ]
     assert told == [
-        "amp_tf: AMP_TF_ALLREDUCE: CentralStorageStrategy does not all-reduce gradients, so they stay in float32. "
+        "amp_tf: AMP_TF_ALLREDUCE: CentralStorageStrategy does not all-reduce gradients, so they "
+        "stay in float32. "
         "Unset AMP_TF_ALLREDUCE, or use MirroredStrategy or MultiWorkerMirroredStrategy."
     ]
 
 
 @pytest.mark.usefixtures("installed")
 def test_an_all_reduce_without_bfloat16_is_told(caplog):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"], cross_device_ops=tf.distribute.NcclAllReduce())
-    assert all_reduce._narrow_type(strategy) is None  # one replica: nothing is sent, nothing to tell
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:0"], cross_device_ops=tf.distribute.NcclAllReduce()
+    )
+    assert (
+        all_reduce._narrow_type(strategy) is None
+    )  # one replica: nothing is sent, nothing to tell
     assert not caplog.records
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(strategy), "num_replicas_in_sync", 2)

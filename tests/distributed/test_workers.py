@@ -24,7 +24,9 @@ loopback: Any = importlib.import_module("loopback")
 
 
 def run(launch, site_folder, variables):
-    """Runs a launcher, which is given what starts a process; what the processes wrote is put together."""
+    """Runs a launcher, which is given what starts a process; what the processes wrote is put
+    together.
+    """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
 
         def start(command, env):
@@ -46,7 +48,8 @@ STEPS = 30
 # Two or four by TEST_WORKERS; CI has two cores.
 WORKERS = int(os.environ.get("TEST_WORKERS", "2"))
 RELATIVE, ABSOLUTE = 0.05, 0.03  # bfloat16 against float32 over 30 steps, losses of about 1
-# The precision is said, because these programs are small: auto would leave in float32 what is not faster.
+# The precision is said, because these programs are small: auto would leave in float32 what is not
+# faster.
 ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
 
 
@@ -59,14 +62,18 @@ def train(site_folder, variables, *options, status=0):
 
 def train_measured(site_folder, variables, *command):
     """The same by a command, in a network of its own, whose bytes are counted."""
-    ended = running.run([str(SCRIPTS / "measure_network.py"), *command], site_folder, variables, seconds=400)
+    ended = running.run(
+        [str(SCRIPTS / "measure_network.py"), *command], site_folder, variables, seconds=400
+    )
     assert ended.status == 0, ended.err
     return ended
 
 
 def results(ended):
     found = [json.loads(line) for line in ended.out.splitlines() if line.startswith("{")]
-    assert sorted(result["worker"] for result in found) == list(range(WORKERS)), ended.out + ended.err
+    assert sorted(result["worker"] for result in found) == list(range(WORKERS)), (
+        ended.out + ended.err
+    )
     assert all(result["workers"] == WORKERS for result in found)
     return found
 
@@ -74,7 +81,9 @@ def results(ended):
 def loopback_bytes(ended):
     measured = json.loads(ended.err.strip().splitlines()[-1])
     if not measured["private"]:
-        pytest.skip("no network namespace of its own here: other programs' traffic would be counted")
+        pytest.skip(
+            "no network namespace of its own here: other programs' traffic would be counted"
+        )
     return int(measured["loopback_bytes"])
 
 
@@ -95,18 +104,24 @@ def uninterrupted(site_folder):
 def test_every_worker_converts_and_all_have_the_same_loss(site_folder, uninterrupted):
     in_float32 = results(train(site_folder, {}))
     found = results(uninterrupted)
-    converted = [running.converted_in(match) for match in running.SUMMARY.finditer(uninterrupted.err)]
+    converted = [
+        running.converted_in(match) for match in running.SUMMARY.finditer(uninterrupted.err)
+    ]
     assert len(converted) == WORKERS
     assert all(count > 0 for count in converted)
     for result in found:
         assert result["losses"] == found[0]["losses"]
         assert result["weights"] == found[0]["weights"]
         assert result["losses"] != in_float32[0]["losses"]  # else nothing was computed in bfloat16
-        np.testing.assert_allclose(result["losses"], in_float32[0]["losses"], rtol=RELATIVE, atol=ABSOLUTE)
+        np.testing.assert_allclose(
+            result["losses"], in_float32[0]["losses"], rtol=RELATIVE, atol=ABSOLUTE
+        )
 
 
 @pytest.mark.slow
-def test_after_a_worker_died_the_restart_ends_as_if_nothing_had_happened(site_folder, uninterrupted, tmp_path):
+def test_after_a_worker_died_the_restart_ends_as_if_nothing_had_happened(
+    site_folder, uninterrupted, tmp_path
+):
     """Also as if Slurm, and not TF_CONFIG, had made the cluster."""
     checkpoint = ("--checkpoint", str(tmp_path), "--save-every", "10")
     died = train(site_folder, ON, *checkpoint, "--die-at", "17", status=17)
@@ -120,18 +135,31 @@ def test_after_a_worker_died_the_restart_ends_as_if_nothing_had_happened(site_fo
 
 
 @pytest.mark.slow
-def test_gradients_summed_in_16_bit_cost_half_the_network_and_no_accuracy(site_folder, uninterrupted):
-    command = [sys.executable, str(SCRIPTS / "train_distributed.py"), "--workers", str(WORKERS), "--steps", str(STEPS)]
+def test_gradients_summed_in_16_bit_cost_half_the_network_and_no_accuracy(
+    site_folder, uninterrupted
+):
+    command = [
+        sys.executable,
+        str(SCRIPTS / "train_distributed.py"),
+        "--workers",
+        str(WORKERS),
+        "--steps",
+        str(STEPS),
+    ]
     ended = train_measured(site_folder, FLOAT16 | {"AMP_TF_ALLREDUCE": "float16"}, *command)
     expected = results(uninterrupted)[0]
     for result in results(ended):
         assert result["losses"] == results(ended)[0]["losses"]
         assert result["weights"] == results(ended)[0]["weights"]
         assert result["losses"] != expected["losses"]  # else the sums were those of float32
-        np.testing.assert_allclose(result["losses"], expected["losses"], rtol=RELATIVE, atol=ABSOLUTE)
+        np.testing.assert_allclose(
+            result["losses"], expected["losses"], rtol=RELATIVE, atol=ABSOLUTE
+        )
         assert abs(result["accuracy"] - expected["accuracy"]) <= 0.01  # 3 of 297 images
     share = loopback_bytes(ended) / loopback_bytes(uninterrupted)
-    assert 0.45 < share < 0.6  # half, and what float32 costs in both: small tensors, messages, the start
+    assert (
+        0.45 < share < 0.6
+    )  # half, and what float32 costs in both: small tensors, messages, the start
 
 
 PROGRAM = Path(__file__).parent / "programs" / "unequal_workers.py"
@@ -166,9 +194,11 @@ SAID = [
     ids=["settings", "off", "equal, one late", "settings, one late"],
 )
 def test_workers_with_other_settings_stop_at_their_first_step(first, second, said, tmp_path):
-    """Some turn it on when they are connected already; a worker with amp_tf waits five seconds for one without.
+    """Some turn it on when they are connected already; a worker with amp_tf waits five seconds for
+    one without.
 
-    Each tells the difference, also one that reads late when the other, which holds what they publish, would end.
+    Each tells the difference, also one that reads late when the other, which holds what they
+    publish, would end.
     """
     each = json.dumps([first, second])
     ended = run_tasks({"worker": 2}, [str(PROGRAM), each, str(TRAIN), "--steps", "2"], tmp_path, {})
@@ -177,7 +207,9 @@ def test_workers_with_other_settings_stop_at_their_first_step(first, second, sai
     assert ended.out.count('"losses"') == (0 if said else 2)
     if said:
         assert "MultiWorkerMirroredStrategy, worker 0: worker 1 " in ended.err
-        assert ("MultiWorkerMirroredStrategy, worker 1: worker 0 " in ended.err) is (OTHER_PRECISION in said)
+        assert ("MultiWorkerMirroredStrategy, worker 1: worker 0 " in ended.err) is (
+            OTHER_PRECISION in said
+        )
         assert [part for part in said if part not in ended.err] == []
         assert "Set the same variables of amp_tf for every worker" in ended.err
     else:
@@ -186,8 +218,9 @@ def test_workers_with_other_settings_stop_at_their_first_step(first, second, sai
         assert all(converted)
 
 
-# Workers apply their gradients as they come, with weights that others have changed meanwhile: on a busy machine a run
-# in bfloat16 and one in float32 differed by 0.12 in the second epoch, where losses fall fastest, by 0.03 in the last.
+# Workers apply their gradients as they come, with weights that others have changed meanwhile: on a
+# busy machine a run in bfloat16 and one in float32 differed by 0.12 in the second epoch, where
+# losses fall fastest, by 0.03 in the last.
 FIRST_EPOCH, LAST_EPOCH = 0.1, 0.1
 
 
@@ -195,12 +228,19 @@ FIRST_EPOCH, LAST_EPOCH = 0.1, 0.1
 def test_workers_convert_what_the_chief_sends_them(tmp_path):
     jobs = {"chief": 1, "worker": 2, "ps": 1}
     ended, in_float32 = (
-        run_tasks(jobs, [str(SCRIPTS / "train_parameter_server.py")], tmp_path, given, served=("worker", "ps"))
+        run_tasks(
+            jobs,
+            [str(SCRIPTS / "train_parameter_server.py")],
+            tmp_path,
+            given,
+            served=("worker", "ps"),
+        )
         for given in (ON, {})
     )
     assert (ended.status, in_float32.status) == (0, 0), ended.err + ended.out + in_float32.err
     assert "amp_tf" not in in_float32.err
-    # One line for each of chief, two workers and the parameter server; the chief and the server compute nothing.
+    # One line for each of chief, two workers and the parameter server; the chief and the server
+    # compute nothing.
     converted = sorted(running.converted_in(match) for match in running.SUMMARY.finditer(ended.err))
     assert len(converted) == 4
     assert converted[:2] == [0, 0]

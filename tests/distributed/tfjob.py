@@ -1,12 +1,14 @@
-"""Starts a script as Kubeflow's training operator starts the pods of a TFJob: one process here for each replica.
+"""Starts a script as Kubeflow's training operator starts the pods of a TFJob: one process here for
+each replica.
 
     main(["Chief=1,Worker=1", "train_distributed.py", "--steps", "30"])
 
-Each pod has ``TF_CONFIG`` as the operator's ``genTFConfigJSONStr`` writes it (kubeflow/training-operator,
-pkg/controller.v1/tensorflow/tensorflow.go): replica types in small letters, ``"environment": "cloud"``, and no
-evaluator in the cluster, although an evaluator's own task is one. A pod's host is its service's name there and
-127.0.0.1 here, so ports differ. Workers and parameter servers that serve for ever are ended once the chief is done, as
-``cleanPodPolicy: Running`` does.
+Each pod has ``TF_CONFIG`` as the operator's ``genTFConfigJSONStr`` writes it
+(kubeflow/training-operator, pkg/controller.v1/tensorflow/tensorflow.go): replica types in small
+letters, ``"environment": "cloud"``, and no evaluator in the cluster, although an evaluator's own
+task is one. A pod's host is its service's name there and 127.0.0.1 here, so ports differ. Workers
+and parameter servers that serve for ever are ended once the chief is done, as ``cleanPodPolicy:
+Running`` does.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ def configs(replicas: dict[str, int], ports: list[int]) -> dict[tuple[str, int],
     }
     return {
         (kind, index): json.dumps(
-            {"cluster": cluster, "task": {"type": kind.lower(), "index": index}, "environment": "cloud"}
+            {
+                "cluster": cluster,
+                "task": {"type": kind.lower(), "index": index},
+                "environment": "cloud",
+            }
         )
         for kind, count in replicas.items()
         for index in range(count)
@@ -43,7 +49,8 @@ def configs(replicas: dict[str, int], ports: list[int]) -> dict[tuple[str, int],
 
 
 def main(arguments: list[str], start: Callable[..., Any] = subprocess.Popen) -> int:
-    """Runs the job; the status of its chief, or of the first worker where there is none, or of a pod that failed.
+    """Runs the job; the status of its chief, or of the first worker where there is none, or of a
+    pod that failed.
 
     Args:
         arguments: the replicas, the script and its arguments.
@@ -52,7 +59,9 @@ def main(arguments: list[str], start: Callable[..., Any] = subprocess.Popen) -> 
     sys.path.insert(0, str(SCRIPTS))
     import loopback
 
-    replicas = {kind: int(count) for kind, count in (pair.split("=") for pair in arguments[0].split(","))}
+    replicas = {
+        kind: int(count) for kind, count in (pair.split("=") for pair in arguments[0].split(","))
+    }
     pods = {
         pod: start([sys.executable, *arguments[1:]], env=os.environ | {"TF_CONFIG": config})
         for pod, config in configs(replicas, loopback.free_ports(sum(replicas.values()))).items()

@@ -24,7 +24,9 @@ def retype(view, *places):
 
 
 def edit(text, plan):
-    """The text of a graph after edits, which are made from its view and the numbers of its nodes by name."""
+    """The text of a graph after edits, which are made from its view and the numbers of its nodes by
+    name.
+    """
     before = graph(text)
     view = read_graph(before, Templates(None, SUCCESSORS))
     edits = plan(view, numbers_of(view))
@@ -63,10 +65,15 @@ def test_another_op_comes_before_other_types_of_its_attributes():
     text = "x = Placeholder()\nf = FusedBatchNorm(x, x, x, x, x)"
 
     def plan(view, n):
-        reop = Reop(n["f"], "FusedBatchNormV2", {"U": attribute(type=FLOAT), "T": attribute(type=FLOAT)})
+        reop = Reop(
+            n["f"], "FusedBatchNormV2", {"U": attribute(type=FLOAT), "T": attribute(type=FLOAT)}
+        )
         return Edits((reop,), (retype(view, ("f", 0)),))
 
-    assert edit(text, plan).splitlines()[1] == "f = FusedBatchNormV2(x, x, x, x, x) T=float16 U=float32"
+    assert (
+        edit(text, plan).splitlines()[1]
+        == "f = FusedBatchNormV2(x, x, x, x, x) T=float16 U=float32"
+    )
 
 
 def test_an_attribute_may_be_taken_away_and_one_that_is_not_there_too():

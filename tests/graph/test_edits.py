@@ -30,8 +30,16 @@ FOLDING = """
 X, W, S, CONV, SCALED, SHIFTED = range(6)
 FOLD = Edits(
     reops=(Reop(SHIFTED, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None}),),
-    rewires=(Rewire(CONV, 1, SCALED, 0), Rewire(SCALED, 0, W, 0), Rewire(SCALED, 1, 7, 0), Rewire(SHIFTED, 0, CONV, 0)),
-    new=(made("shape = Const() dtype=int32 value=int32[2]"), made("vector = Reshape()", (S, 0), (6, 0))),
+    rewires=(
+        Rewire(CONV, 1, SCALED, 0),
+        Rewire(SCALED, 0, W, 0),
+        Rewire(SCALED, 1, 7, 0),
+        Rewire(SHIFTED, 0, CONV, 0),
+    ),
+    new=(
+        made("shape = Const() dtype=int32 value=int32[2]"),
+        made("vector = Reshape()", (S, 0), (6, 0)),
+    ),
 )
 
 SPLITTING = """
@@ -70,7 +78,9 @@ def hoist():
         waits=(Wait(READ, ENTER),),
         new=(
             view.copied(READ, "early", ((W_OUTSIDE, 0),), (X_OUTSIDE,)),
-            made("enter = Enter() frame_name='loop' is_constant=true", (EARLY, 0), after=(X_OUTSIDE,)),
+            made(
+                "enter = Enter() frame_name='loop' is_constant=true", (EARLY, 0), after=(X_OUTSIDE,)
+            ),
         ),
     )
 
@@ -87,7 +97,9 @@ def check_same(planned, found):
     assert planned.names == found.names
     assert planned.ops == found.ops
     assert planned.devices == found.devices
-    assert [signature.slots for signature in planned.signatures] == [signature.slots for signature in found.signatures]
+    assert [signature.slots for signature in planned.signatures] == [
+        signature.slots for signature in found.signatures
+    ]
     assert list(planned.base) == list(found.base)
     assert planned.dtypes == found.dtypes
     for column in ("src_node", "src_port", "dst_node", "dst_position", "src_unit", "dst_unit"):
@@ -98,7 +110,9 @@ def check_same(planned, found):
 
 
 def retyped(view):
-    """More edits, of a graph after others: a type, a cast of a new node's result, and one more reader of that."""
+    """More edits, of a graph after others: a type, a cast of a new node's result, and one more
+    reader of that.
+    """
     last = view.node_count - 1
     units = [unit for unit in view.units(last) if view.dtypes[unit] == FLOAT][:1]
     return Edits(
@@ -128,7 +142,9 @@ def test_the_view_after_an_op_with_more_types_is_that_of_the_graph_when_it_is_wr
     check_same(view.after(edits, Templates()), read_graph(proto, Templates()))
 
 
-@pytest.mark.parametrize(("text", "edits"), [(FOLDING, FOLD), (HOISTING, hoist())], ids=["folding", "hoisting"])
+@pytest.mark.parametrize(
+    ("text", "edits"), [(FOLDING, FOLD), (HOISTING, hoist())], ids=["folding", "hoisting"]
+)
 def test_edits_of_the_graph_that_edits_make_are_edits_of_the_graph_before(text, edits):
     before = view_of(text)
     middle = before.after(edits, Templates())

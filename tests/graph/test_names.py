@@ -26,7 +26,10 @@ KERAS_3 = {
     "net_1": ("net", "net"),
     "net_1/encoder_1": ("encoder", "net encoder"),
     "net_1/encoder_1/block_1_1": ("encoder/block_1", "net encoder block_1"),
-    "net_1/encoder_1/block_1_1/attention_1": ("encoder/block_1/attention", "net encoder block_1 attention"),
+    "net_1/encoder_1/block_1_1/attention_1": (
+        "encoder/block_1/attention",
+        "net encoder block_1 attention",
+    ),
     "net_1/encoder_1/block_12_1": ("encoder/block_12", "net encoder block_12"),
     "net_1/dense_1": ("dense", "net dense"),
     "net_1/dense_1_2": ("dense_1", "net dense_1"),
@@ -61,9 +64,15 @@ def record(known: dict[str, tuple[str, str]] = KERAS_3) -> None:
     [
         (f"{FORWARD}/encoder_1/block_1_1/attention_1/MatMul", "encoder/block_1/attention"),
         (f"{FORWARD}/encoder_1/block_1_1/attention_1/Gelu/mul", "encoder/block_1/attention"),
-        (f"{BACKWARD}/encoder_1/block_1_1/attention_1/MatMul/MatMul_1", "encoder/block_1/attention"),
+        (
+            f"{BACKWARD}/encoder_1/block_1_1/attention_1/MatMul/MatMul_1",
+            "encoder/block_1/attention",
+        ),
         ("net_1/encoder_1/block_1_1/ArithmeticOptimizer/AddOpsRewrite_add", "encoder/block_1"),
-        (f"ConstantFolding/{BACKWARD}/encoder_1/block_12_1/mul/BroadcastGradientArgs-0", "encoder/block_12"),
+        (
+            f"ConstantFolding/{BACKWARD}/encoder_1/block_12_1/mul/BroadcastGradientArgs-0",
+            "encoder/block_12",
+        ),
         (f"{FORWARD}/dense_1/MatMul", "dense"),
         (f"{FORWARD}/dense_1_2/MatMul", "dense_1"),
         (f"{FORWARD}/shared_3/Relu", "shared"),
@@ -74,7 +83,9 @@ def record(known: dict[str, tuple[str, str]] = KERAS_3) -> None:
         ("IteratorGetNext", ""),
     ],
 )
-def test_a_node_belongs_to_the_innermost_layer_whose_scope_it_was_made_in(name: str, path: str) -> None:
+def test_a_node_belongs_to_the_innermost_layer_whose_scope_it_was_made_in(
+    name: str, path: str
+) -> None:
     record()
     assert path_of(name) == path
 
@@ -90,12 +101,19 @@ def test_without_a_record_a_number_at_the_end_of_a_scope_may_be_tensorflows(name
     assert not matcher("layer:dense/dense")(name)
 
 
-def test_a_pattern_for_a_node_is_for_that_one_wherever_it_is_inlined_and_however_it_is_split() -> None:
+def test_a_pattern_for_a_node_is_for_that_one_wherever_it_is_inlined_and_however_it_is_split() -> (
+    None
+):
     is_for = matcher("node: net/dense/MatMul ")
     for name in ("", "StatefulPartitionedCall/", "PartitionedCall/StatefulPartitionedCall_1/"):
         assert is_for(f"{name}net/dense/MatMul")
         assert is_for(f"{name}net/dense/MatMul-BiasAdd-0-AmpTfSplit")
-    for name in ("net/dense/MatMul_1", "other/net/dense/MatMul", "gradient_tape/net/dense/MatMul", "net/dense"):
+    for name in (
+        "net/dense/MatMul_1",
+        "other/net/dense/MatMul",
+        "gradient_tape/net/dense/MatMul",
+        "net/dense",
+    ):
         assert not is_for(name)
     assert matcher("node:a.b/c")("a.b/c")
     assert not matcher("node:a.b/c")("axb/c")
@@ -130,13 +148,23 @@ def test_the_record_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert recorded.paths() == ["shared", "lstm", "lstm/lstm_cell"]
 
 
-SHARED = ("body", "cond", "while", "then", "else", "gradients", "branch0")  # names that TensorFlow's scopes have, too
+SHARED = (
+    "body",
+    "cond",
+    "while",
+    "then",
+    "else",
+    "gradients",
+    "branch0",
+)  # names that TensorFlow's scopes have, too
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_layer_may_have_the_name_of_a_loop_a_branch_or_a_gradient(name: str) -> None:
     recorded.record("net_1", KerasLayer("net", ("net",)))
-    recorded.record(f"net_1/{name}_1", KerasLayer(name, ("net", name)))  # as Keras 3 opens it in fit
+    recorded.record(
+        f"net_1/{name}_1", KerasLayer(name, ("net", name))
+    )  # as Keras 3 opens it in fit
     recorded.record(f"net_1/{name}", KerasLayer(name, ("net", name)))  # as tf_keras does
     for scope in (f"net_1/{name}_1", f"net_1/{name}"):
         forward = f"StatefulPartitionedCall/{scope}/MatMul"
@@ -167,7 +195,9 @@ def test_such_a_layer_is_told_from_the_scopes_of_tensorflow_around_it(name: str)
 @pytest.mark.parametrize("name", ["body", "then", "else", "gradients", "branch0"])
 def test_a_layer_of_a_file_is_told_by_its_place_where_that_tells(name: str) -> None:
     assert scope_of(f"StatefulPartitionedCall/net/{name}/MatMul") == f"net/{name}"
-    assert scope_of(f"StatefulPartitionedCall/net/{name}/cond/{name}/_7/net/{name}/cond/MatMul").endswith(f"net/{name}")
+    assert scope_of(
+        f"StatefulPartitionedCall/net/{name}/cond/{name}/_7/net/{name}/cond/MatMul"
+    ).endswith(f"net/{name}")
     assert not is_gradient(f"net/{name}/MatMul")
     assert is_gradient("train/gradients/net/dense/MatMul_grad/MatMul")
 
@@ -183,14 +213,20 @@ def test_a_scope_of_a_file_that_may_be_a_layers_or_a_loops_is_found_as_both(name
 def test_what_matched_nothing_is_told_with_the_closest_layer(is_recorded: bool) -> None:
     if is_recorded:
         record()
-    told = describe_unmatched(("^loss$", "layer:encoder/blok_12", "layer:qqqq"), ["net_1/encoder_1/block_12_1/add"])
+    told = describe_unmatched(
+        ("^loss$", "layer:encoder/blok_12", "layer:qqqq"), ["net_1/encoder_1/block_12_1/add"]
+    )
     close = "encoder/block_12" if is_recorded else "encoder_1/block_12_1"
     assert told == f"^loss$, layer:encoder/blok_12 (did you mean layer:{close}?), layer:qqqq"
 
 
 @pytest.mark.parametrize(
     ("asked", "meant"),
-    [("heda", ["head"]), ("atention", ["attention"]), ("model/encoder/heda", ["model/encoder/head"])],
+    [
+        ("heda", ["head"]),
+        ("atention", ["attention"]),
+        ("model/encoder/heda", ["model/encoder/head"]),
+    ],
 )
 def test_a_misspelt_layer_is_compared_with_the_names_of_paths_and_with_whole_paths(
     asked: str, meant: list[str]
@@ -226,4 +262,8 @@ def test_gradients_are_known_by_their_scope() -> None:
 
 def test_a_name_is_made_once_and_is_nobodys() -> None:
     names = FreshNames(["x-0-Fold", "y"], "Fold")
-    assert [names.make("x"), names.make("x"), names.make("y")] == ["x-1-Fold", "x-2-Fold", "y-0-Fold"]
+    assert [names.make("x"), names.make("x"), names.make("y")] == [
+        "x-1-Fold",
+        "x-2-Fold",
+        "y-0-Fold",
+    ]

@@ -31,7 +31,9 @@ nodes = st.fixed_dictionaries(
         "device": st.sampled_from(["", "/device:CPU:0", "/device:GPU:0"]),
     }
 )
-marks = st.dictionaries(st.sampled_from([key for key, _ in ATTRIBUTES]), st.integers(0, 2), max_size=3)
+marks = st.dictionaries(
+    st.sampled_from([key for key, _ in ATTRIBUTES]), st.integers(0, 2), max_size=3
+)
 
 
 def graph_of(rows):
@@ -47,7 +49,9 @@ def graph_of(rows):
 
 
 def numbered(values):
-    """Equal values get equal numbers, in the order of their first appearance; and where each appears first."""
+    """Equal values get equal numbers, in the order of their first appearance; and where each
+    appears first.
+    """
     first = {}
     for number, value in enumerate(values):
         first.setdefault(value, number)
@@ -84,7 +88,10 @@ def test_facts_are_what_the_nodes_say(rows):
     assert ends == [meaning(text, number_of) for node in made.node for text in node.input]
     # Nodes of one kind have one op and the same attributes but for marks.
     facts = [
-        (node.op, frozenset((key, value.type) for key, value in node.attr.items() if key != "_class"))
+        (
+            node.op,
+            frozenset((key, value.type) for key, value in node.attr.items() if key != "_class"),
+        )
         for node in made.node
     ]
     assert (found.kinds.tolist(), found.firsts) == numbered(facts)
@@ -102,7 +109,9 @@ def test_facts_are_what_the_nodes_say(rows):
         (True, ["", "b: true"]),
     ],
 )
-def test_what_gives_types_and_ports_is_no_mark_though_its_name_begins_with_an_underscore(is_mark, values):
+def test_what_gives_types_and_ports_is_no_mark_though_its_name_begins_with_an_underscore(
+    is_mark, values
+):
     made = graph_pb2.GraphDef()
     for value in values:
         text_format.Parse(value, made.node.add(op="f").attr["_x"])
@@ -113,7 +122,10 @@ def test_what_gives_types_and_ports_is_no_mark_though_its_name_begins_with_an_un
 
 def test_a_large_constant_is_a_kind_of_its_own():
     """To compare it, its bytes would be copied."""
-    made = graph("a = Const() dtype=float32\nb = Const() dtype=float32\nc = Const() dtype=float32\nd = Relu(c)")
+    made = graph(
+        "a = Const() dtype=float32\nb = Const() dtype=float32\nc = Const() dtype=float32\nd = "
+        "Relu(c)"
+    )
     for node, size in zip(made.node, (16, 16, 100_000, 0), strict=True):
         node.attr["value"].tensor.tensor_content = bytes(size)
     assert read_facts(made.node).kinds.tolist() == [0, 0, 1, 2]
@@ -124,7 +136,12 @@ def test_a_large_constant_is_a_kind_of_its_own():
 def test_bytes_that_are_no_graph_are_refused():
     data = graph("x = Placeholder()").SerializeToString()
     assert [node.name for node in parse_graph(data).node] == ["x"]
-    for broken in (data[:-1], b"\x0a", b"\x0a" + b"\xff" * 12 + b"\x01", data.replace(b"x", b"\xff")):
+    for broken in (
+        data[:-1],
+        b"\x0a",
+        b"\x0a" + b"\xff" * 12 + b"\x01",
+        data.replace(b"x", b"\xff"),
+    ):
         with pytest.raises(GraphError, match=rf"^{len(broken)} bytes: not a serialized GraphDef"):
             parse_graph(broken)
 
@@ -132,7 +149,13 @@ def test_bytes_that_are_no_graph_are_refused():
 def test_fields_that_this_version_does_not_know_are_kept():
     data = graph("x = Placeholder()").SerializeToString()
     later = b"\x78\x05\x82\x01\x02ab"  # field 15, a number, and field 16, a text
-    changed = data[:1] + bytes([data[1] + len(later)]) + data[2 : 2 + data[1]] + later + data[2 + data[1] :]
+    changed = (
+        data[:1]
+        + bytes([data[1] + len(later)])
+        + data[2 : 2 + data[1]]
+        + later
+        + data[2 + data[1] :]
+    )
     read = parse_graph(changed)
     assert [node.name for node in read.node] == ["x"]
     assert later in read.SerializeToString()

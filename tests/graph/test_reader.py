@@ -17,7 +17,13 @@ def read(text, *functions):
 
 def edges(view):
     """(source:port, reader, number of the reader's input) of each edge."""
-    rows = zip(view.edges.src_node, view.edges.src_port, view.edges.dst_node, view.edges.dst_position, strict=True)
+    rows = zip(
+        view.edges.src_node,
+        view.edges.src_port,
+        view.edges.dst_node,
+        view.edges.dst_position,
+        strict=True,
+    )
     return [(f"{view.names[a]}:{port}", view.names[b], position) for a, port, b, position in rows]
 
 
@@ -35,7 +41,12 @@ def test_a_graph_becomes_names_ops_devices_types_and_edges():
     assert view.ops == ["Placeholder", "Split", "Const", "MatMul"]
     assert view.devices == ["", "/device:CPU:0", "", ""]
     assert edges(view) == [("d:0", "s", 0), ("x:0", "s", 1), ("s:1", "m", 0), ("s:0", "m", 1)]
-    assert [view.dtypes[view.base[node] : view.base[node + 1]].tolist() for node in range(4)] == [[1], [3, 1], [3], [1]]
+    assert [view.dtypes[view.base[node] : view.base[node + 1]].tolist() for node in range(4)] == [
+        [1],
+        [3, 1],
+        [3],
+        [1],
+    ]
 
 
 def test_reading_leaves_the_graph_as_it_was():
@@ -60,12 +71,24 @@ def test_reading_leaves_the_graph_as_it_was():
             "x = Placeholder()\nr = Relu(x:one)",
             "node 'r': input 0 is 'x:one', which is not a tensor of this graph" + BROKEN,
         ),
-        ("x = Placeholder()\nr = Relu(x:1)", "node 'r': reads port 1 of 'x', which has 1 output(s)" + BROKEN),
-        ("n = NoOp()\nr = Relu(n)", "node 'r': reads port 0 of 'n', which has 0 output(s)" + BROKEN),
-        ("x = Placeholder()\nm = MatMul(x, x, x)", "node 'm': MatMul expects 2 data input(s) and has 3" + BROKEN),
+        (
+            "x = Placeholder()\nr = Relu(x:1)",
+            "node 'r': reads port 1 of 'x', which has 1 output(s)" + BROKEN,
+        ),
+        (
+            "n = NoOp()\nr = Relu(n)",
+            "node 'r': reads port 0 of 'n', which has 0 output(s)" + BROKEN,
+        ),
+        (
+            "x = Placeholder()\nm = MatMul(x, x, x)",
+            "node 'm': MatMul expects 2 data input(s) and has 3" + BROKEN,
+        ),
         ("m = MatMul()", "node 'm': MatMul expects 2 data input(s) and has 0" + BROKEN),
         ("n = NoOp() ^x", "node 'n': control input '^x' names no node of this graph" + BROKEN),
-        ("x = Placeholder()\nr = Relu(x, ^x, x)", "node 'r': data input 'x' comes after a control input" + BROKEN),
+        (
+            "x = Placeholder()\nr = Relu(x, ^x, x)",
+            "node 'r': data input 'x' comes after a control input" + BROKEN,
+        ),
         (
             "x = Placeholder()\nr = Relu(x) T=float16",
             "node 'r': input 0 expects float16 and gets float32 from 'x'" + BROKEN,
@@ -76,11 +99,13 @@ def test_reading_leaves_the_graph_as_it_was():
         ),
         (
             "a = _Arg() T=float32_ref index=0",
-            "node 'a': type attribute T is float32_ref, expected a type that is not a reference" + BROKEN,
+            "node 'a': type attribute T is float32_ref, expected a type that is not a reference"
+            + BROKEN,
         ),
         (
             "o = Frobnicate()",
-            "node 'o': op 'Frobnicate' is not registered in this TensorFlow and not in the graph's function library. "
+            "node 'o': op 'Frobnicate' is not registered in this TensorFlow and not in the "
+            "graph's function library. "
             "Load the library that defines it (tf.load_op_library) first.",
         ),
         (
@@ -136,16 +161,27 @@ def test_a_function_has_its_arguments_first_and_its_results_last():
 @pytest.mark.parametrize("argument", ["x", "x:0"])
 @pytest.mark.parametrize("result", ["r:activations", "r:activations:0"])
 def test_an_argument_and_a_result_may_be_named_with_and_without_a_number(argument, result):
-    view = read_text(f"function f(x: float32) -> (y: float32)\nr = Relu({argument})\nreturn y = {result}")
+    view = read_text(
+        f"function f(x: float32) -> (y: float32)\nr = Relu({argument})\nreturn y = {result}"
+    )
     assert edges(view) == [("x:0", "r", 0), ("r:0", "f/y", 0)]
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("r = Relu(z)\nreturn y = x", "function 'f', node 'r': input 0 is 'z', which is not a tensor"),
-        ("r = Relu(x)\nreturn y = r", "function 'f', node 'f/y': input 0 is 'r', which is not a tensor"),
-        ("r = Relu(x)\nreturn y = r:0", "function 'f', node 'f/y': input 0 is 'r:0', which is not a tensor"),
+        (
+            "r = Relu(z)\nreturn y = x",
+            "function 'f', node 'r': input 0 is 'z', which is not a tensor",
+        ),
+        (
+            "r = Relu(x)\nreturn y = r",
+            "function 'f', node 'f/y': input 0 is 'r', which is not a tensor",
+        ),
+        (
+            "r = Relu(x)\nreturn y = r:0",
+            "function 'f', node 'f/y': input 0 is 'r:0', which is not a tensor",
+        ),
         (
             "r = Relu(x)\nreturn y = r:wrong:0",
             "function 'f', node 'f/y': input 0 is 'r:wrong:0', which is not a tensor",
@@ -175,7 +211,9 @@ def test_a_function_whose_types_each_call_chooses_is_refused():
 
 
 def test_a_function_may_call_another():
-    called = function("function g(x: float32) -> (a: float32, b: float32)\nreturn a = x\nreturn b = x")
+    called = function(
+        "function g(x: float32) -> (a: float32, b: float32)\nreturn a = x\nreturn b = x"
+    )
     view = read_text("function f(x: float32) -> (y: float32)\nc = g(x)\nreturn y = c:b:0", called)
     assert edges(view) == [("x:0", "c", 0), ("c:1", "f/y", 0)]
 
@@ -196,5 +234,7 @@ def test_an_argument_of_a_reference_type_or_of_none_is_refused():
 
 def test_a_name_with_control_characters_is_refused():
     made = graph("first = Placeholder()\nsec\0nd = Placeholder()")
-    with pytest.raises(GraphError, match=r"node 'sec\\x00nd': the name .* holds control characters"):
+    with pytest.raises(
+        GraphError, match=r"node 'sec\\x00nd': the name .* holds control characters"
+    ):
         read_graph(made, Templates())

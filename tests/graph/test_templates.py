@@ -28,7 +28,9 @@ def test_a_library_function_is_an_op_and_hides_a_registered_one():
     assert templates.is_function("MatMul")
     assert not templates.is_function("Relu")
     assert templates.find("MatMul").signature(None).inputs == (0,)
-    assert len(Templates().find("MatMul").signature(None).inputs) == 2, "one library must not leak into another"
+    assert len(Templates().find("MatMul").signature(None).inputs) == 2, (
+        "one library must not leak into another"
+    )
 
 
 def test_a_successor_stands_for_its_op_with_one_type_more():
@@ -51,13 +53,16 @@ PRODUCTS = frozenset({"MatMul"})
 
 def calling(name, callee):
     return function(
-        f"function {name}(x: float32) -> (y: float32)\nc = PartitionedCall(x) Tin=[float32] Tout=[float32] f={callee}\n"
+        f"function {name}(x: float32) -> (y: float32)\nc = PartitionedCall(x) Tin=[float32] "
+        f"Tout=[float32] f={callee}\n"
         "return y = c:output:0"
     )
 
 
 def product(name):
-    return function(f"function {name}(x: float32) -> (y: float32)\na = MatMul(x, x)\nreturn y = a:product:0")
+    return function(
+        f"function {name}(x: float32) -> (y: float32)\na = MatMul(x, x)\nreturn y = a:product:0"
+    )
 
 
 def sine(name):
@@ -86,13 +91,17 @@ def test_a_call_reaches_what_the_functions_behind_it_run(functions, answer):
 def test_a_chain_of_calls_is_walked_once_not_once_for_each_of_its_functions(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        templates, "referenced", lambda node, original=templates.referenced: asked.append(node) or original(node)
+        templates,
+        "referenced",
+        lambda node, original=templates.referenced: asked.append(node) or original(node),
     )
     count = 150
     proto = graph("x = Placeholder()\nc = PartitionedCall(x) Tin=[float32] Tout=[float32] f=f0")
     proto.library.function.extend(calling(f"f{i}", f"f{i + 1}") for i in range(count))
     proto.library.function.append(product(f"f{count}"))
-    result = amp_tf.rewrite(proto, amp_tf.AmpConfig(precision="bfloat16"), hardware=Hardware(cpu_has_bf16=True))
+    result = amp_tf.rewrite(
+        proto, amp_tf.AmpConfig(precision="bfloat16"), hardware=Hardware(cpu_has_bf16=True)
+    )
     assert result.report.converted == 1
     assert len(asked) < 5 * count
 
@@ -112,7 +121,13 @@ def test_names_are_those_that_python_users_know():
 
 @pytest.mark.parametrize(
     ("number", "name"),
-    [(1, "float32"), (101, "float32_ref"), (119, "float16_ref"), (0, "invalid"), (77, "DataType 77")],
+    [
+        (1, "float32"),
+        (101, "float32_ref"),
+        (119, "float16_ref"),
+        (0, "invalid"),
+        (77, "DataType 77"),
+    ],
 )
 def test_a_reference_type_is_named_after_its_base(number, name):
     assert datatypes.type_name(number) == name

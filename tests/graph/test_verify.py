@@ -37,7 +37,10 @@ def view(text):
 
 
 PLAIN = "x = Placeholder()\nr = Relu(x) @/device:CPU:0\ns = Relu(r)"
-SPLIT = "n = Const() dtype=int32 value=int32[]*0\nx = Placeholder()\np = Split(n, x) num_split=2\ns = Relu(p:1)"
+SPLIT = (
+    "n = Const() dtype=int32 value=int32[]*0\nx = Placeholder()\np = Split(n, x) num_split=2\ns = "
+    "Relu(p:1)"
+)
 SUM = "x = Placeholder()\na = AddN(x, x, x) N=3"
 
 
@@ -71,13 +74,19 @@ def test_a_type_may_be_written_that_was_left_to_the_ops_definition():
 
 
 def test_a_value_that_is_not_a_number_is_the_one_that_it_was():
-    before, after = graph("x = Placeholder()\nr = LeakyRelu(x)"), graph("x = Placeholder()\nr = LeakyRelu(x)")
+    before, after = (
+        graph("x = Placeholder()\nr = LeakyRelu(x)"),
+        graph("x = Placeholder()\nr = LeakyRelu(x)"),
+    )
     for made in (before, after):
         made.node[1].attr["alpha"].f = float("nan")
     views = [read_graph(made, Templates()) for made in (before, after)]
     assert find_violation(*views) == ""
     after.node[1].attr["alpha"].f = 0.5
-    assert find_violation(views[0], read_graph(after, Templates())) == f"rest kept: {REST} of 'r' changed"
+    assert (
+        find_violation(views[0], read_graph(after, Templates()))
+        == f"rest kept: {REST} of 'r' changed"
+    )
 
 
 def test_maps_inside_attributes_may_be_written_in_another_order():
@@ -91,11 +100,17 @@ def test_maps_inside_attributes_may_be_written_in_another_order():
         views.append(read_graph(made, Templates()))
     assert find_violation(*views) == ""
     made.node[1].attr["_call"].func.attr["key7"].i = 0
-    assert find_violation(views[0], read_graph(made, Templates())) == f"rest kept: {REST} of 'r' changed"
+    assert (
+        find_violation(views[0], read_graph(made, Templates()))
+        == f"rest kept: {REST} of 'r' changed"
+    )
 
 
 def test_in_a_function_the_rest_of_a_node_is_kept_too():
-    before = "function f(x: float32) -> (y: float32)\nm = MatMul(x, x) transpose_b=true\nreturn y = m:product:0"
+    before = (
+        "function f(x: float32) -> (y: float32)\nm = MatMul(x, x) transpose_b=true\nreturn y = "
+        "m:product:0"
+    )
     after = before.replace("true", "false")
     views = [read_function(function(text), Templates()) for text in (before, after)]
     assert find_violation(*views) == f"rest kept: {REST} of 'm' changed"
@@ -112,10 +127,18 @@ def test_a_graph_agrees_with_itself_after_casts():
         (ORDER, ORDER.replace("^s", ""), f"rest kept: {REST} of 'm' changed"),
         (ORDER, ORDER.replace("^s ^x", "^x ^s"), f"rest kept: {REST} of 'm' changed"),
         (ORDER, ORDER.replace("^x", "^y"), f"rest kept: {REST} of 'm' changed"),
-        (ORDER, ORDER.replace("transpose_b=true", "transpose_b=false"), f"rest kept: {REST} of 'm' changed"),
+        (
+            ORDER,
+            ORDER.replace("transpose_b=true", "transpose_b=false"),
+            f"rest kept: {REST} of 'm' changed",
+        ),
         (ORDER, ORDER.replace("_mark='a'", ""), f"rest kept: {REST} of 'm' changed"),
         (ORDER, ORDER.replace("_mark='a'", "_mark='b'"), f"rest kept: {REST} of 'm' changed"),
-        (ORDER, ORDER.replace("_mark='a'", "_mark='a' _more='a'"), f"rest kept: {REST} of 'm' changed"),
+        (
+            ORDER,
+            ORDER.replace("_mark='a'", "_mark='a' _more='a'"),
+            f"rest kept: {REST} of 'm' changed",
+        ),
         (ORDER, ORDER.replace("[1, 2]", "[1, 3]"), f"rest kept: {REST} of 'm' changed"),
         (PLAIN, "x = Placeholder()", "nodes kept: a node of the original graph is missing"),
         (PLAIN, PLAIN.replace("s =", "t ="), "nodes kept: a node of the original graph is missing"),
@@ -124,9 +147,17 @@ def test_a_graph_agrees_with_itself_after_casts():
             PLAIN.replace("CPU", "GPU"),
             "devices kept: the device of 'r' changed from '/device:CPU:0' to '/device:GPU:0'",
         ),
-        (PLAIN, PLAIN.replace("s = Relu", "s = Sin"), "ops kept: the op of 's' changed from 'Relu' to 'Sin'"),
+        (
+            PLAIN,
+            PLAIN.replace("s = Relu", "s = Sin"),
+            "ops kept: the op of 's' changed from 'Relu' to 'Sin'",
+        ),
         (PLAIN, PLAIN.replace("Relu(x)", "Relu(s)"), "no new cycle: 'r' is on a cycle"),
-        (PLAIN, PLAIN.replace("Relu(r)", "Relu(x)"), "inputs kept: input 0 of 's' comes from x:0 instead of r:0"),
+        (
+            PLAIN,
+            PLAIN.replace("Relu(r)", "Relu(x)"),
+            "inputs kept: input 0 of 's' comes from x:0 instead of r:0",
+        ),
         (
             SPLIT,
             SPLIT.replace("Relu(p:1)", "Relu(p)"),
@@ -148,39 +179,86 @@ def test_a_graph_agrees_with_itself_after_casts():
             + "\nc = Cast(d) SrcT=float32 DstT=float32\nd = Cast(r) SrcT=float32 DstT=float32",
             "inputs kept: input 0 of 's' comes from a new node instead of r:0",
         ),
-        (SUM, SUM.replace("N=3", "N=2").replace(", x)", ")"), "inputs kept: a node has not as many inputs as before"),
+        (
+            SUM,
+            SUM.replace("N=3", "N=2").replace(", x)", ")"),
+            "inputs kept: a node has not as many inputs as before",
+        ),
     ],
 )
 def test_each_row_finds_its_violation(before, after, sentence):
     assert find_violation(view(before), view(after)) == sentence
 
 
-EDITED = {"folding": (FOLDING, FOLD), "hoisting": (HOISTING, hoist()), "splitting": (SPLITTING, PARTED)}
+EDITED = {
+    "folding": (FOLDING, FOLD),
+    "hoisting": (HOISTING, hoist()),
+    "splitting": (SPLITTING, PARTED),
+}
 TAMPERED = {
     "folding": [
-        (lambda nodes: nodes[SCALED].input.reverse(), "inputs kept: input 0 of 'scaled' comes from vector:0 instead"),
-        (lambda nodes: nodes[CONV].input.__setitem__(1, "w"), "inputs kept: input 1 of 'conv' comes from w:0 instead"),
+        (
+            lambda nodes: nodes[SCALED].input.reverse(),
+            "inputs kept: input 0 of 'scaled' comes from vector:0 instead",
+        ),
+        (
+            lambda nodes: nodes[CONV].input.__setitem__(1, "w"),
+            "inputs kept: input 1 of 'conv' comes from w:0 instead",
+        ),
         (lambda nodes: setattr(nodes[SCALED], "op", "Sub"), "ops kept: the op of 'scaled' changed"),
-        (lambda nodes: setattr(nodes[X], "device", "/cpu:0"), "devices kept: the device of 'x' changed"),
-        (lambda nodes: setattr(nodes[7], "device", "/cpu:0"), "devices kept: the device of 'vector' changed"),
-        (lambda nodes: setattr(nodes[6], "name", "other"), "input 1 is 'shape', which is not a tensor"),
+        (
+            lambda nodes: setattr(nodes[X], "device", "/cpu:0"),
+            "devices kept: the device of 'x' changed",
+        ),
+        (
+            lambda nodes: setattr(nodes[7], "device", "/cpu:0"),
+            "devices kept: the device of 'vector' changed",
+        ),
+        (
+            lambda nodes: setattr(nodes[6], "name", "other"),
+            "input 1 is 'shape', which is not a tensor",
+        ),
         (
             lambda nodes: nodes[SHIFTED].attr["data_format"].CopyFrom(nodes[CONV].attr["padding"]),
             "of 'shifted' changed",
         ),
-        (lambda nodes: nodes[6].attr["value"].tensor.int_val.append(2), "rest kept: .* of 'shape' changed"),
+        (
+            lambda nodes: nodes[6].attr["value"].tensor.int_val.append(2),
+            "rest kept: .* of 'shape' changed",
+        ),
     ],
     "hoisting": [
-        (lambda nodes: nodes[EARLY].input.remove("^x"), "waits kept: 'early' waits for others than was planned"),
+        (
+            lambda nodes: nodes[EARLY].input.remove("^x"),
+            "waits kept: 'early' waits for others than was planned",
+        ),
         (lambda nodes: nodes[READ].input.remove("^x_in"), "waits kept: 'read' waits for others"),
         (lambda nodes: nodes[READ].input.remove("^enter"), "waits kept: 'read' waits for others"),
-        (lambda nodes: nodes[READ].input.append("^product"), "no new cycle|waits kept: 'read' waits for others"),
-        (lambda nodes: nodes[EARLY].input.__setitem__(0, "w_in"), "inputs kept: input 0 of 'early'"),
-        (lambda nodes: nodes[ENTER].input.__setitem__(0, "read"), "no new cycle: '(read|enter)' is on a cycle"),
+        (
+            lambda nodes: nodes[READ].input.append("^product"),
+            "no new cycle|waits kept: 'read' waits for others",
+        ),
+        (
+            lambda nodes: nodes[EARLY].input.__setitem__(0, "w_in"),
+            "inputs kept: input 0 of 'early'",
+        ),
+        (
+            lambda nodes: nodes[ENTER].input.__setitem__(0, "read"),
+            "no new cycle: '(read|enter)' is on a cycle",
+        ),
         (lambda nodes: nodes[ENTER].input.__setitem__(0, "x"), "inputs kept: input 0 of 'enter'"),
-        (lambda nodes: setattr(nodes[ENTER], "op", "Identity"), "ops kept: the op of 'enter' changed"),
-        (lambda nodes: setattr(nodes[EARLY], "device", ""), "devices kept: the device of 'early' changed"),
-        (lambda nodes: nodes[ENTER].attr["is_constant"].Clear(), "rest kept: .* of 'enter' changed"),
+        (
+            lambda nodes: setattr(nodes[ENTER], "op", "Identity"),
+            "ops kept: the op of 'enter' changed",
+        ),
+        (
+            lambda nodes: setattr(nodes[EARLY], "device", ""),
+            "devices kept: the device of 'early' changed",
+        ),
+        (
+            lambda nodes: nodes[ENTER].attr["is_constant"].Clear(),
+            "rest kept: .* of 'enter' changed",
+        ),
         (lambda nodes: nodes[EARLY].attr["_mark"].Clear(), "rest kept: .* of 'early' changed"),
     ],
     "splitting": [
@@ -192,14 +270,23 @@ TAMPERED = {
 }
 
 
-@pytest.mark.parametrize(("kind", "tamper", "found"), [(kind, *row) for kind in TAMPERED for row in TAMPERED[kind]])
+@pytest.mark.parametrize(
+    ("kind", "tamper", "found"), [(kind, *row) for kind in TAMPERED for row in TAMPERED[kind]]
+)
 def test_what_was_not_planned_is_found(kind, tamper, found):
     text, edits = EDITED[kind]
     before, proto = written(text, edits)
-    assert find_violation(before, read_graph(proto, Templates()), edits, before.after(edits, Templates())) == ""
+    assert (
+        find_violation(
+            before, read_graph(proto, Templates()), edits, before.after(edits, Templates())
+        )
+        == ""
+    )
     tamper(proto.node)
     try:
-        violation = find_violation(before, read_graph(proto, Templates()), edits, before.after(edits, Templates()))
+        violation = find_violation(
+            before, read_graph(proto, Templates()), edits, before.after(edits, Templates())
+        )
     except GraphError as error:
         violation = str(error)
     assert re.search(found, violation)
@@ -214,7 +301,9 @@ def test_a_cycle_that_a_waiting_cast_makes_is_found():
     cast = NewNode.cast("cast", (X, 0), "", of=FLOAT, to=FLOAT)
     violations = []
     for after in (W, CONV):
-        edits = Edits(rewires=(Rewire(CONV, 0, SHIFTED + 1, 0),), new=(cast._replace(after=(after,)),))
+        edits = Edits(
+            rewires=(Rewire(CONV, 0, SHIFTED + 1, 0),), new=(cast._replace(after=(after,)),)
+        )
         before, proto = written(FOLDING, edits)
         violations.append(find_violation(before, read_graph(proto, Templates())))
     assert violations == ["", "no new cycle: 'conv' is on a cycle"]

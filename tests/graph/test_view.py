@@ -46,7 +46,13 @@ def test_a_detached_view_forgets_protos_and_edges_alone(view):
 
 
 def test_a_view_tells_what_a_node_reads_and_who_reads_it(view):
-    assert [view.inputs(node) for node in range(5)] == [[], [(0, 0)], [(0, 0)] * 3, [], [(1, 0), (2, 0)]]
+    assert [view.inputs(node) for node in range(5)] == [
+        [],
+        [(0, 0)],
+        [(0, 0)] * 3,
+        [],
+        [(1, 0), (2, 0)],
+    ]
     assert view.readers(0) == [(1, 0), (2, 0), (2, 1), (2, 2)]
     assert (view.readers(2, port=0), view.readers(2, port=1)) == ([(4, 1)], [])
     assert [view.only_reader(node) for node in range(5)] == [None, 4, 4, None, None]
@@ -75,7 +81,10 @@ def test_a_tensor_is_live_from_its_node_to_its_last_reader():
 
 def test_what_is_handed_on_is_live_as_long_as_its_last_reader_says():
     shape = "n = Const() dtype=int32 value=int32[2]*5"
-    text = f"{shape}\nx = Placeholder() shape=[25]\na = Relu(x)\nr = Reshape(a, n)\nb = Relu(r)\nc = AddV2(b, r)"
+    text = (
+        f"{shape}\nx = Placeholder() shape=[25]\na = Relu(x)\nr = Reshape(a, n)\nb = Relu(r)\nc = "
+        "AddV2(b, r)"
+    )
     _, lifetimes = lifetimes_of(text)
     assert lifetimes.owners == {(3, 0): (2, 0)}
     assert lifetimes.span((2, 0)) == (2, 5)
@@ -117,7 +126,11 @@ def test_a_loop_has_times_too_and_what_stands_behind_it_may_never_run():
 def test_sixteen_bit_halves_what_is_live():
     view, lifetimes = lifetimes_of("x = Placeholder() shape=[10]\na = Relu(x)\nb = Relu(a)")
     halved = np.where(np.asarray(view.dtypes) == 1, 14, view.dtypes)
-    assert lifetimes.bytes_over_time(halved).max() * 2 == lifetimes.bytes_over_time(view.dtypes).max() == 40
+    assert (
+        lifetimes.bytes_over_time(halved).max() * 2
+        == lifetimes.bytes_over_time(view.dtypes).max()
+        == 40
+    )
 
 
 @st.composite
@@ -147,7 +160,9 @@ def test_no_cut_is_cheaper(case):
     assert _cost(edges, sides) == min(_cost(edges, [True, False, *other]) for other in others)
 
 
-@pytest.mark.parametrize("capacity", [UNBOUNDED, 5], ids=["not where it is unbounded", "nearest the source"])
+@pytest.mark.parametrize(
+    "capacity", [UNBOUNDED, 5], ids=["not where it is unbounded", "nearest the source"]
+)
 def test_the_cut_is_at_the_source(capacity):
     network = Network()
     middle = network.add_vertex()

@@ -13,7 +13,8 @@ from tests.hooks.running import PROGRAMS, SWITCH, Ended, run, switched_on
 
 KINDS = ("matrices", "convolutions", "twins", "reads")
 SECONDS = 600  # for one process
-# A graph that an optimizer of TensorFlow's refuses runs as it was before all of them, amp_tf included.
+# A graph that an optimizer of TensorFlow's refuses runs as it was before all of them, amp_tf
+# included.
 _GIVEN_UP = re.compile(r"^E\d{4} .*optimizer.*", re.MULTILINE)
 _BEGIN = re.compile(r"^program (\d+) begins$", re.MULTILINE)  # the process writes it to stderr
 
@@ -30,10 +31,11 @@ class Outcome:
 def run_programs(
     kind: str, seeds: Sequence[int], site_folder: Path, *, made_small: bool = False
 ) -> tuple[Ended, list[Outcome]]:
-    """How a process ends that runs the programs of some seeds, and the outcomes; after a crash the last tells of it.
+    """How a process ends that runs the programs of some seeds, and the outcomes; after a crash the
+    last tells of it.
 
-    Of :data:`KINDS` matrices are for XLA, the others for Grappler, reads as if each product paid. To cut down what
-    fails takes minutes.
+    Of :data:`KINDS` matrices are for XLA, the others for Grappler, reads as if each product paid.
+    To cut down what fails takes minutes.
     """
     # On CPUs ``auto`` leaves what XLA compiles in float32.
     named = {SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
@@ -45,14 +47,22 @@ def run_programs(
     outcomes = []
     for line in ended.out.splitlines():
         outcome = Outcome(**json.loads(line))
-        outcomes.append(dataclasses.replace(outcome, problem=outcome.problem or complaints.get(outcome.seed, "")))
+        outcomes.append(
+            dataclasses.replace(
+                outcome, problem=outcome.problem or complaints.get(outcome.seed, "")
+            )
+        )
     if ended.status != 0:
-        outcomes.append(Outcome(seeds[len(outcomes)], 0, f"exit status {ended.status}: {ended.err[-2000:]}"))
+        outcomes.append(
+            Outcome(seeds[len(outcomes)], 0, f"exit status {ended.status}: {ended.err[-2000:]}")
+        )
     return ended, outcomes
 
 
 def _complaints(err: str) -> Iterator[tuple[int, str]]:
-    """For each seed for which there are any, amp_tf's warnings and the optimizers that gave up; and its program."""
+    """For each seed for which there are any, amp_tf's warnings and the optimizers that gave up; and
+    its program.
+    """
     _, *parts = _BEGIN.split(err)
     for seed, text in zip(map(int, parts[::2]), parts[1::2], strict=True):
         lines = [*Ended(0, "", text).warnings, *_GIVEN_UP.findall(text)]

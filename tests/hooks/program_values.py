@@ -1,4 +1,6 @@
-"""What random programs compute with, of one size after any number of products, so that any wrong weight shows."""
+"""What random programs compute with, of one size after any number of products, so that any wrong
+weight shows.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,16 @@ class Values(abc.ABC):
             variable.assign(value)
 
 
-# The error of one product of bfloat16 numbers, for results of up to 1: at most 2**-8 comes from each operand, and the
-# most that was seen in 80 programs is less than half of this. A wrong weight is off by 0.5 or so.
+# The error of one product of bfloat16 numbers, for results of up to 1: at most 2**-8 comes from
+# each operand, and the most that was seen in 80 programs is less than half of this. A wrong weight
+# is off by 0.5 or so.
 _OF_ONE_PRODUCT = 2.0**-6
 
 
 class Matrices(Values):
-    """Orthogonal matrices: products are orthogonal too, so that errors are neither enlarged nor lessened."""
+    """Orthogonal matrices: products are orthogonal too, so that errors are neither enlarged nor
+    lessened.
+    """
 
     SIZE = 8
 
@@ -75,7 +80,9 @@ class Matrices(Values):
 
 
 class Convolutions(Values):
-    """Images and filters, one of them depthwise; behind each convolution stands Keras' normalization in inference."""
+    """Images and filters, one of them depthwise; behind each convolution stands Keras'
+    normalization in inference.
+    """
 
     SIDE, CHANNELS = 12, 8
 
@@ -90,7 +97,9 @@ class Convolutions(Values):
         def vector(*shape: int) -> tf.Variable:
             return tf.Variable(generator.uniform(0.5, 1.2, shape).astype(np.float32))
 
-        self.x = tf.constant(generator.uniform(-1, 1, (4, self.SIDE, self.SIDE, c)).astype(np.float32))
+        self.x = tf.constant(
+            generator.uniform(-1, 1, (4, self.SIDE, self.SIDE, c)).astype(np.float32)
+        )
         shapes = ((1, 1, c, c), (3, 3, c, c), (3, 3, c, 1))
         self.variables = [tf.Variable(image_filter(*shape)) for shape in shapes]
         self.constants = [tf.constant(image_filter(*shape)) for shape in shapes[1:]]
@@ -109,7 +118,9 @@ class Convolutions(Values):
         if kind < 0.15:  # that differs in the rows of an image, too
             scale = tf.reshape(scale, (1, -1)) * tf.linspace(0.8, 1.2, self.SIDE)[:, None]
         elif kind < 0.3:  # that is a scaled product itself
-            pixel = tf.nn.depthwise_conv2d(tf.reshape(scale, (1, 1, 1, -1)), self._pixel, [1] * 4, "SAME")
+            pixel = tf.nn.depthwise_conv2d(
+                tf.reshape(scale, (1, 1, 1, -1)), self._pixel, [1] * 4, "SAME"
+            )
             scale = pixel * self._scales[0]
         y = y * scale if dice.random() < 0.9 else scale * y
         if odd.random() < 0.2:  # the product has another reader
@@ -136,15 +147,23 @@ class Twins(Convolutions):
         convolve = tf.nn.depthwise_conv2d if weight.shape[3] == 1 else tf.nn.conv2d
         bias, scale = dice.choice(self._biases), dice.choice((self._scales[0], self._scales[2]))
         if self.dtype != x.dtype:
-            x, weight, bias, scale = (tf.cast(value, self.dtype) for value in (x, weight, bias, scale))
+            x, weight, bias, scale = (
+                tf.cast(value, self.dtype) for value in (x, weight, bias, scale)
+            )
         activation = dice.choice((tf.identity, tf.identity, tf.nn.relu, tf.nn.elu))
         ending = dice.choice((tf.identity, self._normalized, lambda y: y * scale))
 
         def part(y: tf.Tensor) -> tf.Tensor:
-            return ending(activation(tf.nn.bias_add(convolve(y, weight, strides=[1] * 4, padding="SAME"), bias)))
+            return ending(
+                activation(
+                    tf.nn.bias_add(convolve(y, weight, strides=[1] * 4, padding="SAME"), bias)
+                )
+            )
 
         other = tf.reverse(x, [1]) if dice.random() < 0.7 else part(x)
-        y = dice.choice((tf.subtract, tf.subtract, tf.maximum, tf.math.squared_difference))(part(x), part(other))
+        y = dice.choice((tf.subtract, tf.subtract, tf.maximum, tf.math.squared_difference))(
+            part(x), part(other)
+        )
         if dice.random() < 0.3:
             y = tf.math.log(1.0 + tf.abs(y))
         return tf.cast((y + 0.5 * x) / (1.0 + tf.reduce_max(tf.abs(y))), tf.float32)
@@ -155,4 +174,6 @@ class Twins(Convolutions):
         return tf.nn.batch_normalization(y, mean, variance, None, None, 0.1)
 
     def tolerance(self, products):
-        return 4 * _OF_ONE_PRODUCT  # what is subtracted is nearly alike, or logarithms are taken of it
+        return (
+            4 * _OF_ONE_PRODUCT
+        )  # what is subtracted is nearly alike, or logarithms are taken of it

@@ -1,11 +1,14 @@
-"""Random programs of products in loops, branches and calls, which read and write variables: data that can be run.
+"""Random programs of products in loops, branches and calls, which read and write variables: data
+that can be run.
 
-A program is a block, a row of steps; each step takes the value of the step before. What a product is, of matrices or of
-images and filters, is up to the values that the program runs on (``program_values.py``). Every step runs eagerly too,
-without amp_tf, and that result is the expected one.
+A program is a block, a row of steps; each step takes the value of the step before. What a product
+is, of matrices or of images and filters, is up to the values that the program runs on
+(``program_values.py``). Every step runs eagerly too, without amp_tf, and that result is the
+expected one.
 
-Programs can be cut down, and print as text that runs again. An optimizer of TensorFlow's that gives up counts as a
-failure: the graph then runs as before every optimizer, with right results that say nothing about amp_tf.
+Programs can be cut down, and print as text that runs again. An optimizer of TensorFlow's that gives
+up counts as a failure: the graph then runs as before every optimizer, with right results that say
+nothing about amp_tf.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ import tensorflow as tf
 from tests.hooks.program_values import CONSTANTS, WEIGHTS, Values
 
 Block = tuple["Step", ...]
-Weights = Sequence[tf.Variable | tf.Tensor]  # as many as there are variables: these, or what a loop or call was given
+Weights = Sequence[
+    tf.Variable | tf.Tensor
+]  # as many as there are variables: these, or what a loop or call was given
 
 DEPTH = 3  # of blocks in blocks
 MOST_PRODUCTS = 60  # in one run; rounding errors add up
@@ -90,14 +95,18 @@ class Step(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Multiply(Step):
-    """By a weight that the block was given, by a constant, or by a variable itself, which a function captures."""
+    """By a weight that the block was given, by a constant, or by a variable itself, which a
+    function captures.
+    """
 
     of: str
     number: int
     style: int
 
     def run(self, x, weights, values):
-        found = {"given": weights, "constant": values.constants, "variable": values.variables}[self.of]
+        found = {"given": weights, "constant": values.constants, "variable": values.variables}[
+            self.of
+        ]
         return values.multiply(x, found[self.number], self.style)
 
 
@@ -141,7 +150,9 @@ class LoopOverWeights(Step):
     def run(self, x, weights, values):
         def body(turn, y, *carried):
             result = run_block(self.body, y, carried, values)
-            after = [-weight if index == self.negated else weight for index, weight in enumerate(carried)]
+            after = [
+                -weight if index == self.negated else weight for index, weight in enumerate(carried)
+            ]
             return turn + 1, result, *after
 
         start = [0, x, *map(tf.convert_to_tensor, weights)]
@@ -161,7 +172,8 @@ class Condition(Step):
 
     def run(self, x, weights, values):
         first, second = (
-            lambda block=block: run_block(block, x, weights, values) for block in (self.first, self.second)
+            lambda block=block: run_block(block, x, weights, values)
+            for block in (self.first, self.second)
         )
         return tf.cond(tf.reduce_sum(x) * 0.0 < (1.0 if self.takes_first else -1.0), first, second)
 
@@ -175,7 +187,10 @@ class Choice(Step):
     second: Block
 
     def run(self, x, weights, values):
-        branches = (lambda block=block: run_block(block, x, weights, values) for block in (self.first, self.second, ()))
+        branches = (
+            lambda block=block: run_block(block, x, weights, values)
+            for block in (self.first, self.second, ())
+        )
         return tf.switch_case(tf.cast(tf.reduce_sum(x) * 0.0, tf.int32) + self.taken, [*branches])
 
 
@@ -186,7 +201,9 @@ class CallWithWeights(Step):
     body: Block
 
     def run(self, x, weights, values):
-        return tf.function(lambda y, given: run_block(self.body, y, given, values))(x, list(weights))
+        return tf.function(lambda y, given: run_block(self.body, y, given, values))(
+            x, list(weights)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,11 +248,18 @@ def _random_step(dice: random.Random, depth: int, where: type[Step] | None) -> S
     return Choice(dice.randrange(3), block, other)
 
 
-# Kinds of steps, the more frequent ones more often. Programs are mostly loops of calls of products: what a rewrite
-# moves out of one of these meets the others' effects.
+# Kinds of steps, the more frequent ones more often. Programs are mostly loops of calls of products:
+# what a rewrite moves out of one of these meets the others' effects.
 CALLS = (CallWithWeights, CallTwice)
 SIMPLE = ("given",) * 3 + ("variable",) * 2 + (Write,) * 3 + ("constant",)
-IN_A_CALL_OR_BRANCH = SIMPLE * 3 + (Loop, CallWithWeights, CallTwice, LoopOverWeights, Condition, Choice)
+IN_A_CALL_OR_BRANCH = SIMPLE * 3 + (
+    Loop,
+    CallWithWeights,
+    CallTwice,
+    LoopOverWeights,
+    Condition,
+    Choice,
+)
 IN_A_LOOP = IN_A_CALL_OR_BRANCH + (CallWithWeights,) * 20 + (CallTwice,) * 5
 OUTSIDE = IN_A_CALL_OR_BRANCH + (Loop,) * 20
 NESTED = {None: OUTSIDE, Loop: IN_A_LOOP, LoopOverWeights: IN_A_LOOP}

@@ -1,7 +1,8 @@
 """Starts Python as a user would: amp_tf by its .pth file alone, the switch in the environment.
 
-Where amp_tf is not installed (``PYTHONPATH=. pytest``), a folder with the checkout's amp_tf.pth is made a site
-folder by Python's own ``site.addsitedir``, which reads .pth files there exactly as in site-packages.
+Where amp_tf is not installed (``PYTHONPATH=. pytest``), a folder with the checkout's amp_tf.pth is
+made a site folder by Python's own ``site.addsitedir``, which reads .pth files there exactly as in
+site-packages.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 SLOW_FLOAT16 = "on CPUs float32 computes float16's matmuls"
 SUMMARY = re.compile(
-    r"amp_tf: (?:([\d,]+) graphs?, ([\d,]+) of ([\d,]+) nodes? converted(?: to (.*?))?(?: \([^)]*\))?, ([\d,]+) casts?"
+    r"amp_tf: (?:([\d,]+) graphs?, ([\d,]+) of ([\d,]+) nodes? converted(?: to (.*?))?(?: "
+    r"\([^)]*\))?, ([\d,]+) casts?"
     r"|nothing was converted(?=:))(.*)"
 )
 
@@ -65,8 +67,12 @@ class Ended:
 
     @property
     def warnings(self) -> list[str]:
-        """The lines that amp_tf wrote, beside the summary and what it says of this CPU where it runs float16."""
-        lines = [line for line in self.err.splitlines() if "amp_tf" in line and not SUMMARY.search(line)]
+        """The lines that amp_tf wrote, beside the summary and what it says of this CPU where it
+        runs float16.
+        """
+        lines = [
+            line for line in self.err.splitlines() if "amp_tf" in line and not SUMMARY.search(line)
+        ]
         return [line for line in lines if SLOW_FLOAT16 not in line]
 
 
@@ -84,11 +90,15 @@ def is_installed() -> bool:
 def environment(site_folder: Path, variables: dict[str, str]) -> dict[str, str]:
     """An environment with amp_tf's .pth in effect and, of amp_tf's variables, only the given ones."""
     environ = {
-        name: value for name, value in os.environ.items() if "MIXED_PRECISION" not in name and "AMP_TF" not in name
+        name: value
+        for name, value in os.environ.items()
+        if "MIXED_PRECISION" not in name and "AMP_TF" not in name
     }
     environ |= processes.EVERYWHERE
     if not is_installed():
-        (site_folder / "sitecustomize.py").write_text(f"import site; site.addsitedir({str(site_folder)!r})\n")
+        (site_folder / "sitecustomize.py").write_text(
+            f"import site; site.addsitedir({str(site_folder)!r})\n"
+        )
         (site_folder / "amp_tf.pth").write_bytes((ROOT / "amp_tf.pth").read_bytes())
         environ["PYTHONPATH"] = os.pathsep.join([str(site_folder), str(ROOT)])
     return environ | variables
@@ -103,7 +113,8 @@ def run(
     fresh: str = "",
     status: int | None = 0,
 ) -> Ended:
-    """Runs Python with arguments, in a folder that is not the checkout; it must end with a status, ``None`` is any.
+    """Runs Python with arguments, in a folder that is not the checkout; it must end with a status,
+    ``None`` is any.
 
     ``fresh`` is as in ``tests/processes.py``.
     """

@@ -20,7 +20,9 @@ runpy.run_path(main)
 
 def trained(site_folder, variables, before="", late=""):
     """A training whose script sets the switch itself, before or after its imports."""
-    ended = running.run(["-c", LOOP.format(before=before, late=late)], site_folder, variables | PRECISION)
+    ended = running.run(
+        ["-c", LOOP.format(before=before, late=late)], site_folder, variables | PRECISION
+    )
     assert ended.warnings == []
     return ended
 
@@ -60,7 +62,8 @@ from amp_tf.hooks import switch
 environ, SWITCH, PRECISION = os.environ, "TF_ENABLE_AUTO_MIXED_PRECISION", "AMP_TF_PRECISION"
 def say(): print(switch._active() and switch._active().config.precision)
 """
-#: What a program does, with which variables it starts, what is on after each step, and what is said of it how often.
+#: What a program does, with which variables it starts, what is on after each step, and what is said
+#: of it how often.
 CASES: dict[str, tuple[str, dict[str, str], str, str, int]] = {
     "every way to change the environment is followed": (
         """
@@ -131,7 +134,8 @@ print(environ[name])
 """,
         ON,
         "auto None None nonsense",
-        "amp_tf: stays off, the program runs in float32: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL",
+        "amp_tf: stays off, the program runs in float32: "
+        "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL",
         1,
     ),
     "a bad value that is corrected turns it on again": (

@@ -1,4 +1,6 @@
-"""What TensorFlow runs at last: the types of products, casts, gelus in the kernels of products, and input pipelines."""
+"""What TensorFlow runs at last: the types of products, casts, gelus in the kernels of products, and
+input pipelines.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ WAYS = ("fit", "tf_keras fit", "predict", "loop", "session")
 BACKWARD = {"Conv2DBackpropFilter", "Conv2DBackpropInput"}
 # Losses and outputs of about 1 after up to 8 steps; bfloat16 has 8 significant bits, float16 11.
 TOLERANCES = {"bfloat16": 0.05, "float16": 0.01}
-# Runs each way of the program and prints its result beside the products of the graphs that ran: op, type, name.
+# Runs each way of the program and prints its result beside the products of the graphs that ran: op,
+# type, name.
 WATCHED = f"""
 import json, runpy
 import tensorflow as tf
@@ -59,8 +62,14 @@ def named(request, site_folder):
     if request.param == "bfloat16" and onednn.computes_bfloat16() and version < (2, 21):
         pytest.skip("this TensorFlow's remapper still takes the CPU for one with bfloat16")
     # The loop and the session have no optimizer that could scale their loss.
-    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": precision, f"{running.SWITCH}_LOSS_SCALING": "0"}
-    ended = running.run(["-c", WATCHED], site_folder, variables if in_hardware else as_cpu.variables() | variables)
+    variables = {
+        running.SWITCH: "1",
+        "AMP_TF_PRECISION": precision,
+        f"{running.SWITCH}_LOSS_SCALING": "0",
+    }
+    ended = running.run(
+        ["-c", WATCHED], site_folder, variables if in_hardware else as_cpu.variables() | variables
+    )
     assert ended.warnings == []
     return precision, ended.result
 
@@ -86,7 +95,9 @@ def test_no_product_that_runs_is_of_another_type(way, named, in_float32):
 
 def test_the_report_says_that_no_product_is_left(named):
     _, found = named
-    lines = [line.split() for line in found["report"].splitlines() if "MatMul" in line or "Conv" in line]
+    lines = [
+        line.split() for line in found["report"].splitlines() if "MatMul" in line or "Conv" in line
+    ]
     converted = {words[3]: (words[0], words[2]) for words in lines if words[1:2] == ["of"]}
     assert {"MatMul", "Conv2D", *BACKWARD} <= converted.keys()
     assert all(first == second for first, second in converted.values()), found["report"]
@@ -111,7 +122,9 @@ print(json.dumps(found))
 
 
 def test_tensorflow_keeps_the_roundings_around_products_in_float32(site_folder):
-    ended = running.run(["-c", IN_FLOAT16], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"})
+    ended = running.run(
+        ["-c", IN_FLOAT16], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"}
+    )
     assert ended.result["False"] == [4096.0, 4104.0, np.inf]
     assert ended.converted >= 4
     # XLA may leave out a pair of casts, which makes results more exact.
@@ -120,7 +133,9 @@ def test_tensorflow_keeps_the_roundings_around_products_in_float32(site_folder):
     assert large >= 180_000
 
 
-needs_bf16 = pytest.mark.skipif(not Hardware.detect_cpu().cpu_gains, reason="auto converts nothing on this CPU")
+needs_bf16 = pytest.mark.skipif(
+    not Hardware.detect_cpu().cpu_gains, reason="auto converts nothing on this CPU"
+)
 OF_AUTO = """
 import json
 import numpy as np
@@ -189,7 +204,9 @@ def under_auto(site_folder):
 
 @needs_bf16
 # TensorFlow folds the cast of a constant: what is left are the casts of x and of the result.
-@pytest.mark.parametrize(("case", "products", "casts"), [("constant", 1, 2), ("pair", 2, 2), ("down", 1, 1)])
+@pytest.mark.parametrize(
+    ("case", "products", "casts"), [("constant", 1, 2), ("pair", 2, 2), ("down", 1, 1)]
+)
 def test_constants_are_cast_once_and_pairs_of_casts_do_not_run(under_auto, case, products, casts):
     assert (under_auto[case]["in bfloat16"], under_auto[case]["casts"]) == (products, [casts, 0, 0])
 
@@ -209,7 +226,9 @@ ROUNDING = 2.0**-8  # of bfloat16
 
 def test_an_input_pipeline_is_exact_and_the_model_behind_it_is_converted(tmp_path):
     ended = running.run([PIPELINE], tmp_path, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"})
-    assert ended.result["prepared"] < 1e-5  # float32's own roundings of 16 products; bfloat16 was off by .04
+    assert (
+        ended.result["prepared"] < 1e-5
+    )  # float32's own roundings of 16 products; bfloat16 was off by .04
     assert ended.converted >= 4  # two products of the model, two of the loop over the dataset
     for name in ("model", "loop"):
         assert ended.result[name] != ended.result["exact"]

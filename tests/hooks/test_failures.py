@@ -51,7 +51,9 @@ def test_a_fault_leaves_the_program_in_float32_with_one_warning(fault, in_float3
     ended = running.run(["-c", code], site_folder, running.switched_on())
     assert ended.result == in_float32.result
     assert len(ended.warnings) == 1, ended.err
-    assert "Grappler plugin: a graph stays in float32 because amp_tf failed on it" in ended.warnings[0]
+    assert (
+        "Grappler plugin: a graph stays in float32 because amp_tf failed on it" in ended.warnings[0]
+    )
     assert "AMP_TF_DISABLE=1 turns amp_tf off" in ended.warnings[0]
     assert "failed, and the graphs stayed in float32" in ended.err
 
@@ -154,11 +156,15 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_another_graph_plugin_is_stepped_around_with_one_warning(site_folder, tmp_path):
-    """The other plugin is a copy of the shim: to TensorFlow, a library that takes the device type CPU."""
+    """The other plugin is a copy of the shim: to TensorFlow, a library that takes the device type
+    CPU.
+    """
     other = shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path / "libother.so")
     program = str(running.PROGRAMS / "custom_loop.py")
     ended = running.run(
-        [program], site_folder, {**running.switched_on(), "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(other)}
+        [program],
+        site_folder,
+        {**running.switched_on(), "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(other)},
     )
     assert len(ended.warnings) == 1, ended.err
     assert str(other) in ended.warnings[0]

@@ -1,4 +1,6 @@
-"""Variables read before loops, as on a CPU where products pay, and normalization folded into filters, in programs."""
+"""Variables read before loops, as on a CPU where products pay, and normalization folded into
+filters, in programs.
+"""
 
 import numpy as np
 import pytest
@@ -25,8 +27,8 @@ def test_results_and_variables_are_bit_for_bit_those_without_the_move(found):
 
 
 def test_they_are_those_of_float32_but_for_rounding(found):
-    # Up to eight products with 8 significant bits, each off by at most 2**-8 of the largest value, and by as much again
-    # where Eigen computes them, which rounds more often.
+    # Up to eight products with 8 significant bits, each off by at most 2**-8 of the largest value,
+    # and by as much again where Eigen computes them, which rounds more often.
     limit = (8 if onednn.computes_bfloat16() else 16) * 2**-8
     assert {name: told["off"] for name, told in found.items() if not told["off"] <= limit} == {}  # type: ignore[operator]
 
@@ -37,8 +39,8 @@ def test_only_where_the_loop_itself_writes_a_variable_nothing_moves(found):
 
 
 PREDICT = running.PROGRAMS / "keras_predict.py"
-# Runs the program and prints, after its own line, the kinds of convolution that ran: depthwise or not, type, what is
-# fused with it.
+# Runs the program and prints, after its own line, the kinds of convolution that ran: depthwise or
+# not, type, what is fused with it.
 FOLDED = f"""
 import json, runpy
 from tensorflow.python.eager import context
@@ -57,10 +59,15 @@ def test_predict_runs_convolution_normalization_sum_and_activation_in_one_kernel
     ended = running.run(["-c", FOLDED], site_folder, running.switched_on())
     assert ended.warnings == []
     found = running.Ended(0, ended.out.strip().rpartition("\n")[0], "").result
-    for key, value in expected.result.items():  # ten layers in bfloat16, which has 8 significant bits
+    for (
+        key,
+        value,
+    ) in expected.result.items():  # ten layers in bfloat16, which has 8 significant bits
         np.testing.assert_allclose(found[key], value, rtol=0.05, atol=0.05, err_msg=key)
     if not Hardware.detect_cpu().cpu_gains:
-        pytest.skip("where the precision is named, the conversion is TensorFlow's, which folds nothing")
+        pytest.skip(
+            "where the precision is named, the conversion is TensorFlow's, which folds nothing"
+        )
     assert ended.result["kinds"] == [
         [False, types_pb2.DT_BFLOAT16, "BiasAdd", "Add", "Relu"],
         [False, types_pb2.DT_BFLOAT16, "BiasAdd", "Relu6"],

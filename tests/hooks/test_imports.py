@@ -64,7 +64,9 @@ def test_an_action_that_raises_is_told_and_the_import_goes_on(module, capsys):
     assert capsys.readouterr().err == "amp_tf: stays off: RuntimeError: made to\n"
 
 
-def test_an_action_that_is_added_while_a_watched_module_is_imported_runs_at_its_end(module, tmp_path):
+def test_an_action_that_is_added_while_a_watched_module_is_imported_runs_at_its_end(
+    module, tmp_path
+):
     (tmp_path / f"{module}.py").write_text(
         "from amp_tf.hooks import imports\n"
         "seen = []\nimports.after_import(__name__, seen.append)\nbefore = list(seen)\n"

@@ -1,4 +1,6 @@
-"""Input pipelines stay in float32: whenever they were traced, whatever they call, and nothing else with them."""
+"""Input pipelines stay in float32: whenever they were traced, whatever they call, and nothing else
+with them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from tests.hooks import running
 
 ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
 ROUNDING = 1e-5  #: relative, of float32 sums of 32 products in another order
-ROUNDED = 1e-3  #: what products of bfloat16 are off by at least, as the largest of 2,048 results near 100
+ROUNDED = (
+    1e-3  #: what products of bfloat16 are off by at least, as the largest of 2,048 results near 100
+)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +23,10 @@ ROUNDED = 1e-3  #: what products of bfloat16 are off by at least, as the largest
         ("Dataset_map_prepare_3", True),
         ("__inference_tf_data_experimental_group_by_reducer_init_func_4", True),
         ("fused_predicate", True),
-        ("map_fusion_funcs/__inference_Dataset_map_prepare_12/__inference_Dataset_map_lambda_3", True),
+        (
+            "map_fusion_funcs/__inference_Dataset_map_prepare_12/__inference_Dataset_map_lambda_3",
+            True,
+        ),
         ("__inference_Dataset_reduce_step_5", False),
         ("__inference_Dataset_scan_running_mean_5", True),
         ("__inference_Dataset_take_while_is_short_5", True),
@@ -46,7 +53,9 @@ def test_a_session_behind_a_one_shot_iterator_is_converted_and_its_data_is_not(t
 
 @pytest.mark.parametrize("how", ["call", "environ", "call fused"])
 def test_a_pipeline_made_before_amp_tf_was_turned_on_is_exact(how, tmp_path):
-    ended = running.run([str(running.PROGRAMS / "pipeline_made_before.py"), *how.split()], tmp_path, {})
+    ended = running.run(
+        [str(running.PROGRAMS / "pipeline_made_before.py"), *how.split()], tmp_path, {}
+    )
     result = ended.result
     assert result["before"] == result["after"] == [0, 0]
     assert result["step"] > ROUNDED
@@ -63,7 +72,9 @@ def test_what_a_pipeline_calls_is_exact_and_the_same_functions_are_rounded_elsew
 
 def test_what_keras_feeds_from_a_generator_is_exact_from_the_first_batch_on(tmp_path):
     ended = running.run([str(running.PROGRAMS / "fed_by_python.py")], tmp_path, ON)
-    assert {name: error for name, error in ended.result["data"].items() if error > ROUNDING * 100} == {}
+    assert {
+        name: error for name, error in ended.result["data"].items() if error > ROUNDING * 100
+    } == {}
     assert ended.result["program"] > ROUNDED
     assert ended.warnings == []
 
@@ -77,4 +88,7 @@ print(sum(1 for _ in data))
 
 def test_a_program_that_runs_only_a_pipeline_is_told_so(tmp_path):
     ended = running.run(["-c", ONLY_DATA], tmp_path, ON)
-    assert "TensorFlow ran no graph but those of input pipelines (tf.data), which stay in float32" in ended.summary[6]
+    assert (
+        "TensorFlow ran no graph but those of input pipelines (tf.data), which stay in float32"
+        in ended.summary[6]
+    )

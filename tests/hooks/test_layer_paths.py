@@ -1,4 +1,6 @@
-"""The layers of Keras are found by their paths, forward and backward, in every way in which their names are made."""
+"""The layers of Keras are found by their paths, forward and backward, in every way in which their
+names are made.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def test_layers_inside_of_layers_have_the_paths_of_keras():
 
 
 def test_a_recurrent_layers_loop_belongs_to_it_and_its_cell():
-    model = keras.Sequential([keras.layers.LSTM(4, name="lstm"), keras.layers.Dense(2, name="head")], name="net")
+    model = keras.Sequential(
+        [keras.layers.LSTM(4, name="lstm"), keras.layers.Dense(2, name="head")], name="net"
+    )
     model(tf.ones((1, 5, 4)))
     products = products_by_layer(step_of(model, (3, 5, 4)))
     assert set(products) == {"net/lstm/lstm_cell", "net/head"}
@@ -104,7 +108,9 @@ def test_a_recurrent_layers_loop_belongs_to_it_and_its_cell():
 def test_tf_keras_has_paths_too():
     inputs = tf_keras.Input((4,))
     shared = tf_keras.layers.Dense(4, name="shared")
-    hidden = tf_keras.Sequential([tf_keras.layers.Dense(4, name="dense_1")], name="inner")(shared(shared(inputs)))
+    hidden = tf_keras.Sequential([tf_keras.layers.Dense(4, name="dense_1")], name="inner")(
+        shared(shared(inputs))
+    )
     model = tf_keras.Model(inputs, tf_keras.layers.Dense(2, name="dense")(hidden), name="net")
     nodes = step_of(model, (3, 4))
     assert products_by_layer(nodes) == {"net/shared": 5, "net/inner/dense_1": 3, "net/dense": 3}
@@ -149,7 +155,11 @@ print(json.dumps({{
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_program_keeps_a_layer_by_its_path(jit, site_folder):
-    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "AMP_TF_KEEP_FLOAT32": "layer:block_1,layer:heed"}
+    variables = {
+        running.SWITCH: "1",
+        "AMP_TF_PRECISION": "bfloat16",
+        "AMP_TF_KEEP_FLOAT32": "layer:block_1,layer:heed",
+    }
     ended = running.run(["-c", PROGRAM.format(jit=jit)], site_folder, variables)
     found = json.loads(ended.out.strip().splitlines()[-1])
     assert found["kept"] == ["block_1/one", "block_1/two"]
@@ -180,10 +190,16 @@ print(json.dumps([found, len(kept), [layer.layer.split("/")[-1] for layer in amp
 def test_layers_that_have_names_of_tensorflows_scopes_have_paths(library, site_folder):
     kept = ["body", "while", "gradients"]
     patterns = ",".join(f"layer:{name}" for name in kept)
-    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "AMP_TF_KEEP_FLOAT32": patterns}
+    variables = {
+        running.SWITCH: "1",
+        "AMP_TF_PRECISION": "bfloat16",
+        "AMP_TF_KEEP_FLOAT32": patterns,
+    }
     ended = running.run(["-c", NAMED.format(keras=library)], site_folder, variables)
     found, count, layers = json.loads(ended.out.strip().splitlines()[-1])
-    assert all(products >= 2 for products, _ in found.values()), found  # forward, and backward once or twice
+    assert all(products >= 2 for products, _ in found.values()), (
+        found
+    )  # forward, and backward once or twice
     assert {name for name, (products, of_it) in found.items() if products == of_it} == {*kept}
     assert {name for name, (_, of_it) in found.items() if of_it} == {*kept}
     assert count == sum(of_it for _, of_it in found.values())

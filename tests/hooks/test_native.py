@@ -30,13 +30,21 @@ class Buffer(ctypes.Structure):
     ]
 
 
-_ARGUMENTS = (ctypes.c_void_p, ctypes.POINTER(Buffer), ctypes.c_void_p, ctypes.POINTER(Buffer), ctypes.c_void_p)
+_ARGUMENTS = (
+    ctypes.c_void_p,
+    ctypes.POINTER(Buffer),
+    ctypes.c_void_p,
+    ctypes.POINTER(Buffer),
+    ctypes.c_void_p,
+)
 OPTIMIZE = ctypes.CFUNCTYPE(None, *_ARGUMENTS)
 OPTIMIZE_WITH_THE_LOCK = ctypes.PYFUNCTYPE(None, *_ARGUMENTS)
 
 
 class Item(ctypes.Structure):
-    """The begin of TensorFlow's GrapplerItem: its name is a std::string, which holds short texts itself."""
+    """The begin of TensorFlow's GrapplerItem: its name is a std::string, which holds short texts
+    itself.
+    """
 
     _fields_ = [
         ("virtual_functions", ctypes.c_void_p),
@@ -60,7 +68,11 @@ class Item(ctypes.Structure):
 
 
 class Configs(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("ext", ctypes.c_void_p), ("toggles", ctypes.c_int * 19)]
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("ext", ctypes.c_void_p),
+        ("toggles", ctypes.c_int * 19),
+    ]
 
 
 class Optimizer(ctypes.Structure):
@@ -89,7 +101,9 @@ class Registered:
 
     def __init__(self, path, *, version=(0, 0, 1), params_size=56):
         # TF_OFFSET_OF_END of the last toggle, without the padding behind it
-        self.configs = Configs(struct_size=Configs.toggles.offset + 19 * ctypes.sizeof(ctypes.c_int))
+        self.configs = Configs(
+            struct_size=Configs.toggles.offset + 19 * ctypes.sizeof(ctypes.c_int)
+        )
         self.optimizer = Optimizer(struct_size=ctypes.sizeof(Optimizer))
         self.params = Params(
             struct_size=params_size,
@@ -116,7 +130,9 @@ class Registered:
 
 @pytest.fixture(autouse=True)
 def no_copy_stays(tmp_path):
-    """For what runs later in this process, a copy would be another plugin as long as its file is there."""
+    """For what runs later in this process, a copy would be another plugin as long as its file is
+    there.
+    """
     yield
     for copy in tmp_path.glob("*.so"):
         copy.unlink()
@@ -142,18 +158,34 @@ def emits(shim, *graphs):
     return callback
 
 
-@pytest.mark.parametrize("device_type", native.DEVICE_TYPES)  # where they differ, TensorFlow warns at each graph
-def test_registration_fills_what_tensorflow_checks_and_turns_the_layout_optimizer_off_alone(device_type, tmp_path):
-    registered = Registered(Path(shutil.copy(native.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path)))
+@pytest.mark.parametrize(
+    "device_type", native.DEVICE_TYPES
+)  # where they differ, TensorFlow warns at each graph
+def test_registration_fills_what_tensorflow_checks_and_turns_the_layout_optimizer_off_alone(
+    device_type, tmp_path
+):
+    registered = Registered(
+        Path(shutil.copy(native.FOLDER / f"amp_tf_{device_type.lower()}.so", tmp_path))
+    )
     assert registered.params.device_type == device_type.encode()
     assert registered.optimizer.optimize_func
     package = importlib.util.find_spec("tensorflow")
     assert package is not None
     assert package.origin is not None
-    header = Path(package.origin).parent / "include" / "tensorflow" / "c" / "experimental" / "grappler" / "grappler.h"
+    header = (
+        Path(package.origin).parent
+        / "include"
+        / "tensorflow"
+        / "c"
+        / "experimental"
+        / "grappler"
+        / "grappler.h"
+    )
     text = header.read_text()
     names = re.findall(r"^ *TF_TriState (\w+);", text, re.MULTILINE)
-    off = re.findall(r"TF_TriState_\w+", text[text.index("typedef enum TF_TriState") :]).index("TF_TriState_Off")
+    off = re.findall(r"TF_TriState_\w+", text[text.index("typedef enum TF_TriState") :]).index(
+        "TF_TriState_Off"
+    )
     found = dict(zip(names, registered.configs.toggles, strict=True))
     assert {name: value for name, value in found.items() if value} == {"layout_optimizer": off}
 
@@ -161,7 +193,9 @@ def test_registration_fills_what_tensorflow_checks_and_turns_the_layout_optimize
 @pytest.mark.parametrize("change", [{"version": (0, 1, 0)}, {"params_size": 64}])
 def test_an_interface_of_another_version_is_refused(change, shim):
     registered = Registered(shim.path, **change)
-    assert registered.params.device_type is None  # "'device_type' field … must be set", says TensorFlow then
+    assert (
+        registered.params.device_type is None
+    )  # "'device_type' field … must be set", says TensorFlow then
     assert not registered.optimizer.optimize_func
     assert not shim.is_registered
 
@@ -199,7 +233,9 @@ def test_a_callback_that_was_replaced_is_let_go(shim):
 
 
 def optimized_in_a_child(registered, shim):
-    """What a forked child makes of a graph; its callback is then removed, without waiting for the parent's threads."""
+    """What a forked child makes of a graph; its callback is then removed, without waiting for the
+    parent's threads.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -232,7 +268,9 @@ def test_graph_is_unchanged_in_a_child_forked_after_the_first_graph(was_on, shim
 def test_the_callback_runs_whether_the_caller_has_the_lock_or_not(shim):
     registered = Registered(shim.path)
     shim.set_callback(emits(shim))
-    assert [registered.optimize(b"graph", with_lock=with_lock) for with_lock in (True, False)] == [b"new"] * 2
+    assert [registered.optimize(b"graph", with_lock=with_lock) for with_lock in (True, False)] == [
+        b"new"
+    ] * 2
     assert [shim.skipped(reason) for reason in Skip] == [(0, "")] * 4
 
 
@@ -245,7 +283,9 @@ def test_the_callback_is_told_which_thread_waits_for_it(shim):
 
 
 class Visits:
-    """Threads that have graphs optimized, again and again, until the block ends; this thread is awake in it."""
+    """Threads that have graphs optimized, again and again, until the block ends; this thread is
+    awake in it.
+    """
 
     def __init__(self, registered: Registered, threads: int = 3) -> None:
         self._registered = registered
@@ -257,7 +297,9 @@ class Visits:
     def _visit(self) -> None:
         while not self._ends.is_set():
             begin = time.monotonic()
-            self.got.append(self._registered.optimize(b"graph", name=b"__inference_train_function_12"))
+            self.got.append(
+                self._registered.optimize(b"graph", name=b"__inference_train_function_12")
+            )
             self.longest = max(self.longest, time.monotonic() - begin)
 
     def __enter__(self) -> Visits:
@@ -277,7 +319,9 @@ def keep_the_lock(seconds: float) -> None:
 
 
 def keep_until(is_done, seconds: float = 1.5) -> None:
-    """Keeps the lock for a while, again and again, until something was seen in the pauses, or for a minute."""
+    """Keeps the lock for a while, again and again, until something was seen in the pauses, or for a
+    minute.
+    """
     begin = time.monotonic()
     while time.monotonic() - begin < 60 and not is_done():
         keep_the_lock(seconds)
@@ -315,7 +359,9 @@ def test_a_graph_waits_no_longer_than_it_has_patience_unless_the_process_works(w
         begin = time.monotonic()
         while time.monotonic() - begin < 60 and not (visits.longest > 1.2 if works else count()):
             # Computes without the lock, and for longer than it is kept.
-            digest = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 16_000_000))
+            digest = threading.Thread(
+                target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 16_000_000)
+            )
             if works:
                 digest.start()
             keep_the_lock(2)

@@ -1,4 +1,6 @@
-"""How the hooks speak: as absl would print it, and without taking the program's own logging from it."""
+"""How the hooks speak: as absl would print it, and without taking the program's own logging from
+it.
+"""
 
 import logging
 
@@ -13,17 +15,32 @@ from tests.pretending import WHERE_PRODUCTS_PAY
 
 BAD_VALUE = {running.SWITCH: "maybe"}
 LINE = (
-    "WARNING:absl:amp_tf: stays off, the program runs in float32: TF_ENABLE_AUTO_MIXED_PRECISION: 'maybe' is not a "
+    "WARNING:absl:amp_tf: stays off, the program runs in float32: TF_ENABLE_AUTO_MIXED_PRECISION: "
+    "'maybe' is not a "
     "valid value. Valid values: 1, true, 0, false."
 )
-AT_EXIT = "amp_tf: nothing was converted: amp_tf is off: TF_ENABLE_AUTO_MIXED_PRECISION is not valid, as a warning said"
+AT_EXIT = (
+    "amp_tf: nothing was converted: amp_tf is off: TF_ENABLE_AUTO_MIXED_PRECISION is not valid, "
+    "as a warning said"
+)
 
 
 @pytest.mark.parametrize("is_before", [True, False])
-def test_a_program_that_sets_up_its_logging_gets_the_lines_there_from_then_on(is_before, site_folder, tmp_path):
+def test_a_program_that_sets_up_its_logging_gets_the_lines_there_from_then_on(
+    is_before, site_folder, tmp_path
+):
     file = tmp_path / "program.log"
-    steps = f"logging.basicConfig(filename={str(file)!r}, format='%(message)s')", "import tensorflow"
-    code = "\n".join(["import logging", *(steps if is_before else steps[::-1]), "logging.warning('of the program')"])
+    steps = (
+        f"logging.basicConfig(filename={str(file)!r}, format='%(message)s')",
+        "import tensorflow",
+    )
+    code = "\n".join(
+        [
+            "import logging",
+            *(steps if is_before else steps[::-1]),
+            "logging.warning('of the program')",
+        ]
+    )
     ended = running.run(["-c", code], site_folder, BAD_VALUE)
     *line, own, at_exit = file.read_text().splitlines()
     assert own == "of the program"
@@ -34,8 +51,14 @@ def test_a_program_that_sets_up_its_logging_gets_the_lines_there_from_then_on(is
 
 
 def test_a_filter_of_absls_logger_is_asked(site_folder):
-    code = "from absl import logging; logging.get_absl_logger().addFilter(lambda record: {}); import tensorflow"
-    said = [running.run(["-c", code.format(passes)], site_folder, BAD_VALUE).err for passes in (False, True)]
+    code = (
+        "from absl import logging; logging.get_absl_logger().addFilter(lambda record: {}); import "
+        "tensorflow"
+    )
+    said = [
+        running.run(["-c", code.format(passes)], site_folder, BAD_VALUE).err
+        for passes in (False, True)
+    ]
     assert ["amp_tf" in err for err in said] == [False, True]
 
 
@@ -62,7 +85,10 @@ def test_program_with_misspelt_op_names_is_converted_and_told_each_once(site_fol
     added, removed = sorted(ended.warnings)
     assert f"AmpConfig.allow_add ({PREFIX}ALLOWLIST_ADD): TensorFlow knows no op 'MatMull'" in added
     assert "so the name is left out. Did you mean 'MatMul'?" in added
-    assert f"AmpConfig.clear_remove ({PREFIX}CLEARLIST_REMOVE): TensorFlow knows no op 'rellu'" in removed
+    assert (
+        f"AmpConfig.clear_remove ({PREFIX}CLEARLIST_REMOVE): TensorFlow knows no op 'rellu'"
+        in removed
+    )
     assert "Did you mean 'Relu'" in removed
 
 
@@ -87,12 +113,17 @@ for size in (16, 32):
     for is_compiled in (True, False):
         tf.function(step, jit_compile=is_compiled)(tf.ones((size, size)))
 """
-WARNING = "on CPUs float32 computes float16's matmuls and convolutions, so float16 is not faster there than float32"
+WARNING = (
+    "on CPUs float32 computes float16's matmuls and convolutions, so float16 is not faster there "
+    "than float32"
+)
 
 
 @pytest.mark.parametrize(("precision", "warned"), [("float16", 1), ("bfloat16", 0), ("auto", 0)])
 def test_a_program_that_asks_for_float16_is_told_once(precision, warned, site_folder):
-    ended = running.run(["-c", PROGRAM], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": precision})
+    ended = running.run(
+        ["-c", PROGRAM], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": precision}
+    )
     told = [line for line in ended.err.splitlines() if WARNING in line]
     assert len(told) == warned, ended.err
     assert all("Set AMP_TF_PRECISION=" in line for line in told)
@@ -101,7 +132,10 @@ def test_a_program_that_asks_for_float16_is_told_once(precision, warned, site_fo
 @pytest.mark.parametrize(
     ("machine", "advice"),
     [
-        (WHERE_PRODUCTS_PAY, "Set AMP_TF_PRECISION=bfloat16, in which this CPU is fast, or auto, which"),
+        (
+            WHERE_PRODUCTS_PAY,
+            "Set AMP_TF_PRECISION=bfloat16, in which this CPU is fast, or auto, which",
+        ),
         (Hardware(), "Set AMP_TF_PRECISION=auto, which leaves this CPU in float32."),
     ],
 )

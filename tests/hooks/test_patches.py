@@ -42,7 +42,10 @@ def test_what_the_owner_or_its_base_class_had_is_put_back():
     patches = Patches()
     for owner, name in ((base, "own"), (derived, "own"), (derived, "inherited")):
         patches.put(owner, name, saying("ours"))
-    assert (derived().inherited("x"), base().inherited("x")) == ("ours inherited x", "ours inherited x")
+    assert (derived().inherited("x"), base().inherited("x")) == (
+        "ours inherited x",
+        "ours inherited x",
+    )
     patches.restore()
     patches.restore()
     assert (vars(base)["own"], vars(derived)["own"], vars(base)["inherited"]) == before

@@ -34,7 +34,9 @@ def test_threads_know_nothing_of_each_other():
 
 
 def test_a_thread_that_ended_leaves_nothing_to_the_next_and_the_table_stays_small(monkeypatch):
-    """Python gives the next thread the identity of the last at once, and programs make threads without end."""
+    """Python gives the next thread the identity of the last at once, and programs make threads
+    without end.
+    """
     visits, seen, idents = Visits(), [], set()
 
     def visit():

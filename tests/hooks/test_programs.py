@@ -18,12 +18,18 @@ from amp_tf.reporting import reports
 from tests.hooks import running
 
 REMATERIALIZED = str(running.PROGRAMS / "rematerialization.py")
-needs_scope = pytest.mark.skipif(not hasattr(keras, "RematScope"), reason="this Keras has no RematScope")
+needs_scope = pytest.mark.skipif(
+    not hasattr(keras, "RematScope"), reason="this Keras has no RematScope"
+)
 
 
 @needs_scope
 def test_models_train_in_less_memory(tmp_path):
-    variables = {**running.switched_on(), "AMP_TF_PRECISION": "bfloat16", "PYTHONPATH": str(running.ROOT)}
+    variables = {
+        **running.switched_on(),
+        "AMP_TF_PRECISION": "bfloat16",
+        "PYTHONPATH": str(running.ROOT),
+    }
     ended = running.run([REMATERIALIZED, "float32"], tmp_path, variables, seconds=600)
     found = ended.result
     assert ended.converted
@@ -37,8 +43,12 @@ def test_models_train_in_less_memory(tmp_path):
 @needs_scope
 def test_under_keras_policy_the_same_layers_raise(tmp_path):
     """If this fails, Keras has learned it, and docs/limits.md says so no more."""
-    ended = running.run([REMATERIALIZED, "mixed_bfloat16"], tmp_path, {"PYTHONPATH": str(running.ROOT)})
-    assert ended.result["error"].startswith("TypeError: Input 'filter' of 'Conv2D' Op has type float32")
+    ended = running.run(
+        [REMATERIALIZED, "mixed_bfloat16"], tmp_path, {"PYTHONPATH": str(running.ROOT)}
+    )
+    assert ended.result["error"].startswith(
+        "TypeError: Input 'filter' of 'Conv2D' Op has type float32"
+    )
 
 
 PADDED = str(running.PROGRAMS / "padded_attention.py")
@@ -57,11 +67,14 @@ def test_padding_trains_in_float16_as_in_float32(tmp_path):
 
 def test_a_model_that_was_trained_converts_for_tflite_in_float32(tmp_path):
     ended = running.run(
-        [str(running.PROGRAMS / "tflite.py")], tmp_path, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
+        [str(running.PROGRAMS / "tflite.py")],
+        tmp_path,
+        {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"},
     )
     assert ended.converted > 0
     assert not {"float16", "bfloat16"} & set(ended.result["types"])
-    # Both compute the model eagerly in float32, from the same weights; sums of 64 products in another order.
+    # Both compute the model eagerly in float32, from the same weights; sums of 64 products in
+    # another order.
     assert ended.result["error"] < 1e-5
     assert "skipped" in ended.summary[6]
     assert "because TFLite's converter held Python's lock meanwhile" in ended.summary[6]
@@ -75,9 +88,13 @@ tf.lite.TFLiteConverter.from_keras_model(model).convert()
 
 
 def test_where_tflites_converter_alone_ran_graphs_the_line_says_so(tmp_path):
-    ended = running.run(["-c", ONLY_TFLITE], tmp_path, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"})
+    ended = running.run(
+        ["-c", ONLY_TFLITE], tmp_path, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
+    )
     assert ended.converted == 0
-    assert ended.summary[6].startswith(": no graph that was not skipped has a matmul or convolution; ")
+    assert ended.summary[6].startswith(
+        ": no graph that was not skipped has a matmul or convolution; "
+    )
     assert "because TFLite's converter held Python's lock meanwhile" in ended.summary[6]
 
 
@@ -105,10 +122,18 @@ def test_a_forced_node_is_converted_under_auto_in_a_function_that_xla_compiles_t
 
 
 @pytest.mark.parametrize("program", ["keras_fit.py", "session.py"])
-def test_a_loss_that_is_scaled_where_nothing_is_float16_gives_the_results_of_float32(program, tmp_path):
+def test_a_loss_that_is_scaled_where_nothing_is_float16_gives_the_results_of_float32(
+    program, tmp_path
+):
     path = running.PROGRAMS / program
-    count = "from amp_tf.loss_scaling import ledger; (_, status), = ledger.statuses()[0]; steps = status.steps"
-    code = f"import runpy, sys; runpy.run_path({str(path)!r}); {count}; print('scaled steps', steps, file=sys.stderr)"
+    count = (
+        "from amp_tf.loss_scaling import ledger; (_, status), = ledger.statuses()[0]; steps = "
+        "status.steps"
+    )
+    code = (
+        f"import runpy, sys; runpy.run_path({str(path)!r}); {count}; print('scaled steps', steps, "
+        "file=sys.stderr)"
+    )
     kept = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_KEEP_FLOAT32": ".*"}
     on = running.run(["-c", code], tmp_path, kept)
     off = running.run([str(path)], tmp_path, {})
@@ -141,5 +166,7 @@ def test_the_pattern_finds_the_fused_node_and_no_other(name):
     with amp_tf.enable(precision="bfloat16", target="cpu", keep_float32=[pattern]):
         exec(MODEL, model)
         model["step"](tf.ones((64, 64)))
-        found = {node.name: node.precision.value for node in amp_tf.report().nodes if "MatMul" in node.op}
+        found = {
+            node.name: node.precision.value for node in amp_tf.report().nodes if "MatMul" in node.op
+        }
     assert found == {"dense/Relu": "float32", "other/MatMul": "bfloat16"}

@@ -1,4 +1,6 @@
-"""Random programs, for XLA and for Grappler: a few seeds; ``scripts/fuzz_parity compiled`` rolls new ones."""
+"""Random programs, for XLA and for Grappler: a few seeds; ``scripts/fuzz_parity compiled`` rolls
+new ones.
+"""
 
 import pytest
 
@@ -20,7 +22,9 @@ SEEDS = {
     "matrices": (258, 306, *range(6)),
     "convolutions": tuple(range(24)),
     "twins": tuple(range(8)),
-    "reads": tuple(range(6, 18)),  # the first showed a read that did not wait for a write before its loop
+    "reads": tuple(
+        range(6, 18)
+    ),  # the first showed a read that did not wait for a write before its loop
 }
 
 
@@ -29,7 +33,9 @@ SEEDS = {
 def test_results_and_variables_are_those_of_the_eager_program(kind, site_folder):
     seeds = SEEDS[kind]
     ended, outcomes = run_programs(kind, seeds, site_folder)
-    problems = [f"seed {outcome.seed}: {outcome.problem}" for outcome in outcomes if outcome.problem]
+    problems = [
+        f"seed {outcome.seed}: {outcome.problem}" for outcome in outcomes if outcome.problem
+    ]
     assert not problems, "\n".join(problems)
     assert tuple(outcome.seed for outcome in outcomes) == seeds
     assert ended.converted > 0

@@ -17,7 +17,10 @@ from amp_tf.reporting import files, reports
 from tests import processes
 from tests.hooks import running
 
-PRODUCT = "import tensorflow as tf; f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((64, 64)))"
+PRODUCT = (
+    "import tensorflow as tf; f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((64, "
+    "64)))"
+)
 KEPT = {"AMP_TF_PRECISION": "bfloat16"}
 
 
@@ -25,7 +28,9 @@ def one_report(folder):
     (file,) = folder.iterdir()
     (document,) = files.read(file)
     schema = json.loads(
-        resources.files("amp_tf.reporting").joinpath("report-1.schema.json").read_text(encoding="utf-8")
+        resources.files("amp_tf.reporting")
+        .joinpath("report-1.schema.json")
+        .read_text(encoding="utf-8")
     )
     jsonschema.validate(document, schema)
     return document
@@ -34,7 +39,9 @@ def one_report(folder):
 def test_an_unchanged_keras_script_leaves_one_file(site_folder, tmp_path):
     folder = tmp_path / "made" / "by amp_tf"
     program = str(running.PROGRAMS / "keras_fit.py")
-    ended = running.run([program], site_folder, {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(folder)})
+    ended = running.run(
+        [program], site_folder, {**running.switched_on(), **KEPT, "AMP_TF_REPORT": str(folder)}
+    )
     found = one_report(folder)
     assert found["summary"] == ended.summary[0].removeprefix("amp_tf: ")
     assert found["process"]["program"] == program
@@ -42,17 +49,27 @@ def test_an_unchanged_keras_script_leaves_one_file(site_folder, tmp_path):
     assert found["totals"]["converted"] == ended.converted
     assert found["figures"]["products_share_f16"] > 0.9
     sources_of = {row["field"]: row["from"] for row in found["settings"]}
-    assert (sources_of["precision"], sources_of["report_path"]) == ("AMP_TF_PRECISION", "AMP_TF_REPORT")
+    assert (sources_of["precision"], sources_of["report_path"]) == (
+        "AMP_TF_PRECISION",
+        "AMP_TF_REPORT",
+    )
     assert sources_of["level"] == "default"
 
 
 def test_functions_that_xla_compiles_have_the_sizes_of_their_trace(site_folder, tmp_path):
-    """Nodes of a FunctionDef carry no shapes, and what a variable looks like only its graph in Python knows."""
+    """Nodes of a FunctionDef carry no shapes, and what a variable looks like only its graph in
+    Python knows.
+    """
     code = (
         "import tensorflow as tf; w = tf.Variable(tf.ones((64, 32)))\n"
-        "f = tf.function(lambda x: tf.nn.relu(x @ w) @ tf.transpose(w), jit_compile=True); f(tf.ones((16, 64)))"
+        "f = tf.function(lambda x: tf.nn.relu(x @ w) @ tf.transpose(w), jit_compile=True); "
+        "f(tf.ones((16, 64)))"
     )
-    running.run(["-c", code], site_folder, {running.SWITCH: "1", **KEPT, "AMP_TF_REPORT": str(tmp_path / "out")})
+    running.run(
+        ["-c", code],
+        site_folder,
+        {running.SWITCH: "1", **KEPT, "AMP_TF_REPORT": str(tmp_path / "out")},
+    )
     found = one_report(tmp_path / "out")
     assert found["figures"]["products"] == {"f16": 2 * (2 * 16 * 64 * 32), "float32": 0}
     assert found["figures"]["estimated_ms"] is None, "the cost model knows nothing of XLA"
@@ -61,7 +78,11 @@ def test_functions_that_xla_compiles_have_the_sizes_of_their_trace(site_folder, 
 
 def test_a_float16_run_has_its_loss_scale_over_time(site_folder, tmp_path):
     program = str(running.PROGRAMS / "keras_fit.py")
-    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_REPORT": str(tmp_path / "out")}
+    variables = {
+        running.SWITCH: "1",
+        "AMP_TF_PRECISION": "float16",
+        "AMP_TF_REPORT": str(tmp_path / "out"),
+    }
     running.run([program], site_folder, variables)
     (curve,) = one_report(tmp_path / "out")["loss_scales"]
     assert curve["steps"] == 24
@@ -79,9 +100,12 @@ def test_a_program_that_an_error_ends_leaves_its_report(site_folder, tmp_path):
     assert found["converted"] > 0
 
 
-# Each waits, after saying that it is ready, in a way in which Python's own handler does or does not run.
+# Each waits, after saying that it is ready, in a way in which Python's own handler does or does not
+# run.
 SLEEPS = "print('ready', flush=True); import time; time.sleep(100)"
-JOINS = "server = tf.distribute.Server.create_local_server(); print('ready', flush=True); server.join()"
+JOINS = (
+    "server = tf.distribute.Server.create_local_server(); print('ready', flush=True); server.join()"
+)
 DEQUEUES = """
 with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     empty = tf.queue.FIFOQueue(1, tf.float32).dequeue()
@@ -164,7 +188,8 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_the_run_goes_on(site_fo
 
 def test_without_the_variable_nothing_is_kept_or_caught(tmp_path):
     code = (
-        f"{PRODUCT}\nimport signal, sys, amp_tf\nassert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\n"
+        f"{PRODUCT}\nimport signal, sys, amp_tf\nassert signal.getsignal(signal.SIGTERM) is "
+        "signal.SIG_DFL\n"
         "assert all(graph.basis is None for graph in amp_tf.report().graphs)\n"
         "assert amp_tf.report().facts['process']['tensorflow'] == tf.__version__"
     )
@@ -184,7 +209,9 @@ def test_each_setting_tells_where_it_came_from(monkeypatch):
 
 
 def test_the_report_of_a_process_has_its_facts(monkeypatch):
-    monkeypatch.setattr(state, "_runtime", state.Runtime())  # tests before this one turned amp_tf on
+    monkeypatch.setattr(
+        state, "_runtime", state.Runtime()
+    )  # tests before this one turned amp_tf on
     reports.reset()
     found = amp_tf.report().to_dict()
     assert found["process"]["pid"] == os.getpid()
@@ -209,7 +236,9 @@ model.fit(x, x[:, :1], verbose=0)
 
 
 @pytest.mark.parametrize(("work", "graphs"), [(FIT, True), ("import tensorflow", False)])
-def test_the_line_and_the_report_are_there_where_the_package_is_gone_by_then(tmp_path, work, graphs):
+def test_the_line_and_the_report_are_there_where_the_package_is_gone_by_then(
+    tmp_path, work, graphs
+):
     (tmp_path / "train.py").write_text(work + UNINSTALL)
     (tmp_path / "reports").mkdir()
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_REPORT": "reports"}

@@ -1,4 +1,6 @@
-"""amp_tf.scope: the attribute reaches the ops, their gradients, and the functions traced inside the block."""
+"""amp_tf.scope: the attribute reaches the ops, their gradients, and the functions traced inside the
+block.
+"""
 
 import pytest
 import tensorflow as tf
@@ -13,12 +15,23 @@ CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 
 def _scope_of(graph_def):
     """The scope of each MatMul, in the graph and in its functions."""
-    nodes = [*graph_def.node, *(node for function in graph_def.library.function for node in function.node_def)]
-    return [node.attr[SCOPE_ATTR].s if SCOPE_ATTR in node.attr else None for node in nodes if node.op == "MatMul"]
+    nodes = [
+        *graph_def.node,
+        *(node for function in graph_def.library.function for node in function.node_def),
+    ]
+    return [
+        node.attr[SCOPE_ATTR].s if SCOPE_ATTR in node.attr else None
+        for node in nodes
+        if node.op == "MatMul"
+    ]
 
 
 def _trace(function, *shapes):
-    return tf.function(function).get_concrete_function(*map(tf.TensorSpec, shapes)).graph.as_graph_def()
+    return (
+        tf.function(function)
+        .get_concrete_function(*map(tf.TensorSpec, shapes))
+        .graph.as_graph_def()
+    )
 
 
 def _two_layers(x, w):
@@ -42,7 +55,9 @@ def test_a_product_that_tensorflow_fused_is_in_the_scope_in_which_it_was_made():
     reports.reset()
     with amp_tf.enable(CONFIG):
         layers(tf.ones((8, 16)))
-    nodes = {node.name.split("/")[-2]: node for node in amp_tf.report().nodes if "MatMul" in node.op}
+    nodes = {
+        node.name.split("/")[-2]: node for node in amp_tf.report().nodes if "MatMul" in node.op
+    }
     assert nodes["kept"].reason.rule is Rule.KEPT_BY_SCOPE
     assert nodes["free"].precision.is_f16
 
@@ -63,7 +78,11 @@ def test_a_scope_may_be_for_the_nodes_of_some_layers_alone():
     assert _scope_of(graph)[:2] == [b"f16\tlayer:nobody\n" + outer, outer]
     nodes = amp_tf.rewrite(graph, CONFIG).report.nodes.where(op="MatMul")
     kept = [node.name for node in nodes if node.reason.rule is Rule.KEPT_BY_SCOPE]
-    assert kept == ["head/MatMul", "gradient_tape/head/MatMul/MatMul", "gradient_tape/head/MatMul/MatMul_1"]
+    assert kept == [
+        "head/MatMul",
+        "gradient_tape/head/MatMul/MatMul",
+        "gradient_tape/head/MatMul/MatMul_1",
+    ]
     assert sum(node.precision.is_f16 for node in nodes) == 2
     assert amp_tf.rewrite(graph, CONFIG).report.unmatched == ("^other/", "layer:nobody")
 
@@ -78,7 +97,10 @@ def test_a_scope_may_be_for_the_nodes_of_some_layers_alone():
     ],
 )
 def test_a_bad_precision_or_pattern_is_refused(arguments, message):
-    with pytest.raises(amp_tf.ConfigError, match=rf"^amp_tf\.scope: {message}"), amp_tf.scope(*arguments):
+    with (
+        pytest.raises(amp_tf.ConfigError, match=rf"^amp_tf\.scope: {message}"),
+        amp_tf.scope(*arguments),
+    ):
         pass
 
 
@@ -103,19 +125,25 @@ def test_loop_bodies_and_nested_functions_traced_inside_are_marked():
     def outer(x, w):
         with amp_tf.scope("float32"):
             x = inner(x, w)
-            return tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.matmul(x, w)), (0, x))[1]
+            return tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.matmul(x, w)), (0, x))[
+                1
+            ]
 
     assert _scope_of(_trace(outer, (4, 4), (4, 4))) == [b"float32", b"float32"]
 
 
 def test_branches_and_gradients_in_the_replicas_of_a_strategy_are_marked():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])  # which traces even one replica in a thread of its own
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:0"]
+    )  # which traces even one replica in a thread of its own
 
     def step(x, w):
         def replica(x, w):
             with tf.GradientTape() as tape:
                 tape.watch(w)
-                loss = tf.reduce_sum(tf.cond(tf.reduce_sum(x) > 0, lambda: tf.matmul(x, w), lambda: x))
+                loss = tf.reduce_sum(
+                    tf.cond(tf.reduce_sum(x) > 0, lambda: tf.matmul(x, w), lambda: x)
+                )
             return tape.gradient(loss, w)
 
         with amp_tf.scope("float32"):

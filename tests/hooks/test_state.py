@@ -47,7 +47,10 @@ if thread.is_alive():
 
 @pytest.mark.parametrize(
     ("module", "lock"),
-    [("amp_tf.hooks.step_times", "module._lock"), ("amp_tf.reporting.reports", "module._ledger._lock")],
+    [
+        ("amp_tf.hooks.step_times", "module._lock"),
+        ("amp_tf.reporting.reports", "module._ledger._lock"),
+    ],
 )
 def test_a_session_that_is_collected_waits_for_no_lock_of_ours(module, lock, site_folder, tmp_path):
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_REPORT": str(tmp_path)}
@@ -83,15 +86,22 @@ def test_everything_that_is_known_of_the_cpu_is_known_in_the_hooks(monkeypatch):
     cpu = Hardware(cpu_has_bf16=True, cpu_has_avx512=True)
     monkeypatch.setattr(Hardware, "detect_cpu", lambda: cpu)
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [kind])
-    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: {"compute_capability": (8, 0)})
-    assert state.hardware.__wrapped__() == Hardware(((8, 0),), cpu_has_bf16=True, cpu_has_avx512=True)
+    monkeypatch.setattr(
+        tf.config.experimental, "get_device_details", lambda gpu: {"compute_capability": (8, 0)}
+    )
+    assert state.hardware.__wrapped__() == Hardware(
+        ((8, 0),), cpu_has_bf16=True, cpu_has_avx512=True
+    )
 
 
 @pytest.mark.parametrize("is_on", [True, False])
 def test_the_report_says_of_gpus_that_have_it_whether_tf32_is_on(monkeypatch, is_on):
     switch = tf.config.experimental.enable_tensor_float_32_execution
     before = tf.config.experimental.tensor_float_32_execution_enabled()
-    for owner, name in ((state, "hardware"), (Hardware, "detect_cpu")):  # tests before this one ran graphs, or none
+    for owner, name in (
+        (state, "hardware"),
+        (Hardware, "detect_cpu"),
+    ):  # tests before this one ran graphs, or none
         monkeypatch.setattr(owner, name, lambda: Hardware(((7, 0), (8, 0), (9, 0))))
     try:
         switch(is_on)

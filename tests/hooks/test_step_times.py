@@ -31,9 +31,15 @@ def measured(tmp_path):
 
 def test_without_a_report_nothing_is_measured():
     step_times.reset()
-    before = tf.types.experimental.PolymorphicFunction.__call__, keras.callbacks.CallbackList.on_train_batch_end
+    before = (
+        tf.types.experimental.PolymorphicFunction.__call__,
+        keras.callbacks.CallbackList.on_train_batch_end,
+    )
     with amp_tf.enable(AmpConfig()):
-        after = tf.types.experimental.PolymorphicFunction.__call__, keras.callbacks.CallbackList.on_train_batch_end
+        after = (
+            tf.types.experimental.PolymorphicFunction.__call__,
+            keras.callbacks.CallbackList.on_train_batch_end,
+        )
     assert before == after
     tf.function(lambda x: x + 1)(1.0)
     assert step_times.rows() == []
@@ -95,7 +101,9 @@ def test_a_function_is_counted_by_its_outermost_calls_that_do_not_raise(measured
 
     names = ("original", "way", "name_of", "function")  # those of ours, too
     for value in (1.0, -1.0, 1.0):
-        with pytest.raises(tf.errors.InvalidArgumentError) if value < 0 else contextlib.nullcontext():
+        with (
+            pytest.raises(tf.errors.InvalidArgumentError) if value < 0 else contextlib.nullcontext()
+        ):
             assert train_step(**dict.fromkeys(names, tf.constant(value))) == 5
     found = measured()
     assert found.keys() == {("tf.function", "train_step")}
@@ -109,7 +117,10 @@ def test_runs_of_a_session_are_named_by_what_they_fetch(measured):
         for _ in range(3):
             session.run([y, z], {x: 1.0})
         session.run({"only": z}, {x: 1.0})
-    assert {key: row["steps"] for key, row in measured().items()} == {("session", "y:0, z:0"): 3, ("session", "z:0"): 1}
+    assert {key: row["steps"] for key, row in measured().items()} == {
+        ("session", "y:0, z:0"): 3,
+        ("session", "z:0"): 1,
+    }
 
 
 def test_the_page_tells_what_was_measured_of_one_run_and_of_several_side_by_side():

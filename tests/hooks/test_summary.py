@@ -21,8 +21,16 @@ pytestmark = pytest.mark.cpu_dependent
 PRODUCT = "f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((32, 32)))"
 PLUGIN, XLA = "amp_tf.hooks.plugin", "amp_tf.hooks.xla"
 PROGRAMS = {
-    "eager": ("tf.ones((32, 32)) @ tf.ones((32, 32))", {}, "TensorFlow ran no graph of four nodes or more"),
-    "no op for 16 bit": ("tf.function(lambda x: tf.sin(tf.exp(x) + x) * x)(tf.ones((32, 32)))", {}, "allow list"),
+    "eager": (
+        "tf.ones((32, 32)) @ tf.ones((32, 32))",
+        {},
+        "TensorFlow ran no graph of four nodes or more",
+    ),
+    "no op for 16 bit": (
+        "tf.function(lambda x: tf.sin(tf.exp(x) + x) * x)(tf.ones((32, 32)))",
+        {},
+        "allow list",
+    ),
     "excluded": (PRODUCT, {"AMP_TF_KEEP_FLOAT32": ".*"}, "keep_float32"),
 }
 
@@ -30,14 +38,18 @@ PROGRAMS = {
 @pytest.mark.parametrize("case", PROGRAMS)
 def test_nothing_converted_comes_with_the_reason(case, site_folder):
     code, variables, reason = PROGRAMS[case]
-    ended = running.run(["-c", f"import tensorflow as tf; {code}"], site_folder, {**running.switched_on(), **variables})
+    ended = running.run(
+        ["-c", f"import tensorflow as tf; {code}"],
+        site_folder,
+        {**running.switched_on(), **variables},
+    )
     assert ended.converted == 0
     assert reason in ended.summary[6]
     assert ended.warnings == []
 
 
-# oneDNN fuses a swish with a convolution, and of that node amp_tf does not know the parts. No CPU has a fused kernel in
-# float16.
+# oneDNN fuses a swish with a convolution, and of that node amp_tf does not know the parts. No CPU
+# has a fused kernel in float16.
 SWISH = """
 def swish(x):
     biased = tf.nn.bias_add(tf.nn.conv2d(x, tf.ones((3, 3, 8, 8)) / 72, 1, "SAME"), tf.ones(8))
@@ -49,13 +61,24 @@ def swish(x):
     ("result", "is_converted", "text"),
     [
         ("swish(x)", False, f"the commonest reason of one: {Rule.NO_FUSED_KERNEL.words}"),
-        ("tf.reshape(swish(x), (64, 8)) @ tf.ones((8, 8))", True, f"; 1 fused op left in float32: {summary.FUSED}"),
+        (
+            "tf.reshape(swish(x), (64, 8)) @ tf.ones((8, 8))",
+            True,
+            f"; 1 fused op left in float32: {summary.FUSED}",
+        ),
     ],
 )
-def test_fused_products_that_are_left_are_counted_with_the_reason(result, is_converted, text, site_folder):
-    code = f"import tensorflow as tf{SWISH}tf.function(lambda x: tf.exp({result}))(tf.random.normal((1, 8, 8, 8)))"
+def test_fused_products_that_are_left_are_counted_with_the_reason(
+    result, is_converted, text, site_folder
+):
+    code = (
+        f"import tensorflow as tf{SWISH}tf.function(lambda x: "
+        f"tf.exp({result}))(tf.random.normal((1, 8, 8, 8)))"
+    )
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "TF_ENABLE_ONEDNN_OPTS": "1"}
-    ended = running.run(["-c", f"{code}; import amp_tf; print(amp_tf.report())"], site_folder, variables)
+    ended = running.run(
+        ["-c", f"{code}; import amp_tf; print(amp_tf.report())"], site_folder, variables
+    )
     assert (ended.converted > 0) is is_converted
     assert text in ended.summary[6]
     assert "1 node (1 _FusedConv2D)" in ended.out
@@ -88,7 +111,9 @@ def test_a_step_that_was_traced_before_amp_tf_was_on_is_named_with_what_to_do(si
 
 
 def test_a_process_without_tensorflow_says_nothing(site_folder):
-    ended = running.run(["-c", "import amp_tf; amp_tf.enable()"], site_folder, running.switched_on())
+    ended = running.run(
+        ["-c", "import amp_tf; amp_tf.enable()"], site_folder, running.switched_on()
+    )
     assert (ended.status, ended.out, ended.err) == (0, "", "")
 
 
@@ -96,14 +121,19 @@ def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder)
     code = "from absl import logging; logging.set_verbosity(logging.{}); import tensorflow"
     said = []
     for level in ("ERROR", "WARNING"):
-        said.append("amp_tf" in running.run(["-c", code.format(level)], site_folder, running.switched_on()).err)
+        said.append(
+            "amp_tf"
+            in running.run(["-c", code.format(level)], site_folder, running.switched_on()).err
+        )
     assert said == [False, True]
 
 
 @pytest.fixture
 def nothing_seen(monkeypatch):
     """As in a process that has just begun."""
-    monkeypatch.setattr(_amp_tf_start, "_follower", lambda name: None)  # other tests of this process may have one
+    monkeypatch.setattr(
+        _amp_tf_start, "_follower", lambda name: None
+    )  # other tests of this process may have one
     monkeypatch.setattr(process_state, "_runtime", process_state.Runtime())
     use_own_ledger(monkeypatch)
     monkeypatch.setattr(process_state, "functions", dict)  # those of other tests may be alive
@@ -113,14 +143,17 @@ def nothing_seen(monkeypatch):
 def test_the_report_begins_with_the_line_at_exit_and_says_that_amp_tf_is_off(monkeypatch):
     off = "nothing was converted: amp_tf is off: "
     assert str(amp_tf.report()) == amp_tf.report().to_dict()["summary"] == summary.line()
-    assert str(amp_tf.report()) == f"{off}set {running.SWITCH}=1 or call amp_tf.enable() to turn it on"
+    assert (
+        str(amp_tf.report()) == f"{off}set {running.SWITCH}=1 or call amp_tf.enable() to turn it on"
+    )
     monkeypatch.setenv(running.SWITCH, "1")
     assert str(amp_tf.report()).startswith(f"{off}this Python did not read amp_tf.pth")
     monkeypatch.setenv("AMP_TF_DISABLE", "1")
     assert str(amp_tf.report()) == f"{off}AMP_TF_DISABLE is set"
     monkeypatch.setenv("AMP_TF_DISABLE", "perhaps")
     assert (
-        str(amp_tf.report()) == f"{off}AMP_TF_DISABLE: 'perhaps' is not a valid value. Valid values: 1, true, 0, false"
+        str(amp_tf.report())
+        == f"{off}AMP_TF_DISABLE: 'perhaps' is not a valid value. Valid values: 1, true, 0, false"
     )
 
 
@@ -132,7 +165,8 @@ def test_the_report_tells_failures_hooks_that_are_missing_and_what_else_the_line
     process_state.note_install(XLA, "OSError: no")
     summary.add_part(lambda: "loss scale 32,768")
     assert str(amp_tf.report()) == (
-        f"nothing was converted: {summary.ALL_FAILED}; 2 rewrites failed, and the graphs stayed in float32 "
+        f"nothing was converted: {summary.ALL_FAILED}; 2 rewrites failed, and the graphs stayed "
+        "in float32 "
         f"(ValueError: first.); not installed: {XLA} (OSError: no); loss scale 32,768"
     )
 
@@ -143,13 +177,15 @@ def test_graphs_that_were_seen_before_amp_tf_was_turned_off_keep_their_own_reaso
     reports.record(seen.report, way="grappler")
     process_state.note(off="amp_tf is off: amp_tf.disable() was called")
     assert summary.line() == (
-        "1 graph, 0 of 2 nodes converted, 0 casts: the graph has no node that the allow list converts; by now amp_tf "
+        "1 graph, 0 of 2 nodes converted, 0 casts: the graph has no node that the allow list "
+        "converts; by now amp_tf "
         "is off: amp_tf.disable() was called"
     )
     process_state.note(policy="mixed_bfloat16")
     process_state.note(off="")
     assert summary.line().endswith(
-        ": Keras' own policy 'mixed_bfloat16' has its layers compute in 16 bit, and left nothing to convert"
+        ": Keras' own policy 'mixed_bfloat16' has its layers compute in 16 bit, and left nothing "
+        "to convert"
     )
 
 
@@ -160,7 +196,8 @@ def test_where_no_device_is_converted_the_line_ends_with_the_command_that_looks_
     process_state.note(off="")
     summary.add_part(lambda: "loss scale 32,768")
     assert summary.line().endswith(
-        "TensorFlow sees no GPU); loss scale 32,768; to see its accuracy on a GPU: amp-tf compare --precision float16 "
+        "TensorFlow sees no GPU); loss scale 32,768; to see its accuracy on a GPU: amp-tf compare "
+        "--precision float16 "
         "--target gpu -- python train.py"
     )
     process_state.note(idle="another plugin is loaded")
@@ -168,9 +205,13 @@ def test_where_no_device_is_converted_the_line_ends_with_the_command_that_looks_
 
 
 @pytest.mark.parametrize(("code", "is_told"), [("", False), (f"{PRODUCT}; ", True)])
-def test_after_a_traceback_of_the_program_the_line_comes_only_if_something_was_done(code, is_told, site_folder):
+def test_after_a_traceback_of_the_program_the_line_comes_only_if_something_was_done(
+    code, is_told, site_folder
+):
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
-    ended = running.run(["-c", f"import tensorflow as tf; {code}1 / 0"], site_folder, variables, status=1)
+    ended = running.run(
+        ["-c", f"import tensorflow as tf; {code}1 / 0"], site_folder, variables, status=1
+    )
     assert ("amp_tf: " in ended.err) is is_told
 
 
@@ -193,7 +234,9 @@ TRACED = ("__inference_step_12",)
     ],
 )
 def test_the_state_tells_why(graphs, seen, reason, monkeypatch):
-    monkeypatch.setattr(summary, "_has_pipelines", lambda: False)  # which other tests may have run in this process
+    monkeypatch.setattr(
+        summary, "_has_pipelines", lambda: False
+    )  # which other tests may have run in this process
     state = process_state.Runtime(**seen)
     assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), state) == reason
 
@@ -201,7 +244,9 @@ def test_the_state_tells_why(graphs, seen, reason, monkeypatch):
 @pytest.mark.parametrize(("home", "reason"), [(PLUGIN, f": {summary.NO_PLUGIN}"), (XLA, "")])
 def test_a_hook_that_failed_to_install_is_named_with_its_error(home, reason, site_folder):
     broken = f"import {home} as hook; hook.install = None; import tensorflow as tf; {PRODUCT}"
-    ended = running.run(["-c", broken], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"})
+    ended = running.run(
+        ["-c", broken], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
+    )
     error = "TypeError: 'NoneType' object is not callable"
     assert ended.summary[6] == f"{reason}; not installed: {home} ({error})"
     assert (ended.converted > 0) is (home == XLA)
@@ -219,11 +264,16 @@ def test_a_later_success_takes_a_failure_back(monkeypatch):
 
 @pytest.mark.usefixtures("nothing_seen")
 def test_the_line_says_how_much_of_the_work_is_16_bit_and_guesses_no_time():
-    """A product between what stays in float32 has more casts than nodes, and may be faster all the same."""
+    """A product between what stays in float32 has more casts than nodes, and may be faster all the
+    same.
+    """
     both = traced(lambda x: (tf.sin(tf.matmul(x, x)), tf.tan(x)), (8, 8))
     config = amp_tf.AmpConfig(precision="bfloat16")
-    reports.record(rewrite(both, config, hardware=Hardware(cpu_has_bf16=True)).report, way="grappler")
+    reports.record(
+        rewrite(both, config, hardware=Hardware(cpu_has_bf16=True)).report, way="grappler"
+    )
     process_state.note(off="")
     assert summary.line() == (
-        "1 graph, 1 of 6 nodes converted to bfloat16 (100 % of matmul and convolution work), 2 casts"
+        "1 graph, 1 of 6 nodes converted to bfloat16 (100 % of matmul and convolution work), 2 "
+        "casts"
     )

@@ -31,7 +31,9 @@ def off_afterwards():
 STAYING = {"_as_graph_def", "get_function_def", "add_function_def"}
 
 
-@pytest.mark.parametrize("home", [hook.home for hook in switch.HOOKS if not hook.home.endswith("report_files")])
+@pytest.mark.parametrize(
+    "home", [hook.home for hook in switch.HOOKS if not hook.home.endswith("report_files")]
+)
 def test_a_hook_patches_once_and_puts_everything_back(home, monkeypatch):
     """Of all libraries; test_patches.py says what happens where others patch the same."""
     for library in ("tensorflow", "keras", "tf_keras"):
@@ -92,7 +94,9 @@ def test_a_handle_says_what_it_turned_on_and_whether_it_is_on():
     assert (repr(first)[-4:], repr(second)[-5:]) == (" on>", " off>")
 
 
-@pytest.mark.parametrize("wrong", ["bfloat16", {"precision": "bfloat16"}, 1, config.Switches(), False], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", ["bfloat16", {"precision": "bfloat16"}, 1, config.Switches(), False], ids=repr
+)
 def test_what_is_no_configuration_is_refused(wrong):
     with pytest.raises(config.ConfigError) as caught:
         switch.enable(wrong)
@@ -107,13 +111,22 @@ def test_what_is_no_configuration_is_refused(wrong):
 def test_settings_change_what_the_environment_or_a_configuration_says(monkeypatch):
     monkeypatch.setenv("AMP_TF_KEEP_FLOAT32", "logits")
     handle = switch.enable(precision="bfloat16", deny_add=["Relu"])
-    assert handle.config == config.AmpConfig(precision="bfloat16", deny_add=("Relu",), keep_float32=("logits",))
+    assert handle.config == config.AmpConfig(
+        precision="bfloat16", deny_add=("Relu",), keep_float32=("logits",)
+    )
     given = config.AmpConfig(target="gpu")
-    assert switch.enable(given, precision="float16").config == config.AmpConfig(target="gpu", precision="float16")
+    assert switch.enable(given, precision="float16").config == config.AmpConfig(
+        target="gpu", precision="float16"
+    )
     assert switch.enable(given).config is given
-    with pytest.raises(config.ConfigError, match=r"^amp_tf\.enable: there is no setting 'precison'\. Did you mean '"):
+    with pytest.raises(
+        config.ConfigError,
+        match=r"^amp_tf\.enable: there is no setting 'precison'\. Did you mean '",
+    ):
         switch.enable(precison="bfloat16")
-    with pytest.raises(config.ConfigError, match=r"^AmpConfig\.precision: 'half' is not a valid value"):
+    with pytest.raises(
+        config.ConfigError, match=r"^AmpConfig\.precision: 'half' is not a valid value"
+    ):
         switch.enable(precision="half")
 
 
@@ -130,7 +143,9 @@ def test_a_handle_restores_what_was_on_before():
         inner.uninstall()
         assert what_is_on() == "bfloat16"
     assert what_is_on() is None
-    first, second, third = (switch.enable(precision=name) for name in ("float16", "auto", "bfloat16"))
+    first, second, third = (
+        switch.enable(precision=name) for name in ("float16", "auto", "bfloat16")
+    )
     second.uninstall()
     assert what_is_on() == "bfloat16"
     third.uninstall()
@@ -173,13 +188,19 @@ def test_the_summary_says_why_amp_tf_is_off_and_takes_it_back(monkeypatch):
     monkeypatch.setenv(config.ENABLE_VAR, "1")
     monkeypatch.setenv(config.GRAPH_REWRITE_VAR, "0")
     switch.obey_environment(config.ENABLE_VAR)
-    assert off() == f"the graph rewrite is off ({config.GRAPH_REWRITE_VAR} is 0): only losses are scaled"
+    assert (
+        off()
+        == f"the graph rewrite is off ({config.GRAPH_REWRITE_VAR} is 0): only losses are scaled"
+    )
     monkeypatch.setenv(config.LOSS_SCALING_VAR, "1")
     monkeypatch.delenv(config.ENABLE_VAR)
     monkeypatch.delenv(config.GRAPH_REWRITE_VAR)
     switch.disable()
     switch.obey_environment(config.GRAPH_REWRITE_VAR)
-    assert off() == f"the graph rewrite is off ({config.ENABLE_VAR} is not set): only losses are scaled"
+    assert (
+        off()
+        == f"the graph rewrite is off ({config.ENABLE_VAR} is not set): only losses are scaled"
+    )
     monkeypatch.setenv(config.GRAPH_REWRITE_VAR, "0")
     monkeypatch.setenv(config.LOSS_SCALING_VAR, "0")
     switch.obey_environment(config.LOSS_SCALING_VAR)
@@ -201,13 +222,18 @@ def test_a_misspelt_variable_is_told_once(by_call, monkeypatch, caplog):
     monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LVEL", "DEFAULT")
     monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_SIMULATE", "1")  # not ours
     monkeypatch.setenv("AMP_TF_BANNER", "0")  # the container's
-    monkeypatch.setenv(config.ENABLE_VAR, "1")  # last: it is obeyed at once where TensorFlow is there
+    monkeypatch.setenv(
+        config.ENABLE_VAR, "1"
+    )  # last: it is obeyed at once where TensorFlow is there
     for _ in range(2):
         switch.enable() if by_call else switch.obey_environment()
     assert [record.getMessage() for record in caplog.records] == [
-        "amp_tf: AMP_TF_PRECISON: this is not a variable of amp_tf. Write AMP_TF_PRECISION, if that is meant.",
-        "amp_tf: AMP_TF_QQQQQQQQQQQQQQQQQ: this is not a variable of amp_tf. docs/variables.md lists the variables.",
-        "amp_tf: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LVEL: this is not a variable of amp_tf. Write "
+        "amp_tf: AMP_TF_PRECISON: this is not a variable of amp_tf. Write AMP_TF_PRECISION, if "
+        "that is meant.",
+        "amp_tf: AMP_TF_QQQQQQQQQQQQQQQQQ: this is not a variable of amp_tf. docs/variables.md "
+        "lists the variables.",
+        "amp_tf: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LVEL: this is not a variable of amp_tf. "
+        "Write "
         "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL, if that is meant.",
     ]
 

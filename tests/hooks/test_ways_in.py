@@ -1,4 +1,6 @@
-"""Every way in, with the variable alone: an unchanged program in a process of its own, beside the same in float32."""
+"""Every way in, with the variable alone: an unchanged program in a process of its own, beside the
+same in float32.
+"""
 
 import json
 
@@ -7,8 +9,8 @@ import pytest
 
 from tests.hooks import running
 
-# What a program returns in bfloat16 against float32: bfloat16 has 8 significant bits, and the programs train for 10 to
-# 24 steps on values of about 1.
+# What a program returns in bfloat16 against float32: bfloat16 has 8 significant bits, and the
+# programs train for 10 to 24 steps on values of about 1.
 RELATIVE, ABSOLUTE = 0.05, 0.03
 
 WAYS = (
@@ -30,7 +32,9 @@ def command(way):
 @pytest.fixture(scope="module")
 def in_float32(site_folder):
     """The results of all programs without the variable, from one process."""
-    code = f"import runpy, sys\nfor sys.argv in {[*map(command, WAYS)]}: runpy.run_path(sys.argv[0])\n"
+    code = (
+        f"import runpy, sys\nfor sys.argv in {[*map(command, WAYS)]}: runpy.run_path(sys.argv[0])\n"
+    )
     code += "print([name for name in sys.modules if name.startswith('amp_tf')])"
     ended = running.run(["-c", code], site_folder, {"PYTHONWARNINGS": "ignore"})
     *lines, modules = [line for line in ended.out.splitlines() if line[:1] in ("{", "[")]
@@ -51,32 +55,42 @@ def test_program_is_converted_and_agrees_with_float32(way, in_float32, site_fold
     assert result != expected  # else nothing was computed in bfloat16
     for key, value in expected.items():
         if np.asarray(value).dtype.kind == "f":
-            np.testing.assert_allclose(result[key], value, rtol=RELATIVE, atol=ABSOLUTE, err_msg=key)
+            np.testing.assert_allclose(
+                result[key], value, rtol=RELATIVE, atol=ABSOLUTE, err_msg=key
+            )
         else:
             assert result[key] == value, key
     if way.startswith("keras_fit"):
         assert result["saved_16_bit"] == 0
-        assert {"float32", "int64"} <= set(result["checkpoint_types"]) <= {"float32", "int64", "string"}
+        assert (
+            {"float32", "int64"}
+            <= set(result["checkpoint_types"])
+            <= {"float32", "int64", "string"}
+        )
     if way == "session":
         assert result["fetched_types"] == ["float32"]
 
 
 PROGRAM = str(running.PROGRAMS / "keras_settings.py")
-#: Settings of the whole process, with what is told beside the line at exit. The programs are small, so the precision is
-#: said: ``auto`` would leave in float32 what is not faster.
+#: Settings of the whole process, with what is told beside the line at exit. The programs are small,
+#: so the precision is said: ``auto`` would leave in float32 what is not faster.
 SETTINGS = {
     "tensorboard": "",
     "determinism": "",
     "numerics": "",
     "mixed_bfloat16": "Keras policy 'mixed_bfloat16': the program asks for 16 bit by itself",
     "mixed_float16": "Keras policy 'mixed_float16': the program asks for 16 bit by itself: its layers keep the types "
-    "that the policy gives them and amp_tf converts what they leave in float32. Take one of the two: remove the "
+    "that the policy gives them and amp_tf converts what they leave in float32. Take one of the "
+    "two: remove the "
     "policy, or unset TF_ENABLE_AUTO_MIXED_PRECISION.",
 }
 FACTS = {
     "determinism": {"same": True},
     "numerics": {"found": "NaN"},
-    "mixed_float16": {"optimizers": ["keras.LossScaleOptimizer", "keras.Adam"], "computes_in": "float16"},
+    "mixed_float16": {
+        "optimizers": ["keras.LossScaleOptimizer", "keras.Adam"],
+        "computes_in": "float16",
+    },
 }
 
 
@@ -87,12 +101,18 @@ def test_programs_with_settings_of_tensorflow_or_keras_end_as_in_float32(setting
     quiet = {"PYTHONWARNINGS": "ignore"}
     precision = "float16" if setting == "mixed_float16" else "bfloat16"
     expected = running.run([PROGRAM, setting], site_folder, quiet).result
-    ended = running.run([PROGRAM, setting], site_folder, quiet | {running.SWITCH: "1", "AMP_TF_PRECISION": precision})
+    ended = running.run(
+        [PROGRAM, setting],
+        site_folder,
+        quiet | {running.SWITCH: "1", "AMP_TF_PRECISION": precision},
+    )
     told = [line.partition("amp_tf: ")[2] for line in ended.warnings]
     assert len(told) == bool(SETTINGS[setting])
     assert all(line.startswith(SETTINGS[setting]) for line in told)
     assert ended.converted > 0
     result = ended.result
-    np.testing.assert_allclose(result.pop("loss"), expected.pop("loss"), rtol=RELATIVE, atol=ABSOLUTE)
+    np.testing.assert_allclose(
+        result.pop("loss"), expected.pop("loss"), rtol=RELATIVE, atol=ABSOLUTE
+    )
     assert result == expected
     assert result | FACTS.get(setting, {}) == result

@@ -20,7 +20,8 @@ OPTIMIZERS = {
 MODES = ("eager", "function", "xla")
 KERAS = tuple(map(int, keras.__version__.split(".")[:2]))
 since_keras_3_1 = pytest.mark.skipif(
-    KERAS < (3, 1), reason="Keras 3.0 itself neither copies optimizers nor puts them into checkpoints"
+    KERAS < (3, 1),
+    reason="Keras 3.0 itself neither copies optimizers nor puts them into checkpoints",
 )
 accumulates_gradients = pytest.mark.skipif(
     "gradient_accumulation_steps" not in inspect.signature(keras.optimizers.SGD).parameters,
@@ -56,9 +57,16 @@ def make_step(optimizer, weights, mode="function"):
     def step(*grads):
         with tf.GradientTape() as tape:
             tape.watch([w.value for w in weights])
-            loss = tf.add_n([tf.reduce_sum(w.value * tf.cast(g, w.dtype)) for w, g in zip(weights, grads, strict=True)])
+            loss = tf.add_n(
+                [
+                    tf.reduce_sum(w.value * tf.cast(g, w.dtype))
+                    for w, g in zip(weights, grads, strict=True)
+                ]
+            )
             loss = optimizer.scale_loss(loss)
-        optimizer.apply_gradients(zip(tape.gradient(loss, [w.value for w in weights]), weights, strict=True))
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, [w.value for w in weights]), weights, strict=True)
+        )
 
     return step if mode == "eager" else tf.function(step, jit_compile=mode == "xla")
 

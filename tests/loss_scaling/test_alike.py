@@ -1,4 +1,6 @@
-"""Cases 27 and 30: every wrapper, and the scaler for bare loops, shows its state and refuses misuse alike."""
+"""Cases 27 and 30: every wrapper, and the scaler for bare loops, shows its state and refuses misuse
+alike.
+"""
 
 import dataclasses
 
@@ -40,13 +42,19 @@ def kind(request):
 
 def test_the_scale_is_a_variable_that_can_be_read_and_set(kind):
     scaler, variable = make(kind, initial_scale=4.0), tf.Variable([1.0])
-    assert (scaler.loss_scale.dtype, scaler.loss_scale.shape, float(scaler.loss_scale.numpy())) == (tf.float32, (), 4.0)
+    assert (scaler.loss_scale.dtype, scaler.loss_scale.shape, float(scaler.loss_scale.numpy())) == (
+        tf.float32,
+        (),
+        4.0,
+    )
     scaler.loss_scale = 8.0
     step(scaler, tf.constant([8.0]), variable)
     assert float(scaler.loss_scale.numpy()) == 8.0
     assert variable.numpy().tolist() == [0.5]  # 8 over the new scale, times the learning rate
     for bad in (0, 0.0, -1.0, float("inf"), float("nan"), np.float32(0)):
-        with pytest.raises(ConfigError, match=r"^loss scaling, loss_scale: .* is not a valid value\. Valid values"):
+        with pytest.raises(
+            ConfigError, match=r"^loss scaling, loss_scale: .* is not a valid value\. Valid values"
+        ):
             scaler.loss_scale = bad
 
 
@@ -66,7 +74,9 @@ THEIRS = {
     "keras": keras.optimizers.LossScaleOptimizer,
     "tf_keras": tf_keras.mixed_precision.LossScaleOptimizer,
     "legacy": tf_keras.mixed_precision.LossScaleOptimizer,
-    "v1": lambda optimizer: tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, "dynamic"),
+    "v1": lambda optimizer: tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer(
+        optimizer, "dynamic"
+    ),
 }
 
 
@@ -75,18 +85,30 @@ THEIRS = {
 def test_case_27_and_k06_an_optimizer_that_is_wrapped_is_refused_in_the_same_words(kind, theirs):
     with pytest.raises(ConfigError) as caught:
         amp_tf.LossScaleOptimizer(THEIRS[kind](OPTIMIZERS[kind]()) if theirs else make(kind))
-    assert str(caught.value) == "LossScaleOptimizer: the optimizer is a LossScaleOptimizer already. Wrap it once."
+    assert (
+        str(caught.value)
+        == "LossScaleOptimizer: the optimizer is a LossScaleOptimizer already. Wrap it once."
+    )
 
 
 def test_settings_that_mean_nothing_are_refused_in_the_same_words(kind: str) -> None:
     for settings, words in (
-        ({"unknown": 1}, "loss scaling: there is no setting 'unknown'. The settings are: initial_scale, "),
-        ({"dynamic": "no"}, "loss scaling, dynamic: 'no' is not a valid value. Valid values: True, False."),
+        (
+            {"unknown": 1},
+            "loss scaling: there is no setting 'unknown'. The settings are: initial_scale, ",
+        ),
+        (
+            {"dynamic": "no"},
+            "loss scaling, dynamic: 'no' is not a valid value. Valid values: True, False.",
+        ),
         (
             {"growth_factor": None},
             "loss scaling, growth_factor: None is not a valid value. Valid values: a finite number",
         ),
-        ({"hysteresis": 0}, "loss scaling, hysteresis: 0 is not a valid value. Valid values: integers from 1."),
+        (
+            {"hysteresis": 0},
+            "loss scaling, hysteresis: 0 is not a valid value. Valid values: integers from 1.",
+        ),
     ):
         with pytest.raises(ConfigError) as caught:
             make(kind, **settings)
@@ -107,7 +129,10 @@ def test_a_step_without_gradients_and_one_outside_a_replica_are_refused_in_the_s
         make_step(None)
     with (
         tf.distribute.MirroredStrategy(["cpu:0"]).scope(),
-        pytest.raises(ValueError, match=rf"^{name}\(\) must be called in a replica context: from a function given to"),
+        pytest.raises(
+            ValueError,
+            match=rf"^{name}\(\) must be called in a replica context: from a function given to",
+        ),
     ):
         make_step(tf.constant([1.0]))
 
@@ -119,13 +144,17 @@ def test_in_a_tf1_graph_the_scale_is_set_in_the_default_session(kind):
         session.run(tf.compat.v1.global_variables_initializer())
         operations = len(session.graph.get_operations())
         scaler.loss_scale = 16.0
-        assert len(session.graph.get_operations()) == operations  # so that it works in a finalized graph
+        assert (
+            len(session.graph.get_operations()) == operations
+        )  # so that it works in a finalized graph
         assert session.run(scaler.loss_scale) == 16.0
         assert scaler.status(session).scale == 16.0
 
 
 def test_case_27_an_optimizer_with_its_own_factor_is_refused_and_told_how():
-    with pytest.raises(ConfigError, match=r"loss_scale_factor=8\.0.*initial_scale=…, dynamic=False"):
+    with pytest.raises(
+        ConfigError, match=r"loss_scale_factor=8\.0.*initial_scale=…, dynamic=False"
+    ):
         amp_tf.LossScaleOptimizer(keras.optimizers.SGD(loss_scale_factor=8.0))
 
 
@@ -143,13 +172,21 @@ def test_case_27_keras_takes_the_wrapper_for_its_own_and_does_not_wrap_it(kind):
 
 @pytest.mark.parametrize("kind", ["keras", "tf_keras", "legacy"])
 def test_case_33_settings_of_the_inner_optimizer_are_read_and_set_through_the_wrapper(kind):
-    library = {"keras": keras.optimizers, "tf_keras": tf_keras.optimizers, "legacy": tf_keras.optimizers.legacy}[kind]
+    library = {
+        "keras": keras.optimizers,
+        "tf_keras": tf_keras.optimizers,
+        "legacy": tf_keras.optimizers.legacy,
+    }[kind]
     inner = library.Adam(0.5, beta_1=0.8, clipnorm=2.0)
     optimizer = amp_tf.LossScaleOptimizer(inner)
     assert (float(optimizer.beta_1), optimizer.clipnorm) == (pytest.approx(0.8), 2.0)
     assert float(np.asarray(optimizer.learning_rate)) == 0.5
     optimizer.clipnorm, optimizer.learning_rate, optimizer.beta_1 = 3.0, 0.25, 0.5
-    assert (inner.clipnorm, float(np.asarray(inner.learning_rate)), float(inner.beta_1)) == (3.0, 0.25, 0.5)
+    assert (inner.clipnorm, float(np.asarray(inner.learning_rate)), float(inner.beta_1)) == (
+        3.0,
+        0.25,
+        0.5,
+    )
     assert float(optimizer.beta_1) == 0.5
     with pytest.raises(AttributeError):
         _ = optimizer.no_such_thing
@@ -157,7 +194,11 @@ def test_case_33_settings_of_the_inner_optimizer_are_read_and_set_through_the_wr
 
 @pytest.mark.parametrize("kind", ["keras", "tf_keras", "legacy"])
 def test_case_33_a_users_own_attributes_and_methods_are_reached_through_the_wrapper(kind):
-    library = {"keras": keras.optimizers, "tf_keras": tf_keras.optimizers, "legacy": tf_keras.optimizers.legacy}[kind]
+    library = {
+        "keras": keras.optimizers,
+        "tf_keras": tf_keras.optimizers,
+        "legacy": tf_keras.optimizers.legacy,
+    }[kind]
 
     class Own(library.SGD):
         factor = 2
@@ -183,7 +224,12 @@ def test_case_33_a_users_own_attributes_and_methods_are_reached_through_the_wrap
     assert (list(optimizer.history), optimizer.double(), optimizer.length) == ([1], 2, 1)
     optimizer.history = [1, 2]
     optimizer.factor, optimizer.note = 3, "text"
-    assert (list(inner.history), inner.factor, inner.note, optimizer.double()) == ([1, 2], 3, "text", 6)
+    assert (list(inner.history), inner.factor, inner.note, optimizer.double()) == (
+        [1, 2],
+        3,
+        "text",
+        6,
+    )
     optimizer.length = 4
     assert (len(inner.history), optimizer.length) == (4, 4)
     name = "_name" if kind == "legacy" else "name"
@@ -196,19 +242,25 @@ def test_case_33_a_users_own_attributes_and_methods_are_reached_through_the_wrap
 
 def test_the_name_is_a_setting_of_keras_3_alone():
     assert amp_tf.LossScaleOptimizer(keras.optimizers.SGD(), name="mine").name == "mine"
-    with pytest.raises(ConfigError, match=r"^loss scaling: there is no setting 'name'\. The settings are: "):
+    with pytest.raises(
+        ConfigError, match=r"^loss scaling: there is no setting 'name'\. The settings are: "
+    ):
         amp_tf.LossScaleOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), name="mine")
 
 
 def test_the_typed_settings_are_those_of_the_schedule():
-    of_schedule = {field.name for field in dataclasses.fields(DynamicScale)} - {"initial_scale", "growth_steps"}
+    of_schedule = {field.name for field in dataclasses.fields(DynamicScale)} - {
+        "initial_scale",
+        "growth_steps",
+    }
     own = {"dynamic", "enabled", "dynamic_growth_steps", "name"}
     assert set(LossScaleSettings.__annotations__) == of_schedule | own
 
 
 def test_something_that_is_no_optimizer_is_refused():
     with pytest.raises(
-        TypeError, match=r"expected an optimizer of keras, tf_keras or tf\.compat\.v1\.train, got 'sgd'"
+        TypeError,
+        match=r"expected an optimizer of keras, tf_keras or tf\.compat\.v1\.train, got 'sgd'",
     ):
         amp_tf.LossScaleOptimizer("sgd")
 
@@ -216,7 +268,9 @@ def test_something_that_is_no_optimizer_is_refused():
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("library", [keras, tf_keras])
-@pytest.mark.parametrize("kind", [np.array, list, tf.Variable, keras.Variable], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [np.array, list, tf.Variable, keras.Variable], ids=lambda kind: kind.__name__
+)
 def test_gradients_need_not_be_tensors(kind, library, scaled, traced):
     optimizer = amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), 4.0)
     weight, gradient = tf.Variable([1.0]), kind([4.0] if scaled else [1.0])
@@ -255,7 +309,9 @@ def test_gradients_and_variables_must_be_of_one_number(named):
     optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5))
     optimizer.build(weights)
     optimizer.scale_loss(tf.constant(1.0))
-    with pytest.raises(ValueError, match=r"got 1 gradients for 3 variables\. Give one for each variable"):
+    with pytest.raises(
+        ValueError, match=r"got 1 gradients for 3 variables\. Give one for each variable"
+    ):
         optimizer.apply([tf.ones(3)], weights if named else None)
 
 
@@ -284,7 +340,11 @@ def unscaled_by_the_loop(optimizer, variable, x):
 
 
 STEPS = [
-    *((name, step) for name in ("keras", "tf_keras", "legacy") for step in (scaled, unscaled_by_the_loop)),
+    *(
+        (name, step)
+        for name in ("keras", "tf_keras", "legacy")
+        for step in (scaled, unscaled_by_the_loop)
+    ),
     ("keras", lambda *given: scaled(*given, "apply")),
 ]
 

@@ -1,4 +1,6 @@
-"""Cases 15, 28 and 29: which calls of a loop count, who divides its gradients, and two scalers in one loop."""
+"""Cases 15, 28 and 29: which calls of a loop count, who divides its gradients, and two scalers in
+one loop.
+"""
 
 import gc
 import pickle
@@ -26,7 +28,9 @@ def as_it_is(optimizer, value):
 
 
 def one_step(optimizer, scale=as_it_is, finish=as_it_is, traced=True, weight=None):
-    """Trains a variable on its sum, whose gradient is 1: it moves by 0.5, the learning rate, if all is well."""
+    """Trains a variable on its sum, whose gradient is 1: it moves by 0.5, the learning rate, if all
+    is well.
+    """
     weight = tf.Variable([1.0]) if weight is None else weight
     before = weight.numpy()
 
@@ -54,7 +58,11 @@ def test_a_step_is_one_trace_that_stays_in_the_graph():
         step()
     assert step.experimental_get_tracing_count() == 1
     graph = step.get_concrete_function().graph.as_graph_def()
-    ops = {node.op for nodes in (graph.node, *(f.node_def for f in graph.library.function)) for node in nodes}
+    ops = {
+        node.op
+        for nodes in (graph.node, *(f.node_def for f in graph.library.function))
+        for node in nodes
+    }
     assert "AssignVariableOp" in ops
     assert ops.isdisjoint({"PyFunc", "PyFuncStateless", "EagerPyFunc", "PrintV2", "Assert"})
 
@@ -108,11 +116,22 @@ def clip(optimizer, gradient):
     return tf.clip_by_norm(optimizer.get_unscaled_gradients([gradient])[0], 0.5)
 
 
-#: What a loop does to its loss and to its gradient, how far its weight moves, and whether it is told.
+#: What a loop does to its loss and to its gradient, how far its weight moves, and whether it is
+#: told.
 LOOPS = {
     "by hand": (multiply, divide, 0.5, True),
-    "by a factor of its own": (lambda _, loss: loss * 8.0, lambda _, gradient: gradient / 8.0, 0.5, True),
-    "not divided": (multiply, as_it_is, 2.0, True),  # a step that is too large is seen, one that is too small is not
+    "by a factor of its own": (
+        lambda _, loss: loss * 8.0,
+        lambda _, gradient: gradient / 8.0,
+        0.5,
+        True,
+    ),
+    "not divided": (
+        multiply,
+        as_it_is,
+        2.0,
+        True,
+    ),  # a step that is too large is seen, one that is too small is not
     "reads the scale": (only_log, as_it_is, 0.5, True),
     "logs the scale": (scaled_and_logged, only_log, 0.5, False),
     "logs unscaled gradients": (scaled_and_logged, log_unscaled, 0.5, False),
@@ -133,7 +152,9 @@ def test_case_28_what_a_loop_does_by_hand_is_left_alone_and_told(loop, traced, o
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("library", [keras, tf_keras])
 def test_case_28_and_k05_a_bare_loop_after_fit_is_not_divided_but_told(library, traced, log):
-    model = library.Sequential([library.layers.Input((2,)), library.layers.Dense(1, use_bias=False)])
+    model = library.Sequential(
+        [library.layers.Input((2,)), library.layers.Dense(1, use_bias=False)]
+    )
     model.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), 4.0), "mse")
     model.fit(np.zeros((4, 2), "float32"), np.zeros((4, 1), "float32"), verbose=0)
     (weight,) = model.trainable_variables
@@ -152,7 +173,9 @@ def test_case_28_and_k05_a_bare_loop_after_fit_is_not_divided_but_told(library, 
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_gradient_that_is_clipped_inside_the_network_is_clipped_alike_by_the_pattern_of_the_limits(scaled, log):
+def test_a_gradient_that_is_clipped_inside_the_network_is_clipped_alike_by_the_pattern_of_the_limits(
+    scaled, log
+):
     weight, optimizer = tf.Variable(tf.ones((4, 4))), keras.optimizers.SGD(1.0)
     optimizer = amp_tf.LossScaleOptimizer(optimizer) if scaled else optimizer
     optimizer.build([weight])
@@ -188,7 +211,9 @@ def test_case_29_and_k11_a_float16_loss_is_scaled_in_float32(built):
 
 def test_losses_in_a_nest_are_scaled_each_and_float64_stays():
     optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(), 2.0)
-    loss = optimizer.scale_loss({"a": tf.constant([1.0, 2.0], tf.bfloat16), "b": tf.constant(0.1, tf.float64)})
+    loss = optimizer.scale_loss(
+        {"a": tf.constant([1.0, 2.0], tf.bfloat16), "b": tf.constant(0.1, tf.float64)}
+    )
     assert loss["a"].numpy().tolist() == [2.0, 4.0]
     assert (loss["b"].dtype, float(loss["b"])) == (tf.float64, 0.2)
 
@@ -201,7 +226,9 @@ HAND_OVERS = {
 
 
 @pytest.mark.parametrize("hand_over", HAND_OVERS)
-def test_case_15_gradients_of_a_scaled_loss_may_be_applied_by_another_function_after_fit(hand_over, log):
+def test_case_15_gradients_of_a_scaled_loss_may_be_applied_by_another_function_after_fit(
+    hand_over, log
+):
     around_compute, around_apply = HAND_OVERS[hand_over]
     optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0)
     weight = tf.Variable([1.0])
@@ -233,7 +260,9 @@ def wrong_shape(tape, loss, weight):
 
 @pytest.mark.parametrize("trouble", [no_gradients, wrong_shape])
 @pytest.mark.parametrize("library", [keras, tf_keras])
-def test_case_28_a_trace_that_failed_after_it_scaled_its_loss_hands_nothing_over(library, trouble, log):
+def test_case_28_a_trace_that_failed_after_it_scaled_its_loss_hands_nothing_over(
+    library, trouble, log
+):
     optimizer = amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), 4.0)
     weight, graphs = tf.Variable([1.0]), []
     optimizer.build([weight])
@@ -263,7 +292,9 @@ def pickled(optimizer):
 
 
 @pytest.mark.parametrize(
-    "copy", [lambda optimizer: optimizer, pytest.param(pickled, marks=since_keras_3_1)], ids=["new", "pickled"]
+    "copy",
+    [lambda optimizer: optimizer, pytest.param(pickled, marks=since_keras_3_1)],
+    ids=["new", "pickled"],
 )
 def test_case_15_sums_of_scaled_gradients_in_variables_are_unscaled(copy, log):
     optimizer = copy(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0))
@@ -308,7 +339,9 @@ def test_a_loss_scaler_decides_for_the_wrapped_optimizer_that_it_calls(optimizer
     assert not log("amp_tf")
 
 
-@pytest.mark.parametrize("between", [as_it_is, lambda _, loss: loss + 1.0], ids=["at once", "with more"])
+@pytest.mark.parametrize(
+    "between", [as_it_is, lambda _, loss: loss + 1.0], ids=["at once", "with more"]
+)
 @pytest.mark.parametrize("order", ["optimizer first", "scaler first"])
 def test_a_loss_that_both_scale_is_refused(optimizer, order, between):
     weight, scaler = tf.Variable([1.0]), amp_tf.LossScaler()
@@ -318,7 +351,9 @@ def test_a_loss_that_both_scale_is_refused(optimizer, order, between):
         first, second = (first, second) if order == "optimizer first" else (second, first)
         return second(between(None, first(loss)))
 
-    with pytest.raises(amp_tf.CallOrderError, match=r"the loss is scaled twice.*Leave out one of them"):
+    with pytest.raises(
+        amp_tf.CallOrderError, match=r"the loss is scaled twice.*Leave out one of them"
+    ):
         tf.function(make_step(optimizer, weight, scaler, both), autograph=False)(tf.constant(1.0))
     with pytest.raises(amp_tf.CallOrderError, match="the loss is scaled twice"):
         make_step(optimizer, weight, scaler, both)(tf.constant(1.0))

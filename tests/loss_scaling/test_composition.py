@@ -1,4 +1,6 @@
-"""Cases 21 to 26: accumulation, two optimizers, second order, sparse, missing and special gradients."""
+"""Cases 21 to 26: accumulation, two optimizers, second order, sparse, missing and special
+gradients.
+"""
 
 import keras
 import numpy as np
@@ -7,7 +9,15 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.tools.comparing.flattening import flatten_graph
-from tests.loss_scaling.steps import KERAS, accumulates_gradients, assert_same, gradients, poisoned, run, variables
+from tests.loss_scaling.steps import (
+    KERAS,
+    accumulates_gradients,
+    assert_same,
+    gradients,
+    poisoned,
+    run,
+    variables,
+)
 
 
 @accumulates_gradients
@@ -21,7 +31,9 @@ def test_case_21_an_overflowing_micro_batch_is_dropped_alone_and_its_window_wait
     optimizer, after = run(make_optimizer, trace)
     alone, bare = run(make_optimizer, good, wrapped=False)
     assert_same(after, bare)
-    assert int(optimizer.iterations.numpy()) == int(alone.iterations.numpy()) > 0  # windows; all steps up to Keras 3.4
+    assert (
+        int(optimizer.iterations.numpy()) == int(alone.iterations.numpy()) > 0
+    )  # windows; all steps up to Keras 3.4
     assert optimizer.status().skipped == 1
 
 
@@ -35,7 +47,9 @@ def test_case_22_two_optimizers_with_two_losses_decide_each_for_itself():
             loss_a = a.scale_loss(tf.add_n([tf.reduce_sum(w.value**2) for w in first]))
             loss_b = b.scale_loss(tf.add_n([tf.reduce_sum(w.value**2) for w in second]) * poison)
         a.apply_gradients(zip(tape.gradient(loss_a, [w.value for w in first]), first, strict=True))
-        b.apply_gradients(zip(tape.gradient(loss_b, [w.value for w in second]), second, strict=True))
+        b.apply_gradients(
+            zip(tape.gradient(loss_b, [w.value for w in second]), second, strict=True)
+        )
 
     step(tf.constant(np.nan))
     assert all((w.numpy() == 0).all() for w in first)
@@ -59,7 +73,9 @@ def test_case_23_a_gradient_penalty_differentiates_the_unscaled_gradient():
                     loss = tf.add_n([tf.reduce_sum(v**4) for v in values])
                     scaled = optimizer.scale_loss(loss)
                 scale = scaled / loss
-                penalty = tf.add_n([tf.reduce_sum((g / scale) ** 2) for g in tape.gradient(scaled, values)])
+                penalty = tf.add_n(
+                    [tf.reduce_sum((g / scale) ** 2) for g in tape.gradient(scaled, values)]
+                )
                 total = optimizer.scale_loss(loss + 0.1 * penalty)
             optimizer.apply_gradients(zip(outer.gradient(total, values), weights, strict=True))
 
@@ -78,7 +94,9 @@ def embedding(dtype):
 
 
 def sparse(rows, values, dtype):
-    return tf.IndexedSlices(tf.cast(values, dtype), tf.constant(rows), dense_shape=tf.constant([4, 2]))
+    return tf.IndexedSlices(
+        tf.cast(values, dtype), tf.constant(rows), dense_shape=tf.constant([4, 2])
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -101,7 +119,8 @@ def test_case_24_sparse_gradients_are_unscaled_checked_and_applied(dtype, traced
 
 
 @pytest.mark.parametrize(
-    ("dtype", "rows", "skipped"), [("float16", [1, 1], 1), ("float16", [1, 2], 0), ("float32", [1, 1], 1)]
+    ("dtype", "rows", "skipped"),
+    [("float16", [1, 1], 1), ("float16", [1, 2], 0), ("float32", [1, 1], 1)],
 )
 def test_case_24_rows_that_meet_may_sum_to_infinity(dtype, rows, skipped):
     table, large = embedding(dtype), {"float16": 64000.0, "float32": 3e38}[dtype]
@@ -142,7 +161,9 @@ def test_case_25_an_empty_list_of_gradients_is_nothing():
     assert optimizer.status().steps == 0
 
 
-@pytest.mark.skipif(KERAS < (3, 3), reason="this Keras overwrites no variables with their gradients")
+@pytest.mark.skipif(
+    KERAS < (3, 3), reason="this Keras overwrites no variables with their gradients"
+)
 def test_case_26_variables_that_are_overwritten_with_their_gradient_are_not_unscaled():
     weights = variables()
     weights[0].overwrite_with_gradient = True
@@ -156,7 +177,9 @@ def test_case_26_variables_that_are_overwritten_with_their_gradient_are_not_unsc
 def make_multi(**options):
     """Two variables of three are Adam's, which alone has the options."""
     adam = keras.optimizers.Adam(0.1, **options)
-    return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.5), {"[bc]": adam}))
+    return keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.5), {"[bc]": adam})
+    )
 
 
 def train_multi(optimizer, *steps):
@@ -168,14 +191,18 @@ def train_multi(optimizer, *steps):
     return [weight.numpy() for weight in weights]
 
 
-@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer")
+@pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer"
+)
 def test_case_25_missing_gradients_of_a_multi_optimizer_are_left_out():
     steps = [[tf.ones(2), tf.ones(2), None]] * 2
     wrapped = train_multi(amp_tf.LossScaleOptimizer(make_multi(), 1.0), *steps)
     assert_same(wrapped, train_multi(make_multi(), *steps))
 
 
-@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer")
+@pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer"
+)
 @pytest.mark.parametrize("clip", [{"clipnorm": 1.0}, {"global_clipnorm": 1.0}], ids=str)
 def test_case_09_the_clips_inside_a_multi_optimizer_are_known(clip):
     optimizer = amp_tf.LossScaleOptimizer(make_multi(**clip), 1.0)
@@ -188,7 +215,9 @@ class Sevens(keras.optimizers.SGD):
     """A user's optimizer that does something to its gradients."""
 
     def apply_gradients(self, grads_and_vars):
-        return super().apply_gradients([(gradient * 0.0 + 7.0, variable) for gradient, variable in grads_and_vars])
+        return super().apply_gradients(
+            [(gradient * 0.0 + 7.0, variable) for gradient, variable in grads_and_vars]
+        )
 
 
 @pytest.mark.parametrize("mode", ["eager", "function", "xla"])
@@ -201,7 +230,19 @@ def test_apply_gradients_of_a_users_optimizer_is_called(mode, settings):
 
 
 ACTIVATIONS = (
-    *("relu", "gelu", "gelu_tanh", "silu", "mish", "selu", "elu", "celu", "softplus", "squareplus", "softsign"),
+    *(
+        "relu",
+        "gelu",
+        "gelu_tanh",
+        "silu",
+        "mish",
+        "selu",
+        "elu",
+        "celu",
+        "softplus",
+        "squareplus",
+        "softsign",
+    ),
     *("tanh", "tanh_shrink", "sigmoid", "log_sigmoid", "hard_silu", "softmax", "log_softmax"),
 )
 

@@ -1,4 +1,7 @@
-"""Case 33: copies. A pickled or deep-copied optimizer goes on as the original would; a clone starts over."""
+"""Case 33: copies.
+
+A pickled or deep-copied optimizer goes on as the original would; a clone starts over.
+"""
 
 import copy
 import dataclasses
@@ -10,7 +13,15 @@ import tensorflow as tf
 import tf_keras
 
 import amp_tf
-from tests.loss_scaling.steps import assert_same, gradients, make_step, poisoned, since_keras_3_1, values, variables
+from tests.loss_scaling.steps import (
+    assert_same,
+    gradients,
+    make_step,
+    poisoned,
+    since_keras_3_1,
+    values,
+    variables,
+)
 from tests.loss_scaling.test_state import everything, make_model, train
 
 pytestmark = pytest.mark.slow
@@ -25,8 +36,12 @@ def duplicate(request):
 
 
 def make_optimizer():
-    inner = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 50), global_clipnorm=1.0)
-    return amp_tf.LossScaleOptimizer(inner, dynamic_growth_steps=2, hysteresis=1, min_scale=0.25, name="mine")
+    inner = keras.optimizers.Adam(
+        keras.optimizers.schedules.CosineDecay(0.1, 50), global_clipnorm=1.0
+    )
+    return amp_tf.LossScaleOptimizer(
+        inner, dynamic_growth_steps=2, hysteresis=1, min_scale=0.25, name="mine"
+    )
 
 
 def go_on(optimizer, weights):
@@ -37,7 +52,9 @@ def go_on(optimizer, weights):
 
 
 def status(optimizer):
-    return dataclasses.replace(optimizer.status(), nonfinite_variables=())  # named after the variables of each
+    return dataclasses.replace(
+        optimizer.status(), nonfinite_variables=()
+    )  # named after the variables of each
 
 
 def same_weights(weights):
@@ -77,12 +94,20 @@ def test_case_33_a_copied_model_goes_on_as_the_original_does(duplicate):
 
 @pytest.mark.parametrize(
     ("library", "family"),
-    [(keras, keras.optimizers), (tf_keras, tf_keras.optimizers), (tf_keras, tf_keras.optimizers.legacy)],
+    [
+        (keras, keras.optimizers),
+        (tf_keras, tf_keras.optimizers),
+        (tf_keras, tf_keras.optimizers.legacy),
+    ],
     ids=["keras", "tf_keras", "legacy"],
 )
-def test_case_33_a_clone_compiled_from_the_configuration_has_the_settings_and_starts_anew(library, family):
+def test_case_33_a_clone_compiled_from_the_configuration_has_the_settings_and_starts_anew(
+    library, family
+):
     model = library.Sequential([library.layers.Input((4,)), library.layers.Dense(1)])
-    model.compile(amp_tf.LossScaleOptimizer(family.SGD(0.1, clipnorm=1.0), 64.0, hysteresis=3), "mse")
+    model.compile(
+        amp_tf.LossScaleOptimizer(family.SGD(0.1, clipnorm=1.0), 64.0, hysteresis=3), "mse"
+    )
     model.optimizer.loss_scale = 32.0
     clone = library.models.clone_model(model)
     clone.compile_from_config(model.get_compile_config())
@@ -98,10 +123,15 @@ def test_case_33_a_copied_tf1_optimizer_goes_on_as_the_original_does(duplicate):
 
     def steps(optimizer, weight):
         for factor in (1.0, float("inf"), 2.0):
-            optimizer.minimize(lambda factor=factor: tf.reduce_sum(weight**2) * factor, var_list=[weight])
+            optimizer.minimize(
+                lambda factor=factor: tf.reduce_sum(weight**2) * factor, var_list=[weight]
+            )
         return weight.numpy()
 
-    optimizer, weight = amp_tf.LossScaleOptimizer(v1.train.GradientDescentOptimizer(0.25)), tf.Variable([1.0, 2.0])
+    optimizer, weight = (
+        amp_tf.LossScaleOptimizer(v1.train.GradientDescentOptimizer(0.25)),
+        tf.Variable([1.0, 2.0]),
+    )
     steps(optimizer, weight)
     copied, copied_weight = duplicate(optimizer), tf.Variable(weight)
     before = optimizer.status()

@@ -26,7 +26,9 @@ OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
     "adam": lambda: keras.optimizers.Adam(0.01),
     "adamw_ema": lambda: keras.optimizers.AdamW(
-        keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5), use_ema=True, ema_overwrite_frequency=3
+        keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5),
+        use_ema=True,
+        ema_overwrite_frequency=3,
     ),
     "rmsprop_clip": lambda: keras.optimizers.RMSprop(0.01, global_clipnorm=0.3),
     "sgd_clipnorm": lambda: keras.optimizers.SGD(0.5, clipnorm=0.3),
@@ -78,7 +80,9 @@ def test_case_02_gradients_of_mixed_types_are_checked_together():
 @pytest.mark.parametrize("mode", ["eager", "function"])
 def test_case_03_a_skipped_step_changes_nothing_but_the_scale_and_its_counters(mode):
     weights = variables()
-    weights[0].constraint = keras.constraints.MaxNorm(0.01)  # would change the weights if it were applied
+    weights[0].constraint = keras.constraints.MaxNorm(
+        0.01
+    )  # would change the weights if it were applied
     inner = OPTIMIZERS["adamw_ema"]()
     optimizer = amp_tf.LossScaleOptimizer(inner)
     optimizer.build(weights)
@@ -94,15 +98,28 @@ def test_case_03_a_skipped_step_changes_nothing_but_the_scale_and_its_counters(m
 
 def test_case_04_the_variables_follow_the_pure_schedule():
     trace = [bool(b) for b in np.random.RandomState(3).randint(0, 4, 60)]
-    for settings in ({"dynamic_growth_steps": 3}, {"dynamic_growth_steps": 2, "hysteresis": 3, "growth_factor": 1.7}):
-        grads = [gradients(i) if ok else poisoned(gradients(i), 0, np.nan) for i, ok in enumerate(trace)]
+    for settings in (
+        {"dynamic_growth_steps": 3},
+        {"dynamic_growth_steps": 2, "hysteresis": 3, "growth_factor": 1.7},
+    ):
+        grads = [
+            gradients(i) if ok else poisoned(gradients(i), 0, np.nan) for i, ok in enumerate(trace)
+        ]
         optimizer, _ = run(OPTIMIZERS["sgd"], grads, **settings)
         state = optimizer.schedule.initial_state()
         for ok in trace:
             schedule = optimizer.schedule  # a NaN that a step is given is in its loss, too
-            state = schedule.after_finite(state) if ok else schedule.after_nonfinite(state, is_loss_nonfinite=True)
+            state = (
+                schedule.after_finite(state)
+                if ok
+                else schedule.after_nonfinite(state, is_loss_nonfinite=True)
+            )
         status = optimizer.status()
-        assert (status.scale, status.good_steps, status.skipped) == (state.scale, state.good_steps, state.skipped)
+        assert (status.scale, status.good_steps, status.skipped) == (
+            state.scale,
+            state.good_steps,
+            state.skipped,
+        )
         assert (status.skipped_in_row, status.steps) == (state.skipped_in_row, state.steps)
         assert status.last_change == state.last_change
 
@@ -122,14 +139,18 @@ def test_case_04_the_variables_follow_the_pure_schedule_while_it_searches(mode):
     state = optimizer.schedule.initial_state()
     for ok in [False] * 7 + [True] * 9 + [False] + [True] * 2:
         step(tf.constant([0.0 if ok else np.inf]))
-        state = (optimizer.schedule.after_finite if ok else optimizer.schedule.after_nonfinite)(state)
+        state = (optimizer.schedule.after_finite if ok else optimizer.schedule.after_nonfinite)(
+            state
+        )
         status = optimizer.status()
         assert (status.scale, status.good_steps) == (state.scale, state.good_steps)
     assert (state.scale, state.good_steps) == (2.0**-16, 2)
 
 
 @pytest.mark.parametrize("clip", [{"global_clipnorm": 1.0}, {"clipnorm": 1.0}, {}], ids=str)
-def test_case_09_and_k04_finite_gradients_whose_norm_overflows_are_skipped_only_where_a_clip_uses_the_norm(clip):
+def test_case_09_and_k04_finite_gradients_whose_norm_overflows_are_skipped_only_where_a_clip_uses_the_norm(
+    clip,
+):
     big = [np.full((3,), 1e20, "float32"), *gradients(0)[1:]]
     optimizer, after = run(lambda: keras.optimizers.SGD(0.1, **clip), [big])
     _, expected = run(lambda: keras.optimizers.SGD(0.1), [] if clip else [big], wrapped=False)
@@ -140,25 +161,34 @@ def test_case_09_and_k04_finite_gradients_whose_norm_overflows_are_skipped_only_
 @accumulates_gradients
 def test_a_sum_over_accumulated_steps_that_would_overflow_is_skipped():
     big = [np.full((3,), 2e38, "float32"), *gradients(0)[1:]]
-    optimizer, after = run(lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), [big, big])
+    optimizer, after = run(
+        lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), [big, big]
+    )
     assert optimizer.status().skipped == 2
     assert all(np.isfinite(value).all() for value in after)
 
 
-@pytest.mark.parametrize("settings", [{"dynamic": False, "initial_scale": 128.0}, {"enabled": False}])
+@pytest.mark.parametrize(
+    "settings", [{"dynamic": False, "initial_scale": 128.0}, {"enabled": False}]
+)
 def test_case_11_fixed_and_disabled_are_the_bare_optimizer_but_fixed_skips(settings):
     trace, bad = [gradients(i) for i in range(4)], poisoned(gradients(0), 0, np.nan)
     skips = "dynamic" in settings
     optimizer, after = run(OPTIMIZERS["adam"], [*trace, bad], **settings)
     _, bare = run(OPTIMIZERS["adam"], trace if skips else [*trace, bad], wrapped=False)
     assert_same(after, bare)
-    assert (optimizer.status().scale, optimizer.status().skipped) == (settings.get("initial_scale", 1.0), int(skips))
+    assert (optimizer.status().scale, optimizer.status().skipped) == (
+        settings.get("initial_scale", 1.0),
+        int(skips),
+    )
 
 
 @pytest.mark.parametrize("scale", [2.0**-24, 1.0, 2.0**24, 2.0**40, 2.0**127])
 def test_unscaling_is_exact_for_powers_of_two_and_goes_through_float32_for_16_bit(scale):
     values32 = tf.constant([1.5, -3.0, 0.0]) * tf.constant(min(scale, 2.0**100))
-    np.testing.assert_array_equal(finite.unscale(values32, scale), values32.numpy() / np.float32(scale))
+    np.testing.assert_array_equal(
+        finite.unscale(values32, scale), values32.numpy() / np.float32(scale)
+    )
     half = finite.unscale(tf.constant([1.0, 65504.0], tf.float16), scale)
     assert half.dtype == tf.float16
     expected = (np.array([1.0, 65504.0], "float32") / np.float32(scale)).astype("float16")
@@ -184,7 +214,13 @@ def test_gradients_that_fail_the_quick_test_get_the_exact_one(clip, xla):
 
 @pytest.mark.parametrize("xla", [False, True])
 def test_the_quick_test_leaves_room_for_the_norm_that_the_optimizer_computes(xla):
-    for size in (2.0**-10, 0.25, 1.0, 2.0, 2.0**10):  # twice the sum of squares is half of what float32 holds at 1
+    for size in (
+        2.0**-10,
+        0.25,
+        1.0,
+        2.0,
+        2.0**10,
+    ):  # twice the sum of squares is half of what float32 holds at 1
         values = tf.fill((1000,), np.float32((tf.float32.max / 4000) ** 0.5 * size))
         (found,), _ = check([values], True, xla=xla)
         assert found or np.isfinite(tf.linalg.global_norm([values]))
@@ -207,7 +243,8 @@ BAD = np.float32(np.inf)
 def test_complex_gradients_are_checked_in_both_parts(clip, jit):
     find = tf.function(lambda *gradients: finite.find_nonfinite(gradients, clip), jit_compile=jit)
     good, real, imaginary = (
-        tf.constant([1 + 2j, value], tf.complex64) for value in (3j, complex(BAD, 0), complex(0, BAD))
+        tf.constant([1 + 2j, value], tf.complex64)
+        for value in (3j, complex(BAD, 0), complex(0, BAD))
     )
     assert not np.any(find(good, tf.ones((2,))))
     for bad in (real, imaginary):
@@ -219,7 +256,9 @@ def test_a_complex_variable_trains_in_a_wrapped_optimizer_as_in_a_bare_one():
     optimizer, inner = (tf_keras.optimizers.legacy.SGD(0.5) for _ in range(2))
     optimizer = amp_tf.LossScaleOptimizer(optimizer)
     for factor in (1.0, BAD, 1.0):
-        optimizer.minimize(lambda factor=factor: tf.reduce_sum(tf.abs(wrapped) ** 2) * factor, [wrapped])
+        optimizer.minimize(
+            lambda factor=factor: tf.reduce_sum(tf.abs(wrapped) ** 2) * factor, [wrapped]
+        )
         if factor == 1.0:
             inner.minimize(lambda: tf.reduce_sum(tf.abs(bare) ** 2), [bare])
     np.testing.assert_array_equal(wrapped.numpy(), bare.numpy())
@@ -252,16 +291,30 @@ def test_a_gradient_becomes_zeros_in_its_own_form(condition):
     assert [int(sparse.indices[0]), *sparse.dense_shape] == [3, 8, 2]
 
 
-TRACE = [gradients(0), poisoned(gradients(1), 0, np.nan), gradients(2), poisoned(gradients(3), 2, np.inf), gradients(4)]
+TRACE = [
+    gradients(0),
+    poisoned(gradients(1), 0, np.nan),
+    gradients(2),
+    poisoned(gradients(3), 2, np.inf),
+    gradients(4),
+]
 
 
-FAMILIES = {"keras": keras.optimizers, "tf_keras": tf_keras.optimizers, "legacy": tf_keras.optimizers.legacy}
+FAMILIES = {
+    "keras": keras.optimizers,
+    "tf_keras": tf_keras.optimizers,
+    "legacy": tf_keras.optimizers.legacy,
+}
 
 
 def trained(library, optimizer, x, y, **how):
-    keras.utils.set_random_seed(1)  # tf_keras' own does not work on Python 3.12 up to 2.18; this seeds the same
+    keras.utils.set_random_seed(
+        1
+    )  # tf_keras' own does not work on Python 3.12 up to 2.18; this seeds the same
     layers = library.layers
-    model = library.Sequential([layers.Input((4,)), layers.Dense(8, activation="tanh"), layers.Dense(1)])
+    model = library.Sequential(
+        [layers.Input((4,)), layers.Dense(8, activation="tanh"), layers.Dense(1)]
+    )
     model.compile(optimizer, "mse", **how)
     assert model.optimizer is optimizer
     model.fit(x, y, batch_size=8, verbose=0, shuffle=False)
@@ -275,7 +328,10 @@ def trained(library, optimizer, x, y, **how):
         {"run_eagerly": True},
         {"jit_compile": False},
         {"jit_compile": False, "steps_per_execution": 4},
-        {"jit_compile": True, "steps_per_execution": 4},  # in which Keras compiles the step that it compiles without
+        {
+            "jit_compile": True,
+            "steps_per_execution": 4,
+        },  # in which Keras compiles the step that it compiles without
     ],
     ids=str,
 )
@@ -290,7 +346,9 @@ def test_case_12_fit_skips_poisoned_batches_whatever_way_it_runs(family, how):
     bare, inner = (FAMILIES[family].SGD(0.25, momentum=0.5, clipnorm=4.0) for _ in range(2))
     optimizer = amp_tf.LossScaleOptimizer(inner)
     plain = trained(library, bare, x, y, **how)
-    for actual, expected in zip(trained(library, optimizer, bad_x, bad_y, **how), plain, strict=True):
+    for actual, expected in zip(
+        trained(library, optimizer, bad_x, bad_y, **how), plain, strict=True
+    ):
         np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-6)
     assert int(optimizer.iterations.numpy()) == 8  # tf_keras' own wrapper counts skipped steps
     status = optimizer.status()

@@ -54,11 +54,15 @@ def mirrored():
 
 @pytest.mark.parametrize("bad", ["bad_0", "bad_1"])
 @pytest.mark.parametrize(("library", "option"), CASES)
-def test_case_16_to_18_k01_and_k07_an_infinity_on_one_replica_is_skipped_by_all(mirrored, library, option, bad):
+def test_case_16_to_18_k01_and_k07_an_infinity_on_one_replica_is_skipped_by_all(
+    mirrored, library, option, bad
+):
     row = mirrored[library].get(option) or pytest.skip("this Keras does not accumulate gradients")
     assert row[bad]["weights"] == row["expected"]
     assert (row[bad]["scale"], row[bad]["skipped"]) == (2.0**8, 2)
-    assert all(first == second for first, second in row[bad]["locals"])  # the scale and its counters
+    assert all(
+        first == second for first, second in row[bad]["locals"]
+    )  # the scale and its counters
 
 
 def test_case_16_and_17_hold_for_a_loop_with_a_loss_scaler(mirrored):
@@ -77,7 +81,10 @@ def workers():
     if KERAS < (3, 5):
         pytest.skip("up to 3.4 Keras does not sum gradients over workers, with or without amp_tf")
     cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
-    tasks = [json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}) for index in range(2)]
+    tasks = [
+        json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+        for index in range(2)
+    ]
     started = [start("worker.py", TF_CONFIG=task) for task in tasks]
     return [finish(process) for process in started]
 
@@ -91,7 +98,9 @@ def test_case_19_two_processes_skip_together_what_one_of_them_finds_nonfinite(wo
     assert (first["scale"], first["skipped"]) == (2.0**8, 2)
 
 
-def test_an_optimizer_may_be_built_before_it_is_wrapped_or_by_the_first_traced_step_of_the_replicas(mirrored):
+def test_an_optimizer_may_be_built_before_it_is_wrapped_or_by_the_first_traced_step_of_the_replicas(
+    mirrored,
+):
     counts = mirrored["counts"]
     assert counts == {name: [3, 0, 3] for name in ("built", "built, wrapped outside", "unbuilt")}
 

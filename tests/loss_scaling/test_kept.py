@@ -17,7 +17,9 @@ def norm_of(gradients):
 
 
 def storing(base):
-    """A class of optimizers that store the norm of their gradients, and its sum over all steps in a variable."""
+    """A class of optimizers that store the norm of their gradients, and its sum over all steps in a
+    variable.
+    """
 
     class Storing(base):
         def apply_gradients(self, grads_and_vars, **kwargs):
@@ -46,7 +48,9 @@ def test_a_norm_that_an_optimizer_stores_is_that_of_the_unscaled_gradients(kind,
     def step(x):
         with tf.GradientTape() as tape:
             loss = optimizer.scale_loss(tf.reduce_sum(weight * x))
-        gradients = tape.gradient(loss, [getattr(weight, "value", weight) if kind == "keras" else weight])
+        gradients = tape.gradient(
+            loss, [getattr(weight, "value", weight) if kind == "keras" else weight]
+        )
         optimizer.apply_gradients(list(zip(gradients, [weight], strict=True)))
         return tf.identity(inner.norm)
 
@@ -54,7 +58,9 @@ def test_a_norm_that_an_optimizer_stores_is_that_of_the_unscaled_gradients(kind,
     assert float(step(tf.constant([0.0, 3.0, 4.0]))) == 5.0
     before = weight.numpy().tolist()
     skipped = float(step(tf.constant([0.0, np.nan, 4.0])))
-    assert skipped == (5.0 if mode == "eager" else 0.0)  # eagerly a skipped step does not call the optimizer
+    assert skipped == (
+        5.0 if mode == "eager" else 0.0
+    )  # eagerly a skipped step does not call the optimizer
     assert (float(inner.total.numpy()), weight.numpy().tolist()) == (5.0, before)
     assert int(np.asarray(inner.iterations)) == 1
     assert float(step(tf.constant([0.0, 6.0, 8.0]))) == 10.0
@@ -83,7 +89,9 @@ class Everywhere:
         self.beside_variable = Pair(norm, weight)
         self.notes.is_large = norm > 4.0
         self.rows = tf.IndexedSlices(gradients[0] * 1.0, tf.range(2))
-        self.nonzero = tf.boolean_mask(gradients[0], gradients[0] > 0.0)  # its size is not known before
+        self.nonzero = tf.boolean_mask(
+            gradients[0], gradients[0] > 0.0
+        )  # its size is not known before
         weight.assign_sub(gradients[0])
 
     def stored(self):

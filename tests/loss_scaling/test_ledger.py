@@ -1,4 +1,6 @@
-"""What is said of skipped steps: the cause, found out by training, then from a status; and the error's text."""
+"""What is said of skipped steps: the cause, found out by training, then from a status; and the
+error's text.
+"""
 
 import keras
 import numpy as np
@@ -23,7 +25,14 @@ def make_model(library, **settings):
 
 def fit_until_it_is_told(model, x, y):
     with pytest.raises(LossScaleError) as error:
-        model.fit(x, y, batch_size=8, epochs=5, verbose=0, callbacks=[LossScaleMonitor(max_skips=3, every=1)])
+        model.fit(
+            x,
+            y,
+            batch_size=8,
+            epochs=5,
+            verbose=0,
+            callbacks=[LossScaleMonitor(max_skips=3, every=1)],
+        )
     return str(error.value)
 
 
@@ -50,7 +59,9 @@ def test_a_norm_that_overflows_is_told_from_gradients_that_do():
     optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.1, global_clipnorm=1.0), 1.0)
     weight = keras.Variable([1.0, 1.0])
     optimizer.build([weight])
-    step = tf.function(lambda g: (optimizer.scale_loss(weight.value), optimizer.apply([g], [weight])))
+    step = tf.function(
+        lambda g: (optimizer.scale_loss(weight.value), optimizer.apply([g], [weight]))
+    )
     step(tf.constant([3e30, 3e30]))
     assert optimizer.status().cause is Cause.SUM
     step(tf.constant([np.inf, 1.0]))
@@ -91,7 +102,16 @@ FLOOR = 2.0**-24
 
 
 def stuck(**changes):
-    return Status(**{"scale": 4.0, "skipped": 120, "skipped_in_row": 100, "steps": 400, "min_scale": FLOOR, **changes})
+    return Status(
+        **{
+            "scale": 4.0,
+            "skipped": 120,
+            "skipped_in_row": 100,
+            "steps": 400,
+            "min_scale": FLOOR,
+            **changes,
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +122,10 @@ def stuck(**changes):
         ({"scale": FLOOR}, Cause.GRADIENT),
         ({"nonfinite_losses_in_row": 3}, Cause.LOSS),
         ({"nonfinite_losses_in_row": 3, "scale": FLOOR}, Cause.LOSS),
-        ({"skipped_in_row": 5, "scale": FLOOR, "last_change": 400}, Cause.OVERFLOW),  # the step that brought it there
+        (
+            {"skipped_in_row": 5, "scale": FLOOR, "last_change": 400},
+            Cause.OVERFLOW,
+        ),  # the step that brought it there
     ],
 )
 def test_the_cause_tells_overflow_from_nan_in_the_gradients_and_in_the_loss(changes, cause):
@@ -112,7 +135,9 @@ def test_the_cause_tells_overflow_from_nan_in_the_gradients_and_in_the_loss(chan
 def test_many_skips_in_a_row_are_trouble_and_ten_at_the_floor():
     assert ledger.find_trouble(stuck(skipped_in_row=99)) is None
     assert ledger.find_trouble(stuck(skipped_in_row=9, scale=FLOOR)) is None
-    assert ledger.find_trouble(stuck(skipped_in_row=20, scale=FLOOR, last_change=391)) is None  # 9 at the floor
+    assert (
+        ledger.find_trouble(stuck(skipped_in_row=20, scale=FLOOR, last_change=391)) is None
+    )  # 9 at the floor
     assert ledger.find_trouble(stuck(skipped_in_row=3), max_skips=3) is not None
     assert ledger.find_trouble(stuck(skipped_in_row=10, scale=FLOOR)) is not None
 
@@ -130,10 +155,14 @@ def test_a_fixed_scale_that_is_too_large_is_told_as_that_and_not_as_a_floor():
 
 def test_the_error_says_what_happened_where_and_what_to_do():
     names = tuple(f"dense_{i}/kernel" for i in range(7))
-    error = ledger.find_trouble(stuck(scale=FLOOR, nonfinite_losses_in_row=9, nonfinite_variables=names))
+    error = ledger.find_trouble(
+        stuck(scale=FLOOR, nonfinite_losses_in_row=9, nonfinite_variables=names)
+    )
     assert isinstance(error, AmpError)
     text = str(error)
-    assert text.startswith("loss scaling: 100 steps in a row were skipped, 120 of 400 in all; the loss scale is 2^-24 ")
+    assert text.startswith(
+        "loss scaling: 100 steps in a row were skipped, 120 of 400 in all; the loss scale is 2^-24 "
+    )
     assert "the loss itself is NaN or infinite before it is scaled" in text
     assert "dense_0/kernel" in text
     assert "dense_4/kernel and 2 more" in text
@@ -141,7 +170,8 @@ def test_the_error_says_what_happened_where_and_what_to_do():
 
 
 @pytest.mark.parametrize(
-    ("scale", "text"), [(32768.0, "2^15"), (2.0**-24, "2^-24"), (1.0, "2^0"), (1000.0, "1000"), (1e38, "1e+38")]
+    ("scale", "text"),
+    [(32768.0, "2^15"), (2.0**-24, "2^-24"), (1.0, "2^0"), (1000.0, "1000"), (1e38, "1e+38")],
 )
 def test_scales_are_written_as_powers_of_two_where_they_are(scale, text):
     assert ledger.format_scale(scale) == text

@@ -1,4 +1,6 @@
-"""``amp_tf.LossScaler`` by the cases of a loss scaler, where they apply to a loop that writes its own variables."""
+"""``amp_tf.LossScaler`` by the cases of a loss scaler, where they apply to a loop that writes its
+own variables.
+"""
 
 import copy
 import pickle
@@ -15,7 +17,9 @@ v1 = tf.compat.v1
 
 
 class Momentum:
-    """An optimizer as Sonnet's: ``apply(updates, parameters)``, with state that it makes at its first step."""
+    """An optimizer as Sonnet's: ``apply(updates, parameters)``, with state that it makes at its
+    first step.
+    """
 
     def __init__(self, rate=0.25, momentum=0.5):
         self.rate, self.momentum, self.sums = rate, momentum, []
@@ -69,7 +73,11 @@ def run(scaler, trace, mode="function"):
 def take_step(scaler, gradient, weight):
     """One eager step whose scaled gradient is given."""
     scaler.scale(tf.constant(1.0))
-    return bool(scaler.step(lambda grads: weight.assign_sub(grads[0]), scaler.unscale([tf.constant(gradient)])))
+    return bool(
+        scaler.step(
+            lambda grads: weight.assign_sub(grads[0]), scaler.unscale([tf.constant(gradient)])
+        )
+    )
 
 
 TRACE = [gradients(i) for i in range(4)]
@@ -96,18 +104,26 @@ def test_case_11_disabled_is_the_bare_loop_and_fixed_never_moves(mode):
     assert (fixed.status().scale, fixed.status().skipped) == (64.0, 2)
 
 
-def test_case_13_one_trace_nothing_on_the_host_and_nothing_for_autograph_to_complain_of(monkeypatch):
+def test_case_13_one_trace_nothing_on_the_host_and_nothing_for_autograph_to_complain_of(
+    monkeypatch,
+):
     left = []
     monkeypatch.setattr(api, "_attach_error_metadata", lambda e, f: left.append(f))
     scaler, weights = amp_tf.LossScaler(), parameters()
     optimizer = Momentum()
-    optimizer.sums = [tf.Variable(tf.zeros(w.shape)) for w in weights]  # or TensorFlow itself traces twice
+    optimizer.sums = [
+        tf.Variable(tf.zeros(w.shape)) for w in weights
+    ]  # or TensorFlow itself traces twice
     step = make_step(scaler, weights, optimizer)
     for grads in POISONED:
         step(*[tf.constant(g) for g in grads])
     assert step.experimental_get_tracing_count() == 1
-    definition = step.get_concrete_function(*[tf.constant(g) for g in TRACE[0]]).graph.as_graph_def()
-    ops = {node.op for f in definition.library.function for node in f.node_def} | {n.op for n in definition.node}
+    definition = step.get_concrete_function(
+        *[tf.constant(g) for g in TRACE[0]]
+    ).graph.as_graph_def()
+    ops = {node.op for f in definition.library.function for node in f.node_def} | {
+        n.op for n in definition.node
+    }
     assert not {op for op in ops if op.endswith("PyFunc")}
     assert not left
 
@@ -145,10 +161,15 @@ def test_case_24_and_25_none_and_sparse_stay_so_in_any_nest_and_all_none_is_refu
     for value in (2.0**15, np.inf):
         rows = tf.IndexedSlices(tf.constant([[value]]), tf.constant([1]), tf.constant([3, 1]))
         scaler.scale(1.0)
-        grads = scaler.unscale({"a": tf.constant(2.0**15), "b": None, "c": (tf.constant([0.0]),), "d": rows})
+        grads = scaler.unscale(
+            {"a": tf.constant(2.0**15), "b": None, "c": (tf.constant([0.0]),), "d": rows}
+        )
         scaler.step(handed.append, grads)
     assert len(handed) == 1
-    assert (handed[0]["d"].values.numpy().tolist(), handed[0]["d"].indices.numpy().tolist()) == ([[1.0]], [1])
+    assert (handed[0]["d"].values.numpy().tolist(), handed[0]["d"].indices.numpy().tolist()) == (
+        [[1.0]],
+        [1],
+    )
     assert float(handed[0]["a"]) == 1.0
     assert handed[0]["b"] is None
     assert isinstance(handed[0]["c"], tuple)
@@ -162,10 +183,22 @@ def test_case_24_and_25_none_and_sparse_stay_so_in_any_nest_and_all_none_is_refu
 @pytest.mark.parametrize(
     ("calls", "text"),
     [
-        (lambda s, g: s.unscale([g]), "unscale() was called, but no loss was scaled since the last step"),
-        (lambda s, g: s.step(print, [g]), "step() was called, but no gradients were unscaled since the last step"),
-        (lambda s, g: (s.scale(g), s.step(print, [g])), "step() was called, but no gradients were unscaled"),
-        (lambda s, g: (s.scale(g), s.unscale(s.unscale([g]))), "unscale() got gradients that it unscaled already"),
+        (
+            lambda s, g: s.unscale([g]),
+            "unscale() was called, but no loss was scaled since the last step",
+        ),
+        (
+            lambda s, g: s.step(print, [g]),
+            "step() was called, but no gradients were unscaled since the last step",
+        ),
+        (
+            lambda s, g: (s.scale(g), s.step(print, [g])),
+            "step() was called, but no gradients were unscaled",
+        ),
+        (
+            lambda s, g: (s.scale(g), s.unscale(s.unscale([g]))),
+            "unscale() got gradients that it unscaled already",
+        ),
         (
             lambda s, g: (s.scale(g), s.unscale([g]), s.step(lambda g: None, [g])),
             "step() got gradients as unscale() was given them",
@@ -175,7 +208,12 @@ def test_case_24_and_25_none_and_sparse_stay_so_in_any_nest_and_all_none_is_refu
             "unscale() was called, but no loss was scaled since the last step",
         ),
         (
-            lambda s, g: (s.scale(g), u := s.unscale([g]), s.step(lambda g: None, u), s.step(lambda g: None, u)),
+            lambda s, g: (
+                s.scale(g),
+                u := s.unscale([g]),
+                s.step(lambda g: None, u),
+                s.step(lambda g: None, u),
+            ),
             "step() was called, but no gradients were unscaled since the last step",
         ),
     ],
@@ -219,7 +257,9 @@ def test_case_31_a_run_that_goes_on_from_a_checkpoint_equals_one_that_was_not_in
     assert again.status().scale == 2.0**15
 
 
-@pytest.mark.parametrize("clone", [copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))])
+@pytest.mark.parametrize(
+    "clone", [copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))]
+)
 def test_case_33_a_copy_has_the_state_and_goes_its_own_way(clone):
     scaler, weight = amp_tf.LossScaler(8.0), tf.Variable(0.0)
     take_step(scaler, np.inf, weight)

@@ -1,9 +1,11 @@
-"""Cases 35 to 37, small: float16 with loss scaling trains as float32 does where float16 alone does not.
+"""Cases 35 to 37, small: float16 with loss scaling trains as float32 does where float16 alone does
+not.
 
-The loss is multiplied by 2^-24 (or 2^24) and the learning rate of plain SGD divided by it: the same mathematics, so in
-float32 nothing changes. In float16 the gradients underflow (or overflow), unless the loss scale makes up for it. The
-large case also shows why a scale must be able to fall below 1: with a floor of 1, as tf_keras and TF1 have, every step
-is skipped. Source of the idea: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2.
+The loss is multiplied by 2^-24 (or 2^24) and the learning rate of plain SGD divided by it: the same
+mathematics, so in float32 nothing changes. In float16 the gradients underflow (or overflow), unless
+the loss scale makes up for it. The large case also shows why a scale must be able to fall below 1:
+with a floor of 1, as tf_keras and TF1 have, every step is skipped. Source of the idea: Micikevicius
+et al., Mixed Precision Training, ICLR 2018, section 3.2.
 """
 
 import contextlib
@@ -45,7 +47,9 @@ def digits():
 
 
 def train(precision, factor, wrap, seed, epochs):
-    """The test accuracy and the last loss scale of an MLP that trains on digits, its loss multiplied by a factor."""
+    """The test accuracy and the last loss scale of an MLP that trains on digits, its loss
+    multiplied by a factor.
+    """
     keras.backend.clear_session()
     keras.utils.set_random_seed(seed)
     x, y, test_x, test_y = digits()
@@ -56,7 +60,12 @@ def train(precision, factor, wrap, seed, epochs):
     order = np.random.RandomState(1)
     with contextlib.nullcontext() if precision == "float32" else amp_tf.enable(precision=precision):
         before = amp_tf.report().converted
-        model.compile(optimizer, lambda t, p: entropy(t, p) * factor, metrics=["accuracy"], auto_scale_loss=False)
+        model.compile(
+            optimizer,
+            lambda t, p: entropy(t, p) * factor,
+            metrics=["accuracy"],
+            auto_scale_loss=False,
+        )
         for _ in range(epochs):
             chosen = order.permutation(len(x))
             model.fit(x[chosen], y[chosen], batch_size=32, shuffle=False, verbose=0)

@@ -4,7 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amp_tf.errors import ConfigError
-from amp_tf.loss_scaling.schedule import DynamicScale, FixedScale, NoScale, State, build_schedule, usable_scale
+from amp_tf.loss_scaling.schedule import (
+    DynamicScale,
+    FixedScale,
+    NoScale,
+    State,
+    build_schedule,
+    usable_scale,
+)
 
 
 def walk(schedule, trace):
@@ -15,7 +22,9 @@ def walk(schedule, trace):
 
 
 def oracle(trace, *, start, steps, growth, backoff, hysteresis, floor, ceiling):
-    """The rules again, from the whole history instead of a state: a second opinion that shares no code."""
+    """The rules again, from the whole history instead of a state: a second opinion that shares no
+    code.
+    """
     scale, scales, changed_at, since, owed = np.float32(start), [np.float32(start)], 0, 0, 0
     for now in range(1, len(trace) + 1):
         past = trace[since:now]
@@ -69,7 +78,11 @@ def test_case_04_05_and_10_two_thousand_random_traces_equal_an_independent_oracl
     states = walk(schedule, trace)
     assert [np.float32(s.scale) for s in states] == scales
     last = states[-1]
-    assert (last.skipped, last.steps, last.last_change) == (trace.count(False), len(trace), changed_at)
+    assert (last.skipped, last.steps, last.last_change) == (
+        trace.count(False),
+        len(trace),
+        changed_at,
+    )
     in_row = next((i for i, finite in enumerate(reversed(trace)) if finite), len(trace))
     assert last.skipped_in_row == in_row
     assert machine["floor"] <= last.scale <= machine["ceiling"]
@@ -87,7 +100,9 @@ def test_case_06_after_300_overflows_the_scale_is_at_its_floor_and_recovers():
 
 
 def find(schedule, needed):
-    """(skipped steps, all steps) until a scale is found above which gradients overflow, and the scale."""
+    """(skipped steps, all steps) until a scale is found above which gradients overflow, and the
+    scale.
+    """
     state, found = schedule.initial_state(), (0, 0)
     for _ in range(100):
         is_finite = state.scale <= needed

@@ -1,4 +1,7 @@
-"""Cases 31 to 33: saving, loading, settings. A resumed run is the run that was never interrupted."""
+"""Cases 31 to 33: saving, loading, settings.
+
+A resumed run is the run that was never interrupted.
+"""
 
 import copy
 import dataclasses
@@ -23,7 +26,10 @@ def make_model(wrapped=True):
         [keras.layers.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)]
     )
     optimizer = keras.optimizers.Adam(0.01)
-    model.compile(amp_tf.LossScaleOptimizer(optimizer, dynamic_growth_steps=5) if wrapped else optimizer, "mse")
+    model.compile(
+        amp_tf.LossScaleOptimizer(optimizer, dynamic_growth_steps=5) if wrapped else optimizer,
+        "mse",
+    )
     return model
 
 
@@ -58,7 +64,8 @@ def roundtrip_checkpoint(model, folder):
 
 
 @pytest.mark.parametrize(
-    "roundtrip", [roundtrip_keras, roundtrip_weights, pytest.param(roundtrip_checkpoint, marks=since_keras_3_1)]
+    "roundtrip",
+    [roundtrip_keras, roundtrip_weights, pytest.param(roundtrip_checkpoint, marks=since_keras_3_1)],
 )
 def test_case_31_a_resumed_run_equals_the_uninterrupted_one(roundtrip, tmp_path):
     straight = make_model()
@@ -69,7 +76,8 @@ def test_case_31_a_resumed_run_equals_the_uninterrupted_one(roundtrip, tmp_path)
     train(resumed)
     assert_same(everything(resumed), everything(straight))
     after, again = (
-        dataclasses.replace(model.optimizer.status(), nonfinite_variables=()) for model in (straight, resumed)
+        dataclasses.replace(model.optimizer.status(), nonfinite_variables=())
+        for model in (straight, resumed)
     )
     assert before.skipped == 1
     assert after.scale > before.scale
@@ -89,8 +97,12 @@ def through_a_checkpoint(model, into, path):
         status.assert_existing_objects_matched()
 
 
-@pytest.mark.parametrize("through", [through_a_weights_file, pytest.param(through_a_checkpoint, marks=since_keras_3_1)])
-def test_case_32_and_k09_a_float32_file_loads_whole_into_the_wrapped_optimizer_and_back(through, tmp_path, recwarn):
+@pytest.mark.parametrize(
+    "through", [through_a_weights_file, pytest.param(through_a_checkpoint, marks=since_keras_3_1)]
+)
+def test_case_32_and_k09_a_float32_file_loads_whole_into_the_wrapped_optimizer_and_back(
+    through, tmp_path, recwarn
+):
     plain, wrapped, back = make_model(wrapped=False), make_model(), make_model(wrapped=False)
     train(plain)
     through(plain, wrapped, tmp_path / "plain")
@@ -108,7 +120,10 @@ def test_case_32_and_k09_a_float32_file_loads_whole_into_the_wrapped_optimizer_a
 
 def test_case_32_a_file_of_keras_own_wrapper_loads_with_its_scale(tmp_path):
     theirs = make_model(wrapped=False)
-    theirs.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=5), "mse")
+    theirs.compile(
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), dynamic_growth_steps=5),
+        "mse",
+    )
     train(theirs, skip=True)
     theirs.save_weights(tmp_path / "m.weights.h5")
     ours = make_model()
@@ -120,7 +135,9 @@ def test_case_32_a_file_of_keras_own_wrapper_loads_with_its_scale(tmp_path):
 
 
 @pytest.mark.parametrize("collapsed", [0.0, float("inf")])
-def test_case_32_k02_and_k03_a_collapsed_scale_of_keras_own_wrapper_is_not_taken_over(collapsed, tmp_path):
+def test_case_32_k02_and_k03_a_collapsed_scale_of_keras_own_wrapper_is_not_taken_over(
+    collapsed, tmp_path
+):
     theirs = make_model(wrapped=False)
     theirs.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)), "mse")
     theirs.optimizer.build(theirs.trainable_variables)
@@ -153,12 +170,22 @@ def test_the_file_holds_every_variable_once(tmp_path):
         assert set(file["optimizer/loss_scale_state/vars"]) == {"scale", "counters"}
 
 
-SETTINGS = {"growth_factor": 4.0, "backoff_factor": 0.25, "hysteresis": 2, "min_scale": 2.0**-10, "max_scale": 2.0**20}
+SETTINGS = {
+    "growth_factor": 4.0,
+    "backoff_factor": 0.25,
+    "hysteresis": 2,
+    "min_scale": 2.0**-10,
+    "max_scale": 2.0**20,
+}
 
 
 def test_case_33_settings_survive_get_config_and_copies():
-    inner = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 10), global_clipnorm=1.0)
-    optimizer = amp_tf.LossScaleOptimizer(inner, 64.0, dynamic_growth_steps=7, name="mine", **SETTINGS)
+    inner = keras.optimizers.Adam(
+        keras.optimizers.schedules.CosineDecay(0.1, 10), global_clipnorm=1.0
+    )
+    optimizer = amp_tf.LossScaleOptimizer(
+        inner, 64.0, dynamic_growth_steps=7, name="mine", **SETTINGS
+    )
     config = optimizer.get_config()
     clone = type(optimizer).from_config(copy.deepcopy(config))
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
@@ -178,7 +205,9 @@ def test_case_33_and_k10_get_and_set_weights_reach_the_inner_optimizer():
     fresh.optimizer.set_weights(saved)
     assert_same(fresh.optimizer.get_weights(), saved)
     assert fresh.optimizer.status().skipped == 1
-    fresh.optimizer.set_weights([np.zeros_like(w) for w in saved[:-2]])  # what a float32 optimizer has
+    fresh.optimizer.set_weights(
+        [np.zeros_like(w) for w in saved[:-2]]
+    )  # what a float32 optimizer has
     assert fresh.optimizer.status().skipped == 1
     assert int(fresh.optimizer.iterations.numpy()) == 0
     with pytest.raises(ValueError, match="got 3 arrays"):

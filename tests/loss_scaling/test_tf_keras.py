@@ -24,15 +24,23 @@ def adam(request):
 
 
 def make_model(optimizer):
-    keras.utils.set_random_seed(0)  # tf_keras' own does not work on Python 3.12 up to 2.18; this seeds the same
-    layers = [tf_keras.layers.Input((4,)), tf_keras.layers.Dense(8, activation="tanh"), tf_keras.layers.Dense(1)]
+    keras.utils.set_random_seed(
+        0
+    )  # tf_keras' own does not work on Python 3.12 up to 2.18; this seeds the same
+    layers = [
+        tf_keras.layers.Input((4,)),
+        tf_keras.layers.Dense(8, activation="tanh"),
+        tf_keras.layers.Dense(1),
+    ]
     model = tf_keras.Sequential(layers)
     model.compile(optimizer, "mse")
     return model
 
 
 def train(model, poisoned=False):
-    model.fit(BAD_X if poisoned else X, BAD_Y if poisoned else Y, batch_size=8, verbose=0, shuffle=False)
+    model.fit(
+        BAD_X if poisoned else X, BAD_Y if poisoned else Y, batch_size=8, verbose=0, shuffle=False
+    )
     return model
 
 
@@ -43,7 +51,9 @@ def test_the_scale_may_fall_below_one_and_stops_at_its_floor(adam):
     @tf.function
     def step(gradient):
         optimizer.get_scaled_loss(1.0)
-        optimizer.apply_gradients(zip(optimizer.get_unscaled_gradients([gradient]), [weight], strict=True))
+        optimizer.apply_gradients(
+            zip(optimizer.get_unscaled_gradients([gradient]), [weight], strict=True)
+        )
 
     for _ in range(8):
         step(tf.constant([1.0, np.inf]))
@@ -71,13 +81,17 @@ def test_each_way_to_write_a_loop_gives_the_same_weights(adam, style):
             optimizer.apply_gradients(zip(gradients, [weight], strict=True))
         return weight.numpy()
 
-    np.testing.assert_array_equal(loop(amp_tf.LossScaleOptimizer(adam()), style), loop(adam(), "bare"))
+    np.testing.assert_array_equal(
+        loop(amp_tf.LossScaleOptimizer(adam()), style), loop(adam(), "bare")
+    )
 
 
 def restored(model, into, how, folder):
     """The model as a file gives it: as a new one, or with its state in a model that is there."""
     if how == "checkpoint":
-        path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(folder / "checkpoint")
+        path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(
+            folder / "checkpoint"
+        )
         tf.train.Checkpoint(model=into, optimizer=into.optimizer).restore(path)
         return into
     if how != "weights.h5":
@@ -90,20 +104,32 @@ def restored(model, into, how, folder):
 
 
 def same_state(one, other):
-    states = [dataclasses.replace(m.optimizer.status(), nonfinite_variables=()) for m in (one, other)]
+    states = [
+        dataclasses.replace(m.optimizer.status(), nonfinite_variables=()) for m in (one, other)
+    ]
     assert states[0] == states[1]
 
 
 @pytest.mark.parametrize(
     ("family", "how"),  # tf_keras saves no legacy optimizer in its newer formats
-    [("new", "checkpoint"), ("legacy", "checkpoint"), ("new", "weights.h5"), ("new", "keras"), ("new", "h5")],
+    [
+        ("new", "checkpoint"),
+        ("legacy", "checkpoint"),
+        ("new", "weights.h5"),
+        ("new", "keras"),
+        ("new", "h5"),
+    ],
 )
 def test_case_31_and_32_files_go_between_wrapped_and_bare(family, how, tmp_path):
     def bare():
         return make_model(FAMILIES[family].Adam(0.01, clipnorm=1.0))
 
     def wrapped():
-        return make_model(amp_tf.LossScaleOptimizer(FAMILIES[family].Adam(0.01, clipnorm=1.0), dynamic_growth_steps=3))
+        return make_model(
+            amp_tf.LossScaleOptimizer(
+                FAMILIES[family].Adam(0.01, clipnorm=1.0), dynamic_growth_steps=3
+            )
+        )
 
     model = train(wrapped(), poisoned=True)
     again = restored(model, wrapped(), how, tmp_path)
@@ -112,7 +138,9 @@ def test_case_31_and_32_files_go_between_wrapped_and_bare(family, how, tmp_path)
         assert int(again.optimizer.iterations) == 8
     else:
         same_state(again, model)
-        others.append(restored(model, bare(), "checkpoint" if how == "checkpoint" else "weights.h5", tmp_path))
+        others.append(
+            restored(model, bare(), "checkpoint" if how == "checkpoint" else "weights.h5", tmp_path)
+        )
     for other in (model, *others):
         train(other)
     for other in others:
@@ -120,7 +148,9 @@ def test_case_31_and_32_files_go_between_wrapped_and_bare(family, how, tmp_path)
             np.testing.assert_array_equal(actual, expected)
     if how == "checkpoint":
         from_bare = restored(others[1], wrapped(), how, tmp_path)
-        for actual, expected in zip(train(from_bare).get_weights(), train(others[1]).get_weights(), strict=True):
+        for actual, expected in zip(
+            train(from_bare).get_weights(), train(others[1]).get_weights(), strict=True
+        ):
             np.testing.assert_array_equal(actual, expected)
 
 
@@ -166,7 +196,9 @@ def test_the_variable_with_a_nonfinite_gradient_is_named_where_another_has_none(
     optimizer = amp_tf.LossScaleOptimizer(tf_keras.optimizers.SGD(0.5))
     optimizer.build(weights)
     optimizer.scale_loss(tf.constant(1.0))
-    optimizer.apply_gradients(zip([None, tf.constant([1.0]), tf.constant([np.nan])], weights, strict=True))
+    optimizer.apply_gradients(
+        zip([None, tf.constant([1.0]), tf.constant([np.nan])], weights, strict=True)
+    )
     assert optimizer.status().nonfinite_variables == ("c:0",)
 
 

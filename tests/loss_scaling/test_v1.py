@@ -1,4 +1,6 @@
-"""Case 14 and 31 for ``tf.compat.v1.train`` optimizers: sessions, MonitoredSession, Saver, eager execution."""
+"""Case 14 and 31 for ``tf.compat.v1.train`` optimizers: sessions, MonitoredSession, Saver, eager
+execution.
+"""
 
 import inspect
 
@@ -58,7 +60,11 @@ def test_case_14_and_20_a_session_skips_a_nonfinite_step_and_global_step_waits(c
 
 
 def test_case_31_and_32_a_saver_of_a_wrapped_graph_restores_into_wrapped_and_bare(tmp_path):
-    wrapped, again, bare = Graph(True, dynamic_growth_steps=2), Graph(True, dynamic_growth_steps=2), Graph(False)
+    wrapped, again, bare = (
+        Graph(True, dynamic_growth_steps=2),
+        Graph(True, dynamic_growth_steps=2),
+        Graph(False),
+    )
     with v1.Session(graph=wrapped.graph) as session:
         session.run(wrapped.initialize)
         wrapped.train([*GOOD[:3], BAD], session)
@@ -112,7 +118,10 @@ def test_slots_are_those_of_the_inner_optimizer():
 
 def test_the_scale_refuses_to_work_in_another_wrapper():
     wrapped = amp_tf.LossScaleOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
-    with pytest.raises(amp_tf.ConfigError, match=r"only inside amp_tf's own wrapper. Wrap the optimizer with amp_tf"):
+    with pytest.raises(
+        amp_tf.ConfigError,
+        match=r"only inside amp_tf's own wrapper. Wrap the optimizer with amp_tf",
+    ):
         wrapped._loss_scale.update([])
 
 
@@ -125,7 +134,9 @@ class InAnotherOrder(SGD):
 
 
 @pytest.mark.parametrize("settings", [{}, {"enabled": False}])
-@pytest.mark.parametrize("own", [InAnotherOrder, *(OWN[name](SGD) for name in ("pairs_alone", "without_name"))])
+@pytest.mark.parametrize(
+    "own", [InAnotherOrder, *(OWN[name](SGD) for name in ("pairs_alone", "without_name"))]
+)
 def test_a_users_apply_gradients_is_called_with_what_it_takes(own, settings):
     with tf.Graph().as_default(), v1.Session() as session:
         weight = v1.get_variable("w", initializer=1.0)

@@ -40,7 +40,10 @@ def _precision(graph, name, config):
 @pytest.mark.usefixtures("local_rules")
 @pytest.mark.parametrize(
     ("name", "rule", "trail"),
-    [("infer1", Rule.AFTER_DENY, ("infer1", "clr1", "deny1")), ("infer2", Rule.AFTER_ALLOW, ("infer2", "allow1"))],
+    [
+        ("infer1", Rule.AFTER_DENY, ("infer1", "clr1", "deny1")),
+        ("infer2", Rule.AFTER_ALLOW, ("infer2", "allow1")),
+    ],
 )
 def test_the_path_leads_to_where_the_decision_came_from(graph, name, rule, trail):
     explanation = _explain(graph, name)
@@ -55,7 +58,9 @@ def test_the_named_change_and_the_named_pattern_turn_the_node(graph, name):
     assert explanation.precision is before
     if name == "unlisted1":  # Lgamma has a float16 kernel
         assert explanation.change == Change(added=frozenset({("clear_add", "Lgamma")}))
-    assert [field for field, _ in explanation.own_change.added] == ["keep_float32" if before.is_f16 else "force_f16"]
+    assert [field for field, _ in explanation.own_change.added] == [
+        "keep_float32" if before.is_f16 else "force_f16"
+    ]
     for change in (explanation.change, explanation.own_change):
         assert change
         assert _precision(graph, name, change.config(CONFIG)).is_f16 != before.is_f16
@@ -77,8 +82,12 @@ def test_what_lacks_a_kernel_is_said_to_and_what_its_kernel_would_not_turn_is_no
         y = tf.nn.avg_pool3d(y, 1, 1, "SAME", name="pool")
         tf.nn.conv3d(y, tf.ones((1, 1, 1, 4, 4)), [1] * 5, "SAME", name="allow2")
         tf.nn.avg_pool3d(x, 1, 1, "SAME", name="beside")
-    pool, beside = (str(_explain(graph.as_graph_def(), name)).splitlines()[-1] for name in ("pool", "beside"))
-    assert pool.startswith("To compute it in 16 bit: nothing here, because TensorFlow has no 16-bit kernel of Avg")
+    pool, beside = (
+        str(_explain(graph.as_graph_def(), name)).splitlines()[-1] for name in ("pool", "beside")
+    )
+    assert pool.startswith(
+        "To compute it in 16 bit: nothing here, because TensorFlow has no 16-bit kernel of Avg"
+    )
     assert beside == "No setting makes it 16 bit."
 
 
@@ -99,15 +108,19 @@ def test_a_change_that_the_users_own_lists_contradict_is_not_proposed_without_th
 
 def test_the_words(graph):
     assert str(_explain(graph, "infer1")).splitlines() == [
-        "infer1 (Tanh, on the infer list) computes in float32: it uses values of the deny-list node 'clr1'.",
+        "infer1 (Tanh, on the infer list) computes in float32: it uses values of the deny-list "
+        "node 'clr1'.",
         "The decision came from node to node: infer1 <- clr1 <- deny1",
         "To compute this node alone in 16 bit: AMP_TF_FORCE_F16='(^|/)infer1$'",
-        "To compute it in 16 bit, and all like it: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD=Tanh",
+        "To compute it in 16 bit, and all like it: "
+        "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD=Tanh",
     ]
 
 
 def test_a_pattern_that_decided_is_named_with_what_to_do(graph):
-    kept = _explain(graph, "allow1", dataclasses.replace(CONFIG, keep_float32=("nobody", "^all", "1$")))
+    kept = _explain(
+        graph, "allow1", dataclasses.replace(CONFIG, keep_float32=("nobody", "^all", "1$"))
+    )
     assert str(kept).splitlines()[1:] == [
         "To compute it in 16 bit, and all like it: drop '1$' and '^all' from AMP_TF_KEEP_FLOAT32"
     ]
@@ -126,16 +139,22 @@ def test_a_pattern_that_decided_is_named_with_what_to_do(graph):
         (Balance(3000.0, 3000.0), "3.000", "3.000"),
     ],
 )
-def test_the_two_estimates_get_the_digits_that_tell_them_apart_and_are_said_once(balance, in_f16, in_float32):
+def test_the_two_estimates_get_the_digits_that_tell_them_apart_and_are_said_once(
+    balance, in_f16, in_float32
+):
     reason = Reason(Rule.DOES_NOT_PAY, detail=str(balance), balance=balance)
-    found = Explanation("n", "Add", "Add", "infer", Precision.FLOAT32, reason, ("n",), NO_CHANGE, NO_CHANGE)
+    found = Explanation(
+        "n", "Add", "Add", "infer", Precision.FLOAT32, reason, ("n",), NO_CHANGE, NO_CHANGE
+    )
     first, second, *_ = str(found).splitlines()
     assert first == (
-        "n (Add, on the infer list) computes in float32: it would not be faster in 16 bit (it and the nodes to convert "
+        "n (Add, on the infer list) computes in float32: it would not be faster in 16 bit (it and "
+        "the nodes to convert "
         f"with it would take {in_f16} µs in 16 bit with casts, {in_float32} µs in float32)."
     )
     assert second == (
-        "These are the cost model's estimates. To convert the node anyway, name the precision: --precision bfloat16, "
+        "These are the cost model's estimates. To convert the node anyway, name the precision: "
+        "--precision bfloat16, "
         "or AMP_TF_PRECISION=bfloat16."
     )
 
@@ -143,9 +162,12 @@ def test_the_two_estimates_get_the_digits_that_tell_them_apart_and_are_said_once
 def test_a_pattern_that_finds_several_nodes_says_how_many():
     reason = Reason(Rule.DENY_LIST)
     own = Change(added=frozenset({("force_f16", "Mul$")}))
-    found = Explanation("n", "Mul", "Mul", "deny", Precision.FLOAT32, reason, ("n",), own, NO_CHANGE, matches=3)
+    found = Explanation(
+        "n", "Mul", "Mul", "deny", Precision.FLOAT32, reason, ("n",), own, NO_CHANGE, matches=3
+    )
     assert str(found).splitlines()[-1] == (
-        "To compute this node, and 2 other nodes that the pattern matches, in 16 bit: AMP_TF_FORCE_F16='Mul$'"
+        "To compute this node, and 2 other nodes that the pattern matches, in 16 bit: "
+        "AMP_TF_FORCE_F16='Mul$'"
     )
 
 
@@ -153,7 +175,9 @@ def test_an_inner_name_finds_the_whole_one():
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, name="dense/Relu")  # its spelling is closer
         tf.nn.relu(x, name="sequential_1/first/second/dense_1/Relu")
-    with pytest.raises(amp_tf.GraphError, match=r"names: sequential_1/first/second/dense_1/Relu, dense/Relu"):
+    with pytest.raises(
+        amp_tf.GraphError, match=r"names: sequential_1/first/second/dense_1/Relu, dense/Relu"
+    ):
         _explain(graph.as_graph_def(), "dense_1/Relu")
 
 
@@ -163,10 +187,17 @@ def normalized():
     with tf.Graph().as_default() as graph:
         x, w, s, b = (
             tf.compat.v1.placeholder(tf.float32, shape, name=name)
-            for name, shape in {"x": (8, 32, 32, 16), "w": (3, 3, 16, 16), "s": (16,), "b": (16,)}.items()
+            for name, shape in {
+                "x": (8, 32, 32, 16),
+                "w": (3, 3, 16, 16),
+                "s": (16,),
+                "b": (16,),
+            }.items()
         )
         scaled = tf.multiply(tf.nn.conv2d(x, w, 1, "SAME", name="conv"), s, name="scaled")
-        tf.identity(tf.nn.relu(tf.raw_ops.AddV2(x=scaled, y=b, name="shifted"), name="act"), name="fetch")
+        tf.identity(
+            tf.nn.relu(tf.raw_ops.AddV2(x=scaled, y=b, name="shifted"), name="act"), name="fetch"
+        )
     return graph.as_graph_def(add_shapes=True)
 
 
@@ -174,19 +205,28 @@ def normalized():
 def test_what_is_explained_is_what_the_rewrite_decides_after_folding(node, normalized):
     cpu = Hardware(cpu_has_bf16=True)
     explanation = explain(normalized, node, amp_tf.AmpConfig(), preserve=("fetch",), hardware=cpu)
-    report = amp_tf.rewrite(normalized, amp_tf.AmpConfig(), preserve=("fetch",), hardware=cpu).report
+    report = amp_tf.rewrite(
+        normalized, amp_tf.AmpConfig(), preserve=("fetch",), hardware=cpu
+    ).report
     assert report.folded == 1
     decided = next(item for item in report.nodes if item.name == node)
     assert (explanation.precision, explanation.reason) == (decided.precision, decided.reason)
 
 
 @pytest.mark.parametrize("node", ["conv", "shifted", "act"])
-def test_what_a_change_does_is_what_the_rewrite_then_does_also_where_nothing_is_folded_any_more(node, normalized):
+def test_what_a_change_does_is_what_the_rewrite_then_does_also_where_nothing_is_folded_any_more(
+    node, normalized
+):
     cpu = Hardware(cpu_has_bf16=True)
     explanation = explain(normalized, node, amp_tf.AmpConfig(), preserve=("fetch",), hardware=cpu)
     for change in (explanation.own_change, explanation.change):
-        report = amp_tf.rewrite(normalized, change.config(amp_tf.AmpConfig()), preserve=("fetch",), hardware=cpu).report
-        assert next(item.precision.is_f16 for item in report.nodes if item.name == node) != explanation.precision.is_f16
+        report = amp_tf.rewrite(
+            normalized, change.config(amp_tf.AmpConfig()), preserve=("fetch",), hardware=cpu
+        ).report
+        assert (
+            next(item.precision.is_f16 for item in report.nodes if item.name == node)
+            != explanation.precision.is_f16
+        )
     assert report.folded == (node != "conv")  # no more where nothing becomes 16 bit
 
 
@@ -203,7 +243,9 @@ def test_a_moved_multiplication_and_a_bias_behind_it_are_told(normalized):
         for name in ("scaled", "shifted")
     )
     assert scaled.reason.rule is Rule.SCALES_FILTER
-    assert str(shifted).startswith("shifted (AddV2, folded to BiasAdd, on the infer list) computes in bfloat16: ")
+    assert str(shifted).startswith(
+        "shifted (AddV2, folded to BiasAdd, on the infer list) computes in bfloat16: "
+    )
 
 
 def test_a_node_that_was_converted_before_is_not_said_to_compute_in_float32(graph):
@@ -214,6 +256,7 @@ def test_a_node_that_was_converted_before_is_not_said_to_compute_in_float32(grap
     )
     emulated = amp_tf.rewrite(graph, CONFIG).graph
     assert str(_explain(emulated, "allow1")).splitlines()[0] == (
-        "allow1 (MatMul, on the allow list) is left as it is: a float32 kernel computes it, from operands that amp_tf "
+        "allow1 (MatMul, on the allow list) is left as it is: a float32 kernel computes it, from "
+        "operands that amp_tf "
         "has rounded to 16 bit before."
     )

@@ -35,7 +35,9 @@ def test_what_is_written_is_read_back(graph, tmp_path, name):
 
 
 def test_a_file_that_holds_no_graph_is_named(graph, tmp_path):
-    in_meta = MetaGraphDef(meta_info_def={"meta_graph_version": "v", "any_info": {"type_url": "u"}}, graph_def=graph)
+    in_meta = MetaGraphDef(
+        meta_info_def={"meta_graph_version": "v", "any_info": {"type_url": "u"}}, graph_def=graph
+    )
     for name, content in (
         ("bad.pb", b"\xff\xff"),
         ("text.pb", str(graph).encode()),
@@ -47,7 +49,10 @@ def test_a_file_that_holds_no_graph_is_named(graph, tmp_path):
         ("truncated.pbtxt", str(graph).encode().rstrip()[:-1]),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(GraphError, match=rf"{name}: holds no graph \(.*\)\. Name a SavedModel's folder \(not its"):
+        with pytest.raises(
+            GraphError,
+            match=rf"{name}: holds no graph \(.*\)\. Name a SavedModel's folder \(not its",
+        ):
             read_graph_file(tmp_path / name)
 
 
@@ -56,15 +61,23 @@ def test_text_that_is_nested_without_end_is_one_error(name, tmp_path):
     depth = 3000
     node = 'node { attr { key: "f" value ' + '{ func { attr { key: "f" value ' * depth
     text = node + "{ i: 1 }" + "} } }" * depth + " } }"
-    (tmp_path / name).write_text(text if name.startswith("graph") else f"meta_graphs {{ graph_def {{ {text} }} }}")
+    (tmp_path / name).write_text(
+        text if name.startswith("graph") else f"meta_graphs {{ graph_def {{ {text} }} }}"
+    )
     with pytest.raises(GraphError, match=r"recursion"):
-        read_graphs(tmp_path / name if name.startswith("graph") else tmp_path, amp_tf.AmpConfig(), Hardware())
+        read_graphs(
+            tmp_path / name if name.startswith("graph") else tmp_path,
+            amp_tf.AmpConfig(),
+            Hardware(),
+        )
 
 
 @pytest.mark.parametrize("name", ["empty.pb", "empty.pbtxt"])
 def test_an_empty_file_is_refused(tmp_path, name):
     (tmp_path / name).touch()
-    with pytest.raises(GraphError, match=rf"{name}: the file is empty\. Name a SavedModel's folder"):
+    with pytest.raises(
+        GraphError, match=rf"{name}: the file is empty\. Name a SavedModel's folder"
+    ):
         read_graph_file(tmp_path / name)
 
 
@@ -91,7 +104,9 @@ RTOL = 2e-2  # bfloat16 keeps 8 bits: 2**-8 an operation, over two layers
 
 def made(library: Any) -> Any:
     layers = library.layers
-    return library.Sequential([layers.Input((12,)), layers.Dense(16, activation="relu"), layers.Dense(4)])
+    return library.Sequential(
+        [layers.Input((12,)), layers.Dense(16, activation="relu"), layers.Dense(4)]
+    )
 
 
 def check(folder: Path, report: amp_tf.RewriteReport, expected: Any) -> None:
@@ -108,7 +123,11 @@ def test_a_model_in_memory_and_its_file_are_converted(library: Any, tmp_path: Pa
     expected = model(X).numpy()
     check(tmp_path / "live", amp_tf.convert_saved_model(model, tmp_path / "live", CONFIG), expected)
     model.save(tmp_path / "model.keras")
-    check(tmp_path / "file", amp_tf.convert_saved_model(tmp_path / "model.keras", tmp_path / "file", CONFIG), expected)
+    check(
+        tmp_path / "file",
+        amp_tf.convert_saved_model(tmp_path / "model.keras", tmp_path / "file", CONFIG),
+        expected,
+    )
 
 
 def test_a_module_is_converted(tmp_path: Path) -> None:
@@ -117,13 +136,16 @@ def test_a_module_is_converted(tmp_path: Path) -> None:
         def __call__(self, x: Any) -> Any:
             return tf.matmul(x, x)
 
-    assert amp_tf.convert_saved_model(Product(), tmp_path / "out", CONFIG).counts_by_op()["MatMul"] == (1, 1)
+    assert amp_tf.convert_saved_model(Product(), tmp_path / "out", CONFIG).counts_by_op()[
+        "MatMul"
+    ] == (1, 1)
 
 
 def test_what_cannot_be_exported_is_one_error_with_what_to_do(tmp_path: Path) -> None:
     unbuilt = keras.Sequential([keras.layers.Dense(2)])
     with pytest.raises(
-        amp_tf.GraphError, match=r"^Sequential: the model cannot be exported \(.*built.*\)\. Call the model"
+        amp_tf.GraphError,
+        match=r"^Sequential: the model cannot be exported \(.*built.*\)\. Call the model",
     ):
         amp_tf.convert_saved_model(unbuilt, tmp_path / "out", CONFIG)
     (tmp_path / "bad.keras").write_text("no zip")
@@ -145,8 +167,12 @@ def test_a_file_that_grows_beyond_measure_is_not_loaded(tmp_path: Path) -> None:
 def test_arguments_of_another_kind_are_refused_before_anything_is_read(tmp_path: Path) -> None:
     wrong: Any = "bfloat16"
     with pytest.raises(
-        amp_tf.ConfigError, match=r"^convert_saved_model\(config\): expected an AmpConfig, got 'bfloat16'"
+        amp_tf.ConfigError,
+        match=r"^convert_saved_model\(config\): expected an AmpConfig, got 'bfloat16'",
     ):
         amp_tf.convert_saved_model("nowhere", tmp_path / "out", wrong)
-    with pytest.raises(amp_tf.ConfigError, match=r"^convert_saved_model\(dst\): None is not a path\. Name the folder"):
+    with pytest.raises(
+        amp_tf.ConfigError,
+        match=r"^convert_saved_model\(dst\): None is not a path\. Name the folder",
+    ):
         amp_tf.convert_saved_model("nowhere", None, CONFIG)

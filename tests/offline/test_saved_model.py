@@ -61,14 +61,18 @@ def _products(folder):
     return [tf.dtypes.as_dtype(node.attr["T"].type).name for node in nodes]
 
 
-def test_products_run_in_16_bit_as_the_report_counts_and_signatures_and_variables_stay_float32(folders):
+def test_products_run_in_16_bit_as_the_report_counts_and_signatures_and_variables_stay_float32(
+    folders,
+):
     f32, amp, report = folders
     assert (set(_products(f32)), set(_products(amp))) == ({"float32"}, {"bfloat16"})
     assert report.counts_by_op()["MatMul"][0] == report.counts_by_op()["MatMul"][1] > 0
     old, new = (tf.saved_model.load(folder).signatures["serving_default"] for folder in (f32, amp))
     assert old.structured_input_signature == new.structured_input_signature
     assert old.structured_outputs == new.structured_outputs
-    mine, theirs = (tf.train.list_variables(str(folder / "variables/variables")) for folder in (amp, f32))
+    mine, theirs = (
+        tf.train.list_variables(str(folder / "variables/variables")) for folder in (amp, f32)
+    )
     assert mine == theirs
 
 
@@ -93,7 +97,9 @@ def test_it_is_served_by_an_environment_without_amp_tf(folders, tmp_path):
     assert answers[0]["dtype"] == answers[1]["dtype"] == "float32"
     assert set(answers[1]["variables"]) == {"float32"}
     assert set(answers[2]["variables"]) == {"bfloat16"}
-    assert answers[2]["y"] == answers[1]["y"]  # the weights were rounded once instead of in each call
+    assert (
+        answers[2]["y"] == answers[1]["y"]
+    )  # the weights were rounded once instead of in each call
     assert answers[0]["y"] != answers[1]["y"]  # it did compute in 16 bit
     np.testing.assert_allclose(answers[1]["y"], answers[0]["y"], rtol=RTOL, atol=RTOL)
 
@@ -101,7 +107,9 @@ def test_it_is_served_by_an_environment_without_amp_tf(folders, tmp_path):
 def test_a_v1_model_keeps_what_its_signature_names(tmp_path):
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
         x = tf.compat.v1.placeholder(tf.float32, (None, 4), name="x")
-        w = tf.compat.v1.get_variable("w", initializer=np.eye(4, dtype=np.float32), use_resource=True)
+        w = tf.compat.v1.get_variable(
+            "w", initializer=np.eye(4, dtype=np.float32), use_resource=True
+        )
         hidden = tf.nn.relu(tf.matmul(x, w), name="hidden")
         y = tf.matmul(hidden, w, name="y")
         session.run(tf.compat.v1.global_variables_initializer())
@@ -116,7 +124,9 @@ def test_a_v1_model_keeps_what_its_signature_names(tmp_path):
 
 def test_a_full_folder_is_not_written(folders, tmp_path):
     (tmp_path / "mine.txt").write_text("keep")
-    with pytest.raises(amp_tf.GraphError, match=r"the folder is not empty. Name a new folder; nothing was written"):
+    with pytest.raises(
+        amp_tf.GraphError, match=r"the folder is not empty. Name a new folder; nothing was written"
+    ):
         convert_saved_model(folders[0], tmp_path, CONFIG)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -127,7 +137,11 @@ def test_a_model_saved_as_text_is_converted_to_a_binary_one_that_runs(folders, t
     (tmp_path / "text" / "saved_model.pb").unlink()
     (tmp_path / "text" / "saved_model.pbtxt").write_text(str(model))
     convert_saved_model(tmp_path / "text", tmp_path / "amp", CONFIG)
-    assert sorted(path.name for path in (tmp_path / "amp").iterdir()) == ["assets", "saved_model.pb", "variables"]
+    assert sorted(path.name for path in (tmp_path / "amp").iterdir()) == [
+        "assets",
+        "saved_model.pb",
+        "variables",
+    ]
     assert set(_products(tmp_path / "amp")) == {"bfloat16"}
 
 
@@ -138,7 +152,8 @@ def test_a_folder_in_the_model_itself_is_not_written(folders, tmp_path, exists):
     if exists:  # it would be copied into itself without end
         target.mkdir()
     with pytest.raises(
-        amp_tf.GraphError, match=rf"{target}: the folder lies in the model that is converted, '{source}'"
+        amp_tf.GraphError,
+        match=rf"{target}: the folder lies in the model that is converted, '{source}'",
     ):
         convert_saved_model(source, target, CONFIG)
     assert target.exists() is exists
@@ -155,7 +170,10 @@ def test_a_pipe_in_a_model_is_named_and_nothing_is_written(folders, tmp_path):
     pipe = tmp_path / "model" / "assets" / "pipe"
     shutil.copytree(folders[0], tmp_path / "model")
     os.mkfifo(pipe)
-    with pytest.raises(amp_tf.GraphError, match=rf"^{pipe}: cannot be read \(it is a pipe, not a file\)\. Remove it"):
+    with pytest.raises(
+        amp_tf.GraphError,
+        match=rf"^{pipe}: cannot be read \(it is a pipe, not a file\)\. Remove it",
+    ):
         convert_saved_model(tmp_path / "model", tmp_path / "amp", CONFIG)
     assert not (tmp_path / "amp" / "saved_model.pb").exists()  # half a model does not load
 
@@ -177,7 +195,9 @@ def test_a_link_that_leads_out_of_the_model_is_refused(name, target, folders, tm
     shutil.copytree(folders[0], tmp_path / "model")
     link = tmp_path / "model" / name
     link.symlink_to(target.format(outside=tmp_path))
-    with pytest.raises(amp_tf.GraphError, match=rf"^{link}: is a link to .* outside of the model\. Make a copy"):
+    with pytest.raises(
+        amp_tf.GraphError, match=rf"^{link}: is a link to .* outside of the model\. Make a copy"
+    ):
         convert_saved_model(tmp_path / "model", tmp_path / "amp", CONFIG)
     assert not (tmp_path / "amp").exists()
 
@@ -190,7 +210,9 @@ def test_links_in_the_model_stay_links_as_kubernetes_and_caches_lay_them(folders
     (tmp_path / "model" / "assets" / "up").symlink_to("..")
     (tmp_path / "model" / "assets" / "up again").symlink_to("..")
     (tmp_path / "model" / "saved_model.pb").rename(tmp_path / "graph")
-    (tmp_path / "model" / "saved_model.pb").symlink_to(tmp_path / "graph")  # is read, and not copied
+    (tmp_path / "model" / "saved_model.pb").symlink_to(
+        tmp_path / "graph"
+    )  # is read, and not copied
     convert_saved_model(tmp_path / "model", tmp_path / "amp", CONFIG)
     assert os.readlink(tmp_path / "amp" / "variables") == "..data"
     assert os.readlink(tmp_path / "amp" / "assets" / "up") == ".."
@@ -213,9 +235,17 @@ def test_a_model_among_the_assets_is_copied_whole(folders, tmp_path):
         ("saved_model.pb", b"\x08\x01", "/saved_model.pb: holds no graph. Save"),
         ("saved_model.pb", b"\xff\xff\xff", r"/saved_model.pb: holds no graph \("),
         ("saved_model.pbtxt", b"meta_graphs {", r"/saved_model.pbtxt: holds no graph \("),
-        ("saved_model.cpb", b"", r": the model is split \(saved_model.cpb\), because it is larger than 2 GiB"),
+        (
+            "saved_model.cpb",
+            b"",
+            r": the model is split \(saved_model.cpb\), because it is larger than 2 GiB",
+        ),
         # Nobody may read the first page of this one.
-        ("saved_model.pb", "/proc/self/mem", r"/saved_model.pb: cannot be read \(Input/output error\)"),
+        (
+            "saved_model.pb",
+            "/proc/self/mem",
+            r"/saved_model.pb: cannot be read \(Input/output error\)",
+        ),
     ],
 )
 def test_a_model_without_a_graph_that_can_be_read_is_refused(tmp_path, name, content, what):

@@ -1,4 +1,6 @@
-"""Weights of a converted SavedModel in 16 bit: which, what the model then answers, and what it says when trained."""
+"""Weights of a converted SavedModel in 16 bit: which, what the model then answers, and what it says
+when trained.
+"""
 
 import io
 import json
@@ -27,11 +29,15 @@ def _random(*shape):
 
 
 def _convert(model, folder, config=BFLOAT16, **options):
-    """The report of a model that is stored in 16 bit, and both converted models, the other with float32 weights."""
+    """The report of a model that is stored in 16 bit, and both converted models, the other with
+    float32 weights.
+    """
     tf.saved_model.save(model, str(folder / "f32"), **options)
     convert_saved_model(folder / "f32", folder / "converted", config)
     report = convert_saved_model(folder / "f32", folder / "stored", config, weights="f16")
-    return report.weights, *(tf.saved_model.load(str(folder / name)) for name in ("converted", "stored"))
+    return report.weights, *(
+        tf.saved_model.load(str(folder / name)) for name in ("converted", "stored")
+    )
 
 
 def _serve(folder, values):
@@ -46,7 +52,9 @@ def _kept(weights):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A folder with a Keras model in float32, converted, and stored in 16 bit; and the last one's report."""
+    """A folder with a Keras model in float32, converted, and stored in 16 bit; and the last one's
+    report.
+    """
     folder = tmp_path_factory.mktemp("keras")
     keras.utils.set_random_seed(1)
     ids, layers = keras.Input((3,), dtype="int32", name="ids"), keras.layers
@@ -63,24 +71,35 @@ IDS = np.arange(12, dtype="i4").reshape(4, 3)
 
 def test_a_keras_model_is_half_the_size_and_answers_as_it_did_with_float32_weights(exported):
     folder, report = exported
-    sizes = [sum(file.stat().st_size for file in (folder / name / "variables").iterdir()) for name in ("f32", "stored")]
+    sizes = [
+        sum(file.stat().st_size for file in (folder / name / "variables").iterdir())
+        for name in ("f32", "stored")
+    ]
     # The rest are biases and normalization, and the index of the checkpoint.
     assert sizes[1] < 0.56 * sizes[0]
     models = [tf.saved_model.load(str(folder / name)) for name in ("f32", "converted", "stored")]
     signatures = [model.signatures["serving_default"] for model in models]
-    original, converted, stored = (signature(tf.constant(IDS))["output_0"].numpy() for signature in signatures)
+    original, converted, stored = (
+        signature(tf.constant(IDS))["output_0"].numpy() for signature in signatures
+    )
     assert (converted != original).any()
     np.testing.assert_array_equal(stored, converted)
     assert stored.dtype == np.float32
     assert signatures[2].structured_input_signature == signatures[0].structured_input_signature
-    assert {v.name: v.dtype.name for v in models[2].variables if "bias" not in v.name and "norm" not in v.name} == {
+    assert {
+        v.name: v.dtype.name
+        for v in models[2].variables
+        if "bias" not in v.name and "norm" not in v.name
+    } == {
         "embedding/embeddings:0": "bfloat16",
         "wide/kernel:0": "bfloat16",
         "narrow/kernel:0": "bfloat16",
     }
     values = dict(zip([v.name for v in models[0].variables], models[0].variables, strict=True))
     for variable in models[2].variables:  # rounded to nearest, or as they were
-        np.testing.assert_array_equal(variable.numpy(), values[variable.name].numpy().astype(variable.numpy().dtype))
+        np.testing.assert_array_equal(
+            variable.numpy(), values[variable.name].numpy().astype(variable.numpy().dtype)
+        )
     assert report.weights.stored
     assert str(report).splitlines()[-2:] == str(report.weights).splitlines()[-2:]
 
@@ -102,14 +121,24 @@ def test_the_report_says_what_stays_in_float32_and_why(exported):
 def test_tensorflows_loader_in_cpp_runs_it(exported, tmp_path):
     folder, _ = exported
     saved_model_cli.run_saved_model_with_feed_dict(
-        str(folder / "stored"), "serve", "serving_default", {"ids": IDS}, str(tmp_path), overwrite_flag=False
+        str(folder / "stored"),
+        "serve",
+        "serving_default",
+        {"ids": IDS},
+        str(tmp_path),
+        overwrite_flag=False,
     )
-    np.testing.assert_array_equal(np.load(tmp_path / "output_0.npy"), _serve(folder / "stored", IDS))
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "output_0.npy"), _serve(folder / "stored", IDS)
+    )
 
 
 def test_who_trains_it_is_told_what_to_do(exported):
     model = tf.saved_model.load(str(exported[0] / "stored"))
-    told = "amp_tf stored these weights in bfloat16, for inference\\. To train, take the model that was converted"
+    told = (
+        "amp_tf stored these weights in bfloat16, for inference\\. To train, take the model that "
+        "was converted"
+    )
     with pytest.raises(LookupError, match=told), tf.GradientTape():
         model.serve(tf.constant(IDS))
     weight = tf.Variable(tf.ones((8, 1)))
@@ -135,17 +164,23 @@ def test_a_copy_in_place_leaves_nothing_of_the_old_checkpoint(exported, tmp_path
     folder, _ = exported
     shutil.copytree(folder / "f32", tmp_path / "model")
     (tmp_path / "model" / "variables" / "note.txt").write_text("kept")
-    convert_saved_model(tmp_path / "model", tmp_path / "model", BFLOAT16, weights="f16", replace=True)
+    convert_saved_model(
+        tmp_path / "model", tmp_path / "model", BFLOAT16, weights="f16", replace=True
+    )
     names = sorted(file.name for file in (tmp_path / "model" / "variables").iterdir())
     assert names == ["note.txt", "variables.data-00000-of-00001", "variables.index"]
     np.testing.assert_array_equal(_serve(tmp_path / "model", IDS), _serve(folder / "stored", IDS))
 
 
 class Nested(tf.Module):
-    """One weight in a call, a loop, a branch and a choice, others in one of them, and a table that is gathered from."""
+    """One weight in a call, a loop, a branch and a choice, others in one of them, and a table that
+    is gathered from.
+    """
 
     def __init__(self):
-        self.shared, self.same = (tf.Variable(0.3 * _random(8, 8), name=name) for name in ("w", "w"))
+        self.shared, self.same = (
+            tf.Variable(0.3 * _random(8, 8), name=name) for name in ("w", "w")
+        )
         self.table = tf.Variable(_random(50, 8), name="table")
 
     @tf.function
@@ -184,7 +219,11 @@ class Tied(tf.Module):
 
 
 def _product_of_each(w):
-    return tf.data.Dataset.range(3).map(lambda i: tf.cast(i, tf.float32) * w).reduce(0.0, lambda a, b: a + b)
+    return (
+        tf.data.Dataset.range(3)
+        .map(lambda i: tf.cast(i, tf.float32) * w)
+        .reduce(0.0, lambda a, b: a + b)
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,7 +239,9 @@ def _product_of_each(w):
 )
 def test_what_else_uses_a_weight_keeps_it_in_float32(use, shapes, kept, tmp_path):
     model = Tied()
-    model.other = tf.function(lambda *given: use(model.w, *given), input_signature=list(map(tf.TensorSpec, shapes)))
+    model.other = tf.function(
+        lambda *given: use(model.w, *given), input_signature=list(map(tf.TensorSpec, shapes))
+    )
     tf.saved_model.save(model, str(tmp_path / "f32"))
     _, report = rewrite_saved_model(tmp_path / "f32", BFLOAT16, weights="f16")
     assert _kept(report.weights) == {"w": kept, "idle": Kept.UNREAD}
@@ -213,7 +254,9 @@ class Saving(Tied):
     def other(self, path):
         @tf.function
         def write(path, value):
-            saved = tf.raw_ops.SaveV2(prefix=path, tensor_names=["w"], shape_and_slices=[""], tensors=[value])
+            saved = tf.raw_ops.SaveV2(
+                prefix=path, tensor_names=["w"], shape_and_slices=[""], tensors=[value]
+            )
             with tf.control_dependencies([saved]):
                 return tf.identity(path)
 
@@ -224,13 +267,15 @@ def test_a_function_that_saves_a_weight_gets_it_in_16_bit(tmp_path):
     weights, _, stored = _convert(Saving(), tmp_path)
     assert _kept(weights)["w"] is None
     stored.other(str(tmp_path / "checkpoint"))
-    assert dict(tf.train.load_checkpoint(str(tmp_path / "checkpoint")).get_variable_to_dtype_map()) == {
-        "w": tf.bfloat16
-    }
+    assert dict(
+        tf.train.load_checkpoint(str(tmp_path / "checkpoint")).get_variable_to_dtype_map()
+    ) == {"w": tf.bfloat16}
 
 
 @pytest.mark.parametrize(("is_resource", "kept"), [(True, None), (False, Kept.REFERENCE)])
-def test_a_model_of_tensorflow_1_is_stored_if_its_variables_are_resources(is_resource, kept, tmp_path):
+def test_a_model_of_tensorflow_1_is_stored_if_its_variables_are_resources(
+    is_resource, kept, tmp_path
+):
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         x = v1.placeholder(tf.float32, (None, 8), name="x")
@@ -277,7 +322,9 @@ def test_a_damaged_checkpoint_is_named(exported, tmp_path):
     folder = tmp_path / "model" / "variables"
     for name, what in (("variables.data-00000-of-00001", b""), ("variables.index", b"no table")):
         (folder / name).write_bytes(what)
-        with pytest.raises(amp_tf.FileError, match=rf"{folder}/variables: the checkpoint cannot be read \("):
+        with pytest.raises(
+            amp_tf.FileError, match=rf"{folder}/variables: the checkpoint cannot be read \("
+        ):
             convert_saved_model(tmp_path / "model", tmp_path / "out", BFLOAT16, weights="f16")
     assert not (tmp_path / "out").exists()
 
@@ -285,7 +332,9 @@ def test_a_damaged_checkpoint_is_named(exported, tmp_path):
 def test_tf_keras_hands_the_weights_of_an_lstm_to_a_loop_by_value(tmp_path):
     tf_keras = pytest.importorskip("tf_keras")
     keras.utils.set_random_seed(1)
-    model = tf_keras.Sequential([tf_keras.Input((5, 8)), tf_keras.layers.LSTM(16), tf_keras.layers.Dense(4)])
+    model = tf_keras.Sequential(
+        [tf_keras.Input((5, 8)), tf_keras.layers.LSTM(16), tf_keras.layers.Dense(4)]
+    )
     model.save(str(tmp_path / "f32"), save_format="tf")
     _, report = rewrite_saved_model(tmp_path / "f32", BFLOAT16, weights="f16")
     kept = _kept(report.weights)
@@ -293,7 +342,9 @@ def test_tf_keras_hands_the_weights_of_an_lstm_to_a_loop_by_value(tmp_path):
 
 
 def test_float16_is_stored_too(tmp_path):
-    weights, converted, stored = _convert(Tied(), tmp_path, amp_tf.AmpConfig(precision="float16", target="gpu"))
+    weights, converted, stored = _convert(
+        Tied(), tmp_path, amp_tf.AmpConfig(precision="float16", target="gpu")
+    )
     assert weights.stored[0].precision is amp_tf.Precision.FLOAT16
     assert stored.w.dtype == tf.float16
     np.testing.assert_array_equal(stored(_random(2, 8)), converted(_random(2, 8)))
@@ -339,7 +390,9 @@ def test_what_reads_a_weight_that_16_bit_makes_infinite_stays_in_float32(wide):
     original = tf.saved_model.load(str(folder / "f32"))
     expected = original.serve(x)["y"].numpy()
     for copy in copies:
-        np.testing.assert_allclose(copy.serve(x)["y"], expected, rtol=0, atol=2e-2)  # two products of 8 terms
+        np.testing.assert_allclose(
+            copy.serve(x)["y"], expected, rtol=0, atol=2e-2
+        )  # two products of 8 terms
     stored = copies[1]
     assert {stored.small.dtype, stored.last.dtype} == {tf.float16}
     assert {stored.large.dtype, stored.bias.dtype} == {tf.float32}
@@ -355,7 +408,10 @@ def test_explain_and_report_say_the_same(wide, capsys):
     assert rules.count("ALLOW_LIST") == 2
     assert main(["explain", source, kept["name"], "--function", kept["function"], *options]) == 0
     said = capsys.readouterr().out
-    assert "computes in float32: it uses a constant or weight that 16 bit would make infinite, zero or one: " in said
+    assert (
+        "computes in float32: it uses a constant or weight that 16 bit would make infinite, zero "
+        "or one: " in said
+    )
     assert main(["report", source, *options]) == 0
     assert json.loads(capsys.readouterr().out)["converted"] < 8
 
@@ -371,7 +427,10 @@ def test_a_check_says_which_values_became_infinite(tmp_path, capsys):
     options = ["--precision", "float16", "--target", "gpu", "--weights", "f16", "--check", inputs]
     assert main(["rewrite", source, copy, *options]) == 1
     err = capsys.readouterr().err
-    assert f"{copy}: it is written, and 32 of 32 values of output_0 are inf or nan, which they were not. What to" in err
+    assert (
+        f"{copy}: it is written, and 32 of 32 values of output_0 are inf or nan, which they were "
+        "not. What to" in err
+    )
     assert err.endswith(f"amp-tf compare {source} --inputs {inputs} --precision float16.\n")
 
 
@@ -398,7 +457,9 @@ def test_what_is_killed_midway_leaves_nothing_that_a_loader_takes_for_a_model(
 def _write_header(path):
     """An array of 256 TiB, as its header says."""
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<i4", "fortran_order": False, "shape": (1 << 46,)})
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<i4", "fortran_order": False, "shape": (1 << 46,)}
+    )
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("ids.npy", header.getvalue())
 
@@ -408,17 +469,28 @@ def _write_header(path):
     [
         (lambda path: np.savez(path, x=IDS), "expected the arrays ids, got x"),
         (lambda path: np.savez(path, ids=IDS[:, :2]), "the model does not take its arrays ("),
-        (lambda path: np.savez(path, ids=np.array([["a", "b", "c"]])), "the model does not take its arrays ("),
+        (
+            lambda path: np.savez(path, ids=np.array([["a", "b", "c"]])),
+            "the model does not take its arrays (",
+        ),
         (_write_header, "cannot be read ("),
         (lambda path: None, "cannot be read (No such file or directory)"),
         (os.mkfifo, "cannot be read (it is a pipe, not a file)"),
         (lambda path: path.symlink_to("/dev/zero"), "cannot be read (it is a device, not a file)"),
     ],
 )
-def test_inputs_for_the_check_are_looked_at_before_anything_is_written(exported, tmp_path, capsys, write, what):
+def test_inputs_for_the_check_are_looked_at_before_anything_is_written(
+    exported, tmp_path, capsys, write, what
+):
     inputs = tmp_path / "inputs.npz"
     write(inputs)
-    command = ["rewrite", str(exported[0] / "f32"), str(tmp_path / "out"), "--precision", "bfloat16"]
+    command = [
+        "rewrite",
+        str(exported[0] / "f32"),
+        str(tmp_path / "out"),
+        "--precision",
+        "bfloat16",
+    ]
     assert main([*command, "--check", str(inputs)]) == 1
     told = capsys.readouterr()
     assert f"amp-tf rewrite: {inputs}: {what}" in told.err
@@ -430,7 +502,14 @@ def test_inputs_for_the_check_are_looked_at_before_anything_is_written(exported,
 def test_a_model_that_is_replaced_is_checked_against_what_it_was(exported, tmp_path, capsys):
     np.savez(tmp_path / "inputs.npz", ids=IDS)
     shutil.copytree(exported[0] / "f32", tmp_path / "model")
-    command = ["rewrite", str(tmp_path / "model"), str(tmp_path / "model"), "--force", "--precision", "bfloat16"]
+    command = [
+        "rewrite",
+        str(tmp_path / "model"),
+        str(tmp_path / "model"),
+        "--force",
+        "--precision",
+        "bfloat16",
+    ]
     assert main([*command, "--check", str(tmp_path / "inputs.npz")]) == 0
     told = capsys.readouterr()
     assert "output_0: error at most 0," not in told.out
@@ -438,14 +517,24 @@ def test_a_model_that_is_replaced_is_checked_against_what_it_was(exported, tmp_p
 
 
 def test_wrong_weights_are_refused(tmp_path):
-    with pytest.raises(amp_tf.ConfigError, match=r"^convert_saved_model\(weights\): 'half' is not a valid value"):
+    with pytest.raises(
+        amp_tf.ConfigError, match=r"^convert_saved_model\(weights\): 'half' is not a valid value"
+    ):
         convert_saved_model(tmp_path, tmp_path / "out", weights="half")
 
 
 def test_the_command_stores_weights_and_checks_the_copy(exported, tmp_path, capsys):
     folder, _ = exported
     np.savez(tmp_path / "inputs.npz", ids=IDS)
-    command = ["rewrite", str(folder / "f32"), str(tmp_path / "out"), "--precision", "bfloat16", "--target", "cpu"]
+    command = [
+        "rewrite",
+        str(folder / "f32"),
+        str(tmp_path / "out"),
+        "--precision",
+        "bfloat16",
+        "--target",
+        "cpu",
+    ]
     assert main([*command, "--weights", "f16", "--check", str(tmp_path / "inputs.npz")]) == 0
     *_, title, line = capsys.readouterr().out.splitlines()
     assert title == "check:"
@@ -460,7 +549,8 @@ def test_the_command_stores_weights_and_checks_the_copy(exported, tmp_path, caps
 def test_these_options_are_for_models(option, tmp_path, capsys):
     assert main(["rewrite", str(tmp_path / "graph.pb"), str(tmp_path / "out.pb"), *option]) == 1
     assert capsys.readouterr().err == (
-        f"amp-tf rewrite: {option[0]}: is for models, and this is a GraphDef file. Name a SavedModel's folder or a "
+        f"amp-tf rewrite: {option[0]}: is for models, and this is a GraphDef file. Name a "
+        "SavedModel's folder or a "
         "Keras file, or leave it out.\n"
     )
 
@@ -468,17 +558,22 @@ def test_these_options_are_for_models(option, tmp_path, capsys):
 def test_nothing_but_types_and_gates_changes(exported):
     """Names, ops and edges of the graphs stay; casts of weights become gates."""
     converted, stored = (
-        SavedModel.FromString((exported[0] / name / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
+        SavedModel.FromString((exported[0] / name / "saved_model.pb").read_bytes())
+        .meta_graphs[0]
+        .graph_def
         for name in ("converted", "stored")
     )
     pairs = [(converted.node, stored.node)]
     pairs += [
-        (a.node_def, b.node_def) for a, b in zip(converted.library.function, stored.library.function, strict=True)
+        (a.node_def, b.node_def)
+        for a, b in zip(converted.library.function, stored.library.function, strict=True)
     ]
     changed = set()
     for before, after in pairs:
         for a, b in zip(before, after, strict=True):
             assert a.name == b.name
-            assert [text.partition(":")[0] for text in a.input] == [text.partition(":")[0] for text in b.input]
+            assert [text.partition(":")[0] for text in a.input] == [
+                text.partition(":")[0] for text in b.input
+            ]
             changed.add((a.op, b.op) if a.op != b.op else None)
     assert changed == {None, ("Cast", "PreventGradient")}

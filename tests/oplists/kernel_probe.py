@@ -1,10 +1,12 @@
-"""What 16-bit kernels refuse that float32's take: the kernels of this CPU are run, over the attributes of their ops.
+"""What 16-bit kernels refuse that float32's take: the kernels of this CPU are run, over the
+attributes of their ops.
 
     python -m tests.oplists.kernel_probe            a line for each case that is refused
     python -m tests.oplists.kernel_probe --json     for tests: which types oneDNN computes, and the outcome of each case
 
-Each case is a function of one node between casts. TensorFlow checks the nodes of a function by their kernels alone,
-those of a graph by their op's definition too, which for _FusedConv2D lists less.
+Each case is a function of one node between casts. TensorFlow checks the nodes of a function by
+their kernels alone, those of a graph by their op's definition too, which for _FusedConv2D lists
+less.
 """
 
 from __future__ import annotations
@@ -28,13 +30,16 @@ from tests.as_cpu import onednn
 
 TYPES = ("float16", "bfloat16")
 RUNS, REFUSES, DIFFERS, FAILS_IN_FLOAT32 = "runs", "refuses", "differs", "fails in float32"
-#: Relative to the result: more than the roundings of a few hundred terms, less than what an attribute changes.
+#: Relative to the result: more than the roundings of a few hundred terms, less than what an
+#: attribute changes.
 _TOLERANCE = 0.05
-#: Its result is wrong, in float32 too, where nothing else reads its peepholes: it writes gradients over them.
+#: Its result is wrong, in float32 too, where nothing else reads its peepholes: it writes gradients
+#: over them.
 _WRONG = "LSTMBlockCellGrad"
 _FLOAT, _INT32 = 1, 3  # of types.proto
 _SIDE, _TAPS, _CHANNELS, _OUT = 10, 3, 4, 8
-_TOGETHER = 40  #: cases in one session, which looks through all of its graph for each result that it is asked for
+#: cases in one session, which looks through all of its graph for each result that it is asked for
+_TOGETHER = 40
 
 Input = tuple[int, ...] | Any  #: the shape of a tensor of floats, or an array of whole numbers
 
@@ -47,7 +52,8 @@ class Case:
         op: its op.
         attributes: by their names.
         inputs: what it reads.
-        behind: the op, with the same attributes, that makes its second input of its first; empty for none.
+        behind: the op, with the same attributes, that makes its second input of its first; empty
+            for none.
     """
 
     op: str
@@ -56,14 +62,21 @@ class Case:
     behind: str = ""
 
     def __str__(self) -> str:
-        shapes = ", ".join(str(given if isinstance(given, tuple) else given.tolist()) for given in self.inputs)
-        return f"{self.op}({shapes}) " + " ".join(f"{name}={value}" for name, value in self.attributes.items())
+        shapes = ", ".join(
+            str(given if isinstance(given, tuple) else given.tolist()) for given in self.inputs
+        )
+        return f"{self.op}({shapes}) " + " ".join(
+            f"{name}={value}" for name, value in self.attributes.items()
+        )
 
     @property
     def values(self) -> list[Any]:
         """What it reads: the same numbers in every process."""
         random = np.random.default_rng(zlib.crc32(str(self).encode()))
-        values = [given if isinstance(given, np.ndarray) else random.random(given, np.float32) for given in self.inputs]
+        values = [
+            given if isinstance(given, np.ndarray) else random.random(given, np.float32)
+            for given in self.inputs
+        ]
         return [np.asarray(value) for value in values]
 
 
@@ -83,18 +96,26 @@ def _layouts(dimensions: int) -> tuple[str, str]:
 
 def _size_after(taps: int, stride: int, dilation: int, padding: str) -> int:
     padded = _SIDE + (3 if padding == "EXPLICIT" else 0)
-    return math.ceil(_SIDE / stride) if padding == "SAME" else (padded - (taps - 1) * dilation - 1) // stride + 1
+    return (
+        math.ceil(_SIDE / stride)
+        if padding == "SAME"
+        else (padded - (taps - 1) * dilation - 1) // stride + 1
+    )
 
 
 def _convolutions() -> Iterator[Case]:
     for depthwise, sides in ((False, 2), (True, 2), (False, 3)):
         paddings = ("SAME", "VALID", "EXPLICIT") if sides == 2 else ("SAME", "VALID")
         groups = (1, 2) if not depthwise and sides == 2 else (1,)
-        for layout, padding, dilation, group in itertools.product(_layouts(sides), paddings, (1, 2), groups):
+        for layout, padding, dilation, group in itertools.product(
+            _layouts(sides), paddings, (1, 2), groups
+        ):
             yield from _convolution(layout, padding, 1, dilation, group, depthwise, sides)
         yield from _convolution(_layouts(sides)[0], "SAME", 2, 1, 1, depthwise, sides)
     pads = np.array([[0, 0], [1, 1], [2, 1], [0, 0]], np.int32)
-    for mode, padding, stride in itertools.product(("REFLECT", "SYMMETRIC"), ("SAME", "VALID"), (1, 2)):
+    for mode, padding, stride in itertools.product(
+        ("REFLECT", "SYMMETRIC"), ("SAME", "VALID"), (1, 2)
+    ):
         attributes = {"mode": mode, "padding": padding, "strides": [1, stride, stride, 1]}
         yield Case("FusedPadConv2D", attributes, ((2, _SIDE, _SIDE, 4), pads, (3, 3, 4, 8)))
 
@@ -114,25 +135,47 @@ def _convolution(
         "dilations": _laid_out(layout, 1, [dilation] * sides, 1),
     }
     if padding == "EXPLICIT":
-        attributes["explicit_paddings"] = [*itertools.chain(*_laid_out(layout, (0, 0), [(2, 1)] * sides, (0, 0)))]
-    op, end = ("DepthwiseConv2dNative", "") if depthwise else (f"Conv{sides}D", "V2" if sides == 3 else "")
+        attributes["explicit_paddings"] = [
+            *itertools.chain(*_laid_out(layout, (0, 0), [(2, 1)] * sides, (0, 0)))
+        ]
+    op, end = (
+        ("DepthwiseConv2dNative", "")
+        if depthwise
+        else (f"Conv{sides}D", "V2" if sides == 3 else "")
+    )
     yield Case(op, attributes, (x, taps))
     yield Case(f"{op}BackpropInput{end}", attributes, (np.array(x, np.int32), taps, y))
     yield Case(f"{op}BackpropFilter{end}", attributes, (x, np.array(taps, np.int32), y))
     if padding != "EXPLICIT" or op == "Conv2D":
         for steps in (["BiasAdd"], ["BiasAdd", "Relu"]):
             fused = {**attributes, "num_args": 1, "fused_ops": steps}
-            yield Case(f"_Fused{op}", fused | ({"TArgs": ["T"]} if op == "Conv2D" else {}), (x, taps, (_OUT,)))
+            yield Case(
+                f"_Fused{op}",
+                fused | ({"TArgs": ["T"]} if op == "Conv2D" else {}),
+                (x, taps, (_OUT,)),
+            )
 
 
 def _matrices() -> Iterator[Case]:
     for left, right in itertools.product((False, True), repeat=2):
         a, b = (7, 5) if left else (5, 7), (6, 7) if right else (7, 6)
-        transposed, adjoint = {"transpose_a": left, "transpose_b": right}, {"adj_x": left, "adj_y": right}
+        transposed, adjoint = (
+            {"transpose_a": left, "transpose_b": right},
+            {"adj_x": left, "adj_y": right},
+        )
         yield Case("MatMul", transposed, (a, b))
-        for steps in (["BiasAdd"], *(["BiasAdd", name] for name in ("Relu", "Tanh", "LeakyRelu", "GeluExact"))):
-            yield Case("_FusedMatMul", {**transposed, "num_args": 1, "fused_ops": steps}, (a, b, (6,)))
-        yield Case("_FusedMatMul", {**transposed, "num_args": 2, "fused_ops": ["BiasAdd", "Add"]}, (a, b, (6,), (5, 6)))
+        for steps in (
+            ["BiasAdd"],
+            *(["BiasAdd", name] for name in ("Relu", "Tanh", "LeakyRelu", "GeluExact")),
+        ):
+            yield Case(
+                "_FusedMatMul", {**transposed, "num_args": 1, "fused_ops": steps}, (a, b, (6,))
+            )
+        yield Case(
+            "_FusedMatMul",
+            {**transposed, "num_args": 2, "fused_ops": ["BiasAdd", "Add"]},
+            (a, b, (6,), (5, 6)),
+        )
         yield Case("BatchMatMul", adjoint, ((2, 3, *a), (2, 3, *b)))
         for batch, other in (((3,), (3,)), ((2, 3), (1, 3)), ((3,), ()), ((2, 1, 3), (4, 1))):
             yield Case("BatchMatMulV2", adjoint, ((*batch, *a), (*other, *b)))
@@ -150,7 +193,9 @@ def _matrices() -> Iterator[Case]:
 
 
 def _pools() -> Iterator[Case]:
-    for sides, padding, stride, window in itertools.product((2, 3), ("SAME", "VALID"), (1, 2), (2, 3)):
+    for sides, padding, stride, window in itertools.product(
+        (2, 3), ("SAME", "VALID"), (1, 2), (2, 3)
+    ):
         for layout in _layouts(sides):
             end = "3D" if sides == 3 else ""
             x = tuple(_laid_out(layout, 2, [_SIDE] * sides, 4))
@@ -178,7 +223,9 @@ def _normalizations() -> Iterator[Case]:
             if sides == 2:
                 yield Case("FusedBatchNormV2", attributes, (x, *[(4,)] * 4))
                 yield Case("FusedBatchNormGradV2", attributes, (x, x, *[(4,)] * 3))
-                yield Case("_FusedBatchNormEx", attributes | {"activation_mode": "Relu"}, (x, *[(4,)] * 4))
+                yield Case(
+                    "_FusedBatchNormEx", attributes | {"activation_mode": "Relu"}, (x, *[(4,)] * 4)
+                )
     yield Case("_MklSwish", {}, ((4, 5),))
 
 
@@ -199,7 +246,9 @@ def _recurrent() -> Iterator[Case]:
 
 def channels(case: Case) -> tuple[int, int]:
     """Of a convolution's gradient, the channels that its image has and those that its filter reads."""
-    image, taps = (given if isinstance(given, tuple) else (*given.tolist(),) for given in case.inputs[:2])
+    image, taps = (
+        given if isinstance(given, tuple) else (*given.tolist(),) for given in case.inputs[:2]
+    )
     return (image[-1], taps[-2]) if len(image) == len(taps) else (-1, -1)
 
 
@@ -255,15 +304,25 @@ def _add_function(graph: Any, name: str, case: Case, wanted: int) -> None:
     for arg in definition.input_arg:
         of_type = types.get(arg.type_list_attr) or types.get(arg.type_attr) or [arg.type]
         count = node.attr[arg.number_attr].i if arg.number_attr else 1
-        numbers += of_type if arg.type_list_attr and case.attributes.get(arg.type_list_attr) else of_type * count
+        numbers += (
+            of_type
+            if arg.type_list_attr and case.attributes.get(arg.type_list_attr)
+            else of_type * count
+        )
     for position, value in enumerate(case.values):
-        argument = function.signature.input_arg.add(name=f"a{position}", type=tf.as_dtype(value.dtype).as_datatype_enum)
+        argument = function.signature.input_arg.add(
+            name=f"a{position}", type=tf.as_dtype(value.dtype).as_datatype_enum
+        )
         node.input.append(argument.name)
         if argument.type == _FLOAT:
             node.input[position] = cast(f"c{position}", argument.name, (_FLOAT, numbers[position]))
     if case.behind:
-        forward = function.node_def.add(name="forward", op=case.behind, input=node.input[:1], attr=node.attr)
-        for attr in set(forward.attr) - {attr.name for attr in op_def_registry.get(case.behind).attr}:
+        forward = function.node_def.add(
+            name="forward", op=case.behind, input=node.input[:1], attr=node.attr
+        )
+        for attr in set(forward.attr) - {
+            attr.name for attr in op_def_registry.get(case.behind).attr
+        }:
             del forward.attr[attr]
         node.input.insert(1, "forward:output:0")
     result = definition.output_arg[0]
@@ -273,7 +332,9 @@ def _add_function(graph: Any, name: str, case: Case, wanted: int) -> None:
 
 
 def run(all_cases: Sequence[Case]) -> list[dict[str, str]]:
-    """For each case, what its kernel does in each 16-bit type: one of the outcomes, what was refused with its words."""
+    """For each case, what its kernel does in each 16-bit type: one of the outcomes, what was
+    refused with its words.
+    """
     if len(all_cases) > _TOGETHER:
         return run(all_cases[:_TOGETHER]) + run(all_cases[_TOGETHER:])
     graph_def, quiet = graph_pb2.GraphDef(), config_pb2.ConfigProto()
@@ -290,16 +351,23 @@ def run(all_cases: Sequence[Case]) -> list[dict[str, str]]:
             _add_function(graph_def, f"f_{number}_{name}", case, tf.as_dtype(name).as_datatype_enum)
             call = graph_def.node.add(name=f"{number}_{name}", op="PartitionedCall", input=names)
             call.attr["f"].func.name = f"f_{number}_{name}"
-            call.attr["Tin"].list.type.extend(tf.as_dtype(value.dtype).as_datatype_enum for value in case.values)
+            call.attr["Tin"].list.type.extend(
+                tf.as_dtype(value.dtype).as_datatype_enum for value in case.values
+            )
             call.attr["Tout"].list.type.append(_FLOAT)
             call.attr["config_proto"].s = quiet.SerializeToString()
-    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph, config=quiet) as session:
+    with (
+        tf.Graph().as_default() as graph,
+        tf.compat.v1.Session(graph=graph, config=quiet) as session,
+    ):
         tf.graph_util.import_graph_def(graph_def, name="")
         return [_outcomes(session, number, case) for number, case in enumerate(all_cases)]
 
 
 def _outcomes(session: Any, number: int, case: Case) -> dict[str, str]:
-    """What becomes of a case; 16 bit makes equal values, of which a gradient's maximum is another one."""
+    """What becomes of a case; 16 bit makes equal values, of which a gradient's maximum is another
+    one.
+    """
     tolerance = math.inf if case.behind or case.op == _WRONG else _TOLERANCE
     try:
         expected = session.run(f"{number}_float32:0")

@@ -37,35 +37,60 @@ def test_every_row_of_a_shipped_table_is_an_op_that_the_cpu_lists_leave_open(pat
 def test_every_product_of_the_cpu_lists_costs_as_one_that_was_measured(path):
     measured = {row.partition(",")[0] for row in read_table(path).products}
     products = {row.op for row in ROWS if row.table == CPU and row.op_list == ALLOW}
-    assert products - (measured | COSTS_AS.keys()) == {"FusedPadConv2D", "_FusedMatMul"}  # as a MatMul
+    assert products - (measured | COSTS_AS.keys()) == {
+        "FusedPadConv2D",
+        "_FusedMatMul",
+    }  # as a MatMul
     assert COSTS_AS.keys() <= products
     assert set(COSTS_AS.values()) <= measured <= products
 
 
 PLAIN, OTHER = ProductCost(100.0, 0.1, 1_000.0), ProductCost(50.0, 0.4, 1_000.0)
-#: The op, how it reads its inputs, the rows that there are in float32 and in 16 bit, and those that count.
+#: The op, how it reads its inputs, the rows that there are in float32 and in 16 bit, and those that
+#: count.
 ROWS_OF_PRODUCTS = {
-    "as its own row says": ("Einsum", "", {"BatchMatMulV2": (PLAIN, PLAIN), "Einsum": (OTHER, OTHER)}, (OTHER, OTHER)),
-    "as that of the kernel that it runs": ("Einsum", "", {"BatchMatMulV2": (PLAIN, OTHER)}, (PLAIN, OTHER)),
+    "as its own row says": (
+        "Einsum",
+        "",
+        {"BatchMatMulV2": (PLAIN, PLAIN), "Einsum": (OTHER, OTHER)},
+        (OTHER, OTHER),
+    ),
+    "as that of the kernel that it runs": (
+        "Einsum",
+        "",
+        {"BatchMatMulV2": (PLAIN, OTHER)},
+        (PLAIN, OTHER),
+    ),
     "turned, as its own row says": (
         "_FusedMatMul",
         TRANSPOSED,
         {"MatMul" + TRANSPOSED: (OTHER, PLAIN)},
         (OTHER, PLAIN),
     ),
-    "turned, of another op": ("Einsum", TRANSPOSED, {"BatchMatMulV2": (OTHER, PLAIN)}, (OTHER, PLAIN)),
+    "turned, of another op": (
+        "Einsum",
+        TRANSPOSED,
+        {"BatchMatMulV2": (OTHER, PLAIN)},
+        (OTHER, PLAIN),
+    ),
     "channels first where nobody has measured it": (
         *("_FusedConv2D", CHANNELS_FIRST, {"Conv2D": (PLAIN, OTHER)}, (PLAIN, PLAIN)),
     ),
     "so with one tap": ("Conv2D", POINTWISE_FIRST, {"Conv2D": (PLAIN, OTHER)}, (PLAIN, PLAIN)),
     "channels first where it was measured": (
-        *("Conv2D", CHANNELS_FIRST, {"Conv2D": (OTHER, OTHER), "Conv2D" + CHANNELS_FIRST: (PLAIN, OTHER)}),
+        *(
+            "Conv2D",
+            CHANNELS_FIRST,
+            {"Conv2D": (OTHER, OTHER), "Conv2D" + CHANNELS_FIRST: (PLAIN, OTHER)},
+        ),
         (PLAIN, OTHER),
     ),
 }
 
 
-@pytest.mark.parametrize(("op", "variant", "rows", "count"), ROWS_OF_PRODUCTS.values(), ids=ROWS_OF_PRODUCTS)
+@pytest.mark.parametrize(
+    ("op", "variant", "rows", "count"), ROWS_OF_PRODUCTS.values(), ids=ROWS_OF_PRODUCTS
+)
 def test_a_product_costs(op, variant, rows, count):
     table = dataclasses.replace(SHIPPED, products={"MatMul": (PLAIN, PLAIN), **rows})
     assert table.of_product(op, 1e9, 1e6, variant) == tuple(cost.of(1e9, 1e6) for cost in count)
@@ -74,7 +99,10 @@ def test_a_product_costs(op, variant, rows, count):
 def test_a_small_product_takes_more_for_each_operation():
     cost = ProductCost(100.0, 0.1, 1_000.0, alone=0.01)
     assert cost.of(FEW_OPERATIONS / 2, 0.0) == FEW_OPERATIONS / 2 * 0.02 + 1_000
-    assert cost.of(4 * FEW_OPERATIONS, 0.0) == 4 * FEW_OPERATIONS * 0.01 + FEW_OPERATIONS * 0.01 + 1_000
+    assert (
+        cost.of(4 * FEW_OPERATIONS, 0.0)
+        == 4 * FEW_OPERATIONS * 0.01 + FEW_OPERATIONS * 0.01 + 1_000
+    )
 
 
 def test_times_of_what_is_between_two_measured_sizes_lie_on_the_line_between_theirs():
@@ -112,10 +140,16 @@ def test_a_table_comes_back_from_its_file(tmp_path):
     [
         ("another version", lambda fields: fields.update(version=2)),
         ("not 2 positive times", lambda fields: fields["elements"].update(Mul=[[0.1, -0.1]] * 7)),
-        ("not figures of a product", lambda fields: fields["products"].update(Conv2D=[[0, 1, 1], [1, 1, 1]])),
+        (
+            "not figures of a product",
+            lambda fields: fields["products"].update(Conv2D=[[0, 1, 1], [1, 1, 1]]),
+        ),
         ("no MatMul", lambda fields: fields["products"].pop("MatMul")),
         ("to_f16", lambda fields: fields.pop("to_f16")),
-        ("not 7 rows of positive times", lambda fields: fields["elements"].update(Mul=[[0.1, 0.1]])),
+        (
+            "not 7 rows of positive times",
+            lambda fields: fields["elements"].update(Mul=[[0.1, 0.1]]),
+        ),
         ("not sizes from small to large", lambda fields: fields.update(sizes=[2e6, 1e6])),
         ("not 7 positive times", lambda fields: fields.update(to_f16=[0.1])),
         (
@@ -138,7 +172,9 @@ def test_a_file_that_is_no_table_says_so(tmp_path, what, change):
 def test_a_careful_table_halves_the_gain_of_products_and_leaves_the_rest():
     careful = SHIPPED.conservative("for tests")
     large = 1e18  # operations: nothing else counts
-    gain, careful_gain = (pair[0] / pair[1] for pair in (t.of_product("MatMul", large, 1) for t in (SHIPPED, careful)))
+    gain, careful_gain = (
+        pair[0] / pair[1] for pair in (t.of_product("MatMul", large, 1) for t in (SHIPPED, careful))
+    )
     assert careful_gain == pytest.approx(gain**0.5)
     assert careful.of_op("Relu", LARGE) == SHIPPED.of_op("Relu", LARGE)
     assert careful.source == "for tests"

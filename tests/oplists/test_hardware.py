@@ -76,10 +76,13 @@ def test_every_gpu_must_be_fast_in_16_bit(capabilities, has_gpu, has_f16):
     assert (found.has_gpu, found.gpu_has_f16) == (has_gpu, has_f16)
 
 
-@pytest.mark.parametrize("wrong", ["7.0", (7, 0), ((7, 0, 0),), (("7", "0"),), (7.0,), [None], None, 7])
+@pytest.mark.parametrize(
+    "wrong", ["7.0", (7, 0), ((7, 0, 0),), (("7", "0"),), (7.0,), [None], None, 7]
+)
 def test_what_is_no_row_of_pairs_is_refused(wrong):
     with pytest.raises(
-        ConfigError, match=r"^Hardware\.gpu_capabilities: .* is not a list of compute capabilities\. Write a"
+        ConfigError,
+        match=r"^Hardware\.gpu_capabilities: .* is not a list of compute capabilities\. Write a",
     ):
         Hardware(gpu_capabilities=wrong)
 
@@ -106,7 +109,10 @@ def cpu(monkeypatch, tmp_path, text):
     forget()
 
 
-ZEN5 = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel name\t: AMD EPYC\nflags\t: avx512_bf16\n\n"
+ZEN5 = (
+    "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel name\t: AMD "
+    "EPYC\nflags\t: avx512_bf16\n\n"
+)
 
 
 def test_a_kind_of_cpu_that_was_measured_has_its_shipped_table(monkeypatch, tmp_path):
@@ -114,9 +120,15 @@ def test_a_kind_of_cpu_that_was_measured_has_its_shipped_table(monkeypatch, tmp_
     assert dataclasses.asdict(hardware.costs_here()) == dataclasses.asdict(SHIPPED)
 
 
-@pytest.mark.parametrize(("flags", "gains"), [("avx512_bf16", False), ("amx_bf16 avx512_bf16", True)])
+@pytest.mark.parametrize(
+    ("flags", "gains"), [("avx512_bf16", False), ("amx_bf16 avx512_bf16", True)]
+)
 def test_an_intel_cpu_gains_by_bfloat16_with_amx_alone(monkeypatch, tmp_path, flags, gains):
-    cpu(monkeypatch, tmp_path, f"vendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t: avx512f {flags}\n")
+    cpu(
+        monkeypatch,
+        tmp_path,
+        f"vendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t: avx512f {flags}\n",
+    )
     found = Hardware.detect_cpu()
     in_float32, in_f16 = found.costs.of_product("MatMul", 1e12, 1)
     assert (found.cpu_has_bf16, found.cpu_gains, in_float32 > 2 * in_f16) == (True, gains, gains)
@@ -125,7 +137,8 @@ def test_an_intel_cpu_gains_by_bfloat16_with_amx_alone(monkeypatch, tmp_path, fl
 @pytest.mark.parametrize(
     "text",
     [
-        "vendor_id\t: GenuineIntel\ncpu family\t: 19\nmodel name\t: Xeon\nflags\t: amx_bf16 avx512_bf16\n",
+        "vendor_id\t: GenuineIntel\ncpu family\t: 19\nmodel name\t: Xeon\nflags\t: amx_bf16 "
+        "avx512_bf16\n",
         "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel name\t: Core\nflags\t: avx2\n",
         "CPU implementer\t: 0x41\nFeatures\t: bf16 asimdhp\n",
     ],
@@ -143,7 +156,9 @@ def test_of_another_kind_of_cpu_the_careful_choice_is_made_and_said(monkeypatch,
 def test_what_was_measured_here_counts_before_what_is_shipped():
     path = hardware.cache_file()
     path.parent.mkdir(parents=True)
-    path.write_text(dataclasses.replace(SHIPPED, source="measured here").to_json(), encoding="utf-8")
+    path.write_text(
+        dataclasses.replace(SHIPPED, source="measured here").to_json(), encoding="utf-8"
+    )
     assert Hardware.detect_cpu().costs.source == "measured here"
 
 

@@ -1,4 +1,6 @@
-"""Which kernels there are, and what they refuse, against the kernels of the TensorFlow and the CPU at hand."""
+"""Which kernels there are, and what they refuse, against the kernels of the TensorFlow and the CPU
+at hand.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ Types = Mapping[str, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a process found: which types oneDNN computes there, and what becomes of each case in each type."""
+    """What a process found: which types oneDNN computes there, and what becomes of each case in
+    each type.
+    """
 
     onednn: tuple[str, ...]
     outcomes: list[dict[str, str]]
@@ -39,7 +43,11 @@ class Found:
     def refused(self, name: str) -> set[str]:
         """The cases that float32 computes and a type does not, although it has a kernel."""
         pairs = zip(CASES, self.outcomes, strict=True)
-        return {str(case) for case, of in pairs if of[name].startswith(REFUSES) and is_registered(case, name)}
+        return {
+            str(case)
+            for case, of in pairs
+            if of[name].startswith(REFUSES) and is_registered(case, name)
+        }
 
     def expected(self, name: str) -> set[str]:
         """Those of which the table says so."""
@@ -54,14 +62,18 @@ class Found:
 
 @pytest.fixture(scope="module", params=["here", "without avx512"])
 def found(request: pytest.FixtureRequest) -> Found:
-    """float32 is computed by oneDNN, in one process as it is here, in another on a CPU for which oneDNN has no more."""
+    """float32 is computed by oneDNN, in one process as it is here, in another on a CPU for which
+    oneDNN has no more.
+    """
     environ = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1"}
     if request.param != "here":
         if platform.machine() != "x86_64":
             pytest.skip("the CPU can be made to look older on x86-64 alone")
         environ |= as_cpu.variables()
     command = [sys.executable, "-m", "tests.oplists.kernel_probe", "--json"]
-    ended = processes.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    ended = processes.run(
+        command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
     assert ended.returncode == 0, ended.stderr[-2000:]
     facts = json.loads(ended.stdout)
     return Found(tuple(facts["onednn"]), facts["outcomes"])
@@ -72,9 +84,15 @@ def is_registered(case: Case, name: str) -> bool:
     number = tf.as_dtype(name).as_datatype_enum
     types = kernel_probe.type_attributes(case, number)
     allowed = {
-        attr.name: attr.allowed_values.list.type for attr in op_def_registry.get(case.op).attr if attr.type == "type"
+        attr.name: attr.allowed_values.list.type
+        for attr in op_def_registry.get(case.op).attr
+        if attr.type == "type"
     }
-    listed = all(not allowed.get(attr) or number in allowed[attr] for attr in ("T", "TInput") if attr in types)
+    listed = all(
+        not allowed.get(attr) or number in allowed[attr]
+        for attr in ("T", "TInput")
+        if attr in types
+    )
     return (listed or case.op in KERNELS_DECIDE) and kernels.has_kernel(case.op, "CPU", types)
 
 
@@ -87,7 +105,9 @@ def what_is_refused(case: Case, name: str, *, runs_eigen: bool = True) -> str:
     attributes = kernel_probe.node_attributes(case, number)
     rows = kernels.refusals(number, runs_eigen=runs_eigen)
     asked = (
-        row.what for row in rows if case.op in row.ops and row.is_asked(attributes, lambda: kernel_probe.channels(case))
+        row.what
+        for row in rows
+        if case.op in row.ops and row.is_asked(attributes, lambda: kernel_probe.channels(case))
     )
     return next(asked, "")
 
@@ -95,10 +115,16 @@ def what_is_refused(case: Case, name: str, *, runs_eigen: bool = True) -> str:
 @pytest.mark.parametrize("name", TYPES)
 def test_the_table_says_what_the_kernels_refuse(found: Found, name: str) -> None:
     refused, expected = found.refused(name), found.expected(name)
-    if name not in found.onednn:  # some of _FusedMatMul is computed; all of it is split, so that one rule is for all
-        refused, expected = ({case for case in cases if "_FusedMatMul" not in case} for cases in (refused, expected))
+    if (
+        name not in found.onednn
+    ):  # some of _FusedMatMul is computed; all of it is split, so that one rule is for all
+        refused, expected = (
+            {case for case in cases if "_FusedMatMul" not in case} for cases in (refused, expected)
+        )
     assert refused - expected == set()
-    if name == "bfloat16" or name not in found.onednn:  # else oneDNN computes more of float16 than amp_tf makes use of
+    if (
+        name == "bfloat16" or name not in found.onednn
+    ):  # else oneDNN computes more of float16 than amp_tf makes use of
         assert expected - refused == set()
 
 
@@ -123,13 +149,18 @@ def test_every_word_of_the_table_is_needed(found: Found) -> None:
 
 
 def test_every_product_that_this_tensorflow_can_run_on_a_cpu_is_a_case() -> None:
-    allowed = {row.op for row in ROWS if row.op_list == "allow" and op_def_registry.get(row.op) is not None}
+    allowed = {
+        row.op for row in ROWS if row.op_list == "allow" and op_def_registry.get(row.op) is not None
+    }
     tried = {case.op for case in CASES}
     float32 = {"T": [1]}
     missing = {op for op in allowed - tried if kernels.has_kernel(op, "CPU", float32)}
-    assert missing == {"Conv3DBackpropFilter", "Conv3DBackpropInput", "GRUBlockCell", "GRUBlockCellGrad"}, (
-        "the first two may not stand in a new graph, the others take float32 alone"
-    )
+    assert missing == {
+        "Conv3DBackpropFilter",
+        "Conv3DBackpropInput",
+        "GRUBlockCell",
+        "GRUBlockCellGrad",
+    }, "the first two may not stand in a new graph, the others take float32 alone"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +181,9 @@ def test_types_that_no_kernel_constrains_may_be_any():
 
 
 def test_a_constraint_on_an_attribute_that_the_op_lacks_is_never_met():
-    assert not has_kernel("TopK", "CPU", {"T": [FLOAT]})  # its kernels constrain TopKV2's index_type
+    assert not has_kernel(
+        "TopK", "CPU", {"T": [FLOAT]}
+    )  # its kernels constrain TopKV2's index_type
 
 
 def test_kernels_with_a_label_do_not_count():
@@ -158,7 +191,11 @@ def test_kernels_with_a_label_do_not_count():
 
     for op in ("DataFormatDimMap", "_MklMatMul", "MatMul"):
         all_of_op = kernels.get_registered_kernels_for_op(op).kernel
-        unlabelled = [kernel for kernel in all_of_op if not kernel.label and kernel.device_type in ("CPU", "DEFAULT")]
+        unlabelled = [
+            kernel
+            for kernel in all_of_op
+            if not kernel.label and kernel.device_type in ("CPU", "DEFAULT")
+        ]
         assert len(kernels_of(op, "CPU")) == len(unlabelled)
 
 
@@ -174,7 +211,8 @@ def test_what_is_found_is_what_tensorflow_finds(capfd):
         for op in sorted({row.op for row in ROWS})
         for device_type in ("CPU", "GPU")
         for types in mixtures(op)
-        if is_known(device_type) and tensorflow_finds(op, device_type, types) != has_kernel(op, device_type, types)
+        if is_known(device_type)
+        and tensorflow_finds(op, device_type, types) != has_kernel(op, device_type, types)
     ]
     capfd.readouterr()  # TensorFlow's words about the many that do not exist
     assert differing == []
@@ -188,7 +226,8 @@ def tensorflow_finds(op: str, device_type: str, types: Types) -> bool:
 
 
 def mixtures(op: str) -> Iterator[Types]:
-    """Each type attribute as float, half, bfloat16 and double, one by one and all at once, the others as they start.
+    """Each type attribute as float, half, bfloat16 and double, one by one and all at once, the
+    others as they start.
 
     None for ops that call functions.
     """

@@ -50,7 +50,9 @@ def unknown(config: AmpConfig) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_rewrite_refuses_a_name_that_tensorflow_does_not_know_and_names_setting_and_near_matches(field):
+def test_rewrite_refuses_a_name_that_tensorflow_does_not_know_and_names_setting_and_near_matches(
+    field,
+):
     with pytest.raises(OpListError) as caught:
         amp_tf.rewrite(graph(PRODUCT), AmpConfig(**{field: ("MatMull",)}))
     variable = PREFIX + field.upper().replace("_", "LIST_")
@@ -62,7 +64,9 @@ def test_rewrite_refuses_a_name_that_tensorflow_does_not_know_and_names_setting_
 
 
 def test_names_of_the_tables_and_of_private_ops_are_known():
-    config = AmpConfig(allow_remove=("_FusedMatMul", "MatMul"), clear_remove=("Relu",), deny_add=("Sin",))
+    config = AmpConfig(
+        allow_remove=("_FusedMatMul", "MatMul"), clear_remove=("Relu",), deny_add=("Sin",)
+    )
     assert unknown(config) == []
     assert op_names.without(config, ()) is config
 
@@ -70,7 +74,10 @@ def test_names_of_the_tables_and_of_private_ops_are_known():
 def test_unknown_names_are_left_out_of_each_change_and_the_rest_stays():
     config = AmpConfig(precision="float16", allow_add=("Sin", "Sinn"), deny_remove=("Expp",))
     found = op_names.find_unknown(config)
-    assert [(entry.field, entry.op) for entry in found] == [("allow_add", "Sinn"), ("deny_remove", "Expp")]
+    assert [(entry.field, entry.op) for entry in found] == [
+        ("allow_add", "Sinn"),
+        ("deny_remove", "Expp"),
+    ]
     assert op_names.without(config, found) == AmpConfig(precision="float16", allow_add=("Sin",))
 
 
@@ -82,11 +89,16 @@ def test_unknown_names_are_left_out_of_each_change_and_the_rest_stays():
         ({"deny_remove": ("Exp",)}, []),
         ({"infer_remove": ("Sum",)}, []),  # on the CPU's infer list, on the GPU's deny list
         ({"deny_remove": ("Sum",)}, []),
-        ({f"{name}_remove": ("Relu",) for name in LIST_NAMES} | {"allow_add": ("Relu",)}, []),  # a move
+        (
+            {f"{name}_remove": ("Relu",) for name in LIST_NAMES} | {"allow_add": ("Relu",)},
+            [],
+        ),  # a move
         ({"infer_remove": ("Sin",), "clear_add": ("Sin",)}, []),
     ],
 )
-def test_a_removal_from_a_list_that_the_op_is_not_on_is_found_unless_it_is_part_of_a_move(changes, idle):
+def test_a_removal_from_a_list_that_the_op_is_not_on_is_found_unless_it_is_part_of_a_move(
+    changes, idle
+):
     assert list(op_names.find_idle_removals(AmpConfig(**changes))) == idle
 
 
@@ -96,9 +108,11 @@ def test_a_removal_that_changes_nothing_is_told_once_and_is_no_error(caplog):
         for _ in range(2):
             assert amp_tf.rewrite(graph(PRODUCT), config).changed
     assert [record.getMessage() for record in caplog.records] == [
-        f"amp_tf: AmpConfig.infer_remove ({PREFIX}INFERLIST_REMOVE): op 'Cos' is not on the infer list, so removing it "
+        f"amp_tf: AmpConfig.infer_remove ({PREFIX}INFERLIST_REMOVE): op 'Cos' is not on the infer "
+        "list, so removing it "
         "changes nothing. It is on no list.",
-        f"amp_tf: AmpConfig.deny_remove ({PREFIX}DENYLIST_REMOVE): op 'Conv3D' is not on the deny list, so removing it "
+        f"amp_tf: AmpConfig.deny_remove ({PREFIX}DENYLIST_REMOVE): op 'Conv3D' is not on the deny "
+        "list, so removing it "
         "changes nothing. It is on the allow list.",
     ]
 
@@ -154,7 +168,9 @@ def test_settings_of_the_user_win() -> None:
     assert rule_of("own", deny_add=("RGBToHSV",)) is Rule.DENY_LIST
     assert rule_of("own", infer_remove=("RGBToHSV",)) is Rule.NOT_LISTED
     assert op_names.find_idle_removals(amp_tf.AmpConfig(infer_remove=("RGBToHSV",))) == ()
-    assert op_names.find_idle_removals(amp_tf.AmpConfig(deny_remove=("RGBToHSV",))) == (("deny_remove", "RGBToHSV"),)
+    assert op_names.find_idle_removals(amp_tf.AmpConfig(deny_remove=("RGBToHSV",))) == (
+        ("deny_remove", "RGBToHSV"),
+    )
     assert rule_of("own", level="TREAT_INFER_AS_DENY") is Rule.DENY_LIST
 
 
@@ -169,23 +185,46 @@ INFER, CLEAR, ALLOW = (
     f"AmpConfig.{name}_add (TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{name.upper()}LIST_ADD)"
     for name in ("infer", "clear", "allow")
 )
-REASON = 'Write words that complete "because it …", such as "is a matrix product and sums in float32"'
+REASON = (
+    'Write words that complete "because it …", such as "is a matrix product and sums in float32"'
+)
 
 
 @pytest.mark.parametrize(
     ("op", "name", "why", "message"),
     [
-        ("Own", "grey", WHY, "('Own', list): 'grey' is not a valid value. Valid values: allow, infer, deny, clear."),
+        (
+            "Own",
+            "grey",
+            WHY,
+            "('Own', list): 'grey' is not a valid value. Valid values: allow, infer, deny, clear.",
+        ),
         ("Own", "infer", " ", f"('Own', why): ' ' is no reason. {REASON}."),
-        ("my op", "infer", WHY, ": 'my op' is not the name of an op. Write it as REGISTER_OP has it."),
+        (
+            "my op",
+            "infer",
+            WHY,
+            ": 'my op' is not the name of an op. Write it as REGISTER_OP has it.",
+        ),
         (None, "infer", WHY, ": None is not the name of an op. Write it as REGISTER_OP has it."),
-        ("MatMul", "infer", WHY, f": op 'MatMul' is on the allow list of amp_tf itself. {STAYS} {INFER}."),
-        ("Sum", "clear", WHY, f": op 'Sum' is on the infer and the deny list of amp_tf itself. {STAYS} {CLEAR}."),
+        (
+            "MatMul",
+            "infer",
+            WHY,
+            f": op 'MatMul' is on the allow list of amp_tf itself. {STAYS} {INFER}.",
+        ),
+        (
+            "Sum",
+            "clear",
+            WHY,
+            f": op 'Sum' is on the infer and the deny list of amp_tf itself. {STAYS} {CLEAR}.",
+        ),
         (
             "RGBToHSV",
             "allow",
             WHY,
-            ": op 'RGBToHSV' is registered for the infer list (it computes each color by itself). Register it once; a "
+            ": op 'RGBToHSV' is registered for the infer list (it computes each color by itself). "
+            "Register it once; a "
             f"program moves it for itself by {ALLOW}.",
         ),
     ],

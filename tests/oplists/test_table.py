@@ -41,7 +41,9 @@ def test_the_tables_are_the_headers(table_name, op_list):
     assert ours(table_name, op_list) == lists_of_header(table_name)[op_list]
 
 
-@pytest.mark.skipif(VERSION >= (2, 21), reason="the tables are compared in full from TensorFlow 2.21 on")
+@pytest.mark.skipif(
+    VERSION >= (2, 21), reason="the tables are compared in full from TensorFlow 2.21 on"
+)
 @pytest.mark.parametrize("table_name", TABLES)
 @pytest.mark.parametrize("op_list", LIST_NAMES)
 def test_the_tables_hold_all_that_an_older_header_lists(table_name, op_list):
@@ -98,7 +100,8 @@ def test_our_own_rows_are_ops_that_this_tensorflow_has():
 
 PACKAGE = Path(amp_tf.__file__).parent
 
-# Each compares with the one op whose meaning it is about, or makes nodes of it. The list may only get shorter.
+# Each compares with the one op whose meaning it is about, or makes nodes of it. The list may only
+# get shorter.
 STANDING = {
     "rewriting/folding.py": {"BiasAdd", "Const", "Mul", "Reshape"},
     "rewriting/hoisting.py": {"Enter", "Identity", "Merge", "Switch"},
@@ -121,13 +124,17 @@ STANDING = {
 @pytest.fixture(scope="module")
 def ops() -> set[str]:
     """The names of all ops that TensorFlow has."""
-    registered = op_def_pb2.OpList.FromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
+    registered = op_def_pb2.OpList.FromString(
+        pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList())
+    )
     return {op.name for op in registered.op if len(op.name) > 1}  # single letters are ops of tests
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(PACKAGE.rglob("*.py")):
-        if {"oplists", "calibrating"}.isdisjoint(path.parts):  # the second names the ops whose figures it measures
+        if {"oplists", "calibrating"}.isdisjoint(
+            path.parts
+        ):  # the second names the ops whose figures it measures
             yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -147,13 +154,24 @@ def test_no_set_of_op_names_stands_outside_oplists(ops):
         for name, tree in sources()
         for node in ast.walk(tree)
         if isinstance(node, kinds)
-        and len([n for n in ast.iter_child_nodes(node) if isinstance(n, ast.Constant) and n.value in ops]) > 1
+        and len(
+            [
+                n
+                for n in ast.iter_child_nodes(node)
+                if isinstance(n, ast.Constant) and n.value in ops
+            ]
+        )
+        > 1
     ]
     assert found == []
 
 
 def test_the_names_in_traits_are_those_of_ops(ops):
-    named = {name: value for module in (table, cost_tables, fusions) for name, value in vars(module).items()}
+    named = {
+        name: value
+        for module in (table, cost_tables, fusions)
+        for name, value in vars(module).items()
+    }
     traits = {name: value for name, value in named.items() if isinstance(value, table.Trait)}
     assert len(traits) > 40
     assert {name: trait - ops for name, trait in traits.items() if trait - ops} == {}

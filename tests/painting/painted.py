@@ -44,7 +44,8 @@ class Painted:
         view = self.painting.view
         node_of = view.unit_nodes
         return " ".join(
-            f"{view.names[node_of[unit]]}.{view.slot(node_of[unit], unit)}" for unit in self.painting.converted
+            f"{view.names[node_of[unit]]}.{view.slot(node_of[unit], unit)}"
+            for unit in self.painting.converted
         )
 
     def why(self, name: str) -> tuple[Rule, str]:
@@ -60,7 +61,8 @@ class Painted:
 
 
 def painted(text, *library, preserve=(), hardware=BF16_CPU, **settings) -> Painted:
-    """Paints a graph, or a function if the text starts with ``function``; float16 unless the settings say otherwise.
+    """Paints a graph, or a function if the text starts with ``function``; float16 unless the
+    settings say otherwise.
 
     A graph that is none of text is taken as it is.
     """
@@ -73,7 +75,15 @@ def painted(text, *library, preserve=(), hardware=BF16_CPU, **settings) -> Paint
         view = read_graph(graph(text) if isinstance(text, str) else text, templates)
     resolution = resolve_target(config, hardware)
     obstacles = find_obstacles(view, resolution, config, preserve)
-    return Painted(paint(view, resolution, obstacles, is_function=templates.is_function, cost_model=drop_unprofitable))
+    return Painted(
+        paint(
+            view,
+            resolution,
+            obstacles,
+            is_function=templates.is_function,
+            cost_model=drop_unprofitable,
+        )
+    )
 
 
 #: What both devices do: bfloat16 on a CPU, float16 on a GPU.
@@ -83,7 +93,9 @@ both = pytest.mark.parametrize("settings", [CPU, GPU], ids=["bfloat16", "float16
 
 
 def check(text: str, f16: str, rules: Mapping[str, Rule], settings: Mapping[str, Any]) -> None:
-    """Which nodes become 16 bit, and the rules by which some stay; with a ``+`` before them, at least these become."""
+    """Which nodes become 16 bit, and the rules by which some stay; with a ``+`` before them, at
+    least these become.
+    """
     result = painted(text, **settings)
     found = result.f16.split()
     assert set(f16[1:].split()) <= set(found) if f16.startswith("+") else found == f16.split()

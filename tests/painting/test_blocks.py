@@ -1,8 +1,9 @@
-"""Ordinary blocks of layers, with their defaults: no product of theirs is float32 but for its cost, and all is decided
-as in the table of decisions.
+"""Ordinary blocks of layers, with their defaults: no product of theirs is float32 but for its cost,
+and all is decided as in the table of decisions.
 
-Training and inference, for the CPU of each shipped table and for a GPU in float16, without XLA and with it. A block is
-traced once and decided for all of them; nothing runs, so every host decides the same.
+Training and inference, for the CPU of each shipped table and for a GPU in float16, without XLA and
+with it. A block is traced once and decided for all of them; nothing runs, so every host decides the
+same.
 """
 
 from __future__ import annotations
@@ -60,10 +61,14 @@ def test_no_product_of_an_ordinary_block_is_float32_but_for_its_cost(name, way, 
     lines = [line for mode, report in reports for line in float32_products(mode, report)]
     assert not lines, "\n".join(lines)
 
-    committed = {key: row for key, row in table.read(table.COMMITTED).items() if key[:2] == (name, way)}
+    committed = {
+        key: row for key, row in table.read(table.COMMITTED).items() if key[:2] == (name, way)
+    }
     now = {
         (name, way, mode.name): figures_of(traced[mode.device], result.graph, mode.table)
         for mode, result in results.items()
     }
     changed = table.differences(committed, now)
-    assert not changed, "\n".join([*changed, "python -m benchmarks.decisions makes the table anew; say why it changed"])
+    assert not changed, "\n".join(
+        [*changed, "python -m benchmarks.decisions makes the table anew; say why it changed"]
+    )

@@ -10,12 +10,16 @@ from tests.painting.painted import BF16_CPU, VOLTA, painted
 
 pytestmark = pytest.mark.usefixtures("local_rules")
 
-CHAIN = "x = Placeholder()\nallow1 = MatMul(x, x)\nclr1 = Relu(allow1)\nallow2 = MatMul(clr1, clr1)\nclr2 = Neg(allow2)"
+CHAIN = (
+    "x = Placeholder()\nallow1 = MatMul(x, x)\nclr1 = Relu(allow1)\nallow2 = MatMul(clr1, "
+    "clr1)\nclr2 = Neg(allow2)"
+)
 GPU, CPU = "@/device:GPU:0", "@/job:localhost/replica:0/task:0/device:CPU:0"
 SIN = "x = Placeholder()\nother1 = Sin(x)"
 FORCED = "x = Placeholder()\nallow1 = MatMul(x, x)\nforced = Mul(allow1, held)\n"
 
-#: What is shown: the graph, the settings, the nodes that become 16 bit, and for some the rule and its cause.
+#: What is shown: the graph, the settings, the nodes that become 16 bit, and for some the rule and
+#: its cause.
 SHOWN = {
     "a preserved node stays and stops the paint": (
         CHAIN,
@@ -81,7 +85,8 @@ SHOWN = {
     ),
     "one for another type does not": (SIN + " _amp_tf_scope='bfloat16'", {}, "", {}),
     "an argument and a result keep their types": (
-        "function f(x: float32) -> (y: float32)\nclr1 = Relu(x)\nallow1 = MatMul(clr1:activations:0, x)\n"
+        "function f(x: float32) -> (y: float32)\nclr1 = Relu(x)\nallow1 = "
+        "MatMul(clr1:activations:0, x)\n"
         "clr2 = Relu(allow1:product:0)\nreturn y = clr2:activations:0",
         {"force_f16": ("x",)},
         "clr1 allow1 clr2",
@@ -129,11 +134,16 @@ def test_a_preserved_node_that_would_become_its_successor_is_on_the_list_of_its_
     text = f"x = Placeholder()\ndeny1 = Exp(x)\n{norm}\nallow0 = MatMul(x, x)\nclr1 = Relu(infer1)"
     assert painted(text, preserve=["n"]).f16 == "allow1 allow0"
     assert painted(text, preserve=["n"]).rule("infer1") is Rule.NO_ALLOW_NEIGHBOUR
-    assert painted(text, preserve=["n"], infer_add=("FusedBatchNorm",)).why("infer1") == (Rule.AFTER_DENY, "n")
+    assert painted(text, preserve=["n"], infer_add=("FusedBatchNorm",)).why("infer1") == (
+        Rule.AFTER_DENY,
+        "n",
+    )
 
 
 def test_name_rules_that_match_nothing_are_told():
-    patterns = painted(CHAIN, keep_float32=("loss", "allow1"), force_f16=("head",)).painting.obstacles.patterns
+    patterns = painted(
+        CHAIN, keep_float32=("loss", "allow1"), force_f16=("head",)
+    ).painting.obstacles.patterns
     assert patterns == {"head": False, "loss": False, "allow1": True}
 
 
@@ -146,23 +156,32 @@ LAYERS = """
 """
 
 
-@pytest.mark.parametrize("pattern", ["layer:block_1", "layer:net/block_1/first", "layer:block_\\d/first"])
+@pytest.mark.parametrize(
+    "pattern", ["layer:block_1", "layer:net/block_1/first", "layer:block_\\d/first"]
+)
 def test_a_layer_is_kept_by_its_path_with_its_gradient(pattern):
     result = painted(LAYERS, keep_float32=(pattern,))
     assert result.f16 == "net/block_12/first/MatMul"
     assert result.why("net/block_1/first/Relu") == (Rule.KEPT_BY_NAME, "")
     assert result.painting.obstacles.patterns == {pattern: True}
-    assert painted(LAYERS, keep_float32=("layer:block_2",)).painting.obstacles.patterns == {"layer:block_2": False}
+    assert painted(LAYERS, keep_float32=("layer:block_2",)).painting.obstacles.patterns == {
+        "layer:block_2": False
+    }
 
 
 @pytest.mark.parametrize(
-    ("pattern", "kept"), [("layer:block/first", True), ("layer:block", True), ("layer:before", False)]
+    ("pattern", "kept"),
+    [("layer:block/first", True), ("layer:block", True), ("layer:before", False)],
 )
-def test_a_product_that_tensorflow_named_after_the_sum_around_its_layer_belongs_to_its_layer(pattern, kept):
+def test_a_product_that_tensorflow_named_after_the_sum_around_its_layer_belongs_to_its_layer(
+    pattern, kept
+):
     text = (
         "x = Placeholder()\nnet/block/first/w = Placeholder()\nnet/block/first/b = Placeholder()\n"
-        "net/before/Relu = Relu(x)\nnet/block/add = _FusedMatMul(net/before/Relu, net/block/first/w, "
-        "net/block/first/b, net/before/Relu) num_args=2 TArgs=[float32, float32] fused_ops=['BiasAdd', 'Add']"
+        "net/before/Relu = Relu(x)\nnet/block/add = _FusedMatMul(net/before/Relu, "
+        "net/block/first/w, "
+        "net/block/first/b, net/before/Relu) num_args=2 TArgs=[float32, float32] "
+        "fused_ops=['BiasAdd', 'Add']"
     )
     result = painted(text, precision="bfloat16", keep_float32=(pattern,))
     assert (result.rule("net/block/add") is Rule.KEPT_BY_NAME) == kept
@@ -203,7 +222,11 @@ THREE = "x = Placeholder()\na1 = MatMul(x, x)\na2 = MatMul(x, x)\nb = MatMul(x, 
         ("x = Placeholder()\nr = Relu(x)", {}, Rule.NOTHING_TO_CONVERT),
         (CHAIN, {"preserve": ["allow1", "allow2"]}, Rule.PRESERVED),
         (CHAIN, {"keep_float32": ("allow",)}, Rule.KEPT_BY_NAME),
-        (CHAIN.replace("clr1, clr1)", f"clr1, clr1) {GPU}"), {"preserve": ["allow1"]}, Rule.PRESERVED),
+        (
+            CHAIN.replace("clr1, clr1)", f"clr1, clr1) {GPU}"),
+            {"preserve": ["allow1"]},
+            Rule.PRESERVED,
+        ),
         (CHAIN.replace("x)", f"x) {GPU}").replace("clr1)", f"clr1) {GPU}"), {}, Rule.OTHER_DEVICE),
         (
             "x = Placeholder()\np = AvgPool3D(x) ksize=[1] strides=[1] padding='SAME'",
@@ -211,7 +234,11 @@ THREE = "x = Placeholder()\na1 = MatMul(x, x)\na2 = MatMul(x, x)\nb = MatMul(x, 
             Rule.NO_KERNEL,
         ),
         ("", {}, Rule.NOTHING_TO_CONVERT),
-        (THREE, {"keep_float32": ("a",), "preserve": ["b"]}, Rule.KEPT_BY_NAME),  # in the way of most nodes
+        (
+            THREE,
+            {"keep_float32": ("a",), "preserve": ["b"]},
+            Rule.KEPT_BY_NAME,
+        ),  # in the way of most nodes
         (THREE, {"keep_float32": ("b",), "preserve": ["a1", "a2"]}, Rule.PRESERVED),
     ],
 )

@@ -2,8 +2,8 @@
 
 The first as TensorFlow does it with oneDNN, which is on where 16 bit pays.
 
-On other CPUs TensorFlow is told that it is, and has bfloat16; what it would compute then is not computed, because it
-lies in a branch that is not taken.
+On other CPUs TensorFlow is told that it is, and has bfloat16; what it would compute then is not
+computed, because it lies in a branch that is not taken.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ pytestmark = pytest.mark.cpu_dependent
 
 v1 = tf.compat.v1
 PLAIN_CPU = Hardware(has_onednn=False)
-HERE = Hardware.detect_cpu()  # for tests that look at values: they are those of the kernels that this machine has
+HERE = (
+    Hardware.detect_cpu()
+)  # for tests that look at values: they are those of the kernels that this machine has
 rng = np.random.default_rng(0)
 TYPES = pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=["float32", "bfloat16"])
 CHANNELS = 16
@@ -50,9 +52,21 @@ ERFS = {"Erf", "Erfc"}  #: one of these is in each exact Gelu
 #: How each product is asked for, with the shapes of what it reads.
 PRODUCTS = {
     "MatMul": (tf.matmul, [32, CHANNELS], [CHANNELS, CHANNELS]),
-    "Conv1D": (lambda x, w: tf.nn.conv1d(x, w, 1, "SAME"), [2, 32, CHANNELS], [3, CHANNELS, CHANNELS]),
-    "Conv2D": (lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), [2, 8, 8, CHANNELS], [3, 3, CHANNELS, CHANNELS]),
-    "Conv3D": (lambda x, w: tf.nn.conv3d(x, w, [1] * 5, "SAME"), [2, 4, 4, 4, CHANNELS], [3, 3, 3, CHANNELS, CHANNELS]),
+    "Conv1D": (
+        lambda x, w: tf.nn.conv1d(x, w, 1, "SAME"),
+        [2, 32, CHANNELS],
+        [3, CHANNELS, CHANNELS],
+    ),
+    "Conv2D": (
+        lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"),
+        [2, 8, 8, CHANNELS],
+        [3, 3, CHANNELS, CHANNELS],
+    ),
+    "Conv3D": (
+        lambda x, w: tf.nn.conv3d(x, w, [1] * 5, "SAME"),
+        [2, 4, 4, 4, CHANNELS],
+        [3, 3, 3, CHANNELS, CHANNELS],
+    ),
     "DepthwiseConv2dNative": (
         lambda x, w: tf.nn.depthwise_conv2d(x, w, [1] * 4, "SAME"),
         [2, 8, 8, CHANNELS],
@@ -63,17 +77,26 @@ PRODUCTS = {
 
 
 def _told_and_done(function, *shapes, dtype=tf.float32):
-    """The ops that are computed with a product: those of which the project says so, and those that do not run alone."""
+    """The ops that are computed with a product: those of which the project says so, and those that
+    do not run alone.
+    """
     graph = tf.Graph()
     with graph.as_default(), graph.device("/cpu:0"):
         is_taken = tf.compat.v1.placeholder(tf.bool, [])
         given = [tf.cast(tf.compat.v1.placeholder(tf.float32, shape), dtype) for shape in shapes]
         inputs = [tf.raw_ops.Switch(data=tensor, pred=is_taken).output_true for tensor in given]
-        results = [tf.cast(result, tf.float32, name="wanted") for result in tf.nest.flatten(function(*inputs))]
-        fetches = [tf.raw_ops.Merge(inputs=[result, tf.constant(0.0)]).value_index for result in results]
+        results = [
+            tf.cast(result, tf.float32, name="wanted")
+            for result in tf.nest.flatten(function(*inputs))
+        ]
+        fetches = [
+            tf.raw_ops.Merge(inputs=[result, tf.constant(0.0)]).value_index for result in results
+        ]
         view = read_graph(graph.as_graph_def(add_shapes=True), Templates())
         asked = {"AddN", "AddV2", "BiasAdd", "BiasAddGrad", *ACTIVATIONS, *ERFS}
-        found = computed_with_products(view, np.zeros(view.node_count, np.bool_), KnownShapes.of_nodes(view.protos))
+        found = computed_with_products(
+            view, np.zeros(view.node_count, np.bool_), KnownShapes.of_nodes(view.protos)
+        )
         told = sorted(view.ops[node] for node in found if view.ops[node] in asked)
         metadata = tf.compat.v1.RunMetadata()
         options = tf.compat.v1.RunOptions(output_partition_graphs=True)
@@ -81,7 +104,9 @@ def _told_and_done(function, *shapes, dtype=tf.float32):
         feeds = {tensor: np.zeros(tensor.shape, tensor.dtype.as_numpy_dtype) for tensor in fed}
         with onednn.told(bfloat16=True), tf.compat.v1.Session(graph=graph) as session:
             session.run(fetches, feeds, options=options, run_metadata=metadata)
-    run = collections.Counter(node.op for partition in metadata.partition_graphs for node in partition.node)
+    run = collections.Counter(
+        node.op for partition in metadata.partition_graphs for node in partition.node
+    )
     there = collections.Counter(op for op in view.ops if op in asked)
     return told, sorted((there - run).elements())
 
@@ -92,20 +117,29 @@ ADDED = {
     "AddN": lambda biased, other: tf.add_n([biased, other]),
     "another shape": lambda biased, other: biased + other[:1],
 }
-ADDED_TO = "Conv2D", "Conv3D"  #: of other products with a sum and a Relu, the remapper makes a node without an op
+ADDED_TO = (
+    "Conv2D",
+    "Conv3D",
+)  #: of other products with a sum and a Relu, the remapper makes a node without an op
 
 
 @TYPES
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize(("product", "add"), [*itertools.product(ADDED_TO, ADDED), *((each, "") for each in PRODUCTS)])
+@pytest.mark.parametrize(
+    ("product", "add"), [*itertools.product(ADDED_TO, ADDED), *((each, "") for each in PRODUCTS)]
+)
 def test_what_follows_products_is_computed_with_those_with_which_tensorflow_computes_it(
     product, add, activation, dtype
 ):
     multiply, *shapes = PRODUCTS[product]
 
     def function(x, w, b, other):
-        x, w, other = (tf.reshape(tensor, tensor.shape) for tensor in (x, w, other))  # what is fed has no known one
-        return ACTIVATIONS[activation](ADDED.get(add, lambda of, _: of)(tf.nn.bias_add(multiply(x, w), b), other))
+        x, w, other = (
+            tf.reshape(tensor, tensor.shape) for tensor in (x, w, other)
+        )  # what is fed has no known one
+        return ACTIVATIONS[activation](
+            ADDED.get(add, lambda of, _: of)(tf.nn.bias_add(multiply(x, w), b), other)
+        )
 
     told, done = _told_and_done(function, *shapes, [CHANNELS], shapes[0], dtype=dtype)
     assert told == done
@@ -145,7 +179,11 @@ def test_what_something_else_reads_is_computed_alone():
     def function(x, w, b):
         product = tf.matmul(x, w)
         biased = tf.nn.bias_add(product, b)
-        return tf.nn.relu(biased), tf.abs(biased), tf.matmul(tf.nn.relu(tf.nn.bias_add(product, b * 2)), w)
+        return (
+            tf.nn.relu(biased),
+            tf.abs(biased),
+            tf.matmul(tf.nn.relu(tf.nn.bias_add(product, b * 2)), w),
+        )
 
     told, done = _told_and_done(function, *PRODUCTS["MatMul"][1:], [CHANNELS])
     assert told == done == []
@@ -172,9 +210,18 @@ def test_what_waits_for_something_is_computed_alone(waiting):
 
 def test_what_has_another_type_than_its_product_is_computed_alone():
     view = read_graph(
-        graph("x = Placeholder()\np = MatMul(x, x)\nb = BiasAdd(p, x)\nr = Relu(b)\ng = Identity(r)"), Templates()
+        graph(
+            "x = Placeholder()\np = MatMul(x, x)\nb = BiasAdd(p, x)\nr = Relu(b)\ng = Identity(r)"
+        ),
+        Templates(),
     )
-    for converted, expected in (([], [2, 3]), ([1, 2, 3], [2, 3]), ([1, 2], [2]), ([1], []), ([1, 3], [])):
+    for converted, expected in (
+        ([], [2, 3]),
+        ([1, 2, 3], [2, 3]),
+        ([1, 2], [2]),
+        ([1], []),
+        ([1, 3], []),
+    ):
         is_f16 = np.isin(np.arange(view.node_count), converted)
         assert [*computed_with_products(view, is_f16, NO_SHAPES)] == expected
 
@@ -197,13 +244,17 @@ def test_a_bias_gradient_is_computed_with_the_filter_gradient_of_its_type():
     filters = "Conv2DBackpropFilter(x, s, g) strides=[1, 1, 1, 1] padding='SAME'"
     view = read_graph(
         graph(
-            f"x = Placeholder()\ns = Const() dtype=int32 value=int32[4]*1\ng = Placeholder()\nf = {filters}\n"
+            "x = Placeholder()\ns = Const() dtype=int32 value=int32[4]*1\ng = Placeholder()\nf = "
+            f"{filters}\n"
             f"h = {filters}\nb = BiasAddGrad(g)"
         ),
         Templates(),
     )
     for converted, expected in (([3, 5], {5: 3}), ([4, 5], {5: 4}), ([3, 4], {})):
-        assert computed_with_products(view, np.isin(np.arange(view.node_count), converted), NO_SHAPES) == expected
+        assert (
+            computed_with_products(view, np.isin(np.arange(view.node_count), converted), NO_SHAPES)
+            == expected
+        )
 
 
 # ---------------------------------------------------------------- Gelus
@@ -245,7 +296,10 @@ KINDS = pytest.mark.parametrize("text", [EXACT, APPROXIMATE], ids=["exact", "app
 
 def gelus(text):
     view = read_graph(graph(GELU_INPUT + text + READER), Templates())
-    return [(view.names[gelu.biased], [view.names[node] for node in gelu.nodes]) for gelu in find_gelus(view)]
+    return [
+        (view.names[gelu.biased], [view.names[node] for node in gelu.nodes])
+        for gelu in find_gelus(view)
+    ]
 
 
 @KINDS
@@ -263,14 +317,18 @@ def test_what_something_else_reads_makes_no_gelu(text, read):
 
 
 @KINDS
-@pytest.mark.parametrize("change", [(r"\*0\.7", "*0.6"), (r"core = \w+", "core = Sin")], ids=["constant", "op"])
+@pytest.mark.parametrize(
+    "change", [(r"\*0\.7", "*0.6"), (r"core = \w+", "core = Sin")], ids=["constant", "op"]
+)
 def test_other_constants_and_ops_make_no_gelu(text, change):
     assert gelus(re.sub(*change, text)) == []
 
 
 def test_a_long_chain_of_arithmetic_ends_the_search():
     before = "    a0 = Neg(x)\n" + "".join(f"    a{i + 1} = Mul(a{i}, x)\n" for i in range(2000))
-    behind = "    b0 = Tanh(a2000)\n" + "".join(f"    b{i + 1} = Mul(b{i}, x)\n" for i in range(2000))
+    behind = "    b0 = Tanh(a2000)\n" + "".join(
+        f"    b{i + 1} = Mul(b{i}, x)\n" for i in range(2000)
+    )
     assert len(gelus(EXACT + before + behind)) == 1
 
 
@@ -281,7 +339,10 @@ def dense_gradients():
     x = tf.constant(rng.normal(size=(16384, 32)).astype("float32"))
     y = tf.nn.bias_add(tf.matmul(x, tf.zeros((32, 16)), name="product"), tf.zeros(16))
     loss = tf.reduce_sum(tf.matmul(y, tf.fill((16, 4), 0.25), name="loss"))
-    tf.identity(tf.raw_ops.BiasAddGrad(out_backprop=tf.gradients(loss, y)[0], name="bias_gradient"), name="fetch")
+    tf.identity(
+        tf.raw_ops.BiasAddGrad(out_backprop=tf.gradients(loss, y)[0], name="bias_gradient"),
+        name="fetch",
+    )
 
 
 def test_the_bias_gradient_of_a_dense_layer_is_summed_in_float32():
@@ -296,7 +357,9 @@ def convolution_gradients(with_filter=True):
     y = tf.ones((8, 64, 64, 4))
     back = tf.nn.conv2d(y, w, 1, "SAME", name="back")
     if with_filter:
-        v1.nn.conv2d_backprop_filter(x, (3, 3, 8, 16), back, (1, 1, 1, 1), "SAME", name="filter_gradient")
+        v1.nn.conv2d_backprop_filter(
+            x, (3, 3, 8, 16), back, (1, 1, 1, 1), "SAME", name="filter_gradient"
+        )
     tf.identity(tf.raw_ops.BiasAddGrad(out_backprop=back, name="bias_gradient"), name="fetch")
 
 
@@ -346,10 +409,14 @@ def test_pools_of_large_averages_are_summed_in_float32_where_float16_would_be_in
 
 
 def test_pools_are_summed_in_float32_unless_onednn_computes_them():
-    """Eigen's kernel counts what it adds in bfloat16, too, up to 256: the mean of more numbers below 1 is 1."""
+    """Eigen's kernel counts what it adds in bfloat16, too, up to 256: the mean of more numbers
+    below 1 is 1.
+    """
 
     def build():
-        x = tf.random.uniform((1, 32, 32, 8), seed=1)  # a constant would be folded, by Eigen's kernels everywhere
+        x = tf.random.uniform(
+            (1, 32, 32, 8), seed=1
+        )  # a constant would be folded, by Eigen's kernels everywhere
         y = tf.nn.conv2d(x, tf.fill((1, 1, 8, 8), 0.125), 1, "SAME")
         pooled = tf.nn.avg_pool2d(y, 32, 1, "VALID", name="pool")
         tf.identity(tf.nn.conv2d(pooled, tf.fill((1, 1, 8, 4), 0.125), 1, "SAME"), name="fetch")

@@ -1,4 +1,7 @@
-"""Each step of the lists on the smallest graph that shows it. Node names say which list the op is on."""
+"""Each step of the lists on the smallest graph that shows it.
+
+Node names say which list the op is on.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,14 @@ INPUT = "x = Placeholder()\n"
 PRODUCT = INPUT + "allow1 = MatMul(x, x)\n"
 CAST = "n = Placeholder() dtype=int32\ncast1 = Cast(n) SrcT=int32 DstT=float32\n"
 DENY_CHAIN = INPUT + (
-    "deny1 = Exp(x)\ninfer1 = Sqrt(deny1)\nclr1 = Relu(infer1)\ninfer2 = Sqrt(clr1)\nclr2 = Relu(infer2)\n"
+    "deny1 = Exp(x)\ninfer1 = Sqrt(deny1)\nclr1 = Relu(infer1)\ninfer2 = Sqrt(clr1)\nclr2 = "
+    "Relu(infer2)\n"
     "allow1 = MatMul(clr2, clr2)\ninfer3 = Sqrt(allow1)"
 )
 INFER_CHAIN = ["infer1 = Sqrt(allow1)", "infer2 = Sqrt(infer1)", "infer3 = Sqrt(infer2)"]
 
-#: What is shown: the graph, the nodes (or types) that become 16 bit, and for some the rule and its cause.
+#: What is shown: the graph, the nodes (or types) that become 16 bit, and for some the rule and its
+#: cause.
 SHOWN = {
     "an allow node is converted, its input is not": (
         PRODUCT,
@@ -38,7 +43,8 @@ SHOWN = {
         },
     ),
     "deny runs through a clear node that an infer node follows": (
-        INPUT + "deny1 = Exp(x)\nclr1 = Relu(deny1)\ninfer1 = Sqrt(clr1)\nallow1 = MatMul(clr1, clr1)",
+        INPUT
+        + "deny1 = Exp(x)\nclr1 = Relu(deny1)\ninfer1 = Sqrt(clr1)\nallow1 = MatMul(clr1, clr1)",
         "allow1",
         {"clr1": (Rule.AFTER_DENY, "deny1")},
     ),
@@ -57,7 +63,11 @@ SHOWN = {
         "cast1.DstT allow1.T",
         {"cast1": (Rule.CAST_FOLLOWS, "")},
     ),
-    "one with another reader stays": (CAST + "allow1 = MatMul(cast1, cast1)\nother1 = Sin(cast1)", "allow1", {}),
+    "one with another reader stays": (
+        CAST + "allow1 = MatMul(cast1, cast1)\nother1 = Sin(cast1)",
+        "allow1",
+        {},
+    ),
     "one without readers stays": (PRODUCT + CAST, "allow1", {}),
 }
 
@@ -73,7 +83,10 @@ def test_lists_decide(text: str, f16: str, why: dict[str, tuple[Rule, str | None
 
 def test_the_trail_leads_back_to_where_the_decision_began():
     names = (painting := painted(DENY_CHAIN).painting).view.names
-    trails = [" ".join(names[node] for node in painting.trail(names.index(name))) for name in ("infer2", "clr2", "x")]
+    trails = [
+        " ".join(names[node] for node in painting.trail(names.index(name)))
+        for name in ("infer2", "clr2", "x")
+    ]
     assert trails == ["infer2 clr1 infer1 deny1", "clr2 allow1", "x"]
 
 

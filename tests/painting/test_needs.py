@@ -30,7 +30,9 @@ a = MatMul(x, y)
 
 
 @both
-@pytest.mark.parametrize("op", ["Sub(twice, z)", "Sub(z, twice)", "SquaredDifference(twice, z)", "Sqrt(twice)"])
+@pytest.mark.parametrize(
+    "op", ["Sub(twice, z)", "Sub(z, twice)", "SquaredDifference(twice, z)", "Sqrt(twice)"]
+)
 def test_what_is_needed_is_float32_back_to_its_product(op, settings):
     result = painted(INPUT + f"twice = Mul(a, y)\nd = {op}\nb = MatMul(d, y)", **settings)
     assert result.f16 == "a b"
@@ -48,19 +50,29 @@ def test_what_is_needed_is_float32_back_to_its_product(op, settings):
 )
 def test_where_filtered_images_are_compared_they_are_float32(text, settings):
     filtered = "strides=[1, 1, 1, 1] padding=SAME"
-    s, twice = (f"{name} = DepthwiseConv2dNative({name}_of, z) {filtered}\n" for name in ("s", "twice"))
-    given = GIVEN + f"half = Const() value=float32[]*0.5\ns_of = Mul(x, x)\ntwice_of = Mul(x, y)\n{s}{twice}"
+    s, twice = (
+        f"{name} = DepthwiseConv2dNative({name}_of, z) {filtered}\n" for name in ("s", "twice")
+    )
+    given = (
+        GIVEN
+        + f"half = Const() value=float32[]*0.5\ns_of = Mul(x, x)\ntwice_of = Mul(x, y)\n{s}{twice}"
+    )
     result = painted(f"{given}{text}\nb = MatMul(d, y)", **settings)
     assert result.f16 == "b"
     assert result.rule("s") is Rule.NEEDED
     assert result.why("twice") == (Rule.NEEDED, "d")
-    assert {"s", "twice"} <= set(painted(f"{given}d = Mul(s, twice)\nb = MatMul(d, y)", **settings).f16.split())
+    assert {"s", "twice"} <= set(
+        painted(f"{given}d = Mul(s, twice)\nb = MatMul(d, y)", **settings).f16.split()
+    )
 
 
 @both
 @pytest.mark.parametrize("op", ["Log", "Log1p", "Cholesky", "MatrixInverse", "Prod"])
 def test_a_logarithm_needs_all_that_it_is_computed_of(op, settings):
-    text = f"s = AddV2(a, z)\np = Sigmoid(s)\nd = {op}(p{', axis' if op == 'Prod' else ''})\nb = MatMul(d, s)"
+    text = (
+        f"s = AddV2(a, z)\np = Sigmoid(s)\nd = {op}(p{', axis' if op == 'Prod' else ''})\nb = "
+        "MatMul(d, s)"
+    )
     result = painted(INPUT + text, **settings)
     assert result.why("p") == (Rule.NEEDED, "d")
     assert result.why("s") == (Rule.NEEDED, "p")
@@ -72,8 +84,10 @@ def test_a_logarithm_needs_all_that_it_is_computed_of(op, settings):
     "text",
     [
         "s = AddV2(a, z)\nd = Sub(s, half)",  # a constant is no value that could be like the other
-        "s = AddV2(a, z)\nm = Mean(s, axis) keep_dims=true\nstopped = StopGradient(m)\nd = Sub(s, stopped)",
-        "s = AddV2(a, z)\nm = Mean(s, axis)\nwide = ExpandDims(m, axis)\nmoved = Squeeze(s)\nd = Sub(moved, wide)",
+        "s = AddV2(a, z)\nm = Mean(s, axis) keep_dims=true\nstopped = StopGradient(m)\nd = Sub(s, "
+        "stopped)",
+        "s = AddV2(a, z)\nm = Mean(s, axis)\nwide = ExpandDims(m, axis)\nmoved = Squeeze(s)\nd = "
+        "Sub(moved, wide)",
         "s = Tanh(a)\nd = Sqrt(s)",  # what is bounded is as it was rounded
         "s = Mul(a, y)\nm = Mean(s, axis)\nd = Sqrt(m)",  # roundings of either sign
     ],
@@ -85,11 +99,16 @@ def test_what_asks_nothing_of_a_value_leaves_it_16_bit(text, settings):
 
 
 def test_a_product_is_16_bit_whoever_reads_it_and_what_was_fused_into_it_is_split_from_it():
-    text = "f = _FusedMatMul(a, y, y) num_args=1 fused_ops=['BiasAdd']\nmoved = Squeeze(f)\nd = Sub(moved, a)\n"
+    text = (
+        "f = _FusedMatMul(a, y, y) num_args=1 fused_ops=['BiasAdd']\nmoved = Squeeze(f)\nd = "
+        "Sub(moved, a)\n"
+    )
     result = painted(INPUT + text + "b = MatMul(d, y)", **CPU)
     assert result.f16 == "a f b"
     assert [result.painting.view.names[node] for node in result.painting.to_split] == ["f"]
-    plain = painted(INPUT + text.replace("Sub(moved, a)", "Tanh(moved)") + "b = MatMul(d, y)", **CPU)
+    plain = painted(
+        INPUT + text.replace("Sub(moved, a)", "Tanh(moved)") + "b = MatMul(d, y)", **CPU
+    )
     assert not plain.painting.to_split
 
 
@@ -106,8 +125,13 @@ def test_the_sentence_says_by_which_node_or_nothing():
 
 
 def test_of_two_sums_that_are_subtracted_neither_is_rounded_and_what_they_add_may_be():
-    """The mean square less the square of the mean, as Keras' synchronized BatchNormalization takes it."""
-    sums = "squares = Square(a)\ntotal = Sum(squares, axis)\nmean = Mean(a, axis)\nsquare = Square(mean)\n"
+    """The mean square less the square of the mean, as Keras' synchronized BatchNormalization takes
+    it.
+    """
+    sums = (
+        "squares = Square(a)\ntotal = Sum(squares, axis)\nmean = Mean(a, axis)\nsquare = "
+        "Square(mean)\n"
+    )
     text = f"{sums}scaled = DivNoNan(total, z)\nd = Sub(scaled, square)\nb = MatMul(d, squares)"
     result = painted(INPUT + text, **CPU)
     assert result.f16 == "a squares b"
@@ -122,14 +146,17 @@ def test_of_two_sums_that_are_subtracted_neither_is_rounded_and_what_they_add_ma
 #: The graph, the nodes that become 16 bit (after a ``+``: at least these), and why others do not.
 SHOWN = {
     "places are exact, and the image that is read there is not": (
-        f"{INPUT}first = Const() dtype=int32 value=int32[4]*0\nsize = Const() dtype=int32 value=int32[2]*4\n"
-        "image = Mul(a, y)\nboxes = Mul(a, y)\nd = CropAndResize(image, boxes, first, size)\nb = MatMul(d, boxes)\n"
+        f"{INPUT}first = Const() dtype=int32 value=int32[4]*0\nsize = Const() dtype=int32 "
+        "value=int32[2]*4\n"
+        "image = Mul(a, y)\nboxes = Mul(a, y)\nd = CropAndResize(image, boxes, first, size)\nb = "
+        "MatMul(d, boxes)\n"
         "c = MatMul(image, y)",
         "a image b c",
         {"boxes": Rule.WHOLE_NUMBERS},
     ),
     "what a gradient only sees the sign of is not needed": (
-        f"{INPUT}f = AddV2(a, z)\nr = Relu(f)\nb = MatMul(r, y)\nback = ReluGrad(b, r)\nd = Sub(back, z)\n"
+        f"{INPUT}f = AddV2(a, z)\nr = Relu(f)\nb = MatMul(r, y)\nback = ReluGrad(b, r)\nd = "
+        "Sub(back, z)\n"
         "c = MatMul(d, y)",
         "+f r",
         {"back": Rule.NEEDED},
@@ -141,12 +168,14 @@ SHOWN = {
         {"clipped": Rule.AFTER_PRODUCTS},
     ),
     "what the next layer uses as well is converted": (
-        f"{GIVEN}a = MatMul(x, y)\nh = Tanh(a)\nb = MatMul(h, y)\nread = Mul(h, h)\nlogged = Mul(read, x)",
+        f"{GIVEN}a = MatMul(x, y)\nh = Tanh(a)\nb = MatMul(h, y)\nread = Mul(h, h)\nlogged = "
+        "Mul(read, x)",
         "a h b",
         {},
     ),
     "what only moves a gradient has its type": (
-        f"{GIVEN}axes = Const() dtype=int32 value=int32[2]*1\ng = MatMul(x, y)\nt = Transpose(g, axes)\nr = Relu(t)\n"
+        f"{GIVEN}axes = Const() dtype=int32 value=int32[2]*1\ng = MatMul(x, y)\nt = Transpose(g, "
+        "axes)\nr = Relu(t)\n"
         "s = Mul(r, x)",
         "g t r",
         {},
@@ -163,11 +192,13 @@ SHOWN = {
         "a again",
         {"change": Rule.AFTER_PRODUCTS},
     ),
-    # as in tf_keras, where it reads the averages as well and gives the new ones: they are float32 on every list
+    # as in tf_keras, where it reads the averages as well and gives the new ones: they are float32
+    # on every list
     "a normalization that keeps its own running average is converted": (
         f"{GIVEN}a = Conv2D(x, y) padding='SAME' strides=[1, 1, 1, 1]\n"
         "n = FusedBatchNormV3(a, z, z, z, z) exponential_avg_factor=0.01 is_training=true\n"
-        "stored = AssignVariableOp(z_of, n:1)\nb = Conv2D(n, y) padding='SAME' strides=[1, 1, 1, 1]",
+        "stored = AssignVariableOp(z_of, n:1)\nb = Conv2D(n, y) padding='SAME' strides=[1, 1, 1, "
+        "1]",
         "a n b",
         {},
     ),
@@ -175,7 +206,8 @@ SHOWN = {
     "the gradient of a normalization whose scale it trains is converted": (
         f"{GIVEN}a = Conv2D(x, y) padding='SAME' strides=[1, 1, 1, 1]\n"
         "n = FusedBatchNormGradV3(a, a, z, z, z, z) is_training=true\nstepped = Mul(n:1, x)\n"
-        "stored = AssignSubVariableOp(z_of, stepped)\nb = Conv2D(n, y) padding='SAME' strides=[1, 1, 1, 1]",
+        "stored = AssignSubVariableOp(z_of, stepped)\nb = Conv2D(n, y) padding='SAME' strides=[1, "
+        "1, 1, 1]",
         "a n b",
         {},
     ),
@@ -202,8 +234,12 @@ def test_what_a_call_gets_is_used_by_a_product_if_its_function_has_one(op, resul
 
     text = GIVEN + "a = MatMul(x, y)\nm = Mul(a, y)\nc = callee(m)"
     config = AmpConfig(precision="bfloat16", target="cpu")
-    done = rewrite(graph(text, function(CALLED.format(op=op, result=result))), config, preserve=["c"])
-    assert " ".join(node.name for node in done.report.graphs[0].nodes if node.precision.is_f16) == f16
+    done = rewrite(
+        graph(text, function(CALLED.format(op=op, result=result))), config, preserve=["c"]
+    )
+    assert (
+        " ".join(node.name for node in done.report.graphs[0].nodes if node.precision.is_f16) == f16
+    )
 
 
 # ---------------------------------------------------------------- whole numbers
@@ -245,11 +281,25 @@ def made(links: Sequence[tuple[int, int]] = ()) -> Flow:
     """The flow of the small graph, of which each node computes."""
     view, none = read_graph(graph(SMALL), Templates()), np.zeros(6, np.bool_)
     edges = view.edges
-    return Flow(view, edges.src_unit, edges.dst_unit, links, products=none, calls=none, listed=none, on_infer=~none)
+    return Flow(
+        view,
+        edges.src_unit,
+        edges.dst_unit,
+        links,
+        products=none,
+        calls=none,
+        listed=none,
+        on_infer=~none,
+    )
 
 
 def test_a_cycle_is_found_where_a_node_or_links_close_it() -> None:
-    flow, every, half, no_links = made(), np.ones(6, np.bool_), np.arange(6) == 2, np.zeros((2, 0), np.int32)
+    flow, every, half, no_links = (
+        made(),
+        np.ones(6, np.bool_),
+        np.arange(6) == 2,
+        np.zeros((2, 0), np.int32),
+    )
     assert not flow.on_cycles(every, half, no_links).any()
     link = np.array([[5], [2]])  # from the end to the half
     assert np.flatnonzero(flow.on_cycles(every, ~every, link)).tolist() == [2, 3, 5]
@@ -268,7 +318,9 @@ def test_cycles_are_what_reaches_itself_together(seed: int) -> None:
     for middle in range(6):
         reaches |= reaches[:, middle, None] & reaches[middle]
     together = reaches & reaches.T
-    wanted = [node for node, row in enumerate(together) if row.sum() > 1 and flow.computes[row].any()]
+    wanted = [
+        node for node, row in enumerate(together) if row.sum() > 1 and flow.computes[row].any()
+    ]
     assert np.flatnonzero(flow.on_cycles(through, np.zeros(6, np.bool_), links)).tolist() == wanted
     closed, closing = made(links.T.tolist()), np.isin(range(6), links[1])
     closed.computes = flow.computes
@@ -283,5 +335,10 @@ def test_the_heaviest_path_counts_weights_on_both_sides() -> None:
 
 
 def test_what_two_rules_keep_has_the_reason_of_the_first():
-    text = "x = Placeholder()\nb = Placeholder()\nproduct = MatMul(x, x)\nsum = AddV2(product, b)\nresult = Relu(sum)"
-    assert painted(text).rule("sum") is Rule.AFTER_PRODUCTS  # and not the origins', who say later that it is joined
+    text = (
+        "x = Placeholder()\nb = Placeholder()\nproduct = MatMul(x, x)\nsum = AddV2(product, "
+        "b)\nresult = Relu(sum)"
+    )
+    assert (
+        painted(text).rule("sum") is Rule.AFTER_PRODUCTS
+    )  # and not the origins', who say later that it is joined

@@ -32,12 +32,14 @@ def without_needs():
     "joined",
     [
         "s = AddV2(x, a)",
-        "q = Placeholder() dtype=resource\nf = QueueDequeueV2(q) component_types=[float32]\ns = AddV2(a, f)",
+        "q = Placeholder() dtype=resource\nf = QueueDequeueV2(q) component_types=[float32]\ns = "
+        "AddV2(a, f)",
         "s = Sub(a, x)",
         "n = Placeholder() dtype=int32\nf = Cast(n) SrcT=int32 DstT=float32\ns = AddV2(a, f)",
         f"c = Const() value=float32[]*{GREAT}\ns = AddV2(a, c)",
         "t = Mul(x, bias)\ns = AddV2(a, t)",
-        "w_of = VarHandleOp() dtype=float32 shape=[4, 4]\nw = ReadVariableOp(w_of) dtype=float32\np = MatMul(x, w)\n"
+        "w_of = VarHandleOp() dtype=float32 shape=[4, 4]\nw = ReadVariableOp(w_of) "
+        "dtype=float32\np = MatMul(x, w)\n"
         "s = Sub(w, p)",  # an update
     ],
 )
@@ -54,7 +56,8 @@ def test_what_adds_exact_data_to_what_a_product_gave_is_float32(joined):
         "t = Mul(x, a)\ns = AddV2(t, a)",
         "c = Const() value=float32[]*1\ns = AddV2(a, c)",
         f"c = Const() value=float32[]*-{NEVER:.0f}\nm = Mul(x, c)\ns = AddV2(a, m)",  # a mask
-        "size = Const() dtype=int32 value=int32[2]*4\nr = RandomUniform(size) T=int32\ns = AddV2(a, r)",
+        "size = Const() dtype=int32 value=int32[2]*4\nr = RandomUniform(size) T=int32\ns = "
+        "AddV2(a, r)",
         "t = Tanh(x)\ns = AddV2(a, t)",
         "s = ConcatV2(a, x, axis) N=2",  # each number keeps its own rounding
     ],
@@ -65,7 +68,9 @@ def test_what_multiplies_or_adds_parameters_and_what_products_alone_read_may_be_
 
 @pytest.mark.usefixtures("without_needs")
 def test_what_moves_a_joined_value_to_a_sum_is_float32():
-    result = painted(START + "m = ConcatV2(a, x, axis) N=2\nr = Relu(m)\ns = Sub(r, a)" + END, **CPU)
+    result = painted(
+        START + "m = ConcatV2(a, x, axis) N=2\nr = Relu(m)\ns = Sub(r, a)" + END, **CPU
+    )
     assert result.f16 == "a b"
     assert {result.rule(name) for name in ("m", "r", "s")} == {Rule.JOINED}
 
@@ -95,7 +100,9 @@ def test_an_argument_that_a_trace_captured_is_a_parameter():
         return tf.matmul(tf.add(a, kept, name="captured"), tf.add(a, y, name="given"))
 
     function = run.get_concrete_function(*[tf.TensorSpec((4, 4))] * 2)
-    done = rewrite(function.function_def, AmpConfig(**CPU), library=function.graph.as_graph_def().library)
+    done = rewrite(
+        function.function_def, AmpConfig(**CPU), library=function.graph.as_graph_def().library
+    )
     f16 = {node.name: node.precision.is_f16 for node in done.report.graphs[0].nodes}
     assert f16["captured"]
     assert not f16["given"]
@@ -125,16 +132,22 @@ STATES = {
         "w p h q done result",
         "new state",
     ),
-    "made anew each turn": ("p = MatMul(switch:1, w)\nnew = Tanh(p)", "+state switch p new next", ""),
+    "made anew each turn": (
+        "p = MatMul(switch:1, w)\nnew = Tanh(p)",
+        "+state switch p new next",
+        "",
+    ),
     "only passed": ("p = MatMul(switch:1, w)\nnew = Identity(switch:1)", "+new", ""),
     "multiplied, by what is float32 from its product on": (
-        "p = MatMul(switch:1, w)\nkeep = Sigmoid(p)\nkept = Mul(keep, switch:1)\nq = MatMul(switch:1, w)\n"
+        "p = MatMul(switch:1, w)\nkeep = Sigmoid(p)\nkept = Mul(keep, switch:1)\nq = "
+        "MatMul(switch:1, w)\n"
         "step = Tanh(q)\nnew = AddV2(kept, step)",
         "+p q",
         "keep kept new state",
     ),
     "itself and something times a constant": (
-        "step = MatMul(switch:1, w)\nrate = Const() value=float32[]*0.01\nscaled = Mul(step, rate)\n"
+        "step = MatMul(switch:1, w)\nrate = Const() value=float32[]*0.01\nscaled = Mul(step, "
+        "rate)\n"
         "new = AddV2(switch:1, scaled)",
         "+step",
         "scaled",
@@ -150,9 +163,15 @@ def test_a_state_is_a_running_sum_where_it_is_itself_and_something(body, f16, su
 
 #: The second as the Tversky loss, whose labels are an argument and whose sums are results.
 RESULTS = {
-    "added": ("t = Tanh(p:product:0)\nq = MatMul(t:y:0, w)\ns = AddV2(x, q:product:0)", "s:z:0", "p t q u", "s"),
+    "added": (
+        "t = Tanh(p:product:0)\nq = MatMul(t:y:0, w)\ns = AddV2(x, q:product:0)",
+        "s:z:0",
+        "p t q u",
+        "s",
+    ),
     "summed": (
-        "axis = Const() dtype=int32 value=int32[]*0\nt = Mul(p:product:0, x)\ns = Sum(t:z:0, axis:output:0)",
+        "axis = Const() dtype=int32 value=int32[]*0\nt = Mul(p:product:0, x)\ns = Sum(t:z:0, "
+        "axis:output:0)",
         "s:output:0",
         "+p u",
         "t s",
@@ -176,7 +195,10 @@ def test_a_result_that_may_be_the_next_argument_is_a_running_sum(body, result, f
 def chain(additions: int) -> str:
     lines = [GIVEN, "s0 = MatMul(x, y)"]
     for number in range(additions):
-        lines += [f"p{number} = MatMul(s{number}, y)", f"s{number + 1} = AddV2(s{number}, p{number})"]
+        lines += [
+            f"p{number} = MatMul(s{number}, y)",
+            f"s{number + 1} = AddV2(s{number}, p{number})",
+        ]
     return "\n".join([*lines, f"end = MatMul(s{additions}, y)"])
 
 
@@ -184,7 +206,11 @@ def chain(additions: int) -> str:
 def test_a_sum_that_is_normalized_on_its_way_begins_anew(settings):
     lines = [GIVEN, "s0 = MatMul(x, y)", "g = MatMul(y, y)"]
     for n in range(12):
-        lines += [f"f{n} = MatMul(s{n}, y)", f"a{n} = AddV2(s{n}, f{n})", f"s{n + 1} = Mul(a{n}, g)"]
+        lines += [
+            f"f{n} = MatMul(s{n}, y)",
+            f"a{n} = AddV2(s{n}, f{n})",
+            f"s{n + 1} = Mul(a{n}, g)",
+        ]
     result = painted("\n".join([*lines, "end = MatMul(s12, y)"]), **settings)
     assert {"a0", "a6", "a11"} <= set(result.f16.split())
 
@@ -207,11 +233,15 @@ READ = "handle = VarHandleOp() dtype=float32 shape=[4]\nread = ReadVariableOp(ha
 
 
 @both
-@pytest.mark.parametrize("read", ["", READ, "read = _Arg() T=float32 index=0", "read = Placeholder()"])
+@pytest.mark.parametrize(
+    "read", ["", READ, "read = _Arg() T=float32 index=0", "read = Placeholder()"]
+)
 def test_neither_a_norm_behind_a_chain_nor_a_bias_before_it_makes_it_longer(read, settings):
     text = chain(LONGEST_SUM) + NORM
     if read:
-        text = text.replace("s0 = MatMul(x, y)\n", BIAS.format(read=read)).replace("AddV2(s0,", "AddV2(biased,")
+        text = text.replace("s0 = MatMul(x, y)\n", BIAS.format(read=read)).replace(
+            "AddV2(s0,", "AddV2(biased,"
+        )
     assert ("s1" in painted(text, **settings).f16.split()) == ("Placeholder" not in read)
 
 

@@ -68,7 +68,9 @@ def test_a_detached_painting_still_says_why():
     assert [detached.trail(node) for node in nodes] == [painting.trail(node) for node in nodes]
 
 
-POOLING_GRADIENT = "x = Placeholder()\ng = MaxPool3DGrad(x, x, x) ksize=[1] strides=[1] padding='SAME'"
+POOLING_GRADIENT = (
+    "x = Placeholder()\ng = MaxPool3DGrad(x, x, x) ksize=[1] strides=[1] padding='SAME'"
+)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,9 @@ POOLING_GRADIENT = "x = Placeholder()\ng = MaxPool3DGrad(x, x, x) ksize=[1] stri
         {"clear_remove": ("MaxPool3DGrad",), "allow_add": ("MaxPool3DGrad",)},
     ],
 )
-def test_types_that_only_change_together_are_converted_together_where_a_setting_asks_for_the_op(settings):
+def test_types_that_only_change_together_are_converted_together_where_a_setting_asks_for_the_op(
+    settings,
+):
     assert painted(POOLING_GRADIENT, precision="bfloat16", **settings).f16_types == "g.TInput g.T"
 
 
@@ -91,12 +95,18 @@ def test_types_that_only_change_together_stay_where_paint_would_reach_one_of_the
 
 
 def test_forcing_all_leaves_what_writes_a_reference():
-    result = painted("v = VariableV2() shape=[4, 4]\nx = Placeholder()\na = Assign(v, x)", level="UNSAFE_FORCE_ALL")
+    result = painted(
+        "v = VariableV2() shape=[4, 4]\nx = Placeholder()\na = Assign(v, x)",
+        level="UNSAFE_FORCE_ALL",
+    )
     assert result.f16 == "x"
 
 
 def test_an_op_on_the_allow_list_whose_result_is_no_float_keeps_a_type_that_has_no_kernel():
-    result = painted("x = Placeholder()\na = ApproximateEqual(x, x)\nm = MatMul(x, x)", allow_add=("ApproximateEqual",))
+    result = painted(
+        "x = Placeholder()\na = ApproximateEqual(x, x)\nm = MatMul(x, x)",
+        allow_add=("ApproximateEqual",),
+    )
     assert result.f16_types == "m.T"
     assert result.why("a") == (Rule.NO_KERNEL, "")
 
@@ -104,8 +114,28 @@ def test_an_op_on_the_allow_list_whose_result_is_no_float_keeps_a_type_that_has_
 @pytest.mark.parametrize(
     ("equation", "sums"),
     [
-        *((text, False) for text in ("bi,j->bij", " i , j -> i j ", "bsd,d->bsd", "...n,d->...nd", "ab->ba", ",->")),
-        *((text, True) for text in ("ij,jk->ik", "aecd,abcd->acbe", "bij,j->bi", "i,i->", "...i,i->...", "...i,i->i")),
+        *(
+            (text, False)
+            for text in (
+                "bi,j->bij",
+                " i , j -> i j ",
+                "bsd,d->bsd",
+                "...n,d->...nd",
+                "ab->ba",
+                ",->",
+            )
+        ),
+        *(
+            (text, True)
+            for text in (
+                "ij,jk->ik",
+                "aecd,abcd->acbe",
+                "bij,j->bi",
+                "i,i->",
+                "...i,i->...",
+                "...i,i->i",
+            )
+        ),
     ],
 )
 def test_an_equation_is_a_product_where_it_sums(equation, sums):
@@ -113,7 +143,8 @@ def test_an_equation_is_a_product_where_it_sums(equation, sums):
     assert (painted(text).rule("product") is Rule.ALLOW_LIST) == sums
     assert painted(text, force_f16=("product",)).f16 == "product"
     between = (
-        f"x = Placeholder()\na = MatMul(x, x)\nproduct = Einsum(a, x) N=2 equation={equation!r}\nb = MatMul(product, x)"
+        "x = Placeholder()\na = MatMul(x, x)\nproduct = Einsum(a, x) N=2 "
+        f"equation={equation!r}\nb = MatMul(product, x)"
     )
     assert painted(between).f16 == "a product b"
 
@@ -123,7 +154,13 @@ def test_reasons_are_sentences():
         assert rule.words
         assert not rule.words.endswith(".")
         assert 0 < rule < 256, "the canvas keeps a byte"
-    assert str(Reason(Rule.AFTER_DENY, "loss/Exp")) == "it uses values of the deny-list node 'loss/Exp'"
+    assert (
+        str(Reason(Rule.AFTER_DENY, "loss/Exp"))
+        == "it uses values of the deny-list node 'loss/Exp'"
+    )
     assert str(Reason(Rule.AFTER_ALLOW, "{0}")) == "it directly follows the converted node '{0}'"
     assert str(Reason(Rule.DENY_LIST)) == "its op is on the deny list"
-    assert str(Reason(Rule.NO_TARGET, detail="no GPU")) == "no device of this machine is converted (no GPU)"
+    assert (
+        str(Reason(Rule.NO_TARGET, detail="no GPU"))
+        == "no device of this machine is converted (no GPU)"
+    )

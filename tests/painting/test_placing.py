@@ -1,4 +1,6 @@
-"""What passes a value on, and what picks rows of a table: float32 where the cast can stand behind it."""
+"""What passes a value on, and what picks rows of a table: float32 where the cast can stand behind
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ INPUT = "x = Placeholder()\ny = Placeholder()\nrows = Const() dtype=int32 value=
 MOVED = "first = Reshape({}, rows)\nsecond = Squeeze(first)\n"
 READ = "table = ReadVariableOp(handle) dtype=float32"
 TABLE = (
-    f"handle = VarHandleOp() dtype=float32 shape=[5000, 8]\n{READ}\naxis = Const() dtype=int32 value=int32[]*0\n"
+    f"handle = VarHandleOp() dtype=float32 shape=[5000, 8]\n{READ}\naxis = Const() dtype=int32 "
+    "value=int32[]*0\n"
     "found = GatherV2(table, rows, axis) Tindices=int32 Taxis=int32\na = MatMul(found, y)"
 )
 #: The graph, the nodes that become 16 bit, and those through which a float32 value passes.
@@ -22,7 +25,8 @@ SHOWN = {
         "",
     ),
     "what something else reads stays, and what hands the value to it, however far": (
-        f"{MOVED.format('x')}third = Reshape(second, rows)\na = MatMul(third, y)\nexact = Digamma(third)",
+        f"{MOVED.format('x')}third = Reshape(second, rows)\na = MatMul(third, y)\nexact = "
+        "Digamma(third)",
         "a",
         "first second third",
     ),
@@ -41,7 +45,11 @@ SHOWN = {
         "found a logits",
         "",
     ),
-    "rows of what a product gave are 16 bit": (TABLE.replace(READ, "table = MatMul(x, y)"), "table found a", ""),
+    "rows of what a product gave are 16 bit": (
+        TABLE.replace(READ, "table = MatMul(x, y)"),
+        "table found a",
+        "",
+    ),
     "of what is no variable and of unknown size nothing is moved": (
         TABLE.replace(READ, "table = Placeholder()"),
         "found a",
@@ -60,7 +68,8 @@ def test_the_gradient_of_a_bias_is_a_sum_of_gradients_that_nobody_rounded():
     """Its product's gradients read them in 16 bit: one cast for both, behind the Reshape."""
     text = (
         "axes = Const() dtype=int32 value=int32[]*0\nback = Reshape(y, rows)\n"
-        "kernel = MatMul(x, back) transpose_a=true\nbefore = MatMul(back, x)\nbias = Sum(back, axes)\n"
+        "kernel = MatMul(x, back) transpose_a=true\nbefore = MatMul(back, x)\nbias = Sum(back, "
+        "axes)\n"
         "step = Mul(bias, x)"
     )
     check(INPUT + text, "kernel before", {"back": Rule.CARRIED}, CPU)

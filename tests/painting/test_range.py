@@ -1,4 +1,6 @@
-"""Constants that are infinite or zero in 16 bit; in float16 squares, quotients and gradients of roots."""
+"""Constants that are infinite or zero in 16 bit; in float16 squares, quotients and gradients of
+roots.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ LOWEST = float(tf.float32.min)
 
 
 def attention(masked) -> tf.compat.v1.GraphDef:
-    """Products of 512 rows, with a mask over the scores; ``masked`` takes the scores and what is allowed."""
+    """Products of 512 rows, with a mask over the scores; ``masked`` takes the scores and what is
+    allowed.
+    """
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, (8, 512, 64), name="x")
         allowed = tf.compat.v1.placeholder(tf.bool, (512, 512), name="allowed")
@@ -53,16 +57,22 @@ MASKS = {
     "a sparse sum": lambda scores, allowed: (
         scores + tf.sparse.to_dense(tf.SparseTensor(CELLS, tf.fill([2], LOWEST), (512, 512)))
     ),
-    "a scattered sum": lambda scores, allowed: scores + tf.scatter_nd(CELLS, tf.fill([2], LOWEST), (512, 512)),
+    "a scattered sum": lambda scores, allowed: (
+        scores + tf.scatter_nd(CELLS, tf.fill([2], LOWEST), (512, 512))
+    ),
     "an update": lambda scores, allowed: (
         scores + tf.tensor_scatter_nd_update(tf.zeros((512, 512)), CELLS, tf.fill([2], LOWEST))
     ),
     "a diagonal": lambda scores, allowed: scores + tf.linalg.diag(tf.fill([512], LOWEST)),
-    "a triangle": lambda scores, allowed: scores + tf.linalg.band_part(tf.fill([512, 512], LOWEST), -1, 0),
+    "a triangle": lambda scores, allowed: (
+        scores + tf.linalg.band_part(tf.fill([512, 512], LOWEST), -1, 0)
+    ),
     "an empty segment": lambda scores, allowed: (
         scores + tf.math.unsorted_segment_max(tf.ones((2,)), tf.constant([3, 4]), 512)
     ),
-    "many values": lambda scores, allowed: scores + np.where(np.eye(512), 0.0, LOWEST).astype("float32"),
+    "many values": lambda scores, allowed: (
+        scores + np.where(np.eye(512), 0.0, LOWEST).astype("float32")
+    ),
 }
 
 
@@ -87,7 +97,10 @@ def test_who_forces_16_bit_gets_it(settings):
 
 
 def test_a_carrier_that_is_forced_says_so_and_carries_no_further():
-    text = "never = Const() value=float32[]*-1e9\nx = Placeholder()\ni = Const() dtype=int32 value=int32[1]*0\n"
+    text = (
+        "never = Const() value=float32[]*-1e9\nx = Placeholder()\ni = Const() dtype=int32 "
+        "value=int32[1]*0\n"
+    )
     text += "d = MatrixSetDiagV3(x, never, i)\na = MatMul(x, x)\ns = AddV2(a, d)\nb = MatMul(s, x)"
     assert painted(text).f16 == "a b"
     forced = painted(text, force_f16=("^d$",))
@@ -120,7 +133,9 @@ def test_a_guard_that_float16_makes_zero_stays(guard):
     assert found["odds"].reason.rule.converts
 
 
-@pytest.mark.parametrize("guard", [0.0, 1e-7, 2.0**-24, np.where(np.arange(512) == 7, 1.0, TABLE).astype("float32")])
+@pytest.mark.parametrize(
+    "guard", [0.0, 1e-7, 2.0**-24, np.where(np.arange(512) == 7, 1.0, TABLE).astype("float32")]
+)
 def test_a_guard_that_float16_holds_is_converted(guard):
     _, found = nodes(guarded(guard), precision="float16", ignore_performance=True)
     assert found["log"].reason.rule.converts
@@ -130,7 +145,12 @@ def test_a_guard_that_float16_holds_is_converted(guard):
 
 @pytest.mark.parametrize(
     ("precision", "bound", "is_held"),
-    [("float16", 0.999, True), ("bfloat16", 0.999, False), ("bfloat16", 0.99, True), ("bfloat16", 1.0, True)],
+    [
+        ("float16", 0.999, True),
+        ("bfloat16", 0.999, False),
+        ("bfloat16", 0.99, True),
+        ("bfloat16", 1.0, True),
+    ],
 )
 def test_a_factor_close_to_one(precision, bound, is_held):
     with tf.Graph().as_default() as graph:
@@ -142,8 +162,13 @@ def test_a_factor_close_to_one(precision, bound, is_held):
 
 def test_a_broken_constant_is_no_extreme_one_and_stays_as_it_is():
     graph_def = attention(where(LOWEST))
-    constant = next(node for node in graph_def.node if node.op == "Const" and node.attr["dtype"].type == 1)
-    for break_it in (lambda: setattr(constant.attr["value"].tensor, "tensor_content", b"odd"), constant.attr.clear):
+    constant = next(
+        node for node in graph_def.node if node.op == "Const" and node.attr["dtype"].type == 1
+    )
+    for break_it in (
+        lambda: setattr(constant.attr["value"].tensor, "tensor_content", b"odd"),
+        constant.attr.clear,
+    ):
         break_it()
         constant.attr["dtype"].type = 1
         before = graph_def.SerializeToString(deterministic=True)
@@ -203,8 +228,10 @@ def test_a_guard_that_is_added_or_a_bound_keeps_no_product():
 
 INPUT = "x = Placeholder()\ny = Placeholder()\na = MatMul(x, y)\n"
 MOVED = (
-    "multiples = Const() dtype=int32 value=int32[2]*4\ncount = Const() value=float32[]*8\ng = RsqrtGrad(x, a)\n"
-    "moved = Tile(g, multiples)\nscaled = RealDiv(moved, count)\nm = Mul(scaled, {})\nb = MatMul(m, y)"
+    "multiples = Const() dtype=int32 value=int32[2]*4\ncount = Const() value=float32[]*8\ng = "
+    "RsqrtGrad(x, a)\n"
+    "moved = Tile(g, multiples)\nscaled = RealDiv(moved, count)\nm = Mul(scaled, {})\nb = "
+    "MatMul(m, y)"
 )
 #: The graph, what leaves float16's range, and what becomes 16 bit in bfloat16.
 SQUARES = {
@@ -216,8 +243,13 @@ SQUARES = {
         "",
         "a q b",
     ),
-    # that of a root of 1e-3 is 16 times as large; times 1e-3 it is in range again, but not if it was cast
-    "what reads the gradient of a root": ("g = SqrtGrad(x, a)\nm = Mul(g, a)\nb = MatMul(m, y)", "m", "a m b"),
+    # that of a root of 1e-3 is 16 times as large; times 1e-3 it is in range again, but not if it
+    # was cast
+    "what reads the gradient of a root": (
+        "g = SqrtGrad(x, a)\nm = Mul(g, a)\nb = MatMul(m, y)",
+        "m",
+        "a m b",
+    ),
     # in the gradient of RMSNorm: the gradient of a mean tiles it and divides it by a count
     "also once it was moved and multiplied by a constant": (MOVED.format("a"), "scaled m", "a m b"),
     "whatever reads it then": (MOVED.format("y"), "scaled m", None),
@@ -236,7 +268,9 @@ def test_squares_and_quotients_are_float32_in_float16_alone(text, left, bfloat16
 def test_what_reads_an_op_that_gives_the_lowest_float32_is_float32(settings):
     """As a sampled softmax does, for samples that are among the true classes."""
     text = (
-        "x = Placeholder()\ntrue = Placeholder() dtype=int64\nsampled = Placeholder() dtype=int64\na = MatMul(x, x)\n"
-        "hits = ComputeAccidentalHits(true, sampled) num_true=1\ns = AddV2(a, hits:2)\nb = MatMul(s, x)"
+        "x = Placeholder()\ntrue = Placeholder() dtype=int64\nsampled = Placeholder() "
+        "dtype=int64\na = MatMul(x, x)\n"
+        "hits = ComputeAccidentalHits(true, sampled) num_true=1\ns = AddV2(a, hits:2)\nb = "
+        "MatMul(s, x)"
     )
     assert painted(text, **settings).why("s") == (Rule.BEYOND_RANGE, "hits")

@@ -39,25 +39,47 @@ NORM = f"""
     e = _FusedBatchNormEx(m, x, x, x, x) T=float32 U=float32 activation_mode='Relu' is_training=true
     n = Conv2D(e, x) {STRIDES}
 """
-DILATED_GRADIENT = f"{SIZES}c = Conv2D(x, x) {DILATED}\ng = Conv2DBackpropInput(sizes, c, c) {DILATED}"
+DILATED_GRADIENT = (
+    f"{SIZES}c = Conv2D(x, x) {DILATED}\ng = Conv2DBackpropInput(sizes, c, c) {DILATED}"
+)
 EASY = f"{SIZES}g = {INPUT_GRADIENT} {DILATED}\nc = Conv2D(g, x) {FIRST}"
 IN_A_FUNCTION = f"""
     function f(x: float32, sizes: int32) -> (y: float32)
     g = {INPUT_GRADIENT} {DILATED}
     return y = g:output:0
 """
-#: The graph, the precision, the hardware, what becomes 16 bit, and what the kernels of the others refuse.
+#: The graph, the precision, the hardware, what becomes 16 bit, and what the kernels of the others
+#: refuse.
 SHOWN = {
     "a dilated gradient": (DILATED_GRADIENT, "bfloat16", OLD_CPU, "c", {"g": "with dilations"}),
-    "one that is not dilated is converted": (f"{SIZES}g = {INPUT_GRADIENT} {STRIDES}", "float16", BF16_CPU, "g", {}),
+    "one that is not dilated is converted": (
+        f"{SIZES}g = {INPUT_GRADIENT} {STRIDES}",
+        "float16",
+        BF16_CPU,
+        "g",
+        {},
+    ),
     "oneDNN refuses nothing": (EASY, "bfloat16", BF16_CPU, "g c", {}),
     "nor do GPUs": (EASY, "float16", VOLTA, "g c", {}),
-    "nor do float32 kernels, which compute products of float16": (EASY, "float16", OLD_CPU, "g c", {}),
+    "nor do float32 kernels, which compute products of float16": (
+        EASY,
+        "float16",
+        OLD_CPU,
+        "g c",
+        {},
+    ),
     "a pool between products, channels first": (
-        f"x = Placeholder()\nm = Conv2D(x, x) {STRIDES}\np = MaxPool(m) {POOL}\nn = Conv2D(p, x) {STRIDES}",
+        f"x = Placeholder()\nm = Conv2D(x, x) {STRIDES}\np = MaxPool(m) {POOL}\nn = Conv2D(p, x) "
+        f"{STRIDES}",
         *("float16", BF16_CPU, "m n", {"p": "with channels first"}),
     ),
-    "a function is asked as a graph is": (IN_A_FUNCTION, "bfloat16", OLD_CPU, "", {"g": "with dilations"}),
+    "a function is asked as a graph is": (
+        IN_A_FUNCTION,
+        "bfloat16",
+        OLD_CPU,
+        "",
+        {"g": "with dilations"},
+    ),
     "a maximum and its gradient where only oneDNN computes both": (
         f"{PAIR}\n g = MaxPoolGrad(m, p, n) {POOL}\n o = Conv2D(g, x) {FIRST}",
         *("bfloat16", BF16_CPU, "m n o", dict.fromkeys("gp", "with channels first and a gradient")),
@@ -68,8 +90,12 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize(("text", "precision", "hardware", "f16", "refused"), SHOWN.values(), ids=SHOWN)
-def test_what_kernels_refuse_stays_and_its_reason_says_why(text, precision, hardware, f16, refused) -> None:
+@pytest.mark.parametrize(
+    ("text", "precision", "hardware", "f16", "refused"), SHOWN.values(), ids=SHOWN
+)
+def test_what_kernels_refuse_stays_and_its_reason_says_why(
+    text, precision, hardware, f16, refused
+) -> None:
     result = painted(text, precision=precision, hardware=hardware)
     assert result.f16 == f16
     for name, what in refused.items():
@@ -90,7 +116,9 @@ def test_a_forced_node_is_not_converted_where_its_kernel_refuses_it() -> None:
         ((4,), (8,), False),  # wrong shapes
     ],
 )
-def test_a_grouped_gradient_is_told_by_its_shapes(image: tuple[int, ...], taps: tuple[int, ...], refused: bool) -> None:
+def test_a_grouped_gradient_is_told_by_its_shapes(
+    image: tuple[int, ...], taps: tuple[int, ...], refused: bool
+) -> None:
     text = f"""
         {SIZES}w = Placeholder()
         of_image = Conv2DBackpropInput(sizes, w, x) {STRIDES}
@@ -105,11 +133,16 @@ def test_a_grouped_gradient_is_told_by_its_shapes(image: tuple[int, ...], taps: 
 
 def test_a_grouped_gradient_of_a_file_is_told_by_the_shapes_that_its_nodes_carry() -> None:
     with tf.Graph().as_default() as built:
-        w, y = (tf.compat.v1.placeholder(tf.float32, shape) for shape in ((3, 3, 2, 8), (2, 8, 8, 8)))
+        w, y = (
+            tf.compat.v1.placeholder(tf.float32, shape) for shape in ((3, 3, 2, 8), (2, 8, 8, 8))
+        )
         tf.nn.conv2d_transpose(y, w, (2, 8, 8, 4), 1, name="grouped")
         tf.nn.conv2d_transpose(y, tf.concat([w, w], 2), (2, 8, 8, 4), 1, name="whole")
     given = built.as_graph_def(add_shapes=True)
     report = amp_tf.rewrite(given, AmpConfig(precision="bfloat16"), hardware=OLD_CPU).report
     found = {node.name: node for node in report.nodes if node.op == "Conv2DBackpropInput"}
-    assert {name: node.precision.is_f16 for name, node in found.items()} == {"grouped": False, "whole": True}
+    assert {name: node.precision.is_f16 for name, node in found.items()} == {
+        "grouped": False,
+        "whole": True,
+    }
     assert str(found["grouped"].reason) == f"{NO_KERNEL} (with groups)"

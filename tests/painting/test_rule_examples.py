@@ -1,8 +1,9 @@
 """The examples in the docstrings of the rules, painted without the rule and with it.
 
-An example is a graph, one line a node; behind a node stands what it computes in, where that is 16 bit or changes by
-the rule: ``f16 → float32``. Names that no line defines are placeholders of the type that their reader asks for, but for
-``bias``, a variable. The heading names the precision, and settings or the row where there are several::
+An example is a graph, one line a node; behind a node stands what it computes in, where that is 16
+bit or changes by the rule: ``f16 → float32``. Names that no line defines are placeholders of the
+type that their reader asks for, but for ``bias``, a variable. The heading names the precision, and
+settings or the row where there are several::
 
     Example (float16, force_f16=^sin1$)::
 """
@@ -24,9 +25,13 @@ from tests.left_out import without
 from tests.painting.painted import painted
 from tests.small_graphs import graph, node
 
-HEADED = re.compile(r"^Example \((?P<settings>[^)]*)\)::\n\n(?P<lines>(?:    .*(?:\n|\Z))+)", re.MULTILINE)
+HEADED = re.compile(
+    r"^Example \((?P<settings>[^)]*)\)::\n\n(?P<lines>(?:    .*(?:\n|\Z))+)", re.MULTILINE
+)
 MARK = re.compile(r"\s{2,}(?:f16|float32)\b.*$")
-VARIABLE = "of_bias = VarHandleOp() dtype=float32 shape=[4]\nbias = ReadVariableOp(of_bias) dtype=float32"
+VARIABLE = (
+    "of_bias = VarHandleOp() dtype=float32 shape=[4]\nbias = ReadVariableOp(of_bias) dtype=float32"
+)
 
 
 class Example(NamedTuple):
@@ -46,12 +51,21 @@ def examples_of(row: Row) -> list[Example]:
         if all(other == row.name for other in others if "=" not in other):
             text = inspect.cleandoc(match["lines"])
             lines = [MARK.sub("", line) for line in text.splitlines()]
-            found.append(Example({"precision": precision, **{key: (settings[key],) for key in settings}}, lines, text))
+            found.append(
+                Example(
+                    {"precision": precision, **{key: (settings[key],) for key in settings}},
+                    lines,
+                    text,
+                )
+            )
     return found
 
 
 def converted_types(example: Example) -> dict[str, list[str]]:
-    """The types of each node that become 16 bit. Shapes are those that TensorFlow infers, for the cost model."""
+    """The types of each node that become 16 bit.
+
+    Shapes are those that TensorFlow infers, for the cost model.
+    """
     nodes = [node(line) for line in example.nodes]
     defined = {node.name for node in nodes}
     read: dict[str, int] = {}
@@ -87,8 +101,13 @@ def marked(example: Example, row: Row) -> str:
     for line in example.nodes:
         name = node(line).name
         old, new = before.get(name, []), after.get(name, [])
-        told = [f" ({', '.join(types)})" if old and new and old != new else "" for types in (old, new)]
-        words = [f"f16{names}" if types else "float32" for types, names in zip((old, new), told, strict=True)]
+        told = [
+            f" ({', '.join(types)})" if old and new and old != new else "" for types in (old, new)
+        ]
+        words = [
+            f"f16{names}" if types else "float32"
+            for types, names in zip((old, new), told, strict=True)
+        ]
         mark = " → ".join(words if old != new else words[:1] if new else [])
         lines.append(f"{line:<{width}}{mark}".rstrip())
     return "\n".join(lines)

@@ -18,7 +18,9 @@ local = pytest.mark.usefixtures("local_rules")
 
 
 def loop(body: str, last: str) -> str:
-    """A loop as Grappler sees it; ``m:0`` is the value that goes round, and ``last`` what becomes of it."""
+    """A loop as Grappler sees it; ``m:0`` is the value that goes round, and ``last`` what becomes
+    of it.
+    """
     return f"""
         x = Placeholder()
         c = Placeholder() dtype=bool
@@ -41,7 +43,9 @@ def test_a_dangerous_op_in_the_loop_keeps_both_ends_of_its_back_edge():
 
 
 def test_the_other_end_follows_although_it_has_no_reason_of_its_own():
-    result = painted(loop("clr1 = Relu(s:1)\nother1 = Digamma(clr1)", "other1"), clear_remove=("NextIteration",))
+    result = painted(
+        loop("clr1 = Relu(s:1)\nother1 = Digamma(clr1)", "other1"), clear_remove=("NextIteration",)
+    )
     assert "m" in result.f16.split()
     assert result.why("n") == (Rule.LOOP_FOLLOWS, "")
 
@@ -76,7 +80,11 @@ WINDOW = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "VALI
 
 def test_a_pooling_of_rounded_values_is_converted():
     def build():
-        x = tf.matmul(tf.ones((512, 8)), tf.constant(rng.normal(size=(8, 16)).astype("float32")), name="values")
+        x = tf.matmul(
+            tf.ones((512, 8)),
+            tf.constant(rng.normal(size=(8, 16)).astype("float32")),
+            name="values",
+        )
         x = tf.reshape(x, (2, 8, 8, 8, 8))
         pooled = tf.raw_ops.MaxPool3D(input=x, name="pool", **WINDOW)
         y = tf.matmul(tf.reshape(pooled, (2, 512)), tf.ones((512, 4)), name="product")
@@ -92,7 +100,11 @@ def test_a_maximum_and_the_values_that_it_is_compared_with_are_rounded_alike():
         y = tf.matmul(largest[None], tf.ones((8, 4)), name="product")
         tf.identity(tf.gradients(y, x)[0], name="fetch")
 
-    for settings in ({}, {"clear_remove": ("Equal",), "infer_add": ("Equal",)}, {"clear_remove": ("Equal",)}):
+    for settings in (
+        {},
+        {"clear_remove": ("Equal",), "infer_add": ("Equal",)},
+        {"clear_remove": ("Equal",)},
+    ):
         old, new, nodes = rewritten(build, **settings)
         values = run(new, ["fetch"])[0]
         assert np.isfinite(values).all()  # none found is a division by zero
@@ -204,6 +216,8 @@ def test_a_list_with_a_node_that_must_stay_stays():
 )
 def test_a_list_that_leaves_the_graph_stays(boundary):
     library = function("function h(x: variant) -> (y: variant)\nreturn y = x")
-    result = painted(BASE + SET_GET.format(value="x") + f"allow1 = MatMul(g, g)\n{boundary}", library)
+    result = painted(
+        BASE + SET_GET.format(value="x") + f"allow1 = MatMul(g, g)\n{boundary}", library
+    )
     assert result.f16 == "allow1"
     assert result.why("g") == (Rule.LIST_ESCAPES, "")

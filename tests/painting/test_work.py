@@ -1,4 +1,6 @@
-"""Operations of products, against the textbook formulas; how often loops iterate, and what is in them runs."""
+"""Operations of products, against the textbook formulas; how often loops iterate, and what is in
+them runs.
+"""
 
 import pytest
 import tensorflow as tf
@@ -46,16 +48,41 @@ def _loop(condition, *, start=0, products=1, limit=None):
         ("MatMul", [(-1, 5), (5, 7)], [(-1, 7)], 2 * NOMINAL_BATCH * 5 * 7),
         ("_FusedMatMul", [(3, 5), (5, 7), (7,)], [(3, 7)], 2 * 3 * 5 * 7),
         ("BatchMatMulV2", [(2, 4, 3, 5), (2, 4, 5, 7)], [(2, 4, 3, 7)], 2 * 8 * 3 * 5 * 7),
-        ("BatchMatMulV2", [(8, 3, 5), (5, 7)], [(8, 3, 7)], 2 * 8 * 3 * 5 * 7),  # a weight that all examples share
-        ("BatchMatMulV2", [(8, 3, 7), (5, 7)], [(8, 3, 5)], 2 * 8 * 3 * 5 * 7),  # turned, in its gradient
+        (
+            "BatchMatMulV2",
+            [(8, 3, 5), (5, 7)],
+            [(8, 3, 7)],
+            2 * 8 * 3 * 5 * 7,
+        ),  # a weight that all examples share
+        (
+            "BatchMatMulV2",
+            [(8, 3, 7), (5, 7)],
+            [(8, 3, 5)],
+            2 * 8 * 3 * 5 * 7,
+        ),  # turned, in its gradient
         ("BatchMatMulV2", [(3, 5), (8, 5, 7)], [(8, 3, 7)], 2 * 8 * 3 * 5 * 7),
         ("BatchMatMulV2", [(2, 1, 3, 5), (1, 4, 5, 7)], [(2, 4, 3, 7)], 2 * 8 * 3 * 5 * 7),
         ("BatchMatMulV2", [(-1, 3, 5), (5, 7)], [(-1, 3, 7)], 2 * NOMINAL_BATCH * 3 * 5 * 7),
         ("BatchMatMulV2", [(8, 3, 5), (-1, -1)], [(8, 3, 7)], 2 * 8 * 3 * 5 * 7),
         ("Conv2D", [(2, 9, 9, 3), (3, 3, 3, 8)], [(2, 7, 7, 8)], 2 * (2 * 7 * 7 * 8) * (3 * 3 * 3)),
-        ("Conv2DBackpropInput", [(4,), (3, 3, 3, 8), (2, 7, 7, 8)], [(2, 9, 9, 3)], 2 * (2 * 7 * 7 * 8) * 27),
-        ("Conv2DBackpropFilter", [(2, 9, 9, 3), (4,), (2, 7, 7, 8)], [(3, 3, 3, 8)], 2 * (2 * 7 * 7 * 8) * 27),
-        ("DepthwiseConv2dNative", [(2, 9, 9, 6), (3, 3, 6, 1)], [(2, 7, 7, 6)], 2 * (2 * 7 * 7 * 6) * 9),
+        (
+            "Conv2DBackpropInput",
+            [(4,), (3, 3, 3, 8), (2, 7, 7, 8)],
+            [(2, 9, 9, 3)],
+            2 * (2 * 7 * 7 * 8) * 27,
+        ),
+        (
+            "Conv2DBackpropFilter",
+            [(2, 9, 9, 3), (4,), (2, 7, 7, 8)],
+            [(3, 3, 3, 8)],
+            2 * (2 * 7 * 7 * 8) * 27,
+        ),
+        (
+            "DepthwiseConv2dNative",
+            [(2, 9, 9, 6), (3, 3, 6, 1)],
+            [(2, 7, 7, 6)],
+            2 * (2 * 7 * 7 * 6) * 9,
+        ),
     ],
 )
 def test_counts_are_those_of_the_formula(op, inputs, outputs, expected):
@@ -66,7 +93,11 @@ def test_counts_are_those_of_the_formula(op, inputs, outputs, expected):
     ("equation", "inputs", "expected"),
     [
         ("ab,bc->ac", [(3, 5), (5, 7)], 3 * 5 * 7),
-        ("aecd, abcd -> acbe", [(32, 64, 12, 8), (32, 60, 12, 8)], 32 * 64 * 60 * 12 * 8),  # attention's scores
+        (
+            "aecd, abcd -> acbe",
+            [(32, 64, 12, 8), (32, 60, 12, 8)],
+            32 * 64 * 60 * 12 * 8,
+        ),  # attention's scores
         ("ab,bc->ac", [(-1, 5), (5, 7)], NOMINAL_BATCH * 5 * 7),
         ("ab,bc->ac", [(-1, 5), (5, -1)], None),
         ("ab,bc->ac", [None, (5, 7)], None),
@@ -80,7 +111,9 @@ def test_an_einsum_multiplies_once_for_each_choice_of_indices(equation, inputs, 
 
 
 def test_an_ellipsis_counts_as_in_a_matrix_product():
-    assert count_operations("Einsum", [(3, 5), (5, 7)], [(3, 7)], "...b,bc->...c") == pytest.approx(2 * 3 * 5 * 7)
+    assert count_operations("Einsum", [(3, 5), (5, 7)], [(3, 7)], "...b,bc->...c") == pytest.approx(
+        2 * 3 * 5 * 7
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +134,9 @@ def test_unknown_shapes_give_no_count(op, inputs, outputs):
 def test_a_loop_in_a_loop_runs_that_many_times_more():
     def build():
         def outer(i, y):
-            return i + 1, tf.while_loop(lambda j, _: j < 3, lambda j, z: (j + 1, tf.matmul(z, z)), (0, y))[1]
+            return i + 1, tf.while_loop(
+                lambda j, _: j < 3, lambda j, z: (j + 1, tf.matmul(z, z)), (0, y)
+            )[1]
 
         tf.while_loop(lambda i, _: i < 5, outer, (0, _placeholder(4, 4)))
 
@@ -119,11 +154,19 @@ def test_what_reads_a_loops_result_runs_once():
 
 LOOPS = {  # while what holds, from where on, and how often it is expected to turn
     "less": (lambda i, _: i < 24, 0, 24),
-    "unequal, and another": (lambda i, y: tf.logical_and(tf.not_equal(i, 24), tf.reduce_sum(y) < 1), 0, TYPICAL),
+    "unequal, and another": (
+        lambda i, y: tf.logical_and(tf.not_equal(i, 24), tf.reduce_sum(y) < 1),
+        0,
+        TYPICAL,
+    ),
     "few, and another": (lambda i, y: tf.logical_and(i < 3, tf.reduce_sum(y) < 1), 0, 3),
     "the lesser": (lambda i, y: tf.logical_and(i <= 24, tf.greater(6, i)), 4, 6),
     "downwards": (lambda i, _: i > 1, 30, 30),
-    "by an unknown size": (lambda i, _: i < tf.cast(tf.shape(_placeholder(None, 2))[0], tf.int32), 0, TYPICAL),
+    "by an unknown size": (
+        lambda i, _: i < tf.cast(tf.shape(_placeholder(None, 2))[0], tf.int32),
+        0,
+        TYPICAL,
+    ),
 }
 
 
@@ -133,8 +176,12 @@ def test_a_loop_turns_until_its_counter_reaches_its_bound(loop):
 
 
 def test_a_long_counter_counts_too():
-    assert _runs(lambda: _loop(lambda i, _: i < tf.constant(40, tf.int64), start=tf.constant(0, tf.int64))) == [40]
-    assert _runs(lambda: _loop(lambda i, _: i < tf.int64.max, start=tf.constant(0, tf.int64))) == [float(tf.int64.max)]
+    assert _runs(
+        lambda: _loop(lambda i, _: i < tf.constant(40, tf.int64), start=tf.constant(0, tf.int64))
+    ) == [40]
+    assert _runs(lambda: _loop(lambda i, _: i < tf.int64.max, start=tf.constant(0, tf.int64))) == [
+        float(tf.int64.max)
+    ]
 
 
 def test_a_gradient_turns_as_often_as_its_loop():

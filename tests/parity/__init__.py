@@ -1,4 +1,7 @@
-"""amp_tf against the C++ pass. TensorFlow reads its log level when it is imported, so it is set before any test is."""
+"""amp_tf against the C++ pass.
+
+TensorFlow reads its log level when it is imported, so it is set before any test is.
+"""
 
 import os
 

@@ -1,4 +1,6 @@
-"""amp_tf and the C++ pass on the same graph: which types, casts and wires differ, and which of these on purpose."""
+"""amp_tf and the C++ pass on the same graph: which types, casts and wires differ, and which of
+these on purpose.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +18,40 @@ from amp_tf.rewriting.sharing import LIST_SUFFIX
 from tests.oracle import DT_FLOAT, Knobs, Mode, Outcome, outcome
 from tests.parity.op_pool import op_def
 
-# A CPU on which oneDNN has bfloat16 kernels: the one for which the oracle decides, whatever this one is.
+# A CPU on which oneDNN has bfloat16 kernels: the one for which the oracle decides, whatever this
+# one is.
 JUDGED = amp_tf.Hardware(cpu_has_bf16=True, cpu_has_avx512=True)
-_SECOND_VERSION = {"FusedBatchNorm": "FusedBatchNormV2", "FusedBatchNormGrad": "FusedBatchNormGradV2"}
+_SECOND_VERSION = {
+    "FusedBatchNorm": "FusedBatchNormV2",
+    "FusedBatchNormGrad": "FusedBatchNormGradV2",
+}
 
 
 def config_for(mode: Mode, knobs: Knobs | None = None) -> amp_tf.AmpConfig:
     """The settings of amp_tf that correspond to a mode and its knobs."""
     return amp_tf.AmpConfig(
-        precision=mode.precision, target=mode.target, ignore_performance=True, **dataclasses.asdict(knobs or Knobs())
+        precision=mode.precision,
+        target=mode.target,
+        ignore_performance=True,
+        **dataclasses.asdict(knobs or Knobs()),
     )
 
 
-def run_ours(graph_def: graph_pb2.GraphDef, mode: Mode, preserve: Iterable[str], knobs: Knobs | None = None) -> Outcome:
+def run_ours(
+    graph_def: graph_pb2.GraphDef, mode: Mode, preserve: Iterable[str], knobs: Knobs | None = None
+) -> Outcome:
     """The graph as amp_tf rewrites it, with the settings that correspond to the mode.
 
-    Difference "rounded-products" is left out: products have the kernels of the type that is decided.
+    Difference "rounded-products" is left out: products have the kernels of the type that is
+    decided.
 
     Raises:
         amp_tf.AmpError: what :func:`amp_tf.rewrite` raises.
     """
     with mock.patch.object(targets, "ROUNDED", frozenset()):
-        result = amp_tf.rewrite(graph_def, config_for(mode, knobs), hardware=JUDGED, preserve=tuple(preserve))
+        result = amp_tf.rewrite(
+            graph_def, config_for(mode, knobs), hardware=JUDGED, preserve=tuple(preserve)
+        )
     return outcome(graph_def, result.graph)
 
 
@@ -47,7 +61,9 @@ def can_run(mode: Mode) -> bool:
 
 
 def differences(ours: Outcome, original: Outcome) -> list[str]:
-    """The disagreements; the number of added nodes counts only where all types agree, since casts follow types."""
+    """The disagreements; the number of added nodes counts only where all types agree, since casts
+    follow types.
+    """
     found = [
         f"{node}.{attr} ({ours.ops.get(node, 'gone')}): amp_tf {ours.types.get((node, attr))}, "
         f"TensorFlow {original.types.get((node, attr))}"
@@ -66,21 +82,31 @@ def differences(ours: Outcome, original: Outcome) -> list[str]:
 
 
 def _is_batch_norm_untouched(ours: Outcome, original: Outcome, node: str, attr: str) -> bool:
-    """The deliberate difference "batch-norm-untouched": only the op's version differs, no type does."""
+    """The deliberate difference "batch-norm-untouched": only the op's version differs, no type
+    does.
+    """
     renamed = _SECOND_VERSION.get(ours.ops.get(node, "")) == original.ops.get(node)
-    return renamed and attr == "U" and (node, "U") not in ours.types and original.types[node, "U"] == (DT_FLOAT,)
+    return (
+        renamed
+        and attr == "U"
+        and (node, "U") not in ours.types
+        and original.types[node, "U"] == (DT_FLOAT,)
+    )
 
 
 def rewired(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> list[str]:
-    """The inputs that no longer come from the port that they came from, seen through the casts that were added.
+    """The inputs that no longer come from the port that they came from, seen through the casts that
+    were added.
 
-    The rewrite may put casts on wires, and give a list a maker of its own; it may not move a wire, drop a control input
-    or change a device.
+    The rewrite may put casts on wires, and give a list a maker of its own; it may not move a wire,
+    drop a control input or change a device.
     """
     old = {node.name: node for node in before.node}
     added = {node.name: node for node in after.node if node.name not in old}
     twins = {
-        name: name.removesuffix(f"-{LIST_SUFFIX}").rpartition("-")[0] for name in added if name.endswith(LIST_SUFFIX)
+        name: name.removesuffix(f"-{LIST_SUFFIX}").rpartition("-")[0]
+        for name in added
+        if name.endswith(LIST_SUFFIX)
     }
     found = []
     for name, node in added.items():
@@ -133,7 +159,9 @@ def type_errors(graph: graph_pb2.GraphDef) -> list[str]:
             if types is None:
                 continue
             if not 0 <= int(port or 0) < len(types) or types[int(port or 0)] != data_type:
-                errors.append(f"{node.name} takes DataType {data_type} and reads {source} of {types}")
+                errors.append(
+                    f"{node.name} takes DataType {data_type} and reads {source} of {types}"
+                )
     return errors
 
 

@@ -1,4 +1,6 @@
-"""The tests of this folder that ask TensorFlow's pass need the TensorFlow whose pass amp_tf follows."""
+"""The tests of this folder that ask TensorFlow's pass need the TensorFlow whose pass amp_tf
+follows.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ _ALONE = ("test_properties.py",)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if IS_JUDGE:
         return
-    skip = pytest.mark.skip(reason="the judge is the C++ pass of TensorFlow 2.21, another version is installed")
+    skip = pytest.mark.skip(
+        reason="the judge is the C++ pass of TensorFlow 2.21, another version is installed"
+    )
     for item in items:
         if item.path.parent.name == "parity" and item.path.name not in _ALONE:
             item.add_marker(skip)

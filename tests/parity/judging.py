@@ -1,8 +1,9 @@
 """One random graph before the judge, and how this allows for what amp_tf does otherwise on purpose.
 
-Differences are in test_deliberate_differences.py. The comparison never makes such graphs (fused ops, lists of lists,
-equations that sum nothing, functional loops), gives the original a setting that undoes the difference
-(:func:`knobs_for_original`), leaves out amp_tf's rule (:func:`undone`), or the graph (:func:`reason_to_leave_out`).
+Differences are in test_deliberate_differences.py. The comparison never makes such graphs (fused
+ops, lists of lists, equations that sum nothing, functional loops), gives the original a setting
+that undoes the difference (:func:`knobs_for_original`), leaves out amp_tf's rule (:func:`undone`),
+or the graph (:func:`reason_to_leave_out`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from amp_tf.config import LIST_NAMES
 from amp_tf.oplists.table import CPU, CUDA, ROWS
 from amp_tf.rewriting import pipeline
 from tests.left_out import differing, without
-from tests.oracle import DT_FLOAT, Knobs, Mode, OriginalFailedError, Outcome, run_original, type_attributes
+from tests.oracle import (
+    DT_FLOAT,
+    Knobs,
+    Mode,
+    OriginalFailedError,
+    Outcome,
+    run_original,
+    type_attributes,
+)
 from tests.parity.comparison import differences, output_types, run_ours
 from tests.parity.op_pool import OWN, op_def, op_pool
 from tests.parity.random_graphs import RandomGraph, in_words
@@ -44,7 +53,9 @@ class Verdict:
 def judge(graph: RandomGraph, mode: Mode) -> Verdict:
     """Runs both passes and compares, as far as no deliberate difference shows."""
     try:
-        original = run_original(graph.graph_def, mode, graph.preserve, knobs_for_original(graph, mode))
+        original = run_original(
+            graph.graph_def, mode, graph.preserve, knobs_for_original(graph, mode)
+        )
     except OriginalFailedError as error:
         if graph.knobs.level != "UNSAFE_FORCE_ALL":
             raise
@@ -61,12 +72,16 @@ def judge(graph: RandomGraph, mode: Mode) -> Verdict:
 
 
 def made_small(graph: RandomGraph, mode: Mode) -> str:
-    """A part of a graph that differs, which still does and which no single step makes smaller, in words."""
+    """A part of a graph that differs, which still does and which no single step makes smaller, in
+    words.
+    """
 
     def still_differs(candidate: RandomGraph) -> bool:
         try:
             return judge(candidate, mode).kind == DIFFERS
-        except Exception:  # whatever a cut-up graph leads to, it is not the failure that is looked for
+        except (
+            Exception
+        ):  # whatever a cut-up graph leads to, it is not the failure that is looked for
             return False
 
     while (smaller := next(filter(still_differs, _steps(graph)), None)) is not None:
@@ -75,9 +90,13 @@ def made_small(graph: RandomGraph, mode: Mode) -> str:
 
 
 def knobs_for_original(graph: RandomGraph, mode: Mode) -> Knobs:
-    """The graph's settings, with allow-list ops whose result has no 16-bit kernel removed, and our own rows added."""
+    """The graph's settings, with allow-list ops whose result has no 16-bit kernel removed, and our
+    own rows added.
+    """
     removed = {node.op for node in graph.graph_def.node if not _result_can_be_f16(node, mode)}
-    knobs = dataclasses.replace(graph.knobs, allow_remove=tuple(sorted({*graph.knobs.allow_remove, *removed})))
+    knobs = dataclasses.replace(
+        graph.knobs, allow_remove=tuple(sorted({*graph.knobs.allow_remove, *removed}))
+    )
     used = {node.op for node in graph.graph_def.node}
     moved = {op for name in LIST_NAMES for op in getattr(knobs, f"{name}_add")}
     table = CPU if mode is Mode.BFLOAT16 else CUDA
@@ -110,7 +129,8 @@ def reason_to_leave_out(graph: RandomGraph, mode: Mode, original: Outcome) -> st
         if node.op == "Cast" and node.name in graph.preserve:
             return "preserved-cast"
     if graph.knobs.level == "UNSAFE_FORCE_ALL" and any(
-        node.op == "Cast" and mode.f16 in (node.attr["SrcT"].type, node.attr["DstT"].type) for node in before.values()
+        node.op == "Cast" and mode.f16 in (node.attr["SrcT"].type, node.attr["DstT"].type)
+        for node in before.values()
     ):
         return "force-all-casts"
     return ""
@@ -121,7 +141,8 @@ def _is_removed_in_part(graph: RandomGraph, mode: Mode) -> bool:
     allowed = {*op_pool().allow, *graph.knobs.allow_add}
     nodes = [node for node in graph.graph_def.node if node.op in allowed and _has_float32(node)]
     removed, kept = (
-        {node.op for node in nodes if _result_can_be_f16(node, mode) is can_be} for can_be in (False, True)
+        {node.op for node in nodes if _result_can_be_f16(node, mode) is can_be}
+        for can_be in (False, True)
     )
     return not removed.isdisjoint(kept)
 
@@ -129,11 +150,15 @@ def _is_removed_in_part(graph: RandomGraph, mode: Mode) -> bool:
 def _has_float32(node: node_def_pb2.NodeDef) -> bool:
     definition = op_def(node.op)
     results = definition.output_arg if definition else ()
-    return any(DT_FLOAT in types for _, types in type_attributes(node)) or any(r.type == DT_FLOAT for r in results)
+    return any(DT_FLOAT in types for _, types in type_attributes(node)) or any(
+        r.type == DT_FLOAT for r in results
+    )
 
 
 def has_kernel(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
-    """Whether this TensorFlow can run the node with its types on the device type that the mode works on."""
+    """Whether this TensorFlow can run the node with its types on the device type that the mode
+    works on.
+    """
     types = dict(type_attributes(node))
     return any(
         all(attr in types and set(types[attr]) <= allowed for attr, allowed in kernel)
@@ -145,28 +170,38 @@ def has_kernel(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
 def _kernels(op: str, device_type: str) -> tuple[tuple[tuple[str, frozenset[int]], ...], ...]:
     """The constraints of the op's kernels: an attribute and the types that it may have."""
     return tuple(
-        tuple((c.name, frozenset(c.allowed_values.list.type)) for c in kernel.constraint if c.allowed_values.list.type)
+        tuple(
+            (c.name, frozenset(c.allowed_values.list.type))
+            for c in kernel.constraint
+            if c.allowed_values.list.type
+        )
         for kernel in kernels.get_registered_kernels_for_op(op).kernel
         if kernel.device_type in (device_type, "DEFAULT") and not kernel.label
     )
 
 
 def _result_can_be_f16(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
-    """Whether the node's first output, where it is float32, could be 16-bit once all of the node is that can be.
+    """Whether the node's first output, where it is float32, could be 16-bit once all of the node is
+    that can be.
 
-    Where the output's type is fixed (ResizeBilinear, put on the allow list by a setting), whether anything could.
+    Where the output's type is fixed (ResizeBilinear, put on the allow list by a setting), whether
+    anything could.
     """
     definition = op_def(node.op)
     arg = definition.output_arg[0] if definition and definition.output_arg else None
     if arg is None or arg.type_list_attr:
         return True
     if not arg.type_attr:
-        return arg.type != DT_FLOAT or any(_can_be_f16(node, attr.name, mode) for attr in definition.attr)
+        return arg.type != DT_FLOAT or any(
+            _can_be_f16(node, attr.name, mode) for attr in definition.attr
+        )
     return node.attr[arg.type_attr].type != DT_FLOAT or _can_be_f16(node, arg.type_attr, mode)
 
 
 def _can_be_f16(node: node_def_pb2.NodeDef, name: str, mode: Mode) -> bool:
-    """Whether a float32 type attribute can be 16-bit, with all others that may be as well, or else alone."""
+    """Whether a float32 type attribute can be 16-bit, with all others that may be as well, or else
+    alone.
+    """
     convertible = [
         attr.name
         for attr in op_def(node.op).attr
@@ -188,27 +223,38 @@ def _with_f16(node: node_def_pb2.NodeDef, names: Sequence[str], mode: Mode) -> n
 
 
 def _steps(graph: RandomGraph) -> Iterator[RandomGraph]:
-    """Default settings, one preserved node less, or a node gone whose readers read a new Placeholder."""
+    """Default settings, one preserved node less, or a node gone whose readers read a new
+    Placeholder.
+    """
     if graph.knobs != Knobs():
         yield dataclasses.replace(graph, knobs=Knobs())
     for name in graph.preserve if len(graph.preserve) > 1 else ():
         yield dataclasses.replace(graph, preserve=tuple(p for p in graph.preserve if p != name))
     for gone in reversed(graph.graph_def.node):
         read = {
-            source for node in graph.graph_def.node for source in node.input if source.partition(":")[0] == gone.name
+            source
+            for node in graph.graph_def.node
+            for source in node.input
+            if source.partition(":")[0] == gone.name
         }
         types = output_types(gone)
         if (gone.op == "Placeholder" and read) or types is None:
             continue
-        cut = graph_pb2.GraphDef(node=[node for node in graph.graph_def.node if node.name != gone.name])
+        cut = graph_pb2.GraphDef(
+            node=[node for node in graph.graph_def.node if node.name != gone.name]
+        )
         for node in cut.node:
-            inputs = [source.replace(":", "_") if source in read else source for source in node.input]
+            inputs = [
+                source.replace(":", "_") if source in read else source for source in node.input
+            ]
             node.input[:] = [source for source in inputs if source != f"^{gone.name}"]
         for source in sorted(read):
             placeholder = cut.node.add(name=source.replace(":", "_"), op="Placeholder")
             placeholder.attr["dtype"].type = types[int(source.partition(":")[2] or 0)]
             placeholder.attr["shape"].shape.unknown_rank = True
         fetchable = [node.name for node in cut.node if node.op != "NextIteration"]
-        preserve = tuple(name for name in graph.preserve if name != gone.name) or tuple(fetchable[-1:])
+        preserve = tuple(name for name in graph.preserve if name != gone.name) or tuple(
+            fetchable[-1:]
+        )
         if preserve:
             yield dataclasses.replace(graph, graph_def=cut, preserve=preserve)

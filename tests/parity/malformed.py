@@ -39,27 +39,38 @@ class MalformedVerdict(NamedTuple):
     problem: str = ""
 
 
-def judge_malformed(broken: GraphDef, preserve: Sequence[str], mode: Mode, knobs: Knobs) -> MalformedVerdict:
-    """Rewrites the graph. Allowed are a GraphError that says where, and a result with the wires of the input."""
+def judge_malformed(
+    broken: GraphDef, preserve: Sequence[str], mode: Mode, knobs: Knobs
+) -> MalformedVerdict:
+    """Rewrites the graph.
+
+    Allowed are a GraphError that says where, and a result with the wires of the input.
+    """
     before = broken.SerializeToString(deterministic=True)
     try:
         with _time_limit():
             result = amp_tf.rewrite(broken, config_for(mode, knobs), preserve=tuple(preserve))
     except amp_tf.GraphError as error:
-        verdict = MalformedVerdict("GraphError", "" if error.where and error.what else f"says too little: {error}")
+        verdict = MalformedVerdict(
+            "GraphError", "" if error.where and error.what else f"says too little: {error}"
+        )
     except TimeoutError:
         verdict = MalformedVerdict("hang", "no answer in time")
     except Exception as error:  # the point is to find whatever escapes
         verdict = MalformedVerdict("crash", f"{type(error).__name__}: {error}")
     else:
-        verdict = MalformedVerdict("rewritten" if result.changed else "unchanged", _broken_wires(broken, result.graph))
+        verdict = MalformedVerdict(
+            "rewritten" if result.changed else "unchanged", _broken_wires(broken, result.graph)
+        )
     if broken.SerializeToString(deterministic=True) != before:
         return MalformedVerdict(verdict.kind, "the input was modified")
     return verdict
 
 
 def mutated(graph_def: GraphDef, dice: Random) -> tuple[GraphDef | None, str]:
-    """The graph with one or two things wrong, and their names; ``None`` where protobuf itself refuses the bytes."""
+    """The graph with one or two things wrong, and their names; ``None`` where protobuf itself
+    refuses the bytes.
+    """
     broken = GraphDef()
     broken.CopyFrom(graph_def)
     names = []
@@ -117,24 +128,47 @@ def _other_types(node: Any, dice: Random) -> None:
             value.type = dice.choice((0, 3, 14, 19, 21, 101, 77, 2**31 - 1))
 
 
-NONSENSE = ("", "^", ":", "nowhere", "nowhere:1", "^nowhere", ":0", "a:b:c", "a:-1", "{}:999999999999")
+NONSENSE = (
+    "",
+    "^",
+    ":",
+    "nowhere",
+    "nowhere:1",
+    "^nowhere",
+    ":0",
+    "a:b:c",
+    "a:-1",
+    "{}:999999999999",
+)
 PORTS = ("{}:7", "{}:99", "{}:-1", f"{{}}:{2**31}", f"{{}}:{2**63}")
 DEVICES = ("x", "/", "/device:", "/device:GPU:99", "/job:a/device:XYZ:0", ":::")
 #: Of a node: what becomes of a random one.
 OF_NODES: dict[str, Callable[[Any, GraphDef, Random], object]] = {
     "node gone": lambda node, graph, dice: graph.node.remove(node),
     "node twice": lambda node, graph, dice: graph.node.add().CopyFrom(node),
-    "empty name": lambda node, graph, dice: setattr(node, "name", dice.choice(("", "^", ":", "a:0", "^a", " "))),
-    "unknown op": lambda node, graph, dice: setattr(node, "op", dice.choice(("", "NoSuchOp", "matmul", "Func\x00"))),
+    "empty name": lambda node, graph, dice: setattr(
+        node, "name", dice.choice(("", "^", ":", "a:0", "^a", " "))
+    ),
+    "unknown op": lambda node, graph, dice: setattr(
+        node, "op", dice.choice(("", "NoSuchOp", "matmul", "Func\x00"))
+    ),
     "another op": lambda node, graph, dice: setattr(node, "op", dice.choice(graph.node).op),
-    "input gone": lambda node, graph, dice: node.input and node.input.pop(dice.randrange(len(node.input))),
+    "input gone": lambda node, graph, dice: (
+        node.input and node.input.pop(dice.randrange(len(node.input)))
+    ),
     "input too many": lambda node, graph, dice: node.input.append(dice.choice(graph.node).name),
     # types may disagree, and cycles arise
-    "input elsewhere": lambda node, graph, dice: _other_input(node, dice, dice.choice(graph.node).name),
+    "input elsewhere": lambda node, graph, dice: _other_input(
+        node, dice, dice.choice(graph.node).name
+    ),
     "input nonsense": lambda node, graph, dice: _other_input(node, dice, *NONSENSE),
     "port out of range": lambda node, graph, dice: _other_input(node, dice, *PORTS),
-    "control before data": lambda node, graph, dice: node.input.insert(0, f"^{dice.choice(graph.node).name}"),
-    "attribute gone": lambda node, graph, dice: node.attr and node.attr.pop(dice.choice(sorted(node.attr))),
+    "control before data": lambda node, graph, dice: node.input.insert(
+        0, f"^{dice.choice(graph.node).name}"
+    ),
+    "attribute gone": lambda node, graph, dice: (
+        node.attr and node.attr.pop(dice.choice(sorted(node.attr)))
+    ),
     "attribute unknown": lambda node, graph, dice: setattr(
         node.attr[dice.choice(("nonsense", "", "_private"))], "type", 1
     ),
@@ -176,5 +210,13 @@ def next_iteration_read_elsewhere(graph: GraphDef, dice: Random) -> None:
 #: Of a graph: each changes it in place or returns another one.
 OF_GRAPHS: dict[str, Callable[[GraphDef, Random], GraphDef | None]] = {
     function.__name__: function
-    for function in (*(truncated_bytes, flipped_bytes, count_absurd, loop_frame_gone, next_iteration_read_elsewhere),)
+    for function in (
+        *(
+            truncated_bytes,
+            flipped_bytes,
+            count_absurd,
+            loop_frame_gone,
+            next_iteration_read_elsewhere,
+        ),
+    )
 }

@@ -1,7 +1,8 @@
-"""Which ops the random graphs are made of: every op that TensorFlow's installed header puts on a list, and some more.
+"""Which ops the random graphs are made of: every op that TensorFlow's installed header puts on a
+list, and some more.
 
-The lists are read from ``auto_mixed_precision_lists.h``, which TensorFlow installs, and not from amp_tf: the judge does
-not ask the judged.
+The lists are read from ``auto_mixed_precision_lists.h``, which TensorFlow installs, and not from
+amp_tf: the judge does not ask the judged.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tensorflow.python.framework import kernels, op_def_registry
 LISTS = ("allow", "infer", "deny", "clear")
 # On amp_tf's lists alone.
 OWN = {"_FusedMatMul", "_FusedConv2D", "_FusedConv3D", "_FusedDepthwiseConv2dNative", "_MklSwish"}
-# On no list, but with a part to play: boundaries, existing casts, variables, fixed types, handles that are passed on.
+# On no list, but with a part to play: boundaries, existing casts, variables, fixed types, handles
+# that are passed on.
 OTHER_OPS = (  # in an order that seeds know
     *(
         "Cast",
@@ -30,11 +32,27 @@ OTHER_OPS = (  # in an order that seeds know
         "VariableV2",
         "AssignAdd",
     ),
-    *("ReadVariableOp", "AssignVariableOp", "MatrixInverse", "Bitcast", "TensorListReserve", "EmptyTensorList"),
-    *("TensorListResize", "TensorListLength", "TensorListElementShape", "Placeholder", "Pow", "Cumsum", "Rsqrt"),
+    *(
+        "ReadVariableOp",
+        "AssignVariableOp",
+        "MatrixInverse",
+        "Bitcast",
+        "TensorListReserve",
+        "EmptyTensorList",
+    ),
+    *(
+        "TensorListResize",
+        "TensorListLength",
+        "TensorListElementShape",
+        "Placeholder",
+        "Pow",
+        "Cumsum",
+        "Rsqrt",
+    ),
     "ResizeBilinear",
 )
-# The functional loops need functions that fit them; the lists' private ops are made by Grappler itself.
+# The functional loops need functions that fit them; the lists' private ops are made by Grappler
+# itself.
 _LEFT_OUT = {"While", "StatelessWhile", "_FusedBatchNormEx"}
 # Loops are built as wholes, so that each NextIteration meets its Merge.
 _LOOP_OPS = {"Enter", "Exit", "Merge", "NextIteration", "Switch"}
@@ -47,7 +65,9 @@ _CLASSES = {
 }  # Cuda is its older name
 _ONEDNN_ONLY = re.compile(r"if \(use_onednn_\) \{.*?\n    \}", re.DOTALL)
 _METHOD = re.compile(r"FlatSet<string> (\w+)List\(\) override \{(.*?)\n  \}", re.DOTALL)
-_OP = re.compile(r'"(_?[A-Z]\w*[a-z0-9]\w*)"')  # not the names of variables, which have no small letter
+_OP = re.compile(
+    r'"(_?[A-Z]\w*[a-z0-9]\w*)"'
+)  # not the names of variables, which have no small letter
 
 
 @functools.cache
@@ -56,7 +76,9 @@ def lists_of_header(table: str) -> dict[str, frozenset[str]]:
     text = pathlib.Path(tf.sysconfig.get_include(), _PATH).read_text(encoding="utf-8")
     start = re.search(f"class {_CLASSES[table]} ", text).start()
     body = _ONEDNN_ONLY.sub("", text[start : text.index("\n};", start)])
-    tensor_lists = _OP.findall(text[text.index("tensor_list_ops[]") : text.index("LINT.ThenChange")])
+    tensor_lists = _OP.findall(
+        text[text.index("tensor_list_ops[]") : text.index("LINT.ThenChange")]
+    )
     found = {}
     for name, method in _METHOD.findall(body):
         ops = set(_OP.findall(method))
@@ -83,7 +105,9 @@ def op_pool() -> OpPool:
     """The pool for the installed TensorFlow."""
     tables = [lists_of_header(table) for table in ("cuda", "cpu")]
     found = {name: frozenset().union(*(table[name] for table in tables)) for name in LISTS}
-    usable = {name: tuple(sorted(op for op in ops if _is_usable(op))) for name, ops in found.items()}
+    usable = {
+        name: tuple(sorted(op for op in ops if _is_usable(op))) for name, ops in found.items()
+    }
     lists = tuple(sorted(op for op in found["clear"] if op.startswith("TensorList")))
     return OpPool(**usable, tensor_lists=lists, other=OTHER_OPS)
 
@@ -97,6 +121,8 @@ def _is_usable(op: str) -> bool:
     definition = op_def(op)
     if definition is None or op in _LEFT_OUT | _LOOP_OPS:
         return False
-    if not kernels.get_registered_kernels_for_op(op).kernel:  # cuDNN's ops, in a TensorFlow without CUDA
+    if not kernels.get_registered_kernels_for_op(
+        op
+    ).kernel:  # cuDNN's ops, in a TensorFlow without CUDA
         return False
     return not any(attr.type == "func" for attr in definition.attr)

@@ -1,8 +1,10 @@
-"""Random graphs over the real OpDefs of the lists: loops, TensorLists, casts, variables, control inputs, devices.
+"""Random graphs over the real OpDefs of the lists: loops, TensorLists, casts, variables, control
+inputs, devices.
 
-The graphs are well-typed, and that is all that a rewrite looks at; shapes and values mean nothing. Every choice is a
-call of ``choose(n)``, which returns a number below n: Hypothesis or ``random.Random`` may stand behind it, so that the
-same graphs come from a shrinking search and from a seed.
+The graphs are well-typed, and that is all that a rewrite looks at; shapes and values mean nothing.
+Every choice is a call of ``choose(n)``, which returns a number below n: Hypothesis or
+``random.Random`` may stand behind it, so that the same graphs come from a shrinking search and from
+a seed.
 """
 
 from __future__ import annotations
@@ -18,18 +20,48 @@ from tests.parity.op_pool import LISTS, OpPool, op_def, op_pool
 
 T = TypeVar("T")
 Choose = Callable[[int], int]
-# What flows on a wire: a DataType number; for variants and resources also the DataType of what they hold.
+# What flows on a wire: a DataType number; for variants and resources also the DataType of what they
+# hold.
 Kind = tuple[int, int]
 
-FLOAT, INT32, BOOL, STRING = types_pb2.DT_FLOAT, types_pb2.DT_INT32, types_pb2.DT_BOOL, types_pb2.DT_STRING
+FLOAT, INT32, BOOL, STRING = (
+    types_pb2.DT_FLOAT,
+    types_pb2.DT_INT32,
+    types_pb2.DT_BOOL,
+    types_pb2.DT_STRING,
+)
 VARIANT, RESOURCE = types_pb2.DT_VARIANT, types_pb2.DT_RESOURCE
 HOLDERS = (VARIANT, RESOURCE)
-RARE_TYPES = (INT32, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16, types_pb2.DT_DOUBLE, BOOL, types_pb2.DT_INT64)
+RARE_TYPES = (
+    INT32,
+    types_pb2.DT_HALF,
+    types_pb2.DT_BFLOAT16,
+    types_pb2.DT_DOUBLE,
+    BOOL,
+    types_pb2.DT_INT64,
+)
 # Ops that also pass TensorList handles on.
 HANDLE_OPS = {
-    *("Identity", "IdentityN", "Pack", "Unpack", "Reshape", "ZerosLike", "AddN", "Split", "ExpandDims", "Squeeze"),
+    *(
+        "Identity",
+        "IdentityN",
+        "Pack",
+        "Unpack",
+        "Reshape",
+        "ZerosLike",
+        "AddN",
+        "Split",
+        "ExpandDims",
+        "Squeeze",
+    ),
 }
-STRINGS = {"equation": "ab,bc->ac", "mode": "REFLECT", "padding": "SAME", "message": "m", "data_format": "NHWC"}
+STRINGS = {
+    "equation": "ab,bc->ac",
+    "mode": "REFLECT",
+    "padding": "SAME",
+    "message": "m",
+    "data_format": "NHWC",
+}
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 DEVICES = (GPU, CPU, "/device:GPU:0", "/device:CPU:0")
@@ -59,11 +91,16 @@ def random_graph(choose: Choose, *, max_nodes: int = 30) -> RandomGraph:
 def in_words(graph: RandomGraph, found: Sequence[object] = ()) -> str:
     """The graph, one line per node, with what was found about it; for failures and bug reports."""
     changed = {
-        f.name: value for f in dataclasses.fields(graph.knobs) if (value := getattr(graph.knobs, f.name)) != f.default
+        f.name: value
+        for f in dataclasses.fields(graph.knobs)
+        if (value := getattr(graph.knobs, f.name)) != f.default
     }
     lines = [f"preserve: {', '.join(graph.preserve)}", f"settings: {changed or 'default'}"]
     for node in graph.graph_def.node:
-        types = {name: [types_pb2.DataType.Name(t) for t in value] for name, value in type_attributes(node)}
+        types = {
+            name: [types_pb2.DataType.Name(t) for t in value]
+            for name, value in type_attributes(node)
+        }
         device = f" on {node.device}" if node.device else ""
         lines.append(f"  {node.name} = {node.op}({', '.join(node.input)}) {types}{device}")
     return "\n".join([*map(str, found), *lines])
@@ -95,7 +132,8 @@ class _Builder:
             self._add_something()
 
     def some_fetches(self) -> tuple[str, ...]:
-        # Nothing inside a loop can be fetched; for a fetched NextIteration the C++ pass breaks its own rule.
+        # Nothing inside a loop can be fetched; for a fetched NextIteration the C++ pass breaks its
+        # own rule.
         names = [node.name for node in self.graph.node if node.op != "NextIteration"]
         return tuple(dict.fromkeys(self._pick(names) for _ in range(1 + self._choose(3))))
 
@@ -124,7 +162,19 @@ class _Builder:
 
     def _add_something(self) -> None:
         p = self._pool
-        groups = (p.allow, p.allow, ("MatMul",), p.infer, p.infer, p.infer, p.deny, p.clear, p.clear, p.clear, p.clear)
+        groups = (
+            p.allow,
+            p.allow,
+            ("MatMul",),
+            p.infer,
+            p.infer,
+            p.infer,
+            p.deny,
+            p.clear,
+            p.clear,
+            p.clear,
+            p.clear,
+        )
         roll = self._choose(len(groups) + 4)
         if roll < len(groups):
             self._add_op(self._pick(groups[roll]))
@@ -144,7 +194,11 @@ class _Builder:
         counts = self._set_attributes(node, definition, element)
         for arg in definition.input_arg:
             for data_type in _arg_types(node, arg, counts):
-                node.input.append(self._variable(data_type) if arg.is_ref else self._source(_kind(data_type, element)))
+                node.input.append(
+                    self._variable(data_type)
+                    if arg.is_ref
+                    else self._source(_kind(data_type, element))
+                )
         self._finish(node)
         port = 0
         for arg in definition.output_arg:
@@ -152,7 +206,9 @@ class _Builder:
                 self._publish(node, port, _kind(data_type, element))
                 port += 1
 
-    def _set_attributes(self, node: node_def_pb2.NodeDef, definition: op_def_pb2.OpDef, element: int) -> dict[str, int]:
+    def _set_attributes(
+        self, node: node_def_pb2.NodeDef, definition: op_def_pb2.OpDef, element: int
+    ) -> dict[str, int]:
         counts = {}
         numbers = {arg.number_attr for arg in (*definition.input_arg, *definition.output_arg)}
         handles = node.op in HANDLE_OPS and self._one_in(6)
@@ -161,20 +217,34 @@ class _Builder:
             value = node.attr[attr.name]
             if attr.type == "type":
                 takes_handle = handles and attr.name == "T" and (not allowed or VARIANT in allowed)
-                holds_element = attr.name == "element_dtype" or (node.op == "AssignVariableOp" and attr.name == "dtype")
-                value.type = VARIANT if takes_handle else element if holds_element else self._some_type(allowed)
+                holds_element = attr.name == "element_dtype" or (
+                    node.op == "AssignVariableOp" and attr.name == "dtype"
+                )
+                value.type = (
+                    VARIANT
+                    if takes_handle
+                    else element
+                    if holds_element
+                    else self._some_type(allowed)
+                )
                 if attr.HasField("default_value") and FLOAT not in (allowed or [FLOAT]):
                     value.type = attr.default_value.type
                 if node.op == "ReadVariableOp":
                     value.type = element
             elif attr.type == "list(type)":
-                value.list.type.extend(self._some_type(allowed) for _ in range(max(attr.minimum, 1 + self._choose(3))))
+                value.list.type.extend(
+                    self._some_type(allowed) for _ in range(max(attr.minimum, 1 + self._choose(3)))
+                )
             elif attr.name in numbers:
                 counts[attr.name] = value.i = max(attr.minimum, 1 + self._choose(3))
             elif attr.HasField("default_value"):
                 value.CopyFrom(attr.default_value)
             elif attr.type == "string":
-                text = attr.allowed_values.list.s[0] if attr.allowed_values.list.s else STRINGS[attr.name].encode()
+                text = (
+                    attr.allowed_values.list.s[0]
+                    if attr.allowed_values.list.s
+                    else STRINGS[attr.name].encode()
+                )
                 value.s = text
             elif attr.type == "list(int)":
                 value.list.i.extend([1] * max(attr.minimum, 4))
@@ -207,7 +277,9 @@ class _Builder:
 
     def _source(self, kind: Kind) -> str:
         ports = self._ports.get(kind, ())
-        return self._pick_recent(ports) if ports and not self._one_in(12) else self._new_source(kind)
+        return (
+            self._pick_recent(ports) if ports and not self._one_in(12) else self._new_source(kind)
+        )
 
     def _new_source(self, kind: Kind) -> str:
         data_type, held = kind
@@ -240,12 +312,16 @@ class _Builder:
 
     # Control flow
 
-    def _control_flow(self, op: str, data_type: int, inputs: Sequence[str], **attrs: object) -> node_def_pb2.NodeDef:
+    def _control_flow(
+        self, op: str, data_type: int, inputs: Sequence[str], **attrs: object
+    ) -> node_def_pb2.NodeDef:
         node = self._new_node(op)
         node.attr["T"].type = data_type
         for name, value in attrs.items():
             setattr(
-                node.attr[name], "s" if isinstance(value, bytes) else "b" if isinstance(value, bool) else "i", value
+                node.attr[name],
+                "s" if isinstance(value, bytes) else "b" if isinstance(value, bool) else "i",
+                value,
             )
         node.input.extend(inputs)
         self._finish(node)
@@ -257,7 +333,9 @@ class _Builder:
 
     def _add_branch(self) -> None:
         kind = self._some_kind()
-        switch = self._control_flow("Switch", kind[0], (self._source(kind), self._source((BOOL, 0))))
+        switch = self._control_flow(
+            "Switch", kind[0], (self._source(kind), self._source((BOOL, 0)))
+        )
         self._publish(switch, 0, kind)
         self._publish(switch, 1, kind)
         self.add_nodes(self._choose(3))
@@ -271,7 +349,9 @@ class _Builder:
         predicate = self._source((BOOL, 0))
         merges, exits = [], []
         for kind in kinds:
-            enter = self._control_flow("Enter", kind[0], (self._source(kind),), frame_name=frame, is_constant=False)
+            enter = self._control_flow(
+                "Enter", kind[0], (self._source(kind),), frame_name=frame, is_constant=False
+            )
             self._publish(enter, 0, kind)
             merge = self._control_flow("Merge", kind[0], (enter.name, enter.name), N=2)
             switch = self._control_flow("Switch", kind[0], (merge.name, predicate))
@@ -295,7 +375,9 @@ def _kind(data_type: int, element: int) -> Kind:
     return (data_type, element if data_type in HOLDERS else 0)
 
 
-def _arg_types(node: node_def_pb2.NodeDef, arg: op_def_pb2.OpDef.ArgDef, counts: dict[str, int]) -> list[int]:
+def _arg_types(
+    node: node_def_pb2.NodeDef, arg: op_def_pb2.OpDef.ArgDef, counts: dict[str, int]
+) -> list[int]:
     """The DataTypes of the ports of one argument."""
     if arg.type_list_attr:
         return list(node.attr[arg.type_list_attr].list.type)

@@ -1,4 +1,5 @@
-"""Every case of auto_mixed_precision_test.cc, and the loops of its Python twin, confirmed by the C++ pass.
+"""Every case of auto_mixed_precision_test.cc, and the loops of its Python twin, confirmed by the
+C++ pass.
 
 Node names say which list the op is on: ``allow1``, ``infer1``, ``clr1`` (clear), ``deny1``.
 """
@@ -23,25 +24,37 @@ CPU = "@/job:localhost/replica:0/task:0/device:CPU:0"
 INPUT = "input = Const() value=float32[32, 32]*0.03125\n"
 PRODUCT = INPUT + "allow1 = MatMul(input, input)\n"
 CHAIN = INPUT + "deny1 = Exp(input)\nclr1 = Relu(deny1)\ninfer1 = Sqrt(clr1)\nclr2 = Relu(infer1)\n"
-MIDDLE = CHAIN + "allow1 = MatMul(clr2, clr2)\nclr3 = Relu(allow1)\ninfer2 = Log(clr3)\nclr4 = Relu(infer2)\n"
-SIMPLE = MIDDLE + "deny2 = SparseMatMul(clr4, clr4) Ta=float32 Tb=float32\nclr5 = Relu(deny2)\nfetch = Identity(clr5)"
+MIDDLE = (
+    CHAIN
+    + "allow1 = MatMul(clr2, clr2)\nclr3 = Relu(allow1)\ninfer2 = Log(clr3)\nclr4 = Relu(infer2)\n"
+)
+SIMPLE = (
+    MIDDLE
+    + "deny2 = SparseMatMul(clr4, clr4) Ta=float32 Tb=float32\nclr5 = Relu(deny2)\nfetch = Identity(clr5)"
+)
 ALREADY = (
-    INPUT + "cst1 = Cast(input) SrcT=float32 DstT={0}\nallow1 = MatMul(cst1, cst1) T={0}\nclr1 = Relu(allow1) T={0}\n"
+    INPUT
+    + "cst1 = Cast(input) SrcT=float32 DstT={0}\nallow1 = MatMul(cst1, cst1) T={0}\nclr1 = Relu(allow1) T={0}\n"
     "cst2 = Cast(clr1) SrcT={0} DstT=float32\nclr2 = Relu(cst2)\nfetch = Identity(clr2)"
 )
 IMAGES = (
-    "input = Const() value=float32[8, 56, 56, 16]*0.03125\nweight = Const() value=float32[3, 3, 16, 16]*2\n"
+    "input = Const() value=float32[8, 56, 56, 16]*0.03125\nweight = Const() value=float32[3, 3, "
+    "16, 16]*2\n"
     "bias = Const() value=float32[16]*0.03125\nscale = Const() value=float32[16]*3\n"
     "offset = Const() value=float32[16]*4\n"
 )
 CONV = "strides=[1, 1, 1, 1] padding='SAME'"
 UNARY = (
-    "input = Placeholder() shape=[128, 128]\neye = Placeholder() shape=[128, 128]\nallow1 = MatMul(input, eye)\n"
+    "input = Placeholder() shape=[128, 128]\neye = Placeholder() shape=[128, 128]\nallow1 = "
+    "MatMul(input, eye)\n"
     "infer1 = {}(allow1)\nallow2 = MatMul(infer1, eye)\nfetch = Identity(allow2)"
 )
-# TensorLists: those that touch a matrix product become 16 bit as a whole; a list on its own, or one that passes
-# through a function, stays float32.
-LISTS = PRODUCT + "shape = Const() dtype=int32 value=int32[2]*32\neight = Const() dtype=int32 value=int32[]*8\n"
+# TensorLists: those that touch a matrix product become 16 bit as a whole; a list on its own, or one
+# that passes through a function, stays float32.
+LISTS = (
+    PRODUCT
+    + "shape = Const() dtype=int32 value=int32[2]*32\neight = Const() dtype=int32 value=int32[]*8\n"
+)
 EMPTY = "EmptyTensorList(shape, eight) element_dtype=float32 shape_type=int32"
 RESERVED = "TensorListReserve(shape, eight) element_dtype=float32 shape_type=int32"
 F32 = "element_dtype=float32"
@@ -72,8 +85,8 @@ class Case(NamedTuple):
     Attributes:
         f16: on CPUs; ``cuda``, where given, on GPUs.
         fetch: the nodes that are preserved, and whose values must agree with float32.
-        atol, rtol: how far a fetched value may be from float32's with float16; bfloat16, which has three bits fewer,
-            may be eight times as far.
+        atol, rtol: how far a fetched value may be from float32's with float16; bfloat16, which has
+            three bits fewer, may be eight times as far.
         feeds: values by tensor name.
     """
 
@@ -112,7 +125,8 @@ CASES = {
         ("fetch", "fetch2"),
     ),
     "PreserveFetches": Case(
-        f"{PRODUCT}clr1 = Relu(allow1)\ninfer1 = Sqrt(clr1)\ndeny1 = Exp(infer1)\nclr2 = Relu(deny1)\n"
+        f"{PRODUCT}clr1 = Relu(allow1)\ninfer1 = Sqrt(clr1)\ndeny1 = Exp(infer1)\nclr2 = "
+        "Relu(deny1)\n"
         "allow2 = MatMul(clr2, clr2)\nclr3 = Relu(allow2)\ndeny2 = Exp(clr3)\nclr4 = Relu(deny2)",
         "allow2",
         ("allow1", "clr2", "clr3"),
@@ -121,14 +135,18 @@ CASES = {
     "PreserveCPUNodes": Case(
         f"{INPUT}clr1 = Relu(input)\nallow1 = MatMul(clr1, clr1)\ninfer1 = Tanh(allow1)\n"
         f"allow2 = MatMul(infer1, infer1) {CPU}\nclr2 = Relu(allow2)\nfetch = Identity(clr2)",
-        "clr1 allow1 infer1 allow2 clr2",  # on the CPU the pinned node is as processable as the rest
+        # on the CPU the pinned node is as processable as the rest
+        "clr1 allow1 infer1 allow2 clr2",
         rtol=1e-2,
-        # Since TensorFlow 2.20 an infer node that follows an allow node is converted; the C++ test says Tanh stays.
+        # Since TensorFlow 2.20 an infer node that follows an allow node is converted; the C++ test
+        # says Tanh stays.
         cuda="clr1 allow1 infer1",
     ),
     "PreserveIdentityAfterVariable": Case(
-        f"{INPUT}var1 = VariableV2() shape=[32, 32]\nclr1 = Identity(var1)\nallow1 = MatMul(input, clr1)\n"
-        "input2 = Const() value=float32[32, 32]*0.03125\nclr2 = Identity(input2)\nallow2 = MatMul(input, clr2)\n"
+        f"{INPUT}var1 = VariableV2() shape=[32, 32]\nclr1 = Identity(var1)\nallow1 = "
+        "MatMul(input, clr1)\n"
+        "input2 = Const() value=float32[32, 32]*0.03125\nclr2 = Identity(input2)\nallow2 = "
+        "MatMul(input, clr2)\n"
         "fetch = Identity(allow1)\nfetch2 = Identity(allow2)",
         "allow1 clr2 allow2",
         ("fetch", "fetch2"),
@@ -145,19 +163,25 @@ CASES = {
     ),
     "RepeatedAndListTypeAttrs": Case(
         f"{PRODUCT}clr1 = IdentityN(allow1, allow1, allow1) T=[float32, float32, float32]\n"
-        "infer1 = AddN(clr1, clr1:1, clr1:2)\nallow2 = MatMul(infer1, infer1)\nfetch = Identity(allow2)",
+        "infer1 = AddN(clr1, clr1:1, clr1:2)\nallow2 = MatMul(infer1, infer1)\nfetch = "
+        "Identity(allow2)",
         "allow1 clr1 infer1 allow2",
         rtol=1e-2,
     ),
     "ExistingCast": Case(
-        "input = Const() dtype=bool value=bool[32, 32]*1\ncst1 = Cast(input) SrcT=bool DstT=float32\n"
+        "input = Const() dtype=bool value=bool[32, 32]*1\ncst1 = Cast(input) SrcT=bool "
+        "DstT=float32\n"
         "allow1 = MatMul(cst1, cst1)\nfetch = Identity(allow1)",
         "cst1 allow1",
     ),
-    "RecurrentEdgeColorMismatch": Case(  # mrg2: optimised graphs of real models have two Merges of one NextIteration
-        f"{INPUT}deny1 = Exp(input)\nent1 = Enter(deny1) frame_name='loop1'\nmrg1 = Merge(ent1, nxt1)\n"
-        "con1 = Const() dtype=bool value=bool[]*0 ^mrg1\nlpc1 = LoopCond(con1)\nswt1 = Switch(mrg1, lpc1)\n"
-        "infer1 = Sqrt(swt1:1)\nallow1 = MatMul(infer1, infer1)\nnxt1 = NextIteration(allow1)\next1 = Exit(swt1)\n"
+    # mrg2: optimised graphs of real models have two Merges of one NextIteration
+    "RecurrentEdgeColorMismatch": Case(
+        f"{INPUT}deny1 = Exp(input)\nent1 = Enter(deny1) frame_name='loop1'\nmrg1 = Merge(ent1, "
+        "nxt1)\n"
+        "con1 = Const() dtype=bool value=bool[]*0 ^mrg1\nlpc1 = LoopCond(con1)\nswt1 = "
+        "Switch(mrg1, lpc1)\n"
+        "infer1 = Sqrt(swt1:1)\nallow1 = MatMul(infer1, infer1)\nnxt1 = "
+        "NextIteration(allow1)\next1 = Exit(swt1)\n"
         "fetch = Identity(ext1)\nmrg2 = Merge(ent1, nxt1)",
         "allow1",
     ),
@@ -173,13 +197,16 @@ CASES = {
         "allow1 allow2",
     ),
     "MklInferFollowUpStreamAllow": Case(
-        f"{IMAGES}allow = Conv2D(input, weight) {CONV}\ninfer = BiasAdd(allow, bias)\nclr = Relu(infer)\n"
+        f"{IMAGES}allow = Conv2D(input, weight) {CONV}\ninfer = BiasAdd(allow, bias)\nclr = "
+        "Relu(infer)\n"
         "fetch = Identity(clr)",
         "allow infer clr",
         rtol=1e-2,
     ),
     "MklInferFollowUpStreamDeny": Case(
-        f"{IMAGES}deny = Pow(input, bias)\ninfer = BiasAdd(deny, bias)\nclr = Relu(infer)\nfetch = Identity(clr)", ""
+        f"{IMAGES}deny = Pow(input, bias)\ninfer = BiasAdd(deny, bias)\nclr = Relu(infer)\nfetch "
+        "= Identity(clr)",
+        "",
     ),
     # The range of the input, and the tolerances.
     "EluOp": between_products("Elu", -5, 5, 1e-3, 1e-3),
@@ -196,39 +223,54 @@ CASES = {
     "SqrtOp": between_products("Sqrt", 0, 10, 1e-3, 1e-3),
     "TanhOp": between_products("Tanh", -5, 5, 1e-3, 0),
     "TensorListSetGet": Case(LISTS + SET_GET.format("Tanh(tl1r1)"), OF_LISTS, ("fetch", "fetch2")),
-    "MklTensorListSetGet": Case(LISTS + SET_GET.format("Mul(tl1r1, tl1r1)"), OF_LISTS, ("fetch", "fetch2"), rtol=1e-2),
+    "MklTensorListSetGet": Case(
+        LISTS + SET_GET.format("Mul(tl1r1, tl1r1)"), OF_LISTS, ("fetch", "fetch2"), rtol=1e-2
+    ),
     "TensorListPushPop": Case(
         f"{LISTS}tl1 = {EMPTY}\ntl1w1 = TensorListPushBack(tl1, input) {F32}\n"
-        f"tl1w2 = TensorListPushBack(tl1w1, allow1) {F32}\ntl1r1 = TensorListPopBack(tl1w2, shape) {F32}\n"
-        f"infer1 = Tanh(tl1r1:1)\nallow2 = MatMul(infer1, infer1)\ntl1w3 = TensorListPushBack(tl1, allow2) {F32}\n"
-        f"tl1r2 = TensorListPopBack(tl1w3, shape) {F32}\ntl2 = {EMPTY}\ntl2w1 = TensorListPushBack(tl2, input) {F32}\n"
-        f"tl2r1 = TensorListPopBack(tl2w1, shape) {F32}\nfetch = Identity(tl1r2:1)\nfetch2 = Identity(tl2r1:1)",
+        f"tl1w2 = TensorListPushBack(tl1w1, allow1) {F32}\ntl1r1 = TensorListPopBack(tl1w2, "
+        f"shape) {F32}\n"
+        "infer1 = Tanh(tl1r1:1)\nallow2 = MatMul(infer1, infer1)\ntl1w3 = "
+        f"TensorListPushBack(tl1, allow2) {F32}\n"
+        f"tl1r2 = TensorListPopBack(tl1w3, shape) {F32}\ntl2 = {EMPTY}\ntl2w1 = "
+        f"TensorListPushBack(tl2, input) {F32}\n"
+        f"tl2r1 = TensorListPopBack(tl2w1, shape) {F32}\nfetch = Identity(tl1r2:1)\nfetch2 = "
+        "Identity(tl2r1:1)",
         OF_LISTS,
         ("fetch", "fetch2"),
     ),
-    # Nothing but the list itself connects tl2w1 to a 16-bit node; if it stayed float32, the graph would be broken.
+    # Nothing but the list itself connects tl2w1 to a 16-bit node; if it stayed float32, the graph
+    # would be broken.
     "TensorListFromTensor": Case(
         f"{LISTS}row = Const() dtype=int32 value=int32[1]*32\n"
         f"tl1 = TensorListFromTensor(allow1, row) {F32} shape_type=int32\n"
-        f"tl1r1 = TensorListStack(tl1, row) {F32}\ninfer1 = Tanh(tl1r1)\nallow2 = MatMul(infer1, infer1)\n"
+        f"tl1r1 = TensorListStack(tl1, row) {F32}\ninfer1 = Tanh(tl1r1)\nallow2 = MatMul(infer1, "
+        "infer1)\n"
         f"tl2 = TensorListFromTensor(allow1, row) {F32} shape_type=int32\n"
         f"tl2w1 = TensorListPushBack(tl2, input) {F32}\nfetch = Identity(allow2)",
         "allow1 tl1 tl1r1 infer1 allow2 tl2 tl2w1",
     ),
     "TensorListPushBackBatchAndConcatLists": Case(
-        f"{LISTS}tl1 = {EMPTY}\ntl2 = {EMPTY}\nhandles = Pack(tl1, tl2) T=variant\nitems = Pack(allow1, allow1)\n"
-        f"tl12w1 = TensorListPushBackBatch(handles, items) {F32}\nzero = Const() dtype=int32 value=int32[]*0\n"
-        "halves = Split(zero, tl12w1) num_split=2 T=variant\nscalar = Const() dtype=int32 value=int32[0]\n"
+        f"{LISTS}tl1 = {EMPTY}\ntl2 = {EMPTY}\nhandles = Pack(tl1, tl2) T=variant\nitems = "
+        "Pack(allow1, allow1)\n"
+        f"tl12w1 = TensorListPushBackBatch(handles, items) {F32}\nzero = Const() dtype=int32 "
+        "value=int32[]*0\n"
+        "halves = Split(zero, tl12w1) num_split=2 T=variant\nscalar = Const() dtype=int32 "
+        "value=int32[0]\n"
         "first = Reshape(halves, scalar) T=variant Tshape=int32\n"
         "second = Reshape(halves:1, scalar) T=variant Tshape=int32\n"
-        f"tl3 = TensorListConcatLists(first, second) {F32}\ntl3r1 = TensorListPopBack(tl3, shape) {F32}\n"
+        f"tl3 = TensorListConcatLists(first, second) {F32}\ntl3r1 = TensorListPopBack(tl3, shape) "
+        f"{F32}\n"
         "infer1 = Tanh(tl3r1:1)\nallow2 = MatMul(infer1, infer1)\nfetch = Identity(allow2)",
         "tl1 tl2 allow1 items tl12w1 tl3 tl3r1 infer1 allow2",
     ),
     "TensorListThroughFunction": Case(
-        f"{LISTS}infer1 = Tanh(allow1)\ntl1 = {EMPTY}\ntl1w1 = TensorListPushBack(tl1, infer1) {F32}\n"
-        f"call = Func1(tl1w1, infer1)\ntl1r1 = TensorListPopBack(call, shape) {F32}\ntl2 = {EMPTY}\n"
-        f"tl2w1 = TensorListPushBack(tl2, infer1) {F32}\ntl2r1 = TensorListPopBack(tl2w1, shape) {F32}\n"
+        f"{LISTS}infer1 = Tanh(allow1)\ntl1 = {EMPTY}\ntl1w1 = TensorListPushBack(tl1, infer1) "
+        f"{F32}\n"
+        f"call = Func1(tl1w1, infer1)\ntl1r1 = TensorListPopBack(call, shape) {F32}\ntl2 = "
+        f"{EMPTY}\n"
+        f"tl2w1 = TensorListPushBack(tl2, infer1) {F32}\ntl2r1 = TensorListPopBack(tl2w1, shape) "
+        f"{F32}\n"
         "allow2 = MatMul(tl1r1:1, tl2r1:1)\nfetch = Identity(allow2)",
         "allow1 infer1 tl2 tl2w1 tl2r1 allow2",
     ),
@@ -237,12 +279,21 @@ CASES = {
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("name", CASES)
-def test_types_ops_and_casts_are_those_of_tensorflow_and_wires_and_values_stay(name: str, mode: Mode) -> None:
+def test_types_ops_and_casts_are_those_of_tensorflow_and_wires_and_values_stay(
+    name: str, mode: Mode
+) -> None:
     case = CASES[name]
     graph_def = graph(case.text, *([function(CALLED)] if "Func1" in case.text else []))
-    original, ours = (each(graph_def, mode, case.fetch, Knobs(level=case.level)) for each in (run_original, run_ours))
+    original, ours = (
+        each(graph_def, mode, case.fetch, Knobs(level=case.level))
+        for each in (run_original, run_ours)
+    )
     f16 = case.f16 if mode is not Mode.CUDA or case.cuda is None else case.cuda
-    own = {node.name for node in graph_def.node if any(of.type in (14, 19) for of in node.attr.values())}
+    own = {
+        node.name
+        for node in graph_def.node
+        if any(of.type in (14, 19) for of in node.attr.values())
+    }
     assert original.nodes_in(mode.f16) | own == ours.nodes_in(mode.f16) | own == set(f16.split())
     assert differences(ours, original) == []
     assert rewired(graph_def, ours.graph) == []
@@ -252,10 +303,13 @@ def test_types_ops_and_casts_are_those_of_tensorflow_and_wires_and_values_stay(n
     values = (run(each, case.fetch, case.feeds) for each in (ours.graph, graph_def))
     for fetched, value, float32 in zip(case.fetch, *values, strict=True):
         assert value.dtype == np.float32
-        np.testing.assert_allclose(value, float32, case.rtol * factor, case.atol * factor, err_msg=fetched)
+        np.testing.assert_allclose(
+            value, float32, case.rtol * factor, case.atol * factor, err_msg=fetched
+        )
 
 
-#: Nodes before a loop, in its body and behind it: w allow, g infer, c clear, b deny; a capital becomes 16 bit.
+#: Nodes before a loop, in its body and behind it: w allow, g infer, c clear, b deny; a capital
+#: becomes 16 bit.
 LOOPS = ("W C C", "C C W", "W G W", "W gbg W", "b gWC c", "b CWCG C", "C GWCG C", "C CgbgWC g")
 SECTIONS = ("input", "while/body", "output")
 OPS = {
@@ -294,9 +348,13 @@ def test_propagation_through_a_simple_loop(colors: str, mode: Mode) -> None:
             for section, part in zip(SECTIONS, (before, body, after), strict=True)
         )
         assert " ".join(found) == colors
-    assert all("(Enter)" in found for found in differences(ours, original)), 'other than the difference "tied-types"'
+    assert all("(Enter)" in found for found in differences(ours, original)), (
+        'other than the difference "tied-types"'
+    )
     with undone():
         assert differences(run_ours(graph_def, mode, fetch), original) == []
     if can_run(mode):
         (value,), (float32,) = run(ours.graph, fetch), run(graph_def, fetch)
-        np.testing.assert_allclose(value, float32, rtol=0, atol=(1.6e-2 if mode is Mode.BFLOAT16 else 2e-3))
+        np.testing.assert_allclose(
+            value, float32, rtol=0, atol=(1.6e-2 if mode is Mode.BFLOAT16 else 2e-3)
+        )

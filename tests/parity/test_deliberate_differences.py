@@ -1,6 +1,8 @@
-"""Where amp_tf differs from TensorFlow's pass on purpose: each with its reason, and what both make of a graph.
+"""Where amp_tf differs from TensorFlow's pass on purpose: each with its reason, and what both make
+of a graph.
 
-A difference that is not here is a bug. How the differential tests allow for one is in ``judging.py``.
+A difference that is not here is a bug. How the differential tests allow for one is in
+``judging.py``.
 """
 
 from __future__ import annotations
@@ -51,8 +53,10 @@ class Shown(NamedTuple):
 
 def mask(lowest: float) -> str:
     return (
-        f"{PRODUCT}never = Const() value=float32[]*{lowest}\nmask = Const() dtype=bool value=bool[32, 32]*1\n"
-        "masked = SelectV2(mask, allow1, never)\ninfer1 = Softmax(masked)\nallow2 = MatMul(infer1, input)\n"
+        f"{PRODUCT}never = Const() value=float32[]*{lowest}\nmask = Const() dtype=bool "
+        "value=bool[32, 32]*1\n"
+        "masked = SelectV2(mask, allow1, never)\ninfer1 = Softmax(masked)\nallow2 = "
+        "MatMul(infer1, input)\n"
         "fetch = Identity(allow2)"
     )
 
@@ -77,16 +81,19 @@ LOOP = """
 SHOWN = (
     Shown(
         "fused-ops",
-        "amp_tf's hook runs after the remapper, TensorFlow's pass before it: fused ops are on amp_tf's lists alone.",
+        "amp_tf's hook runs after the remapper, TensorFlow's pass before it: fused ops are on "
+        "amp_tf's lists alone.",
         (BF16,),
         "allow1",
         "allow1 fused",
-        PRODUCT + "bias = Const() value=float32[32]\nfused = _FusedMatMul(input, input, bias) num_args=1 "
+        PRODUCT
+        + "bias = Const() value=float32[32]\nfused = _FusedMatMul(input, input, bias) num_args=1 "
         "fused_ops=['BiasAdd']\nfetch = Identity(bias)",
     ),
     Shown(
         "preserved-loop",
-        "TensorFlow makes NextIteration agree with its Merge although it is preserved; in amp_tf both stay in float32.",
+        "TensorFlow makes NextIteration agree with its Merge although it is preserved; in amp_tf "
+        "both stay in float32.",
         (BF16,),
         "allow1 allow2 merge next",
         "allow1 allow2",
@@ -100,17 +107,20 @@ SHOWN = (
     ),
     Shown(
         "tied-types: loop entries",
-        "TensorFlow casts between Enter and Merge. By that edge its executor knows that a loop in a branch that is not "
+        "TensorFlow casts between Enter and Merge. By that edge its executor knows that a loop in "
+        "a branch that is not "
         "taken does not run.",
         (BF16,),
         "allow1 enter",
         "allow1",
-        PRODUCT + LOOP.format(entered="allow1", looped="merge = Merge(enter, next)\nbody = Exp(merge)"),
+        PRODUCT
+        + LOOP.format(entered="allow1", looped="merge = Merge(enter, next)\nbody = Exp(merge)"),
     ),
     *(
         Shown(
             "range: constants",
-            "TensorFlow looks at no values: a mask beyond range becomes infinite, and a softmax of nothing else NaN.",
+            "TensorFlow looks at no values: a mask beyond range becomes infinite, and a softmax "
+            "of nothing else NaN.",
             (mode,),
             "allow1 masked infer1 allow2",
             "allow1 allow2",
@@ -120,12 +130,14 @@ SHOWN = (
     ),
     Shown(
         "outer-product",
-        "TensorFlow looks at no equations. An Einsum that sums nothing multiplies positions by frequencies, and angles "
+        "TensorFlow looks at no equations. An Einsum that sums nothing multiplies positions by "
+        "frequencies, and angles "
         "beyond position 256 (bfloat16) are noise.",
         BOTH,
         "angles allow1",
         "allow1",
-        "row = Const() value=float32[32]\nangles = Einsum(row, row) equation='i,j->ij'\nwaves = Cos(angles)\n"
+        "row = Const() value=float32[32]\nangles = Einsum(row, row) equation='i,j->ij'\nwaves = "
+        "Cos(angles)\n"
         "allow1 = MatMul(waves, waves)\nfetch = Identity(allow1)",
     ),
     Shown(
@@ -135,27 +147,33 @@ SHOWN = (
         "allow1 lost scattered allow2",
         "allow1 allow2",
         PRODUCT + "lost = BiasAddGrad(allow1)\nwhere = Const() dtype=int32 value=int32[32, 1]*0\n"
-        "shape = Const() dtype=int32 value=int32[2]*32\nscattered = ScatterNd(where, allow1, shape) Tindices=int32\n"
+        "shape = Const() dtype=int32 value=int32[2]*32\nscattered = ScatterNd(where, allow1, "
+        "shape) Tindices=int32\n"
         "allow2 = MatMul(scattered, scattered)\nfetch = Identity(allow2)",
     ),
     Shown(
         "need: results",
-        "TensorFlow converts what follows a product, whoever reads it: moving averages stand still, losses have three "
+        "TensorFlow converts what follows a product, whoever reads it: moving averages stand "
+        "still, losses have three "
         "digits.",
         BOTH,
         "allow1 infer1 allow2 infer2",
         "allow1 allow2",
-        PRODUCT + "v = VarHandleOp() dtype=float32 shape=[32, 32]\nrate = Const() value=float32[]*0.5\n"
-        "infer1 = Mul(allow1, rate)\nstep = AssignAddVariableOp(v, infer1)\nallow2 = MatMul(allow1, allow1)\n"
+        PRODUCT
+        + "v = VarHandleOp() dtype=float32 shape=[32, 32]\nrate = Const() value=float32[]*0.5\n"
+        "infer1 = Mul(allow1, rate)\nstep = AssignAddVariableOp(v, infer1)\nallow2 = "
+        "MatMul(allow1, allow1)\n"
         "infer2 = Mul(allow2, rate)\nfetch = Identity(infer2)",
     ),
     Shown(
         "need: whole numbers",
-        "TensorFlow rounds ids that come as floats, beside other columns, before they are cast to integers.",
+        "TensorFlow rounds ids that come as floats, beside other columns, before they are cast to "
+        "integers.",
         BOTH,
         "clr1 allow1",
         "allow1",
-        INPUT + "zero = Const() dtype=int32 value=int32[2]*0\nsize = Const() dtype=int32 value=int32[2]*32\n"
+        INPUT
+        + "zero = Const() dtype=int32 value=int32[2]*0\nsize = Const() dtype=int32 value=int32[2]*32\n"
         "clr1 = Slice(input, zero, size) Index=int32\ncast = Cast(clr1) SrcT=float32 DstT=int32\n"
         "allow1 = MatMul(clr1, clr1)\nfetch = Identity(allow1)",
         "cast",
@@ -170,29 +188,35 @@ SHOWN = (
     ),
     Shown(
         "passed-through",
-        "TensorFlow converts what only passes a value on to a product, and who else reads it gets it rounded, by a "
+        "TensorFlow converts what only passes a value on to a product, and who else reads it gets "
+        "it rounded, by a "
         "cast back. In amp_tf the cast stands behind it, for the product alone.",
         BOTH,
         "flat allow1",
         "allow1",
-        INPUT + "x = Digamma(input)\nshape = Const() dtype=int32 value=int32[2]*32\nflat = Reshape(x, shape)\n"
+        INPUT
+        + "x = Digamma(input)\nshape = Const() dtype=int32 value=int32[2]*32\nflat = Reshape(x, shape)\n"
         "allow1 = MatMul(flat, flat)\nexact = Digamma(flat)\nfetch = Identity(allow1)",
         "exact",
     ),
     Shown(
         "looked-up-rows",
-        "TensorFlow converts a gather before a product, and casts the whole table of embeddings in each step.",
+        "TensorFlow converts a gather before a product, and casts the whole table of embeddings "
+        "in each step.",
         BOTH,
         "found allow1",
         "allow1",
-        "v = VarHandleOp() dtype=float32 shape=[5000, 32]\ntable = ReadVariableOp(v) dtype=float32\n"
+        "v = VarHandleOp() dtype=float32 shape=[5000, 32]\ntable = ReadVariableOp(v) "
+        "dtype=float32\n"
         "rows = Const() dtype=int32 value=int32[32]*1\naxis = Const() dtype=int32 value=int32[]*0\n"
-        "found = GatherV2(table, rows, axis) Tindices=int32 Taxis=int32\nallow1 = MatMul(found, found)\n"
+        "found = GatherV2(table, rows, axis) Tindices=int32 Taxis=int32\nallow1 = MatMul(found, "
+        "found)\n"
         "fetch = Identity(allow1)",
     ),
     Shown(
         "device-without-part",
-        "A device that names a job but no device type is that job's default device; TensorFlow takes it for none.",
+        "A device that names a job but no device type is that job's default device; TensorFlow "
+        "takes it for none.",
         (BF16,),
         "",
         "allow1",
@@ -202,7 +226,8 @@ SHOWN = (
 
 
 @pytest.mark.parametrize(
-    ("shown", "mode"), [pytest.param(row, mode, id=f"{row.name}-{mode.name}") for row in SHOWN for mode in row.modes]
+    ("shown", "mode"),
+    [pytest.param(row, mode, id=f"{row.name}-{mode.name}") for row in SHOWN for mode in row.modes],
 )
 def test_difference(shown: Shown, mode: Mode) -> None:
     theirs, ours = set(shown.theirs.split()), set(shown.ours.split())
@@ -215,17 +240,24 @@ def test_the_differences_that_rules_name_are_shown() -> None:
     assert {row.difference for row in RULES if row.difference} <= shown
 
 
-def both(graph_def, mode: Mode, preserve=("fetch",), knobs: Knobs | None = None) -> tuple[set[str], set[str]]:
+def both(
+    graph_def, mode: Mode, preserve=("fetch",), knobs: Knobs | None = None
+) -> tuple[set[str], set[str]]:
     """The nodes that are 16-bit afterwards: TensorFlow's and amp_tf's.
 
     TensorFlow refuses a graph in which a Placeholder has no shape ("Failed to import metagraph").
     """
-    original, ours = run_original(graph_def, mode, preserve, knobs), run_ours(graph_def, mode, preserve, knobs)
+    original, ours = (
+        run_original(graph_def, mode, preserve, knobs),
+        run_ours(graph_def, mode, preserve, knobs),
+    )
     return original.nodes_in(mode.f16), ours.nodes_in(mode.f16)
 
 
 def test_kernel_missing() -> None:
-    """TensorFlow paints allow nodes, and infer nodes that follow one, without asking for a kernel: the graph fails."""
+    """TensorFlow paints allow nodes, and infer nodes that follow one, without asking for a kernel:
+    the graph fails.
+    """
     graph_def = graph(
         "x = Const() value=float32[1, 4, 4, 4, 2]\nw = Const() value=float32[1, 1, 1, 2, 2]\n"
         "allow1 = Conv3D(x, w) strides=[1, 1, 1, 1, 1] padding='SAME'\n"
@@ -242,7 +274,8 @@ def test_kernel_missing() -> None:
     without_type = graph(
         INPUT
         + "w = Const() value=float32[64, 64]\nw_c = Const() value=float32[64, 32]\nb_ru = Const() value=float32[64]\n"
-        "b_c = Const() value=float32[32]\nclr1 = Relu(input)\nallow1 = GRUBlockCell(clr1, input, w, w_c, b_ru, b_c)\n"
+        "b_c = Const() value=float32[32]\nclr1 = Relu(input)\nallow1 = GRUBlockCell(clr1, input, "
+        "w, w_c, b_ru, b_c)\n"
         "allow2 = MatMul(allow1:3, allow1:3)\nfetch = Identity(allow2)"
     )
     # TensorFlow converts the Relu for the sake of a GRUBlockCell that cannot be float16.
@@ -250,11 +283,15 @@ def test_kernel_missing() -> None:
 
 
 def test_rounded_products() -> None:
-    """On CPUs TensorFlow gives a product a float16 kernel, which adds in float16; in amp_tf float32's computes it.
+    """On CPUs TensorFlow gives a product a float16 kernel, which adds in float16; in amp_tf
+    float32's computes it.
 
-    TensorFlow's own pass does the same, for all ops, where EMULATE_FP16 is left on, which the judge turns off.
+    TensorFlow's own pass does the same, for all ops, where EMULATE_FP16 is left on, which the judge
+    turns off.
     """
-    ones = "row = Const() value=float32[1, 4096]*1\ncolumn = Const() value=float32[4096, 1]*0.9995\n"
+    ones = (
+        "row = Const() value=float32[1, 4096]*1\ncolumn = Const() value=float32[4096, 1]*0.9995\n"
+    )
     graph_def = graph(ones + "allow1 = MatMul(row, column)\nfetch = Identity(allow1)")
     assert run_original(graph_def, FP16, ("fetch",)).nodes_in(FP16.f16) == {"allow1"}
     ours = amp_tf.rewrite(graph_def, config_for(FP16), hardware=JUDGED, preserve=("fetch",))
@@ -267,7 +304,8 @@ def test_rounded_products() -> None:
 def test_batch_norm_untouched() -> None:
     """TensorFlow turns every FusedBatchNorm into FusedBatchNormV2, even where nothing is converted."""
     graph_def = graph(
-        "x = Const() value=float32[1, 4, 4, 2]\nc = Const() value=float32[2]\nnone = Const() value=float32[0]\n"
+        "x = Const() value=float32[1, 4, 4, 2]\nc = Const() value=float32[2]\nnone = Const() "
+        "value=float32[0]\n"
         "fbn = FusedBatchNorm(x, c, c, none, none)\nfetch = Identity(fbn)"
     )
     assert run_original(graph_def, BF16, ("fetch",)).ops["fbn"] == "FusedBatchNormV2"
@@ -276,8 +314,18 @@ def test_batch_norm_untouched() -> None:
 
 def test_infer_follow_order() -> None:
     """TensorFlow's sweep over infer nodes depends on the order of the nodes; amp_tf repeats it."""
-    lines = [INPUT.strip(), "allow1 = MatMul(input, input)", "infer0 = Tanh(allow1)", "infer1 = Tanh(infer0)"]
-    lines += ["infer2 = Tanh(infer1)", "e = Exp(infer2)", "allow2 = MatMul(e, e)", "fetch = Identity(allow2)"]
+    lines = [
+        INPUT.strip(),
+        "allow1 = MatMul(input, input)",
+        "infer0 = Tanh(allow1)",
+        "infer1 = Tanh(infer0)",
+    ]
+    lines += [
+        "infer2 = Tanh(infer1)",
+        "e = Exp(infer2)",
+        "allow2 = MatMul(e, e)",
+        "fetch = Identity(allow2)",
+    ]
     chain = {"allow1", "infer0", "infer1", "infer2", "allow2"}
     assert both(graph("\n".join(lines)), BF16) == (chain, chain)
     assert both(graph("\n".join(reversed(lines))), BF16) == ({"allow1", "infer0", "allow2"}, chain)
@@ -288,12 +336,14 @@ FIXED = {
     "simple": (SIMPLE, "deny1 clr1 infer1 clr2 allow1 clr3 infer2 clr4 clr5"),
     "pool": (
         "clr1 = Const() value=float32[1, 4, 8, 8, 1]\npool = MaxPool3D(clr1) ksize=[1, 2, 2, 2, 1] "
-        "strides=[1, 2, 2, 2, 1] padding='SAME'\ngrad = MaxPool3DGrad(clr1, pool, pool) ksize=[1, 2, 2, 2, 1] "
+        "strides=[1, 2, 2, 2, 1] padding='SAME'\ngrad = MaxPool3DGrad(clr1, pool, pool) ksize=[1, "
+        "2, 2, 2, 1] "
         "strides=[1, 2, 2, 2, 1] padding='SAME'\nfetch = Identity(grad)",
         "pool grad",
     ),
     "resize": (
-        "x = Const() value=float32[1, 4, 4, 2]\nclr1 = Relu(x)\nsize = Const() dtype=int32 value=int32[2]*6\n"
+        "x = Const() value=float32[1, 4, 4, 2]\nclr1 = Relu(x)\nsize = Const() dtype=int32 "
+        "value=int32[2]*6\n"
         "resize = ResizeBilinear(clr1, size)\nclr2 = Relu(resize)\nfetch = Identity(clr2)",
         "clr1 resize clr2",
     ),
@@ -303,7 +353,9 @@ FIXED = {
 @pytest.mark.parametrize("mode", BOTH)
 @pytest.mark.parametrize("name", FIXED)
 def test_force_all_fixed(name: str, mode: Mode) -> None:
-    """TensorFlow's UNSAFE_FORCE_ALL gives up on a graph with a fixed float32 argument, and in bfloat16 on any."""
+    """TensorFlow's UNSAFE_FORCE_ALL gives up on a graph with a fixed float32 argument, and in
+    bfloat16 on any.
+    """
     text, f16 = FIXED[name]
     graph_def = graph(text)
     if mode is FP16 and name == "pool":
@@ -318,19 +370,26 @@ def test_force_all_fixed(name: str, mode: Mode) -> None:
 
 
 def test_force_all_casts() -> None:
-    """Under UNSAFE_FORCE_ALL TensorFlow converts casts' float32 side: each rewrite changes the graph."""
+    """Under UNSAFE_FORCE_ALL TensorFlow converts casts' float32 side: each rewrite changes the
+    graph.
+    """
     graph_def = graph(
         INPUT + "down = Cast(input) SrcT=float32 DstT=half\nallow1 = MatMul(down, down) T=half\n"
         "up = Cast(allow1) SrcT=half DstT=float32\nfetch = Identity(up)"
     )
-    original, ours = run_original(graph_def, FP16, ("fetch",), FORCE), run_ours(graph_def, FP16, ("fetch",), FORCE)
+    original, ours = (
+        run_original(graph_def, FP16, ("fetch",), FORCE),
+        run_ours(graph_def, FP16, ("fetch",), FORCE),
+    )
     assert (original.types["down", "SrcT"], original.types["up", "DstT"]) == ((19,), (19,))
     assert (ours.types["down", "SrcT"], ours.types["up", "DstT"]) == ((1,), (1,))
     assert run_ours(ours.graph, FP16, ("fetch",), FORCE).graph == ours.graph
 
 
 def test_preserved_cast() -> None:
-    """TensorFlow changes the type of a fetched Cast whose readers are all 16 bit: the caller gets another type."""
+    """TensorFlow changes the type of a fetched Cast whose readers are all 16 bit: the caller gets
+    another type.
+    """
     graph_def = graph(
         "x = Const() dtype=bool value=bool[32, 32]\ncast = Cast(x) SrcT=bool DstT=float32\n"
         "allow1 = MatMul(cast, cast)\nfetch = Identity(allow1)"
@@ -342,15 +401,22 @@ def test_preserved_cast() -> None:
 
 
 def test_tied_types() -> None:
-    """MaxPool3D's gradient looks for the maximum among what it was taken from: rounded alone, it is none of them."""
+    """MaxPool3D's gradient looks for the maximum among what it was taken from: rounded alone, it is
+    none of them.
+    """
     window = "ksize=[1, 2, 2, 2, 1] strides=[1, 2, 2, 2, 1] padding='VALID'"
     graph_def = graph(
-        f"x = Placeholder() shape=[1, 8, 8, 8, 4]\ndeny1 = Exp(x)\npool = MaxPool3D(deny1) {window}\n"
+        "x = Placeholder() shape=[1, 8, 8, 8, 4]\ndeny1 = Exp(x)\npool = MaxPool3D(deny1) "
+        f"{window}\n"
         "shape = Const() dtype=int32 value=int32[2]*16\nw = Const() value=float32[16, 16]*1\n"
         "clr1 = Reshape(pool, shape)\nallow1 = MatMul(clr1, w)\nresult = Identity(allow1)\n"
-        f"ones = Const() value=float32[1, 4, 4, 4, 4]*1\nfetch = MaxPool3DGrad(deny1, pool, ones) {window}"
+        "ones = Const() value=float32[1, 4, 4, 4, 4]*1\nfetch = MaxPool3DGrad(deny1, pool, ones) "
+        f"{window}"
     )
-    fetches, values = ("fetch", "result"), np.random.default_rng(0).normal(size=(1, 8, 8, 8, 4)).astype("float32")
+    fetches, values = (
+        ("fetch", "result"),
+        np.random.default_rng(0).normal(size=(1, 8, 8, 8, 4)).astype("float32"),
+    )
     original, ours = both(graph_def, BF16, fetches)
     assert {"pool", "clr1", "allow1"} <= original
     assert ours & {"pool", "clr1", "allow1"} == {"clr1", "allow1"}
@@ -366,7 +432,8 @@ def test_tied_types() -> None:
 def test_list_of_lists() -> None:
     """A loop in a loop stores lists in lists, which TensorFlow does not follow: types disagree."""
     graph_def = graph(
-        PRODUCT + "shape = Const() dtype=int32 value=int32[2]*32\nany = Const() dtype=int32 value=int32[]*-1\n"
+        PRODUCT
+        + "shape = Const() dtype=int32 value=int32[2]*32\nany = Const() dtype=int32 value=int32[]*-1\n"
         "size = Const() dtype=int32 value=int32[]*4\n"
         "inner = EmptyTensorList(shape, size) element_dtype=float32 shape_type=int32\n"
         "write = TensorListPushBack(inner, allow1) element_dtype=float32\n"
@@ -386,9 +453,18 @@ def test_list_of_lists() -> None:
 
 def test_shared_maker() -> None:
     """TensorFlow gives all lists that one op made one type; amp_tf parts them."""
-    text = PRODUCT + "shape = Const() dtype=int32 value=int32[2]*32\nsize = Const() dtype=int32 value=int32[]*4\n"
-    text += "maker = EmptyTensorList(shape, size) element_dtype=float32 shape_type=int32\ndeny1 = Exp(input)\n"
-    for number, value, reader in ((1, "allow1", "MatMul(read1:1, read1:1)"), (2, "deny1", "Exp(read2:1)")):
+    text = (
+        PRODUCT
+        + "shape = Const() dtype=int32 value=int32[2]*32\nsize = Const() dtype=int32 value=int32[]*4\n"
+    )
+    text += (
+        "maker = EmptyTensorList(shape, size) element_dtype=float32 shape_type=int32\ndeny1 = "
+        "Exp(input)\n"
+    )
+    for number, value, reader in (
+        (1, "allow1", "MatMul(read1:1, read1:1)"),
+        (2, "deny1", "Exp(read2:1)"),
+    ):
         text += f"write{number} = TensorListPushBack(maker, {value}) element_dtype=float32\n"
         text += f"read{number} = TensorListPopBack(write{number}, shape) element_dtype=float32\n"
         text += f"used{number} = {reader}\nfetch{number} = Identity(used{number})\n"
@@ -400,19 +476,28 @@ def test_shared_maker() -> None:
 
 
 def test_shared_reads() -> None:
-    """A layer that is shared reads its weights in each call, and TensorFlow casts each read; in amp_tf they are one."""
+    """A layer that is shared reads its weights in each call, and TensorFlow casts each read; in
+    amp_tf they are one.
+    """
     graph_def = graph(
-        INPUT + "v = VarHandleOp() dtype=float32 shape=[32, 32]\nread1 = ReadVariableOp(v) dtype=float32\n"
-        "read2 = ReadVariableOp(v) dtype=float32\nallow1 = MatMul(input, read1)\nallow2 = MatMul(allow1, read2)\n"
+        INPUT
+        + "v = VarHandleOp() dtype=float32 shape=[32, 32]\nread1 = ReadVariableOp(v) dtype=float32\n"
+        "read2 = ReadVariableOp(v) dtype=float32\nallow1 = MatMul(input, read1)\nallow2 = "
+        "MatMul(allow1, read2)\n"
         "fetch = Identity(allow2)"
     )
     for rewritten, expected in ((run_original, 2), (run_ours, 1)):
         nodes = rewritten(graph_def, BF16, ("fetch",)).graph.node
-        assert sum(node.op == "Cast" and node.input[0] in ("read1", "read2") for node in nodes) == expected
+        assert (
+            sum(node.op == "Cast" and node.input[0] in ("read1", "read2") for node in nodes)
+            == expected
+        )
 
 
 def test_call_boundary() -> None:
-    """A TensorList that enters a functional While belongs to its body as well, which TensorFlow does not know."""
+    """A TensorList that enters a functional While belongs to its body as well, which TensorFlow
+    does not know.
+    """
 
     @tf.function
     def repeat(x):

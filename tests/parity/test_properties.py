@@ -1,4 +1,6 @@
-"""What must hold for the rewrite of any graph, a broken one included, whatever TensorFlow's pass does."""
+"""What must hold for the rewrite of any graph, a broken one included, whatever TensorFlow's pass
+does.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from tests.parity.op_pool import op_pool
 from tests.parity.random_graphs import RandomGraph, random_graph
 from tests.strategies import random_graphs
 
-# No shrinking: it takes Hypothesis minutes here. ``scripts/fuzz_parity minimise`` makes a failing graph small.
+# No shrinking: it takes Hypothesis minutes here. ``scripts/fuzz_parity minimise`` makes a failing
+# graph small.
 examples = settings(
     max_examples=150,
     deadline=None,
@@ -28,7 +31,9 @@ modes = st.sampled_from(MODES)
 
 
 def rewrite(graph: RandomGraph, mode: Mode, graph_def=None):
-    return amp_tf.rewrite(graph_def or graph.graph_def, config_for(mode, graph.knobs), preserve=graph.preserve)
+    return amp_tf.rewrite(
+        graph_def or graph.graph_def, config_for(mode, graph.knobs), preserve=graph.preserve
+    )
 
 
 @examples
@@ -47,14 +52,18 @@ def test_a_rewrite_is_whole_final_and_leaves_the_rest_alone(graph: RandomGraph, 
     new = {node.name: node for node in result.graph.node}
     types = outcome(graph.graph_def, graph.graph_def).types
     new_types = outcome(graph.graph_def, result.graph).types
-    touched = {name for (name, attr), value in new_types.items() if types.get((name, attr)) != value}
+    touched = {
+        name for (name, attr), value in new_types.items() if types.get((name, attr)) != value
+    }
     assert [name for name in new if name in old] == list(old), "the order of the nodes changed"
     for name, node in old.items():
         if name not in touched and list(new[name].input) == list(node.input):
             assert new[name] == node
     assert result.changed == (result.graph != graph.graph_def)
     casts = [
-        (node.input[0], node.attr["DstT"].type) for node in new.values() if node.name not in old and node.op == "Cast"
+        (node.input[0], node.attr["DstT"].type)
+        for node in new.values()
+        if node.name not in old and node.op == "Cast"
     ]
     assert len(set(casts)) == len(casts)
 

@@ -1,7 +1,8 @@
-"""Whole graphs get every type and cast that TensorFlow's pass gives them: random ones, models, functions.
+"""Whole graphs get every type and cast that TensorFlow's pass gives them: random ones, models,
+functions.
 
-The random ones are the same in every run, so that CI judges the change and not the dice; ``scripts/fuzz_parity`` rolls
-new ones.
+The random ones are the same in every run, so that CI judges the change and not the dice;
+``scripts/fuzz_parity`` rolls new ones.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from tests.strategies import random_graphs
 
 @pytest.mark.slow
 @pytest.mark.quick
-def test_every_type_and_the_number_of_casts_are_the_originals(request: pytest.FixtureRequest) -> None:
+def test_every_type_and_the_number_of_casts_are_the_originals(
+    request: pytest.FixtureRequest,
+) -> None:
     graphs = 200 if request.config.getoption("quick") else 400
     compared: collections.Counter[Mode] = collections.Counter()
 
@@ -34,7 +37,10 @@ def test_every_type_and_the_number_of_casts_are_the_originals(request: pytest.Fi
         deadline=None,
         derandomize=True,
         database=None,
-        phases=[Phase.explicit, Phase.generate],  # a failure is made small below, in seconds instead of minutes
+        phases=[
+            Phase.explicit,
+            Phase.generate,
+        ],  # a failure is made small below, in seconds instead of minutes
         suppress_health_check=list(HealthCheck),
     )
     @given(random_graphs())
@@ -66,10 +72,15 @@ BLOCKS = ("convnext", "unet_step", "inverted_bottleneck", "causal_attention_norm
 def test_a_training_graph_gets_the_types_that_tensorflow_gives_it(name: str) -> None:
     """With calls inlined and loops lowered, as Grappler's pass meets it."""
     made = traces.step(name, "fit").graph
-    preserve = [*(tensor.op.name for tensor in made.outputs), *(op.name for op in made.control_outputs)]
+    preserve = [
+        *(tensor.op.name for tensor in made.outputs),
+        *(op.name for op in made.control_outputs),
+    ]
     graph_def = optimized(made.as_graph_def(), ("function", "pruning"), preserve)
     preserve = sorted({node.name for node in graph_def.node} & {*preserve})
-    assert any(node.op == "Enter" for node in graph_def.node) == (name == "lstm_ln"), "no loop in lowered form"
+    assert any(node.op == "Enter" for node in graph_def.node) == (name == "lstm_ln"), (
+        "no loop in lowered form"
+    )
     for mode in MODES:
         original = run_original(graph_def, mode, preserve)
         with undone():
@@ -81,7 +92,9 @@ def test_a_training_graph_gets_the_types_that_tensorflow_gives_it(name: str) -> 
 
 
 def graph_with_bodies() -> tuple[graph_pb2.GraphDef, str]:
-    """Bodies that are not inlined: each is a graph of its own to the pass, whose arguments keep their types."""
+    """Bodies that are not inlined: each is a graph of its own to the pass, whose arguments keep
+    their types.
+    """
 
     @tf.function
     def inner(x, w):
@@ -95,15 +108,21 @@ def graph_with_bodies() -> tuple[graph_pb2.GraphDef, str]:
             a = tf.nn.relu(tf.matmul(a, w))
         a = tf.matmul(a, b) if tf.reduce_sum(a) > 0 else tf.nn.tanh(tf.matmul(a, w))
         which = tf.cast(tf.reduce_sum(b) > 0, tf.int32)
-        a = tf.switch_case(which, [lambda: tf.nn.relu(tf.matmul(a, w)), lambda: tf.exp(tf.matmul(a, b))])
+        a = tf.switch_case(
+            which, [lambda: tf.nn.relu(tf.matmul(a, w)), lambda: tf.exp(tf.matmul(a, b))]
+        )
         return tf.matmul(a, b)
 
-    concrete = outer.get_concrete_function(tf.TensorSpec([8, 8], name="x"), tf.TensorSpec([8, 8], name="w"))
+    concrete = outer.get_concrete_function(
+        tf.TensorSpec([8, 8], name="x"), tf.TensorSpec([8, 8], name="w")
+    )
     return concrete.graph.as_graph_def(), concrete.outputs[0].op.name
 
 
 def bodies(graph: graph_pb2.GraphDef, names: dict[str, set[str]]) -> dict[str, tuple]:
-    """By function: the number of its nodes, and the types of those of its nodes that were there before."""
+    """By function: the number of its nodes, and the types of those of its nodes that were there
+    before.
+    """
     return {
         function.signature.name: (
             len(function.node_def),
@@ -121,14 +140,21 @@ def bodies(graph: graph_pb2.GraphDef, names: dict[str, set[str]]) -> dict[str, t
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_bodies_get_the_types_and_casts_that_tensorflow_gives_them(mode: Mode) -> None:
     graph_def, fetch = graph_with_bodies()
-    names = {f.signature.name: {node.name for node in f.node_def} for f in graph_def.library.function}
-    assert len(names) == 7, "a function, a loop's condition and body, two branches of an If and two of a Case"
+    names = {
+        f.signature.name: {node.name for node in f.node_def} for f in graph_def.library.function
+    }
+    assert len(names) == 7, (
+        "a function, a loop's condition and body, two branches of an If and two of a Case"
+    )
     original, ours = run_original(graph_def, mode, (fetch,)), run_ours(graph_def, mode, (fetch,))
     assert differences(ours, original) == []
     theirs = bodies(original.graph, names)
     assert bodies(ours.graph, names) == theirs
     converted = {
-        name for name, (_, nodes) in theirs.items() for types in nodes.values() if mode.f16 in sum(types.values(), ())
+        name
+        for name, (_, nodes) in theirs.items()
+        for types in nodes.values()
+        if mode.f16 in sum(types.values(), ())
     }
     assert len(converted) == 6, "the loop's condition has no product"
 
@@ -136,7 +162,10 @@ def test_bodies_get_the_types_and_casts_that_tensorflow_gives_them(mode: Mode) -
 @pytest.mark.usefixtures("local_rules")
 def test_the_result_runs() -> None:
     graph_def, fetch = graph_with_bodies()
-    feeds = {f"{name}:0": tf.random.stateless_uniform([8, 8], [0, i], -0.3, 0.3).numpy() for i, name in enumerate("xw")}
+    feeds = {
+        f"{name}:0": tf.random.stateless_uniform([8, 8], [0, i], -0.3, 0.3).numpy()
+        for i, name in enumerate("xw")
+    }
     for mode in filter(can_run, MODES):
         (ours,) = run(run_ours(graph_def, mode, (fetch,)).graph, (fetch,), feeds)
         (float32,) = run(graph_def, (fetch,), feeds)

@@ -19,7 +19,10 @@ FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
-MISSING = next((f"there is no {name}" for name in ("chromium", "chromedriver") if shutil.which(name) is None), "")
+MISSING = next(
+    (f"there is no {name}" for name in ("chromium", "chromedriver") if shutil.which(name) is None),
+    "",
+)
 ENTER, TAB = "\ue007", "\ue004"
 
 
@@ -32,7 +35,9 @@ class Page:
     def call(self, path: str, **body: Any) -> Any:
         """One command of WebDriver's."""
         data = json.dumps(body).encode()
-        request = urllib.request.Request(f"{self._address}{path}", data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            f"{self._address}{path}", data, {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)["value"]
 
@@ -78,7 +83,9 @@ def browser() -> Iterator[Page]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    driver = subprocess.Popen(
+        ["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         root = Page(f"http://127.0.0.1:{port}")
         options = {"binary": shutil.which("chromium"), "args": list(FLAGS)}

@@ -23,13 +23,21 @@ def shown(page: str) -> str:
 
 
 def evaluated(page: str, expression: str) -> Any:
-    """The value of an expression that uses the functions of the page's scripts, and ``data``, its documents."""
+    """The value of an expression that uses the functions of the page's scripts, and ``data``, its
+    documents.
+    """
     if shutil.which("node") is None:
         pytest.skip("there is no node")
     packed, *_ = re.findall(r'id="documents">(.*?)</script>', page)
-    given = {"scripts": "".join(re.findall(r"<script>(.*?)</script>", page, re.DOTALL)), "packed": packed}
+    given = {
+        "scripts": "".join(re.findall(r"<script>(.*?)</script>", page, re.DOTALL)),
+        "packed": packed,
+    }
     found = subprocess.run(
-        ["node", "-e", RUN], input=json.dumps({**given, "expression": expression}), capture_output=True, text=True
+        ["node", "-e", RUN],
+        input=json.dumps({**given, "expression": expression}),
+        capture_output=True,
+        text=True,
     )
     assert not found.returncode, found.stderr
     return json.loads(found.stdout)

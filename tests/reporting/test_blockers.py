@@ -19,7 +19,9 @@ def pooled(y):
 
 
 def planted(pool=pooled):
-    """Three blockers among convolutions: an op without a kernel, a deny op, a layer that is kept by its name."""
+    """Three blockers among convolutions: an op without a kernel, a deny op, a layer that is kept by
+    its name.
+    """
 
     def model(x, w):
         y = tf.nn.conv3d(x, w, [1] * 5, "SAME")
@@ -60,7 +62,8 @@ def test_planted_blockers_are_ranked_by_what_they_gain_to_the_flop_and_name_what
     kept = {"precision": "float16", "keep_float32": (KEEP,)}
     assert in_f16(reported(with_kernel, **kept)) - in_f16(base) == gain["AvgPool3D"]
     assert in_f16(found_in(infer_add=("Exp",))) - in_f16(base) == gain["Exp"]
-    # A convolution is 2 × 2·8·8·8·64 × 3·3·3·64 operations; with the rule, nothing else becomes 16 bit.
+    # A convolution is 2 × 2·8·8·8·64 × 3·3·3·64 operations; with the rule, nothing else becomes 16
+    # bit.
     assert gain[KEEP] == 2 * (2 * 8 * 8 * 8 * 64) * (3 * 3 * 3 * 64)
     together = document["together"]
     assert {root["what"] for root in together["roots"]} == {KEEP, "AvgPool3D", "Exp"}
@@ -68,7 +71,9 @@ def test_planted_blockers_are_ranked_by_what_they_gain_to_the_flop_and_name_what
     assert in_f16(all_of_them) - in_f16(base) == together["gain"]
     remedy = {row["what"]: row["remedy"] for row in found}
     assert remedy[KEEP] == "drop '^kept/' from AMP_TF_KEEP_FLOAT32"
-    assert remedy["Exp"].startswith("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_INFERLIST_ADD=Exp, but it ")
+    assert remedy["Exp"].startswith(
+        "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_INFERLIST_ADD=Exp, but it "
+    )
     assert "no 16-bit kernel of AvgPool3D" in remedy["AvgPool3D"]
 
 
@@ -83,7 +88,11 @@ def test_the_gain_counts_what_the_cost_model_or_the_level_then_leaves(settings):
 
 def test_patterns_that_keep_one_node_are_taken_away_together():
     patterns = (KEEP, "Conv3D_?$")
-    (row,) = (row for row in found_in(keep_float32=patterns).to_dict()["blockers"] if row["example"] == "kept/Conv3D")
+    (row,) = (
+        row
+        for row in found_in(keep_float32=patterns).to_dict()["blockers"]
+        if row["example"] == "kept/Conv3D"
+    )
     assert row["what"] == ", ".join(patterns)
     assert row["remedy"] == f"drop 'Conv3D_?$' and {KEEP!r} from AMP_TF_KEEP_FLOAT32"
     assert row["gain"] > 0
@@ -98,7 +107,9 @@ def test_a_device_a_fetch_and_a_scope_are_blockers():
 
     graph = traced(model, (64, 64), (64, 64))
     hardware = Hardware(gpu_capabilities=((8, 0),))
-    found = reported(graph, hardware=hardware, precision="float16", preserve=("fetched",)).to_dict()["blockers"]
+    found = reported(
+        graph, hardware=hardware, precision="float16", preserve=("fetched",)
+    ).to_dict()["blockers"]
     gains = {row["kind"]: row["gain"] for row in found}
     assert gains["device"] == gains["fed or fetched"] == 2 * 64**3
 
@@ -110,7 +121,9 @@ def test_scopes_are_blockers_by_layer():
         return tf.matmul(y, w)
 
     (row,) = (
-        row for row in reported(traced(model, (64, 64), (64, 64))).to_dict()["blockers"] if row["kind"] == "scope"
+        row
+        for row in reported(traced(model, (64, 64), (64, 64))).to_dict()["blockers"]
+        if row["kind"] == "scope"
     )
     assert (row["what"], row["gain"]) == ("model/attention", 2 * 64**3)
     assert row["remedy"] == 'take model/attention out of amp_tf.scope("float32") in the model'
@@ -120,7 +133,9 @@ def test_a_product_that_the_user_took_off_its_list_is_put_back_there():
     base = found_in(keep_float32=(), allow_remove=("Conv3D",))
     (row,) = (row for row in base.to_dict()["blockers"] if row["what"] == "Conv3D")
     assert row["kind"] == "no list"
-    assert row["remedy"] == "drop 'Conv3D' from TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_REMOVE"
+    assert (
+        row["remedy"] == "drop 'Conv3D' from TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_REMOVE"
+    )
     assert row["gain"] == in_f16(found_in(keep_float32=()))
 
 
@@ -174,7 +189,9 @@ def test_what_is_kept_because_it_joins_exact_values_is_kept_for_accuracy():
 
 
 def test_an_unknown_shape_is_a_blocker_and_gains_what_a_known_one_converts():
-    """Multiplying many values pays in memory, but not as few as the cost model takes where nobody knows."""
+    """Multiplying many values pays in memory, but not as few as the cost model takes where nobody
+    knows.
+    """
 
     def model(x, wide, narrow):
         y = tf.matmul(x, wide)
@@ -185,7 +202,11 @@ def test_an_unknown_shape_is_a_blocker_and_gains_what_a_known_one_converts():
     def rewritten(*shape):
         return reported(traced(model, shape, (64, 4096), (4096, 64)), precision="auto")
 
-    (row,) = (row for row in rewritten(None, None, 64).to_dict()["blockers"] if row["kind"] == "unknown shape")
+    (row,) = (
+        row
+        for row in rewritten(None, None, 64).to_dict()["blockers"]
+        if row["kind"] == "unknown shape"
+    )
     assert (row["nodes"], row["operations"], row["gain_nodes"]) == (4, 0, 4)
     assert row["gain"] == 4 * 64 * 64 * 4096
     assert len(rewritten(64, 64, 64).nodes.where(op="Mul", precision="bfloat16")) == 4
@@ -201,13 +222,19 @@ def test_what_is_not_tried_has_no_gain():
 def test_painting_again_does_not_change_the_graph_or_its_report():
     report = found_in()
     assert report.to_dict() == report.to_dict()
-    again = amp_tf.rewrite(planted(), amp_tf.AmpConfig(precision="float16", keep_float32=(KEEP,)), hardware=BF16_CPU)
-    assert [node.precision for node in report.nodes] == [node.precision for node in again.report.nodes]
+    again = amp_tf.rewrite(
+        planted(), amp_tf.AmpConfig(precision="float16", keep_float32=(KEEP,)), hardware=BF16_CPU
+    )
+    assert [node.precision for node in report.nodes] == [
+        node.precision for node in again.report.nodes
+    ]
 
 
 @pytest.mark.parametrize("is_wanted", [False, True])
 def test_without_being_asked_a_report_has_no_figures_and_keeps_no_graph(is_wanted, tmp_path):
-    config = amp_tf.AmpConfig(precision="bfloat16", report_path=str(tmp_path) if is_wanted else None)
+    config = amp_tf.AmpConfig(
+        precision="bfloat16", report_path=str(tmp_path) if is_wanted else None
+    )
     report = amp_tf.rewrite(planted(), config, hardware=BF16_CPU).report
     assert (report.graphs[0].basis is not None) == is_wanted
     assert (report.to_dict()["figures"] is not None) == is_wanted

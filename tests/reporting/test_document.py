@@ -26,7 +26,11 @@ FIRST = Path(__file__).parent / "report_version_1.json"
 
 
 def schema():
-    return json.loads(resources.files("amp_tf.reporting").joinpath("report-1.schema.json").read_text(encoding="utf-8"))
+    return json.loads(
+        resources.files("amp_tf.reporting")
+        .joinpath("report-1.schema.json")
+        .read_text(encoding="utf-8")
+    )
 
 
 def dense(x, w):
@@ -39,7 +43,9 @@ def report() -> RewriteReport:
 
 
 def closed(part):
-    """A schema that refuses fields which it does not describe, but where it says that there may be more."""
+    """A schema that refuses fields which it does not describe, but where it says that there may be
+    more.
+    """
     if isinstance(part, list):
         return list(map(closed, part))
     if not isinstance(part, dict):
@@ -97,7 +103,12 @@ def test_casts_are_told_with_what_they_move(report):
     found = report.to_dict()["graphs"][0]
     assert len(found["inserted_casts"]) == found["casts"]
     cast = next(cast for cast in found["inserted_casts"] if cast["node"] == "w")
-    assert (cast["from"], cast["to"], cast["readers"], cast["bytes"]) == ("float32", "bfloat16", 2, 64 * 64 * 6)
+    assert (cast["from"], cast["to"], cast["readers"], cast["bytes"]) == (
+        "float32",
+        "bfloat16",
+        2,
+        64 * 64 * 6,
+    )
     assert cast["estimated_ms"] == pytest.approx(SHIPPED.of_casts(64 * 64)[1] / 1e6, rel=1e-9)
 
 
@@ -105,14 +116,20 @@ def test_times_are_told_on_cpus_alone():
     from amp_tf.oplists.hardware import Hardware
 
     graph = traced(dense, (64, 64), (64, 64))
-    gpu = reported(graph, hardware=Hardware(gpu_capabilities=((8, 0),)), precision="float16").to_dict()
+    gpu = reported(
+        graph, hardware=Hardware(gpu_capabilities=((8, 0),)), precision="float16"
+    ).to_dict()
     assert gpu["figures"]["estimated_ms"] is None
     assert {cast["estimated_ms"] for cast in gpu["graphs"][0]["inserted_casts"]} == {None}
 
 
 def test_the_peak_is_told_of_the_graph_that_takes_the_most():
-    """Both sides of a node at a time, in 16 bit with the weight's cast; what is fed and fetched counts nothing."""
-    found = reported(traced(dense, (64, 64), (64, 64)), precision="bfloat16").to_dict()["figures"]["estimated_peak"]
+    """Both sides of a node at a time, in 16 bit with the weight's cast; what is fed and fetched
+    counts nothing.
+    """
+    found = reported(traced(dense, (64, 64), (64, 64)), precision="bfloat16").to_dict()["figures"][
+        "estimated_peak"
+    ]
     assert found == {"float32": 2 * 64 * 64 * 4, "now": 3 * 64 * 64 * 2}
 
 
@@ -126,7 +143,9 @@ def test_the_page_says_why_the_peak_is_above_that_of_float32():
         assert (words in shown(files.page([found]))) is is_said
 
 
-@pytest.mark.parametrize(("goes_on", "turns"), [(lambda i, y: i < 5, 5), (lambda i, y: tf.reduce_sum(y) < 5, 10)])
+@pytest.mark.parametrize(
+    ("goes_on", "turns"), [(lambda i, y: i < 5, 5), (lambda i, y: tf.reduce_sum(y) < 5, 10)]
+)
 def test_loops_count_as_many_turns_as_they_say_or_as_ten(goes_on, turns):
     def loop(x, w):
         return tf.while_loop(goes_on, lambda i, y: (i + 1, tf.matmul(y, w)), (0, x))[1]
@@ -134,7 +153,10 @@ def test_loops_count_as_many_turns_as_they_say_or_as_ten(goes_on, turns):
     with tf.Graph().as_default() as graph:
         tf.compat.v1.disable_control_flow_v2()
         try:
-            loop(tf.compat.v1.placeholder(tf.float32, (64, 64)), tf.compat.v1.placeholder(tf.float32, (64, 64)))
+            loop(
+                tf.compat.v1.placeholder(tf.float32, (64, 64)),
+                tf.compat.v1.placeholder(tf.float32, (64, 64)),
+            )
         finally:
             tf.compat.v1.enable_control_flow_v2()
         found = reported(graph.as_graph_def(add_shapes=True)).to_dict()
@@ -144,14 +166,26 @@ def test_loops_count_as_many_turns_as_they_say_or_as_ten(goes_on, turns):
 
 
 def test_the_page_says_whose_16_bit_it_is_under_a_policy_of_keras():
-    """The product has bfloat16 in the program, as a layer under the policy; amp_tf finds nothing to convert."""
-    narrow = traced(lambda x: tf.cast(tf.matmul(*(tf.cast(x, tf.bfloat16),) * 2), tf.float32), (64, 64))
-    found = dataclasses.replace(reported(narrow), facts={"hooks": {"policy": "mixed_bfloat16"}}).to_dict()
+    """The product has bfloat16 in the program, as a layer under the policy; amp_tf finds nothing to
+    convert.
+    """
+    narrow = traced(
+        lambda x: tf.cast(tf.matmul(*(tf.cast(x, tf.bfloat16),) * 2), tf.float32), (64, 64)
+    )
+    found = dataclasses.replace(
+        reported(narrow), facts={"hooks": {"policy": "mixed_bfloat16"}}
+    ).to_dict()
     check(found)
     assert found["converted"] == 0
-    assert (found["figures"]["products_share_f16"], found["figures"]["products_own"]) == (1, 2 * 64**3)
+    assert (found["figures"]["products_share_f16"], found["figures"]["products_own"]) == (
+        1,
+        2 * 64**3,
+    )
     text = shown(files.page([found]))
-    assert "The program itself has 100 % in 16 bit (Keras policy mixed_bfloat16); amp_tf converted 0 %." in text
+    assert (
+        "The program itself has 100 % in 16 bit (Keras policy mixed_bfloat16); amp_tf converted 0 "
+        "%." in text
+    )
 
 
 def test_facts_of_a_process_are_told(report):
@@ -170,7 +204,10 @@ def test_facts_of_a_process_are_told(report):
         ("{", "is not JSON"),
         ("{}", "holds no report of amp_tf"),
         ("[]", "holds no report of amp_tf"),
-        ('{"schema": "amp_tf.report", "schema_version": 2}', "is of version 2, and this amp_tf reads 1"),
+        (
+            '{"schema": "amp_tf.report", "schema_version": 2}',
+            "is of version 2, and this amp_tf reads 1",
+        ),
     ],
 )
 def test_what_is_no_report_is_told(content, words, tmp_path):
@@ -185,7 +222,9 @@ def test_a_report_saves_itself(report, tmp_path):
     assert files.read(tmp_path / "report.json") == [json.loads(report.to_json())]
     report.save(tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"], "nothing half-written"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"], (
+        "nothing half-written"
+    )
 
 
 def test_a_notebook_shows_the_one_number(report):
@@ -201,7 +240,9 @@ def _normalized(x, w, scale, shift):
 
 def test_folded_normalization_took_time_over_the_result_and_takes_it_over_the_filter():
     shapes = (8, 64, 64, 64), (3, 3, 64, 64), (64,), (64,)
-    report = reported(traced(_normalized, *shapes), precision="auto", target="cpu", preserve=("Identity",))
+    report = reported(
+        traced(_normalized, *shapes), precision="auto", target="cpu", preserve=("Identity",)
+    )
     (graph,) = report.graphs
     assert graph.folded == 1
     found = GraphFigures(graph)
@@ -220,7 +261,9 @@ def test_what_is_computed_with_a_product_takes_no_time_before_nor_now():
     def dense(x, w, b):
         return tf.nn.relu(tf.matmul(x, w) + 1.0), tf.nn.relu(tf.nn.bias_add(tf.matmul(x, w), b))
 
-    (graph,) = reported(traced(dense, (512, 512), (512, 512), (512,)), precision="auto", target="cpu").graphs
+    (graph,) = reported(
+        traced(dense, (512, 512), (512, 512), (512,)), precision="auto", target="cpu"
+    ).graphs
     found = GraphFigures(graph)
     before, now = times_before_and_now(found.basis, found.figures, found.is_f16)
     times = {name: (before[node], now[node]) for node, name in enumerate(found.view.names)}
@@ -229,16 +272,32 @@ def test_what_is_computed_with_a_product_takes_no_time_before_nor_now():
 
 
 def _two(x, w):
-    """A product of each type of the program's own: the second has four times the operations of the first."""
-    return tf.matmul(x, w), tf.matmul(*(tf.cast(tf.concat([x, x], 0), tf.bfloat16),) * 2, transpose_b=True)
+    """A product of each type of the program's own: the second has four times the operations of the
+    first.
+    """
+    return tf.matmul(x, w), tf.matmul(
+        *(tf.cast(tf.concat([x, x], 0), tf.bfloat16),) * 2, transpose_b=True
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "shapes", "text"),
     [
-        ({}, ((64, 64), (64, 64)), "(20 % of matmul and convolution work; 80 % in 16 bit by the program itself)"),
-        ({"keep_float32": (".",)}, ((64, 64), (64, 64)), "(0 % of matmul and convolution work; 80 % in 16 bit by"),
-        ({}, ((None, None), (None, None)), "(matmuls and convolutions: 1 of 2; 1 in 16 bit by the program itself)"),
+        (
+            {},
+            ((64, 64), (64, 64)),
+            "(20 % of matmul and convolution work; 80 % in 16 bit by the program itself)",
+        ),
+        (
+            {"keep_float32": (".",)},
+            ((64, 64), (64, 64)),
+            "(0 % of matmul and convolution work; 80 % in 16 bit by",
+        ),
+        (
+            {},
+            ((None, None), (None, None)),
+            "(matmuls and convolutions: 1 of 2; 1 in 16 bit by the program itself)",
+        ),
     ],
 )
 def test_the_headline_has_the_share_of_the_work_and_whose_it_is(settings, shapes, text):
@@ -252,4 +311,6 @@ def test_shares_of_graphs_add_up_and_one_unknown_size_makes_all_unknown():
     assert str(Products((0.0, 0.0, 8.0), (0, 0, 1))) == str(NO_PRODUCTS) == ""  # nothing is 16 bit
     known = Products((1e9, 0.0, 4e9), (1, 0, 3))
     assert known.plus(known).share == 0.25
-    assert str(known.plus(Products((math.nan,) * 3, (1, 0, 1)))) == "matmuls and convolutions: 2 of 4"
+    assert (
+        str(known.plus(Products((math.nan,) * 3, (1, 0, 1)))) == "matmuls and convolutions: 2 of 4"
+    )

@@ -24,7 +24,9 @@ def test_no_temporary_name_can_be_known_before(tmp_path: Path) -> None:
     assert ((tmp_path / "out").read_text(), victim.read_text()) == ("new", "kept")
 
 
-def test_what_a_link_of_the_users_points_to_is_replaced_and_has_the_mode_that_it_had(tmp_path: Path) -> None:
+def test_what_a_link_of_the_users_points_to_is_replaced_and_has_the_mode_that_it_had(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").write_text("old")
     (tmp_path / "file").chmod(0o640)
     (tmp_path / "link").symlink_to("file")
@@ -61,11 +63,17 @@ def test_where_there_is_no_room_nothing_is_left(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     signal = pytest.importorskip("signal")
     (tmp_path / "old").write_text("old")
-    before, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before, limits = (
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+    )
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         for name in ("new", "old"):
-            with pytest.raises(GraphError, match=f"{name}: cannot be written"), files.writing(tmp_path / name):
+            with (
+                pytest.raises(GraphError, match=f"{name}: cannot be written"),
+                files.writing(tmp_path / name),
+            ):
                 files.write(tmp_path / name, "x" * 2000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -75,12 +83,16 @@ def test_where_there_is_no_room_nothing_is_left(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_bomb", [True, False])
 @pytest.mark.parametrize("name", ["a.zip", "a.h5", "a.weights.h5", "a.keras"])
-def test_a_small_file_that_would_take_much_memory_is_not_unpacked(name: str, is_bomb: bool, tmp_path: Path) -> None:
+def test_a_small_file_that_would_take_much_memory_is_not_unpacked(
+    name: str, is_bomb: bool, tmp_path: Path
+) -> None:
     inner = tmp_path / (name if name.endswith(".h5") else "model.weights.h5")
     megabytes = 300 if is_bomb else 30
     with h5py.File(inner, "w") as file:  # no chunk is written, so that it has but zeros
         for layer in ("a", "b"):
-            file.create_dataset(f"{layer}/vars/0", (megabytes << 17,), "float32", compression="gzip")
+            file.create_dataset(
+                f"{layer}/vars/0", (megabytes << 17,), "float32", compression="gzip"
+            )
     if inner.name != name:
         with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
             if name == "a.keras":
@@ -88,7 +100,10 @@ def test_a_small_file_that_would_take_much_memory_is_not_unpacked(name: str, is_
             else:
                 archive.writestr("zeros", bytes(megabytes << 20))
     if is_bomb:
-        with pytest.raises(GraphError, match=rf"{name}: its [\d,]+ bytes would become 314,572,800\. If you trust it"):
+        with pytest.raises(
+            GraphError,
+            match=rf"{name}: its [\d,]+ bytes would become 314,572,800\. If you trust it",
+        ):
             files.check_unpacked(tmp_path / name)
     else:
         files.check_unpacked(tmp_path / name)
@@ -107,7 +122,9 @@ def test_damaged_hdf5_is_one_error(name: str, content: bytes, tmp_path: Path) ->
             archive.writestr("model.weights.h5", content)
     else:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(GraphError, match=rf"{name}: holds no HDF5 that can be read \(.+\)\. Save it again"):
+    with pytest.raises(
+        GraphError, match=rf"{name}: holds no HDF5 that can be read \(.+\)\. Save it again"
+    ):
         files.check_unpacked(tmp_path / name)
 
 

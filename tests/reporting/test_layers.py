@@ -42,7 +42,9 @@ loss             0        1  1: its op is on the deny list
 def layers_of_keras() -> Iterator[None]:
     recorded.forget()
     for number in (2, 12):
-        recorded.record(f"net_1/block_{number}_1", KerasLayer(f"block_{number}", ("net", f"block_{number}")))
+        recorded.record(
+            f"net_1/block_{number}_1", KerasLayer(f"block_{number}", ("net", f"block_{number}"))
+        )
     yield
     recorded.forget()
 
@@ -78,10 +80,24 @@ def test_operations_are_known_where_a_report_was_asked_for() -> None:
             return tf.exp(tf.matmul(x, w))
 
     found = reported(traced(function, (16, 8), (8, 8)), keep_float32=("layer:block_12",)).by_layer()
-    assert {layer.layer: layer.share_f16 for layer in found if layer.layer} == {"block_2": 1.0, "block_12": 0.0}
+    assert {layer.layer: layer.share_f16 for layer in found if layer.layer} == {
+        "block_2": 1.0,
+        "block_12": 0.0,
+    }
     assert found[0].operations_f16 == 2 * 16 * 8 * 8
     first, second, *_ = str(found).splitlines()
-    assert first.split() == ["layer", "16", "bit", "float32", "work", "in", "16", "bit", "why", "float32"]
+    assert first.split() == [
+        "layer",
+        "16",
+        "bit",
+        "float32",
+        "work",
+        "in",
+        "16",
+        "bit",
+        "why",
+        "float32",
+    ]
     assert second.split()[:5] == ["block_2", "1", "0", "100", "%"]
 
 
@@ -100,7 +116,9 @@ def test_nodes_are_chosen_by_layer() -> None:
         "block_2",
         "block_2",
     ]
-    with pytest.raises(ConfigError, match=r"^Nodes.where\(layer\): there is no layer 'block_'.*'block_2'"):
+    with pytest.raises(
+        ConfigError, match=r"^Nodes.where\(layer\): there is no layer 'block_'.*'block_2'"
+    ):
         nodes.where(layer="block_")
     assert nodes.where(op="Exp").where(layer="block_12") == []  # a layer, but not of these
     with pytest.raises(ConfigError, match=r"^Nodes.where\(layer\): 'layer:a//b' names no layer"):

@@ -27,7 +27,9 @@ needs_browser = pytest.mark.skipif(bool(browser.MISSING), reason=browser.MISSING
 def document():
     found = found_in().to_dict() | {"loss_scales": files.read(FIRST)[0]["loss_scales"]}
     long = "a_model/a_layer/" + "of_a_very_long_name" * 20
-    found["graphs"][0]["nodes"].append({**found["graphs"][0]["nodes"][0], "name": long, "reason": long})
+    found["graphs"][0]["nodes"].append(
+        {**found["graphs"][0]["nodes"][0], "name": long, "reason": long}
+    )
     return found
 
 
@@ -53,11 +55,15 @@ def test_names_cannot_break_the_page(document):
     evil = "</script><script>alert(1)</script>'\"&"
     graph = document["graphs"][0]
     nodes = [{**graph["nodes"][0], "name": evil, "device": evil, "reason": evil}]
-    text = files.page([{**document, "summary": evil, "graphs": [{**graph, "function": evil, "nodes": nodes}]}])
+    text = files.page(
+        [{**document, "summary": evil, "graphs": [{**graph, "function": evil, "nodes": nodes}]}]
+    )
     assert "<script>alert" not in text
     assert "<script>alert" not in shown(text)
     assert "alert(1)" in shown(text)  # the name is there, harmless
-    assert "<title>amp_tf: &lt;script&gt;</title>" in files.page([{**document, "process": {"program": "<script>"}}])
+    assert "<title>amp_tf: &lt;script&gt;</title>" in files.page(
+        [{**document, "process": {"program": "<script>"}}]
+    )
     step = {"way": "tf.function", "what": "<lambda>", "steps": 3, "seconds": 1.0}
     steps = [{**step, "first_ms": 5.0, "median_ms": 1.0, "fastest_ms": 1.0}]
     text = shown(files.page([{**document, "steps": steps}] * 2))
@@ -75,7 +81,10 @@ def test_several_runs_stand_side_by_side(document):
 
 
 def test_estimated_times_say_whose_measurements_they_are(document):
-    figures = {**document["figures"], "estimated_ms": {"float32": 312.0, "now": 237.0, "casts": 13.0}}
+    figures = {
+        **document["figures"],
+        "estimated_ms": {"float32": 312.0, "now": 237.0, "casts": 13.0},
+    }
     for source in ("measured on this machine", "shipped for AMD Zen 4"):
         devices = [{"type": "CPU", "costs": source}]
         text = shown(files.page([{**document, "figures": figures, "devices": devices}]))
@@ -96,7 +105,10 @@ def test_a_graph_of_50_000_nodes_makes_less_than_two_megabytes():
     source = "x"
     for layer in range(10_000):
         scope = f"transformer_model/encoder_block_{layer // 40}/attention_{layer % 40}"
-        lines = ("{0}/query/MatMul = MatMul({1}, {1})", "{0}/BiasAdd = BiasAdd({0}/query/MatMul, x)")
+        lines = (
+            "{0}/query/MatMul = MatMul({1}, {1})",
+            "{0}/BiasAdd = BiasAdd({0}/query/MatMul, x)",
+        )
         lines += ("{0}/softmax/Exp = Exp({0}/BiasAdd)", "{0}/gelu/Tanh = Tanh({0}/softmax/Exp)")
         lines += ("{0}/residual/AddV2 = AddV2({0}/gelu/Tanh, {1})",)
         graph.node.extend(node(line.format(scope, source)) for line in lines)
@@ -114,12 +126,19 @@ def test_a_graph_of_50_000_nodes_makes_less_than_two_megabytes():
             [0.99996, 0.9993, 1, 0, 1e-5, 0.53, None],
             [">99.9 %", "99.9 %", "100 %", "0 %", "<0.1 %", "53 %", "unknown"],
         ),
-        ("operations", [999.4e6, 999.6e6, 1e18, 0.0], ["999 MFLOP", "1 GFLOP", "1e+03 PFLOP", "0 FLOP"]),
+        (
+            "operations",
+            [999.4e6, 999.6e6, 1e18, 0.0],
+            ["999 MFLOP", "1 GFLOP", "1e+03 PFLOP", "0 FLOP"],
+        ),
         ("milliseconds", [0.0123, 12.34, 999.7], ["0.0123 ms", "12.3 ms", "1,000 ms"]),
     ],
 )
 def test_how_figures_are_rounded(call, values, shown, document):
-    assert evaluated(files.page([document]), f"{json.dumps(values)}.map(value => {call}(value))") == shown
+    assert (
+        evaluated(files.page([document]), f"{json.dumps(values)}.map(value => {call}(value))")
+        == shown
+    )
     assert call != "share" or list(map(percent, values)) == shown
 
 
@@ -152,7 +171,9 @@ def test_a_search_gives_the_path_of_the_decision_by_keyboard_alone(page, file):
         "denied/mul (Mul), float32: it uses values of the deny-list node 'denied/Exp'",
         "denied/Exp (Exp), float32: its op is on the deny list",
     ]
-    assert page.run("return document.activeElement.className") == "path", "a screen reader goes on from there"
+    assert page.run("return document.activeElement.className") == "path", (
+        "a screen reader goes on from there"
+    )
 
 
 @needs_browser
@@ -191,12 +212,22 @@ def test_dark_readers_get_a_dark_page_and_paper_stays_white(page, file):
 def test_what_is_drawn_is_told_in_words(page, file):
     open_page(page, file)
     assert (
-        page.run("return [...document.querySelectorAll('svg')].filter(s => !s.ariaLabel || s.role != 'img').length")
+        page.run(
+            "return [...document.querySelectorAll('svg')].filter(s => !s.ariaLabel || s.role != "
+            "'img').length"
+        )
         == 0
     )
-    assert page.run("return [...document.querySelectorAll('input')].filter(i => !i.labels.length).length") == 0
+    assert (
+        page.run(
+            "return [...document.querySelectorAll('input')].filter(i => !i.labels.length).length"
+        )
+        == 0
+    )
     assert page.run("return document.querySelectorAll('th:empty').length") == 0
-    levels = page.run("return [...document.querySelectorAll('h1, h2, h3')].map(heading => heading.tagName)")
+    levels = page.run(
+        "return [...document.querySelectorAll('h1, h2, h3')].map(heading => heading.tagName)"
+    )
     assert levels[0] == "H1"
     assert set(levels[1:]) == {"H2"}
 
@@ -204,16 +235,22 @@ def test_what_is_drawn_is_told_in_words(page, file):
 @needs_browser
 def test_the_ranking_on_the_page_is_that_of_the_document(page, file, document):
     open_page(page, file)
-    names = page.run("return [...document.querySelectorAll('#blockers ~ .scroll b')].map(b => b.textContent)")
+    names = page.run(
+        "return [...document.querySelectorAll('#blockers ~ .scroll b')].map(b => b.textContent)"
+    )
     assert names == [row["what"] for row in document["blockers"] if row["gain"] > 0]
     assert names[0] == KEEP
 
 
 @needs_browser
 def test_in_a_notebook_the_figures_stand_in_a_frame_of_their_own(page, document, tmp_path):
-    (tmp_path / "notebook.html").write_text(f"<h1>Cell</h1>{files.fragment(document)}", encoding="utf-8")
+    (tmp_path / "notebook.html").write_text(
+        f"<h1>Cell</h1>{files.fragment(document)}", encoding="utf-8"
+    )
     page.open(tmp_path / "notebook.html")
-    shown = page.wait("document.querySelector('iframe').contentDocument.querySelector('.big')?.textContent")
+    shown = page.wait(
+        "document.querySelector('iframe').contentDocument.querySelector('.big')?.textContent"
+    )
     assert shown == percent(document["figures"]["products_share_f16"])
     assert page.run("return getComputedStyle(document.querySelector('h1')).marginTop") != "0px"
 
@@ -223,7 +260,10 @@ def test_in_a_notebook_the_figures_stand_in_a_frame_of_their_own(page, document,
     [
         ((None, None), None),
         ((0.0, 0.0), "Nothing becomes 16 bit if one of them alone is taken away."),
-        ((0.0, None), "Nothing becomes 16 bit if one of those that were tried alone is taken away."),
+        (
+            (0.0, None),
+            "Nothing becomes 16 bit if one of those that were tried alone is taken away.",
+        ),
     ],
 )
 def test_that_a_blocker_alone_gains_nothing_is_said_of_those_that_were_tried(document, gains, said):

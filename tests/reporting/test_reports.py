@@ -15,24 +15,38 @@ from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
 from amp_tf.reporting import reports
 from amp_tf.reporting.files import SCHEMA_VERSION
-from amp_tf.reporting.reports import GRAPH_WEIGHT, MAX_CONVERTED, MAX_UNTOUCHED, Ledger, RewriteReport, Totals
+from amp_tf.reporting.reports import (
+    GRAPH_WEIGHT,
+    MAX_CONVERTED,
+    MAX_UNTOUCHED,
+    Ledger,
+    RewriteReport,
+    Totals,
+)
 from tests.reporting.reported_graphs import use_own_ledger
 from tests.small_graphs import function, graph
 
 pytestmark = pytest.mark.usefixtures("local_rules")
 BF16_CPU = Hardware(cpu_has_bf16=True)
-TEXT = "x = Placeholder()\ndeny1 = Exp(x)\nallow1 = MatMul(deny1, x)\ninfer1 = Tanh(allow1)\ninfer2 = Tanh(deny1)"
+TEXT = (
+    "x = Placeholder()\ndeny1 = Exp(x)\nallow1 = MatMul(deny1, x)\ninfer1 = Tanh(allow1)\ninfer2 "
+    "= Tanh(deny1)"
+)
 FUNCTION = "function f(x: float32) -> (y: float32)\nm = MatMul(x, x)\nreturn y = m:product:0"
 
 
 def report(text=TEXT, *library, preserve=(), hardware=BF16_CPU, **settings):
     settings.setdefault("precision", "bfloat16")
     config = amp_tf.AmpConfig(**settings)
-    return amp_tf.rewrite(graph(text, *library), config, hardware=hardware, preserve=preserve).report
+    return amp_tf.rewrite(
+        graph(text, *library), config, hardware=hardware, preserve=preserve
+    ).report
 
 
 def test_every_node_has_its_precision_and_a_typed_reason():
-    nodes = [(node.name, node.op, node.function, node.precision, node.reason) for node in report().nodes]
+    nodes = [
+        (node.name, node.op, node.function, node.precision, node.reason) for node in report().nodes
+    ]
     assert nodes == [
         ("x", "Placeholder", "", Precision.FLOAT32, Reason(Rule.NOT_LISTED)),
         ("deny1", "Exp", "", Precision.FLOAT32, Reason(Rule.DENY_LIST)),
@@ -54,7 +68,12 @@ def test_the_graph_and_its_functions_are_counted_together_and_shown_apart():
 
 
 def test_counts_by_op_are_sorted_by_name():
-    assert report().counts_by_op() == {"Exp": (0, 1), "MatMul": (1, 1), "Placeholder": (0, 1), "Tanh": (1, 2)}
+    assert report().counts_by_op() == {
+        "Exp": (0, 1),
+        "MatMul": (1, 1),
+        "Placeholder": (0, 1),
+        "Tanh": (1, 2),
+    }
     assert list(report().counts_by_op()) == sorted(report().counts_by_op())
 
 
@@ -96,13 +115,24 @@ def test_a_report_does_not_keep_the_graph_alive():
 def test_nodes_are_chosen_by_what_they_are_and_what_there_is_not_is_an_error_with_close_ones():
     nodes = report().nodes
     assert [node.name for node in nodes.where(op="Tanh", precision="bf16")] == ["infer1"]
-    assert nodes.where(precision=Precision.FLOAT16) == nodes.where(function="f") == nodes.where(op="Conv2D") == []
+    assert (
+        nodes.where(precision=Precision.FLOAT16)
+        == nodes.where(function="f")
+        == nodes.where(op="Conv2D")
+        == []
+    )
     assert nodes.where(reason="allow list") == nodes.where(reason="ALLOW_LIST")
     assert nodes.where(reason="LOOP_DENIED") == nodes.where(reason="quantized values") == []
     assert [node.name for node in nodes.where(reason="deny-list node 'deny1'")] == ["infer2"]
-    wrong = {"reason": ("DENYLIST", "DENY_LIST"), "precision": ("float8", "float16"), "op": ("Matmul", "MatMul")}
+    wrong = {
+        "reason": ("DENYLIST", "DENY_LIST"),
+        "precision": ("float8", "float16"),
+        "op": ("Matmul", "MatMul"),
+    }
     for argument, (value, close) in wrong.items():
-        with pytest.raises(ConfigError, match=rf"\({argument}\): there is no {argument} '{value}'.*'{close}'"):
+        with pytest.raises(
+            ConfigError, match=rf"\({argument}\): there is no {argument} '{value}'.*'{close}'"
+        ):
             nodes.where(**{argument: value})
 
 
@@ -123,7 +153,9 @@ def test_many_nodes_of_one_reason_are_one_line():
     ops = ["Exp", "Exp", "Expm1", "L2Loss", "Pow", "Pow", "Pow"]
     lines = [f"n{number} = {op}({'x, x' if op == 'Pow' else 'x'})" for number, op in enumerate(ops)]
     shown = str(report("\n".join(["x = Placeholder()", "allow1 = MatMul(x, x)", *lines])))
-    assert shown.splitlines()[-1] == ("  7 nodes (3 Pow, 2 Exp, 1 Expm1, …), such as 'n0': its op is on the deny list")
+    assert shown.splitlines()[-1] == (
+        "  7 nodes (3 Pow, 2 Exp, 1 Expm1, …), such as 'n0': its op is on the deny list"
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +170,9 @@ def test_many_nodes_of_one_reason_are_one_line():
     ],
 )
 def test_the_counts_are_one_line(graphs, converted, total, precisions, casts, line):
-    found = Totals({"grappler": graphs}, total=total, converted=converted, precisions=precisions, casts=casts)
+    found = Totals(
+        {"grappler": graphs}, total=total, converted=converted, precisions=precisions, casts=casts
+    )
     assert str(found) == line
 
 
@@ -174,7 +208,11 @@ def test_totals_count_graphs_nodes_and_casts(ledger, converted, untouched):
     for report, way in ((converted, "grappler"), (untouched, "grappler"), (converted, "xla")):
         ledger.record(report, way=way)
     assert ledger.totals() == Totals(
-        graphs={"grappler": 2, "xla": 1}, total=6, converted=2, casts=2, precisions=(Precision.BFLOAT16,)
+        graphs={"grappler": 2, "xla": 1},
+        total=6,
+        converted=2,
+        casts=2,
+        precisions=(Precision.BFLOAT16,),
     )
     assert ledger.totals().products.nodes == (2, 0, 2)
 
@@ -195,7 +233,9 @@ def test_a_second_visit_is_counted_if_it_converts_more(ledger):
 
 @pytest.fixture
 def small(monkeypatch):
-    """A ledger with room for 10 graphs of 2 nodes in which something was converted, and for 3 others."""
+    """A ledger with room for 10 graphs of 2 nodes in which something was converted, and for 3
+    others.
+    """
     monkeypatch.setattr(reports, "MAX_CONVERTED", 10 * (2 + GRAPH_WEIGHT))
     monkeypatch.setattr(reports, "MAX_UNTOUCHED", 3 * (2 + GRAPH_WEIGHT))
     return Ledger()
@@ -214,7 +254,9 @@ def test_only_the_last_graphs_are_kept_and_all_are_counted(small, converted, unt
     assert small.totals().graphs == {"grappler": 44, "xla": 44}
 
 
-def test_graphs_without_a_product_do_not_push_out_those_that_were_converted(small, converted, untouched):
+def test_graphs_without_a_product_do_not_push_out_those_that_were_converted(
+    small, converted, untouched
+):
     small.record(converted, way="grappler")
     for _ in range(30):
         small.record(untouched, way="grappler")
@@ -250,7 +292,9 @@ def test_threads_may_record_and_read_at_once(ledger, converted):
     assert ledger.totals().casts == 400
 
 
-def test_the_public_report_is_that_of_the_process_and_without_rewrites_by_hand(converted, monkeypatch):
+def test_the_public_report_is_that_of_the_process_and_without_rewrites_by_hand(
+    converted, monkeypatch
+):
     use_own_ledger(monkeypatch)  # as if the process had just begun
     rewrite(graph("x = Placeholder()\na = MatMul(x, x)"))
     assert amp_tf.report() == RewriteReport()
@@ -263,13 +307,19 @@ def test_the_public_report_is_that_of_the_process_and_without_rewrites_by_hand(c
 
 def with_obstacles(report, **found):
     obstacles = dataclasses.replace(report.painting.obstacles, **found)
-    return dataclasses.replace(report, painting=dataclasses.replace(report.painting, obstacles=obstacles))
+    return dataclasses.replace(
+        report, painting=dataclasses.replace(report.painting, obstacles=obstacles)
+    )
 
 
-def test_a_rule_that_matched_in_a_graph_that_is_not_kept_any_more_still_counts_as_matched(ledger, untouched):
+def test_a_rule_that_matched_in_a_graph_that_is_not_kept_any_more_still_counts_as_matched(
+    ledger, untouched
+):
     for is_used in (True, False):
         missed = with_obstacles(untouched.graphs[0], patterns={"typo": False, "used": is_used})
-        ledger.record(RewriteReport((dataclasses.replace(missed, total=MAX_UNTOUCHED),)), way="grappler")
+        ledger.record(
+            RewriteReport((dataclasses.replace(missed, total=MAX_UNTOUCHED),)), way="grappler"
+        )
     assert len(ledger.of_process().graphs) == 1
     assert ledger.totals().unmatched == ("typo",)
 
@@ -277,7 +327,9 @@ def test_a_rule_that_matched_in_a_graph_that_is_not_kept_any_more_still_counts_a
 def test_a_pattern_of_a_scope_is_unmatched_if_it_matched_in_no_graph_that_has_the_scope(untouched):
     ledger = Ledger()
     for patterns in ({"a": False, "b": False}, {}, {"a": True}):
-        ledger.record(RewriteReport((with_obstacles(untouched.graphs[0], patterns=patterns),)), way="grappler")
+        ledger.record(
+            RewriteReport((with_obstacles(untouched.graphs[0], patterns=patterns),)), way="grappler"
+        )
     assert ledger.of_process().unmatched == ledger.totals().unmatched == ("b",)
 
 

@@ -1,8 +1,10 @@
-"""Products and what TensorFlow's remapper fuses with them, one small graph for each kind, and how it is split again.
+"""Products and what TensorFlow's remapper fuses with them, one small graph for each kind, and how
+it is split again.
 
-As a program, since oneDNN is chosen once for a process, it prints JSON: for each kind and precision the fused node
-before, the products after, how far off the result is (of the largest value of float32's), also after the remapper has
-run once more, and whether a second rewrite changes anything.
+As a program, since oneDNN is chosen once for a process, it prints JSON: for each kind and precision
+the fused node before, the products after, how far off the result is (of the largest value of
+float32's), also after the remapper has run once more, and whether a second rewrite changes
+anything.
 """
 
 from __future__ import annotations
@@ -38,11 +40,19 @@ def remapped(graph: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
 
 
 def dense(
-    activation: Callable[[tf.Tensor], tf.Tensor] = tf.identity, *, name: str = "dense", transposed: bool = False
+    activation: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
+    *,
+    name: str = "dense",
+    transposed: bool = False,
 ) -> tf.Tensor:
     """A matrix product with its bias and its activation."""
-    matrices = _given(*((32, 8) if transposed else (8, 32))), _given(*((64, 32) if transposed else (32, 64)))
-    product = tf.matmul(*matrices, transpose_a=transposed, transpose_b=transposed, name=f"{name}/MatMul")
+    matrices = (
+        _given(*((32, 8) if transposed else (8, 32))),
+        _given(*((64, 32) if transposed else (32, 64))),
+    )
+    product = tf.matmul(
+        *matrices, transpose_a=transposed, transpose_b=transposed, name=f"{name}/MatMul"
+    )
     return activation(tf.nn.bias_add(product, _given(64), name=f"{name}/BiasAdd"))
 
 
@@ -62,7 +72,9 @@ def _biased(value: tf.Tensor) -> tf.Tensor:
 
 
 def _conv2d(strides: int = 1, padding: object = "SAME", dilations: int = 1) -> tf.Tensor:
-    return tf.nn.conv2d(_given(2, 8, 8, 16), _given(3, 3, 16, 16), strides, padding, dilations=dilations)
+    return tf.nn.conv2d(
+        _given(2, 8, 8, 16), _given(3, 3, 16, 16), strides, padding, dilations=dilations
+    )
 
 
 def _conv3d() -> tf.Tensor:
@@ -86,19 +98,29 @@ _EXPLICIT = [[0, 0], [2, 1], [1, 2], [0, 0]]
 
 #: A graph for each kind, by its name.
 KINDS: Mapping[str, Callable[[], tf.Tensor]] = {
-    **{f"MatMul-{act.__name__}": lambda act=act: dense(act) for act in (*_ACTIVATIONS, tf.sigmoid, tf.tanh)},
+    **{
+        f"MatMul-{act.__name__}": lambda act=act: dense(act)
+        for act in (*_ACTIVATIONS, tf.sigmoid, tf.tanh)
+    },
     "MatMul-transposed": lambda: dense(tf.nn.relu, transposed=True),
     **{f"Conv2D-{act.__name__}": lambda act=act: act(_biased(_conv2d())) for act in _ACTIVATIONS},
-    **{f"Conv2D-norm-{act.__name__}": lambda act=act: act(_normalized(_conv2d())) for act in _ACTIVATIONS},
+    **{
+        f"Conv2D-norm-{act.__name__}": lambda act=act: act(_normalized(_conv2d()))
+        for act in _ACTIVATIONS
+    },
     "Conv2D-strides": lambda: tf.nn.relu(_biased(_conv2d(2, "VALID"))),
     "Conv2D-explicit": lambda: tf.nn.relu(_biased(_conv2d(1, _EXPLICIT))),
     "Conv2D-dilated": lambda: tf.nn.relu(_biased(_conv2d(1, "SAME", 2))),
     "Conv2D-sum": lambda: _summed(_biased(_conv2d())),
     **{f"Conv3D-{act.__name__}": lambda act=act: act(_biased(_conv3d())) for act in _ACTIVATIONS},
     "Conv3D-sum": lambda: _summed(_biased(_conv3d())),
-    **{f"Depthwise-{act.__name__}": lambda act=act: act(_biased(_depthwise())) for act in _ACTIVATIONS},
+    **{
+        f"Depthwise-{act.__name__}": lambda act=act: act(_biased(_depthwise()))
+        for act in _ACTIVATIONS
+    },
     "BatchMatMul-scaled": lambda: (
-        tf.matmul(_given(2, 4, 8, 32), _given(2, 4, 6, 32), transpose_b=True) * 0.25 + _given(2, 1, 8, 6)
+        tf.matmul(_given(2, 4, 8, 32), _given(2, 4, 6, 32), transpose_b=True) * 0.25
+        + _given(2, 1, 8, 6)
     ),
 }
 
@@ -115,14 +137,21 @@ def judge(kind: str, precision: str) -> dict[str, object] | None:
     if not whole:
         return None
     config = amp_tf.AmpConfig(precision=precision)
-    options = {"hardware": PLAIN_CPU, "preserve": ["fetch"], "shapes": GraphShapes(given)}  # the hooks know them too
+    options = {
+        "hardware": PLAIN_CPU,
+        "preserve": ["fetch"],
+        "shapes": GraphShapes(given),
+    }  # the hooks know them too
     result = amp_tf.rewrite(fused, config, **options)
     again = amp_tf.rewrite(result.graph, config, **options)
     values = feeds(given)
     exact = run(given, values)
     iterated = remapped(result.graph)
     unfused = amp_tf.rewrite(given, config, **options).graph
-    found = {name: run(graph, values) for name, graph in (("split", result.graph), ("iterated", iterated))}
+    found = {
+        name: run(graph, values)
+        for name, graph in (("split", result.graph), ("iterated", iterated))
+    }
     scale = np.abs(exact).max()
     return {
         "fused": [whole[0].op, *(name.decode() for name in whole[0].attr["fused_ops"].list.s)],

@@ -18,7 +18,9 @@ _LITTLE = {"LONG": 3, "_SMALL": 0}
 
 
 class Held(NamedTuple):
-    """A program in one precision, rewritten for memory: how many nodes of the whole graph wait more, what is wrong."""
+    """A program in one precision, rewritten for memory: how many nodes of the whole graph wait
+    more, what is wrong.
+    """
 
     seed: int
     precision: str

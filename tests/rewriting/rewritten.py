@@ -1,4 +1,6 @@
-"""Rewrites small graphs whose ``fetch`` is looked at, with the shapes that TensorFlow infers, and runs them."""
+"""Rewrites small graphs whose ``fetch`` is looked at, with the shapes that TensorFlow infers, and
+runs them.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +33,28 @@ class GraphShapes:
         except KeyError:  # a node that folding made
             return []
         shapes = (output.shape for output in outputs)
-        return [None if s.rank is None else tuple(-1 if d is None else d for d in s.as_list()) for s in shapes]
+        return [
+            None if s.rank is None else tuple(-1 if d is None else d for d in s.as_list())
+            for s in shapes
+        ]
 
 
 def rewrite(proto, config=AUTO, preserve=("fetch",), hardware=BF16_CPU):
-    return amp_tf.rewrite(proto, config, hardware=hardware, preserve=preserve, shapes=GraphShapes(proto))
+    return amp_tf.rewrite(
+        proto, config, hardware=hardware, preserve=preserve, shapes=GraphShapes(proto)
+    )
 
 
 def feeds(proto):
     rng = np.random.default_rng(0)
-    shapes = {n.name: [d.size for d in n.attr["shape"].shape.dim] for n in proto.node if n.op == "Placeholder"}
-    return {f"{name}:0": rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    shapes = {
+        n.name: [d.size for d in n.attr["shape"].shape.dim]
+        for n in proto.node
+        if n.op == "Placeholder"
+    }
+    return {
+        f"{name}:0": rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
+    }
 
 
 def run(proto, values):
@@ -53,7 +66,9 @@ def reads(proto, name):
 
 
 def ops(proto):
-    return collections.Counter(node.op for node in proto.node if node.op not in ("Cast", "Placeholder", "Identity"))
+    return collections.Counter(
+        node.op for node in proto.node if node.op not in ("Cast", "Placeholder", "Identity")
+    )
 
 
 def without_casts(proto):

@@ -30,8 +30,8 @@ from tests.rewriting.rewritten import (
 )
 from tests.small_graphs import graph
 
-# Keras' batch normalization in inference: (y * s) + b. Shapes are small, so the products are not worth 16 bit by
-# themselves; what is folded does not depend on it.
+# Keras' batch normalization in inference: (y * s) + b. Shapes are small, so the products are not
+# worth 16 bit by themselves; what is folded does not depend on it.
 BLOCK = """
     x = Placeholder() shape=[8, 32, 32, 16]
     w = Placeholder() shape=[3, 3, 16, 16]
@@ -57,7 +57,9 @@ TWO_BRANCHES = BLOCK.replace(
     shifted = AddV2(summed, b)""",
 )
 SUM_BEHIND = BLOCK.replace("act = Relu(shifted)", "sum = AddV2(x, shifted)\n    act = Relu(sum)")
-DEPTHWISE = BLOCK.replace("shape=[3, 3, 16, 16]", "shape=[3, 3, 16, 1]").replace("Conv2D", "DepthwiseConv2dNative")
+DEPTHWISE = BLOCK.replace("shape=[3, 3, 16, 16]", "shape=[3, 3, 16, 1]").replace(
+    "Conv2D", "DepthwiseConv2dNative"
+)
 DEPTHWISE = DEPTHWISE.replace(
     "act = Relu(shifted)",
     """relu6 = Relu6(shifted)
@@ -68,7 +70,10 @@ DEPTHWISE = DEPTHWISE.replace(
 
 def biased(text, conv="conv", scaled="scaled", bias="c"):
     """The same graph once a convolution has a bias of its own."""
-    added = f"{bias} = Placeholder() shape=[16]\n    {conv}_biased = BiasAdd({conv}, {bias})\n    {scaled} = Mul("
+    added = (
+        f"{bias} = Placeholder() shape=[16]\n    {conv}_biased = BiasAdd({conv}, {bias})\n    "
+        f"{scaled} = Mul("
+    )
     found = text.replace(f"{scaled} = Mul({conv}, s)", f"{added}{conv}_biased, s)")
     return found.replace(f"{scaled} = Mul(s, {conv})", f"{added}s, {conv}_biased)")
 
@@ -76,7 +81,8 @@ def biased(text, conv="conv", scaled="scaled", bias="c"):
 # What TensorFlow's remapper makes of a convolution with a bias before amp_tf sees the graph.
 FUSED = BLOCK.replace(
     "conv = Conv2D(x, w)",
-    "c = Placeholder() shape=[16]\n    conv = _FusedConv2D(x, w, c) fused_ops=['BiasAdd'] num_args=1 TArgs=[float32]",
+    "c = Placeholder() shape=[16]\n    conv = _FusedConv2D(x, w, c) fused_ops=['BiasAdd'] "
+    "num_args=1 TArgs=[float32]",
 )
 FUSED_DEPTHWISE = DEPTHWISE.replace(
     "conv = DepthwiseConv2dNative(x, w)",
@@ -105,7 +111,15 @@ ONE_KERNEL = {"Conv2D": 1, "Mul": 2, "BiasAdd": 1, "AddV2": 1, "Relu": 1}
         (SUM_BEHIND, {"Conv2D": 1, "Mul": 1, "BiasAdd": 1, "AddV2": 1, "Relu": 1}, 1),
         (
             DEPTHWISE,
-            {"DepthwiseConv2dNative": 1, "Const": 1, "Reshape": 1, "Mul": 1, "BiasAdd": 1, "Relu6": 1, "Conv2D": 1},
+            {
+                "DepthwiseConv2dNative": 1,
+                "Const": 1,
+                "Reshape": 1,
+                "Mul": 1,
+                "BiasAdd": 1,
+                "Relu6": 1,
+                "Conv2D": 1,
+            },
             1,
         ),
         (biased(BLOCK), ONE_KERNEL, 1),
@@ -115,13 +129,29 @@ ONE_KERNEL = {"Conv2D": 1, "Mul": 2, "BiasAdd": 1, "AddV2": 1, "Relu": 1}
         (biased(SUM_BEHIND), ONE_KERNEL | {"AddV2": 2}, 1),
         (
             biased(DEPTHWISE),
-            {"DepthwiseConv2dNative": 1, "Const": 1, "Reshape": 1, "Mul": 2, "BiasAdd": 1, "AddV2": 1, "Relu6": 1}
+            {
+                "DepthwiseConv2dNative": 1,
+                "Const": 1,
+                "Reshape": 1,
+                "Mul": 2,
+                "BiasAdd": 1,
+                "AddV2": 1,
+                "Relu6": 1,
+            }
             | {"Conv2D": 1},
             1,
         ),
         (
             FUSED_DEPTHWISE,
-            {"DepthwiseConv2dNative": 1, "Const": 1, "Reshape": 1, "Mul": 2, "BiasAdd": 1, "AddV2": 1, "Relu6": 1}
+            {
+                "DepthwiseConv2dNative": 1,
+                "Const": 1,
+                "Reshape": 1,
+                "Mul": 2,
+                "BiasAdd": 1,
+                "AddV2": 1,
+                "Relu6": 1,
+            }
             | {"Conv2D": 1},
             1,
         ),
@@ -166,7 +196,9 @@ def test_normalization_is_folded_and_the_result_is_that_of_float32(text, expecte
         ),
     ],
 )
-def test_whichever_of_two_convolutions_has_a_bias_the_result_is_that_of_float32(text, first, second):
+def test_whichever_of_two_convolutions_has_a_bias_the_result_is_that_of_float32(
+    text, first, second
+):
     text = biased(text) if first else text
     text = biased(text, "conv2", "scaled2", "c2") if second else text
     proto = graph(text)
@@ -194,7 +226,9 @@ def test_both_biases_become_one_vector_that_is_added_in_float32():
 
 
 def test_a_fused_convolution_that_is_not_folded_stays_fused():
-    proto = graph(FUSED.replace("scaled = Mul(conv, s)", "scaled = Mul(conv, s) _amp_tf_scope='float32'"))
+    proto = graph(
+        FUSED.replace("scaled = Mul(conv, s)", "scaled = Mul(conv, s) _amp_tf_scope='float32'")
+    )
     result = rewrite(proto)
     assert result.report.folded == 0
     assert ops(result.graph)["_FusedConv2D"] == 1
@@ -214,7 +248,16 @@ def test_the_multiplication_moves_to_the_filter_and_stays_in_float32():
 
 @pytest.mark.parametrize(
     "text",
-    [BLOCK, RESIDUAL, TWO_BRANCHES, DEPTHWISE, FUSED, biased(RESIDUAL), biased(DEPTHWISE), biased(UNSHIFTED)],
+    [
+        BLOCK,
+        RESIDUAL,
+        TWO_BRANCHES,
+        DEPTHWISE,
+        FUSED,
+        biased(RESIDUAL),
+        biased(DEPTHWISE),
+        biased(UNSHIFTED),
+    ],
 )
 def test_a_second_rewrite_changes_nothing(text):
     assert not rewrite(rewrite(graph(text)).graph).changed
@@ -225,20 +268,28 @@ REFUSED = {
     "the vector is not one value a channel": BLOCK.replace(
         "s = Placeholder() shape=[16]", "s = Placeholder() shape=[]"
     ),
-    "the filter is computed": BLOCK.replace("conv = Conv2D(x, w)", "t = Tanh(w)\n    conv = Conv2D(x, t)"),
+    "the filter is computed": BLOCK.replace(
+        "conv = Conv2D(x, w)", "t = Tanh(w)\n    conv = Conv2D(x, t)"
+    ),
     "the multiplication waits for a node": BLOCK.replace("Mul(conv, s)", "Mul(conv, s) ^b"),
-    "a node waits for the convolution": BLOCK.replace("act = Relu(shifted)", "act = Relu(shifted) ^conv"),
+    "a node waits for the convolution": BLOCK.replace(
+        "act = Relu(shifted)", "act = Relu(shifted) ^conv"
+    ),
     "channels first": BLOCK.replace("strides", "data_format='NCHW' strides").replace(
         "[8, 32, 32, 16]", "[8, 16, 32, 16]"
     ),
     "the filter is larger than the result": BLOCK.replace("[8, 32, 32, 16]", "[1, 2, 2, 16]"),
-    "another device": BLOCK.replace("scaled = Mul(conv, s)", "scaled = Mul(conv, s) @/device:GPU:0"),
+    "another device": BLOCK.replace(
+        "scaled = Mul(conv, s)", "scaled = Mul(conv, s) @/device:GPU:0"
+    ),
     "the bias has another reader": biased(BLOCK) + "    again = Sin(conv_biased)\n",
     "the product before the bias has another reader": biased(BLOCK) + "    again = Sin(conv)\n",
     "the scale of a biased one has dimensions more": biased(BLOCK).replace(
         "s = Placeholder() shape=[16]", "s = Placeholder() shape=[1, 1, 1, 16]"
     ),
-    "scope": BLOCK.replace("scaled = Mul(conv, s)", "scaled = Mul(conv, s) _amp_tf_scope='float32'"),
+    "scope": BLOCK.replace(
+        "scaled = Mul(conv, s)", "scaled = Mul(conv, s) _amp_tf_scope='float32'"
+    ),
 }
 
 
@@ -282,21 +333,32 @@ class ShapesWithoutBatch(GraphShapes):
     def output_shapes(self, node):
         is_filter = node in ("w", "w2")
         return [
-            (-1, *shape[1:]) if len(shape) == 4 and not is_filter else shape for shape in super().output_shapes(node)
+            (-1, *shape[1:]) if len(shape) == 4 and not is_filter else shape
+            for shape in super().output_shapes(node)
         ]
 
 
 def test_a_pass_over_the_filter_costs_what_the_table_of_this_cpu_says():
     slow_where_small = ((1e3, 1e3), *SHIPPED.elements["Mul"][1:])
     costs = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, "Mul": slow_where_small})
-    assert rewrite(graph(BLOCK), hardware=dataclasses.replace(BF16_CPU, costs=costs)).report.folded == 0
+    assert (
+        rewrite(graph(BLOCK), hardware=dataclasses.replace(BF16_CPU, costs=costs)).report.folded
+        == 0
+    )
 
 
-@pytest.mark.parametrize(("pixels", "folded"), [(32, 1), (6, 0)])  # a filter of 2,304 values, one example of 576
+@pytest.mark.parametrize(
+    ("pixels", "folded"), [(32, 1), (6, 0)]
+)  # a filter of 2,304 values, one example of 576
 def test_an_unknown_batch_counts_as_one_example(pixels, folded):
     proto = graph(BLOCK.replace("[8, 32, 32,", f"[8, {pixels}, {pixels},"))
     shapes = ShapesWithoutBatch(proto)
-    assert amp_tf.rewrite(proto, AUTO, hardware=BF16_CPU, preserve=["fetch"], shapes=shapes).report.folded == folded
+    assert (
+        amp_tf.rewrite(
+            proto, AUTO, hardware=BF16_CPU, preserve=["fetch"], shapes=shapes
+        ).report.folded
+        == folded
+    )
 
 
 def test_a_graph_where_nothing_becomes_16_bit_stays_as_it_is():
@@ -313,16 +375,24 @@ def loop(conv):
         with tf.Graph().as_default() as made:
             x = tf.compat.v1.placeholder(tf.float32, [8, 32, 32, 16], name="x")
             is_depthwise = conv is tf.nn.depthwise_conv2d
-            w = tf.compat.v1.placeholder(tf.float32, [3, 3, 16, 1 if is_depthwise else 16], name="w")
+            w = tf.compat.v1.placeholder(
+                tf.float32, [3, 3, 16, 1 if is_depthwise else 16], name="w"
+            )
             w2 = tf.compat.v1.placeholder(tf.float32, [3, 3, 16, 16], name="w2")
             s = tf.compat.v1.placeholder(tf.float32, [16], name="s")
 
             def turn(i, x):
-                scaled = conv(x, tf.identity(w), strides=[1] * 4, padding="SAME") * (s + tf.cast(i, tf.float32))
-                return i + 1, tf.nn.conv2d(tf.nn.relu(scaled + s), w2, strides=[1] * 4, padding="SAME") / 100.0
+                scaled = conv(x, tf.identity(w), strides=[1] * 4, padding="SAME") * (
+                    s + tf.cast(i, tf.float32)
+                )
+                return i + 1, tf.nn.conv2d(
+                    tf.nn.relu(scaled + s), w2, strides=[1] * 4, padding="SAME"
+                ) / 100.0
 
             shapes = [tf.TensorShape([]), x.shape]
-            _, y = tf.compat.v1.while_loop(lambda i, _: i < 2, turn, [tf.constant(0), x], shape_invariants=shapes)
+            _, y = tf.compat.v1.while_loop(
+                lambda i, _: i < 2, turn, [tf.constant(0), x], shape_invariants=shapes
+            )
             tf.identity(y, name="fetch")
     finally:
         tf.compat.v1.enable_control_flow_v2()
@@ -332,7 +402,10 @@ def loop(conv):
 @pytest.mark.parametrize("conv", [tf.nn.conv2d, tf.nn.depthwise_conv2d])
 def test_inside_a_loop_new_nodes_are_in_its_frame(conv):
     made = loop(conv)
-    proto, shapes = made.as_graph_def(), GraphShapes(made)  # imported again, the loop would hide the shapes
+    proto, shapes = (
+        made.as_graph_def(),
+        GraphShapes(made),
+    )  # imported again, the loop would hide the shapes
     result = amp_tf.rewrite(proto, AUTO, hardware=BF16_CPU, preserve=("fetch",), shapes=shapes)
     assert result.report.folded == 1
     check_agreement(proto, result)
@@ -371,26 +444,47 @@ DEPTHWISE_RESIDUAL = DEPTHWISE.replace(
 
 
 def test_a_depthwise_product_with_bias_and_residual_sum_stays_as_it_is():
-    # TensorFlow's remapper would make a node without an op of them, and the graph would run as it was at first.
+    # TensorFlow's remapper would make a node without an op of them, and the graph would run as it
+    # was at first.
     assert rewrite(graph(DEPTHWISE)).report.folded == 1
     assert rewrite(graph(DEPTHWISE_RESIDUAL)).report.folded == 0
     assert rewrite(graph(biased(DEPTHWISE))).report.folded == 1
     assert rewrite(graph(biased(DEPTHWISE_RESIDUAL))).report.folded == 0
-    unshifted = DEPTHWISE_RESIDUAL.replace("shifted = AddV2(scaled, b)", "shifted = Identity(scaled)")
+    unshifted = DEPTHWISE_RESIDUAL.replace(
+        "shifted = AddV2(scaled, b)", "shifted = Identity(scaled)"
+    )
     assert rewrite(graph(unshifted)).report.folded == 1
-    assert rewrite(graph(biased(unshifted.replace("Identity(scaled)", "AddV2(scaled, x)")))).report.folded == 0
+    assert (
+        rewrite(
+            graph(biased(unshifted.replace("Identity(scaled)", "AddV2(scaled, x)")))
+        ).report.folded
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
     "text",
-    [BLOCK, RESIDUAL, TWO_BRANCHES, SUM_BEHIND, DEPTHWISE, biased(BLOCK), biased(RESIDUAL), biased(DEPTHWISE)],
+    [
+        BLOCK,
+        RESIDUAL,
+        TWO_BRANCHES,
+        SUM_BEHIND,
+        DEPTHWISE,
+        biased(BLOCK),
+        biased(RESIDUAL),
+        biased(DEPTHWISE),
+    ],
 )
 def test_the_shapes_that_folding_tells_the_passes_behind_it_are_those_that_tensorflow_infers(text):
     proto = graph(text)
-    job = Job(AUTO, resolve_target(AUTO, BF16_CPU), Templates(None, SUCCESSORS), frozenset({"fetch"}))
+    job = Job(
+        AUTO, resolve_target(AUTO, BF16_CPU), Templates(None, SUCCESSORS), frozenset({"fetch"})
+    )
     view = read_graph(proto, job.templates)
     folded = fold(job.form(view, GraphShapes(proto)))
     inferred = GraphShapes(apply_to_graph(proto, view.names, folded.edits))
     assert folded.edits
     for node in proto.node:
-        assert folded.shapes.output_shapes(node.name) == inferred.output_shapes(node.name), node.name
+        assert folded.shapes.output_shapes(node.name) == inferred.output_shapes(node.name), (
+            node.name
+        )

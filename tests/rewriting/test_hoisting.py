@@ -1,4 +1,6 @@
-"""Reads of variables in loops: which move out, what they wait for there, and that all values stay what they were."""
+"""Reads of variables in loops: which move out, what they wait for there, and that all values stay
+what they were.
+"""
 
 from __future__ import annotations
 
@@ -114,13 +116,19 @@ def check_same(proto, result, monkeypatch):
     monkeypatch.setattr("amp_tf.rewriting.hoisting.find_loop_reads", lambda form: ())
     kept = rewrite(proto)
     assert not moved(kept.graph)
-    np.testing.assert_array_equal(*(run(each.graph, ["fetch"], X, times=3) for each in (result, kept)))
+    np.testing.assert_array_equal(
+        *(run(each.graph, ["fetch"], X, times=3) for each in (result, kept))
+    )
 
 
 def casts(proto):
     """What new casts to bfloat16 read."""
     wanted = tf.bfloat16.as_datatype_enum
-    return [node.input[0] for node in proto.node if node.op == "Cast" and node.attr["DstT"].type == wanted]
+    return [
+        node.input[0]
+        for node in proto.node
+        if node.op == "Cast" and node.attr["DstT"].type == wanted
+    ]
 
 
 def test_a_weight_is_read_and_cast_before_the_loop(monkeypatch):
@@ -132,7 +140,11 @@ def test_a_weight_is_read_and_cast_before_the_loop(monkeypatch):
     assert casts(result.graph) == ["x", EARLY]
     assert after[ENTER].input[0].startswith(f"{EARLY}-0-CastToBf16")
     assert list(after["product"].input) == ["y_switch:1", ENTER]
-    assert after[ENTER].attr["T"].type == after["product"].attr["T"].type == tf.bfloat16.as_datatype_enum
+    assert (
+        after[ENTER].attr["T"].type
+        == after["product"].attr["T"].type
+        == tf.bfloat16.as_datatype_enum
+    )
     for key in ("frame_name", "is_constant", "parallel_iterations"):
         assert after[ENTER].attr[key] == nodes(proto)["w_in"].attr[key]
     assert after[EARLY].attr == nodes(proto)["read"].attr
@@ -143,14 +155,19 @@ def test_of_loops_in_loops_it_leaves_the_innermost_alone(monkeypatch):
     written = """
     two_w = Const() value=float32[4, 4]*0.25 ^y_out
     written = AssignVariableOp(handed, two_w) dtype=float32"""
-    proto = edited(NESTED + written, ("NextIteration(j_more) T=int32 ^i_out", "NextIteration(j_more) T=int32 ^written"))
+    proto = edited(
+        NESTED + written,
+        ("NextIteration(j_more) T=int32 ^i_out", "NextIteration(j_more) T=int32 ^written"),
+    )
     result = rewrite(proto)
     after = nodes(result.graph)
     early = f"v_in-Read-0-{SUFFIX}"
     assert moved(result.graph) == [f"v_in-0-{SUFFIX}", early]
     assert list(after[early].input) == ["handed", "^limit", "^nil", "^z_switch"]
     # Twice by 0.125, the second time by 0.25: a read that moved too far would not see the write.
-    np.testing.assert_allclose(run(result.graph, ["fetch"], X), run(proto, ["fetch"], X), rtol=2**-6)
+    np.testing.assert_allclose(
+        run(result.graph, ["fetch"], X), run(proto, ["fetch"], X), rtol=2**-6
+    )
     check_same(proto, result, monkeypatch)
 
 
@@ -177,28 +194,43 @@ def test_it_comes_after_all_that_the_loop_comes_after():
     """
     proto = edited(
         LOOP + slow,
-        ("i_in = Enter(zero) T=int32 frame_name='loop'", "i_in = Enter(zero) T=int32 frame_name='loop' ^written"),
+        (
+            "i_in = Enter(zero) T=int32 frame_name='loop'",
+            "i_in = Enter(zero) T=int32 frame_name='loop' ^written",
+        ),
     )
     result = rewrite(proto, amp_tf.AmpConfig(keep_float32=("much", "again")))
     assert list(nodes(result.graph)[EARLY].input) == ["w", "^written"]
-    # Three products: two roundings to 8 bits each, and those of their sums where Eigen computes them. An old value of w
-    # would be off by far more.
-    np.testing.assert_allclose(run(result.graph, ["fetch"], X), run(proto, ["fetch"], X), rtol=2**-5)
+    # Three products: two roundings to 8 bits each, and those of their sums where Eigen computes
+    # them. An old value of w would be off by far more.
+    np.testing.assert_allclose(
+        run(result.graph, ["fetch"], X), run(proto, ["fetch"], X), rtol=2**-5
+    )
 
 
 def test_who_waits_for_the_late_read_waits_for_the_early_one():
-    """The counter runs ahead; what is written after its last turn must not be read by the turns that lag behind."""
+    """The counter runs ahead; what is written after its last turn must not be read by the turns
+    that lag behind.
+    """
     after = nodes(rewrite(graph(LOOP)).graph)
     assert list(after["read"].input) == ["w_in", "^pivot", f"^{ENTER}"]
     assert "^read" in after["i_next"].input
 
 
 def test_a_loop_without_turns_is_left_at_once():
-    proto = edited(LOOP, ("three = Const() dtype=int32 value=int32[]*3", "three = Placeholder() dtype=int32 shape=[]"))
+    proto = edited(
+        LOOP,
+        (
+            "three = Const() dtype=int32 value=int32[]*3",
+            "three = Placeholder() dtype=int32 shape=[]",
+        ),
+    )
     result, feeds = rewrite(proto), {**X, "three:0": 0}
     assert moved(result.graph)
     # x itself comes out, rounded to the 8 bits of bfloat16 as the loop hands it on.
-    np.testing.assert_allclose(run(result.graph, ["fetch"], feeds), run(proto, ["fetch"], feeds), rtol=2**-8)
+    np.testing.assert_allclose(
+        run(result.graph, ["fetch"], feeds), run(proto, ["fetch"], feeds), rtol=2**-8
+    )
 
 
 def test_readers_that_stay_in_float32_keep_the_exact_weight():
@@ -206,7 +238,8 @@ def test_readers_that_stay_in_float32_keep_the_exact_weight():
         LOOP,
         (
             "NextIteration(product)",
-            "NextIteration(sum)\n    sum = AddV2(product, sine)\n    sine = Sin(read)\n    cosine = Cos(read) ^pivot",
+            "NextIteration(sum)\n    sum = AddV2(product, sine)\n    sine = Sin(read)\n    cosine "
+            "= Cos(read) ^pivot",
         ),
     )
     after = nodes(rewrite(proto).graph)
@@ -222,13 +255,17 @@ def test_a_reader_besides_the_product_that_becomes_16_bit_goes_along():
     sum = BiasAdd(product, bias)
     squared = MatMul(sum, read)"""
     proto = edited(LOOP + biased, ("NextIteration(product)", "NextIteration(squared)"))
-    costs = dataclasses.replace(SHIPPED, elements={**SHIPPED.elements, "BiasAdd": SHIPPED.other})  # the same in 16 bit
+    costs = dataclasses.replace(
+        SHIPPED, elements={**SHIPPED.elements, "BiasAdd": SHIPPED.other}
+    )  # the same in 16 bit
     after = nodes(rewrite(proto, hardware=dataclasses.replace(BF16_CPU, costs=costs)).graph)
     assert after["sum"].input[1] == f"b_in-0-{SUFFIX}"
     assert after[f"b_in-0-{SUFFIX}"].attr["T"].type == tf.bfloat16.as_datatype_enum
 
 
-WRITE = "doubled = AddV2(read, read)\nwritten = AssignVariableOp(w_in, doubled) dtype=float32 ^product"
+WRITE = (
+    "doubled = AddV2(read, read)\nwritten = AssignVariableOp(w_in, doubled) dtype=float32 ^product"
+)
 BY_ANOTHER_HANDLE = WRITE.replace("(w_in,", "(v_in,")
 ENTERED = "Enter(w) T=resource frame_name='loop' is_constant=true"
 READ = "read = ReadVariableOp(w_in) dtype=float32"
@@ -244,8 +281,12 @@ SETTER = function(
 REFUSED = {
     "the loop writes the variable": (WRITE,),
     "the loop may write it by another handle": (f"{BY_ANOTHER_HANDLE}\nv_in = {ENTERED}",),
-    "the loop makes a handle itself": (f"{BY_ANOTHER_HANDLE}\nv_in = VarHandleOp() dtype=float32 shape=[4, 4] ^pivot",),
-    "the loop calls a function": ("called = PartitionedCall(product) Tin=[float32] Tout=[float32] f=setter()",),
+    "the loop makes a handle itself": (
+        f"{BY_ANOTHER_HANDLE}\nv_in = VarHandleOp() dtype=float32 shape=[4, 4] ^pivot",
+    ),
+    "the loop calls a function": (
+        "called = PartitionedCall(product) Tin=[float32] Tout=[float32] f=setter()",
+    ),
     "the loop calls a function as an op": ("called = setter(product)",),
     "the loop runs Python": ("run = PyFunc(product) token='f' Tin=[float32] Tout=[float32]",),
     "the handle may change from turn to turn": ("", (ENTERED, ENTERED.replace("true", "false"))),
@@ -261,7 +302,10 @@ REFUSED = {
         "x_in = Enter(x) frame_name='loop' is_constant=true",
         ("MatMul(y_switch:1, read)", "MatMul(x_in, read)"),
     ),
-    "the read is on another device": ("", ("dtype=float32 ^pivot", "dtype=float32 @/device:GPU:0 ^pivot")),
+    "the read is on another device": (
+        "",
+        ("dtype=float32 ^pivot", "dtype=float32 @/device:GPU:0 ^pivot"),
+    ),
     "the Enter is on another device": ("", (ENTERED, f"{ENTERED} @/device:CPU:1")),
     "the read was made to stay in float32": ("", (READ, f"{READ} _amp_tf_scope='float32'")),
     "its entry was made to stay in float32": ("", (ENTERED, f"{ENTERED} _amp_tf_scope='float32'")),
@@ -311,13 +355,19 @@ def test_the_order_of_nodes_does_not_matter(text):
 def test_names_that_are_taken_are_not_used_again():
     taken = f"\n    {ENTER} = Placeholder()\n    {EARLY} = Placeholder()\n"
     result = rewrite(graph(LOOP + taken))
-    assert moved(result.graph) == sorted([ENTER, EARLY, ENTER.replace("-0-", "-1-"), EARLY.replace("-0-", "-1-")])
+    assert moved(result.graph) == sorted(
+        [ENTER, EARLY, ENTER.replace("-0-", "-1-"), EARLY.replace("-0-", "-1-")]
+    )
 
 
 def test_two_reads_of_one_handle_share_an_entry():
-    second = "second = ReadVariableOp(w_in) dtype=float32 ^pivot\n    squared = MatMul(product, second)"
+    second = (
+        "second = ReadVariableOp(w_in) dtype=float32 ^pivot\n    squared = MatMul(product, second)"
+    )
     proto = edited(
-        LOOP, ("one = Const()", f"{second}\n    one = Const()"), ("NextIteration(product)", "NextIteration(squared)")
+        LOOP,
+        ("one = Const()", f"{second}\n    one = Const()"),
+        ("NextIteration(product)", "NextIteration(squared)"),
     )
     result = rewrite(proto)
     after = nodes(result.graph)

@@ -21,7 +21,9 @@ CHAIN = "\n".join(f"c{number + 1} = Relu(c{number})" for number in range(12))
 
 
 def step(early="d = Exp(p)", held="AddV2(late, p)", size=256):
-    """A product whose weight is read again much later, and backward nodes that need only forward values."""
+    """A product whose weight is read again much later, and backward nodes that need only forward
+    values.
+    """
     return graph(f"""
         x = Placeholder() shape=[{size}, {size}]
         w = Placeholder() shape=[{size}, {size}]
@@ -64,7 +66,9 @@ def test_what_waits_does_not_wait_for_its_own_readers():
 
 def test_a_node_that_splitting_made_waits_as_any_other():
     proto = step("d = _UnaryOpsComposition(p) T=float32")
-    next(node for node in proto.node if node.name == "d").attr["op_names"].list.s.extend([b"Neg", b"Exp"])
+    next(node for node in proto.node if node.name == "d").attr["op_names"].list.s.extend(
+        [b"Neg", b"Exp"]
+    )
     assert waits(rewrite(proto, MEMORY).graph, "d-Neg-0-AmpTfSplit") == ["^m"]
 
 
@@ -83,19 +87,33 @@ def test_less_is_held_on_the_way():
         lifetimes = Lifetimes.of(view, GraphShapes(result))
         return lifetimes.bytes_over_time(view.dtypes)[lifetimes.times[view.names.index("c6")]]
 
-    copies = 2 + 4 + 4  # bytes: of the weight in 16 bit, of the product in float32, and the exponential
+    copies = (
+        2 + 4 + 4
+    )  # bytes: of the weight in 16 bit, of the product in float32, and the exponential
     assert held(SPEED) - held(MEMORY) == 256 * 256 * (copies - 2)  # less the product in 16 bit
 
 
 @pytest.mark.parametrize(
     ("early", "held"),
     [
-        ("d = Sum(p, rows) keep_dims=true\nrows = Const() dtype=int32 value=int32[1]*0", "AddV2(late, x)"),
-        ("n = Const() dtype=int32 value=int32[2]*256\nd = RandomUniform(n) dtype=float32 T=int32 ^p", "AddV2(late, p)"),
+        (
+            "d = Sum(p, rows) keep_dims=true\nrows = Const() dtype=int32 value=int32[1]*0",
+            "AddV2(late, x)",
+        ),
+        (
+            "n = Const() dtype=int32 value=int32[2]*256\nd = RandomUniform(n) dtype=float32 "
+            "T=int32 ^p",
+            "AddV2(late, p)",
+        ),
         ("t = Const() dtype=bool value=bool[]*1\ns = Switch(p, t)\nd = Exp(s:1)", "AddV2(late, p)"),
         ("u = VariableV2() dtype=float32 shape=[256, 256]\nd = Mul(p, u)", "AddV2(late, p)"),
     ],
-    ids=["what it reads is larger", "it has a state", "it may never run", "it reads a reference variable"],
+    ids=[
+        "what it reads is larger",
+        "it has a state",
+        "it may never run",
+        "it reads a reference variable",
+    ],
 )
 def test_others_run_as_soon_as_they_can(early, held):
     assert "^m" not in waits(rewrite(step(early, held), MEMORY).graph, "d")
@@ -103,7 +121,10 @@ def test_others_run_as_soon_as_they_can(early, held):
 
 def test_factors_are_computed_again_for_late_readers_and_nothing_else_is():
     """As those of a layer normalization; a product of two large tensors is held."""
-    scaled = "row = Mean(p, n) keep_dims=true\nn = Const() dtype=int32 value=int32[1]*1\nscale = Mul(row, column)"
+    scaled = (
+        "row = Mean(p, n) keep_dims=true\nn = Const() dtype=int32 value=int32[1]*1\nscale = "
+        "Mul(row, column)"
+    )
     column = "column = Const() dtype=float32 value=float32[1, 256]*2"
     for factor, inputs in ((f"{column}\n{scaled}", ["row", "column"]), ("scale = Mul(p, p)", None)):
         proto = step(f"{factor}\nd = Exp(scale)\ne = Digamma(scale)", "AddV2(late, scale)")
@@ -144,7 +165,8 @@ def test_what_is_held_in_sixteen_bit_is_cast_to_float32_when_it_is_read():
     (cast,) = casts_of(rewrite(step(), MEMORY).graph, "p")
     assert list(cast.input) == ["p", "^m"]
     early, late = sorted(
-        casts_of(rewrite(proto, MEMORY, preserve=("fetch", "e")).graph, "p"), key=lambda c: len(c.input)
+        casts_of(rewrite(proto, MEMORY, preserve=("fetch", "e")).graph, "p"),
+        key=lambda c: len(c.input),
     )
     assert (list(early.input), list(late.input)) == (["p"], ["p", "^m"])
 
@@ -166,5 +188,7 @@ def test_functions_are_left_as_speed_would_leave_them():
         return tf.matmul(hidden, w) * tf.exp(first) + first
 
     definition = program.get_concrete_function().function_def
-    speed, memory = (amp_tf.rewrite(definition, config, hardware=BF16_CPU).graph for config in (SPEED, MEMORY))
+    speed, memory = (
+        amp_tf.rewrite(definition, config, hardware=BF16_CPU).graph for config in (SPEED, MEMORY)
+    )
     assert memory == speed

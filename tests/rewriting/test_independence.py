@@ -1,4 +1,6 @@
-"""A rewrite depends on its arguments, the op tables and the kernels alone, whatever the process does beside it."""
+"""A rewrite depends on its arguments, the op tables and the kernels alone, whatever the process
+does beside it.
+"""
 
 import contextlib
 
@@ -22,7 +24,9 @@ CONFIGS = {
     "float16": amp_tf.AmpConfig(precision="float16"),
     "bfloat16": amp_tf.AmpConfig(precision="bfloat16"),
     "patterns": amp_tf.AmpConfig(precision="bfloat16", keep_float32=("layer:allow1", "^b$")),
-    "lists": amp_tf.AmpConfig(precision="bfloat16", allow_remove=("Conv2D",), level="TREAT_INFER_AS_DENY"),
+    "lists": amp_tf.AmpConfig(
+        precision="bfloat16", allow_remove=("Conv2D",), level="TREAT_INFER_AS_DENY"
+    ),
 }
 OTHERS = amp_tf.AmpConfig(
     precision="bfloat16", keep_float32=("layer:hidden", "allow1", "^a$"), deny_add=("Split", "Relu")
@@ -33,7 +37,9 @@ OTHERS = amp_tf.AmpConfig(
 def another_runtime():
     """Other settings are in force, layers recorded, graphs rewritten and a scope around all."""
     with switch.enable(OTHERS), amp_tf.scope("f16", "allow1", "layer:hidden"):
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, name="hidden"), keras.layers.Dense(1)])
+        model = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(4, name="hidden"), keras.layers.Dense(1)]
+        )
         model.compile("sgd", "mse")
         model.fit(np.ones((8, 4), "float32"), np.ones((8, 1), "float32"), verbose=0)
         assert process_state.settings() == OTHERS
@@ -48,7 +54,10 @@ def rewritten():
     for config in CONFIGS:
         for name, proto in GRAPHS.items():
             result = rewrite(proto, CONFIGS[config])
-            found[config, name] = result.graph.SerializeToString(deterministic=True), result.report.converted
+            found[config, name] = (
+                result.graph.SerializeToString(deterministic=True),
+                result.report.converted,
+            )
     return found
 
 

@@ -57,7 +57,9 @@ FLAT, BACK = [16384, 128], [128, 128, 128]
 
 
 @pytest.mark.parametrize("activation", sorted(MATRIX_ACTIVATIONS))
-def test_a_bias_and_its_activation_come_before_the_reshaping_and_are_16_bit_with_the_product(activation):
+def test_a_bias_and_its_activation_come_before_the_reshaping_and_are_16_bit_with_the_product(
+    activation,
+):
     result = rewrite(graph(DENSE.replace("Relu", activation)))
     read = without_casts(result.graph)
     assert read["biased"] == ["product", "b"]
@@ -103,7 +105,11 @@ def test_what_reads_a_bias_besides_its_activation_reads_what_is_shaped_back():
 
 def test_a_fetched_activation_stays_behind_the_reshaping():
     read = without_casts(rewrite(graph(DENSE), preserve=("fetch", "act")).graph)
-    assert (read["biased"], read["back"], read["act"]) == (["product", "b"], ["biased", "sizes"], ["back"])
+    assert (read["biased"], read["back"], read["act"]) == (
+        ["product", "b"],
+        ["biased", "sizes"],
+        ["back"],
+    )
 
 
 def test_a_second_rewrite_changes_nothing():
@@ -114,13 +120,18 @@ KEPT = {
     "another reader of the product": (DENSE + "    other = Relu(product)\n", {}),
     "another reader of the reshaping": (DENSE + "    other = Relu(back)\n", {}),
     "a control edge": (DENSE.replace("BiasAdd(back, b)", "BiasAdd(back, b) ^x"), {}),
-    "another layout": (DENSE.replace("BiasAdd(back, b)", "BiasAdd(back, b) data_format='NCHW'"), {}),
+    "another layout": (
+        DENSE.replace("BiasAdd(back, b)", "BiasAdd(back, b) data_format='NCHW'"),
+        {},
+    ),
     "another last dimension": (
         DENSE.replace("[512, 128]", "[512, 256]").replace("shape=[16384", "shape=[8192"),
         {},
     ),
     "an unknown last dimension": (
-        DENSE.replace("Const() dtype=int32 value=int32[3]*128", "Placeholder() dtype=int32 shape=[3]"),
+        DENSE.replace(
+            "Const() dtype=int32 value=int32[3]*128", "Placeholder() dtype=int32 shape=[3]"
+        ),
         {},
     ),
     "a fetched bias": (DENSE, {"preserve": ("fetch", "biased")}),
@@ -138,13 +149,24 @@ def test_what_must_stay_where_it_is_stays(text, options):
 
 def test_shapes_that_nodes_carry_are_those_of_the_product_afterwards():
     proto = graph(DENSE)
-    sizes = {"product": FLAT, "back": BACK, "biased": BACK, "act": BACK, "x": [16384, 512], "w": [512, 128]}
+    sizes = {
+        "product": FLAT,
+        "back": BACK,
+        "biased": BACK,
+        "act": BACK,
+        "x": [16384, 512],
+        "w": [512, 128],
+    }
     for node in proto.node:
         if node.name in sizes:
             shape = node.attr["_output_shapes"].list.shape.add()
             for size in sizes[node.name]:
                 shape.dim.add().size = size
     result = amp_tf.rewrite(proto, AUTO, hardware=BF16_CPU, preserve=("fetch",)).graph
-    told = {node.name: [d.size for d in s.dim] for node in result.node for s in node.attr["_output_shapes"].list.shape}
+    told = {
+        node.name: [d.size for d in s.dim]
+        for node in result.node
+        for s in node.attr["_output_shapes"].list.shape
+    }
     assert told["biased"] == told["act"] == FLAT
     assert told["back"] == BACK

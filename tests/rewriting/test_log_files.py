@@ -26,7 +26,10 @@ def rewrite(proto, path, **settings):
 def files(folder):
     """The files by what stands before the number and the time."""
     numbered = [path for path in folder.iterdir() if path.name != recording.INDEX]
-    return {path.name.rpartition("_")[0].rpartition("_")[0] + "".join(path.suffixes): path for path in numbered}
+    return {
+        path.name.rpartition("_")[0].rpartition("_")[0] + "".join(path.suffixes): path
+        for path in numbered
+    }
 
 
 def index(folder):
@@ -34,7 +37,9 @@ def index(folder):
 
 
 def test_the_index_says_which_files_are_of_which_graph_and_way_in(tmp_path):
-    scoped = "x = Placeholder()\nmodel/a = MatMul(x, x)\nStatefulPartitionedCall/model/b = Sin(model/a)"
+    scoped = (
+        "x = Placeholder()\nmodel/a = MatMul(x, x)\nStatefulPartitionedCall/model/b = Sin(model/a)"
+    )
     rewrite(graph(f"{scoped}\nother/c = Sin(x)", function(FUNCTION)), tmp_path)
     config = amp_tf.AmpConfig(precision="bfloat16", log_path=str(tmp_path))
     pipeline.rewrite_program(function(FUNCTION), [], config, BF16_CPU, None)
@@ -68,7 +73,9 @@ def test_a_rewrite_leaves_the_graphs_the_lists_and_the_reasons_in_a_folder_that_
     }
     for tag, proto in (("preop", before), ("AutoMixedPrecision", result.graph)):
         assert type(proto).FromString(found[f"graphdef_{tag}.pb"].read_bytes()) == proto
-        assert text_format.Parse(found[f"graphdef_{tag}.pb.txt"].read_text(), type(proto)()) == proto
+        assert (
+            text_format.Parse(found[f"graphdef_{tag}.pb.txt"].read_text(), type(proto)()) == proto
+        )
 
 
 def test_the_reasons_have_a_line_for_each_node(tmp_path):
@@ -79,7 +86,8 @@ def test_the_reasons_have_a_line_for_each_node(tmp_path):
         "float32\tSin\t\tother1\tits op is on no list",
         "float32\t_Arg\tf\tx\tit is an input or an output of the graph, whose type must not change",
         "bfloat16\tMatMul\tf\ta\tits op is on the allow list",
-        "float32\t_Retval\tf\tf/y\tit is an input or an output of the graph, whose type must not change",
+        "float32\t_Retval\tf\tf/y\tit is an input or an output of the graph, whose type must not "
+        "change",
     ]
 
 
@@ -95,10 +103,16 @@ def test_a_broken_graph_is_logged_with_what_is_wrong(tmp_path):
         "failure_AutoMixedPrecision.txt",
     }
     assert type(broken).FromString(found["graphdef_preop.pb"].read_bytes()) == broken
-    assert found["failure_AutoMixedPrecision.txt"].read_text().startswith("GraphError: node 'r': input 0 is 'x'")
+    assert (
+        found["failure_AutoMixedPrecision.txt"]
+        .read_text()
+        .startswith("GraphError: node 'r': input 0 is 'x'")
+    )
 
 
-def test_a_rewrite_that_fails_its_verification_is_logged_so_that_it_can_be_reported(tmp_path, monkeypatch):
+def test_a_rewrite_that_fails_its_verification_is_logged_so_that_it_can_be_reported(
+    tmp_path, monkeypatch
+):
     spoilt = graph("x = Placeholder()\nm = MatMul(x, x)")
     monkeypatch.setattr(pipeline.editor, "apply_to_graph", lambda *arguments: spoilt)
     with pytest.raises(RewriteError):
@@ -111,7 +125,12 @@ def test_a_rewrite_that_fails_its_verification_is_logged_so_that_it_can_be_repor
 def test_the_lists_are_those_after_the_users_changes(tmp_path):
     rewrite(graph(TEXT), tmp_path, allow_add=("Cumsum",))
     lines = files(tmp_path)["paintbuckets_AutoMixedPrecision.txt"].read_text().split("\n\n")
-    assert [part.split("\n")[0] for part in lines] == ["AllowList:", "InferList:", "DenyList:", "ClearList:"]
+    assert [part.split("\n")[0] for part in lines] == [
+        "AllowList:",
+        "InferList:",
+        "DenyList:",
+        "ClearList:",
+    ]
     assert {"Cumsum", "MatMul"} <= set(lines[0].split("\n"))
     assert "Exp" in lines[2].split("\n")
 
@@ -119,7 +138,10 @@ def test_the_lists_are_those_after_the_users_changes(tmp_path):
 def test_without_a_target_the_lists_file_says_why(tmp_path):
     amp_tf.rewrite(graph(TEXT), amp_tf.AmpConfig(log_path=str(tmp_path)), hardware=Hardware())
     text = files(tmp_path)["paintbuckets_AutoMixedPrecision.txt"].read_text()
-    assert text == ("nothing is converted: this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU\n")
+    assert text == (
+        "nothing is converted: this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees "
+        "no GPU\n"
+    )
 
 
 def test_processes_that_begin_together_do_not_overwrite_one_anothers_files(tmp_path, monkeypatch):
@@ -145,7 +167,9 @@ def test_a_folder_that_cannot_be_written_is_one_warning_and_the_rewrite_goes_on(
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_the_index_is_not_written_through_a_link_and_no_pipe_stops_the_program(kind, tmp_path, caplog):
+def test_the_index_is_not_written_through_a_link_and_no_pipe_stops_the_program(
+    kind, tmp_path, caplog
+):
     (tmp_path / "victim").write_text("kept")
     recording._warn_once.cache_clear()
     folder = tmp_path / "logs"
@@ -172,6 +196,8 @@ def test_a_disk_that_is_full_holds_whole_files_or_none(most_bytes, tmp_path, cap
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert result.changed
     assert "cannot write" in caplog.text
-    assert [file.name for file in tmp_path.iterdir() if not file.stat().st_size or file.suffix == ".tmp"] == []
+    assert [
+        file.name for file in tmp_path.iterdir() if not file.stat().st_size or file.suffix == ".tmp"
+    ] == []
     if (tmp_path / recording.INDEX).exists():
         assert (tmp_path / recording.INDEX).read_text().startswith("files\tway\tfunction")

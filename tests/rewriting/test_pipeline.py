@@ -94,7 +94,11 @@ def test_a_rewritten_function_is_the_golden_one():
 
 @pytest.mark.parametrize(
     "proto",
-    [graph("x = Placeholder()\nr = Relu(x)", function(WITHOUT_PRODUCT)), graph(""), function(WITHOUT_PRODUCT)],
+    [
+        graph("x = Placeholder()\nr = Relu(x)", function(WITHOUT_PRODUCT)),
+        graph(""),
+        function(WITHOUT_PRODUCT),
+    ],
     ids=["graph", "empty", "function"],
 )
 def test_where_nothing_is_painted_the_output_is_the_input_itself(proto):
@@ -103,7 +107,9 @@ def test_where_nothing_is_painted_the_output_is_the_input_itself(proto):
     assert not result.changed
 
 
-@pytest.mark.parametrize("config", [F16, BF16, amp_tf.AmpConfig(precision="bfloat16", level="UNSAFE_FORCE_ALL")])
+@pytest.mark.parametrize(
+    "config", [F16, BF16, amp_tf.AmpConfig(precision="bfloat16", level="UNSAFE_FORCE_ALL")]
+)
 def test_a_second_rewrite_changes_nothing(config):
     for proto in (graph(CHAIN, function(FUNCTION)), function(FUNCTION)):
         once = rewrite(proto, config)
@@ -119,7 +125,9 @@ def test_preserve_may_be_an_iterator():
 
 
 def test_preserve_names_nodes_of_the_graph_and_not_of_its_functions():
-    result = rewrite(graph("x = Placeholder()\nm = MatMul(x, x)", function(FUNCTION)), preserve=["m"])
+    result = rewrite(
+        graph("x = Placeholder()\nm = MatMul(x, x)", function(FUNCTION)), preserve=["m"]
+    )
     assert [report.converted for report in result.report.graphs] == [0, 2]
 
 
@@ -146,7 +154,10 @@ def test_a_function_whose_types_each_call_chooses_is_left_alone():
 
 def test_a_function_finds_what_it_calls_in_the_library_that_is_passed():
     called = function("function g(x: float32) -> (y: float32)\nreturn y = x")
-    caller = function("function f(x: float32) -> (y: float32)\nm = MatMul(x, x)\nc = g(m:product:0)\nreturn y = c:y:0")
+    caller = function(
+        "function f(x: float32) -> (y: float32)\nm = MatMul(x, x)\nc = g(m:product:0)\nreturn y = "
+        "c:y:0"
+    )
     result = rewrite(caller, library=graph("", called).library)
     assert types_of_function(result.graph, "m") == "bfloat16"
     assert result.report.casts == 2
@@ -156,7 +167,8 @@ def test_a_function_finds_what_it_calls_in_the_library_that_is_passed():
 
 def test_a_body_node_may_be_named_like_a_result():
     made = function(
-        "function f(x: float32) -> (y: float32)\nf/y = MatMul(x, x) @/device:CPU:0\nreturn y = f/y:product:0"
+        "function f(x: float32) -> (y: float32)\nf/y = MatMul(x, x) @/device:CPU:0\nreturn y = "
+        "f/y:product:0"
     )
     assert types_of_function(rewrite(made).graph, "f/y") == "bfloat16"
 
@@ -178,22 +190,32 @@ def test_what_is_no_graph_is_refused_with_what_it_is(thing):
     with pytest.raises(GraphError) as caught:
         rewrite(thing)
     assert str(caught.value) == (
-        f"rewrite(graph): expected a GraphDef, FunctionDef, tf.Graph or concrete function, got {type(thing).__name__}. "
-        "A tf.function gives one with get_concrete_function(…); convert_saved_model converts models."
+        "rewrite(graph): expected a GraphDef, FunctionDef, tf.Graph or concrete function, got "
+        f"{type(thing).__name__}. "
+        "A tf.function gives one with get_concrete_function(…); convert_saved_model converts "
+        "models."
     )
 
 
 def test_a_concrete_function_and_a_graph_are_taken_as_their_graph_def():
     weights = tf.Variable(tf.ones((4, 4)))
-    made = tf.function(lambda x: {"y": tf.matmul(tf.nn.relu(x), weights)}).get_concrete_function(tf.TensorSpec((4, 4)))
+    made = tf.function(lambda x: {"y": tf.matmul(tf.nn.relu(x), weights)}).get_concrete_function(
+        tf.TensorSpec((4, 4))
+    )
     result = rewrite(made)
     assert [node.name for node in result.graph.node if node.op == "MatMul"] == ["MatMul"]
     assert result.report.counts_by_op()["MatMul"] == (1, 1)
-    types = {node.name: node.attr["T"].type for node in result.graph.node if node.op in ("Identity", "Relu")}
+    types = {
+        node.name: node.attr["T"].type
+        for node in result.graph.node
+        if node.op in ("Identity", "Relu")
+    }
     assert types["Relu"] == tf.bfloat16.as_datatype_enum
     assert types[made.outputs[0].op.name] == tf.float32.as_datatype_enum  # as the program gets it
     assert rewrite(made, preserve=["MatMul"]).report.converted == 0
-    by_graph = rewrite(made.graph, preserve=[tensor.op.name for tensor in (*made.inputs, *made.outputs)])
+    by_graph = rewrite(
+        made.graph, preserve=[tensor.op.name for tensor in (*made.inputs, *made.outputs)]
+    )
     assert by_graph.graph == result.graph
 
 
@@ -218,7 +240,10 @@ NO_NAME = "is not a node name, so it would preserve nothing. Name nodes: 'logits
         # it would be taken letter by letter
         ({"preserve": "fetch"}, "'fetch' is one string, not several. Write ('fetch',)."),
         *(({"preserve": ["x", name]}, NO_NAME) for name in ("r:0", "^r")),
-        *(({"preserve": ["x", name]}, f"['x', {name!r}] is not a list of strings. Write") for name in (3, b"r")),
+        *(
+            ({"preserve": ["x", name]}, f"['x', {name!r}] is not a list of strings. Write")
+            for name in (3, b"r")
+        ),
         (
             {"config": {"precision": "bfloat16"}},
             "rewrite(config): expected an AmpConfig, got {'precision': 'bfloat16'}",
@@ -248,7 +273,10 @@ def test_a_broken_function_of_the_library_is_refused_with_its_name():
     [
         (lambda after: after.node[0].ClearField("attr"), "type attribute dtype is missing"),
         (lambda after: after.node.pop(6), "nodes kept"),
-        (lambda after: after.node[1].attr["T"].MergeFrom(after.node[3].attr["T"]), "input 0 expects bfloat16"),
+        (
+            lambda after: after.node[1].attr["T"].MergeFrom(after.node[3].attr["T"]),
+            "input 0 expects bfloat16",
+        ),
     ],
 )
 def test_a_result_that_is_wrong_anywhere_never_leaves_the_rewrite(monkeypatch, spoil, sentence):
@@ -265,13 +293,18 @@ def test_a_result_that_is_wrong_anywhere_never_leaves_the_rewrite(monkeypatch, s
         rewrite(before)
     assert str(caught.value).startswith("the rewritten graph did not pass verification: ")
     assert sentence in str(caught.value)
-    assert str(caught.value).endswith("please report it with the graph. The original graph is untouched.")
+    assert str(caught.value).endswith(
+        "please report it with the graph. The original graph is untouched."
+    )
     assert before == graph(CHAIN)
 
 
-# Values in [-1, 1], sums of 4 products: one rounding of each input and of the result, half an epsilon each.
-# In float16 the product's two operands are cast back besides, and its result is cast to 16 bit.
-@pytest.mark.parametrize(("config", "tolerance", "casts"), [(BF16, 4 * 2.0**-8, 3), (F16, 4 * 2.0**-11, 6)])
+# Values in [-1, 1], sums of 4 products: one rounding of each input and of the result, half an
+# epsilon each. In float16 the product's two operands are cast back besides, and its result is cast
+# to 16 bit.
+@pytest.mark.parametrize(
+    ("config", "tolerance", "casts"), [(BF16, 4 * 2.0**-8, 3), (F16, 4 * 2.0**-11, 6)]
+)
 def test_a_rewritten_graph_with_functions_runs_and_agrees_with_float32(config, tolerance, casts):
     before = graph(
         """
@@ -306,7 +339,9 @@ def types_of_function(definition, name):
 def test_a_serialized_graph_is_rewritten_as_the_graph_is(functions):
     before = graph(CHAIN, function(FUNCTION))
     expected = rewrite(before, functions=functions)
-    found = pipeline.rewrite_serialized(before.SerializeToString(), BF16, hardware=BF16_CPU, functions=functions)
+    found = pipeline.rewrite_serialized(
+        before.SerializeToString(), BF16, hardware=BF16_CPU, functions=functions
+    )
     assert found.changed
     assert type(before).FromString(found.graph) == expected.graph
     assert found.report.to_dict() == expected.report.to_dict()
@@ -359,7 +394,9 @@ def test_of_several_rewrites_at_once_the_one_that_turned_it_off_turns_it_on_agai
     assert gc.isenabled()
 
 
-ESCAPES = "\x1b]0;owned\x07\n\x9b31m\u202e"  # a title, a line of its own, a colour, text turned around
+ESCAPES = (
+    "\x1b]0;owned\x07\n\x9b31m\u202e"  # a title, a line of its own, a colour, text turned around
+)
 
 
 @pytest.mark.parametrize("where", ["node", "device", "function", "body", "op", "input"])
@@ -393,7 +430,9 @@ def test_what_three_paintings_leave_of_a_pass_is_kept():
     form = Job.of(BF16, resolve_target(BF16, Hardware())).form(view, None)
 
     def made(names):
-        return form.then(Edits(new=tuple(NewNode.cast(name, (0, 0), "", of=1, to=1) for name in names)))
+        return form.then(
+            Edits(new=tuple(NewNode.cast(name, (0, 0), "", of=1, to=1) for name in names))
+        )
 
     def added(names):
         return form.settled(names, made, lambda _, wanted: wanted[:-1]).view.names[2:]

@@ -1,4 +1,6 @@
-"""Float16 products on CPUs: operands and result are rounded, and the float32 kernel multiplies and adds."""
+"""Float16 products on CPUs: operands and result are rounded, and the float32 kernel multiplies and
+adds.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,8 @@ def test_a_function_is_rounded_too():
           return y = n:product:0
     """
     caller = graph(
-        "x = Placeholder() shape=[2, 300]\nw = Placeholder() shape=[300, 300]\nfetch = f(x, w)", function(text)
+        "x = Placeholder() shape=[2, 300]\nw = Placeholder() shape=[300, 300]\nfetch = f(x, w)",
+        function(text),
     )
     result = rewrite(caller, preserve=("fetch",))
     (body,) = result.graph.library.function
@@ -181,7 +184,13 @@ def test_it_counts_as_16_bit_and_its_reason_says_how_it_is_computed():
 
 
 @pytest.mark.parametrize(
-    "made", [graph(MODEL), function("function f(x: float32) -> (y: float32)\nm = MatMul(x, x)\nreturn y = m:product:0")]
+    "made",
+    [
+        graph(MODEL),
+        function(
+            "function f(x: float32) -> (y: float32)\nm = MatMul(x, x)\nreturn y = m:product:0"
+        ),
+    ],
 )
 def test_a_second_rewrite_leaves_it(made):
     once = rewrite(made)
@@ -200,8 +209,12 @@ def test_bfloat16_and_gpus_have_kernels_of_their_type():
 
 
 def test_a_cpu_that_imitates_a_gpu_decides_as_the_gpu_and_runs_float32_kernels():
-    results = [rewrite(graph(MODEL), F16, hardware, preserve=("fetch",)) for hardware in (GPU, IMITATED)]
-    real, imitated = ([(node.name, node.precision) for node in result.report.nodes] for result in results)
+    results = [
+        rewrite(graph(MODEL), F16, hardware, preserve=("fetch",)) for hardware in (GPU, IMITATED)
+    ]
+    real, imitated = (
+        [(node.name, node.precision) for node in result.report.nodes] for result in results
+    )
     assert imitated == real
     assert set(types_of(results[0].graph).values()) == {HALF}
     assert set(types_of(results[1].graph).values()) == {FLOAT}
@@ -222,7 +235,15 @@ def test_goals_and_reports_take_chains_of_casts(goal):
     values = [run(each.graph, ("fetch", "also"), {"x:0": x}) for each in (result, plain)]
     np.testing.assert_array_equal(values[0], values[1])
     (of_graph,) = result.report.to_dict()["graphs"]
-    assert {cast["node"] for cast in of_graph["inserted_casts"]} <= {"x", "w", "bias", "p", "relu", "q", "r"}
+    assert {cast["node"] for cast in of_graph["inserted_casts"]} <= {
+        "x",
+        "w",
+        "bias",
+        "p",
+        "relu",
+        "q",
+        "r",
+    }
 
 
 def test_a_rounding_that_is_missing_is_a_bug_that_verification_finds(monkeypatch):
@@ -232,7 +253,12 @@ def test_a_rounding_that_is_missing_is_a_bug_that_verification_finds(monkeypatch
         """The edits without those that bring rounded values to ``q``."""
         edits = plan(painting)
         q = painting.view.names.index("q")
-        return Edits(edits.reops, edits.retypes, tuple(edit for edit in edits.rewires if edit.node != q), new=edits.new)
+        return Edits(
+            edits.reops,
+            edits.retypes,
+            tuple(edit for edit in edits.rewires if edit.node != q),
+            new=edits.new,
+        )
 
     monkeypatch.setattr(pipeline, "plan_edits", forgetful)
     text = "x = Placeholder()\np = MatMul(x, x)\nq = MatMul(x, x)\nfetch = Identity(q)"

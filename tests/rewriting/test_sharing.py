@@ -1,4 +1,6 @@
-"""What is shared: reads of variables, the ops that make TensorLists, and the lists of several functions."""
+"""What is shared: reads of variables, the ops that make TensorLists, and the lists of several
+functions.
+"""
 
 from __future__ import annotations
 
@@ -32,26 +34,38 @@ def casts(text: str, config: amp_tf.AmpConfig = BF16) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "cast"),
     [
-        ("r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = MatMul(x, r1)\nb = MatMul(a, r2)\nout = Exp(b)", "r1"),
+        (
+            "r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = MatMul(x, r1)\nb = MatMul(a, "
+            "r2)\nout = Exp(b)",
+            "r1",
+        ),
         (
             "r1 = ReadVariableOp(v)\na = MatMul(x, r1)\nw = AssignVariableOp(v, x) ^r1\n"
             "r2 = ReadVariableOp(v) ^w\nb = MatMul(a, r2)\nout = Exp(b)",
             "r1 r2",
         ),
         (
-            "u = VarHandleOp()\nr1 = ReadVariableOp(v)\nr2 = ReadVariableOp(u)\nr3 = ReadVariableOp(v) @/device:CPU:1\n"
+            "u = VarHandleOp()\nr1 = ReadVariableOp(v)\nr2 = ReadVariableOp(u)\nr3 = "
+            "ReadVariableOp(v) @/device:CPU:1\n"
             "a = MatMul(x, r1)\nb = MatMul(a, r2)\nc = MatMul(b, r3)\nout = Exp(c)",
             "r1 r2 r3",
         ),
     ],
-    ids=["reads that wait for nothing", "behind a write", "on other devices and of other variables"],
+    ids=[
+        "reads that wait for nothing",
+        "behind a write",
+        "on other devices and of other variables",
+    ],
 )
 def test_reads_that_give_the_same_are_cast_once(text, cast):
     assert casts(text) == cast.split()
 
 
 def test_reads_that_no_product_reads_stay_as_they_are():
-    text = "r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = Exp(r1)\nb = Exp(r2)\nm = MatMul(x, x)\nout = Exp(m)"
+    text = (
+        "r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = Exp(r1)\nb = Exp(r2)\nm = MatMul(x, "
+        "x)\nout = Exp(m)"
+    )
     result = amp_tf.rewrite(graph(X + text), BF16)
     inputs = {node.name: list(node.input) for node in result.graph.node}
     assert inputs["a"] == ["r1"]
@@ -59,8 +73,13 @@ def test_reads_that_no_product_reads_stay_as_they_are():
 
 
 def test_where_nothing_becomes_16_bit_nothing_is_shared():
-    text = "r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = MatMul(x, r1)\nb = MatMul(a, r2)\nout = Exp(b)"
-    assert not amp_tf.rewrite(graph(X + text), amp_tf.AmpConfig(precision="bfloat16", keep_float32=("^[ab]$",))).changed
+    text = (
+        "r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = MatMul(x, r1)\nb = MatMul(a, "
+        "r2)\nout = Exp(b)"
+    )
+    assert not amp_tf.rewrite(
+        graph(X + text), amp_tf.AmpConfig(precision="bfloat16", keep_float32=("^[ab]$",))
+    ).changed
 
 
 def test_updates_inside_of_a_step_are_seen():
@@ -128,7 +147,11 @@ def rewrite(text: str, **settings):
 
 
 def element_types(result) -> dict[str, int]:
-    return {node.name: node.attr["element_dtype"].type for node in result.graph.node if "element_dtype" in node.attr}
+    return {
+        node.name: node.attr["element_dtype"].type
+        for node in result.graph.node
+        if "element_dtype" in node.attr
+    }
 
 
 def test_a_list_of_products_is_16_bit_beside_one_of_exponentials():
@@ -139,8 +162,12 @@ def test_a_list_of_products_is_16_bit_beside_one_of_exponentials():
     nodes = {node.name: node for node in result.graph.node}
     assert list(nodes[TWIN].input) == list(nodes["empty"].input) == ["shape", "size", "^x"]
     x = np.random.default_rng(0).normal(size=(4, 4), scale=0.3).astype("float32")
-    before, after = (run(given, ("fetch1", "fetch2"), {"x:0": x}) for given in (graph(SHARED), result.graph))
-    np.testing.assert_allclose(after[0], before[0], rtol=0, atol=3 * 2**-8 * np.abs(before[0]).max())
+    before, after = (
+        run(given, ("fetch1", "fetch2"), {"x:0": x}) for given in (graph(SHARED), result.graph)
+    )
+    np.testing.assert_allclose(
+        after[0], before[0], rtol=0, atol=3 * 2**-8 * np.abs(before[0]).max()
+    )
     np.testing.assert_array_equal(after[1], before[1])
 
 
@@ -150,7 +177,9 @@ def test_a_list_of_products_is_16_bit_beside_one_of_exponentials():
         SHARED.replace("deny2 = Exp(back2:1)", "deny2 = MatMul(back2:1, x)"),  # both can
         SHARED.replace("allow2 = MatMul(back1:1, x)", "allow2 = Exp(back1:1)"),  # neither can
         SHARED.replace("PushBack(empty, deny1)", "PushBack(own, deny1)").replace(
-            "    wide", "    own = EmptyTensorList(shape, size) element_dtype=float32 shape_type=int32\n    wide"
+            "    wide",
+            "    own = EmptyTensorList(shape, size) element_dtype=float32 shape_type=int32\n    "
+            "wide",
         ),
     ],
 )
@@ -189,7 +218,9 @@ USE = """
       product = MatMul({value}, w)
       return y = product:product:0
 """
-READ_BY_PRODUCT = USE.replace("      wave = {op}(popped:tensor:0)\n      other = Sin(popped:tensor:0)\n", "")
+READ_BY_PRODUCT = USE.replace(
+    "      wave = {op}(popped:tensor:0)\n      other = Sin(popped:tensor:0)\n", ""
+)
 
 
 def types_of_lists(*texts: str, **settings) -> dict[str, str]:
@@ -219,7 +250,10 @@ def test_what_products_alone_read_is_rounded_before_it_is_kept():
     main, keep, use = rewritten(*texts)
     assert types_of_lists(*texts) == everywhere("bfloat16")
     assert use.report.graphs[0].painting.count(Rule.LIST_SHARED) == 1
-    assert [node.input[0] for node in keep.graph.node_def if node.op == "Cast"] == ["x", "w"]  # x for both who read it
+    assert [node.input[0] for node in keep.graph.node_def if node.op == "Cast"] == [
+        "x",
+        "w",
+    ]  # x for both who read it
     casts = [node for node in use.graph.node_def if node.op == "Cast"]
     assert [node.input[0] for node in casts] == ["w", "product:product:0"]  # none of what is read
     assert main.changed
@@ -234,7 +268,9 @@ def test_what_others_read_too_stays(op):
 
 def test_what_was_rounded_before_is_kept_as_it_is_whoever_reads_it():
     use = USE.format(value="wave:y:0", op="Sin")
-    assert types_of_lists(MAIN, KEEP.format(value="product:product:0"), use) == everywhere("bfloat16")
+    assert types_of_lists(MAIN, KEEP.format(value="product:product:0"), use) == everywhere(
+        "bfloat16"
+    )
 
 
 def test_a_list_that_is_read_into_another_is_rounded_by_it():
@@ -245,11 +281,15 @@ def test_a_list_that_is_read_into_another_is_rounded_by_it():
           put = TensorListPushBack(other, taken:tensor:0) element_dtype=float32
           return more = put:output_handle:0
     """
-    main = MAIN.replace("used = PartitionedCall(kept:output:0,", "used = PartitionedCall(moved:output:0,")
+    main = MAIN.replace(
+        "used = PartitionedCall(kept:output:0,", "used = PartitionedCall(moved:output:0,"
+    )
     main = main.replace(
         "      used",
-        "      second = EmptyTensorList(shape:output:0, size:output:0) element_dtype=float32 shape_type=int32\n"
-        "      moved = PartitionedCall(kept:output:0, second:handle:0) Tin=[variant, variant] Tout=[variant] f=relay\n"
+        "      second = EmptyTensorList(shape:output:0, size:output:0) element_dtype=float32 "
+        "shape_type=int32\n"
+        "      moved = PartitionedCall(kept:output:0, second:handle:0) Tin=[variant, variant] "
+        "Tout=[variant] f=relay\n"
         "      used",
     )
     keep, names = KEEP.format(value="x"), ("list", "second", "pushed", "taken", "put", "popped")
@@ -269,10 +309,14 @@ def test_a_list_that_the_user_keeps_somewhere_stays_everywhere(name):
     ("before", "after"),
     [
         ("(y: float32)", "(y: float32, out: variant)\n      return out = kept:output:0"),
-        ("return y", "seen = OptionalFromValue(kept:output:0) Toutput_types=[variant]\n      return y"),
         (
             "return y",
-            "lost = PartitionedCall(kept:output:0) Tin=[variant] Tout=[variant] f=nobody_knows\n      return y",
+            "seen = OptionalFromValue(kept:output:0) Toutput_types=[variant]\n      return y",
+        ),
+        (
+            "return y",
+            "lost = PartitionedCall(kept:output:0) Tin=[variant] Tout=[variant] f=nobody_knows\n  "
+            "    return y",
         ),
     ],
 )
@@ -285,7 +329,10 @@ def test_a_list_of_which_not_all_users_are_known_stays(before, after):
 def test_a_list_that_a_recursive_function_takes_stays():
     """Its call goes on with the function as it was."""
     use = READ_BY_PRODUCT.format(value="popped:tensor:0")
-    again = "again = PartitionedCall(list, w) Tin=[variant, float32] Tout=[float32] f=use\n      return y"
+    again = (
+        "again = PartitionedCall(list, w) Tin=[variant, float32] Tout=[float32] f=use\n      "
+        "return y"
+    )
     texts = MAIN, KEEP.format(value="x"), use.replace("return y", again)
     assert types_of_lists(*texts) == everywhere("float32")
 
@@ -321,7 +368,11 @@ def f16_nodes(*texts: str) -> set[str]:
     """The nodes of the loop's body that compute in 16 bit."""
     root, *functions = map(function, texts)
     results = rewrite_program(root, functions, NAMED, XLA, FunctionDefLibrary(function=functions))
-    nodes = [node for result in results for node in result.report.nodes.where(precision="bfloat16", function="cell")]
+    nodes = [
+        node
+        for result in results
+        for node in result.report.nodes.where(precision="bfloat16", function="cell")
+    ]
     return {node.name for node in nodes}
 
 
@@ -331,7 +382,11 @@ def test_what_the_next_iteration_multiplies_is_used_by_a_product():
 
 def test_each_result_is_the_argument_in_its_place():
     """With the results the other way round c comes from a product, and h is the running sum."""
-    crossed = CELL.replace("h2 = out", "h2 = Z").replace("c2 = sum", "c2 = out").replace("h2 = Z", "h2 = sum")
+    crossed = (
+        CELL.replace("h2 = out", "h2 = Z")
+        .replace("c2 = sum", "c2 = out")
+        .replace("h2 = Z", "h2 = sum")
+    )
     assert f16_nodes(LOOPING, GOES_ON, crossed) == {"product", "step"}
 
 
@@ -345,4 +400,9 @@ def test_a_function_that_is_called_otherwise_too_is_judged_alone():
 def test_a_function_that_is_rewritten_alone_knows_the_loops_of_its_library():
     library = FunctionDefLibrary(function=[function(LOOPING), function(GOES_ON), function(CELL)])
     report = pipeline.rewrite(function(CELL), NAMED, hardware=XLA, library=library).report
-    assert {node.name for node in report.nodes.where(precision="bfloat16")} == {"product", "gate", "step", "out"}
+    assert {node.name for node in report.nodes.where(precision="bfloat16")} == {
+        "product",
+        "gate",
+        "step",
+        "out",
+    }

@@ -22,8 +22,11 @@ from tests.small_graphs import graph
 
 PLAIN_CPU = Hardware()  # neither bf16 nor avx512
 BFLOAT16 = amp_tf.AmpConfig(precision="bfloat16")
-BIAS_SHAPE = KnownShapes({"Placeholder_2": ((64,),)})  # of :func:`dense`; the hooks have all shapes from TensorFlow
-# Of the largest value, for one product. At most 0.026 and 0.004 were measured, where activations clip.
+BIAS_SHAPE = KnownShapes(
+    {"Placeholder_2": ((64,),)}
+)  # of :func:`dense`; the hooks have all shapes from TensorFlow
+# Of the largest value, for one product. At most 0.026 and 0.004 were measured, where activations
+# clip.
 TOLERANCES = {"bfloat16": 0.05, "float16": 0.006}
 # TensorFlow's remapper fuses these in the two ways of a CPU; the others with oneDNN alone.
 ALWAYS_FUSED = [kind for kind in KINDS if kind.startswith(("MatMul", "Conv2D"))]
@@ -31,16 +34,19 @@ ALWAYS_FUSED = [kind for kind in KINDS if kind.startswith(("MatMul", "Conv2D"))]
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
-    """What becomes of each kind on a CPU with AVX2, without oneDNN and with it; a process for each, when asked for.
+    """What becomes of each kind on a CPU with AVX2, without oneDNN and with it; a process for each,
+    when asked for.
 
-    Where the CPU has bfloat16, TensorFlow's remapper fuses what was split once more, in bfloat16, to a node that runs
-    and that Python does not import.
+    Where the CPU has bfloat16, TensorFlow's remapper fuses what was split once more, in bfloat16,
+    to a node that runs and that Python does not import.
     """
 
     @functools.cache
     def ended(onednn):
         variables = as_cpu.variables() | {"TF_ENABLE_ONEDNN_OPTS": str(int(onednn))}
-        return running.run(["-m", "tests.rewriting.fused_graphs"], tmp_path_factory.mktemp("judging"), variables)
+        return running.run(
+            ["-m", "tests.rewriting.fused_graphs"], tmp_path_factory.mktemp("judging"), variables
+        )
 
     def ask(onednn):
         assert ended(onednn).status == 0, ended(onednn).err
@@ -51,7 +57,8 @@ def judged(tmp_path_factory):
 
 @pytest.mark.parametrize("precision", TOLERANCES)
 @pytest.mark.parametrize(
-    ("onednn", "kind"), [*((False, kind) for kind in ALWAYS_FUSED), *((True, kind) for kind in KINDS)]
+    ("onednn", "kind"),
+    [*((False, kind) for kind in ALWAYS_FUSED), *((True, kind) for kind in KINDS)],
 )
 def test_what_tensorflow_fuses_is_split_and_converted_and_the_result_is_that_of_float32(
     judged, onednn, kind, precision
@@ -90,7 +97,9 @@ def test_a_bias_that_may_have_more_dimensions_than_one_is_added(shape, op):
     shapes = KnownShapes({"Placeholder_2": (tuple(shape),)} if shape else {})
     result = _rewrite(fused, shapes=shapes)
     assert op in {node.op for node in result.graph.node}
-    np.testing.assert_allclose(run(result.graph, values), exact, rtol=0, atol=TOLERANCES["bfloat16"] * exact.max())
+    np.testing.assert_allclose(
+        run(result.graph, values), exact, rtol=0, atol=TOLERANCES["bfloat16"] * exact.max()
+    )
 
 
 def test_a_pattern_that_matches_the_fused_product_keeps_it():
@@ -100,10 +109,14 @@ def test_a_pattern_that_matches_the_fused_product_keeps_it():
 
 
 def test_where_amp_tf_chooses_only_what_the_user_forces_is_split():
-    fused = remapped(made(lambda: dense(tf.nn.relu, name="first") + dense(tf.nn.relu, name="second")))
+    fused = remapped(
+        made(lambda: dense(tf.nn.relu, name="first") + dense(tf.nn.relu, name="second"))
+    )
     first, second = sorted(node.name for node in fused.node if node.op == "_FusedMatMul")
     hardware = Hardware(cpu_has_avx512=False)
-    assert not amp_tf.rewrite(fused, amp_tf.AmpConfig(), hardware=hardware, preserve=["fetch"]).changed
+    assert not amp_tf.rewrite(
+        fused, amp_tf.AmpConfig(), hardware=hardware, preserve=["fetch"]
+    ).changed
     config = amp_tf.AmpConfig(target="cpu", force_f16=(f"^{first}$",))
     result = amp_tf.rewrite(fused, config, hardware=hardware, preserve=["fetch"])
     assert [node.name for node in result.graph.node if node.op == "_FusedMatMul"] == [second]
@@ -128,7 +141,11 @@ SUBTRACTED = """
 @pytest.mark.parametrize("config", [BFLOAT16, amp_tf.AmpConfig()], ids=["bfloat16", "auto"])
 def test_a_product_is_16_bit_where_what_it_was_fused_with_stays_float32_for_accuracy(config):
     result = amp_tf.rewrite(graph(SUBTRACTED), config, hardware=WITH_BF16)
-    types = {node.name: tf.as_dtype(node.attr["T"].type).name for node in result.graph.node if "T" in node.attr}
+    types = {
+        node.name: tf.as_dtype(node.attr["T"].type).name
+        for node in result.graph.node
+        if "T" in node.attr
+    }
     assert types["fused-MatMul-0-AmpTfSplit"] == "bfloat16"
     assert types["fused-BiasAdd-0-AmpTfSplit"] == types["fused"] == types["left"] == "float32"
     assert not amp_tf.rewrite(result.graph, config, hardware=WITH_BF16).changed
@@ -137,7 +154,10 @@ def test_a_product_is_16_bit_where_what_it_was_fused_with_stays_float32_for_accu
 @pytest.mark.parametrize("config", [BFLOAT16, amp_tf.AmpConfig()], ids=["bfloat16", "auto"])
 @pytest.mark.parametrize(
     ("activation", "left"),
-    [("Relu", "m = Mean(fused, axis) keep_dims=true\nleft = Sub(fused, m)"), ("Tanh", "left = Sub(fused, x)")],
+    [
+        ("Relu", "m = Mean(fused, axis) keep_dims=true\nleft = Sub(fused, m)"),
+        ("Tanh", "left = Sub(fused, x)"),
+    ],
     ids=["centred", "bounded"],
 )
 def test_a_product_stays_whole_where_all_of_it_is_16_bit_once_it_is_split(activation, left, config):
@@ -145,7 +165,10 @@ def test_a_product_stays_whole_where_all_of_it_is_16_bit_once_it_is_split(activa
     proto = graph(f"axis = Const() dtype=int32 value=int32[1]*1\n{text}")
     result = amp_tf.rewrite(proto, config, hardware=WITH_BF16)
     assert {node.name: node.op for node in result.graph.node}["fused"] == "_FusedMatMul"
-    assert next(node for node in result.graph.node if node.name == "fused").attr["T"].type == tf.bfloat16
+    assert (
+        next(node for node in result.graph.node if node.name == "fused").attr["T"].type
+        == tf.bfloat16
+    )
 
 
 def test_a_product_is_16_bit_where_what_it_was_fused_with_is_fetched():
@@ -158,7 +181,9 @@ def test_a_product_is_16_bit_where_what_it_was_fused_with_is_fetched():
 
 def test_where_amp_tf_chooses_a_product_that_is_not_faster_is_whole_again():
     small = graph(SUBTRACTED.replace("512", "8"))
-    result = amp_tf.rewrite(small, amp_tf.AmpConfig(), hardware=WITH_BF16, shapes=GraphShapes(small))
+    result = amp_tf.rewrite(
+        small, amp_tf.AmpConfig(), hardware=WITH_BF16, shapes=GraphShapes(small)
+    )
     assert "_FusedMatMul" in {node.op for node in result.graph.node}
 
 
@@ -173,14 +198,18 @@ def test_where_amp_tf_chooses_a_product_that_is_not_faster_is_whole_again():
     ],
     ids=["product off the list", "fused product off the list", "bf16, forced", "bf16", "avx512"],
 )
-def test_nothing_is_split_where_its_product_stays_float32_or_the_fused_kernel_runs(config, hardware):
+def test_nothing_is_split_where_its_product_stays_float32_or_the_fused_kernel_runs(
+    config, hardware
+):
     fused, name = _dense()
     result = amp_tf.rewrite(fused, config, hardware=hardware, preserve=["fetch"])
     assert next(node.op for node in result.graph.node if node.name == name) == "_FusedMatMul"
     assert len(result.graph.node) - len(fused.node) == result.report.casts
 
 
-@pytest.mark.parametrize("steps", [("BiasAdd", "GeluExact"), ("BiasAdd", "_MklSwish"), ("SomethingNew",), ()])
+@pytest.mark.parametrize(
+    "steps", [("BiasAdd", "GeluExact"), ("BiasAdd", "_MklSwish"), ("SomethingNew",), ()]
+)
 def test_what_is_not_known_stays_whole_and_the_report_says_why(steps):
     fused, name = _dense()
     node = next(node for node in fused.node if node.name == name)
@@ -188,13 +217,19 @@ def test_what_is_not_known_stays_whole_and_the_report_says_why(steps):
     result = _rewrite(fused)
     assert not result.changed
     assert _rule(result.report, name) is Rule.NO_FUSED_KERNEL
-    assert f"1 node (1 _FusedMatMul), such as {name!r}: {Rule.NO_FUSED_KERNEL.words}" in str(result.report)
+    assert f"1 node (1 _FusedMatMul), such as {name!r}: {Rule.NO_FUSED_KERNEL.words}" in str(
+        result.report
+    )
 
 
 def test_a_split_product_waits_for_what_the_fused_one_waited_for():
     fused, name = _dense()
     node = next(node for node in fused.node if node.name == name)
-    waited = next(other.name for other in fused.node if other.op == "Placeholder" and other.name not in node.input)
+    waited = next(
+        other.name
+        for other in fused.node
+        if other.op == "Placeholder" and other.name not in node.input
+    )
     node.input.append(f"^{waited}")
     nodes = {node.name: node for node in _rewrite(fused).graph.node}
     for part in (name, f"{name}-MatMul-0-AmpTfSplit", f"{name}-BiasAdd-0-AmpTfSplit"):
@@ -219,7 +254,9 @@ def test_a_chain_of_functions_is_split_where_one_shows_roundings_at_full_size(se
 
 def _dense():
     """A graph with a fused product and another placeholder, and that product's name."""
-    fused = remapped(made(lambda: dense(tf.nn.relu) + tf.compat.v1.placeholder(tf.float32, (8, 64))))
+    fused = remapped(
+        made(lambda: dense(tf.nn.relu) + tf.compat.v1.placeholder(tf.float32, (8, 64)))
+    )
     (name,) = (node.name for node in fused.node if node.op == "_FusedMatMul")
     return fused, name
 

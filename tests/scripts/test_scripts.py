@@ -1,4 +1,6 @@
-"""The scripts: the demo, the environments that they make, what they read of amp_tf's summary, and their help."""
+"""The scripts: the demo, the environments that they make, what they read of amp_tf's summary, and
+their help.
+"""
 
 import graphlib
 import importlib.machinery
@@ -76,7 +78,11 @@ def test_an_interrupt_of_the_tests_ends_with_pytests_summary_and_status_and_no_t
 
 
 def trained(accuracy, milliseconds, log=""):
-    return {"validation_accuracy": accuracy, "ms_per_step": milliseconds, "summary": summary_line.find(log)}
+    return {
+        "validation_accuracy": accuracy,
+        "ms_per_step": milliseconds,
+        "summary": summary_line.find(log),
+    }
 
 
 @pytest.mark.parametrize(
@@ -112,33 +118,67 @@ def test_a_model_that_goes_wrong_on_a_gpu_is_not_as_promised(demo):
 def test_the_demo_trains_twice_and_shows_what_this_cpu_is_good_for(tmp_path):
     venv = venvs.make(tmp_path / "venv")
     (site_packages,) = venv.path.glob("lib/python*/site-packages")
-    (site_packages / "tests.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    (site_packages / "tests.pth").write_text(
+        f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+    )
     venv.write_stamp(venvs.fingerprint(sys.version, "demo"))
-    command = [sys.executable, "scripts/demo", "--venv", str(venv.path), "--epochs", "4", "--size", "8"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    command = [
+        sys.executable,
+        "scripts/demo",
+        "--venv",
+        str(venv.path),
+        "--epochs",
+        "4",
+        "--size",
+        "8",
+    ]
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
+    )
     assert ended.stderr == ""
-    points = re.search(r"^validation accuracy +\d+\.\d\d% +\d+\.\d\d% +([-+.\d]+) points$", ended.stdout, re.MULTILINE)
+    points = re.search(
+        r"^validation accuracy +\d+\.\d\d% +\d+\.\d\d% +([-+.\d]+) points$",
+        ended.stdout,
+        re.MULTILINE,
+    )
     assert points is not None, ended.stdout
     is_as_promised = abs(float(points[1])) <= 1
-    if Hardware.detect_cpu().cpu_gains:  # images so small may not gain: amp_tf may convert nothing, or not be faster
+    if (
+        Hardware.detect_cpu().cpu_gains
+    ):  # images so small may not gain: amp_tf may convert nothing, or not be faster
         faster = re.search(r"([\d.]+) times as fast$", ended.stdout, re.MULTILINE)
         assert faster is not None, ended.stdout
         is_as_promised &= float(faster[1]) > 1 and "Nothing was converted" not in ended.stdout
     else:
         assert "This CPU is not faster in 16 bit" in ended.stdout
         assert "times as fast" not in ended.stdout
-        assert re.search(r"^nodes converted +0 +[1-9]\d* of \d+$", ended.stdout, re.MULTILINE), ended.stdout
-        assert re.search(r"^  sequential: healthy in float16 \([1-9]\d* of \d+ nodes in", ended.stdout, re.MULTILINE)
+        assert re.search(r"^nodes converted +0 +[1-9]\d* of \d+$", ended.stdout, re.MULTILINE), (
+            ended.stdout
+        )
+        assert re.search(
+            r"^  sequential: healthy in float16 \([1-9]\d* of \d+ nodes in",
+            ended.stdout,
+            re.MULTILINE,
+        )
     assert ended.returncode == (0 if is_as_promised else 1), ended.stdout
 
 
 @pytest.mark.parametrize(
     ("log", "numbers"),
     [
-        ("I1120 08:49 x.py:1] amp_tf: 14 graphs, 1,234 of 5,678 nodes converted, 321 casts", (14, 1234, 5678, 321)),
+        (
+            "I1120 08:49 x.py:1] amp_tf: 14 graphs, 1,234 of 5,678 nodes converted, 321 casts",
+            (14, 1234, 5678, 321),
+        ),
         ("INFO:amp_tf: 1 graph, 3 of 9 nodes converted to bfloat16, 1 cast added", (1, 3, 9, 1)),
-        ("amp_tf: 2 graphs, 0 of 12 nodes converted, 0 casts: no op on the allow list", (2, 0, 12, 0)),
-        ("amp_tf: 1 graph, 1 of 2 nodes, 1 cast\namp_tf: 5 graphs, 7 of 8 nodes, 2 casts", (5, 7, 8, 2)),  # the last
+        (
+            "amp_tf: 2 graphs, 0 of 12 nodes converted, 0 casts: no op on the allow list",
+            (2, 0, 12, 0),
+        ),
+        (
+            "amp_tf: 1 graph, 1 of 2 nodes, 1 cast\namp_tf: 5 graphs, 7 of 8 nodes, 2 casts",
+            (5, 7, 8, 2),
+        ),  # the last
     ],
 )
 def test_the_summary_line_is_read(log, numbers):
@@ -176,17 +216,25 @@ def test_fingerprint_follows_what_is_installed(sources):
 @pytest.mark.usefixtures("forked")
 def test_failed_command_ends_with_its_last_lines(tmp_path):
     command = [sys.executable, "-c", "print('no room on the disk'); raise SystemExit(3)"]
-    with pytest.raises(venvs.SetupError, match=r"(?s)try it: status 3\. The last lines of .*no room on the disk"):
+    with pytest.raises(
+        venvs.SetupError, match=r"(?s)try it: status 3\. The last lines of .*no room on the disk"
+    ):
         venvs.run(command, title="try it", log=tmp_path / "log.txt")
 
 
 def test_clean_environment_drops_the_switches_and_keeps_the_rest(monkeypatch):
-    switches = ("TF_ENABLE_AUTO_MIXED_PRECISION", "AMP_TF_PRECISION", "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL")
+    switches = (
+        "TF_ENABLE_AUTO_MIXED_PRECISION",
+        "AMP_TF_PRECISION",
+        "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL",
+    )
     for name in (*switches, "PYTHONDONTWRITEBYTECODE"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
     environment = venvs.clean_environment(AMP_TF_PRECISION="bfloat16")
-    assert {name for name in environment if re.search("AMP|MIXED|BYTECODE", name)} == {"AMP_TF_PRECISION"}
+    assert {name for name in environment if re.search("AMP|MIXED|BYTECODE", name)} == {
+        "AMP_TF_PRECISION"
+    }
     assert environment["TF_CPP_MIN_LOG_LEVEL"] == "2"
     assert "AMP_TF_PRECISION" in os.environ
 
@@ -204,7 +252,9 @@ def test_environment_is_made_and_made_again_when_broken(tmp_path):
 def test_the_metadata_of_a_checkout_is_no_installation(tmp_path, monkeypatch):
     """So the demo installed twice where an earlier build had left its metadata in the checkout."""
     (tmp_path / "not_installed.egg-info").mkdir()
-    (tmp_path / "not_installed.egg-info" / "PKG-INFO").write_text("Name: not-installed\nVersion: 1.0\n")
+    (tmp_path / "not_installed.egg-info" / "PKG-INFO").write_text(
+        "Name: not-installed\nVersion: 1.0\n"
+    )
     monkeypatch.chdir(tmp_path)
     venv = venvs.Venv(Path(sys.prefix), tmp_path / "log.txt")
     assert venv.version_of("not-installed") == ""
@@ -219,12 +269,18 @@ PROGRAMS = sorted(
 
 
 def files(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """What the scripts read and write, so that one that works when it is asked for help harms nothing."""
+    """What the scripts read and write, so that one that works when it is asked for help harms
+    nothing.
+    """
     for name in ("scripts", ".ci", "docker"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("README.md", "pyproject.toml"):
@@ -244,7 +300,12 @@ def test_help_is_all_that_it_does(program, checkout):
     # Without a network and a pip there is nothing that a script could install meanwhile.
     environ = {**os.environ, "PIP_NO_INDEX": "1", "PYTHONPATH": str(ROOT)}
     ended = processes.run(
-        [command, program, "--help"], cwd=checkout, env=environ, capture_output=True, text=True, timeout=120
+        [command, program, "--help"],
+        cwd=checkout,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert ended.returncode == 0, ended.stderr
     assert "usage: " in ended.stdout
@@ -261,10 +322,15 @@ def test_the_journey_ends_where_the_rewrite_does():
     import journey
 
     result = amp_tf.rewrite(
-        journey.make_graph(), amp_tf.AmpConfig(), hardware=Hardware(cpu_has_bf16=True), preserve=["out"]
+        journey.make_graph(),
+        amp_tf.AmpConfig(),
+        hardware=Hardware(cpu_has_bf16=True),
+        preserve=["out"],
     )
     apply = journey.contents().partition("\napply:")[2].partition("\nverify:")[0]
-    assert [line.strip() for line in apply.splitlines()[1:]] == list(journey.short(result.graph.node))
+    assert [line.strip() for line in apply.splitlines()[1:]] == list(
+        journey.short(result.graph.node)
+    )
 
 
 def test_no_modules_import_each_other_in_a_circle():

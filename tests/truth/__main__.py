@@ -1,7 +1,8 @@
 """Judges programs in 16 bit against themselves in float32: ``python -m tests.truth --all``.
 
-Programs run in processes of their own, a hundred to a process, so that one that ends its process is one line of the
-table. Rows are kept in a file; ``--resume`` leaves out what is there. ``--table`` writes the committed table.
+Programs run in processes of their own, a hundred to a process, so that one that ends its process is
+one line of the table. Rows are kept in a file; ``--resume`` leaves out what is there. ``--table``
+writes the committed table.
 
     python -m tests.truth --all --table            # everything: 40 minutes on one core
     python -m tests.truth --only 'loops/' --mode bfloat16 --way graph
@@ -30,13 +31,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--all", action="store_true", help="all programs")
     parser.add_argument("--only", metavar="REGEX", help="programs whose name it finds")
-    parser.add_argument("--mode", action="append", choices=MODES, help="a precision; all by default")
-    parser.add_argument("--way", action="append", choices=WAYS, help="graph or xla; both by default")
     parser.add_argument(
-        "--without", default="", metavar="RULES", help="rows of paint.RULES to leave out, comma-separated"
+        "--mode", action="append", choices=MODES, help="a precision; all by default"
     )
-    parser.add_argument("--rows", type=Path, default=ROWS, help=f"the file of rows ({ROWS.relative_to(ROOT)})")
-    parser.add_argument("--resume", action="store_true", help="leave out what the file of rows holds")
+    parser.add_argument(
+        "--way", action="append", choices=WAYS, help="graph or xla; both by default"
+    )
+    parser.add_argument(
+        "--without",
+        default="",
+        metavar="RULES",
+        help="rows of paint.RULES to leave out, comma-separated",
+    )
+    parser.add_argument(
+        "--rows", type=Path, default=ROWS, help=f"the file of rows ({ROWS.relative_to(ROOT)})"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="leave out what the file of rows holds"
+    )
     parser.add_argument("--table", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     options = parser.parse_args()
@@ -55,7 +67,9 @@ def main() -> int:
     return int(any(report.is_defect(row) for row in rows))
 
 
-def _run_all(only: str, modes: list[str], ways: list[str], path: Path, jobs: int, without: str) -> None:
+def _run_all(
+    only: str, modes: list[str], ways: list[str], path: Path, jobs: int, without: str
+) -> None:
     """Starts workers until every program has its rows."""
     names = _output("names", ",".join(ways), only).split("\n")
     done = {row.program for row in runner.read(path)}
@@ -71,12 +85,38 @@ def _run_all(only: str, modes: list[str], ways: list[str], path: Path, jobs: int
         missing = [name for name in batch if name not in done]
         if missing and status:
             problem = f"the process ended with status {status}"
-            runner.append(path, [Row(missing[0], ways[0], modes[0], "", "", float("inf"), float("inf"), 0.0, problem)])
+            runner.append(
+                path,
+                [
+                    Row(
+                        missing[0],
+                        ways[0],
+                        modes[0],
+                        "",
+                        "",
+                        float("inf"),
+                        float("inf"),
+                        0.0,
+                        problem,
+                    )
+                ],
+            )
             left = missing[1:] + left
 
 
-def _start(names: list[str], modes: list[str], ways: list[str], path: Path, without: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.truth.worker", "run", ",".join(modes), ",".join(ways), str(path), without]
+def _start(
+    names: list[str], modes: list[str], ways: list[str], path: Path, without: str
+) -> subprocess.Popen[bytes]:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.truth.worker",
+        "run",
+        ",".join(modes),
+        ",".join(ways),
+        str(path),
+        without,
+    ]
     process = subprocess.Popen(command, cwd=ROOT, env=_environment(), stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write("\n".join(names).encode())
@@ -86,7 +126,9 @@ def _start(names: list[str], modes: list[str], ways: list[str], path: Path, with
 
 def _output(*arguments: str) -> str:
     command = [sys.executable, "-m", "tests.truth.worker", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=_environment(), check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        command, cwd=ROOT, env=_environment(), check=True, capture_output=True, text=True
+    ).stdout
 
 
 def _environment() -> dict[str, str]:

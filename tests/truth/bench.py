@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-Values = Mapping[tuple[str, str], np.ndarray]  # (case, name) to the draws of a tensor, one behind the other
+Values = Mapping[
+    tuple[str, str], np.ndarray
+]  # (case, name) to the draws of a tensor, one behind the other
 
 #: Cases: what the inputs of a program are multiplied by, and odd values.
 SCALES = {"1": 1.0, "1e-6": 1e-6, "1e-3": 1e-3, "1e3": 1e3, "1e6": 1e6}
@@ -20,15 +22,23 @@ ODD = ("zeros", "equal rows", "half masked", "mean 50")
 
 
 def in_a_quarter(name: str) -> bool:
-    """Whether a name is in a fixed quarter of all names: where there are many programs of a kind, XLA gets these."""
+    """Whether a name is in a fixed quarter of all names: where there are many programs of a kind,
+    XLA gets these.
+    """
     return zlib.crc32(name.encode()) % 4 == 0
 
 
 def public_classes(module: Any, base: type) -> list[str]:
-    """The names of the classes of a kind that a module exports: one for each class, its own where that is exported."""
+    """The names of the classes of a kind that a module exports: one for each class, its own where
+    that is exported.
+    """
     name_of: dict[type, str] = {}
     for name, found in sorted(vars(module).items()):
-        if inspect.isclass(found) and issubclass(found, base) and (found not in name_of or found.__name__ == name):
+        if (
+            inspect.isclass(found)
+            and issubclass(found, base)
+            and (found not in name_of or found.__name__ == name)
+        ):
             name_of[found] = name
     return sorted(name_of.values())
 
@@ -75,7 +85,9 @@ class Bench:
         """Values as float32, changed a little where the run is to show float32's own noise."""
         values = np.asarray(values, np.float32)
         if self._noise:
-            values = values * (1 + self._noise * 2.0**-23 * self._other_dice.choice([-1.0, 1.0], size=values.shape))
+            values = values * (
+                1 + self._noise * 2.0**-23 * self._other_dice.choice([-1.0, 1.0], size=values.shape)
+            )
         return values.astype(np.float32)
 
     def weight(self, *shape: int, name: str = "w") -> tf.Variable:
@@ -103,7 +115,9 @@ class Bench:
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """A block whose results count as not finite where a kernel refuses its input, a singular matrix, say."""
+        """A block whose results count as not finite where a kernel refuses its input, a singular
+        matrix, say.
+        """
         try:
             yield
         except tf.errors.InvalidArgumentError:

@@ -19,7 +19,8 @@ class Limit:
     Attributes:
         programs: a regular expression that must match the program's whole name.
         modes: the precisions concerned.
-        worst: the largest ratio that is expected; infinite where values leave the range of the type.
+        worst: the largest ratio that is expected; infinite where values leave the range of the
+            type.
         why: for people.
         cases: a regular expression that must match the case's whole name.
         tensors: one that must match the tensor's whole name.
@@ -39,12 +40,18 @@ class Limit:
             and not row.problem
             and all(
                 re.fullmatch(pattern, text) is not None
-                for pattern, text in ((self.programs, row.program), (self.cases, row.case), (self.tensors, row.tensor))
+                for pattern, text in (
+                    (self.programs, row.program),
+                    (self.cases, row.case),
+                    (self.tensors, row.tensor),
+                )
             )
         )
 
 
-_FUNCTIONS = r"(tf\.\w+|keras\.(losses|metrics))/.*|keras\.layers/(STFTSpectrogram|MelSpectrogram|Lambda)"
+_FUNCTIONS = (
+    r"(tf\.\w+|keras\.(losses|metrics))/.*|keras\.layers/(STFTSpectrogram|MelSpectrogram|Lambda)"
+)
 _SATURATED = (
     r"tf\.(nn|math)/(sigmoid|tanh|log_sigmoid|silu|swish|gelu|asin|atanh|acos)"
     r"|loops/.*|keras\.losses/.*"
@@ -55,7 +62,8 @@ LIMITS: tuple[Limit, ...] = (
         _FUNCTIONS,
         FLOAT16,
         math.inf,
-        "inputs times 1e-6 or 1e6 leave float16's range (6e-8 to 65,504) in ordinary arithmetic; bfloat16 has it",
+        "inputs times 1e-6 or 1e6 leave float16's range (6e-8 to 65,504) in ordinary arithmetic; "
+        "bfloat16 has it",
         cases="1e-6|1e-3|1e3|1e6",
     ),
     Limit(
@@ -63,7 +71,8 @@ LIMITS: tuple[Limit, ...] = (
         r"|keras\.layers/(STFTSpectrogram|MelSpectrogram)",
         FLOAT16,
         math.inf,
-        "squares, quotients and determinants leave float16's range for inputs near zero or of mean 50, too",
+        "squares, quotients and determinants leave float16's range for inputs near zero or of "
+        "mean 50, too",
     ),
     Limit(
         _SATURATED,
@@ -84,28 +93,32 @@ LIMITS: tuple[Limit, ...] = (
         r"tf\.nn/max_pool3d|keras\.layers/\w*Max\w*3D",
         ("bfloat16", "auto"),
         5000.0,
-        "TensorFlow's bfloat16 kernel of MaxPool3DGrad takes values very near the maximum for the maximum, too",
+        "TensorFlow's bfloat16 kernel of MaxPool3DGrad takes values very near the maximum for the "
+        "maximum, too",
         cases="1|1e-6|1e-3|zeros|equal rows|mean 50",
     ),
     Limit(
         "keras.layers/GroupNormalization",
         ("bfloat16",),
         7.0,
-        "its gradient less its mean: both are rounded (in float32 4.0, at 2.6 % of a block's expected speed)",
+        "its gradient less its mean: both are rounded (in float32 4.0, at 2.6 % of a block's "
+        "expected speed)",
         cases="half masked",
     ),
     Limit(
         "keras.layers/Rescaling",
         ("bfloat16", "auto"),
         20.0,
-        "1 / 127.5 is 2^-7 in bfloat16, 0.4 % less: a constant factor is rounded, once, which shifts all values alike",
+        "1 / 127.5 is 2^-7 in bfloat16, 0.4 % less: a constant factor is rounded, once, which "
+        "shifts all values alike",
         tensors="loss",
     ),
     Limit(
         r"keras\.layers/(ContrastLimitedAdaptiveHistogramEqualization|MelSpectrogram|RMSNormalization|Spectral.*)",
         ("bfloat16", "auto"),
         15.0,
-        "the last product is float32, in the ideal program, too; what the layer gives is rounded, once, by at most 1 %",
+        "the last product is float32, in the ideal program, too; what the layer gives is rounded, "
+        "once, by at most 1 %",
         cases="1|equal rows|half masked|mean 50",
         tensors="loss",
     ),
@@ -113,21 +126,24 @@ LIMITS: tuple[Limit, ...] = (
         "keras.optimizers/Lamb",
         ("bfloat16", "auto"),
         7.0,
-        "its first steps are as long as the weights are, so a rounding in one is seen at full size in the next",
+        "its first steps are as long as the weights are, so a rounding in one is seen at full "
+        "size in the next",
         tensors="(move|state).*",
     ),
     Limit(
         "keras.optimizers/Lion",
         ("bfloat16", "auto"),
         30.0,
-        "it moves each number by the sign of its momentum, and one in a hundred is near enough to zero to flip",
+        "it moves each number by the sign of its momentum, and one in a hundred is near enough to "
+        "zero to flip",
         tensors="move.*",
     ),
     Limit(
         r"keras\.layers/(Alpha|Spatial)?Dropout\w*",
         ("bfloat16", "auto"),
         8.0,
-        "a constant factor is rounded, once, which shifts all values alike; a square shifts twice as far",
+        "a constant factor is rounded, once, which shifts all values alike; a square shifts twice "
+        "as far",
         tensors="loss",
     ),
     Limit(
@@ -142,20 +158,23 @@ LIMITS: tuple[Limit, ...] = (
         r"|keras\.layers/((Batch|Group)Normalization|Softmax|(MultiHead|GroupQuery)?Attention)",
         ALL,
         500.0,
-        "values far from zero beside their spread are rounded, once, before their mean is taken off",
+        "values far from zero beside their spread are rounded, once, before their mean is taken "
+        "off",
         cases="mean 50|equal rows|1e3",
     ),
     Limit(
         "practice/(gumbel choice|switch routing)",
         ALL,
         30.0,
-        "the weights of a softmax are rounded, once each, and no longer add up to one, as under Keras' policy",
+        "the weights of a softmax are rounded, once each, and no longer add up to one, as under "
+        "Keras' policy",
     ),
     Limit(
         "loops/gated",
         ALL,
         100.0,
-        "the gradient of a gate near one is a sum of two terms of either sign, each of which is rounded, once",
+        "the gradient of a gate near one is a sum of two terms of either sign, each of which is "
+        "rounded, once",
         tensors="gradient.*",
     ),
     Limit(
@@ -194,10 +213,12 @@ LIMITS: tuple[Limit, ...] = (
         "the quantile of 0.5 + x is that of x, and 0.5 + x is rounded, once",
     ),
     Limit(
-        r"tf\.math/(erfinv|mod|scalar_mul|softplus|squared_difference|subtract)|practice/state space",
+        r"tf\.math/(erfinv|mod|scalar_mul|softplus|squared_difference|subtract)|practice/state "
+        r"space",
         ALL,
         9.0,
-        "a loss that is off by at most six roundings of one value; those of the ideal program happen to cancel",
+        "a loss that is off by at most six roundings of one value; those of the ideal program "
+        "happen to cancel",
         tensors="loss",
     ),
     Limit(
@@ -212,7 +233,8 @@ LIMITS: tuple[Limit, ...] = (
         "keras.losses/Circle",
         ("bfloat16", "auto"),
         30.0,
-        "it multiplies similarities by 80, and with them the rounding of the product; of equal rows all are alike",
+        "it multiplies similarities by 80, and with them the rounding of the product; of equal "
+        "rows all are alike",
         cases="equal rows|mean 50",
         tensors="loss",
     ),

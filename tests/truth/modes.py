@@ -1,4 +1,6 @@
-"""The three ways in which a program runs: in float32, as the ideal mixed program, and under amp_tf as it comes."""
+"""The three ways in which a program runs: in float32, as the ideal mixed program, and under amp_tf
+as it comes.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ class Mode:
 
     Attributes:
         name: the value of ``AmpConfig.precision``.
-        ideal: the precision of the ideal program; ``auto`` is judged by bfloat16's, of which it converts a part.
-        unit: the unit roundoff of the 16-bit type: the most that one rounding changes a value, relatively.
+        ideal: the precision of the ideal program; ``auto`` is judged by bfloat16's, of which it
+            converts a part.
+        unit: the unit roundoff of the 16-bit type: the most that one rounding changes a value,
+            relatively.
     """
 
     name: str
@@ -51,8 +55,12 @@ def default_config(mode: Mode) -> amp_tf.AmpConfig:
 
 @contextlib.contextmanager
 def running(config: amp_tf.AmpConfig | None) -> Iterator[None]:
-    """Runs a block under amp_tf with a configuration, or in float32; names, seeds and layers start anew."""
-    keras.backend.clear_session(free_memory=False)  # names start anew; to collect garbage takes longer than a program
+    """Runs a block under amp_tf with a configuration, or in float32; names, seeds and layers start
+    anew.
+    """
+    keras.backend.clear_session(
+        free_memory=False
+    )  # names start anew; to collect garbage takes longer than a program
     keras.utils.set_random_seed(7)
     tf.config.run_functions_eagerly(False)
     if config is None:
@@ -67,7 +75,8 @@ def running(config: amp_tf.AmpConfig | None) -> Iterator[None]:
 
 
 def check_that_graphs_are_converted() -> None:
-    """What stays in float32 equals float32: where amp_tf does not come in, every program would look right.
+    """What stays in float32 equals float32: where amp_tf does not come in, every program would look
+    right.
 
     Raises:
         RuntimeError: amp_tf converts no product of a plain graph.

@@ -20,7 +20,9 @@ def line(name: str, rows: Sequence[Row], seconds: float) -> str:
     """A program, as it is done."""
     worst = max((row.ratio for row in rows), default=0.0)
     bad = [row for row in rows if is_defect(row)]
-    return f"{'FAIL' if bad else 'ok  '} {name:50} worst {worst:<9.3g} {seconds:5.1f} s {_worst(bad)}"
+    return (
+        f"{'FAIL' if bad else 'ok  '} {name:50} worst {worst:<9.3g} {seconds:5.1f} s {_worst(bad)}"
+    )
 
 
 def text(rows: Sequence[Row]) -> str:
@@ -28,7 +30,9 @@ def text(rows: Sequence[Row]) -> str:
     lines = []
     for (program, way, mode), bad in _by_program(row for row in rows if is_defect(row)):
         cases = sorted({row.case for row in bad})
-        lines.append(f"{program} {mode} {way}: {len(bad)} tensors, cases {', '.join(cases)}; {_worst(bad)}")
+        lines.append(
+            f"{program} {mode} {way}: {len(bad)} tensors, cases {', '.join(cases)}; {_worst(bad)}"
+        )
     return "\n".join(lines)
 
 
@@ -38,10 +42,12 @@ def markdown(rows: Sequence[Row]) -> str:
     lines = [
         "# Programs in 16 bit, judged against themselves in float32",
         "",
-        "Written by `python -m tests.truth --all --table`; `yardstick.py` says what a ratio is. A ratio above "
+        "Written by `python -m tests.truth --all --table`; `yardstick.py` says what a ratio is. A "
+        "ratio above "
         f"{LIMIT:g} is a defect or a named limit.",
         "",
-        "| mode | way | programs | tensors | median ratio | 99 % below | above the limit | of these named |",
+        "| mode | way | programs | tensors | median ratio | 99 % below | above the limit | of "
+        "these named |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (mode, way), part in _grouped(rows, lambda row: (row.mode, row.way)):
@@ -49,12 +55,19 @@ def markdown(rows: Sequence[Row]) -> str:
         above = [row for row in part if row.ratio > LIMIT or row.problem]
         named = sum(limit_of(row) is not None for row in above)
         lines.append(
-            f"| {mode} | {way} | {len({row.program for row in part})} | {len(part)} | {statistics.median(ratios):.2f} "
+            f"| {mode} | {way} | {len({row.program for row in part})} | {len(part)} | "
+            f"{statistics.median(ratios):.2f} "
             f"| {ratios[int(0.99 * (len(ratios) - 1))]:.2f} | {len(above)} | {named} |"
         )
     lines += ["", "## Above the limit, and not named", ""]
     lines += _bad_table(defects) if defects else ["None."]
-    lines += ["", "## Named limits", "", "| programs | modes | inputs | worst ratio | why |", "| --- " * 5 + "|"]
+    lines += [
+        "",
+        "## Named limits",
+        "",
+        "| programs | modes | inputs | worst ratio | why |",
+        "| --- " * 5 + "|",
+    ]
     lines += [_limit_line(limit, rows) for limit in LIMITS]
     return "\n".join(lines) + "\n"
 
@@ -67,13 +80,17 @@ def _limit_line(limit: Limit, rows: Sequence[Row]) -> str:
 
 
 def _bad_table(rows: Sequence[Row]) -> list[str]:
-    lines = ["| program | mode | way | inputs | tensors | worst | ratio | error | ideal error |", "| --- " * 9 + "|"]
+    lines = [
+        "| program | mode | way | inputs | tensors | worst | ratio | error | ideal error |",
+        "| --- " * 9 + "|",
+    ]
     for (program, way, mode), bad in _by_program(rows):
         worst = max(bad, key=lambda row: row.ratio)
         cases = ", ".join(sorted({row.case for row in bad}))
         what = worst.problem or f"{worst.tensor}, {worst.case}"
         lines.append(
-            f"| {program} | {mode} | {way} | {cases} | {len(bad)} | {what} | {worst.ratio:.3g} | {worst.error:.3g} "
+            f"| {program} | {mode} | {way} | {cases} | {len(bad)} | {what} | {worst.ratio:.3g} | "
+            f"{worst.error:.3g} "
             f"| {worst.ideal:.3g} |"
         )
     return lines
@@ -83,7 +100,10 @@ def _worst(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     row = max(rows, key=lambda row: row.ratio)
-    where = row.problem or f"{row.tensor}, inputs {row.case}: error {row.error:.3g}, ideal {row.ideal:.3g}"
+    where = (
+        row.problem
+        or f"{row.tensor}, inputs {row.case}: error {row.error:.3g}, ideal {row.ideal:.3g}"
+    )
     return f"{row.mode} {row.way} {row.ratio:.3g} at {where}"
 
 

@@ -1,4 +1,6 @@
-"""Runs a program in float32, as the ideal mixed program and under amp_tf, and judges every tensor that it notes."""
+"""Runs a program in float32, as the ideal mixed program and under amp_tf, and judges every tensor
+that it notes.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class Row:
 
 
 def append(path: Path, rows: Iterable[Row]) -> None:
-    """Writes rows to a file, one line of JSON each, so that a run that was cut off goes on where it was."""
+    """Writes rows to a file, one line of JSON each, so that a run that was cut off goes on where it
+    was.
+    """
     with path.open("a", encoding="utf-8") as lines:
         lines.writelines(json.dumps(dataclasses.asdict(row)) + "\n" for row in rows)
 
@@ -64,7 +68,9 @@ def rows_of(program: Program, modes: Iterable[str], ways: Iterable[str]) -> Iter
 
 
 DRAWS = 5  # of the inputs of a program that is not good at once
-_NOTHING = np.empty(0)  # what a program that was refused by a kernel has of a tensor: infinitely far from the truth
+_NOTHING = np.empty(
+    0
+)  # what a program that was refused by a kernel has of a tensor: infinitely far from the truth
 
 
 class _Comparison:
@@ -89,8 +95,21 @@ class _Comparison:
                 self._values(f"default {mode}")
                 self._values(f"ideal {MODES[mode].ideal}")
             except Exception as error:
-                problem = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
-                yield Row(self._program.name, self._way, mode, "", "", float("inf"), float("inf"), 0.0, problem)
+                problem = (
+                    f"{type(error).__name__}: "
+                    f"{str(error).splitlines()[0][:200] if str(error) else ''}"
+                )
+                yield Row(
+                    self._program.name,
+                    self._way,
+                    mode,
+                    "",
+                    "",
+                    float("inf"),
+                    float("inf"),
+                    0.0,
+                    problem,
+                )
                 continue
             for key in truth:
                 yield self._judged(key, mode)
@@ -98,8 +117,8 @@ class _Comparison:
     def _judged(self, key: tuple[str, str], mode: str) -> Row:
         """The verdict on one tensor; where it is bad, the median one of five draws of the inputs.
 
-        One ideal program rounds one way, and lies nearer to float32 than others by luck: of a number that a user reads,
-        once in some thirty. It is not so lucky in three draws of five.
+        One ideal program rounds one way, and lies nearer to float32 than others by luck: of a
+        number that a user reads, once in some thirty. It is not so lucky in three draws of five.
         """
         verdicts = [self._verdict(key, mode)]
         if LIMIT < verdicts[0].ratio < np.inf:
@@ -121,7 +140,10 @@ class _Comparison:
         """The values of the program, run some way; draws differ in their inputs."""
         if (what, draw) not in self._known:
             kind, _, mode = what.partition(" ")
-            configs = {"default": lambda: default_config(MODES[mode]), "ideal": lambda: ideal_config(mode)}
+            configs = {
+                "default": lambda: default_config(MODES[mode]),
+                "ideal": lambda: ideal_config(mode),
+            }
             config = configs[kind]() if kind in configs else None
             failures = process_state.current().failures
             name = f"{self._program.name}#{draw}" if draw else self._program.name

@@ -1,4 +1,6 @@
-"""The catalogue, the yardstick and the report: nothing exported is forgotten, and what a ratio and a limit are."""
+"""The catalogue, the yardstick and the report: nothing exported is forgotten, and what a ratio and
+a limit are.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.truth.runner import Row
 from tests.truth.yardstick import LIMIT, distance, judge
 
 NEWEST = tf.__version__.startswith("2.21.") and keras.__version__.startswith("3.15.")
-newest_alone = pytest.mark.skipif(not NEWEST, reason="the lists of names are TensorFlow 2.21's and Keras 3.15's")
+newest_alone = pytest.mark.skipif(
+    not NEWEST, reason="the lists of names are TensorFlow 2.21's and Keras 3.15's"
+)
 
 
 def names_of(group: str) -> set[str]:
@@ -29,7 +33,9 @@ def names_of(group: str) -> set[str]:
 @newest_alone
 @pytest.mark.parametrize("module", functions.MODULES)
 def test_every_function_is_a_program_or_left_out(module: str) -> None:
-    left_out = {name.partition(".")[2] for name in arguments.LEFT_OUT if name.startswith(f"{module}.")}
+    left_out = {
+        name.partition(".")[2] for name in arguments.LEFT_OUT if name.startswith(f"{module}.")
+    }
     assert names_of(f"tf.{module}") | left_out == set(functions.public_functions(module))
     assert not names_of(f"tf.{module}") & left_out
 
@@ -46,7 +52,11 @@ def test_every_loss_and_optimizer_is_a_program_or_left_out() -> None:
         (keras.losses, keras.losses.Loss, losses),
         (keras.optimizers, keras.optimizers.Optimizer, optimizers),
     ):
-        group = module.__name__.replace("keras.src", "keras").replace("keras.api", "keras").replace("._tf_keras", "")
+        group = (
+            module.__name__.replace("keras.src", "keras")
+            .replace("keras.api", "keras")
+            .replace("._tf_keras", "")
+        )
         public = set(public_classes(module, base))
         assert public - names_of(group) <= set(rows.LEFT_OUT)
 
@@ -60,7 +70,9 @@ def test_arguments_are_for_what_exists() -> None:
 
 
 def test_the_quick_tier_is_a_share_of_every_group() -> None:
-    quick = [program.name for program in catalogue.all_programs() if catalogue.in_quick_tier(program)]
+    quick = [
+        program.name for program in catalogue.all_programs() if catalogue.in_quick_tier(program)
+    ]
     assert 30 <= len(quick) <= 70
 
 
@@ -81,16 +93,43 @@ def with_one(value: float) -> np.ndarray:
 def test_the_error_is_relative_to_the_whole_tensor() -> None:
     assert distance(off_by(0.01), TRUTH) == pytest.approx(0.01, rel=1e-3)
     assert distance(1e-30 * off_by(0.01), 1e-30 * TRUTH) == pytest.approx(0.01, rel=1e-3)
-    assert distance(with_one(-np.inf), with_one(np.inf)) == np.inf  # of the other sign it is another value
+    assert (
+        distance(with_one(-np.inf), with_one(np.inf)) == np.inf
+    )  # of the other sign it is another value
 
 
-#: A tensor's name, its value, the ideal program's, float32's, that one's noise, and the least and largest ratio.
+#: A tensor's name, its value, the ideal program's, float32's, that one's noise, and the least and
+#: largest ratio.
 JUDGED = {
-    "an error five times as large": ("gradient", off_by(0.05), off_by(0.01), TRUTH, 0.0, 4.99, 5.01),
-    "one rounding where the ideal program is exact": ("output", ROUNDED, TRUTH, TRUTH, 0.0, 0.0, 1.0),
+    "an error five times as large": (
+        "gradient",
+        off_by(0.05),
+        off_by(0.01),
+        TRUTH,
+        0.0,
+        4.99,
+        5.01,
+    ),
+    "one rounding where the ideal program is exact": (
+        "output",
+        ROUNDED,
+        TRUTH,
+        TRUTH,
+        0.0,
+        0.0,
+        1.0,
+    ),
     "one rounding of a loss that a user reads": ("loss", ROUNDED, TRUTH, TRUTH, 0.0, LIMIT, 20.0),
     "one rounding of a metric": ("metric mean", ROUNDED, TRUTH, TRUTH, 0.0, LIMIT, 20.0),
-    "what nobody asked to convert": ("untouched image", off_by(0.01), off_by(0.01), TRUTH, 0.0, 1000.0, 1e9),
+    "what nobody asked to convert": (
+        "untouched image",
+        off_by(0.01),
+        off_by(0.01),
+        TRUTH,
+        0.0,
+        1000.0,
+        1e9,
+    ),
     "its last bits": ("untouched image", off_by(2.0**-22), off_by(0.01), TRUTH, 0.0, 0.0, 1.0),
     **{
         name: ("output", with_one(lost), ideal, truth, 0.0, ratio, ratio)
@@ -101,18 +140,50 @@ JUDGED = {
             (f"{lost} that float32 has", with_one(lost), with_one(lost), 0.0),
         )
     },
-    "no infinity where the ideal program has one": ("output", off_by(0.01), with_one(np.inf), TRUTH, 0.0, 0.0, 0.0),
+    "no infinity where the ideal program has one": (
+        "output",
+        off_by(0.01),
+        with_one(np.inf),
+        TRUTH,
+        0.0,
+        0.0,
+        0.0,
+    ),
     "a value where the truth is zero": ("gradient", ZEROS + 1, ZEROS, ZEROS, 0.0, np.inf, np.inf),
     "zero where the truth is zero": ("gradient", ZEROS, ZEROS, ZEROS, 0.0, 0.0, 0.0),
-    "what float32 itself does not know": ("gradient", off_by(3), off_by(0.01), TRUTH, 0.5, 0.0, 0.0),
-    "an infinity even there": ("gradient", off_by(np.inf), off_by(0.01), TRUTH, 0.5, np.inf, np.inf),
+    "what float32 itself does not know": (
+        "gradient",
+        off_by(3),
+        off_by(0.01),
+        TRUTH,
+        0.5,
+        0.0,
+        0.0,
+    ),
+    "an infinity even there": (
+        "gradient",
+        off_by(np.inf),
+        off_by(0.01),
+        TRUTH,
+        0.5,
+        np.inf,
+        np.inf,
+    ),
     "an error above float32's own noise": ("output", off_by(0.02), TRUTH, TRUTH, 0.008, 2.49, 2.51),
 }
 
 
-@pytest.mark.parametrize(("name", "value", "ideal", "truth", "noise", "least", "most"), JUDGED.values(), ids=JUDGED)
+@pytest.mark.parametrize(
+    ("name", "value", "ideal", "truth", "noise", "least", "most"), JUDGED.values(), ids=JUDGED
+)
 def test_a_ratio_is_the_error_over_what_is_inherent(
-    name: str, value: np.ndarray, ideal: np.ndarray, truth: np.ndarray, noise: float, least: float, most: float
+    name: str,
+    value: np.ndarray,
+    ideal: np.ndarray,
+    truth: np.ndarray,
+    noise: float,
+    least: float,
+    most: float,
 ) -> None:
     verdict = judge(name, value, ideal, truth, UNIT, noise)
     assert least <= verdict.ratio <= most
@@ -121,7 +192,9 @@ def test_a_ratio_is_the_error_over_what_is_inherent(
 
 def test_complex_numbers_are_compared_part_by_part() -> None:
     truth = TRUTH + 1j * TRUTH
-    assert distance(truth.real + 1.02j * truth.imag, truth) == pytest.approx(0.02 / 2**0.5, rel=1e-3)
+    assert distance(truth.real + 1.02j * truth.imag, truth) == pytest.approx(
+        0.02 / 2**0.5, rel=1e-3
+    )
 
 
 GOOD = Row("group/one", "graph", "bfloat16", "1", "output", 1.0, 0.01, 0.01)
@@ -147,7 +220,12 @@ def test_a_ratio_above_the_limit_is_a_defect_and_a_named_limit_covers_its_figure
     assert [report.is_defect(row) for row in (GOOD, BAD, BROKEN)] == [False, True, True]
     named(Limit("group/.*", ("bfloat16", "float16"), 10.0, "so"))
     assert not report.is_defect(BAD)
-    for other in ({"ratio": 11.0}, {"mode": "auto"}, {"program": "a group/two"}, {"problem": "ValueError: no"}):
+    for other in (
+        {"ratio": 11.0},
+        {"mode": "auto"},
+        {"program": "a group/two"},
+        {"problem": "ValueError: no"},
+    ):
         assert report.is_defect(dataclasses.replace(BAD, **other))
 
 

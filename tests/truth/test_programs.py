@@ -1,4 +1,6 @@
-"""A share of the programs, in all three modes: none is above the yardstick's limit unless that limit is named."""
+"""A share of the programs, in all three modes: none is above the yardstick's limit unless that
+limit is named.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.quick]
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> list[Row]:
     path = tmp_path_factory.mktemp("truth") / "rows.jsonl"
-    listed = processes.run([*WORKER, "quick"], cwd=ROOT, check=True, capture_output=True).stdout.splitlines()
+    listed = processes.run(
+        [*WORKER, "quick"], cwd=ROOT, check=True, capture_output=True
+    ).stdout.splitlines()
     groups = itertools.groupby(sorted(listed), lambda name: name.split(b"/")[0])
     thirds = [name for _, names in groups for name in list(names)[::3]]
     chosen = thirds if request.config.getoption("quick") else listed
@@ -50,4 +54,8 @@ def test_something_was_16_bit(rows: list[Row], mode: str) -> None:
 
 def test_every_group_takes_part(rows: list[Row]) -> None:
     of_programs = GROUPS[: GROUPS.index("optimizers")]  # those behind are named after the library
-    assert {row.program.split("/")[0].split(".")[0] for row in rows} == {*of_programs, "keras", "tf"}
+    assert {row.program.split("/")[0].split(".")[0] for row in rows} == {
+        *of_programs,
+        "keras",
+        "tf",
+    }

@@ -1,7 +1,8 @@
 """A process that runs programs.
 
-``names WAYS REGEX`` prints the names of those that it finds, ``quick`` of those that pytest runs, ``run MODES WAYS
-FILE [RULES]`` runs those whose names stand on its stdin, without some rows of the painting's rules.
+``names WAYS REGEX`` prints the names of those that it finds, ``quick`` of those that pytest runs,
+``run MODES WAYS FILE [RULES]`` runs those whose names stand on its stdin, without some rows of the
+painting's rules.
 """
 
 from __future__ import annotations
@@ -25,10 +26,19 @@ def main() -> None:
 
     if sys.argv[1] == "names":
         found = catalogue.all_programs(sys.argv[3])
-        print(*(program.name for program in found if program.compiled or "graph" in sys.argv[2]), sep="\n")
+        print(
+            *(program.name for program in found if program.compiled or "graph" in sys.argv[2]),
+            sep="\n",
+        )
         return
     if sys.argv[1] == "quick":
-        print(*(program.name for program in filter(catalogue.in_quick_tier, catalogue.all_programs())), sep="\n")
+        print(
+            *(
+                program.name
+                for program in filter(catalogue.in_quick_tier, catalogue.all_programs())
+            ),
+            sep="\n",
+        )
         return
     wanted, ways, path = sys.argv[2].split(","), sys.argv[3].split(","), Path(sys.argv[4])
     names = set(sys.stdin.read().split("\n"))

@@ -1,15 +1,17 @@
 """How far a 16-bit result may be from float32: not much further than the ideal mixed program's.
 
-The ideal mixed program computes its products in 16 bit and casts their results back at once. What it loses is inherent
-in multiplying in 16 bit; what a program loses beyond it was lost by the choice of what else became 16 bit. So a result
-is judged by a ratio, its error over the ideal program's, and a ratio above :data:`LIMIT` is a defect. A product that a
-rule keeps in float32 is float32 in the ideal program, too: so each new rule makes the yardstick stricter, never looser.
+The ideal mixed program computes its products in 16 bit and casts their results back at once. What
+it loses is inherent in multiplying in 16 bit; what a program loses beyond it was lost by the choice
+of what else became 16 bit. So a result is judged by a ratio, its error over the ideal program's,
+and a ratio above :data:`LIMIT` is a defect. A product that a rule keeps in float32 is float32 in
+the ideal program, too: so each new rule makes the yardstick stricter, never looser.
 
-Errors are relative, in the L2 norm, over all draws of the inputs together: a single number is near the truth by luck,
-eight of them are not. The ideal error has a floor, because a value may be rounded to 16 bit, once, where the ideal
-program happens to be exact; and no less than float32 itself varies when its inputs change by one unit in the last
-place: where it varies by more than :data:`NO_TRUTH`, as the gradient of a bias in front of batch normalization, which
-is zero but for rounding, anything finite is good. Numbers that a user reads (losses, metrics) have no right to that
+Errors are relative, in the L2 norm, over all draws of the inputs together: a single number is near
+the truth by luck, eight of them are not. The ideal error has a floor, because a value may be
+rounded to 16 bit, once, where the ideal program happens to be exact; and no less than float32
+itself varies when its inputs change by one unit in the last place: where it varies by more than
+:data:`NO_TRUTH`, as the gradient of a bias in front of batch normalization, which is zero but for
+rounding, anything finite is good. Numbers that a user reads (losses, metrics) have no right to that
 rounding: their floor is lower.
 """
 
@@ -20,9 +22,13 @@ import dataclasses
 import numpy as np
 
 LIMIT = 4.0  # a ratio above this is a defect, or a named limit
-NO_TRUTH = 0.01  # where float32 varies by more, it keeps no two digits, and there is nothing to compare with
-READ_SHARE = 1 / 12  # of the floor, for a number that a user reads; one rounding of it is then a ratio of about 5
-UNTOUCHED = "untouched"  # the first word of the name of what must be as in float32: nobody asked to convert it
+# where float32 varies by more, it keeps no two digits, and there is nothing to compare with
+NO_TRUTH = 0.01
+READ_SHARE = (
+    1 / 12
+)  # of the floor, for a number that a user reads; one rounding of it is then a ratio of about 5
+# the first word of the name of what must be as in float32: nobody asked to convert it
+UNTOUCHED = "untouched"
 FLOAT32_FLOOR = 2.0**-20
 READ = ("loss", "metric")  # the first words of the names of such numbers
 
@@ -32,8 +38,8 @@ class Verdict:
     """What the yardstick says of one tensor.
 
     Attributes:
-        ratio: the error over the largest of the ideal error and the floors. 1 where both programs have infinities that
-            float32 has not: the ideal one is no better.
+        ratio: the error over the largest of the ideal error and the floors. 1 where both programs
+            have infinities that float32 has not: the ideal one is no better.
         error: relative L2 error of the program under amp_tf.
         ideal: that of the ideal mixed program.
     """
@@ -48,12 +54,17 @@ class Verdict:
 
 
 def distance(value: np.ndarray, truth: np.ndarray) -> float:
-    """The relative L2 error of a tensor; infinite where it is not finite, or of another shape, and the truth is not."""
+    """The relative L2 error of a tensor; infinite where it is not finite, or of another shape, and
+    the truth is not.
+    """
     if value.shape != truth.shape:
         return np.inf
     value, truth = _as_reals(value), _as_reals(truth)
     finite = np.isfinite(truth)
-    if not np.array_equal(value[~finite], truth[~finite], equal_nan=True) or not np.isfinite(value[finite]).all():
+    if (
+        not np.array_equal(value[~finite], truth[~finite], equal_nan=True)
+        or not np.isfinite(value[finite]).all()
+    ):
         return np.inf
     value, truth = value[finite], truth[finite]
     difference = np.sqrt(np.square(value - truth).sum())
@@ -61,7 +72,12 @@ def distance(value: np.ndarray, truth: np.ndarray) -> float:
 
 
 def judge(
-    name: str, value: np.ndarray, ideal: np.ndarray, truth: np.ndarray, unit: float, noise: float = 0.0
+    name: str,
+    value: np.ndarray,
+    ideal: np.ndarray,
+    truth: np.ndarray,
+    unit: float,
+    noise: float = 0.0,
 ) -> Verdict:
     """The verdict on one tensor.
 

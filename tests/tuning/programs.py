@@ -1,4 +1,6 @@
-"""A program that trains nothing: its metric is lower where certain nodes are 16 bit, as its report says they are."""
+"""A program that trains nothing: its metric is lower where certain nodes are 16 bit, as its report
+says they are.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +64,16 @@ class Weak:
         is_good = kept.issuperset(self.weak)
         value = self.nothing if way is Way.NOTHING else GOOD if is_good else BAD
         share = 1 - len(kept) / max(1, len(nodes))
-        return Outcome({"accuracy": value, "weak:held out": value}, share, 10.0, report=report(*self.paths))
+        return Outcome(
+            {"accuracy": value, "weak:held out": value}, share, 10.0, report=report(*self.paths)
+        )
 
     def compare(self) -> Mapping[str, Any] | None:
         return self.comparison
 
 
 def findings(*nodes: str) -> dict[str, Any]:
-    return {"findings": [{"node": name, "kind": "rounding", "why": "it is rounded"} for name in nodes], "nodes": []}
+    return {
+        "findings": [{"node": name, "kind": "rounding", "why": "it is rounded"} for name in nodes],
+        "nodes": [],
+    }

@@ -1,4 +1,6 @@
-"""The search for the layers that stay in float32: items, runs, the journal, and a function that trains."""
+"""The search for the layers that stay in float32: items, runs, the journal, and a function that
+trains.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def test_a_model_that_is_good_in_mixed_precision_needs_four_runs_and_nothing_in_
     assert program.runs == 4
     assert str(found) == (
         "accuracy: 0.9 and 0.9 in float32, good is at least 0.89\n"
-        "Nothing has to stay in float32: accuracy 0.9, 100.0% of matmul and convolution work in 16 bit (4 runs).\n"
+        "Nothing has to stay in float32: accuracy 0.9, 100.0% of matmul and convolution work in "
+        "16 bit (4 runs).\n"
         "The best trades:\n"
         "   16 bit     accuracy       step  in float32\n"
         "   100.0%          0.9    10.0 ms  nothing"
@@ -111,14 +114,18 @@ def test_a_run_that_failed_in_the_search_is_not_kept_and_its_last_words_neither(
     program = Weak(PATHS, ("m/e/dense/MatMul",))
     original = program.run
     program.run = lambda way, patterns: (
-        original(way, patterns) if way is not Way.MIXED or patterns else Outcome(failure="the password is 1234")
+        original(way, patterns)
+        if way is not Way.MIXED or patterns
+        else Outcome(failure="the password is 1234")
     )
     with pytest.raises(AmpError, match=r"left no report \(the password is 1234\)"):
         tuning(program, tmp_path).for_accuracy()
     kept = (tmp_path / "runs" / "runs.jsonl").read_text()
     assert "float32/2" in kept
     assert "1234" not in kept
-    program.run = lambda *args: dataclasses.replace(original(*args), report=None)  # as on a full disk
+    program.run = lambda *args: dataclasses.replace(
+        original(*args), report=None
+    )  # as on a full disk
     with pytest.raises(AmpError, match="left no report"):
         tuning(program, tmp_path).for_accuracy()
     program.run = original
@@ -133,7 +140,9 @@ def test_two_tunings_in_one_folder_do_not_meet(tmp_path):
         Journal(tmp_path / "runs", {"command": ["a"]})
     del refused  # whose traceback holds that journal
     first.remove()
-    assert not [link for link in Path("/proc/self/fd").glob("*") if str(tmp_path) in str(link.resolve())]
+    assert not [
+        link for link in Path("/proc/self/fd").glob("*") if str(tmp_path) in str(link.resolve())
+    ]
     Journal(tmp_path / "runs", {"command": ["a"]})
 
 
@@ -177,13 +186,17 @@ node:m/e/dense/MatMul
 
 def test_words_of_several_lines_are_one_comment(tmp_path):
     file = tmp_path / "keep.txt"
-    keeping.write(file, ["a"], ["measured"], {"a": "Graph execution error:\n\n\x1b[1mDetected\tat node"})
+    keeping.write(
+        file, ["a"], ["measured"], {"a": "Graph execution error:\n\n\x1b[1mDetected\tat node"}
+    )
     assert "\n# Graph execution error: [1mDetected at node\na\n" in file.read_text()
     assert read_pattern_file(str(file), where="test") == ("a",)
 
 
 def test_where_amp_tf_alone_changes_the_metric_it_stops(tmp_path):
-    with pytest.raises(AmpError, match=r"with amp_tf on and nothing in 16 bit, the run is not good \(accuracy 0.5"):
+    with pytest.raises(
+        AmpError, match=r"with amp_tf on and nothing in 16 bit, the run is not good \(accuracy 0.5"
+    ):
         tuning(Weak(PATHS, (), nothing=0.5), tmp_path).for_accuracy()
     mended = Weak(PATHS, ())
     assert tuning(mended, tmp_path).for_accuracy().runs == 4
@@ -200,7 +213,9 @@ def test_where_float32_has_no_metric_it_stops(tmp_path):
         program.run = lambda way, patterns, outcome=outcome: outcome
         with pytest.raises(AmpError, match=rf"there is no accuracy in float32 \({why}\)"):
             tuning(program, tmp_path).for_accuracy()
-    assert tuning(Weak(PATHS, ()), tmp_path).for_accuracy().runs == 4, "a run that failed is made again"
+    assert tuning(Weak(PATHS, ()), tmp_path).for_accuracy().runs == 4, (
+        "a run that failed is made again"
+    )
 
 
 def test_where_nothing_is_converted_it_stops(tmp_path):
@@ -264,7 +279,11 @@ def test_a_layer_is_an_item_with_its_nodes_as_parts_the_costly_ones_first():
 
 @pytest.mark.parametrize(
     "paths",
-    [("m/block_0/query", "m/block_1/query"), ("m/dense", "m/dense_1", "m/dense_1_2"), ("m/blk0_1", "m/blk1_1")],
+    [
+        ("m/block_0/query", "m/block_1/query"),
+        ("m/dense", "m/dense_1", "m/dense_1_2"),
+        ("m/blk0_1", "m/blk1_1"),
+    ],
 )
 def test_layers_that_are_made_alike_are_one_item(paths):
     (item,) = find_items(report(*paths))
@@ -297,7 +316,9 @@ def test_a_layer_that_keras_knows_is_one_item_whatever_its_scopes_are():
 
 
 def test_nodes_in_no_scope_are_named_one_by_one():
-    (item,) = find_items({"graphs": [{"nodes": [node("MatMul"), node("gradient_tape/MatMul/MatMul")]}]})
+    (item,) = find_items(
+        {"graphs": [{"nodes": [node("MatMul"), node("gradient_tape/MatMul/MatMul")]}]}
+    )
     assert item.patterns == ("node:MatMul", "node:gradient_tape/MatMul/MatMul")
 
 
@@ -309,7 +330,10 @@ def test_names_are_those_before_inlining_and_splitting():
         node("StatefulPartitionedCall/gradient_tape/m/dense/MatMul/MatMul"),
     ]
     (item,) = find_items(found)
-    assert [part.name for part in item.parts] == ["m/dense/Relu", "gradient_tape/m/dense/MatMul/MatMul"]
+    assert [part.name for part in item.parts] == [
+        "m/dense/Relu",
+        "gradient_tape/m/dense/MatMul/MatMul",
+    ]
 
 
 def test_what_is_float32_is_no_item():
@@ -330,7 +354,12 @@ def leaf(name: str, operations: float = 1.0) -> Item:
 
 
 def whole(name: str, parts: Items) -> Item:
-    return Item(name, tuple(one for part in parts for one in part.patterns), sum(p.operations for p in parts), parts)
+    return Item(
+        name,
+        tuple(one for part in parts for one in part.patterns),
+        sum(p.operations for p in parts),
+        parts,
+    )
 
 
 def leaves(items: Items) -> set[str]:
@@ -356,7 +385,9 @@ class Asked:
 ITEMS = tuple(leaf(f"i{number}") for number in range(31))
 
 
-@pytest.mark.parametrize(("needed", "most"), [({"i0"}, 1), ({"i1"}, 4), ({"i0", "i2"}, 6), ({"i30"}, 16)])
+@pytest.mark.parametrize(
+    ("needed", "most"), [({"i0"}, 1), ({"i1"}, 4), ({"i0", "i2"}, 6), ({"i30"}, 16)]
+)
 def test_what_is_ranked_first_is_found_with_few_runs(needed, most):
     asked = Asked(needed)
     items, is_minimal = find_smallest(ITEMS, asked)
@@ -388,7 +419,12 @@ def test_then_comes_most_local_error_for_each_operation():
 
 def test_items_are_divided_down_to_their_smallest_parts():
     blocks = tuple(
-        whole(f"b{n}", tuple(whole(f"b{n}/l{m}", (leaf(f"b{n}/l{m}/x"), leaf(f"b{n}/l{m}/y"))) for m in range(4)))
+        whole(
+            f"b{n}",
+            tuple(
+                whole(f"b{n}/l{m}", (leaf(f"b{n}/l{m}/x"), leaf(f"b{n}/l{m}/y"))) for m in range(4)
+            ),
+        )
         for n in range(3)
     )
     needed = {"b1/l2/y", "b1/l3/x"}
@@ -444,7 +480,9 @@ def test_the_layer_that_loses_accuracy_is_found_and_written(tmp_path: Path) -> N
     lines: list[str] = []
     file = tmp_path / "keep.txt"
     before = process_state.current().config
-    tuned = amp_tf.tune(error_of_trained, max_rise=0.05, config=BF16, output=str(file), tell=lines.append)
+    tuned = amp_tf.tune(
+        error_of_trained, max_rise=0.05, config=BF16, output=str(file), tell=lines.append
+    )
     assert tuned.patterns == ("layer:normalized",)
     value = tuned.chosen.metrics["metric"]
     assert tuned.mixed > 0.1 > tuned.limit > value
@@ -470,7 +508,9 @@ def test_each_call_names_its_layers_as_a_new_process_would(tmp_path: Path) -> No
     build()
     assert names[0] != names[1]
     with pytest.raises(AmpError, match=r"left no report|nothing is converted"):
-        amp_tf.tune(build, max_drop=0.1, config=BF16, output=str(tmp_path / "a.txt"), tell=lambda line: None)
+        amp_tf.tune(
+            build, max_drop=0.1, config=BF16, output=str(tmp_path / "a.txt"), tell=lambda line: None
+        )
     assert len(names) > 4
     assert names[2:] == [["dense", "dense_1"] * 2] * (len(names) - 2)
 
@@ -489,7 +529,10 @@ def test_one_bound_is_wanted() -> None:
         ({"max_drop": float("inf")}, "max_drop: inf is not a change"),
         ({"max_drop": "0.1"}, "max_drop: '0.1' is not a change"),
         ({"max_drop": 0.1, "max_runs": 2}, "max_runs: 2 runs are too few. Write 5 or more"),
-        ({"max_drop": 0.1, "output": "missing/a.txt"}, r"missing/a.txt: cannot be written \(No such file"),
+        (
+            {"max_drop": 0.1, "output": "missing/a.txt"},
+            r"missing/a.txt: cannot be written \(No such file",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_before_any_run(tmp_path, monkeypatch, settings, message) -> None:
@@ -507,5 +550,9 @@ def test_an_error_of_the_function_is_told(tmp_path: Path) -> None:
     def train() -> float:
         raise ValueError("no data")
 
-    with pytest.raises(amp_tf.AmpError, match=r"there is no metric in float32 \(ValueError: no data\)"):
-        amp_tf.tune(train, max_drop=0.1, config=BF16, output=str(tmp_path / "a.txt"), tell=lambda line: None)
+    with pytest.raises(
+        amp_tf.AmpError, match=r"there is no metric in float32 \(ValueError: no data\)"
+    ):
+        amp_tf.tune(
+            train, max_drop=0.1, config=BF16, output=str(tmp_path / "a.txt"), tell=lambda line: None
+        )

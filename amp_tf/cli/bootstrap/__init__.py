@@ -1,1 +1,3 @@
-"""The folder that ``amp-tf run`` puts in front of PYTHONPATH; Python imports its sitecustomize at every start."""
+"""The folder that ``amp-tf run`` puts in front of PYTHONPATH; Python imports its sitecustomize at
+every start.
+"""

@@ -1,7 +1,8 @@
 """Does what amp_tf.pth does, then lets the user's own sitecustomize run.
 
-Python imports the first ``sitecustomize`` on its path at every start (documentation of the ``site`` module). This one
-precedes the user's, so it finds and executes that one as if it were not here itself.
+Python imports the first ``sitecustomize`` on its path at every start (documentation of the ``site``
+module). This one precedes the user's, so it finds and executes that one as if it were not here
+itself.
 """
 
 import importlib.machinery
@@ -14,9 +15,15 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]
 
 _OURS = os.path.realpath(os.path.dirname(os.path.dirname(_HERE)))
-_home = next((path for path in sys.path if os.path.realpath(os.path.join(path, "amp_tf")) == _OURS), None)
-if "_amp_tf_start" in sys.modules or _home is not None:  # a Python of another environment is left alone
-    sys.path.insert(0, _home or _HERE)  # what else has these names, as in the current folder, is not ours
+_home = next(
+    (path for path in sys.path if os.path.realpath(os.path.join(path, "amp_tf")) == _OURS), None
+)
+if (
+    "_amp_tf_start" in sys.modules or _home is not None
+):  # a Python of another environment is left alone
+    sys.path.insert(
+        0, _home or _HERE
+    )  # what else has these names, as in the current folder, is not ours
     import _amp_tf_start
 
     del sys.path[0]

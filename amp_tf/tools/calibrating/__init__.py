@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from amp_tf.oplists.cost_tables import COSTS_AS, DISPATCH, FEW_OPERATIONS, CostTable, Pair, ProductCost
+from amp_tf.oplists.cost_tables import (
+    COSTS_AS,
+    DISPATCH,
+    FEW_OPERATIONS,
+    CostTable,
+    Pair,
+    ProductCost,
+)
 from amp_tf.tools.calibrating import elements, products
 from amp_tf.tools.calibrating.elements import Op
 from amp_tf.tools.calibrating.products import Shape
@@ -23,12 +30,17 @@ _MOST_RUNS = 16  # in one call, because tracing takes time too
 _ELEMENTS = 16_000_000  # of all runs in one call, so that the tensors exceed the caches
 _LEAST_NS = 0.01  # for each element; a time must be positive
 _NS = 1e9
-PRIOR_WEIGHT = 0.1  #: how much a figure that is ten times the shipped one counts, beside a product that is off by 90 %
+#: how much a figure that is ten times the shipped one counts, beside a product that is off by 90 %
+PRIOR_WEIGHT = 0.1
 _LEAST_OPERATION_NS = 1e-9  # a rate must be finite
 _LEAST_ELEMENT_NS = 1e-3  # that counts as prior where the shipped table has none
-_USUAL_SHARE = 0.5  # that computing alone adds to an operation; what is far from it is doubted where no table says so
+# that computing alone adds to an operation; what is far from it is doubted where no table says so
+_USUAL_SHARE = 0.5
 TYPES = (tf.float32, tf.bfloat16)
-_CAST, _NOTHING = "Cast to ", "Nothing of "  # begin the names of cases: casts; calls that take tensors out of stacks
+_CAST, _NOTHING = (
+    "Cast to ",
+    "Nothing of ",
+)  # begin the names of cases: casts; calls that take tensors out of stacks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,35 +48,55 @@ class Measured:
     """The times that were measured."""
 
     table: CostTable  #: the figures
-    times: Mapping[products.Product, Pair]  #: for each product, its times in float32 and in bfloat16, in ns
+    times: Mapping[
+        products.Product, Pair
+    ]  #: for each product, its times in float32 and in bfloat16, in ns
 
     def misfit(self, op: str) -> tuple[float, ...]:
-        """The errors of a row of the table: in float32, in 16 bit, and of how many times faster 16 bit is.
+        """The errors of a row of the table: in float32, in 16 bit, and of how many times faster 16
+        bit is.
 
         They are root mean squares of logarithms, in which 0.1 is 10 %.
         """
         off = []
         for product, measured in by_op(self.times)[op].items():
-            expected = (cost.of(product.computed, product.elements) for cost in self.table.products[op])
-            in_float32, in_f16 = (math.log(ns / taken) for ns, taken in zip(expected, measured, strict=True))
+            expected = (
+                cost.of(product.computed, product.elements) for cost in self.table.products[op]
+            )
+            in_float32, in_f16 = (
+                math.log(ns / taken) for ns, taken in zip(expected, measured, strict=True)
+            )
             off.append((in_float32, in_f16, in_float32 - in_f16))
-        return tuple(math.sqrt(statistics.fmean(each * each for each in part)) for part in zip(*off, strict=True))
+        return tuple(
+            math.sqrt(statistics.fmean(each * each for each in part))
+            for part in zip(*off, strict=True)
+        )
 
     def text(self, *, with_details: bool) -> str:
-        """How much faster products are in bfloat16, and by how much the table is off; the times of each, if asked."""
+        """How much faster products are in bfloat16, and by how much the table is off; the times of
+        each, if asked.
+        """
         lines = []
         for op, cases in by_op(self.times).items() if with_details else ():
-            lines.append(f"{op:52}{'float32 µs':>12}{'bfloat16':>10}{'gain':>7}   operations in a ns")
+            lines.append(
+                f"{op:52}{'float32 µs':>12}{'bfloat16':>10}{'gain':>7}   operations in a ns"
+            )
             for product, (in_float32, in_f16) in cases.items():
                 rates = f"{product.operations / in_float32:8.0f}{product.operations / in_f16:8.0f}"
                 gain = in_float32 / in_f16
-                lines.append(f"  {product.what:50}{in_float32 / 1e3:12.1f}{in_f16 / 1e3:10.1f}{gain:7.2f}{rates}")
+                lines.append(
+                    f"  {product.what:50}{in_float32 / 1e3:12.1f}{in_f16 / 1e3:10.1f}{gain:7.2f}{rates}"
+                )
             lines.append("")
         lines.append(f"{'':48}{'':24}the table is off by, %")
-        lines.append(f"{'product':48}{'bfloat16 over float32':24}{'float32':>9}{'bfloat16':>10}{'gain':>6}")
+        lines.append(
+            f"{'product':48}{'bfloat16 over float32':24}{'float32':>9}{'bfloat16':>10}{'gain':>6}"
+        )
         for op, cases in by_op(self.times).items():
             gains = [in_float32 / in_f16 for in_float32, in_f16 in cases.values()]
-            spread = f"{statistics.geometric_mean(gains):6.2f}   {min(gains):.2f} - {max(gains):.2f}"
+            spread = (
+                f"{statistics.geometric_mean(gains):6.2f}   {min(gains):.2f} - {max(gains):.2f}"
+            )
             in_float32, in_f16, gain = (100 * part for part in self.misfit(op))
             lines.append(f"{op:48}{spread:24}{in_float32:9.0f}{in_f16:10.0f}{gain:6.0f}")
         return "\n".join(lines)
@@ -80,11 +112,12 @@ def by_op(times: Mapping[products.Product, Pair]) -> Mapping[str, Mapping[produc
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-    """Something to time, under a key: a product, or the name of an op and a shape; in ns of one run over ``per``.
+    """Something to time, under a key: a product, or the name of an op and a shape; in ns of one run
+    over ``per``.
 
-    For products the least time counts, which is the steadiest: in both types they are shared among threads. For other
-    ops it is the median: many are shared only in float32, and their least time is that with the other thread awake,
-    which in a step it seldom is.
+    For products the least time counts, which is the steadiest: in both types they are shared among
+    threads. For other ops it is the median: many are shared only in float32, and their least time
+    is that with the other thread awake, which in a step it seldom is.
     """
 
     key: Any
@@ -96,12 +129,15 @@ class _Case:
     typical: Callable[[Sequence[float]], float] = statistics.median
 
 
-def measure(shipped: CostTable, source: str, seconds: float, progress: Callable[[int, int, str], None]) -> Measured:
+def measure(
+    shipped: CostTable, source: str, seconds: float, progress: Callable[[int, int, str], None]
+) -> Measured:
     """Times products, other ops and casts in float32 and bfloat16.
 
-    Every case gets its share of the time that is left and runs at least three times in each type, so that on a slow
-    machine it may take longer. TensorFlow's graph optimizers are off meanwhile. The ``shipped`` table's figures count
-    where the times do not decide; ``progress`` is called before each case with its number, their count and its name.
+    Every case gets its share of the time that is left and runs at least three times in each type,
+    so that on a slow machine it may take longer. TensorFlow's graph optimizers are off meanwhile.
+    The ``shipped`` table's figures count where the times do not decide; ``progress`` is called
+    before each case with its number, their count and its name.
     """
     begin = time.monotonic()
     found: dict[Any, Pair] = {}
@@ -113,7 +149,9 @@ def measure(shipped: CostTable, source: str, seconds: float, progress: Callable[
             progress(number, len(cases), case.name)
             now = time.monotonic()
             until = now + max(0.0, begin + seconds - now) / (len(cases) - number)
-            in_float32, in_f16 = map(case.typical, take_times(case.run, case.inputs(), case.runs, until))
+            in_float32, in_f16 = map(
+                case.typical, take_times(case.run, case.inputs(), case.runs, until)
+            )
             found[case.key] = _NS * in_float32 / case.per, _NS * in_f16 / case.per
     finally:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
@@ -127,26 +165,37 @@ def _cases() -> Iterator[_Case]:
     for product in products.all_products():
 
         def inputs(product: products.Product = product) -> Sequence[Any]:
-            return [tf.constant(random.standard_normal(shape, dtype=np.float32)) for shape in product.shapes]
+            return [
+                tf.constant(random.standard_normal(shape, dtype=np.float32))
+                for shape in product.shapes
+            ]
 
         run = run_many(product.run, product.runs)
         yield _Case(product, f"{product.op} {product.what}", run, inputs, product.runs, typical=min)
     for number, shape in enumerate(elements.SHAPES):
         data = elements.data_of(shape)
-        ops = {name: op for name, op in elements.ops_on(data).items() if number % 2 == 0 or name not in elements.SELDOM}
+        ops = {
+            name: op
+            for name, op in elements.ops_on(data).items()
+            if number % 2 == 0 or name not in elements.SELDOM
+        }
         for name, (op, given) in ops.items():
             yield _element_case(name, op, given, len(given) - 1, shape)
         for stacks in sorted({1, *(len(given) - 1 for _, given in ops.values())}):
-            yield _element_case(f"{_NOTHING}{stacks}", lambda *inputs: inputs[0], [data], stacks, shape)
+            yield _element_case(
+                f"{_NOTHING}{stacks}", lambda *inputs: inputs[0], [data], stacks, shape
+            )
         for kind in TYPES:
-            yield _element_case(f"{_CAST}{kind.name}", functools.partial(tf.cast, dtype=kind), [data], 1, shape)
+            yield _element_case(
+                f"{_CAST}{kind.name}", functools.partial(tf.cast, dtype=kind), [data], 1, shape
+            )
 
 
 def _element_case(name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: Shape) -> _Case:
     """The case of an op on tensors of a shape, a number of which were not read just before.
 
-    Large tensors are then in no cache, and small ones, as in a small model, in the last one. So is everything that
-    casts read, weights above all.
+    Large tensors are then in no cache, and small ones, as in a small model, in the last one. So is
+    everything that casts read, weights above all.
     """
     size = float(math.prod(shape))
     runs = min(_MOST_RUNS, max(2, round(_ELEMENTS / size)))
@@ -159,27 +208,37 @@ def _element_case(name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: 
 
 
 def _table(
-    shipped: CostTable, source: str, taken: Mapping[products.Product, Pair], of_ops: Mapping[tuple[str, Shape], Pair]
+    shipped: CostTable,
+    source: str,
+    taken: Mapping[products.Product, Pair],
+    of_ops: Mapping[tuple[str, Shape], Pair],
 ) -> CostTable:
     fitted = {}
     for op, cases in by_op(taken).items():
         work = [(case.computed, case.elements) for case in cases]
         plain = op.partition(",")[0]
         known = next(
-            shipped.products[name] for name in (op, plain, COSTS_AS.get(plain, "")) if name in shipped.products
+            shipped.products[name]
+            for name in (op, plain, COSTS_AS.get(plain, ""))
+            if name in shipped.products
         )
         pair = (fit(work, [taken[case][index] for case in cases], known[index]) for index in (0, 1))
         fitted[op] = (next(pair), next(pair))
     rows = _rows(of_ops)
-    # An op that is not known moves its tensors once, as a Mul does in float32; in 16 bit these are half as large.
+    # An op that is not known moves its tensors once, as a Mul does in float32; in 16 bit these are
+    # half as large.
     *cached, (in_memory, _) = rows["Mul"]
     counts = [float(math.prod(shape)) for shape in elements.SHAPES]
 
     def casts(kind: Any, index: int) -> tuple[float, ...]:
-        """The time of a cast for each element, without its start-up and the overhead of calling the function."""
+        """The time of a cast for each element, without its start-up and the overhead of calling the
+        function.
+        """
         times = []
         for shape, count in zip(elements.SHAPES, counts, strict=True):
-            cast, none = (of_ops[name, shape][index] for name in (f"{_CAST}{kind.name}", f"{_NOTHING}1"))
+            cast, none = (
+                of_ops[name, shape][index] for name in (f"{_CAST}{kind.name}", f"{_NOTHING}1")
+            )
             times.append(max(cast - none - DISPATCH / count, _LEAST_NS))
         return tuple(times)
 
@@ -195,9 +254,12 @@ def _table(
 
 
 def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...]]:
-    """The time of ops for each element at each size, without the overhead of calls and of stacks of inputs."""
+    """The time of ops for each element at each size, without the overhead of calls and of stacks of
+    inputs.
+    """
     stacks = {
-        name: len(inputs) - 1 for name, (_, inputs) in elements.ops_on(elements.data_of(elements.SHAPES[0])).items()
+        name: len(inputs) - 1
+        for name, (_, inputs) in elements.ops_on(elements.data_of(elements.SHAPES[0])).items()
     }
 
     def taken(name: str, shape: Shape) -> Iterator[float]:
@@ -216,7 +278,10 @@ def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...
             for shape, count in zip(elements.SHAPES, counts, strict=True)
             if (name, shape) in of_ops
         }
-        times = (np.interp(counts, [*known], [pair[index] for pair in known.values()]) / counts for index in (0, 1))
+        times = (
+            np.interp(counts, [*known], [pair[index] for pair in known.values()]) / counts
+            for index in (0, 1)
+        )
         return tuple(zip(*(array.tolist() for array in times), strict=True))
 
     rows = {name: row(name) for name in stacks}
@@ -226,9 +291,9 @@ def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...
 def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
     """Runs an op on tensors many times in a row, each writing to new memory.
 
-    It is so in training, where activations are kept for the gradients; in a chain TensorFlow would write in place. As
-    many of its last inputs as ``stacks`` are taken out of stacks of as many tensors, so that each run reads others. A
-    part of a stack is the stack's memory, and no copy.
+    It is so in training, where activations are kept for the gradients; in a chain TensorFlow would
+    write in place. As many of its last inputs as ``stacks`` are taken out of stacks of as many
+    tensors, so that each run reads others. A part of a stack is the stack's memory, and no copy.
     """
 
     def run(*inputs: Any) -> Any:
@@ -245,10 +310,11 @@ def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
 def take_times(
     run: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """The times of one run of an op in float32 and in bfloat16, in seconds, a figure for each call of ``run``.
+    """The times of one run of an op in float32 and in bfloat16, in seconds, a figure for each call
+    of ``run``.
 
-    It runs the op ``runs`` times, is traced once for each type, and is called ``repeats`` times in any case, and then
-    until ``time.monotonic()`` says so.
+    It runs the op ``runs`` times, is traced once for each type, and is called ``repeats`` times in
+    any case, and then until ``time.monotonic()`` says so.
     """
     calls = []
     for dtype in TYPES:
@@ -265,26 +331,39 @@ def take_times(
     return taken
 
 
-def fit(work: Sequence[tuple[float, float]], times: Sequence[float], shipped: ProductCost) -> ProductCost:
-    """The nonnegative figures with the least relative error of the times, in ns, by operations and elements of each
-    product.
+def fit(
+    work: Sequence[tuple[float, float]], times: Sequence[float], shipped: ProductCost
+) -> ProductCost:
+    """The nonnegative figures with the least relative error of the times, in ns, by operations and
+    elements of each product.
 
-    Four figures can fit some twenty noisy times in many ways: where the times do not decide, the shipped table's
-    figures count, all scaled by one factor.
+    Four figures can fit some twenty noisy times in many ways: where the times do not decide, the
+    shipped table's figures count, all scaled by one factor.
     """
-    rows = np.array([(operations, elements, 1.0, min(operations, FEW_OPERATIONS)) for operations, elements in work])
+    rows = np.array(
+        [
+            (operations, elements, 1.0, min(operations, FEW_OPERATIONS))
+            for operations, elements in work
+        ]
+    )
     expected = [shipped.of(operations, elements) for operations, elements in work]
     scale = float(np.median(np.divide(times, expected)))
     alone = shipped.alone or _USUAL_SHARE / shipped.rate
-    prior = scale * np.array([1 / shipped.rate, max(shipped.ns, _LEAST_ELEMENT_NS), max(shipped.start, 1.0), alone])
+    prior = scale * np.array(
+        [1 / shipped.rate, max(shipped.ns, _LEAST_ELEMENT_NS), max(shipped.start, 1.0), alone]
+    )
     matrix = np.concatenate([rows / np.array(times)[:, None], PRIOR_WEIGHT * np.diag(1 / prior)])
-    wanted = np.concatenate([np.ones(len(rows)), PRIOR_WEIGHT * np.array([1, 1, 1, bool(shipped.alone)])])
+    wanted = np.concatenate(
+        [np.ones(len(rows)), PRIOR_WEIGHT * np.array([1, 1, 1, bool(shipped.alone)])]
+    )
     per_operation, per_element, start, alone = _least_squares(matrix, wanted)
     return ProductCost(1 / max(per_operation, _LEAST_OPERATION_NS), per_element, start, alone)
 
 
 def _least_squares(matrix: np.ndarray, wanted: np.ndarray) -> Sequence[float]:
-    """The least-squares solution without negative numbers: the best of those that drop some columns."""
+    """The least-squares solution without negative numbers: the best of those that drop some
+    columns.
+    """
     columns = range(matrix.shape[1])
     best: tuple[float, list[float]] = (np.inf, [0.0 for _ in columns])
     for count in range(1, len(columns) + 1):

@@ -1,12 +1,14 @@
-"""The ops other than products that are measured, on tensors of 32 thousand to eight million elements.
+"""The ops other than products that are measured, on tensors of 32 thousand to eight million
+elements.
 
-One thread computes an op on the smallest. TensorFlow shares an op among threads where it expects 210,000 cycles or more
-(``TensorCostModel.numThreads`` of Eigen), and takes a copied byte for one: of 61,440 elements ConcatV2, GatherV2 and
-Pack are shared in float32 and not in 16 bit, and waking a thread takes longer than their copy; sums and products of two
-tensors are shared from some 98,304 on. Two million elements just fit the caches, eight do not.
+One thread computes an op on the smallest. TensorFlow shares an op among threads where it expects
+210,000 cycles or more (``TensorCostModel.numThreads`` of Eigen), and takes a copied byte for one:
+of 61,440 elements ConcatV2, GatherV2 and Pack are shared in float32 and not in 16 bit, and waking a
+thread takes longer than their copy; sums and products of two tensors are shared from some 98,304
+on. Two million elements just fit the caches, eight do not.
 
-An op reads the same first tensor in each run, as if it was computed just before, and other ones for the rest, as what
-a gradient reads of the forward pass (:func:`amp_tf.tools.calibrating.run_many`).
+An op reads the same first tensor in each run, as if it was computed just before, and other ones for
+the rest, as what a gradient reads of the forward pass (:func:`amp_tf.tools.calibrating.run_many`).
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ BINARY = Trait(
 
 def _by_name(name: str, **more: Any) -> Op:
     inputs = [each.name for each in op_def_registry.get(name).input_arg]
-    return lambda *tensors: getattr(tf.raw_ops, name)(**dict(zip(inputs, tensors, strict=False)), **more)
+    return lambda *tensors: getattr(tf.raw_ops, name)(
+        **dict(zip(inputs, tensors, strict=False)), **more
+    )
 
 
 def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
@@ -84,7 +88,12 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
             t=x, clip_value_min=tf.constant(0.2, x.dtype), clip_value_max=tf.constant(0.8, x.dtype)
         ),
         "FusedBatchNormV3": lambda x: raw.FusedBatchNormV3(
-            x=x, scale=bias, offset=bias, mean=tf.zeros([0]), variance=tf.zeros([0]), is_training=True
+            x=x,
+            scale=bias,
+            offset=bias,
+            mean=tf.zeros([0]),
+            variance=tf.zeros([0]),
+            is_training=True,
         )[0],
         "MirrorPad": lambda x: tf.pad(x, border, "REFLECT"),
         "MirrorPadGrad": lambda x: raw.MirrorPadGrad(input=x, paddings=border, mode="REFLECT"),
@@ -102,25 +111,43 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
         f"Sub{BROADCAST}": lambda x: x - tf.constant(values, x.dtype),
         "TopKV2": lambda x: tf.math.top_k(x, 4)[0],
         "Transpose": lambda x: tf.transpose(x, [0, 2, 1, 3]),
-        "Unpack": lambda x: tf.identity_n(tf.unstack(x, axis=1))[0],  # it writes only outputs that are read
+        "Unpack": lambda x: tf.identity_n(tf.unstack(x, axis=1))[
+            0
+        ],  # it writes only outputs that are read
     }
     of_two: dict[str, Op] = {name: _by_name(name) for name in BINARY}
     of_two |= {
         "AddN": lambda x, y: tf.add_n([x, y]),
         "FusedBatchNormGradV3": lambda x, y: raw.FusedBatchNormGradV3(
-            y_backprop=x, x=y, scale=bias, reserve_space_1=bias, reserve_space_2=bias, reserve_space_3=bias
+            y_backprop=x,
+            x=y,
+            scale=bias,
+            reserve_space_1=bias,
+            reserve_space_2=bias,
+            reserve_space_3=bias,
         )[0],
         "SelectV2": lambda x, y: tf.where(mask, x, y),
         "SigmoidGrad": lambda x, y: raw.SigmoidGrad(y=y, dy=x),
         "TanhGrad": lambda x, y: raw.TanhGrad(y=y, dy=x),
     }
-    cut = {"shape": shape, "begin": [0, 1, 0, 0], "end": [0] * 4, "strides": [1] * 4, "begin_mask": 13, "end_mask": 15}
+    cut = {
+        "shape": shape,
+        "begin": [0, 1, 0, 0],
+        "end": [0] * 4,
+        "strides": [1] * 4,
+        "begin_mask": 13,
+        "end_mask": 15,
+    }
 
     def of_pool(g: Any, x: Any) -> Any:
-        return raw.MaxPoolGrad(orig_input=x, orig_output=raw.MaxPool(input=x, **pool), grad=g, **pool)
+        return raw.MaxPoolGrad(
+            orig_input=x, orig_output=raw.MaxPool(input=x, **pool), grad=g, **pool
+        )
 
     def of_pool_3d(g: Any, x: Any) -> Any:
-        return raw.MaxPool3DGrad(orig_input=x, orig_output=raw.MaxPool3D(input=x, **cube), grad=g, **cube)
+        return raw.MaxPool3DGrad(
+            orig_input=x, orig_output=raw.MaxPool3D(input=x, **cube), grad=g, **cube
+        )
 
     return {
         **{name: (op, [data]) for name, op in of_one.items()},
@@ -130,8 +157,14 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
             name: (_by_name(name, size=sides, half_pixel_centers=True), [quarter])
             for name in ("ResizeBilinear", "ResizeNearestNeighbor")
         },
-        "AvgPool3DGrad": (lambda x: raw.AvgPool3DGrad(orig_input_shape=volume.shape, grad=x, **cube), [eighth]),
-        "AvgPoolGrad": (lambda x: raw.AvgPoolGrad(orig_input_shape=shape, grad=x, **pool), [quarter]),
+        "AvgPool3DGrad": (
+            lambda x: raw.AvgPool3DGrad(orig_input_shape=volume.shape, grad=x, **cube),
+            [eighth],
+        ),
+        "AvgPoolGrad": (
+            lambda x: raw.AvgPoolGrad(orig_input_shape=shape, grad=x, **pool),
+            [quarter],
+        ),
         "BroadcastTo": (lambda x: tf.broadcast_to(x, shape), [data[:, :1, :1]]),
         "ConcatV2": (lambda x: tf.concat([x, x], -1), [half]),
         "DynamicPartition": (lambda x: tf.dynamic_partition(x, parts, 2)[0], [flat]),

@@ -1,6 +1,8 @@
-"""The products that are measured: matrix products and convolutions with both of their gradients, large and small.
+"""The products that are measured: matrix products and convolutions with both of their gradients,
+large and small.
 
-Sizes are those of small and large layers, in the caches and in memory, with odd and with very few channels.
+Sizes are those of small and large layers, in the caches and in memory, with odd and with very few
+channels.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.oplists.cost_tables import CHANNELS_FIRST, POINTWISE_FIRST, TRANSPOSED, VECTOR_TAPS, padding_factor
+from amp_tf.oplists.cost_tables import (
+    CHANNELS_FIRST,
+    POINTWISE_FIRST,
+    TRANSPOSED,
+    VECTOR_TAPS,
+    padding_factor,
+)
 
 Shape = tuple[int, ...]
 
@@ -22,8 +30,8 @@ Shape = tuple[int, ...]
 class Product:
     """One product: ``run`` takes tensors of these shapes; ``operations`` counts an addition as one.
 
-    ``op`` is the name of its row in the table. The kernel computes ``padding_factor`` times the operations
-    (:func:`amp_tf.oplists.cost_tables.padding_factor`).
+    ``op`` is the name of its row in the table. The kernel computes ``padding_factor`` times the
+    operations (:func:`amp_tf.oplists.cost_tables.padding_factor`).
     """
 
     op: str
@@ -47,7 +55,9 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
-    """A convolution: channels in and out, taps, stride, dilation, layout; depthwise if ``out`` is 0."""
+    """A convolution: channels in and out, taps, stride, dilation, layout; depthwise if ``out`` is
+    0.
+    """
 
     batch: int
     sides: Shape
@@ -60,7 +70,10 @@ class Convolution:
 
     @property
     def what(self) -> str:
-        text = f"{self.batch}×{'×'.join(map(str, self.sides))}×{self.channels} → {self.out or self.channels}"
+        text = (
+            f"{self.batch}×{'×'.join(map(str, self.sides))}×{self.channels} → "
+            f"{self.out or self.channels}"
+        )
         text += f", {'×'.join(map(str, self.taps))}"
         text += f", stride {self.stride}" if self.stride > 1 else ""
         text += f", dilation {self.dilation}" if self.dilation > 1 else ""
@@ -80,13 +93,19 @@ class Convolution:
 
 
 def _convolutions(text: str, *, channels_first: bool = False) -> tuple[Convolution, ...]:
-    """The convolutions of a text: batch, sides and channels → channels out / taps / stride / dilation."""
+    """The convolutions of a text: batch, sides and channels → channels out / taps / stride /
+    dilation.
+    """
     found = []
     for row in text.split():
         image, rest = row.split("→")
         (batch, *sides, channels), (out, taps, *steps) = map(int, image.split("×")), rest.split("/")
         kernel, (stride, dilation) = tuple(map(int, taps.split("×"))), (*map(int, steps), 1, 1)[:2]
-        found.append(Convolution(batch, tuple(sides), channels, int(out), kernel, stride, dilation, channels_first))
+        found.append(
+            Convolution(
+                batch, tuple(sides), channels, int(out), kernel, stride, dilation, channels_first
+            )
+        )
     return tuple(found)
 
 
@@ -127,8 +146,13 @@ BATCHED = _sizes(
 )
 #: Attention as Keras writes it: examples, positions, heads, size of a head.
 ATTENTION = _sizes("""8×64×4×32 16×128×4×32 8×256×4×64 64×16×4×24 8×32×4×16""")
-#: Dense layers over several dimensions as Keras writes them, and their weights: inputs, heads, size of a head.
-PROJECTIONS = (((8, 128, 256), (256, 4, 64)), ((16, 64, 128), (128, 4, 32)), ((8, 256, 512), (512, 8, 64)))
+#: Dense layers over several dimensions as Keras writes them, and their weights: inputs, heads, size
+#: of a head.
+PROJECTIONS = (
+    ((8, 128, 256), (256, 4, 64)),
+    ((16, 64, 128), (128, 4, 32)),
+    ((8, 256, 512), (512, 8, 64)),
+)
 _CONVOLUTION_OPS = {
     2: ("Conv2D", "BackpropInput", "BackpropFilter"),
     3: ("Conv3D", "BackpropInputV2", "BackpropFilterV2"),
@@ -161,10 +185,14 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
         return getattr(raw, forward)(input=x, filter=w, **options)
 
     def run_input(w: Any, dy: Any) -> Any:
-        return getattr(raw, forward + endings[0])(input_sizes=image, filter=w, out_backprop=dy, **options)
+        return getattr(raw, forward + endings[0])(
+            input_sizes=image, filter=w, out_backprop=dy, **options
+        )
 
     def run_filter(x: Any, dy: Any) -> Any:
-        return getattr(raw, forward + endings[1])(input=x, filter_sizes=kernel, out_backprop=dy, **options)
+        return getattr(raw, forward + endings[1])(
+            input=x, filter_sizes=kernel, out_backprop=dy, **options
+        )
 
     def product(op: str, shapes: tuple[Shape, Shape], run: Callable[..., Any]) -> Product:
         more = padding_factor(op, kernel, case.variant)
@@ -183,14 +211,29 @@ def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Pr
     op = "BatchMatMulV2" if batched else "MatMul"
     elements = float(count * (rows * inner + inner * columns + rows * columns))
     for left, right in ((False, False), (False, True), (True, False)):
-        x, y = ((inner, rows) if left else (rows, inner)), ((columns, inner) if right else (inner, columns))
+        x, y = (
+            ((inner, rows) if left else (rows, inner)),
+            ((columns, inner) if right else (inner, columns)),
+        )
         shapes = ((count, *x), (count, *y)) if batched else (x, y)
 
         def run(a: Any, b: Any, left: bool = left, right: bool = right) -> Any:
             return tf.matmul(a, b, transpose_a=left, transpose_b=right)
 
-        what = f"{count}×" * batched + f"{rows}×{inner}×{columns}" + ", a transposed" * left + ", b transposed" * right
-        yield Product(op + TRANSPOSED * right, what, shapes, run, 2.0 * count * rows * inner * columns, elements)
+        what = (
+            f"{count}×" * batched
+            + f"{rows}×{inner}×{columns}"
+            + ", a transposed" * left
+            + ", b transposed" * right
+        )
+        yield Product(
+            op + TRANSPOSED * right,
+            what,
+            shapes,
+            run,
+            2.0 * count * rows * inner * columns,
+            elements,
+        )
 
 
 def _of_equation(equation: str, *shapes: Shape) -> Product:

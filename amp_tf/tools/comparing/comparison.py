@@ -1,4 +1,6 @@
-"""The result of a comparison, or of a search for what leaves float16's range: data, and a text of one screen."""
+"""The result of a comparison, or of a search for what leaves float16's range: data, and a text of
+one screen.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,16 @@ from amp_tf.tools.comparing.findings import (
     worth_alone,
 )
 from amp_tf.tools.comparing.nodes import NodeMeasurement
-from amp_tf.tools.comparing.verdicts import Output, Patterns, figure, has_truth, limit, roundoff, title, why_limit
+from amp_tf.tools.comparing.verdicts import (
+    Output,
+    Patterns,
+    figure,
+    has_truth,
+    limit,
+    roundoff,
+    title,
+    why_limit,
+)
 
 SCHEMA_VERSION = 1
 _SHOWN = 5
@@ -40,12 +51,17 @@ class NodeError:
     name: str  #: the node's
     op: str  #: the node's
     is_f16: bool  #: whether its result is 16 bit
-    accumulated: float  #: relative L2 error of its result in the run; infinite where it is not finite and float32 is
-    #: that of its op in 16 bit on exact inputs; ``None`` where the op reads no 16 bit and is not 16 bit, or cannot be
-    #: run a second time
+    #: relative L2 error of its result in the run; infinite where it is not finite and float32 is
+    accumulated: float
+    #: that of its op in 16 bit on exact inputs; ``None`` where the op reads no 16 bit and is not 16
+    #: bit, or cannot be run a second time
     local: float | None
-    has_truth: bool  #: whether float32 itself keeps two digits of its result; what cancels to nothing is all rounding
-    underflow: float  #: share of its result in the run that is zero, and in float32 too small for 16 bit
+    #: whether float32 itself keeps two digits of its result; what cancels to nothing is all
+    #: rounding
+    has_truth: bool
+    underflow: (
+        float  #: share of its result in the run that is zero, and in float32 too small for 16 bit
+    )
     largest: float  #: the largest size of a number of its result in float32
     smallest: float  #: the smallest one that is not zero
 
@@ -78,19 +94,25 @@ class Comparison:
     nodes: tuple[NodeError, ...]  #: the nodes that were measured, sources before their readers
     #: where it goes wrong, ranked by the effect on the outputs; empty if the model is healthy
     findings: tuple[Finding, ...] = ()
-    #: the first node whose result is further off than its inputs' roundings can explain; ``None`` where the model is
-    #: healthy
+    #: the first node whose result is further off than its inputs' roundings can explain; ``None``
+    #: where the model is healthy
     first_divergence: NodeError | None = None
-    #: for ``AmpConfig.keep_float32``: with these all outputs are good on all batches, which was tried; none where
-    #: nothing does that
+    #: for ``AmpConfig.keep_float32``: with these all outputs are good on all batches, which was
+    #: tried; none where nothing does that
     patterns: Patterns = ()
     mends: bool = False  #: whether there are such patterns
     trials: int = 0  #: how often the step was run with patterns to find them
-    products: int = 0  #: matrix products and convolutions in 16 bit, which is where the speed comes from
+    products: int = (
+        0  #: matrix products and convolutions in 16 bit, which is where the speed comes from
+    )
     products_kept: int = 0  #: how many of them would stay in float32 with the patterns
-    is_cut: bool = False  #: whether the user interrupted it: not all batches, nodes or remedies were tried
+    is_cut: bool = (
+        False  #: whether the user interrupted it: not all batches, nodes or remedies were tried
+    )
     notes: tuple[str, ...] = ()  #: further notes
-    headline: str = ""  #: what to do before anything else, such as to scale the loss; empty for nothing
+    headline: str = (
+        ""  #: what to do before anything else, such as to scale the loss; empty for nothing
+    )
 
     @property
     def is_healthy(self) -> bool:
@@ -105,7 +127,9 @@ class Comparison:
 
     @property
     def line(self) -> str:
-        """The environment variable to set; empty where there is nothing to set, or where nothing fixes all outputs."""
+        """The environment variable to set; empty where there is nothing to set, or where nothing
+        fixes all outputs.
+        """
         return keep_line(self.patterns)
 
     def to_dict(self) -> dict[str, Any]:
@@ -131,7 +155,9 @@ class Comparison:
         return dict(without_infinities(found))
 
     def to_json(self) -> str:
-        """The comparison as JSON; infinity becomes the text ``"inf"``, because JSON has no such number."""
+        """The comparison as JSON; infinity becomes the text ``"inf"``, because JSON has no such
+        number.
+        """
         return json.dumps(self.to_dict(), indent=1)
 
     def write(self, path: str | Path) -> None:
@@ -151,7 +177,9 @@ class Comparison:
         return files.fragment(found)
 
     def for_command(self) -> str:
-        """What ``str`` gives, with variables to set instead of lines of Python: for who typed a command."""
+        """What ``str`` gives, with variables to set instead of lines of Python: for who typed a
+        command.
+        """
         return self._text(keep_line)
 
     def __str__(self) -> str:
@@ -176,12 +204,15 @@ class Comparison:
             nearest = max(judged, key=lambda output: (output.ratio, output.error))
             most = figure(limit(nearest, self.precision))
             lines.append(
-                f"The output closest to its limit is the {title(nearest.kind, nearest.name)}: its error is "
-                f"{figure(nearest.error)}, and {most} would still be healthy ({why_limit(nearest, self.precision)})."
+                f"The output closest to its limit is the {title(nearest.kind, nearest.name)}: its "
+                "error is "
+                f"{figure(nearest.error)}, and {most} would still be healthy "
+                f"({why_limit(nearest, self.precision)})."
             )
         if blind := len(self.outputs) - len(judged):
             lines.append(
-                f"{plural(blind, 'output')} could only be checked for inf and nan: float32 itself does not get two "
+                f"{plural(blind, 'output')} could only be checked for inf and nan: float32 itself "
+                "does not get two "
                 "digits of them right."
             )
         if worst := self.worst:
@@ -193,7 +224,10 @@ class Comparison:
         return lines
 
     def _ill(self, written: Callable[[Patterns], str]) -> list[str]:
-        bad = sorted((output for output in self.outputs if not output.is_good), key=lambda output: -output.ratio)
+        bad = sorted(
+            (output for output in self.outputs if not output.is_good),
+            key=lambda output: -output.ratio,
+        )
         lines = ["", f"{'error':>9} {'products':>9} {'noise':>9} {'ratio':>7}  output"]
         for output in bad[:_SHOWN]:
             error, ideal, noise = map(figure, (output.error, output.ideal, output.noise))
@@ -202,16 +236,24 @@ class Comparison:
         if len(bad) > _SHOWN:
             lines.append(f"{'':39}and {len(bad) - _SHOWN} more")
         if first := self.first_divergence:
-            lines += ["", f"First divergence: {first.name} ({first.op}), error {figure(first.accumulated)}"]
+            lines += [
+                "",
+                f"First divergence: {first.name} ({first.op}), error {figure(first.accumulated)}",
+            ]
         for number, finding in enumerate(self.findings[:_SHOWN], 1):
             layer = f", layer {finding.layer}" if finding.layer else ""
-            forced = f"; it is 16 bit because {finding.forced_by!r} of force_f16 matches" if finding.forced_by else ""
+            forced = (
+                f"; it is 16 bit because {finding.forced_by!r} of force_f16 matches"
+                if finding.forced_by
+                else ""
+            )
             alone, in_run = figure(finding.local_error), figure(finding.accumulated_error)
             lines += [
                 "",
                 f"{number}. {finding.kind}: {finding.node} ({finding.op}{layer})",
                 f"   {why(finding, self.precision)}",
-                f"   its own error is {alone}; with the errors of its inputs it is {in_run}{forced}",
+                f"   its own error is {alone}; with the errors of its inputs it is "
+                f"{in_run}{forced}",
                 f"   {written(finding.patterns)}: {worth_alone(finding)}",
             ]
         if self.line:
@@ -219,7 +261,11 @@ class Comparison:
         if self.is_cut:
             return [*lines, "", "What would fix it was not found."]
         name = self.precision.value
-        return [*lines, "", f"No setting fixes it: some outputs stay wrong even with every {name} node in float32."]
+        return [
+            *lines,
+            "",
+            f"No setting fixes it: some outputs stay wrong even with every {name} node in float32.",
+        ]
 
     @property
     def worth(self) -> str:
@@ -232,8 +278,12 @@ class Comparison:
 
 
 def write_patterns(path: str | Path, found: Mapping[str, Any]) -> None:
-    """Writes the patterns of a comparison, given as plain data, to a file; a FileError where it cannot."""
-    verdict = "healthy, so nothing has to stay in float32" if found["is_healthy"] else found["worth"]
+    """Writes the patterns of a comparison, given as plain data, to a file; a FileError where it
+    cannot.
+    """
+    verdict = (
+        "healthy, so nothing has to stay in float32" if found["is_healthy"] else found["worth"]
+    )
     batches = batches_text(found["batches"], found["loss_scale"])
     measured = [f"amp-tf compare: {found['name']} in {found['precision']}; {batches}", verdict]
     patterns = found["patterns"]
@@ -251,13 +301,16 @@ def why(finding: Finding, precision: Precision) -> str:
     if finding.kind == OVERFLOW:
         largest = max(finding.largest, finding.largest_input)
         return (
-            f"{100 * finding.nonfinite:.3g}% of its result is inf or nan; its numbers reach {largest:.3g}, "
+            f"{100 * finding.nonfinite:.3g}% of its result is inf or nan; its numbers reach "
+            f"{largest:.3g}, "
             f"{precision.value} ends at {precision.max_finite:.5g}"
         )
     if finding.kind == UNDERFLOW:
         return (
-            f"{finding.underflow:.0%} of its result becomes zero; its numbers reach {finding.largest:.1g}, "
-            f"{precision.value} begins at {precision.smallest:.1g}. Where it is a gradient, scale the loss (LossScaler)"
+            f"{finding.underflow:.0%} of its result becomes zero; its numbers reach "
+            f"{finding.largest:.1g}, "
+            f"{precision.value} begins at {precision.smallest:.1g}. Where it is a gradient, scale "
+            "the loss (LossScaler)"
         )
     by = f" ({some(finding.rounded, 2)})" if finding.rounded else ""
     inputs = f"its inputs, up to {finding.largest_input:.3g}, are rounded{by}"
@@ -284,14 +337,18 @@ class NodeRange:
     name: str  #: the node's
     op: str  #: the node's
     is_f16: bool  #: whether its result would be float16: amp_tf would convert it, or what reads it
-    over: float  #: share of its numbers that are above 65,504, and so infinite in float16, inf or nan
+    over: (
+        float  #: share of its numbers that are above 65,504, and so infinite in float16, inf or nan
+    )
     under: float  #: share of its numbers that are not zero, and would be in float16: below 2^-25
     largest: float  #: the largest finite size
     smallest: float  #: the smallest size that is not zero
 
     @property
     def leaves(self) -> bool:
-        """Whether it leaves float16's range: at the top with any number, at the bottom with a tenth of them."""
+        """Whether it leaves float16's range: at the top with any number, at the bottom with a tenth
+        of them.
+        """
         return self.over > 0 or self.under > UNDERFLOWN
 
     @property
@@ -305,8 +362,14 @@ class NodeRange:
         path = path_of(self.name) or scope_of(self.name)
         layer = f", layer {path}" if path else ""
         times = self.largest / _F16.max_finite
-        over = f"{100 * self.over:.3g}% of it above 65,504, up to {self.largest:.3g} ({times:.3g} times)"
-        under = f"{100 * self.under:.3g}% of it so small that it becomes zero, down to {self.smallest:.1g}"
+        over = (
+            f"{100 * self.over:.3g}% of it above 65,504, up to {self.largest:.3g} ({times:.3g} "
+            "times)"
+        )
+        under = (
+            f"{100 * self.under:.3g}% of it so small that it becomes zero, down to "
+            f"{self.smallest:.1g}"
+        )
         parts = [*([over] if self.over else []), *([under] if self.under > UNDERFLOWN else [])]
         return f"{self.name} ({self.op}{layer}): {'; '.join(parts)}"
 
@@ -322,7 +385,9 @@ class Ranges:
     nodes: tuple[NodeRange, ...]
     seen: int  #: how many nodes were measured
     notes: tuple[str, ...] = ()  #: further notes
-    headline: str = ""  #: what to do before anything else, such as to scale the loss; empty for nothing
+    headline: str = (
+        ""  #: what to do before anything else, such as to scale the loss; empty for nothing
+    )
 
     @property
     def is_healthy(self) -> bool:
@@ -339,12 +404,17 @@ class Ranges:
         outside = f"{len(bad)} of {self.seen} tensors would leave float16's range"
         verdict = outside if bad else "float16 reaches far enough"
         lines = [self.headline] if self.headline else []
-        lines.append(f"{self.name}: {verdict} (float32 alone; {batches_text(self.batches, self.loss_scale)})")
+        lines.append(
+            f"{self.name}: {verdict} (float32 alone; {batches_text(self.batches, self.loss_scale)})"
+        )
         lines += [f"  {node}" for node in bad[:_RANGES_SHOWN]]
         if len(bad) > _RANGES_SHOWN:
             lines.append(f"  and {len(bad) - _RANGES_SHOWN} more")
         if kept := len(self.nodes) - len(bad):
-            lines.append(f"{plural(kept, 'more tensor')} would leave it, but amp_tf computes with them in float32.")
+            lines.append(
+                f"{plural(kept, 'more tensor')} would leave it, but amp_tf computes with them in "
+                "float32."
+            )
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
     for_command = __str__  #: the text for who typed a command

@@ -1,16 +1,19 @@
-"""Ranks what went wrong by its effect on the outputs, and searches for patterns that make all outputs good.
+"""Ranks what went wrong by its effect on the outputs, and searches for patterns that make all
+outputs good.
 
-*Suspects* are the nodes with the largest local errors: first those that make numbers infinite that are finite in
-float32, in the order of the graph, then the others by local error. Each is kept in float32 once, and the step run
-again: more and more around it, until an output gets better.
+*Suspects* are the nodes with the largest local errors: first those that make numbers infinite that
+are finite in float32, in the order of the graph, then the others by local error. Each is kept in
+float32 once, and the step run again: more and more around it, until an output gets better.
 
-Then a set of patterns grows until all outputs are good on all batches. It begins with the suspects of the judged batch.
-If they do not suffice, the nodes are measured again with these in float32, in the batch that then has the largest
-error, and its suspects are added; finally all 16-bit nodes are, layer by layer. A sufficient set is reduced
-(:mod:`amp_tf.tools.search`); one that was reduced on the watched batches is tried on all batches before it is believed.
+Then a set of patterns grows until all outputs are good on all batches. It begins with the suspects
+of the judged batch. If they do not suffice, the nodes are measured again with these in float32, in
+the batch that then has the largest error, and its suspects are added; finally all 16-bit nodes are,
+layer by layer. A sufficient set is reduced (:mod:`amp_tf.tools.search`); one that was reduced on
+the watched batches is tried on all batches before it is believed.
 
-The sufficient set that people are told is the one with the shortest text: one layer, name scope or loss, where that
-suffices and takes hardly more of the products' work out of 16 bit than the reduced set.
+The sufficient set that people are told is the one with the shortest text: one layer, name scope or
+loss, where that suffices and takes hardly more of the products' work out of 16 bit than the reduced
+set.
 """
 
 from __future__ import annotations
@@ -24,7 +27,15 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.names import find_followers, is_gradient, matcher, path_of, pattern_for, scopes, without_calls
+from amp_tf.graph.names import (
+    find_followers,
+    is_gradient,
+    matcher,
+    path_of,
+    pattern_for,
+    scopes,
+    without_calls,
+)
 from amp_tf.oplists.table import HANDING_ON, PRODUCTS
 from amp_tf.reporting.figures import NO_PRODUCTS, Products
 from amp_tf.tools.comparing.flattening import reached
@@ -48,13 +59,16 @@ class Finding:
 
     node: str  #: where
     op: str  #: of the node
-    layer: str  #: the path of its layer in Keras where it was recorded, else its name scope; also of a gradient
-    #: ``"overflow"``, ``"underflow"``, ``"cancellation"`` (one rounding of its inputs, which is large beside its
-    #: result) or ``"rounding"``
+    #: the path of its layer in Keras where it was recorded, else its name scope; also of a gradient
+    layer: str
+    #: ``"overflow"``, ``"underflow"``, ``"cancellation"`` (one rounding of its inputs, which is
+    #: large beside its result) or ``"rounding"``
     kind: Annotated[str, (OVERFLOW, UNDERFLOW, CANCELLATION, ROUNDING)]
     local_error: float  #: relative L2 error that it adds on exact inputs
     accumulated_error: float  #: that of its result in the run
-    nonfinite: float  #: share of its result that is inf or nan on exact inputs, and finite in float32
+    nonfinite: (
+        float  #: share of its result that is inf or nan on exact inputs, and finite in float32
+    )
     underflow: float  #: share that is zero on exact inputs, and not in float32
     largest: float  #: the largest size of a number of its result in float32
     largest_input: float  #: that of its inputs
@@ -62,7 +76,9 @@ class Finding:
     patterns: Patterns  #: for ``AmpConfig.keep_float32``: what was kept in float32 to try it
     ratio: float  #: the worst ratio of an output then
     mends: bool  #: whether all outputs are good then, in the batches that were judged
-    forced_by: str = ""  #: the pattern of ``AmpConfig.force_f16`` that made it 16 bit; empty if none did
+    forced_by: str = (
+        ""  #: the pattern of ``AmpConfig.force_f16`` that made it 16 bit; empty if none did
+    )
 
     @property
     def line(self) -> str:
@@ -102,7 +118,9 @@ _GRADIENT_OP = re.compile(r"(\w+?)Grad(V\d)?(_\d+)?")
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """Some patterns, the node that they are for, ``None`` where it is a whole layer, and the outputs with them."""
+    """Some patterns, the node that they are for, ``None`` where it is a whole layer, and the
+    outputs with them.
+    """
 
     patterns: Patterns
     measured: NodeMeasurement | None = None
@@ -110,14 +128,18 @@ class _Part:
 
 
 class Search:
-    """A search for what goes wrong, by runs of a step with more nodes in float32; ``trials`` is how many were made.
+    """A search for what goes wrong, by runs of a step with more nodes in float32; ``trials`` is how
+    many were made.
 
-    Most run only the watched batches: at first those of the yardstick, later also each batch on which a set of patterns
-    failed that did well on those watched before. So a set that must hold on all batches is found at the price of a few.
-    ``outputs`` are the verdicts, of which one is bad at least.
+    Most run only the watched batches: at first those of the yardstick, later also each batch on
+    which a set of patterns failed that did well on those watched before. So a set that must hold on
+    all batches is found at the price of a few. ``outputs`` are the verdicts, of which one is bad at
+    least.
     """
 
-    def __init__(self, work: Work, config: AmpConfig, yardstick: Yardstick, outputs: Sequence[Output]) -> None:
+    def __init__(
+        self, work: Work, config: AmpConfig, yardstick: Yardstick, outputs: Sequence[Output]
+    ) -> None:
         self._work, self._config, self._yardstick, self._outputs = work, config, yardstick, outputs
         self._followers = find_followers(work.flat.graph)  # what may be fused with each product
         self._watched = tuple(yardstick.numbers)
@@ -127,9 +149,9 @@ class Search:
     def find(self, nodes: Sequence[NodeMeasurement]) -> tuple[tuple[Finding, ...], Patterns, bool]:
         """Tries the suspects one by one, and searches for patterns that make all outputs good.
 
-        Returns what the patterns are there for, the most helpful first, or the suspects that make outputs better, or
-        the first one; patterns with which all outputs are good on all batches, as was tried, if there are any; and
-        whether the user interrupted the search.
+        Returns what the patterns are there for, the most helpful first, or the suspects that make
+        outputs better, or the first one; patterns with which all outputs are good on all batches,
+        as was tried, if there are any; and whether the user interrupted the search.
         """
         tried: list[_Part] = []
         explained: list[_Part] = []
@@ -143,14 +165,18 @@ class Search:
                 # The suspect that suffices alone comes first; else all, each with its smallest set.
                 ranked = self._ranked(tried)
                 wide = [one for one in ranked if one.patterns != self._narrow(one.measured)]
-                first = [*(_Part(self._narrow(one.measured), one.measured) for one in ranked), *wide]
+                first = [
+                    *(_Part(self._narrow(one.measured), one.measured) for one in ranked),
+                    *wide,
+                ]
                 if tried and all(output.is_good for output in tried[-1].after):
                     first = tried[-1:]
                 parts = self._grow(tuple(first))
                 parts = self._reduced(parts)
             except KeyboardInterrupt:  # the parts suffice all the same, if there are any
                 is_cut = True
-            # The layers of the nodes, which are easier to read, where they suffice on all batches as well.
+            # The layers of the nodes, which are easier to read, where they suffice on all batches
+            # as well.
             patterns = _patterns_of(parts)
             paths = [path_of(part.measured.name) if part.measured else "" for part in parts]
             layers = tuple(dict.fromkeys(f"{LAYER}{path}" for path in paths))
@@ -159,18 +185,22 @@ class Search:
             patterns = self._shortest(patterns)
             for part in parts:
                 if part.measured is not None:
-                    explained.append(dataclasses.replace(part, after=self._outputs_with(part.patterns)))
+                    explained.append(
+                        dataclasses.replace(part, after=self._outputs_with(part.patterns))
+                    )
         except KeyboardInterrupt:
             is_cut = True
         ranked = self._ranked(explained or tried)
-        helpful = [one for one in ranked if explained or _harm(one.after) < _harm(self._outputs)] or ranked[:1]
+        helpful = [
+            one for one in ranked if explained or _harm(one.after) < _harm(self._outputs)
+        ] or ranked[:1]
         return tuple(map(self._finding, helpful)), patterns, is_cut
 
     def _alone(self, nodes: Sequence[NodeMeasurement]) -> Iterator[_Part]:
         """Tries each suspect alone, until one suffices.
 
-        Of each, sets of patterns that grow: the node, or the sources of its 16-bit inputs; then the chain back to the
-        products before it, these included; then its scope, and its layer.
+        Of each, sets of patterns that grow: the node, or the sources of its 16-bit inputs; then the
+        chain back to the products before it, these included; then its scope, and its layer.
         """
         known = {measured.name: measured for measured in nodes}
 
@@ -179,9 +209,15 @@ class Search:
 
         for measured in self._suspects(nodes):
             narrow = self._narrow(measured)
-            chain = tuple(pattern_for(name, self._followers) for name in reached(_own(measured), sources))
-            sets = dict.fromkeys((narrow, chain, *((scope,) for scope in scope_patterns(measured.name))))
-            better = (some for some in sets if _harm(self._outputs_with(some)) < _harm(self._outputs))
+            chain = tuple(
+                pattern_for(name, self._followers) for name in reached(_own(measured), sources)
+            )
+            sets = dict.fromkeys(
+                (narrow, chain, *((scope,) for scope in scope_patterns(measured.name)))
+            )
+            better = (
+                some for some in sets if _harm(self._outputs_with(some)) < _harm(self._outputs)
+            )
             chosen = next(better, narrow)
             yield _Part(chosen, measured, self._outputs_with(chosen))
             if self._is_right(chosen):
@@ -198,12 +234,18 @@ class Search:
             if not nodes:
                 break
             parts += tuple(_Part(self._narrow(measured), measured) for measured in nodes)
-        names = (node.name for node in self._work.rewritten(self._config).report.nodes if node.precision.is_f16)
+        names = (
+            node.name
+            for node in self._work.rewritten(self._config).report.nodes
+            if node.precision.is_f16
+        )
         everything = tuple(_Part((layer,)) for layer in dict.fromkeys(map(_scope_pattern, names)))
         return next((some for some in (parts, everything) if self._holds(_patterns_of(some))), ())
 
     def _reduced(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
-        """The parts without patterns that the trials find needless: each pattern in its first part, each node once."""
+        """The parts without patterns that the trials find needless: each pattern in its first part,
+        each node once.
+        """
         needed = _patterns_of(parts)
         for _ in range(_REDUCTIONS):
             fewer = reduce(needed, self._is_right, _TRIALS)
@@ -221,10 +263,12 @@ class Search:
         return tuple(found)
 
     def _shortest(self, patterns: Patterns) -> Patterns:
-        """Returns patterns with a shorter text that hold as ``patterns`` do; these where none is found.
+        """Returns patterns with a shorter text that hold as ``patterns`` do; these where none is
+        found.
 
-        Candidates are single layers or name scopes around the nodes that ``patterns`` keep in float32, those around
-        most of them first and of these the outermost; then the same patterns for any number in a name.
+        Candidates are single layers or name scopes around the nodes that ``patterns`` keep in
+        float32, those around most of them first and of these the outermost; then the same patterns
+        for any number in a name.
         """
         length = _length(patterns)
         if length <= _SHORT:
@@ -243,30 +287,45 @@ class Search:
         return patterns
 
     def _places_around(self, patterns: Patterns) -> list[str]:
-        """Returns patterns for the layers and scopes of the nodes that some patterns keep; the most common first."""
+        """Returns patterns for the layers and scopes of the nodes that some patterns keep; the most
+        common first.
+        """
         tests = [matcher(pattern) for pattern in patterns]
         counts: collections.Counter[str] = collections.Counter()
         for node in self._work.rewritten(self._config).report.nodes:
             if node.precision.is_f16 and any(test(node.name) for test in tests):
                 counts.update(places_of(node.name))
-        return sorted(counts, key=lambda place: -counts[place])  # stable: of equals the outermost comes first
+        return sorted(
+            counts, key=lambda place: -counts[place]
+        )  # stable: of equals the outermost comes first
 
     def _share_in_f16(self, patterns: Patterns) -> float:
-        """Returns the share of the products' work that is 16 bit with patterns; of their number if that is unknown."""
+        """Returns the share of the products' work that is 16 bit with patterns; of their number if
+        that is unknown.
+        """
         graphs = self._work.rewritten(self._config_with(patterns)).report.graphs
-        products = functools.reduce(Products.plus, (graph.products for graph in graphs), NO_PRODUCTS)
+        products = functools.reduce(
+            Products.plus, (graph.products for graph in graphs), NO_PRODUCTS
+        )
         if products.share is not None:
             return products.share
         return products.nodes[0] / max(products.nodes[-1], 1)
 
     def _suspects(self, nodes: Sequence[NodeMeasurement]) -> list[NodeMeasurement]:
-        """The nodes with larger local errors than products of a healthy model have, or else any error; the worst first.
+        """The nodes with larger local errors than products of a healthy model have, or else any
+        error; the worst first.
 
-        A node that may be fused with a worse product is left out, because the product's pattern keeps both in float32.
+        A node that may be fused with a worse product is left out, because the product's pattern
+        keeps both in float32.
         """
-        local = [one for one in nodes if one.local is not None and has_truth(one.local, self._work.precision)]
+        local = [
+            one
+            for one in nodes
+            if one.local is not None and has_truth(one.local, self._work.precision)
+        ]
         worst = list(filter(self._is_suspicious, local)) or local
-        # Stable. Ops that only pass values on come after their readers, because a reader in float32 fixes both.
+        # Stable. Ops that only pass values on come after their readers, because a reader in float32
+        # fixes both.
         order = sorted(filter(_added, worst), key=lambda one: (-_added(one), one.op in HANDING_ON))
         chosen: dict[Patterns, NodeMeasurement] = {}
         fused: set[str] = set()
@@ -278,12 +337,15 @@ class Search:
         return list(chosen.values())[:_MOST]
 
     def _is_suspicious(self, measured: NodeMeasurement | None) -> bool:
-        return measured is not None and _added(measured) > SUSPICIOUS * roundoff(self._work.precision)
+        return measured is not None and _added(measured) > SUSPICIOUS * roundoff(
+            self._work.precision
+        )
 
     def _ranked(self, tried: Sequence[_Part]) -> list[_Part]:
         """The most helpful suspects first; last, those that may help only together with others.
 
-        These are nodes whose local error is not larger than that of others, and nodes that do not help alone.
+        These are nodes whose local error is not larger than that of others, and nodes that do not
+        help alone.
         """
 
         def rank(one: _Part) -> tuple[bool, bool, tuple[float, float, float]]:
@@ -293,7 +355,9 @@ class Search:
         return sorted(tried, key=rank)
 
     def _narrow(self, measured: NodeMeasurement | None) -> Patterns:
-        return tuple(pattern_for(name, self._followers) for name in (_own(measured) if measured else ()))
+        return tuple(
+            pattern_for(name, self._followers) for name in (_own(measured) if measured else ())
+        )
 
     def _finding(self, tried: _Part) -> Finding:
         measured = tried.measured
@@ -306,7 +370,10 @@ class Search:
             kind = OVERFLOW
         elif local.underflow > UNDERFLOWN:
             kind = UNDERFLOW
-        elif local.error > roundings and local.error * local.largest <= roundings * measured.largest_input:
+        elif (
+            local.error > roundings
+            and local.error * local.largest <= roundings * measured.largest_input
+        ):
             kind = CANCELLATION
         return Finding(
             node=name,
@@ -323,7 +390,9 @@ class Search:
             patterns=tried.patterns,
             ratio=max((output.ratio for output in tried.after), default=0.0),
             mends=all(output.is_good for output in tried.after),
-            forced_by=next((pattern for pattern in self._config.force_f16 if matcher(pattern)(name)), ""),
+            forced_by=next(
+                (pattern for pattern in self._config.force_f16 if matcher(pattern)(name)), ""
+            ),
         )
 
     def _outputs_with(self, patterns: Patterns) -> Sequence[Output]:
@@ -333,7 +402,9 @@ class Search:
         return all(output.is_good for output in self._outputs_with(patterns))
 
     def _holds(self, patterns: Patterns) -> bool:
-        """Whether all outputs are good on all batches; if not, the worst batch is watched from now on."""
+        """Whether all outputs are good on all batches; if not, the worst batch is watched from now
+        on.
+        """
         if not self._is_right(patterns):
             return False
         outputs, furthest, _ = self._run(patterns, tuple(range(len(self._work.flat.batches))))
@@ -343,9 +414,13 @@ class Search:
         return is_right
 
     def _config_with(self, patterns: Patterns) -> AmpConfig:
-        return dataclasses.replace(self._config, keep_float32=(*self._config.keep_float32, *patterns))
+        return dataclasses.replace(
+            self._config, keep_float32=(*self._config.keep_float32, *patterns)
+        )
 
-    def _run(self, patterns: Patterns, numbers: Sequence[int]) -> tuple[Sequence[Output], Sequence[int], float]:
+    def _run(
+        self, patterns: Patterns, numbers: Sequence[int]
+    ) -> tuple[Sequence[Output], Sequence[int], float]:
         """The outputs, the batches with the largest errors first, and the loss scale."""
         key = frozenset(patterns), tuple(sorted(numbers))
         if key not in self._known:
@@ -356,10 +431,16 @@ class Search:
             if measured.is_cut:
                 raise KeyboardInterrupt
             yardstick = self._yardstick
-            if any(one.nonfinite for one in yardstick.ideal):  # as a product is that may be in float32 now
+            if any(
+                one.nonfinite for one in yardstick.ideal
+            ):  # as a product is that may be in float32 now
                 ideal = self._work.measure_ideal(config, yardstick.numbers, scale).pooled()
                 yardstick = dataclasses.replace(yardstick, ideal=ideal)
-            self._known[key] = self._work.judge(measured, yardstick), measured.furthest(len(numbers)), scale
+            self._known[key] = (
+                self._work.judge(measured, yardstick),
+                measured.furthest(len(numbers)),
+                scale,
+            )
         return self._known[key]
 
 
@@ -368,20 +449,25 @@ def _length(patterns: Patterns) -> int:
 
 
 def places_of(node: str) -> list[str]:
-    """Returns patterns for the layers around a node, outermost first; where none is recorded, for its scopes."""
+    """Returns patterns for the layers around a node, outermost first; where none is recorded, for
+    its scopes.
+    """
     path = path_of(node).split("/")
     if path != [""]:
         return [f"{LAYER}{'/'.join(path[:end])}" for end in range(1, len(path) + 1)]
     places: dict[str, None] = {}
     for scope in scopes(without_calls(node)):
-        # The name of a loss, such as compile_loss, needs no slash: with it, dense_1 does not find dense_10.
+        # The name of a loss, such as compile_loss, needs no slash: with it, dense_1 does not find
+        # dense_10.
         end = "/" if scope[-1].isdigit() else ""
         places[f"{re.escape(scope)}{end}"] = None
     return list(places)
 
 
 def _for_any_number(patterns: Patterns) -> Patterns:
-    """Returns one pattern in place of those that differ only in numbers, as those of block_1 and block_12 do."""
+    """Returns one pattern in place of those that differ only in numbers, as those of block_1 and
+    block_12 do.
+    """
     groups: dict[str, list[str]] = {}
     for pattern in patterns:
         groups.setdefault(_NUMBER.sub(_ANY_NUMBER, pattern), []).append(pattern)
@@ -393,14 +479,18 @@ def _patterns_of(parts: Sequence[_Part]) -> Patterns:
 
 
 def _harm(outputs: Sequence[Output]) -> tuple[float, float, float]:
-    """How bad outputs are, as a sort key: the number of nonfinite ones, of bad ones, and the sum of their ratios."""
+    """How bad outputs are, as a sort key: the number of nonfinite ones, of bad ones, and the sum of
+    their ratios.
+    """
     bad = [output for output in outputs if not output.is_good]
     infinite = sum(output.error == float("inf") for output in bad)
     return infinite, len(bad), sum(min(output.ratio, 1e9) for output in bad)
 
 
 def _own(measured: NodeMeasurement) -> Patterns:
-    """The nodes to keep in float32 so that nothing is lost at a node: itself, or the sources of its 16-bit inputs."""
+    """The nodes to keep in float32 so that nothing is lost at a node: itself, or the sources of its
+    16-bit inputs.
+    """
     return (measured.name,) if measured.is_f16 else measured.rounded
 
 
@@ -409,7 +499,9 @@ def _added(measured: NodeMeasurement) -> float:
 
 
 def scope_patterns(node: str) -> list[str]:
-    """Patterns for the scope of a gradient's forward node, which may be a function's, and for that of its layer."""
+    """Patterns for the scope of a gradient's forward node, which may be a function's, and for that
+    of its layer.
+    """
     names = (re.sub(".*?(gradient_tape|gradients)/", "", node), node)
     return [_scope_pattern(name) for name in names if scope_of(name)]
 
@@ -421,13 +513,18 @@ def _scope_pattern(node: str) -> str:
 
 
 def scope_of(node: str) -> str:
-    """The name scope of a node, as it is in the graph; for a node of a gradient, the scope of the forward node."""
+    """The name scope of a node, as it is in the graph; for a node of a gradient, the scope of the
+    forward node.
+    """
     for scope in _GRADIENT_SCOPES if is_gradient(node) else ():
         if inner := node.partition(scope)[2]:
             above, _, name = inner.rpartition("/")
             outer, _, forward = above.rpartition("/")
             grad = _GRADIENT_OP.fullmatch(name)
-            # dense/MatMul/MatMul_1 and dense/BiasAdd/BiasAddGrad are below the forward node, dense/TanhGrad beside it.
-            is_beside = grad is not None and not re.fullmatch(rf"{re.escape(grad[1])}(_\d+)?", forward)
+            # dense/MatMul/MatMul_1 and dense/BiasAdd/BiasAddGrad are below the forward node,
+            # dense/TanhGrad beside it.
+            is_beside = grad is not None and not re.fullmatch(
+                rf"{re.escape(grad[1])}(_\d+)?", forward
+            )
             return above if is_beside else outer or above
     return node.rpartition("/")[0]

@@ -1,18 +1,20 @@
 """Turns a traced step into one flat graph, as amp_tf sees it at run time.
 
-Calls are inlined, and loops and branches are lowered. Then those of TensorFlow's graph optimizers that the program has
-turned on run once: amp_tf's plugin is the last in each of their rounds (meta_optimizer.cc). They prune unused nodes and
-turn x / 10 into x * 0.1; on another graph amp_tf would decide otherwise. If XLA would compile a part of the step, they
-do not run, as at run time.
+Calls are inlined, and loops and branches are lowered. Then those of TensorFlow's graph optimizers
+that the program has turned on run once: amp_tf's plugin is the last in each of their rounds
+(meta_optimizer.cc). They prune unused nodes and turn x / 10 into x * 0.1; on another graph amp_tf
+would decide otherwise. If XLA would compile a part of the step, they do not run, as at run time.
 
-Some optimizers are left out. The remapper fuses a product with its bias and activation, where this machine has a kernel
-for them: nodes to measure would be gone, and a pattern for the fused node would not match on the next machine. (Its
-kernels round once less.) The memory optimizer makes an AddN of large tensors add into a temporary variable, of which a
-session holds one, not one for each version. The layout optimizer is off wherever amp_tf is on, and those that convert
-to 16 bit would do amp_tf's work.
+Some optimizers are left out. The remapper fuses a product with its bias and activation, where this
+machine has a kernel for them: nodes to measure would be gone, and a pattern for the fused node
+would not match on the next machine. (Its kernels round once less.) The memory optimizer makes an
+AddN of large tensors add into a temporary variable, of which a session holds one, not one for each
+version. The layout optimizer is off wherever amp_tf is on, and those that convert to 16 bit would
+do amp_tf's work.
 
-Random ops draw the same numbers in each run, so that all versions of a step have the same masks: those that have a
-stateless counterpart are replaced by it; a session keeps the state of the others, so it is made again.
+Random ops draw the same numbers in each run, so that all versions of a step have the same masks:
+those that have a stateless counterpart are replaced by it; a session keeps the state of the others,
+so it is made again.
 """
 
 from __future__ import annotations
@@ -69,13 +71,18 @@ class FlatStep:
     batches: tuple[tuple[np.ndarray, ...], ...]
     feeds: tuple[str, ...]  #: the placeholders of the arguments, in order
     captures: Mapping[str, np.ndarray]  #: placeholders of captured tensors, and their values
-    variables: Mapping[str, Variable]  #: placeholders of variables' handles, or the variables' nodes
+    variables: Mapping[
+        str, Variable
+    ]  #: placeholders of variables' handles, or the variables' nodes
     results: tuple[str, ...]  #: names of the tensors that the step returns
     #: of those that are floating-point numbers the kind, the name for people, and the tensor's
     outputs: tuple[tuple[str, str, str], ...]
     effects: tuple[str, ...]  #: names of the nodes that must run too, such as updates of variables
-    is_compiled: bool  #: whether it, or parts of it, are for XLA; then it is not optimized by TensorFlow before
-    is_scaled: bool = False  #: whether gradients are computed from the loss times a scale, and unscaled
+    #: whether it, or parts of it, are for XLA; then it is not optimized by TensorFlow before
+    is_compiled: bool
+    is_scaled: bool = (
+        False  #: whether gradients are computed from the loss times a scale, and unscaled
+    )
     shapes: Shapes = NO_SHAPES  #: the static shapes of its tensors
     #: the ``DataType`` numbers of its results, if it is a function of the program's; else empty
     returns: tuple[int, ...] = ()
@@ -83,20 +90,28 @@ class FlatStep:
     @property
     def ends(self) -> tuple[str, ...]:
         """The nodes that a rewrite must leave unchanged."""
-        nodes = (*self.feeds, *self.captures, *self.variables, *(name.partition(":")[0] for name in self.results))
+        nodes = (
+            *self.feeds,
+            *self.captures,
+            *self.variables,
+            *(name.partition(":")[0] for name in self.results),
+        )
         return (*nodes, *self.effects)
 
     def rewritten(self, config: AmpConfig, hardware: Hardware | None) -> RewriteResult:
         """The step as amp_tf rewrites it.
 
-        A function of the program's has arguments and results, as TensorFlow passes it to optimizers: a result may come
-        back as an argument of the next call, as running sums do. Captured tensors are not arguments.
+        A function of the program's has arguments and results, as TensorFlow passes it to
+        optimizers: a result may come back as an argument of the next call, as running sums do.
+        Captured tensors are not arguments.
         """
         from tensorflow.core.framework import graph_pb2
 
         shown = graph_pb2.GraphDef()
         shown.CopyFrom(self.graph)
-        arguments = [*self.feeds, *self.captures, *self.variables] if self.returns else [*self.captures]
+        arguments = (
+            [*self.feeds, *self.captures, *self.variables] if self.returns else [*self.captures]
+        )
         numbers = {name: number for number, name in enumerate(arguments)}
         given = {node.name: node for node in self.graph.node if node.name in numbers}
         for node in (node for node in shown.node if node.name in given):
@@ -104,10 +119,17 @@ class FlatStep:
             if node.name in self.feeds:
                 node.attr[USER_NAME].s = node.name.encode()
         for number, (name, data_type) in enumerate(zip(self.results, self.returns, strict=False)):
-            _make(shown.node.add(name=f"{OWN_SCOPE}/{number}", input=[name]), RETVAL_OP, data_type, number)
+            _make(
+                shown.node.add(name=f"{OWN_SCOPE}/{number}", input=[name]),
+                RETVAL_OP,
+                data_type,
+                number,
+            )
         result = rewrite(shown, config, preserve=self.ends, hardware=hardware, shapes=self.shapes)
         nodes = [given.get(node.name, node) for node in result.graph.node if node.op != RETVAL_OP]
-        graph = graph_pb2.GraphDef(node=nodes, library=result.graph.library, versions=result.graph.versions)
+        graph = graph_pb2.GraphDef(
+            node=nodes, library=result.graph.library, versions=result.graph.versions
+        )
         return dataclasses.replace(result, graph=graph)
 
 
@@ -119,13 +141,18 @@ def flatten(
     is_scaled: bool,
     is_compiled: bool,
 ) -> FlatStep:
-    """Inlines the functions that a concrete function calls; ``names`` are the kind and name of each of its results.
+    """Inlines the functions that a concrete function calls; ``names`` are the kind and name of each
+    of its results.
 
-    A GraphError where it captures something else than variables and tensors, such as a table, or was rewritten before.
+    A GraphError where it captures something else than variables and tensors, such as a table, or
+    was rewritten before.
     """
     import tensorflow as tf
 
-    read = {id(variable.handle): variable.name.partition(":")[0] for variable in function.graph.variables}
+    read = {
+        id(variable.handle): variable.name.partition(":")[0]
+        for variable in function.graph.variables
+    }
     captures: dict[str, np.ndarray] = {}
     variables: dict[str, Variable] = {}
     for outer, inner in function.graph.captures:
@@ -134,14 +161,23 @@ def flatten(
         if outer.dtype not in (tf.resource, tf.variant):
             captures[inner.op.name] = outer.numpy()
         elif (dtype := _type_of(outer)) is not None:
-            # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced elsewhere.
+            # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced
+            # elsewhere.
             value = np.asarray(tf.raw_ops.ReadVariableOp(resource=outer, dtype=dtype))
-            written = re.search(r'name="(.*?)(/\d+)?"', str(outer))  # one that is never read is not the graph's
+            written = re.search(
+                r'name="(.*?)(/\d+)?"', str(outer)
+            )  # one that is never read is not the graph's
             name = read.get(id(outer)) or (written[1] if written else inner.op.name)
             variables[inner.op.name] = Variable(name, value, dtype.as_datatype_enum)
         else:
-            what = f"the step captures {inner.op.name!r} ({outer.dtype.name}), which is neither a variable nor a tensor"
-            fix = "Pass a function without lookup tables and iterators: look up before, and feed what they give"
+            what = (
+                f"the step captures {inner.op.name!r} ({outer.dtype.name}), which is neither a "
+                "variable nor a tensor"
+            )
+            fix = (
+                "Pass a function without lookup tables and iterators: look up before, and feed "
+                "what they give"
+            )
             raise GraphError(what, where="compare(model_or_function)", fix=fix)
     effects = tuple(operation.name for operation in function.graph.control_outputs)
     ends = [tensor.name for tensor in (*function.inputs, *function.outputs)]
@@ -159,30 +195,38 @@ def flatten(
         captures=captures,
         variables=variables,
         results=tuple(tensor.name for tensor in function.outputs),
-        outputs=tuple((kind, name, tensor.name) for (kind, name), tensor in named if tensor.dtype.is_floating),
+        outputs=tuple(
+            (kind, name, tensor.name) for (kind, name), tensor in named if tensor.dtype.is_floating
+        ),
         effects=effects,
         is_compiled=is_compiled,
         is_scaled=is_scaled,
         shapes=shapes,
-        returns=() if is_scaled else tuple(tensor.dtype.as_datatype_enum for tensor in function.outputs),
+        returns=()
+        if is_scaled
+        else tuple(tensor.dtype.as_datatype_enum for tensor in function.outputs),
     )
 
 
 def flatten_graph(
     graph: Any, ends: list[str], options: Any = None, *, is_compiled: bool = False
 ) -> tuple[Any, Shapes, bool]:
-    """Inlines the functions that a GraphDef calls, optimizes it, and gives its random ops seeds; it is changed.
+    """Inlines the functions that a GraphDef calls, optimizes it, and gives its random ops seeds; it
+    is changed.
 
-    ``ends`` are the nodes and tensors that are wanted, ``options`` the RewriterConfig in force, by default that of
-    TensorFlow 2's functions. Returns the graph, the static shapes of its tensors, and whether XLA would have compiled
-    parts of it; with ``is_compiled`` it compiles all. Raises a GraphError where the graph was rewritten before.
+    ``ends`` are the nodes and tensors that are wanted, ``options`` the RewriterConfig in force, by
+    default that of TensorFlow 2's functions. Returns the graph, the static shapes of its tensors,
+    and whether XLA would have compiled parts of it; with ``is_compiled`` it compiles all. Raises a
+    GraphError where the graph was rewritten before.
     """
     from tensorflow.core.protobuf import rewriter_config_pb2
     from tensorflow.python.eager import context
     from tensorflow.python.grappler.item import Item
 
     kinds = rewriter_config_pb2.RewriterConfig
-    for function in graph.library.function:  # without the attributes that keep functions from being inlined
+    for (
+        function
+    ) in graph.library.function:  # without the attributes that keep functions from being inlined
         is_compiled |= function.attr[_COMPILED].b if _COMPILED in function.attr else False
         for name in (_COMPILED, "_noinline", "api_implements"):
             function.attr.pop(name, None)
@@ -190,8 +234,12 @@ def flatten_graph(
         node.attr.pop(_COMPILED, None)
     flat = _optimized(graph, ends, kinds(min_graph_nodes=-1, optimizers=["function"]))
     if any(node.name.endswith(CAST_SUFFIX) for node in flat.node):
-        what = "functions of the step are in 16 bit already, as those of a model that amp_tf converted"
-        raise GraphError(what, where="compare(model_or_function)", fix="Compare the model that was converted")
+        what = (
+            "functions of the step are in 16 bit already, as those of a model that amp_tf converted"
+        )
+        raise GraphError(
+            what, where="compare(model_or_function)", fix="Compare the model that was converted"
+        )
     options = context.context().config.graph_options.rewrite_options if options is None else options
     if not (is_compiled or options.disable_meta_optimizer):
         one_round = kinds()
@@ -204,7 +252,9 @@ def flatten_graph(
         flat = _optimized(flat, ends, one_round)
     # As plugins get them from Grappler; attributes with shapes do not survive its passes.
     inferred = Item(_wanting(flat, ends)).GetOpProperties()
-    shapes = KnownShapes({name: [read_shape(port.shape) for port in ports] for name, ports in inferred.items()})
+    shapes = KnownShapes(
+        {name: [read_shape(port.shape) for port in ports] for name, ports in inferred.items()}
+    )
     for number, node in enumerate(flat.node, 1):  # random ops that would choose seeds of their own
         if _is_seeded(node) and not any(node.attr[name].i for name in _SEEDS):
             node.attr[_SEEDS[0]].i = number
@@ -213,7 +263,9 @@ def flatten_graph(
 
 def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
     from tensorflow.core.protobuf import config_pb2
-    from tensorflow.python.grappler import tf_optimizer  # for which TensorFlow has no public interface
+    from tensorflow.python.grappler import (
+        tf_optimizer,
+    )  # for which TensorFlow has no public interface
 
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.CopyFrom(options)
@@ -230,16 +282,22 @@ def _wanting(graph: Any, ends: list[str]) -> Any:
 
 
 def _type_of(handle: Any) -> Any:
-    """The ``tf.DType`` of the variable that a handle is for; ``None`` for another thing, such as a table."""
+    """The ``tf.DType`` of the variable that a handle is for; ``None`` for another thing, such as a
+    table.
+    """
     import tensorflow as tf
 
     data = getattr(handle, "_handle_data", None)
-    return tf.as_dtype(data.shape_and_type[0].dtype) if data is not None and data.shape_and_type else None
+    return (
+        tf.as_dtype(data.shape_and_type[0].dtype)
+        if data is not None and data.shape_and_type
+        else None
+    )
 
 
 def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
-    """Replaces a function's placeholders, which Grappler takes as fed, by ops whose shapes it believes; returns them by
-    name.
+    """Replaces a function's placeholders, which Grappler takes as fed, by ops whose shapes it
+    believes; returns them by name.
     """
     from tensorflow.python.ops.handle_data_util import get_resource_handle_data
 
@@ -285,8 +343,14 @@ def make_stateless(graph: Any) -> None:
 
 
 def keeping_state(graph: Any) -> list[str]:
-    """The nodes of the graph and its functions that draw random numbers and whose state a session keeps, by name."""
-    return [node.name for node in every_node(graph) if _is_seeded(node) and not node.op.startswith("Stateless")]
+    """The nodes of the graph and its functions that draw random numbers and whose state a session
+    keeps, by name.
+    """
+    return [
+        node.name
+        for node in every_node(graph)
+        if _is_seeded(node) and not node.op.startswith("Stateless")
+    ]
 
 
 def by_python(graph: Any) -> list[str]:
@@ -294,8 +358,12 @@ def by_python(graph: Any) -> list[str]:
     return [node.name for node in every_node(graph) if node.op in PYTHON]
 
 
-def reached(starts: Iterable[_Thing], sources: Callable[[_Thing], Iterable[_Thing]]) -> dict[_Thing, None]:
-    """All that some things depend on, these included; ``sources`` gives what one depends on by itself."""
+def reached(
+    starts: Iterable[_Thing], sources: Callable[[_Thing], Iterable[_Thing]]
+) -> dict[_Thing, None]:
+    """All that some things depend on, these included; ``sources`` gives what one depends on by
+    itself.
+    """
     found = dict.fromkeys(starts)
     waiting = list(found)
     while waiting:

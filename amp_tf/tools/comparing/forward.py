@@ -1,8 +1,8 @@
 """Keeps what a program runs forward, for ``amp-tf compare`` of a program that trains nothing.
 
-Evaluation, prediction and serving ask for no gradients. They run as usual, and the first batches of each are copied:
-of ``evaluate`` and ``predict``, and of each ``tf.function`` that has a product. What was called most often is compared
-as the program ends, because it may train until then.
+Evaluation, prediction and serving ask for no gradients. They run as usual, and the first batches of
+each are copied: of ``evaluate`` and ``predict``, and of each ``tf.function`` that has a product.
+What was called most often is compared as the program ends, because it may train until then.
 
 An iterator is read ahead by as many batches as are compared; the program gets these back.
 """
@@ -18,7 +18,14 @@ from typing import Any
 
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.tools import train_functions
-from amp_tf.tools.train_functions import Call, as_function, iterate, kept, steps_a_call, without_optionals
+from amp_tf.tools.train_functions import (
+    Call,
+    as_function,
+    iterate,
+    kept,
+    steps_a_call,
+    without_optionals,
+)
 
 _KINDS = ("test", "predict")  # of the functions that a Keras model makes for evaluate and predict
 _NOTE = "the program trained nothing: the results of {} were compared, and no gradients"
@@ -39,12 +46,16 @@ class Forward:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._of_functions: dict[Any, ForwardCalls | None] = {}  # None for functions without a product
+        self._of_functions: dict[
+            Any, ForwardCalls | None
+        ] = {}  # None for functions without a product
         self._of_models: list[ForwardCalls] = []
         self._functions_of_models: list[Any] = []
 
     def note(self, function: Any, args: Any, kwargs: Any) -> None:
-        """Keeps a call that a ``tf.function`` has just returned from; does nothing where that fails."""
+        """Keeps a call that a ``tf.function`` has just returned from; does nothing where that
+        fails.
+        """
         if any(function is known for known in self._functions_of_models):
             return
         with contextlib.suppress(Exception):
@@ -57,7 +68,9 @@ class Forward:
                 found_calls.calls.append(kept((args, kwargs)))
 
     def patches(self, library: str) -> list[tuple[Any, str, Callable[..., Any]]]:
-        """Returns the patches that watch the test and predict functions of ``"keras"`` or ``"tf_keras"``."""
+        """Returns the patches that watch the test and predict functions of ``"keras"`` or
+        ``"tf_keras"``.
+        """
         watches = ((kind, functools.partial(self._watch, kind)) for kind in _KINDS)
         return [train_functions.patch_forward(library, kind, watch) for kind, watch in watches]
 
@@ -82,19 +95,25 @@ class Forward:
         return _WatchedForward(function, model, found, self._most)
 
     def most_called(self) -> tuple[Any, list[Any], tuple[str, ...]] | None:
-        """Returns the step with most calls, its batches, and the notes that go with the result; models come first."""
+        """Returns the step with most calls, its batches, and the notes that go with the result;
+        models come first.
+        """
         of_functions = [found for found in self._of_functions.values() if found is not None]
         for group in (self._of_models, of_functions):
             called = [found for found in group if found.calls]
             if called:
                 most = max(called, key=lambda found: len(found.calls))
-                subject, batches = as_function(most.name, most.function, most.calls, jit_compile=most.jit_compile)
+                subject, batches = as_function(
+                    most.name, most.function, most.calls, jit_compile=most.jit_compile
+                )
                 return subject, batches, (_NOTE.format(most.name),)
         return None
 
 
 class _WatchedForward:
-    """A model's test or predict function; its first batches are kept, and given back where an iterator had them."""
+    """A model's test or predict function; its first batches are kept, and given back where an
+    iterator had them.
+    """
 
     def __init__(self, function: Any, model: Any, found: ForwardCalls, most: int) -> None:
         self._function, self._model, self._found, self._most = function, model, found, most

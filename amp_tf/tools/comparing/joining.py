@@ -1,10 +1,12 @@
 """Joins versions of one flat step in one graph: they share what is fed, and nothing else.
 
-Each version is a *side*: its nodes have the side's name as prefix, and its variables are its own, set to the user's
-values before each batch. So no version sees the updates of another, and the user's own variables are never touched.
+Each version is a *side*: its nodes have the side's name as prefix, and its variables are its own,
+set to the user's values before each batch. So no version sees the updates of another, and the
+user's own variables are never touched.
 
-Versions run batch by batch, without Grappler, which has run already, or by XLA where the program runs the step so. They
-run one after another, so that only one has its tensors in memory; only the outputs of float32 are kept for the next.
+Versions run batch by batch, without Grappler, which has run already, or by XLA where the program
+runs the step so. They run one after another, so that only one has its tensors in memory; only the
+outputs of float32 are kept for the next.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.oplists.table import BEGINNINGS, UPDATED_BY, VARIABLE_READERS, WHOLE_WRITES
-from amp_tf.tools.comparing.flattening import UPDATE, FlatStep, keeping_state, make_stateless, reached
+from amp_tf.tools.comparing.flattening import (
+    UPDATE,
+    FlatStep,
+    keeping_state,
+    make_stateless,
+    reached,
+)
 
 FLOAT32 = "float32"  #: the side that is right
 AMP = "amp"  #: as amp_tf rewrites it
@@ -29,13 +37,22 @@ def join(step: FlatStep, sides: Mapping[str, Any]) -> Any:
 
     joint = graph_pb2.GraphDef(versions=step.graph.versions)
     fed = {*step.feeds, *step.captures}
-    constants = {node.name: node for node in step.graph.node if node.op == "Const" and not node.input}
+    constants = {
+        node.name: node for node in step.graph.node if node.op == "Const" and not node.input
+    }
     for side, graph in sides.items():
         shared = {name: f"{_SHARED}/{name}" for name in fed}
         if side != FLOAT32:
-            same = [node.name for node in graph.node if node.name in constants and node == constants[node.name]]
+            same = [
+                node.name
+                for node in graph.node
+                if node.name in constants and node == constants[node.name]
+            ]
             shared.update((name, f"{FLOAT32}/{name}") for name in same)
-        functions = {called.signature.name: f"{side}__{called.signature.name}" for called in graph.library.function}
+        functions = {
+            called.signature.name: f"{side}__{called.signature.name}"
+            for called in graph.library.function
+        }
         for function in graph.library.function:
             added = joint.library.function.add()
             added.CopyFrom(function)
@@ -87,14 +104,18 @@ def _rename_functions(node: Any, functions: Mapping[str, str]) -> None:
     node.op = functions.get(node.op, node.op)
 
 
-_CHANGES = np.array([1 - 2.0**-23, 1 + 2.0**-23], np.float32)  #: factors that change a number's last bit, down and up
+_CHANGES = np.array(
+    [1 - 2.0**-23, 1 + 2.0**-23], np.float32
+)  #: factors that change a number's last bit, down and up
 _AT_ONCE = 2**25  #: bytes of disturbed variables that are set at once
 
 
 class JointGraph:
-    """Several versions of a step in one graph, with a session that feeds them and sets their variables.
+    """Several versions of a step in one graph, with a session that feeds them and sets their
+    variables.
 
-    Where XLA is to compile the only side, ``compiled`` are the tensors that are wanted; then no other ones are there.
+    Where XLA is to compile the only side, ``compiled`` are the tensors that are wanted; then no
+    other ones are there.
     """
 
     def __init__(self, flat: FlatStep, sides: dict[str, Any], compiled: Sequence[str] = ()) -> None:
@@ -108,26 +129,39 @@ class JointGraph:
             self._compiled: dict[str, Any] = {}
             if compiled:
                 given = (*flat.feeds, *flat.captures, *flat.variables)
-                inputs, results = ([tensor_name(FLOAT32, name, flat) for name in some] for some in (given, compiled))
-                self._compiled = dict(zip(results, import_compiled(joint, inputs, results, names), strict=True))
+                inputs, results = (
+                    [tensor_name(FLOAT32, name, flat) for name in some]
+                    for some in (given, compiled)
+                )
+                self._compiled = dict(
+                    zip(results, import_compiled(joint, inputs, results, names), strict=True)
+                )
             else:
                 tf.import_graph_def(joint, name="")
             self._starts: dict[str, Any] = {}
             self._resets: dict[str, list[Any]] = {}
             for node, variable in flat.variables.items():
-                start = tf.compat.v1.placeholder(tf.as_dtype(variable.data_type), variable.value.shape)
+                start = tf.compat.v1.placeholder(
+                    tf.as_dtype(variable.data_type), variable.value.shape
+                )
                 places = [self.tensor(side, node) for side in sides]
                 self._starts[node] = start
                 self._resets[node] = (
                     [tf.raw_ops.Assign(ref=place, value=start).op for place in places]
                     if variable.is_reference
-                    else [tf.raw_ops.AssignVariableOp(resource=place, value=start) for place in places]
+                    else [
+                        tf.raw_ops.AssignVariableOp(resource=place, value=start) for place in places
+                    ]
                 )
-        self._effects = [] if compiled else [self.graph.get_operation_by_name(name) for name in names]
+        self._effects = (
+            [] if compiled else [self.graph.get_operation_by_name(name) for name in names]
+        )
         self._keeps_state = bool(keeping_state(joint))
         self._session: Any = None  # made by a run
         self._writes = bool(written(flat, of_all=True))
-        self._held: bool | None = None  # whether the variables hold disturbed values; None if unknown
+        self._held: bool | None = (
+            None  # whether the variables hold disturbed values; None if unknown
+        )
 
     def close(self) -> None:
         """Frees the session's memory; the next run creates another. Idempotent."""
@@ -138,16 +172,28 @@ class JointGraph:
     def tensor(self, side: str, name: str) -> Any:
         """A tensor of the step, in one version."""
         full_name = tensor_name(side, name, self._flat)
-        return self._compiled[full_name] if full_name in self._compiled else self.graph.get_tensor_by_name(full_name)
+        return (
+            self._compiled[full_name]
+            if full_name in self._compiled
+            else self.graph.get_tensor_by_name(full_name)
+        )
 
     def fetch(
-        self, wanted: Any, number: int, scale: float, *, is_disturbed: bool = False, is_alone: bool = False
+        self,
+        wanted: Any,
+        number: int,
+        scale: float,
+        *,
+        is_disturbed: bool = False,
+        is_alone: bool = False,
     ) -> Any:
-        """Runs a batch, with a loss scale if the step has one, from the variables' initial values, and fetches tensors.
+        """Runs a batch, with a loss scale if the step has one, from the variables' initial values,
+        and fetches tensors.
 
-        Where it ``is_disturbed``, inputs and variables differ in their last bit. Where it ``is_alone``, only the
-        fetched tensors are computed: variables that they do not depend on, such as an optimizer's, are not even set.
-        Raises a GraphError where TensorFlow cannot run the step with this batch.
+        Where it ``is_disturbed``, inputs and variables differ in their last bit. Where it
+        ``is_alone``, only the fetched tensors are computed: variables that they do not depend on,
+        such as an optimizer's, are not even set. Raises a GraphError where TensorFlow cannot run
+        the step with this batch.
         """
         import tensorflow as tf
 
@@ -155,7 +201,9 @@ class JointGraph:
         if self._keeps_state:
             self.close()
         if self._session is None:
-            config = tf.compat.v1.ConfigProto(allow_soft_placement=True)  # and the graph is not optimized
+            config = tf.compat.v1.ConfigProto(
+                allow_soft_placement=True
+            )  # and the graph is not optimized
             config.graph_options.rewrite_options.disable_meta_optimizer = True
             config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
             self._session = tf.compat.v1.Session(graph=self.graph, config=config)
@@ -164,9 +212,16 @@ class JointGraph:
                 chosen = list(self._flat.variables)
                 if is_alone:  # those that are wanted in any version
                     operations = [tensor.op for tensor in tf.nest.flatten(wanted)]
-                    needed = reached(operations, lambda one: [*(given.op for given in one.inputs), *one.control_inputs])
+                    needed = reached(
+                        operations,
+                        lambda one: [*(given.op for given in one.inputs), *one.control_inputs],
+                    )
                     names = {operation.name for operation in needed}
-                    chosen = [node for node in chosen if any(f"{side}/{node}" in names for side in self._sides)]
+                    chosen = [
+                        node
+                        for node in chosen
+                        if any(f"{side}/{node}" in names for side in self._sides)
+                    ]
                 while chosen:  # few at once, because those that are disturbed are copies
                     start: dict[Any, Any] = {}
                     resets = []
@@ -177,7 +232,10 @@ class JointGraph:
                     self._session.run(resets, start)
                 self._held = is_disturbed if not is_alone else None
             effects = [] if is_alone else self._effects
-            values = [*self._flat.batches[number], *([np.float32(scale)] if self._flat.is_scaled else [])]
+            values = [
+                *self._flat.batches[number],
+                *([np.float32(scale)] if self._flat.is_scaled else []),
+            ]
             given = {**dict(zip(self._flat.feeds, values, strict=True)), **self._flat.captures}
             feed = {
                 tensor_name(FLOAT32, node, self._flat): change(value) if value.ndim else value
@@ -207,7 +265,9 @@ def written(flat: FlatStep, *, of_all: bool = False) -> list[str]:
     from tensorflow.python.framework import op_def_registry
 
     def may_write(op: str, place: int, text: str) -> bool:
-        """Whether an op may write the variable that it reads; one of TF1's only through an input that takes it."""
+        """Whether an op may write the variable that it reads; one of TF1's only through an input
+        that takes it.
+        """
         if text not in flat.variables or not flat.variables[text].is_reference:
             return True
         arguments = getattr(op_def_registry.get(op), "input_arg", ())
@@ -221,12 +281,16 @@ def written(flat: FlatStep, *, of_all: bool = False) -> list[str]:
         if may_write(node.op, place, text)
     }
     return [
-        node for node, kept in flat.variables.items() if node in used and (of_all or kept.value.dtype == np.float32)
+        node
+        for node, kept in flat.variables.items()
+        if node in used and (of_all or kept.value.dtype == np.float32)
     ]
 
 
 def disturbed(value: np.ndarray) -> np.ndarray:
-    """The same numbers with the last bit of each float32 changed, up or down; whole numbers, such as masks, stay."""
+    """The same numbers with the last bit of each float32 changed, up or down; whole numbers, such
+    as masks, stay.
+    """
     if value.dtype != np.float32:
         return value
     random = np.frombuffer(np.random.default_rng(value.size).bytes(-(-value.size // 8)), np.uint8)
@@ -237,14 +301,18 @@ def disturbed(value: np.ndarray) -> np.ndarray:
 
 
 def output_names(flat: FlatStep) -> list[tuple[str, str]]:
-    """Kind and name of each floating-point result, and of each floating-point variable that the step writes.
+    """Kind and name of each floating-point result, and of each floating-point variable that the
+    step writes.
 
-    Of variables that have one name, such as "b", each has its number, in the order in which the step uses them.
+    Of variables that have one name, such as "b", each has its number, in the order in which the
+    step uses them.
     """
     results = [(kind, name) for kind, name, _ in flat.outputs]
     names = [flat.variables[node].name for node in written(flat)]
     numbered = (
-        f"{name} ({names[:place].count(name)} of {names.count(name)})" if names.count(name) > 1 else name
+        f"{name} ({names[:place].count(name)} of {names.count(name)})"
+        if names.count(name) > 1
+        else name
         for place, name in enumerate(names, 1)
     )
     return [*results, *((UPDATE, name) for name in numbered)]
@@ -260,7 +328,10 @@ class RunnableStep(JointGraph):
         super().__init__(flat, {FLOAT32: graph}, results if is_compiled else ())
         self._results = [self.tensor(FLOAT32, name) for name in results]
         self._written, changes = written(flat), {} if is_compiled else _changes(flat)
-        self._changes, self._after = {}, {}  # tensors that change variables, and of the others those that read them
+        self._changes, self._after = (
+            {},
+            {},
+        )  # tensors that change variables, and of the others those that read them
         with self.graph.as_default():
             for node in self._written:
                 if node in changes:
@@ -276,8 +347,12 @@ class RunnableStep(JointGraph):
                 )
 
     def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
-        """The outputs, in the order of :func:`output_names`; arguments as for :meth:`JointGraph.fetch`."""
-        results, changes = self.fetch((self._results, self._changes), number, scale, is_disturbed=is_disturbed)
+        """The outputs, in the order of :func:`output_names`; arguments as for
+        :meth:`JointGraph.fetch`.
+        """
+        results, changes = self.fetch(
+            (self._results, self._changes), number, scale, is_disturbed=is_disturbed
+        )
         change = disturbed if is_disturbed else lambda value: value
         for node, value in self.read(self._after).items():
             changes[node] = value - change(self._flat.variables[node].value)
@@ -285,10 +360,12 @@ class RunnableStep(JointGraph):
 
 
 def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
-    """For each variable that is written once: the node that changes it, and which input of it is the change.
+    """For each variable that is written once: the node that changes it, and which input of it is
+    the change.
 
-    That is a gradient, perhaps times a rate: where the rate is 1e-9, nothing of it is seen in the variable. Behind
-    branches and in loops a tensor cannot be fetched, so there variables are compared.
+    That is a gradient, perhaps times a rate: where the rate is 1e-9, nothing of it is seen in the
+    variable. Behind branches and in loops a tensor cannot be fetched, so there variables are
+    compared.
     """
     from tensorflow.python.framework import op_def_registry
 
@@ -310,23 +387,31 @@ def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
         else:
             arguments = getattr(op_def_registry.get(write.op), "input_arg", ())
             names = [argument.name for argument in arguments]
-            place = next((names.index(name) for name in ("grad", "delta", "value") if name in names), None)
+            place = next(
+                (names.index(name) for name in ("grad", "delta", "value") if name in names), None
+            )
         if place is not None and not others:
             found[variable] = write.name, place
     return found
 
 
-def import_compiled(graph: Any, inputs: Sequence[str], results: Sequence[str], effects: Sequence[str]) -> list[Any]:
-    """Imports a GraphDef into the present graph; all but its inputs becomes one call, which XLA compiles as it runs.
+def import_compiled(
+    graph: Any, inputs: Sequence[str], results: Sequence[str], effects: Sequence[str]
+) -> list[Any]:
+    """Imports a GraphDef into the present graph; all but its inputs becomes one call, which XLA
+    compiles as it runs.
 
-    XLA computes other numbers than TensorFlow's kernels: it leaves out a rounding to 16 bit where what follows is
-    float32 again, and on CPUs computes 16-bit sums in float32. What it gives in 16 bit is compared with what it gives
-    in float32. ``inputs`` are the names of its placeholders and variables' handles, which they keep; ``effects`` are
-    nodes that must run, too. Returns the tensors that are wanted.
+    XLA computes other numbers than TensorFlow's kernels: it leaves out a rounding to 16 bit where
+    what follows is float32 again, and on CPUs computes 16-bit sums in float32. What it gives in 16
+    bit is compared with what it gives in float32. ``inputs`` are the names of its placeholders and
+    variables' handles, which they keep; ``effects`` are nodes that must run, too. Returns the
+    tensors that are wanted.
     """
     import tensorflow as tf
 
-    parts = [tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library) for _ in range(2)]
+    parts = [
+        tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library) for _ in range(2)
+    ]
     outer = {name.removesuffix(":0") for name in inputs}
     needless = {f"^{name}" for name in outer}
     for node in graph.node:

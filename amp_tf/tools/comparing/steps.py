@@ -1,7 +1,8 @@
-"""The step to compare, with named results, and its batches: traced from a model or function, or cut out of a TF1 graph.
+"""The step to compare, with named results, and its batches: traced from a model or function, or cut
+out of a TF1 graph.
 
-Runs of a session become a step with the variables' values of that moment. It is fed what they were fed, and what their
-data sources produced, so that each version gets the same batches.
+Runs of a session become a step with the variables' values of that moment. It is fed what they were
+fed, and what their data sources produced, so that each version gets the same batches.
 """
 
 from __future__ import annotations
@@ -25,22 +26,28 @@ _BATCHES = "Pass rows such as [(x, y), …], or a tf.data.Dataset"
 
 
 def check_settings(config: AmpConfig | None, steps: int, nodes: str | None = None) -> AmpConfig:
-    """Checks the arguments, by a ConfigError; returns the configuration, by default the environment's."""
+    """Checks the arguments, by a ConfigError; returns the configuration, by default the
+    environment's.
+    """
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise ConfigError(f"{steps!r} is not a number of batches", where="steps", fix="Write 1 or more")
+        raise ConfigError(
+            f"{steps!r} is not a number of batches", where="steps", fix="Write 1 or more"
+        )
     if nodes is not None:
         check_pattern(nodes, where="nodes")
     return AmpConfig.from_env() if config is None else check_config(config, where="compare(config)")
 
 
 def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> FlatStep:
-    """The step of a :class:`SessionRuns`, or one that is traced from a Keras model or a function, as a flat graph.
+    """The step of a :class:`SessionRuns`, or one that is traced from a Keras model or a function,
+    as a flat graph.
 
-    A compiled Keras model gives loss and gradients, and takes the loss scale last; another one its results. Else it is
-    a ``tf.function``, a concrete function, a signature of a SavedModel, or any callable. Of the batches (for a compiled
-    model ``(x, y)`` or ``(x, y, sample_weight)``, for others a tuple of arguments, a mapping of named ones, or the only
-    argument) at most ``limit`` are used. Raises a ConfigError where there are none, or they cannot be fed, and a
-    GraphError where the step cannot be traced with them.
+    A compiled Keras model gives loss and gradients, and takes the loss scale last; another one its
+    results. Else it is a ``tf.function``, a concrete function, a signature of a SavedModel, or any
+    callable. Of the batches (for a compiled model ``(x, y)`` or ``(x, y, sample_weight)``, for
+    others a tuple of arguments, a mapping of named ones, or the only argument) at most ``limit``
+    are used. Raises a ConfigError where there are none, or they cannot be fed, and a GraphError
+    where the step cannot be traced with them.
     """
     if isinstance(subject, SessionRuns):
         return subject.flat_step(itertools.islice(batches, limit))
@@ -50,24 +57,36 @@ def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> FlatStep:
         raise ConfigError(
             f"expected a Keras model or a function, got {type(subject).__name__}",
             where="compare(model_or_function)",
-            fix="Of a SavedModel pass a signature: tf.saved_model.load(folder).signatures['serving_default']",
+            fix=(
+                "Of a SavedModel pass a signature: "
+                "tf.saved_model.load(folder).signatures['serving_default']"
+            ),
         )
-    is_training = hasattr(subject, "compute_loss") and getattr(subject, "optimizer", None) is not None
+    is_training = (
+        hasattr(subject, "compute_loss") and getattr(subject, "optimizer", None) is not None
+    )
     if isinstance(batches, (str, bytes, Mapping)) or not isinstance(batches, Iterable):
-        raise ConfigError(f"expected batches, got {type(batches).__name__}", where=_WHERE, fix=_BATCHES)
+        raise ConfigError(
+            f"expected batches, got {type(batches).__name__}", where=_WHERE, fix=_BATCHES
+        )
     calls = [_as_call(batch, subject, is_training) for batch in itertools.islice(batches, limit)]
     if not calls:
         raise ConfigError("there are no batches", where=_WHERE, fix=_BATCHES)
     rows = tuple(_leaves(call, calls[0]) for call in calls)
     results: list[tuple[str, str]] = []
-    inner = getattr(subject, "python_function", subject)  # without jit_compile: XLA's nodes cannot be fetched
+    inner = getattr(
+        subject, "python_function", subject
+    )  # without jit_compile: XLA's nodes cannot be fetched
 
     def step(*leaves: Any) -> list[Any]:
         arguments, named = tf.nest.pack_sequence_as(calls[0], list(leaves[: len(rows[0])]))
         if is_training:
             found = _training_results(subject, *arguments, scale=leaves[-1])
         else:
-            found = [(RESULT, name or RESULT, value) for name, value in _named(inner(*arguments, **named))]
+            found = [
+                (RESULT, name or RESULT, value)
+                for name, value in _named(inner(*arguments, **named))
+            ]
         results[:] = [(kind, name) for kind, name, _ in found]
         return [tf.convert_to_tensor(value) for _, _, value in found]
 
@@ -82,20 +101,33 @@ def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> FlatStep:
         function = tf.function(step).get_concrete_function(*specs)
     except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
         why = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
-        fix = "Call it once with the first batch to see the whole error; each batch is a tuple of its arguments"
+        fix = (
+            "Call it once with the first batch to see the whole error; each batch is a tuple of "
+            "its arguments"
+        )
         what = f"the step cannot be traced with the batches ({why})"
         raise GraphError(what, where=name_of(subject), fix=fix) from error
-    is_compiled = bool(getattr(subject, "_jit_compile", None) or getattr(subject, "jit_compile", None))
-    return flattening.flatten(function, results, rows, is_scaled=is_training, is_compiled=is_compiled)
+    is_compiled = bool(
+        getattr(subject, "_jit_compile", None) or getattr(subject, "jit_compile", None)
+    )
+    return flattening.flatten(
+        function, results, rows, is_scaled=is_training, is_compiled=is_compiled
+    )
 
 
 def _as_call(batch: Any, subject: Any, is_training: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if is_training:
         if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
             fix = _BATCHES
-            raise ConfigError("a batch of a compiled model is (x, y) or (x, y, sample_weight)", where=_WHERE, fix=fix)
+            raise ConfigError(
+                "a batch of a compiled model is (x, y) or (x, y, sample_weight)",
+                where=_WHERE,
+                fix=fix,
+            )
         return tuple(batch), {}
-    if hasattr(subject, "layers") and hasattr(subject, "trainable_variables"):  # a model takes all inputs at once
+    if hasattr(subject, "layers") and hasattr(
+        subject, "trainable_variables"
+    ):  # a model takes all inputs at once
         return (batch[0] if isinstance(batch, (tuple, list)) else batch,), {}
     if isinstance(batch, Mapping):
         return (), dict(batch)
@@ -109,23 +141,33 @@ def _leaves(call: Any, first: Any) -> tuple[np.ndarray, ...]:
         tf.nest.assert_same_structure(first, call)
     except (TypeError, ValueError):
         fix = "Pass the same arguments in each batch"
-        raise ConfigError("batches differ in structure from the first one", where=_WHERE, fix=fix) from None
+        raise ConfigError(
+            "batches differ in structure from the first one", where=_WHERE, fix=fix
+        ) from None
     leaves = []
     for leaf in tf.nest.flatten(call):
         is_symbolic = isinstance(leaf, tf.Tensor) and not hasattr(leaf, "numpy")
         array = None if is_symbolic or "KerasTensor" in type(leaf).__name__ else np.asarray(leaf)
-        if array is None or (array.dtype == object and not all(isinstance(item, (str, bytes)) for item in array.flat)):
+        if array is None or (
+            array.dtype == object and not all(isinstance(item, (str, bytes)) for item in array.flat)
+        ):
             what = f"{leaf!r} has no values that can be fed"
             raise ConfigError(what, where=_WHERE, fix="Pass numpy arrays or eager tensors")
         leaves.append(array.astype(np.float32) if isinstance(leaf, float) else array)
     return tuple(leaves)
 
 
-def _training_results(model: Any, x: Any, y: Any, weight: Any = None, *, scale: Any) -> list[tuple[str, str, Any]]:
-    """Loss, gradients and predictions of a compiled Keras model; gradients are those of the scaled loss, unscaled."""
+def _training_results(
+    model: Any, x: Any, y: Any, weight: Any = None, *, scale: Any
+) -> list[tuple[str, str, Any]]:
+    """Loss, gradients and predictions of a compiled Keras model; gradients are those of the scaled
+    loss, unscaled.
+    """
     import tensorflow as tf
 
-    has_mode = getattr(model, "_call_has_training_arg", getattr(model, "_expects_training_arg", True))
+    has_mode = getattr(
+        model, "_call_has_training_arg", getattr(model, "_expects_training_arg", True)
+    )
     with tf.GradientTape() as tape:
         predictions = model(x, training=True) if has_mode else model(x)
         loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weight)
@@ -133,7 +175,9 @@ def _training_results(model: Any, x: Any, y: Any, weight: Any = None, *, scale: 
     names = [getattr(variable, "path", variable.name) for variable in model.trainable_variables]
     gradients = tape.gradient(scaled, model.trainable_variables)
     with tf.name_scope(OWN_SCOPE):
-        unscaled = [g if g is None else tf.convert_to_tensor(g) / tf.cast(scale, g.dtype) for g in gradients]
+        unscaled = [
+            g if g is None else tf.convert_to_tensor(g) / tf.cast(scale, g.dtype) for g in gradients
+        ]
     return [
         (LOSS, LOSS, loss),
         *((GRADIENT, name, g) for name, g in zip(names, unscaled, strict=True) if g is not None),
@@ -151,12 +195,18 @@ def _named(structure: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield name, structure
         return
     for key, value in items:
-        yield from _named(value, f"{name}[{key}]" if isinstance(key, int) else f"{name}/{key}".lstrip("/"))
+        yield from _named(
+            value, f"{name}[{key}]" if isinstance(key, int) else f"{name}/{key}".lstrip("/")
+        )
 
 
 def name_of(subject: Any) -> str:
     """The name of a model or function, for messages."""
-    name = getattr(subject, "name", None) or getattr(subject, "__name__", None) or type(subject).__name__
+    name = (
+        getattr(subject, "name", None)
+        or getattr(subject, "__name__", None)
+        or type(subject).__name__
+    )
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
@@ -179,19 +229,26 @@ class SessionRuns:
         return str(self.targets[0].name if self.targets else self.fetches[0].op.name)
 
     def flat_step(self, batches: Iterable[Sequence[np.ndarray]]) -> FlatStep:
-        """The step as a flat graph, with the variables' present values; a GraphError where one has none.
+        """The step as a flat graph, with the variables' present values; a GraphError where one has
+        none.
 
         Batches have the values of ``fed`` and ``given``.
         """
         import tensorflow as tf
 
         whole = self.session.graph.as_graph_def(add_shapes=True)
-        feeds: dict[str, str] = {}  # a placeholder for each tensor: in place of its node, if that has no other results
+        feeds: dict[
+            str, str
+        ] = {}  # a placeholder for each tensor: in place of its node, if that has no other results
         replaced: dict[str, Any] = {}
         for tensor in (*self.fed, *self.given):
             name, _, port = tensor.name.partition(":")
-            feeds[tensor.name] = name if len(tensor.op.outputs) == 1 else f"{name}/amp_tf_fed_{port}"
-            replaced[feeds[tensor.name]] = node = tf.compat.v1.NodeDef(name=feeds[tensor.name], op="Placeholder")
+            feeds[tensor.name] = (
+                name if len(tensor.op.outputs) == 1 else f"{name}/amp_tf_fed_{port}"
+            )
+            replaced[feeds[tensor.name]] = node = tf.compat.v1.NodeDef(
+                name=feeds[tensor.name], op="Placeholder"
+            )
             node.attr["dtype"].type = tensor.dtype.base_dtype.as_datatype_enum
             node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
             node.attr["_output_shapes"].list.shape.add().CopyFrom(tensor.shape.as_proto())
@@ -200,12 +257,18 @@ class SessionRuns:
             if node.name not in replaced:
                 nodes[node.name] = node
                 node.device = ""  # it names the program's cluster, and the comparison runs here
-                node.input[:] = [feeds.get(text if ":" in text else f"{text}:0", text) for text in node.input]
-        results = [f"{feeds[tensor.name]}:0" if tensor.name in feeds else tensor.name for tensor in self.fetches]
+                node.input[:] = [
+                    feeds.get(text if ":" in text else f"{text}:0", text) for text in node.input
+                ]
+        results = [
+            f"{feeds[tensor.name]}:0" if tensor.name in feeds else tensor.name
+            for tensor in self.fetches
+        ]
         targets = [operation.name for operation in self.targets]
         ends = {*(name.partition(":")[0] for name in results), *targets, *feeds.values()}
         sources = {
-            name: [text.removeprefix("^").partition(":")[0] for text in node.input] for name, node in nodes.items()
+            name: [text.removeprefix("^").partition(":")[0] for text in node.input]
+            for name, node in nodes.items()
         }
         found = flattening.reached(ends, sources.__getitem__)
         needed = [node for name, node in nodes.items() if name in found]
@@ -216,7 +279,11 @@ class SessionRuns:
                 reads[operation.name] = operation.outputs[0]
             elif operation.type in VARIABLE_HANDLES:
                 readers = operation.outputs[0].consumers()
-                free = [reader for reader in readers if reader.type in READ_OPS and not reader.control_inputs]
+                free = [
+                    reader
+                    for reader in readers
+                    if reader.type in READ_OPS and not reader.control_inputs
+                ]
                 reads.update((operation.name, reader.outputs[0]) for reader in free[:1])
         values = self.session.run(reads)
         variables = {}
@@ -224,10 +291,15 @@ class SessionRuns:
             if node.op in VARIABLE_HANDLES or node.op in REFERENCE_VARIABLES:
                 if node.name not in values:
                     what = f"the value of variable {node.name!r} is not known"
-                    fix = "Create variables with tf.compat.v1.get_variable, which makes a node that reads them"
+                    fix = (
+                        "Create variables with tf.compat.v1.get_variable, which makes a node that "
+                        "reads them"
+                    )
                     raise GraphError(what, where="tf.compat.v1.Session.run", fix=fix)
                 value, is_reference = values[node.name], node.op in REFERENCE_VARIABLES
-                variables[node.name] = flattening.Variable(node.name, value, node.attr["dtype"].type, is_reference)
+                variables[node.name] = flattening.Variable(
+                    node.name, value, node.attr["dtype"].type, is_reference
+                )
         wanted = [*results, *(f"{name}:0" for name in feeds.values()), *targets, *variables]
         options = self.session._config.graph_options.rewrite_options
         flat, shapes, is_compiled = flattening.flatten_graph(graph, wanted, options)
@@ -239,7 +311,9 @@ class SessionRuns:
             captures={},
             variables=variables,
             results=tuple(results),
-            outputs=tuple((RESULT, one.name, name) for one, name in named if one.dtype.base_dtype.is_floating),
+            outputs=tuple(
+                (RESULT, one.name, name) for one, name in named if one.dtype.base_dtype.is_floating
+            ),
             effects=tuple(targets),
             is_compiled=is_compiled,
             shapes=shapes,

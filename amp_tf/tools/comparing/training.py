@@ -2,21 +2,23 @@
 
 What ``amp-tf compare`` asks of the program that it starts, and the answer, are files in one folder.
 
-Keras: the first call of a model's train function is compared instead of run. ``fit`` and ``train_on_batch`` create that
-function and call it with an iterator, so the model is built, and the batches are those of the training: shuffled,
-weighted and prepared.
+Keras: the first call of a model's train function is compared instead of run. ``fit`` and
+``train_on_batch`` create that function and call it with an iterator, so the model is built, and the
+batches are those of the training: shuffled, weighted and prepared.
 
-``tf.function``: a function in whose trace gradients are computed trains, and its calls are batches. The calls
-themselves run as usual. After the wanted number of calls, or when the program ends, the function is compared with the
-variables' values of that moment: its results, and its updates of variables.
+``tf.function``: a function in whose trace gradients are computed trains, and its calls are batches.
+The calls themselves run as usual. After the wanted number of calls, or when the program ends, the
+function is compared with the variables' values of that moment: its results, and its updates of
+variables.
 
-A function that takes a dataset or an iterator is compared before its first call, which may be the whole training, on
-one element of it for each run: one that loops over a dataset then runs one iteration; one that asks an iterator for
-several elements gets the same element each time. So one step is compared, not a loop of thousands.
+A function that takes a dataset or an iterator is compared before its first call, which may be the
+whole training, on one element of it for each run: one that loops over a dataset then runs one
+iteration; one that asks an iterator for several elements gets the same element each time. So one
+step is compared, not a loop of thousands.
 
-TF1 sessions: runs that need gradients train, and what they are fed are batches. The runs themselves go on as usual,
-except that they also fetch what their data sources produce. After the wanted number of runs with the same fetches, or
-when the session closes or the program ends, they are compared.
+TF1 sessions: runs that need gradients train, and what they are fed are batches. The runs themselves
+go on as usual, except that they also fetch what their data sources produce. After the wanted number
+of runs with the same fetches, or when the session closes or the program ends, they are compared.
 
 A program that trains nothing by its end: what it ran forward is compared (``forward``).
 """
@@ -52,13 +54,28 @@ from amp_tf.tools.comparing.forward import Forward
 from amp_tf.tools.comparing.pipeline import compare, find_ranges
 from amp_tf.tools.comparing.steps import SessionRuns
 from amp_tf.tools.progress import on_stderr
-from amp_tf.tools.train_functions import Call, Repeated, as_function, as_step, generated, iterate, kept, steps_a_call
+from amp_tf.tools.train_functions import (
+    Call,
+    Repeated,
+    as_function,
+    as_step,
+    generated,
+    iterate,
+    kept,
+    steps_a_call,
+)
 
 _ONE_REPLICA = "the first replica's part of each batch was run, on one device"
-_UNSCALED = "{} does not scale its loss, so small gradients become zero in float16. First {}, then compare again."
+_UNSCALED = (
+    "{} does not scale its loss, so small gradients become zero in float16. First {}, then "
+    "compare again."
+)
 _SCALE_IN_LOOP = "scale the loss with amp_tf.LossScaleOptimizer or amp_tf.LossScaler"
 _SCALE_IN_MODEL = "take the gradients of self.optimizer.scale_loss(loss) in the model's train_step"
-_SCALERS = {"keras": ("optimizers", "scale_loss"), "tf_keras": ("mixed_precision", "get_scaled_loss")}
+_SCALERS = {
+    "keras": ("optimizers", "scale_loss"),
+    "tf_keras": ("mixed_precision", "get_scaled_loss"),
+}
 _CLAIM, _ORDER, _ANSWER, _OF_FORWARD = "claim", "order.json", "answer.json", "forward.json"
 
 
@@ -76,14 +93,20 @@ class CompareRequest:
         self, subject: Any, batches: Iterable[Any], hardware: Hardware, notes: Sequence[str] = ()
     ) -> Comparison | Ranges:
         """What is found for a step and its batches, as :func:`amp_tf.compare` takes them."""
-        around: dict[str, Any] = {"hardware": hardware, "progress": on_stderr("amp-tf compare"), "notes": notes}
+        around: dict[str, Any] = {
+            "hardware": hardware,
+            "progress": on_stderr("amp-tf compare"),
+            "notes": notes,
+        }
         if self.float32_only:
             return find_ranges(subject, batches, self.config, steps=self.steps, **around)
         return compare(subject, batches, self.config, steps=self.steps, nodes=self.nodes, **around)
 
     def send(self) -> None:
         """Writes the request into its folder, from where :meth:`receive` reads it."""
-        (self.folder / _ORDER).write_text(json.dumps(dataclasses.asdict(self) | {"folder": str(self.folder)}))
+        (self.folder / _ORDER).write_text(
+            json.dumps(dataclasses.asdict(self) | {"folder": str(self.folder)})
+        )
 
     @classmethod
     def receive(cls, folder: Path) -> CompareRequest:
@@ -92,35 +115,53 @@ class CompareRequest:
         return cls(**{**plain, "folder": folder, "config": AmpConfig(**plain["config"])})
 
     def answer(self, found: Mapping[str, Any], *, is_of_forward: bool = False) -> None:
-        """Writes the answer, whole or not at all: ``comparison`` and its ``text``; or ``error``, why there is none.
+        """Writes the answer, whole or not at all: ``comparison`` and its ``text``; or ``error``,
+        why there is none.
 
-        What was only run forward has an answer of its own, because another process of the program may train yet.
+        What was only run forward has an answer of its own, because another process of the program
+        may train yet.
         """
-        files.put(self.folder / (_OF_FORWARD if is_of_forward else _ANSWER), json.dumps(dict(found)))
+        files.put(
+            self.folder / (_OF_FORWARD if is_of_forward else _ANSWER), json.dumps(dict(found))
+        )
 
     def read_answer(self, *, is_of_forward: bool = False) -> dict[str, Any] | None:
         """Reads the answer; ``None`` while there is none."""
         try:
-            return dict(json.loads((self.folder / (_OF_FORWARD if is_of_forward else _ANSWER)).read_text()))
+            return dict(
+                json.loads((self.folder / (_OF_FORWARD if is_of_forward else _ANSWER)).read_text())
+            )
         except FileNotFoundError:
             return None
 
 
 class Training:
-    """The state that the patches of a comparison share, and these; nothing was compared while it ``is_awaited``."""
+    """The state that the patches of a comparison share, and these; nothing was compared while it
+    ``is_awaited``.
+    """
 
     def __init__(self, request: CompareRequest) -> None:
         self.request, self.is_awaited, self.patches = request, True, Patches()
         self._lock = threading.Lock()
         self.function: Any = None  #: the tf.function that trains, if there is one
         self.calls: list[Call] = []  #: its calls
-        self.has_gradients = False  #: whether any were asked for in a graph since the outermost call began
-        self.is_scaled = False  #: whether a loss was scaled, by whatever scaler, since the comparison began
-        self.is_of_model = False  #: whether the step that is compared is a model's own; amp_tf wraps its optimizer
+        self.has_gradients = (
+            False  #: whether any were asked for in a graph since the outermost call began
+        )
+        self.is_scaled = (
+            False  #: whether a loss was scaled, by whatever scaler, since the comparison began
+        )
+        self.is_of_model = (
+            False  #: whether the step that is compared is a model's own; amp_tf wraps its optimizer
+        )
         self.forward = Forward(request.steps)
-        self.others: dict[int, Any] = {}  #: replacements for iterators of which elements were taken, by their ids
+        self.others: dict[
+            int, Any
+        ] = {}  #: replacements for iterators of which elements were taken, by their ids
         #: by session, then by fetches and feeds; None for runs that do not train
-        self.kinds: weakref.WeakKeyDictionary[Any, dict[Any, SessionRuns | None]] = weakref.WeakKeyDictionary()
+        self.kinds: weakref.WeakKeyDictionary[Any, dict[Any, SessionRuns | None]] = (
+            weakref.WeakKeyDictionary()
+        )
         #: names of operations, by graph
         self.gradients: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
@@ -135,11 +176,21 @@ class Training:
             with contextlib.suppress(OSError):  # a full disk, or the command has ended
                 if "comparison" not in (self.request.read_answer() or {}):  # of another process
                     self.request.answer({"error": why})
-            where, fix = "amp-tf compare", "The program goes on as it was; interrupt it if that is not wanted"
-            notices.warn_once("comparison.failed", f"nothing is compared ({why.rstrip('.')})", where=where, fix=fix)
+            where, fix = (
+                "amp-tf compare",
+                "The program goes on as it was; interrupt it if that is not wanted",
+            )
+            notices.warn_once(
+                "comparison.failed",
+                f"nothing is compared ({why.rstrip('.')})",
+                where=where,
+                fix=fix,
+            )
 
     def compare(self, subject: Any, batches: Sequence[Any], notes: Sequence[str] = ()) -> None:
-        """Compares a step, writes the answer and ends the program by a SystemExit; does nothing the second time."""
+        """Compares a step, writes the answer and ends the program by a SystemExit; does nothing the
+        second time.
+        """
         with self._lock:
             is_first, self.is_awaited = self.is_awaited, False
         if not is_first:
@@ -151,7 +202,9 @@ class Training:
         self.is_scaled = False
         found = self.request.compare(subject, batches, state.hardware(), notes)
         is_in_float16 = getattr(found, "precision", Precision.FLOAT16) is Precision.FLOAT16
-        if is_in_float16 and isinstance(subject, FunctionType) and not self.is_scaled:  # of others amp_tf scales it
+        if (
+            is_in_float16 and isinstance(subject, FunctionType) and not self.is_scaled
+        ):  # of others amp_tf scales it
             remedy = _SCALE_IN_MODEL if self.is_of_model else _SCALE_IN_LOOP
             found = dataclasses.replace(found, headline=_UNSCALED.format(found.name, remedy))
         self.request.answer({"comparison": found.to_dict(), "text": found.for_command()})
@@ -192,10 +245,17 @@ def install(training: Training, library: str) -> None:
         home, scale = _SCALERS[library]
         scaler = getattr(sys.modules[library], home).LossScaleOptimizer
         scalers = [scaler]
-        scalers += (one for one in scaler.__subclasses__() if one.__module__.startswith(library))  # tf_keras has two
-        patches = [train_functions.patch(library, watch), *((one, scale, _scale, training) for one in scalers)]
+        scalers += (
+            one for one in scaler.__subclasses__() if one.__module__.startswith(library)
+        )  # tf_keras has two
+        patches = [
+            train_functions.patch(library, watch),
+            *((one, scale, _scale, training) for one in scalers),
+        ]
         if library == "keras":
-            patches.append((sys.modules[library].optimizers.Optimizer, scale, _scale_in_model, training))
+            patches.append(
+                (sys.modules[library].optimizers.Optimizer, scale, _scale_in_model, training)
+            )
         patches += training.forward.patches(library)
     for patch in patches:
         training.patches.put(*patch)
@@ -211,7 +271,9 @@ def compare_at_exit(training: Training) -> None:
 
 
 class _Watched:
-    """A model's train function whose first call is compared; if the comparison fails, it trains as it would have."""
+    """A model's train function whose first call is compared; if the comparison fails, it trains as
+    it would have.
+    """
 
     def __init__(self, function: Any, model: Any, training: Training, owner: Any) -> None:
         self._function, self._model, self._training, self._owner = function, model, training, owner
@@ -239,7 +301,9 @@ class _Watched:
             return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
 
         a_call = steps_a_call(self._model)
-        wanted = -(-self._training.request.steps // a_call) * a_call  # whole calls, so that whole calls are left
+        wanted = (
+            -(-self._training.request.steps // a_call) * a_call
+        )  # whole calls, so that whole calls are left
         self._taken.extend(itertools.islice(iterator, wanted))
         own = [tf.nest.map_structure(of_one_replica, batch) for batch in self._taken]
         subject, batches, notes = as_step(self._model, own, self._owner)
@@ -266,16 +330,21 @@ def _call(training: Training, original: Any, self: Any, /, *args: Any, **kwargs:
         return original(self, *args, **kwargs)
     training.has_gradients = False
     if any(map(_is_stream, (*args, *kwargs.values()))):
-        # It is compared on the first elements of its data before its first call, which may be an epoch.
+        # It is compared on the first elements of its data before its first call, which may be an
+        # epoch.
         with training.surviving():
             self.get_concrete_function(*args, **kwargs)
             if training.has_gradients:
                 given = {id(value): value for value in (*args, *kwargs.values())}
                 taken: dict[int, list[Any]] = {}
                 try:
-                    inner, calls = with_elements(self.python_function, (args, kwargs), training.request.steps, taken)
+                    inner, calls = with_elements(
+                        self.python_function, (args, kwargs), training.request.steps, taken
+                    )
                 finally:  # the program gets the elements back in any case
-                    training.others = {number: again(rows, given[number]) for number, rows in taken.items()}
+                    training.others = {
+                        number: again(rows, given[number]) for number, rows in taken.items()
+                    }
                 _compare(training, self, inner, calls, "one element of its data a run")
         args, kwargs = _given(training, args, kwargs)
         return original(self, *args, **kwargs)
@@ -311,7 +380,9 @@ def _scale(training: Training, original: Any, scaler: Any, /, *args: Any, **kwar
     return original(scaler, *args, **kwargs)
 
 
-def _scale_in_model(training: Training, original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _scale_in_model(
+    training: Training, original: Any, optimizer: Any, /, *args: Any, **kwargs: Any
+) -> Any:
     """A bare optimizer's ``scale_loss``: of a model, amp_tf wraps it, and it scales then."""
     training.is_scaled |= training.is_of_model
     return original(optimizer, *args, **kwargs)
@@ -324,7 +395,9 @@ def _compare_what_is_there(training: Training) -> None:
         _compare(training, training.function, training.function.python_function, calls, after)
 
 
-def _compare(training: Training, function: Any, inner: Callable[..., Any], calls: Sequence[Call], how: str) -> None:
+def _compare(
+    training: Training, function: Any, inner: Callable[..., Any], calls: Sequence[Call], how: str
+) -> None:
     import tensorflow as tf
 
     from amp_tf.loss_scaling.calls import is_scaled_place
@@ -346,10 +419,11 @@ def _compare(training: Training, function: Any, inner: Callable[..., Any], calls
 def with_elements(
     function: Callable[..., Any], call: Call, limit: int, taken: dict[int, list[Any]]
 ) -> tuple[Callable[..., Any], list[Call]]:
-    """A function of elements in place of one of datasets or iterators, and its calls, at most ``limit``.
+    """A function of elements in place of one of datasets or iterators, and its calls, at most
+    ``limit``.
 
-    ``taken`` gets what was taken of each iterator, by its ``id``, also where an error is raised. Raises a GraphError
-    where a dataset is empty.
+    ``taken`` gets what was taken of each iterator, by its ``id``, also where an error is raised.
+    Raises a GraphError where a dataset is empty.
     """
     import tensorflow as tf
 
@@ -358,7 +432,9 @@ def with_elements(
     rows: dict[int | str, list[Any]] = {}
     for key, value in given.items():
         if _is_stream(value):
-            rows[key] = [] if isinstance(value, tf.data.Dataset) else taken.setdefault(id(value), [])
+            rows[key] = (
+                [] if isinstance(value, tf.data.Dataset) else taken.setdefault(id(value), [])
+            )
             rows[key].extend(itertools.islice(value, limit))
     if not all(rows.values()):
         what = "a dataset that the function gets is empty"
@@ -367,7 +443,10 @@ def with_elements(
 
     def with_streams(*args: Any, **kwargs: Any) -> Any:
         as_given = [Repeated(value) if key in rows else value for key, value in enumerate(args)]
-        return function(*as_given, **{key: Repeated(kwargs[key]) if key in rows else kwargs[key] for key in kwargs})
+        return function(
+            *as_given,
+            **{key: Repeated(kwargs[key]) if key in rows else kwargs[key] for key in kwargs},
+        )
 
     def with_element(number: int) -> Call:
         row = {key: rows[key][number] if key in rows else value for key, value in given.items()}
@@ -377,7 +456,9 @@ def with_elements(
 
 
 def again(taken: Sequence[Any], iterator: Any) -> Any:
-    """An iterator that first returns the elements that were taken from another, and then the rest of that one."""
+    """An iterator that first returns the elements that were taken from another, and then the rest
+    of that one.
+    """
     whole = itertools.chain(taken, iterator)
     return iter(generated(lambda: whole, iterator.element_spec))
 
@@ -389,7 +470,9 @@ def _is_stream(value: Any) -> bool:
 
 
 def _compare_sessions(training: Training, session: Any = None) -> None:
-    """Compares the most frequent kind of training runs made so far, if there were any; of one session or of all."""
+    """Compares the most frequent kind of training runs made so far, if there were any; of one
+    session or of all.
+    """
     known = list(training.kinds.values()) if session is None else [training.kinds.get(session, {})]
     found = [runs for kinds in known for runs in kinds.values() if runs and runs.batches]
     if not found:
@@ -399,15 +482,30 @@ def _compare_sessions(training: Training, session: Any = None) -> None:
     if runs.session.sess_str:
         fix = "Train in one process, without a target"
         raise GraphError("the session is one of a server", where="tf.compat.v1.Session", fix=fix)
-    note = f"{runs.name} was compared with the variables as they are after {len(runs.batches)} runs of it"
+    note = (
+        f"{runs.name} was compared with the variables as they are after {len(runs.batches)} runs "
+        "of it"
+    )
     training.compare(runs, runs.batches, (note,))
 
 
 def _run_session(
-    training: Training, original: Any, session: Any, handle: Any, targets: Any, fetches: Any, feeds: Any, *rest: Any
+    training: Training,
+    original: Any,
+    session: Any,
+    handle: Any,
+    targets: Any,
+    fetches: Any,
+    feeds: Any,
+    *rest: Any,
 ) -> Any:
     runs = None
-    if training.is_awaited and handle is None and not state.is_collecting() and training.gradients.get(session.graph):
+    if (
+        training.is_awaited
+        and handle is None
+        and not state.is_collecting()
+        and training.gradients.get(session.graph)
+    ):
         with training.surviving():
             runs = _runs_of(training, session, targets, fetches, [ref.deref() for ref in feeds])
     if runs is None:
@@ -429,7 +527,11 @@ def _close_session(training: Training, original: Any, session: Any) -> None:
 
 
 def _runs_of(
-    training: Training, session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: Sequence[Any]
+    training: Training,
+    session: Any,
+    targets: Sequence[Any],
+    fetches: Sequence[Any],
+    fed: Sequence[Any],
 ) -> SessionRuns | None:
     kinds = training.kinds.setdefault(session, {})
     key = tuple(frozenset(each.name for each in wanted) for wanted in (targets, fetches, fed))
@@ -437,16 +539,30 @@ def _runs_of(
         names = {tensor.name for tensor in fed}
 
         def sources(operation: Any) -> list[Any]:
-            return [*(given.op for given in operation.inputs if given.name not in names), *operation.control_inputs]
+            return [
+                *(given.op for given in operation.inputs if given.name not in names),
+                *operation.control_inputs,
+            ]
 
         needed = list(reached([*targets, *(tensor.op for tensor in fetches)], sources))
-        trains = not training.gradients[session.graph].isdisjoint(operation.name for operation in needed)
-        given = [tensor for operation in needed if operation.type in DATA_SOURCES for tensor in operation.outputs]
+        trains = not training.gradients[session.graph].isdisjoint(
+            operation.name for operation in needed
+        )
+        given = [
+            tensor
+            for operation in needed
+            if operation.type in DATA_SOURCES
+            for tensor in operation.outputs
+        ]
         if trains:
             for tensor in given:  # they are fetched beside the program's own fetches, and fed
-                if tensor.op._get_control_flow_context() is not None or tensor.dtype.name in ("variant", "resource"):
+                if tensor.op._get_control_flow_context() is not None or tensor.dtype.name in (
+                    "variant",
+                    "resource",
+                ):
                     raise GraphError(
-                        f"its data come from {tensor.op.name!r}, in a branch or loop or as no arrays "
+                        f"its data come from {tensor.op.name!r}, in a branch or loop or as no "
+                        "arrays "
                         f"({tensor.dtype.name})",
                         where="Session.run",
                         fix="Take the data outside of tf.cond and tf.while_loop, as dense tensors",

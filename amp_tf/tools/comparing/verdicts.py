@@ -1,15 +1,17 @@
 """Judges outputs: they may not be much further from float32 than those of the ideal mixed program.
 
-The ideal mixed program computes its products in 16 bit and casts their results back at once; its error is inherent in
-multiplying in 16 bit. An output's error, relative in the L2 norm over the batches with the largest errors, is divided
-by the largest of three: the ideal program's error, the roundoff of the 16-bit type, and float32's own error on inputs
-that differ in their last bit. Above :data:`LIMIT`, something other than products loses accuracy. If the error over all
-batches is above :data:`LOST`, or numbers are not finite, the products themselves do.
+The ideal mixed program computes its products in 16 bit and casts their results back at once; its
+error is inherent in multiplying in 16 bit. An output's error, relative in the L2 norm over the
+batches with the largest errors, is divided by the largest of three: the ideal program's error, the
+roundoff of the 16-bit type, and float32's own error on inputs that differ in their last bit. Above
+:data:`LIMIT`, something other than products loses accuracy. If the error over all batches is above
+:data:`LOST`, or numbers are not finite, the products themselves do.
 
-Reductions that measure how tensors differ: each yields a row of numbers, and no tensor leaves the graph.
+Reductions that measure how tensors differ: each yields a row of numbers, and no tensor leaves the
+graph.
 
-A value and its truth are both divided by the largest number of the truth before they are compared, so that no square
-leaves float32's range. Nonfinite numbers are counted, and left out of the sums.
+A value and its truth are both divided by the largest number of the truth before they are compared,
+so that no square leaves float32's range. Nonfinite numbers are counted, and left out of the sums.
 """
 
 from __future__ import annotations
@@ -38,12 +40,14 @@ class Output:
     #: ``"loss"``, ``"gradient"``, ``"result"``, or ``"update"`` (of a variable)
     kind: Annotated[str, (LOSS, GRADIENT, RESULT, UPDATE)]
     name: str  #: its name; for a gradient or an update, the variable's
-    #: relative L2 error against float32, over the batches with the largest errors, one of eight; infinite where it is
-    #: not finite and float32 is
+    #: relative L2 error against float32, over the batches with the largest errors, one of eight;
+    #: infinite where it is not finite and float32 is
     error: float
     ideal: float  #: that of the ideal mixed program
     noise: float  #: that of float32 with inputs that differ in their last bit
-    ratio: float  #: ``error`` over the error that is allowed; 0 where float32 itself has less than two correct digits
+    #: ``error`` over the error that is allowed; 0 where float32 itself has less than two correct
+    #: digits
+    ratio: float
     is_good: bool  #: whether it is as right as 16 bit can be, and right enough to train with
 
 
@@ -57,26 +61,37 @@ def judge(
 ) -> list[Output]:
     """The verdict on each output, of which the kind and name are given.
 
-    ``found``, ``ideal`` and ``noise`` are what amp_tf, the ideal mixed program, and float32 with inputs that differ in
-    their last bit give in the batches that are furthest off; ``everywhere`` is what amp_tf gives in all batches.
+    ``found``, ``ideal`` and ``noise`` are what amp_tf, the ideal mixed program, and float32 with
+    inputs that differ in their last bit give in the batches that are furthest off; ``everywhere``
+    is what amp_tf gives in all batches.
     """
     outputs = []
-    for (kind, name), one, ideally, noisy, every in zip(names, found, ideal, noise, everywhere, strict=True):
+    for (kind, name), one, ideally, noisy, every in zip(
+        names, found, ideal, noise, everywhere, strict=True
+    ):
         allowed = max(roundoff(precision), ideally.error, noisy.error)
-        ratio = one.distance / allowed if math.isfinite(allowed) else 1.0  # nothing can be worse than the ideal
-        if kind == UPDATE:  # Adam's first steps are signs, which may differ a lot, but must not be zero
+        ratio = (
+            one.distance / allowed if math.isfinite(allowed) else 1.0
+        )  # nothing can be worse than the ideal
+        if (
+            kind == UPDATE
+        ):  # Adam's first steps are signs, which may differ a lot, but must not be zero
             is_lost = every.underflow > LOST
         else:
             is_lost = every.distance > (LOST_GRADIENT if kind == GRADIENT else LOST)
         if noisy.distance > NO_TRUTH and not every.nonfinite:
             ratio, is_lost = 0.0, False
         is_good = ratio <= LIMIT and not is_lost and not every.nonfinite
-        outputs.append(Output(kind, name, one.distance, ideally.distance, noisy.distance, ratio, is_good))
+        outputs.append(
+            Output(kind, name, one.distance, ideally.distance, noisy.distance, ratio, is_good)
+        )
     return outputs
 
 
 def limit(output: Output, precision: Precision) -> float:
-    """The error up to which an output is good; infinite where float32 itself is not accurate to two digits."""
+    """The error up to which an output is good; infinite where float32 itself is not accurate to two
+    digits.
+    """
     if output.noise > NO_TRUTH:
         return math.inf
     most = LIMIT * max(roundoff(precision), output.ideal, output.noise)
@@ -111,8 +126,9 @@ def roundoff(precision: Precision) -> float:
 def has_truth(statistics: Statistics, precision: Precision) -> bool:
     """Whether float32 has two correct digits of a node's result, judged by its error in 16 bit.
 
-    A result that cancels to nothing, such as the gradient of a key's bias in attention, is only rounding in float32
-    too. In 16 bit its error is larger by the ratio of the roundoffs; only cancellation makes errors that large.
+    A result that cancels to nothing, such as the gradient of a key's bias in attention, is only
+    rounding in float32 too. In 16 bit its error is larger by the ratio of the roundoffs; only
+    cancellation makes errors that large.
     """
     times = roundoff(precision) / roundoff(Precision.FLOAT32)
     return bool(statistics.nonfinite) or statistics.error <= NO_TRUTH * times
@@ -138,10 +154,12 @@ class Statistics:
     """How a value differs from its truth, over all batches."""
 
     size: int  #: numbers compared
-    #: relative L2 error of the numbers that are finite in both; infinite where the truth is zero and the value is not
+    #: relative L2 error of the numbers that are finite in both; infinite where the truth is zero
+    #: and the value is not
     error: float
     nonfinite: float  #: share of the numbers that are inf or nan and finite in the truth
-    underflow: float  #: share of the numbers that are zero and, in the truth, not zero but too small for 16 bit
+    #: share of the numbers that are zero and, in the truth, not zero but too small for 16 bit
+    underflow: float
     nonfinite_truth: float  #: share that is inf or nan in the truth
     largest: float  #: the largest size of a number of the truth
     smallest: float  #: the smallest one that is not zero
@@ -187,15 +205,18 @@ def difference_row(value: Any, truth: Any, smallest: float) -> Any:
     off = tf.where(is_good & is_true, value / scale - truth / scale, 0.0)
     sums = [tf.reduce_sum(tf.square(numbers)) for numbers in (sizes / scale, off)]
     is_tiny = tf.equal(value, 0.0) & (sizes > 0) & (sizes <= smallest / 2)
-    counts = (tf.reduce_sum(tf.cast(mask, tf.float32)) for mask in (is_true & ~is_good, is_tiny, ~is_true))
+    counts = (
+        tf.reduce_sum(tf.cast(mask, tf.float32)) for mask in (is_true & ~is_good, is_tiny, ~is_true)
+    )
     return tf.stack([tf.cast(tf.size(truth), tf.float32), *sums, *counts, largest, least])
 
 
 def rows_in(graph: Any, smallest: float) -> Callable[[Sequence[Any], Any], Any]:
-    """What makes a tensor with a :func:`difference_row` for each of some values, of which the truth is given.
+    """What makes a tensor with a :func:`difference_row` for each of some values, of which the truth
+    is given.
 
-    Its shape is (values, columns). Rows are functions of a graph: each use is one node, so that graphs of thousands of
-    rows are made in seconds.
+    Its shape is (values, columns). Rows are functions of a graph: each use is one node, so that
+    graphs of thousands of rows are made in seconds.
     """
     import tensorflow as tf
 
@@ -213,6 +234,8 @@ def rows_in(graph: Any, smallest: float) -> Callable[[Sequence[Any], Any], Any]:
                 function.add_to_graph(graph)
             names[types] = str(function.function_def.signature.name)
         # A node whose op is the function itself, which costs least to make and to prepare.
-        return graph.create_op(names[types], [truth, *values], [tf.float32], name="instrument").outputs[0]
+        return graph.create_op(
+            names[types], [truth, *values], [tf.float32], name="instrument"
+        ).outputs[0]
 
     return measure

@@ -27,8 +27,8 @@ class Goal:
     is_loss: bool  #: whether a larger value is worse
 
     def limit(self, float32: Sequence[float]) -> float:
-        """The worst value that is good. Runs in float32 differ by chance, and the worst counts; without any, all values
-        are good.
+        """The worst value that is good. Runs in float32 differ by chance, and the worst counts;
+        without any, all values are good.
         """
         if self.is_loss:
             return max(float32, default=math.inf) + self.most
@@ -45,16 +45,23 @@ class Goal:
         return f"at {'most' if self.is_loss else 'least'} {limit:.6g}"
 
 
-def read_goal(metric: str, *, max_drop: Any, max_rise: Any, max_runs: Any, name: Callable[[str], str] = str) -> Goal:
-    """The goal that a user asks for; a ConfigError where an argument means nothing, of which ``name`` gives the user's
-    name.
+def read_goal(
+    metric: str, *, max_drop: Any, max_rise: Any, max_runs: Any, name: Callable[[str], str] = str
+) -> Goal:
+    """The goal that a user asks for; a ConfigError where an argument means nothing, of which
+    ``name`` gives the user's name.
     """
     is_loss = max_rise is not None
     most, where = (max_rise, "max_rise") if is_loss else (max_drop, "max_drop")
-    if not isinstance(most, numbers.Real) or not 0 <= float(most) < math.inf:  # NumPy's are such numbers, too
+    if (
+        not isinstance(most, numbers.Real) or not 0 <= float(most) < math.inf
+    ):  # NumPy's are such numbers, too
         raise ConfigError(f"{most!r} is not a change", where=name(where), fix="Write 0 or more")
     if not isinstance(max_runs, numbers.Integral) or max_runs < _LEAST_RUNS:
-        fix = f"Write {_LEAST_RUNS} or more: float32 twice, amp_tf with nothing in 16 bit, and all in 16 bit come first"
+        fix = (
+            f"Write {_LEAST_RUNS} or more: float32 twice, amp_tf with nothing in 16 bit, and all "
+            "in 16 bit come first"
+        )
         raise ConfigError(f"{max_runs!r} runs are too few", where=name("max_runs"), fix=fix)
     return Goal(metric, float(most), is_loss)
 
@@ -63,17 +70,27 @@ def read_goal(metric: str, *, max_drop: Any, max_rise: Any, max_runs: Any, name:
 class Outcome:
     """What a run gave."""
 
-    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)  #: the values of the metrics, by name
-    share: float | None = None  #: of the operations of products that were in 16 bit; ``None`` where it is not known
+    metrics: Mapping[str, float] = dataclasses.field(
+        default_factory=dict
+    )  #: the values of the metrics, by name
+    share: float | None = (
+        None  #: of the operations of products that were in 16 bit; ``None`` where it is not known
+    )
     step_ms: float | None = None  #: the median time of a step; ``None`` where it is not known
     failure: str = ""  #: why there is no metric; empty where there is one
-    report: Mapping[str, Any] | None = None  #: the report of the process; ``None`` where it is not needed any more
+    report: Mapping[str, Any] | None = (
+        None  #: the report of the process; ``None`` where it is not needed any more
+    )
 
     @classmethod
-    def of(cls, metrics: Mapping[str, float], report: Mapping[str, Any] | None, failure: str = "") -> Outcome:
+    def of(
+        cls, metrics: Mapping[str, float], report: Mapping[str, Any] | None, failure: str = ""
+    ) -> Outcome:
         """What a run gave, by its metrics and the report of its process."""
         figures, steps = (report or {}).get("figures") or {}, (report or {}).get("steps") or [{}]
-        return cls(metrics, figures.get("products_share_f16"), steps[0].get("median_ms"), failure, report)
+        return cls(
+            metrics, figures.get("products_share_f16"), steps[0].get("median_ms"), failure, report
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,12 +142,17 @@ class Tuned:
         head = f"{name}: {values} in float32, good is {self.goal.bound(self.limit)}"
         notes = [f"Note: {note}" for note in self.notes]
         if self.patterns is None or self.chosen is None:
-            return "\n".join([head, f"No set was found that suffices, in {self.runs} runs.", *notes])
+            return "\n".join(
+                [head, f"No set was found that suffices, in {self.runs} runs.", *notes]
+            )
         count, part = len(self.patterns), self.chosen.share
         what = f"{count} layers or nodes stay" if count > 1 else "1 layer or node stays"
         what = what if count else "Nothing has to stay"
         work = "" if part is None else f", {part:.1%} of matmul and convolution work in 16 bit"
-        told, end = f"{name} {self.chosen.metrics[name]:.6g}{work}", f"; {self.proof}):" if count else ")."
+        told, end = (
+            f"{name} {self.chosen.metrics[name]:.6g}{work}",
+            f"; {self.proof}):" if count else ").",
+        )
         lines = [head, f"{what} in float32: {told} ({self.runs} runs{end}"]
         lines += [f"  {pattern}" for pattern in self.patterns]
         lines += ["The best trades:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
@@ -157,7 +179,9 @@ class Tuned:
         tuned = "no value" if value is None else f"{value:.6g}"
         measured = [
             f"amp-tf tune: {self.made}",
-            f"{name}: {float32} in float32, {mixed} with nothing in float32, {tuned} with what is below",
-            f"good is {self.goal.bound(self.limit)}; {self.runs} runs{f'; {self.proof}' if many else ''}",
+            f"{name}: {float32} in float32, {mixed} with nothing in float32, {tuned} with what is "
+            "below",
+            f"good is {self.goal.bound(self.limit)}; {self.runs} "
+            f"runs{f'; {self.proof}' if many else ''}",
         ]
         keeping.write(path, self.patterns, measured, self.why)

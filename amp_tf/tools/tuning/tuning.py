@@ -1,9 +1,11 @@
-"""The tuning, in its order: float32, its noise, amp_tf without 16 bit, all in 16 bit, one step compared, the search.
+"""The tuning, in its order: float32, its noise, amp_tf without 16 bit, all in 16 bit, one step
+compared, the search.
 
-``amp_tf.tune`` trains by calling a function in this process; the command, by running a program. Runs are kept in a
-folder beside the file of patterns, so that a tuning that was interrupted goes on where it was. Each file is written
-whole or not at all, and each run is a line of its own: what ``kill -9`` cuts off is the last run. A run that failed is
-not kept: what it lacked may be there the next time, and its last words may hold a secret.
+``amp_tf.tune`` trains by calling a function in this process; the command, by running a program.
+Runs are kept in a folder beside the file of patterns, so that a tuning that was interrupted goes on
+where it was. Each file is written whole or not at all, and each run is a line of its own: what
+``kill -9`` cuts off is the last run. A run that failed is not kept: what it lacked may be there the
+next time, and its last words may hold a secret.
 """
 
 from __future__ import annotations
@@ -37,7 +39,15 @@ from amp_tf.tools import keeping, some
 from amp_tf.tools.comparing import LIBRARIES
 from amp_tf.tools.comparing.training import CompareRequest, Training, install
 from amp_tf.tools.progress import Progress, lasting, silent
-from amp_tf.tools.search import Item, Items, OutOfRunsError, find_items, find_smallest, patterns_of, rank
+from amp_tf.tools.search import (
+    Item,
+    Items,
+    OutOfRunsError,
+    find_items,
+    find_smallest,
+    patterns_of,
+    rank,
+)
 from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, read_goal
 from amp_tf.values import read_pattern_file
 
@@ -77,7 +87,9 @@ class Tuning:
     most_runs: int = 40  #: how many runs may be made, those of earlier calls included
     tell: Callable[[str], None] = silent  #: called with a line for each run
     progress: Progress = silent  #: called with what is being done
-    held_out: str = ""  #: a metric that no choice is made by, and the result is verified with; empty for none
+    held_out: str = (
+        ""  #: a metric that no choice is made by, and the result is verified with; empty for none
+    )
     before: tuple[str, ...] = ()  #: the patterns of an earlier tuning, which are tried first
     made: str = ""  #: what is tuned, for people
 
@@ -89,8 +101,8 @@ class Tuning:
     def for_accuracy(self) -> Tuned:
         """Finds a small part of the model that suffices in float32.
 
-        Raises an AmpError where float32 gives no metric, or amp_tf changes it although nothing is in 16 bit, and a
-        ConfigError where nothing would be converted.
+        Raises an AmpError where float32 gives no metric, or amp_tf changes it although nothing is
+        in 16 bit, and a ConfigError where nothing would be converted.
         """
 
         def suffices(items: Items) -> bool:
@@ -124,21 +136,26 @@ class Tuning:
         return self._result(items, float32, _MINIMAL if is_minimal else _OPEN)
 
     def _measure_float32(self) -> tuple[float, ...]:
-        """The metric in float32, twice, and the check that amp_tf alone changes nothing; sets the limit."""
+        """The metric in float32, twice, and the check that amp_tf alone changes nothing; sets the
+        limit.
+        """
         values = []
         for number in (1, 2):
             outcome = self._once(f"{Way.FLOAT32.value}/{number}", Way.FLOAT32, ())
             if not self._is_good(outcome):
                 why = outcome.failure or f"it is {outcome.metrics.get(self.goal.metric)}"
                 fix = "Name a metric that the program has in float32"
-                raise AmpError(f"there is no {self.goal.metric} in float32 ({why})", where="tune", fix=fix)
+                raise AmpError(
+                    f"there is no {self.goal.metric} in float32 ({why})", where="tune", fix=fix
+                )
             values.append(outcome.metrics[self.goal.metric])
         self._limit = self.goal.limit(values)
         self.tell(f"a run is good with {self.goal.metric} {self.goal.bound(self._limit)}")
         nothing = self._once(f"{Way.NOTHING.value}/1", Way.NOTHING, ())
         if not self._is_good(nothing):
             raise AmpError(
-                f"with amp_tf on and nothing in 16 bit, the run is not good ({self._told(nothing)})",
+                "with amp_tf on and nothing in 16 bit, the run is not good "
+                f"({self._told(nothing)})",
                 where="tune",
                 fix="So it is not precision that lowers the metric: allow more, or seed the program; if loss scaling "
                 "is what differs, TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 turns it off",
@@ -151,15 +168,22 @@ class Tuning:
         outcome = self._try(())
         report = self.journal.read(_MIXED)
         if report is None:
-            why = outcome.failure or "it ran no TensorFlow with amp_tf, or its report could not be written"
+            why = (
+                outcome.failure
+                or "it ran no TensorFlow with amp_tf, or its report could not be written"
+            )
             fix = "The runs before it are kept: with room on the disk, the same command goes on"
-            raise AmpError(f"the run with nothing in float32 left no report ({why})", where="tune", fix=fix)
+            raise AmpError(
+                f"the run with nothing in float32 left no report ({why})", where="tune", fix=fix
+            )
         if not report["converted"]:
             why = report.get("why_nothing") or outcome.failure or "its report has no reason"
             if not outcome.failure:
                 self.journal.remove()  # the corrected command may be another one
             fix = "Name a precision, as with --precision bfloat16, or tune where 16 bit pays"
-            raise ConfigError(f"nothing is converted, so there is nothing to tune ({why})", where="tune", fix=fix)
+            raise ConfigError(
+                f"nothing is converted, so there is nothing to tune ({why})", where="tune", fix=fix
+            )
         return outcome
 
     def _try(self, items: Items) -> Outcome:
@@ -175,7 +199,9 @@ class Tuning:
             number = len(self.journal.runs) + 1
             kept = f"{what} in float32" if way is Way.MIXED else way.value
             begin = time.monotonic()
-            with self._doing(f"run {number} of at most {self.most_runs}: {kept}{self._left(number)}"):
+            with self._doing(
+                f"run {number} of at most {self.most_runs}: {kept}{self._left(number)}"
+            ):
                 known = self.program.run(way, patterns)
             self._seconds = time.monotonic() - begin if way is Way.MIXED else 0.0
             if known.report is not None and not patterns and way is Way.MIXED:
@@ -184,7 +210,9 @@ class Tuning:
             self.journal.add(run, known, is_fact=is_good or way is Way.MIXED)
             good = ("" if is_good else "not ") + "good"
             good = f", {good}" if math.isfinite(self._limit) else ""
-            self.tell(f"run {number} of at most {self.most_runs}: {kept}: {self._told(known)}{good}")
+            self.tell(
+                f"run {number} of at most {self.most_runs}: {kept}: {self._told(known)}{good}"
+            )
         return known
 
     @contextlib.contextmanager
@@ -196,7 +224,9 @@ class Tuning:
             self.progress("")
 
     def _left(self, number: int) -> str:
-        """How long a run and those after it may take, by the one before; empty before the first in 16 bit."""
+        """How long a run and those after it may take, by the one before; empty before the first in
+        16 bit.
+        """
         if not self._seconds:
             return ""
         most = self._seconds * (self.most_runs - number + 1)
@@ -230,15 +260,23 @@ class Tuning:
         """Whether the metric is good that no choice was made by, and what it says."""
         if not self.held_out:
             return True, ()
-        float32 = [self.journal.runs.get(f"{Way.FLOAT32.value}/{number}") or Outcome() for number in (1, 2)]
-        known = [value for outcome in float32 if (value := outcome.metrics.get(self.held_out)) is not None]
+        float32 = [
+            self.journal.runs.get(f"{Way.FLOAT32.value}/{number}") or Outcome() for number in (1, 2)
+        ]
+        known = [
+            value
+            for outcome in float32
+            if (value := outcome.metrics.get(self.held_out)) is not None
+        ]
         value = chosen.metrics.get(self.held_out)
         if not known or value is None:
             return False, (f"{self.held_out} was not measured, so the result is not verified",)
         limit = self.goal.limit(known)
         is_good = self.goal.is_good(value, limit)
         verdict = "verified" if is_good else "not good"
-        return is_good, (f"{verdict} by {self.held_out}: {value:.6g}, good is {self.goal.bound(limit)}",)
+        return is_good, (
+            f"{verdict} by {self.held_out}: {value:.6g}, good is {self.goal.bound(limit)}",
+        )
 
 
 def run_of(patterns: tuple[str, ...]) -> str:
@@ -259,8 +297,8 @@ _HEAD, _RUNS = "tuning.json", "runs.jsonl"
 class Journal:
     """The runs so far, kept in a folder; ``head`` says what is tuned, and how.
 
-    Raises a ConfigError where the folder holds the runs of something else, or another process tunes there, and a
-    FileError where it cannot be written.
+    Raises a ConfigError where the folder holds the runs of something else, or another process tunes
+    there, and a FileError where it cannot be written.
     """
 
     def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
@@ -274,7 +312,9 @@ class Journal:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this journal is gone
             except BlockingIOError:
                 what = "another process tunes there now"
-                raise ConfigError(what, where=str(folder), fix="Wait for it, or name another output") from None
+                raise ConfigError(
+                    what, where=str(folder), fix="Wait for it, or name another output"
+                ) from None
             except OSError:  # a file system without locks
                 pass
         self._file.seek(0)
@@ -286,7 +326,9 @@ class Journal:
         before, now = self.read(_HEAD) or {}, json.loads(json.dumps(dict(head)))
         if self.runs and before != now:
             other = ", ".join(name for name in now if before.get(name) != now[name])
-            raise ConfigError(f"it holds the runs of another tuning (other {other})", where=str(folder), fix=fix)
+            raise ConfigError(
+                f"it holds the runs of another tuning (other {other})", where=str(folder), fix=fix
+            )
         self.write(_HEAD, now)
 
     def add(self, run: str, outcome: Outcome, *, is_fact: bool = True) -> None:
@@ -331,14 +373,14 @@ def tune(
 
     ``amp_tf.enable(keep_float32="@keep.txt")`` reads the file.
 
-    The function is called again and again: in float32 twice, with all in 16 bit that amp_tf converts, and with ever
-    fewer layers in float32. Its first training step is compared once, to know where to begin. The method is that of
-    :mod:`amp_tf.tools.search`.
+    The function is called again and again: in float32 twice, with all in 16 bit that amp_tf
+    converts, and with ever fewer layers in float32. Its first training step is compared once, to
+    know where to begin. The method is that of :mod:`amp_tf.tools.search`.
 
     Args:
-        train: builds the model anew, trains it and returns the metric, a number. What it built in an earlier call must
-            not be used again: TensorFlow would run the graphs of that call. Keras numbers the names of layers anew
-            for each call, as in a new process.
+        train: builds the model anew, trains it and returns the metric, a number. What it built in
+            an earlier call must not be used again: TensorFlow would run the graphs of that call.
+            Keras numbers the names of layers anew for each call, as in a new process.
         max_drop: by how much the metric may be smaller than in float32; or
         max_rise: by how much it may be larger, of a loss.
         max_runs: how often it is called at most.
@@ -347,15 +389,19 @@ def tune(
         tell: called with a line for each run.
 
     Returns:
-        What was found; its ``patterns`` are ``None`` where nothing suffices, and then no file is written.
+        What was found; its ``patterns`` are ``None`` where nothing suffices, and then no file is
+        written.
 
     Raises:
         ConfigError: an argument is not valid, amp_tf is on already, or nothing would be converted.
         FileError: the file cannot be written.
-        AmpError: in float32 the function gives no number, or amp_tf changes it although nothing is in 16 bit.
+        AmpError: in float32 the function gives no number, or amp_tf changes it although nothing is
+            in 16 bit.
     """
     if (max_drop is None) == (max_rise is None):
-        raise ConfigError("expected max_drop or max_rise", where=_WHERE, fix="Write max_drop=0.01 for an accuracy")
+        raise ConfigError(
+            "expected max_drop or max_rise", where=_WHERE, fix="Write max_drop=0.01 for an accuracy"
+        )
     if switch.is_enabled():
         fix = "Call it with amp_tf off: it is turned on for each run"
         raise ConfigError("amp_tf is on", where=_WHERE, fix=fix)
@@ -368,7 +414,9 @@ def tune(
         program = _Function(train, config, Path(folder))
         journal = Journal(Path(folder) / "runs", {"function": getattr(train, "__name__", "train")})
         made = made_for(config, process_state.hardware())
-        tuning = Tuning(program, goal, journal, most_runs=max_runs, tell=tell, before=before, made=made)
+        tuning = Tuning(
+            program, goal, journal, most_runs=max_runs, tell=tell, before=before, made=made
+        )
         state = process_state.current().config
         try:
             tuned = tuning.for_accuracy()
@@ -416,7 +464,9 @@ class _Function:
         return Outcome.of(outcome.metrics, report, outcome.failure)
 
     def compare(self) -> Mapping[str, Any] | None:
-        """Calls the function until its first training step, which is compared; ``None`` where that fails."""
+        """Calls the function until its first training step, which is compared; ``None`` where that
+        fails.
+        """
         folder = self.folder / "comparison"
         folder.mkdir()
         training = Training(CompareRequest(folder, self.config, steps=8))
@@ -441,7 +491,9 @@ class _Function:
 
 
 def _restart_names() -> None:
-    """Has Keras number the names of layers from the beginning, so that each call makes the same ones."""
+    """Has Keras number the names of layers from the beginning, so that each call makes the same
+    ones.
+    """
     for library, home in (("keras", "keras.src.utils.naming"), ("tf_keras", "tf_keras.backend")):
         if library in sys.modules:
             with contextlib.suppress(ImportError, AttributeError):  # patterns then match nothing

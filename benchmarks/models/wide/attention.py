@@ -15,7 +15,9 @@ def _embedded(keras: Any, tokens: Any, width: int) -> Any:
 
 
 def _block(keras: Any, x: Any, attend: Any, activation: str = "gelu") -> Any:
-    """A transformer's block with normalization first; ``attend`` takes and gives (batch, tokens, width)."""
+    """A transformer's block with normalization first; ``attend`` takes and gives (batch, tokens,
+    width).
+    """
     layers = keras.layers
     x = x + attend(layers.LayerNormalization()(x))
     wide_layer = layers.Dense(4 * x.shape[-1], activation=activation)
@@ -34,12 +36,17 @@ def vision_transformer(keras: Any, x: Any) -> Any:
     x = x + keras.layers.Embedding(x.shape[1], 192)(keras.ops.arange(x.shape[1]))
     for _ in range(4):
         x = _block(keras, x, lambda y: keras.layers.MultiHeadAttention(3, 64)(y, y))
-    return keras.layers.Dense(10)(keras.layers.GlobalAveragePooling1D()(keras.layers.LayerNormalization()(x)))
+    return keras.layers.Dense(10)(
+        keras.layers.GlobalAveragePooling1D()(keras.layers.LayerNormalization()(x))
+    )
 
 
 @wide("vision transformers", 4, [Values((64, 64, 3))], Numbers(10))
 def windowed_transformer(keras: Any, x: Any) -> Any:
-    """Attention inside windows of 4 × 4 patches, merged between stages (Swin, Liu et al. 2021, without shifts)."""
+    """Attention inside windows of 4 × 4 patches, merged between stages (Swin, Liu et al.
+
+    2021, without shifts).
+    """
     layers, ops = keras.layers, keras.ops
     x, side, width = _patches(keras, x, 4, 96), 16, 96
 
@@ -88,7 +95,10 @@ def causal_language_model(keras: Any, tokens: Any) -> Any:
 
 @wide("attention", 8, [_TOKENS, _TOKENS], Numbers(2000, (64,)))
 def translator(keras: Any, source: Any, shifted: Any) -> Any:
-    """Encoder and decoder with cross attention (Vaswani et al. 2017), two layers each, width 192."""
+    """Encoder and decoder with cross attention (Vaswani et al.
+
+    2017), two layers each, width 192.
+    """
     layers = keras.layers
     memory, x = _embedded(keras, source, 192), _embedded(keras, shifted, 192)
     for _ in range(2):
@@ -102,14 +112,19 @@ def translator(keras: Any, source: Any, shifted: Any) -> Any:
 
 @wide("attention", 8, [_TOKENS], Numbers(2000, (64,)))
 def gated_decoder(keras: Any, tokens: Any) -> Any:
-    """Grouped queries, root mean squares and gated dense layers, as in Llama (Touvron et al. 2023)."""
+    """Grouped queries, root mean squares and gated dense layers, as in Llama (Touvron et al.
+
+    2023).
+    """
     layers = keras.layers
     x = layers.Embedding(2000, 256)(tokens)
     for _ in range(2):
         y = layers.RMSNormalization()(x)
         x = x + layers.GroupQueryAttention(32, 8, 2)(y, y, use_causal_mask=True)
         y = layers.RMSNormalization()(x)
-        gated = layers.Dense(688, activation="silu", use_bias=False)(y) * layers.Dense(688, use_bias=False)(y)
+        gated = layers.Dense(688, activation="silu", use_bias=False)(y) * layers.Dense(
+            688, use_bias=False
+        )(y)
         x = x + layers.Dense(256, use_bias=False)(gated)
     return layers.Dense(2000, use_bias=False)(layers.RMSNormalization()(x))
 
@@ -124,7 +139,10 @@ def long_sequence(keras: Any, x: Any) -> Any:
 
 @wide("attention", 8, [Values((256, 96))], Numbers(10))
 def linear_attention(keras: Any, x: Any) -> Any:
-    """Attention without a softmax over the places (Katharopoulos et al. 2020): products in another order."""
+    """Attention without a softmax over the places (Katharopoulos et al.
+
+    2020): products in another order.
+    """
     layers, ops = keras.layers, keras.ops
 
     def attend(y: Any) -> Any:
@@ -142,7 +160,9 @@ def linear_attention(keras: Any, x: Any) -> Any:
 
 @wide("mixture of experts", 16, [_TOKENS], Numbers(2000, (64,)))
 def mixture_of_experts(keras: Any, tokens: Any) -> Any:
-    """Four experts of two dense layers between attention, weighed by a softmax of the gate (Shazeer et al. 2017)."""
+    """Four experts of two dense layers between attention, weighed by a softmax of the gate (Shazeer
+    et al. 2017).
+    """
     layers, ops = keras.layers, keras.ops
     x = _embedded(keras, tokens, 128)
     for _ in range(2):

@@ -1,4 +1,6 @@
-"""Convolutions in all shapes: in one to three dimensions, transposed, grouped, dilated, squeezed, channels first."""
+"""Convolutions in all shapes: in one to three dimensions, transposed, grouped, dilated, squeezed,
+channels first.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,18 @@ def conv1d(keras: Any, x: Any) -> Any:
 
 @wide("dilated convolutions", 16, [Values((512, 32))], Numbers(64, (512,)))
 def wavenet(keras: Any, x: Any) -> Any:
-    """Causal convolutions with dilation 1 to 32 and gates, as in WaveNet (van den Oord et al. 2016)."""
+    """Causal convolutions with dilation 1 to 32 and gates, as in WaveNet (van den Oord et al.
+
+    2016).
+    """
     layers = keras.layers
     x = layers.Conv1D(64, 1)(x)
     skips = []
     for level in range(6):
         wave = layers.Conv1D(64, 2, padding="causal", dilation_rate=2**level, activation="tanh")(x)
-        gate = layers.Conv1D(64, 2, padding="causal", dilation_rate=2**level, activation="sigmoid")(x)
+        gate = layers.Conv1D(64, 2, padding="causal", dilation_rate=2**level, activation="sigmoid")(
+            x
+        )
         y = layers.Multiply()([wave, gate])
         skips.append(layers.Conv1D(128, 1)(y))
         x = layers.Add()([x, layers.Conv1D(64, 1)(y)])
@@ -66,7 +73,9 @@ def wave_unet(keras: Any, x: Any) -> Any:
 
 @wide("plain convolutions", 64, [Values((32, 32, 3))], Numbers(10))
 def small_convnet(keras: Any, x: Any) -> Any:
-    """The convolutional network of tutorials: 32, 64, 64 channels without padding, two dense layers."""
+    """The convolutional network of tutorials: 32, 64, 64 channels without padding, two dense
+    layers.
+    """
     layers = keras.layers
     for channels in (32, 64, 64):
         x = layers.MaxPooling2D()(layers.Conv2D(channels, 3, activation="relu")(x))
@@ -86,12 +95,16 @@ def channels_first(keras: Any, x: Any) -> Any:
 
 @wide("grouped convolutions", 8, [Values((32, 32, 64))], Numbers(10))
 def resnext(keras: Any, x: Any) -> Any:
-    """Bottlenecks with convolutions of 8 groups, written as branches, as where grouped kernels lack a gradient."""
+    """Bottlenecks with convolutions of 8 groups, written as branches, as where grouped kernels lack
+    a gradient.
+    """
     layers = keras.layers
     for _ in range(3):
         y = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(128, 1, use_bias=False)(x)))
         parts = keras.ops.split(y, 8, axis=-1)
-        y = layers.Concatenate()([layers.Conv2D(16, 3, padding="same", use_bias=False)(part) for part in parts])
+        y = layers.Concatenate()(
+            [layers.Conv2D(16, 3, padding="same", use_bias=False)(part) for part in parts]
+        )
         y = layers.Conv2D(64, 1, use_bias=False)(layers.ReLU()(layers.BatchNormalization()(y)))
         x = layers.ReLU()(layers.Add()([x, layers.BatchNormalization()(y)]))
     return layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
@@ -114,21 +127,31 @@ def se_resnet(keras: Any, x: Any) -> Any:
     for channels, strides in ((64, 1), (128, 2), (128, 1)):
         y = layers.Conv2D(channels, 3, strides, padding="same", use_bias=False)(x)
         y = layers.ReLU()(layers.BatchNormalization()(y))
-        y = layers.BatchNormalization()(layers.Conv2D(channels, 3, padding="same", use_bias=False)(y))
+        y = layers.BatchNormalization()(
+            layers.Conv2D(channels, 3, padding="same", use_bias=False)(y)
+        )
         gate = layers.GlobalAveragePooling2D(keepdims=True)(y)
-        gate = layers.Dense(channels, activation="sigmoid")(layers.Dense(channels // 16, activation="relu")(gate))
+        gate = layers.Dense(channels, activation="sigmoid")(
+            layers.Dense(channels // 16, activation="relu")(gate)
+        )
         y = layers.Multiply()([y, gate])
-        x = layers.ReLU()(layers.Add()([layers.Conv2D(channels, 1, strides)(x) if strides > 1 else x, y]))
+        x = layers.ReLU()(
+            layers.Add()([layers.Conv2D(channels, 1, strides)(x) if strides > 1 else x, y])
+        )
     return layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
 
 
 @wide("squeeze-excite and depthwise", 8, [Values((56, 56, 32))], Numbers(10))
 def inverted_bottlenecks(keras: Any, x: Any) -> Any:
-    """Inverted bottlenecks with squeeze-excite, swish and depthwise convolutions, with and without strides."""
+    """Inverted bottlenecks with squeeze-excite, swish and depthwise convolutions, with and without
+    strides.
+    """
     layers = keras.layers
     for channels, kernel, strides in ((32, 3, 1), (48, 5, 2), (48, 5, 1), (96, 3, 2)):
         wide_channels = 4 * x.shape[-1]
-        y = layers.Activation("swish")(layers.BatchNormalization()(layers.Conv2D(wide_channels, 1, use_bias=False)(x)))
+        y = layers.Activation("swish")(
+            layers.BatchNormalization()(layers.Conv2D(wide_channels, 1, use_bias=False)(x))
+        )
         y = layers.DepthwiseConv2D(kernel, strides, padding="same", use_bias=False)(y)
         y = layers.Activation("swish")(layers.BatchNormalization()(y))
         gate = layers.GlobalAveragePooling2D(keepdims=True)(y)
@@ -141,7 +164,9 @@ def inverted_bottlenecks(keras: Any, x: Any) -> Any:
 
 @wide("3-D convolutions", 4, [Values((16, 32, 32, 3))], Numbers(10))
 def video_classifier(keras: Any, x: Any) -> Any:
-    """Classification of short videos: convolutions of 3 × 3 × 3 with pooling, as in C3D (Tran et al. 2014)."""
+    """Classification of short videos: convolutions of 3 × 3 × 3 with pooling, as in C3D (Tran et
+    al. 2014).
+    """
     layers = keras.layers
     for channels in (32, 64, 128):
         x = layers.MaxPooling3D(2)(layers.Conv3D(channels, 3, padding="same", activation="relu")(x))
@@ -155,7 +180,9 @@ def volume_unet(keras: Any, x: Any) -> Any:
 
     def twice(x: Any, channels: int) -> Any:
         for _ in range(2):
-            x = layers.ReLU()(layers.BatchNormalization()(layers.Conv3D(channels, 3, padding="same")(x)))
+            x = layers.ReLU()(
+                layers.BatchNormalization()(layers.Conv3D(channels, 3, padding="same")(x))
+            )
         return x
 
     high = twice(x, 16)
@@ -174,37 +201,56 @@ def factorized_video(keras: Any, x: Any) -> Any:
     for channels in (32, 64):
         y = layers.Conv3D(channels, (1, 3, 3), padding="same", use_bias=False)(x)
         y = layers.ReLU()(layers.BatchNormalization()(y))
-        y = layers.BatchNormalization()(layers.Conv3D(channels, (3, 1, 1), padding="same", use_bias=False)(y))
+        y = layers.BatchNormalization()(
+            layers.Conv3D(channels, (3, 1, 1), padding="same", use_bias=False)(y)
+        )
         x = layers.ReLU()(layers.Add()([layers.Conv3D(channels, 1)(x), y]))
     return layers.Dense(10)(layers.GlobalAveragePooling3D()(x))
 
 
 @wide("segmentation", 4, [Values((64, 64, 3))], Numbers(8, (64, 64)))
 def pyramid_pooling(keras: Any, x: Any) -> Any:
-    """Segmentation with dilated convolutions side by side and bilinear resizing (DeepLab v3, Chen et al. 2017)."""
+    """Segmentation with dilated convolutions side by side and bilinear resizing (DeepLab v3, Chen
+    et al. 2017).
+    """
     layers = keras.layers
     for channels in (32, 64):
-        x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(channels, 3, 2, padding="same")(x)))
+        x = layers.ReLU()(
+            layers.BatchNormalization()(layers.Conv2D(channels, 3, 2, padding="same")(x))
+        )
     rates = (1, 2, 4)
-    branches = [layers.Conv2D(64, 3, padding="same", dilation_rate=rate, activation="relu")(x) for rate in rates]
+    branches = [
+        layers.Conv2D(64, 3, padding="same", dilation_rate=rate, activation="relu")(x)
+        for rate in rates
+    ]
     x = layers.Conv2D(64, 1, activation="relu")(layers.Concatenate()(branches))
     return layers.UpSampling2D(4, interpolation="bilinear")(layers.Conv2D(8, 1)(x))
 
 
 @wide("detection", 4, [Values((96, 96, 3))], Values((2160, 6)))
 def anchor_free_detector(keras: Any, x: Any) -> Any:
-    """Boxes and classes at two scales from shared convolutions, without a feature pyramid (YOLO, Redmon et al.)."""
+    """Boxes and classes at two scales from shared convolutions, without a feature pyramid (YOLO,
+    Redmon et al.).
+    """
     layers = keras.layers
     levels = []
     for channels in (16, 32, 64, 128):
         x = layers.Conv2D(channels, 3, 2, padding="same", use_bias=False)(x)
         x = layers.LeakyReLU()(layers.BatchNormalization()(x))
-        y = layers.LeakyReLU()(layers.BatchNormalization()(layers.Conv2D(channels // 2, 1, use_bias=False)(x)))
-        x = layers.Add()([x, layers.Conv2D(channels, 3, padding="same", activation="leaky_relu")(y)])
+        y = layers.LeakyReLU()(
+            layers.BatchNormalization()(layers.Conv2D(channels // 2, 1, use_bias=False)(x))
+        )
+        x = layers.Add()(
+            [x, layers.Conv2D(channels, 3, padding="same", activation="leaky_relu")(y)]
+        )
         levels.append(x)
     top = layers.UpSampling2D(2)(layers.Conv2D(64, 1)(levels[3]))
-    merged = layers.Conv2D(64, 3, padding="same", activation="leaky_relu")(layers.Concatenate()([top, levels[2]]))
+    merged = layers.Conv2D(64, 3, padding="same", activation="leaky_relu")(
+        layers.Concatenate()([top, levels[2]])
+    )
     upper = layers.UpSampling2D(2)(merged)
-    finer = layers.Conv2D(64, 3, padding="same", activation="leaky_relu")(layers.Concatenate()([upper, levels[1]]))
+    finer = layers.Conv2D(64, 3, padding="same", activation="leaky_relu")(
+        layers.Concatenate()([upper, levels[1]])
+    )
     rows = [layers.Reshape((-1, 6))(layers.Conv2D(18, 1)(level)) for level in (merged, finer)]
     return layers.Concatenate(axis=1)(rows)

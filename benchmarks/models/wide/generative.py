@@ -17,7 +17,9 @@ def autoencoder(keras: Any, x: Any) -> Any:
 
 @wide("generative", 32, [Values((32, 32, 3))], Values((32, 32, 3)))
 def variational_autoencoder(keras: Any, x: Any) -> Any:
-    """Convolutions to a mean and a deviation, a random draw, transposed convolutions (Kingma and Welling 2013)."""
+    """Convolutions to a mean and a deviation, a random draw, transposed convolutions (Kingma and
+    Welling 2013).
+    """
     layers, ops = keras.layers, keras.ops
     for channels in (32, 64):
         x = layers.Conv2D(channels, 3, 2, padding="same", activation="relu")(x)
@@ -33,7 +35,10 @@ def variational_autoencoder(keras: Any, x: Any) -> Any:
 
 @wide("generative", 16, [Values((64,)), Values((32, 32, 3))], Values((2,)))
 def adversarial_pair(keras: Any, noise: Any, image: Any) -> Any:
-    """A generator and a discriminator that reads its images and real ones (DCGAN, Radford et al. 2015)."""
+    """A generator and a discriminator that reads its images and real ones (DCGAN, Radford et al.
+
+    2015).
+    """
     layers = keras.layers
     x = layers.Reshape((4, 4, 256))(layers.Dense(4 * 4 * 256)(noise))
     for channels in (128, 64):
@@ -49,14 +54,20 @@ def adversarial_pair(keras: Any, noise: Any, image: Any) -> Any:
 
 @wide("generative", 8, [Values((32, 32, 3)), Values((1,))], Values((32, 32, 3)))
 def diffusion(keras: Any, x: Any, time: Any) -> Any:
-    """The noise in an image: residual blocks with group normalization, swish and the time (Ho et al. 2020)."""
+    """The noise in an image: residual blocks with group normalization, swish and the time (Ho et
+    al. 2020).
+    """
     layers = keras.layers
     time = layers.Dense(128, activation="swish")(layers.Dense(128, activation="swish")(time))
 
     def block(x: Any, channels: int) -> Any:
-        y = layers.Conv2D(channels, 3, padding="same")(layers.Activation("swish")(layers.GroupNormalization(8)(x)))
+        y = layers.Conv2D(channels, 3, padding="same")(
+            layers.Activation("swish")(layers.GroupNormalization(8)(x))
+        )
         y = y + layers.Reshape((1, 1, channels))(layers.Dense(channels)(time))
-        y = layers.Conv2D(channels, 3, padding="same")(layers.Activation("swish")(layers.GroupNormalization(8)(y)))
+        y = layers.Conv2D(channels, 3, padding="same")(
+            layers.Activation("swish")(layers.GroupNormalization(8)(y))
+        )
         return y + (x if x.shape[-1] == channels else layers.Conv2D(channels, 1)(x))
 
     x = layers.Conv2D(32, 3, padding="same")(x)
@@ -65,7 +76,9 @@ def diffusion(keras: Any, x: Any, time: Any) -> Any:
     tokens = layers.Reshape((-1, 64))(layers.GroupNormalization(8)(low))
     low = low + layers.Reshape((16, 16, 64))(layers.MultiHeadAttention(2, 32)(tokens, tokens))
     x = block(layers.Concatenate()([layers.UpSampling2D(2)(low), high]), 32)
-    return layers.Conv2D(3, 3, padding="same")(layers.Activation("swish")(layers.GroupNormalization(8)(x)))
+    return layers.Conv2D(3, 3, padding="same")(
+        layers.Activation("swish")(layers.GroupNormalization(8)(x))
+    )
 
 
 @wide("siamese", 16, [Values((48, 48, 1)), Values((48, 48, 1))], Values((1,)))
@@ -81,7 +94,9 @@ def siamese(keras: Any, first: Any, second: Any) -> Any:
 
 @wide("generative", 8, [Values((48, 48, 1))], Values((96, 96, 1)))
 def super_resolution(keras: Any, x: Any) -> Any:
-    """An image of twice the side: residual convolutions without normalization, then depth to space (EDSR)."""
+    """An image of twice the side: residual convolutions without normalization, then depth to space
+    (EDSR).
+    """
     import tensorflow as tf
 
     layers = keras.layers
@@ -94,7 +109,9 @@ def super_resolution(keras: Any, x: Any) -> Any:
     for _ in range(3):
         y = layers.Conv2D(48, 3, padding="same", activation="relu")(x)
         x = x + 0.1 * layers.Conv2D(48, 3, padding="same")(y)
-    return layers.Conv2D(1, 3, padding="same")(DepthToSpace()(layers.Conv2D(192, 3, padding="same")(x + start)))
+    return layers.Conv2D(1, 3, padding="same")(
+        DepthToSpace()(layers.Conv2D(192, 3, padding="same")(x + start))
+    )
 
 
 @wide("siamese", 16, [Numbers(2000, (32,)), Numbers(2000, (32,))], Numbers(3))

@@ -28,7 +28,9 @@ class Values:
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """Random int32 numbers below ``count``: tokens, categories or labels; ``shape`` is without the batch."""
+    """Random int32 numbers below ``count``: tokens, categories or labels; ``shape`` is without the
+    batch.
+    """
 
     count: int
     shape: tuple[int, ...] = ()
@@ -38,7 +40,9 @@ class Numbers:
 
 
 Figures = Values | Numbers
-Outputs = Callable[..., Any]  #: takes the Keras module and one symbolic tensor for each input, gives the output
+Outputs = Callable[
+    ..., Any
+]  #: takes the Keras module and one symbolic tensor for each input, gives the output
 
 MODELS: dict[str, Benchmark] = {}
 """All models of the wide suite, by name."""
@@ -49,13 +53,15 @@ FAMILIES: dict[str, str] = {}
 def wide(
     family: str, batch: int, inputs: Sequence[Figures], target: Figures, *, keras: str = "keras"
 ) -> Callable[[Outputs], Outputs]:
-    """Makes a function a model of the suite: its name is the model's, its docstring says what it stands for.
+    """Makes a function a model of the suite: its name is the model's, its docstring says what it
+    stands for.
 
     Args:
         family: what kinds of ops it is there for.
         batch: the batch size.
         inputs: what it reads.
-        target: what it is trained to give: its logits' class where that is :class:`Numbers`, else the same numbers.
+        target: what it is trained to give: its logits' class where that is :class:`Numbers`, else
+            the same numbers.
         keras: the Keras that runs it, ``"keras"`` or ``"tf_keras"``.
     """
 
@@ -66,7 +72,9 @@ def wide(
             return _workload(name, size, batch, inputs, target, keras, outputs)
 
         title = name.replace("_", " ")
-        MODELS[name] = Benchmark(name, title, (outputs.__doc__ or "").strip(), build, {"small": None}, is_common=False)
+        MODELS[name] = Benchmark(
+            name, title, (outputs.__doc__ or "").strip(), build, {"small": None}, is_common=False
+        )
         FAMILIES[name] = family
         return outputs
 
@@ -74,11 +82,20 @@ def wide(
 
 
 def _workload(
-    name: str, size: str, batch: int, inputs: Sequence[Figures], target: Figures, keras: str, outputs: Outputs
+    name: str,
+    size: str,
+    batch: int,
+    inputs: Sequence[Figures],
+    target: Figures,
+    keras: str,
+    outputs: Outputs,
 ) -> Workload:
     def model() -> Any:
         module = workload.keras
-        symbols = [module.Input(row.shape, dtype="int32" if isinstance(row, Numbers) else "float32") for row in inputs]
+        symbols = [
+            module.Input(row.shape, dtype="int32" if isinstance(row, Numbers) else "float32")
+            for row in inputs
+        ]
         return module.Model(symbols, outputs(module, *symbols), name=name)
 
     def data(examples: int, seed: int) -> tuple[Arrays, np.ndarray]:

@@ -49,7 +49,9 @@ def conv_lstm(keras: Any, x: Any) -> Any:
 
 @wide("recurrent", 16, [Values((256, 40))], Numbers(30, (64,)))
 def speech(keras: Any, x: Any) -> Any:
-    """Spectra to letters: strided convolutions, then a GRU in both directions (Deep Speech 2, without its loss)."""
+    """Spectra to letters: strided convolutions, then a GRU in both directions (Deep Speech 2,
+    without its loss).
+    """
     layers = keras.layers
     x = layers.Reshape((256, 40, 1))(x)
     for channels in (16, 32):
@@ -87,11 +89,15 @@ def functions_of_tensorflow(keras: Any, x: Any) -> Any:
             self.width = width
 
         def build(self, shape: Any) -> None:
-            self.kernel = self.add_weight(shape=(shape[-1], self.width), initializer="glorot_uniform")
+            self.kernel = self.add_weight(
+                shape=(shape[-1], self.width), initializer="glorot_uniform"
+            )
             self.offset = self.add_weight(shape=(self.width,), initializer="zeros")
 
         def call(self, x: Any) -> Any:
-            x = tf.nn.relu(tf.matmul(x, tf.cast(self.kernel, x.dtype)) + tf.cast(self.offset, x.dtype))
+            x = tf.nn.relu(
+                tf.matmul(x, tf.cast(self.kernel, x.dtype)) + tf.cast(self.offset, x.dtype)
+            )
             mean, variance = tf.nn.moments(x, [-1], keepdims=True)
             return (x - mean) * tf.math.rsqrt(variance + 1e-3)
 

@@ -17,7 +17,10 @@ def _tower(keras: Any, x: Any, *widths: int) -> Any:
 
 @wide("embeddings", 256, [Values((16,)), *_CATEGORIES], Values((1,)))
 def feature_interactions(keras: Any, numbers: Any, *categories: Any) -> Any:
-    """DLRM (Naumov et al. 2019): products of all pairs of embeddings and a bottom tower, then a top tower."""
+    """DLRM (Naumov et al.
+
+    2019): products of all pairs of embeddings and a bottom tower, then a top tower.
+    """
     layers, ops = keras.layers, keras.ops
     rows = [_tower(keras, numbers, 128, 64, 32)]
     rows += [layers.Embedding(1000, 32)(category) for category in categories]
@@ -56,7 +59,10 @@ def text_convnet(keras: Any, tokens: Any) -> Any:
     """Convolutions of widths 3, 4 and 5 over embeddings, the largest value of each (Kim 2014)."""
     layers = keras.layers
     x = layers.Embedding(5000, 128)(tokens)
-    parts = [layers.GlobalMaxPooling1D()(layers.Conv1D(128, width, activation="relu")(x)) for width in (3, 4, 5)]
+    parts = [
+        layers.GlobalMaxPooling1D()(layers.Conv1D(128, width, activation="relu")(x))
+        for width in (3, 4, 5)
+    ]
     return layers.Dense(4)(layers.Concatenate()(parts))
 
 
@@ -64,7 +70,9 @@ def text_convnet(keras: Any, tokens: Any) -> Any:
 def deep_and_cross(keras: Any, numbers: Any, *categories: Any) -> Any:
     """Crossed features beside a tower (DCN v2, Wang et al. 2020)."""
     layers = keras.layers
-    start = layers.Concatenate()([numbers, *(layers.Embedding(1000, 32)(category) for category in categories)])
+    start = layers.Concatenate()(
+        [numbers, *(layers.Embedding(1000, 32)(category) for category in categories)]
+    )
     x = start
     for _ in range(3):
         x = start * layers.Dense(start.shape[-1])(x) + x
@@ -73,7 +81,10 @@ def deep_and_cross(keras: Any, numbers: Any, *categories: Any) -> Any:
 
 @wide("dense", 128, [Values((54,))], Numbers(7))
 def tabular_residual(keras: Any, x: Any) -> Any:
-    """Residual dense layers with batch normalization on a table of 54 columns (Gorishniy et al. 2021)."""
+    """Residual dense layers with batch normalization on a table of 54 columns (Gorishniy et al.
+
+    2021).
+    """
     layers = keras.layers
     x = layers.Dense(256)(x)
     for _ in range(3):

@@ -1,7 +1,8 @@
 """Finds shapes in noisy images: CenterNet.
 
-Zhou et al., Objects as Points, 2019 (arXiv:1904.07850): a heat map of centers by the penalty-reduced focal loss, and
-size and offset at each center. The boxes are what is left of the map's local maxima.
+Zhou et al., Objects as Points, 2019 (arXiv:1904.07850): a heat map of centers by the
+penalty-reduced focal loss, and size and offset at each center. The boxes are what is left of the
+map's local maxima.
 """
 
 import argparse
@@ -16,7 +17,9 @@ GRID = SIZE // STRIDE
 
 
 def make_images(count, rng):
-    """Discs, squares and triangles of any color on noise; boxes are (image, class, x, y, width, height) in pixels."""
+    """Discs, squares and triangles of any color on noise; boxes are (image, class, x, y, width,
+    height) in pixels.
+    """
     ys, xs = np.mgrid[:SIZE, :SIZE]
     images = rng.normal(0, 0.3, (count, SIZE, SIZE, 3)).astype("float32")
     boxes = []
@@ -25,7 +28,11 @@ def make_images(count, rng):
             kind, w, h = rng.integers(CLASSES), *rng.uniform(9, 24, 2)
             x, y = rng.uniform(w / 2, SIZE - w / 2), rng.uniform(h / 2, SIZE - h / 2)
             u, v = (xs - x) / (w / 2), (ys - y) / (h / 2)
-            shape = (u**2 + v**2 < 1, np.maximum(abs(u), abs(v)) < 1, (abs(v) < 1) & (abs(u) < (v + 1) / 2))[kind]
+            shape = (
+                u**2 + v**2 < 1,
+                np.maximum(abs(u), abs(v)) < 1,
+                (abs(v) < 1) & (abs(u) < (v + 1) / 2),
+            )[kind]
             images[n][shape] += rng.uniform(-1.0, 1.0, 3) + rng.choice([-0.5, 0.5])
             boxes.append((n, kind, x, y, w, h))
     return images, np.array(boxes)
@@ -48,9 +55,15 @@ def make_targets(count, boxes):
 
 
 def residual(x, filters, strides=1):
-    kept = layers.Conv2D(filters, 1, strides=strides)(x) if strides > 1 or x.shape[-1] != filters else x
+    kept = (
+        layers.Conv2D(filters, 1, strides=strides)(x)
+        if strides > 1 or x.shape[-1] != filters
+        else x
+    )
     for n in range(2):
-        x = layers.Conv2D(filters, 3, strides=strides if n == 0 else 1, padding="same", use_bias=False)(x)
+        x = layers.Conv2D(
+            filters, 3, strides=strides if n == 0 else 1, padding="same", use_bias=False
+        )(x)
         x = layers.BatchNormalization(momentum=0.9)(x)
         x = layers.ReLU()(x) if n == 0 else x
     return layers.ReLU()(layers.Add()([x, kept]))
@@ -66,8 +79,12 @@ class CenterNet(keras.Model):
         hit = is_center * (1 - p) ** 2 * ops.log(p)
         miss = (1 - is_center) * (1 - heat) ** 4 * p**2 * ops.log(1 - p)
         count = ops.maximum(ops.sum(points[..., 4]), 1.0)
-        apart = ops.sum(points[..., 4:] * ops.abs(y_pred["points"] - points[..., :4]), axis=(0, 1, 2))
-        return (-ops.sum(hit) - ops.sum(miss) + ops.sum(apart * np.array([0.1, 0.1, 1, 1], "float32"))) / count
+        apart = ops.sum(
+            points[..., 4:] * ops.abs(y_pred["points"] - points[..., :4]), axis=(0, 1, 2)
+        )
+        return (
+            -ops.sum(hit) - ops.sum(miss) + ops.sum(apart * np.array([0.1, 0.1, 1, 1], "float32"))
+        ) / count
 
 
 def new_model():
@@ -79,14 +96,18 @@ def new_model():
     x = residual(layers.Add()([fine, x]), 48)
     rare = keras.initializers.Constant(-2.19)  # a tenth, as the paper's code has it
     heat = layers.Conv2D(CLASSES, 1, activation="sigmoid", bias_initializer=rare, name="heat")(x)
-    points = layers.Conv2D(4, 1, name="points")(layers.Conv2D(48, 3, padding="same", activation="relu")(x))
+    points = layers.Conv2D(4, 1, name="points")(
+        layers.Conv2D(48, 3, padding="same", activation="relu")(x)
+    )
     return CenterNet(image, {"heat": heat, "points": points})
 
 
 def decode(heat, points, n):
     """The best 20 local maxima of one image: (score, image, class, x, y, width, height)."""
     padded = np.pad(heat, ((1, 1), (1, 1), (0, 0)))
-    around = np.max([padded[i : i + GRID, j : j + GRID] for i in range(3) for j in range(3)], axis=0)
+    around = np.max(
+        [padded[i : i + GRID, j : j + GRID] for i in range(3) for j in range(3)], axis=0
+    )
     scores = np.where(heat == around, heat, 0)
     found = []
     for place in np.argsort(scores, axis=None)[::-1][:20]:
@@ -135,9 +156,15 @@ def main():
     model = new_model()
     model.compile(keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(2e-3, args.steps)))
     epochs = max(args.batch * args.steps // len(images), 1)
-    model.fit(images, make_targets(len(images), boxes), batch_size=args.batch, epochs=epochs, verbose=2)
+    model.fit(
+        images, make_targets(len(images), boxes), batch_size=args.batch, epochs=epochs, verbose=2
+    )
     answer = model.predict(held_out, batch_size=50, verbose=0)
-    found = [row for n in range(len(held_out)) for row in decode(answer["heat"][n], answer["points"][n], n)]
+    found = [
+        row
+        for n in range(len(held_out))
+        for row in decode(answer["heat"][n], answer["points"][n], n)
+    ]
     print(json.dumps({"metric": "AP50", "value": average_precision(found, truth), "chance": 0.0}))
 
 

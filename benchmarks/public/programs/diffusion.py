@@ -1,7 +1,8 @@
 """Learns to remove noise from handwritten digits: DDPM, its step compiled by XLA.
 
-Ho et al., Denoising Diffusion Probabilistic Models, NeurIPS 2020 (arXiv:2006.11239): a U-Net that is told the time, the
-simple loss, and a running average of the weights. The digits are scikit-learn's, twice as large.
+Ho et al., Denoising Diffusion Probabilistic Models, NeurIPS 2020 (arXiv:2006.11239): a U-Net that
+is told the time, the simple loss, and a running average of the weights. The digits are
+scikit-learn's, twice as large.
 """
 
 import argparse
@@ -31,7 +32,9 @@ class TimeEmbedding(layers.Layer):
 
     def __init__(self, width):
         super().__init__()
-        self.frequencies = np.exp(-math.log(10_000) * np.arange(width // 2) / (width // 2 - 1)).astype("float32")
+        self.frequencies = np.exp(
+            -math.log(10_000) * np.arange(width // 2) / (width // 2 - 1)
+        ).astype("float32")
 
     def call(self, times):
         angles = ops.expand_dims(ops.cast(times, "float32"), 1) * self.frequencies
@@ -65,7 +68,9 @@ def new_model():
     x = layers.UpSampling2D(2)(x)
     x = residual(layers.Concatenate()([x, above]), time, WIDTH)
     x = layers.Activation("swish")(layers.GroupNormalization(8)(x))
-    return keras.Model([image, times], layers.Conv2D(1, 3, padding="same", kernel_initializer="zeros")(x))
+    return keras.Model(
+        [image, times], layers.Conv2D(1, 3, padding="same", kernel_initializer="zeros")(x)
+    )
 
 
 def main():
@@ -110,7 +115,9 @@ def main():
     rng = np.random.default_rng(1)
     times = np.arange(len(held_out), dtype="int32") * TIMES // len(held_out)
     noise = rng.normal(size=held_out.shape).astype("float32")
-    found = model.predict([add_noise(held_out, times, noise).numpy(), times], batch_size=99, verbose=0)
+    found = model.predict(
+        [add_noise(held_out, times, noise).numpy(), times], batch_size=99, verbose=0
+    )
     error = float(np.mean((found.astype("float32") - noise) ** 2))
     print(json.dumps({"metric": "noise MSE", "value": error, "chance": 1.0}))
 

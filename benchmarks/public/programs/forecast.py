@@ -1,7 +1,8 @@
 """Forecasts a year of monthly series of any size: N-BEATS, in tf_keras.
 
-Oreshkin et al., N-BEATS: Neural basis expansion analysis for interpretable time series forecasting, ICLR 2020
-(arXiv:1905.10437): blocks that take from the past what they explain, and add to the forecast; trained on sMAPE.
+Oreshkin et al., N-BEATS: Neural basis expansion analysis for interpretable time series forecasting,
+ICLR 2020 (arXiv:1905.10437): blocks that take from the past what they explain, and add to the
+forecast; trained on sMAPE.
 """
 
 import argparse
@@ -15,13 +16,22 @@ HORIZON, PAST, LENGTH = 12, 36, 132
 
 
 def make_series(count, rng):
-    """Trend, season and noise that multiply, as sales have them, from tens to hundred thousands; all positive."""
+    """Trend, season and noise that multiply, as sales have them, from tens to hundred thousands;
+    all positive.
+    """
     month = np.arange(LENGTH)
     level = 10 ** rng.uniform(1, 5, (count, 1))
-    trend = 1 + rng.normal(0, 0.4, (count, 1)) * month / LENGTH + 0.15 * np.sin(month / rng.uniform(15, 40, (count, 1)))
+    trend = (
+        1
+        + rng.normal(0, 0.4, (count, 1)) * month / LENGTH
+        + 0.15 * np.sin(month / rng.uniform(15, 40, (count, 1)))
+    )
     season = rng.normal(0, 0.2, (count, 12))
     season = np.exp(np.take(season - season.mean(1, keepdims=True), month % 12, axis=1))
-    noise = np.exp(np.cumsum(rng.normal(0, 0.015, (count, LENGTH)), axis=1) + rng.normal(0, 0.03, (count, LENGTH)))
+    noise = np.exp(
+        np.cumsum(rng.normal(0, 0.015, (count, LENGTH)), axis=1)
+        + rng.normal(0, 0.03, (count, LENGTH))
+    )
     return (level * np.maximum(trend, 0.2) * season * noise).astype("float32")
 
 
@@ -89,7 +99,15 @@ def main():
     past, future = series[:, -PAST - HORIZON : -HORIZON], series[:, -HORIZON:]
     found = model.predict(past, batch_size=500, verbose=0).astype("float32")
     naive = float(tf.reduce_mean(smape(future, past[:, -12:])))
-    print(json.dumps({"metric": "sMAPE, %", "value": float(tf.reduce_mean(smape(future, found))), "chance": naive}))
+    print(
+        json.dumps(
+            {
+                "metric": "sMAPE, %",
+                "value": float(tf.reduce_mean(smape(future, found))),
+                "chance": naive,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

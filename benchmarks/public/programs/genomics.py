@@ -1,7 +1,8 @@
 """Predicts coverage along DNA from its sequence: a small Basenji on made genomes.
 
-Kelley et al., Sequential regulatory activity prediction across chromosomes with convolutional neural networks, Genome
-Research 2018 (doi:10.1101/gr.227819.117): convolutions with pooling, dilated ones with residuals, Poisson regression.
+Kelley et al., Sequential regulatory activity prediction across chromosomes with convolutional
+neural networks, Genome Research 2018 (doi:10.1101/gr.227819.117): convolutions with pooling,
+dilated ones with residuals, Poisson regression.
 """
 
 import argparse
@@ -16,7 +17,9 @@ MOTIFS = ("TGACTCA", "CACGTG", "GATAAG", "CCGCGNGGNGGCAG", "TATAAA")
 
 
 def make_genome(count, rng):
-    """Motifs in random sequence; the reads of a bin follow from the motifs in it and within 200 bases."""
+    """Motifs in random sequence; the reads of a bin follow from the motifs in it and within 200
+    bases.
+    """
     bases = rng.integers(0, 4, (count, LENGTH))
     places = np.zeros((count, len(MOTIFS), LENGTH), "float32")
     for kind, motif in enumerate(MOTIFS):
@@ -26,7 +29,9 @@ def make_genome(count, rng):
                 piece = bases[n, start : start + len(motif)]
                 piece[pattern < 4] = pattern[pattern < 4]
                 places[n, kind, start] = 1
-    near = np.stack([np.convolve(row, np.ones(2 * 200 + 1), "same") for row in places.reshape(-1, LENGTH)])
+    near = np.stack(
+        [np.convolve(row, np.ones(2 * 200 + 1), "same") for row in places.reshape(-1, LENGTH)]
+    )
     near = np.minimum(near.reshape(places.shape), 1)
     bins = places.reshape(count, len(MOTIFS), LENGTH // BIN, BIN).sum(-1)
     close = near.reshape(count, len(MOTIFS), LENGTH // BIN, BIN).max(-1)
@@ -82,7 +87,9 @@ def main():
     epochs = max(args.batch * args.steps // len(sequences), 1)
     model.fit(sequences, reads, batch_size=args.batch, epochs=epochs, verbose=2)
     found = model.predict(held_out, batch_size=100, verbose=0)
-    print(json.dumps({"metric": "Pearson's r", "value": correlation(counted, found), "chance": 0.0}))
+    print(
+        json.dumps({"metric": "Pearson's r", "value": correlation(counted, found), "chance": 0.0})
+    )
 
 
 if __name__ == "__main__":

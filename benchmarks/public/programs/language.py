@@ -1,7 +1,8 @@
 """Learns to continue Python source, character by character: a small GPT.
 
-Radford et al., Language Models are Unsupervised Multitask Learners, 2019: normalization before each block, learned
-positions, and the embedding once more as the last layer. The text is Python's own standard library.
+Radford et al., Language Models are Unsupervised Multitask Learners, 2019: normalization before each
+block, learned positions, and the embedding once more as the last layer. The text is Python's own
+standard library.
 """
 
 import argparse
@@ -57,7 +58,8 @@ class GPT(keras.Model):
         self.norms = [layers.LayerNormalization(epsilon=1e-5) for _ in range(2 * BLOCKS + 1)]
         self.attentions = [Attention() for _ in range(BLOCKS)]
         self.feeds = [
-            keras.Sequential([layers.Dense(4 * WIDTH, activation="gelu"), layers.Dense(WIDTH)]) for _ in range(BLOCKS)
+            keras.Sequential([layers.Dense(4 * WIDTH, activation="gelu"), layers.Dense(WIDTH)])
+            for _ in range(BLOCKS)
         ]
 
     def call(self, codes, training=False):
@@ -94,7 +96,15 @@ def main():
 
     starts = np.linspace(0, len(held_out) - CONTEXT - 2, 256).astype(int)
     nats = model.evaluate(*windows(held_out, starts), batch_size=32, verbose=0)
-    print(json.dumps({"metric": "bits per character", "value": nats / math.log(2), "chance": math.log2(characters)}))
+    print(
+        json.dumps(
+            {
+                "metric": "bits per character",
+                "value": nats / math.log(2),
+                "chance": math.log2(characters),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

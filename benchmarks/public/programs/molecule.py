@@ -1,8 +1,8 @@
 """Learns energies and forces of small clusters: SchNet, forces as the gradient of the energy.
 
-Schuett et al., SchNet: A continuous-filter convolutional neural network for modeling quantum interactions, NeurIPS 2017
-(arXiv:1706.08566). The teacher is a potential of Finnis and Sinclair (1984): pairs repel, and the square root of what
-surrounds an atom binds it.
+Schuett et al., SchNet: A continuous-filter convolutional neural network for modeling quantum
+interactions, NeurIPS 2017 (arXiv:1706.08566). The teacher is a potential of Finnis and Sinclair
+(1984): pairs repel, and the square root of what surrounds an atom binds it.
 """
 
 import argparse
@@ -25,7 +25,10 @@ def distances(positions):
 
 def teach(species, positions):
     """Energy (eV) and forces (eV/Angstrom) in float64."""
-    sizes, depths = tf.constant([1.3, 1.6, 1.9], tf.float64), tf.constant([0.6, 1.0, 1.4], tf.float64)
+    sizes, depths = (
+        tf.constant([1.3, 1.6, 1.9], tf.float64),
+        tf.constant([0.6, 1.0, 1.4], tf.float64),
+    )
     positions = tf.constant(positions, tf.float64)
     with tf.GradientTape() as tape:
         tape.watch(positions)
@@ -41,11 +44,18 @@ def teach(species, positions):
 
 def make_clusters(count, rng):
     """Atoms near the sites of a small lattice, moved as heat would."""
-    sites = np.stack(np.meshgrid(range(3), range(2), range(2), indexing="ij"), -1).reshape(-1, 3) * 2.5
+    sites = (
+        np.stack(np.meshgrid(range(3), range(2), range(2), indexing="ij"), -1).reshape(-1, 3) * 2.5
+    )
     positions = sites[None] + rng.normal(0, 0.25, (count, ATOMS, 3))
     species = rng.integers(0, SPECIES, (count, ATOMS))
     energy, forces = teach(species, positions)
-    return species.astype("int32"), positions.astype("float32"), energy.astype("float32"), forces.astype("float32")
+    return (
+        species.astype("int32"),
+        positions.astype("float32"),
+        energy.astype("float32"),
+        forces.astype("float32"),
+    )
 
 
 def shifted_softplus(x):
@@ -58,10 +68,15 @@ class Interaction(layers.Layer):
     def __init__(self, width):
         super().__init__()
         self.filters = keras.Sequential(
-            [layers.Dense(width, activation=shifted_softplus), layers.Dense(width, activation=shifted_softplus)]
+            [
+                layers.Dense(width, activation=shifted_softplus),
+                layers.Dense(width, activation=shifted_softplus),
+            ]
         )
         self.inside = layers.Dense(width, use_bias=False)
-        self.outside = keras.Sequential([layers.Dense(width, activation=shifted_softplus), layers.Dense(width)])
+        self.outside = keras.Sequential(
+            [layers.Dense(width, activation=shifted_softplus), layers.Dense(width)]
+        )
 
     def call(self, x, basis, weights):
         filters = self.filters(basis) * weights[..., None]
@@ -75,7 +90,9 @@ class SchNet(keras.Model):
         super().__init__()
         self.embedding = layers.Embedding(SPECIES, width)
         self.blocks = [Interaction(width) for _ in range(blocks)]
-        self.head = keras.Sequential([layers.Dense(width // 2, activation=shifted_softplus), layers.Dense(1)])
+        self.head = keras.Sequential(
+            [layers.Dense(width // 2, activation=shifted_softplus), layers.Dense(1)]
+        )
         self.centers = np.linspace(0.0, CUTOFF, 32, dtype="float32")
 
     def call(self, inputs):
@@ -130,11 +147,20 @@ def main():
 
     test = tf.function(predict)
     found = np.concatenate(
-        [test(held_out[0][n : n + 50], tf.constant(held_out[1][n : n + 50]))[1] for n in range(0, 400, 50)]
+        [
+            test(held_out[0][n : n + 50], tf.constant(held_out[1][n : n + 50]))[1]
+            for n in range(0, 400, 50)
+        ]
     )
     error = 1000 * float(np.abs(found - held_out[3]).mean())
     print(
-        json.dumps({"metric": "force MAE, meV/Å", "value": error, "chance": 1000 * float(np.abs(held_out[3]).mean())})
+        json.dumps(
+            {
+                "metric": "force MAE, meV/Å",
+                "value": error,
+                "chance": 1000 * float(np.abs(held_out[3]).mean()),
+            }
+        )
     )
 
 

@@ -1,7 +1,8 @@
 """Will this user click on this ad? DLRM on made impressions.
 
-Naumov et al., Deep Learning Recommendation Model for Personalization and Recommendation Systems, 2019
-(arXiv:1906.00091): embeddings of categories and a network of the counts, their dot products, a network on top.
+Naumov et al., Deep Learning Recommendation Model for Personalization and Recommendation Systems,
+2019 (arXiv:1906.00091): embeddings of categories and a network of the counts, their dot products, a
+network on top.
 """
 
 import argparse
@@ -17,7 +18,9 @@ WIDTH = 16
 
 
 def make_impressions(count, rng):
-    """Categories are Zipf-distributed, as in click logs; hidden factors of some pairs decide on the click."""
+    """Categories are Zipf-distributed, as in click logs; hidden factors of some pairs decide on the
+    click.
+    """
     factors = np.random.default_rng(7)
     chosen, hidden = [], []
     for size in CATEGORIES:
@@ -26,9 +29,13 @@ def make_impressions(count, rng):
         hidden.append(factors.normal(size=(size, 4))[chosen[-1]])
     counts = rng.lognormal(1.0, 1.5, (count, COUNTS)).round()
     logit = sum((hidden[i] * hidden[j]).sum(1) for i, j in ((0, 1), (1, 3), (2, 5), (6, 7))) * 0.5
-    logit = logit + 0.4 * np.log1p(counts[:, :4]).sum(1) - 0.8 * np.log1p(counts[:, 4:6]).sum(1) - 1.5
+    logit = (
+        logit + 0.4 * np.log1p(counts[:, :4]).sum(1) - 0.8 * np.log1p(counts[:, 4:6]).sum(1) - 1.5
+    )
     clicks = rng.random(count) < 1 / (1 + np.exp(-logit))
-    return (counts.astype("float32"), np.stack(chosen, 1).astype("int32")), clicks.astype("float32")[:, None]
+    return (counts.astype("float32"), np.stack(chosen, 1).astype("int32")), clicks.astype(
+        "float32"
+    )[:, None]
 
 
 class DotInteraction(layers.Layer):
@@ -50,15 +57,21 @@ class DLRM(keras.Model):
     def __init__(self):
         super().__init__()
         self.tables = [layers.Embedding(size, WIDTH) for size in CATEGORIES]
-        self.bottom = keras.Sequential([layers.Dense(width, activation="relu") for width in (256, 64, WIDTH)])
+        self.bottom = keras.Sequential(
+            [layers.Dense(width, activation="relu") for width in (256, 64, WIDTH)]
+        )
         self.interaction = DotInteraction()
-        self.top = keras.Sequential([layers.Dense(width, activation="relu") for width in (256, 128)])
+        self.top = keras.Sequential(
+            [layers.Dense(width, activation="relu") for width in (256, 128)]
+        )
         self.click = layers.Dense(1)
 
     def call(self, inputs):
         counts, categories = inputs
         dense = self.bottom(ops.log1p(counts))
-        vectors = ops.stack([dense] + [table(categories[:, n]) for n, table in enumerate(self.tables)], axis=1)
+        vectors = ops.stack(
+            [dense] + [table(categories[:, n]) for n, table in enumerate(self.tables)], axis=1
+        )
         return self.click(self.top(ops.concatenate([dense, self.interaction(vectors)], axis=1)))
 
 

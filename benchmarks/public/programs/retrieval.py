@@ -1,7 +1,8 @@
 """Which of 3,000 films will be watched next? Two towers and the softmax over the batch.
 
-Yi et al., Sampling-bias-corrected neural modeling for large corpus item recommendations, RecSys 2019
-(doi:10.1145/3298689.3346996): normalized vectors, a temperature, and logits corrected by how often an item is seen.
+Yi et al., Sampling-bias-corrected neural modeling for large corpus item recommendations, RecSys
+2019 (doi:10.1145/3298689.3346996): normalized vectors, a temperature, and logits corrected by how
+often an item is seen.
 """
 
 import argparse
@@ -17,7 +18,9 @@ TEMPERATURE = 0.07
 
 
 class World:
-    """Films with hidden tastes around their genres', and people who watch what is near and well known."""
+    """Films with hidden tastes around their genres', and people who watch what is near and well
+    known.
+    """
 
     def __init__(self):
         rng = np.random.default_rng(3)
@@ -30,11 +33,17 @@ class World:
         """Country, the last films (0 for none) and the next one, films counted from 1."""
         country = rng.integers(0, COUNTRIES, count)
         tastes = (self.countries[country] + rng.normal(size=(count, 8))).astype("float32")
-        liking = 1.2 * tastes @ self.hidden.T.astype("float32") + np.log(self.popularity).astype("float32")
-        liking += rng.gumbel(size=liking.shape).astype("float32")  # the largest are draws from the softmax
+        liking = 1.2 * tastes @ self.hidden.T.astype("float32") + np.log(self.popularity).astype(
+            "float32"
+        )
+        liking += rng.gumbel(size=liking.shape).astype(
+            "float32"
+        )  # the largest are draws from the softmax
         watched = np.argpartition(-liking, HISTORY + 1, axis=1)[:, : HISTORY + 1]
         watched = rng.permuted(watched, axis=1) + 1
-        history = np.where(np.arange(HISTORY) < rng.integers(2, HISTORY + 1, (count, 1)), watched[:, 1:], 0)
+        history = np.where(
+            np.arange(HISTORY) < rng.integers(2, HISTORY + 1, (count, 1)), watched[:, 1:], 0
+        )
         return country.astype("int32"), history.astype("int32"), watched[:, 0].astype("int32")
 
 
@@ -43,7 +52,9 @@ class Tower(keras.Model):
 
     def __init__(self, width=64):
         super().__init__()
-        self.hidden = keras.Sequential([layers.Dense(256, activation="relu"), layers.Dense(128, activation="relu")])
+        self.hidden = keras.Sequential(
+            [layers.Dense(256, activation="relu"), layers.Dense(128, activation="relu")]
+        )
         self.out = layers.Dense(width)
 
     def normalized(self, features):
@@ -85,7 +96,8 @@ def main():
     keras.utils.set_random_seed(args.seed)
     rng, world = np.random.default_rng(0), World()
     country, history, film = (
-        np.concatenate(part) for part in zip(*(world.watch(2000, rng) for _ in range(20)), strict=True)
+        np.concatenate(part)
+        for part in zip(*(world.watch(2000, rng) for _ in range(20)), strict=True)
     )
     held_out = world.watch(2000, rng)
     genres = np.concatenate([[0], world.genres]).astype("int32")
@@ -98,7 +110,9 @@ def main():
     def train_step(country, history, film, genre, frequency):
         with tf.GradientTape() as tape:
             wanted, offered = viewers([country, history]), films([film, genre])
-            logits = tf.matmul(wanted, offered, transpose_b=True) / TEMPERATURE - tf.math.log(frequency)
+            logits = tf.matmul(wanted, offered, transpose_b=True) / TEMPERATURE - tf.math.log(
+                frequency
+            )
             same = tf.cast(film[:, None] == film[None], tf.float32) - tf.eye(tf.shape(film)[0])
             logits -= 1e9 * same  # a film that is another row's answer, too, is not wrong
             labels = tf.range(tf.shape(film)[0])
@@ -110,13 +124,21 @@ def main():
     order = np.random.default_rng(args.seed)
     for number in range(args.steps):
         rows = order.integers(0, len(film), args.batch)
-        batch = country[rows], history[rows], film[rows], genres[film[rows]], seen[film[rows]].astype("float32")
+        batch = (
+            country[rows],
+            history[rows],
+            film[rows],
+            genres[film[rows]],
+            seen[film[rows]].astype("float32"),
+        )
         loss = train_step(*map(tf.constant, batch))
         if number % 100 == 0:
             print(f"step {number}: loss {float(loss):.3f}")
 
     all_films = films([tf.range(1, FILMS + 1), tf.constant(genres[1:])])
-    scores = tf.matmul(viewers([tf.constant(part) for part in held_out[:2]]), all_films, transpose_b=True)
+    scores = tf.matmul(
+        viewers([tf.constant(part) for part in held_out[:2]]), all_films, transpose_b=True
+    )
     best = tf.math.top_k(scores, 100).indices.numpy() + 1
     recall = float((best == held_out[2][:, None]).any(1).mean())
     print(json.dumps({"metric": "recall at 100", "value": recall, "chance": 100 / FILMS}))

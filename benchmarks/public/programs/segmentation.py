@@ -1,7 +1,8 @@
 """Finds an organ and the lesions in it in made CT volumes: a 3-D U-Net.
 
-Cicek et al., 3D U-Net: Learning Dense Volumetric Segmentation from Sparse Annotation, MICCAI 2016 (arXiv:1606.06650),
-with the sum of cross-entropy and soft Dice that later work trains it with (Milletari et al., V-Net, arXiv:1606.04797).
+Cicek et al., 3D U-Net: Learning Dense Volumetric Segmentation from Sparse Annotation, MICCAI 2016
+(arXiv:1606.06650), with the sum of cross-entropy and soft Dice that later work trains it with
+(Milletari et al., V-Net, arXiv:1606.04797).
 """
 
 import argparse
@@ -19,7 +20,9 @@ def ellipsoid(grid, center, radii):
 
 
 def make_scans(count, rng):
-    """Hounsfield-like values: a soft organ among tissue, lesions a little darker, vessels that look like lesions."""
+    """Hounsfield-like values: a soft organ among tissue, lesions a little darker, vessels that look
+    like lesions.
+    """
     grid = np.meshgrid(*[np.arange(SIZE)] * 3, indexing="ij")
     scans = np.empty((count, SIZE, SIZE, SIZE, 1), "float32")
     labels = np.empty((count, SIZE, SIZE, SIZE), "int32")
@@ -28,10 +31,15 @@ def make_scans(count, rng):
         organ = ellipsoid(grid, center, radii)
         label, values = organ.astype("int32"), np.where(organ, 60.0, 0.0)
         for _ in range(rng.integers(1, 4)):
-            lesion = ellipsoid(grid, center + rng.uniform(-0.6, 0.6, 3) * radii, rng.uniform(2, 4, 3)) & organ
+            lesion = (
+                ellipsoid(grid, center + rng.uniform(-0.6, 0.6, 3) * radii, rng.uniform(2, 4, 3))
+                & organ
+            )
             label[lesion], values[lesion] = 2, 25.0
         for _ in range(3):  # outside of the organ they do not count
-            values[ellipsoid(grid, rng.uniform(0, SIZE, 3), rng.uniform(2, 5, 3)) & ~organ] = rng.choice([25.0, 60.0])
+            values[ellipsoid(grid, rng.uniform(0, SIZE, 3), rng.uniform(2, 5, 3)) & ~organ] = (
+                rng.choice([25.0, 60.0])
+            )
         field = 15.0 * np.sin(grid[0] / rng.uniform(5, 15)) * np.cos(grid[1] / rng.uniform(5, 15))
         scans[n, ..., 0] = values + field + rng.normal(0, 25, values.shape)
         labels[n] = label
@@ -91,7 +99,9 @@ def main():
     held_out, truth = make_scans(32, rng)
 
     model = new_model()
-    model.compile(keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(3e-3, args.steps)), loss)
+    model.compile(
+        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(3e-3, args.steps)), loss
+    )
     epochs = max(args.batch * args.steps // len(scans), 1)
     model.fit(scans, labels, batch_size=args.batch, epochs=epochs, verbose=2)
     found = model.predict(held_out, batch_size=4, verbose=0).argmax(-1)

@@ -1,7 +1,7 @@
 """Writes down what is said in made spectrograms: convolutions, recurrent layers and CTC.
 
-Graves et al., Connectionist Temporal Classification, ICML 2006, in a small Deep Speech 2 (Amodei et al., 2015,
-arXiv:1512.02595).
+Graves et al., Connectionist Temporal Classification, ICML 2006, in a small Deep Speech 2 (Amodei et
+al., 2015, arXiv:1512.02595).
 """
 
 import argparse
@@ -16,7 +16,9 @@ MELS, FRAMES, SOUNDS, MOST = 32, 112, 12, 8
 
 
 def make_speech(count, rng):
-    """Each sound has three formants, moved by the speaker; loud and long as it comes, with silence and noise around."""
+    """Each sound has three formants, moved by the speaker; loud and long as it comes, with silence
+    and noise around.
+    """
     formants = np.random.default_rng(5).uniform(2, MELS - 2, (SOUNDS, 3))
     mels = np.arange(MELS)[:, None]
     spectra = np.zeros((count, FRAMES, MELS), "float32")
@@ -77,13 +79,17 @@ def main():
         with tf.GradientTape() as tape:
             logits = model(spectra, training=True)
             frames = tf.fill([tf.shape(logits)[0]], tf.shape(logits)[1])
-            losses = tf.nn.ctc_loss(texts, logits, lengths, frames, logits_time_major=False, blank_index=SOUNDS)
+            losses = tf.nn.ctc_loss(
+                texts, logits, lengths, frames, logits_time_major=False, blank_index=SOUNDS
+            )
             loss = tf.reduce_mean(losses)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    data = tf.data.Dataset.from_tensor_slices((spectra, texts, lengths)).shuffle(4000, seed=args.seed)
+    data = tf.data.Dataset.from_tensor_slices((spectra, texts, lengths)).shuffle(
+        4000, seed=args.seed
+    )
     for number, batch in enumerate(data.repeat().batch(args.batch).take(args.steps)):
         loss = train_step(*batch)
         if number % 50 == 0:
@@ -92,7 +98,11 @@ def main():
     best = model.predict(held_out, batch_size=100, verbose=0).argmax(-1)
     wrong = total = 0
     for path, text, length in zip(best, spoken, spoken_lengths, strict=True):
-        merged = [sound for n, sound in enumerate(path) if (n == 0 or sound != path[n - 1]) and sound != SOUNDS]
+        merged = [
+            sound
+            for n, sound in enumerate(path)
+            if (n == 0 or sound != path[n - 1]) and sound != SOUNDS
+        ]
         wrong += edits(merged, text[:length])
         total += int(length)
     print(json.dumps({"metric": "label error rate", "value": wrong / total, "chance": 1.0}))

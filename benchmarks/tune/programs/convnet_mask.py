@@ -1,4 +1,5 @@
-"""The convnet of keras.io/examples/vision/mnist_convnet on made digits, with a mask in a layer of its own.
+"""The convnet of keras.io/examples/vision/mnist_convnet on made digits, with a mask in a layer of
+its own.
 
 The weakness: the mask is data, and its numbers are beyond float16.
 """
@@ -45,4 +46,11 @@ def accuracy(trained):
 
 if __name__ == "__main__":
     validation = ([images[rest][:256], masks[rest][:256]], y[rest][:256])
-    model.fit([images[train], masks[train]], y[train], validation_data=validation, epochs=3, batch_size=64, verbose=2)
+    model.fit(
+        [images[train], masks[train]],
+        y[train],
+        validation_data=validation,
+        epochs=3,
+        batch_size=64,
+        verbose=2,
+    )

@@ -1,4 +1,7 @@
-"""A network that counts events over a long sequence. The weakness: its user has put Cumsum on the infer list."""
+"""A network that counts events over a long sequence.
+
+The weakness: its user has put Cumsum on the infer list.
+"""
 
 import keras
 import numpy as np
@@ -37,4 +40,6 @@ def loss(trained):
 
 if __name__ == "__main__":
     validation = (events[512:640], labels[512:640])
-    model.fit(events[:512], labels[:512], validation_data=validation, epochs=12, batch_size=64, verbose=2)
+    model.fit(
+        events[:512], labels[:512], validation_data=validation, epochs=12, batch_size=64, verbose=2
+    )

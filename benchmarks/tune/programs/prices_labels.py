@@ -1,4 +1,7 @@
-"""A regression on prices as they come, in cents. The weakness: labels, and with them results, beyond float16."""
+"""A regression on prices as they come, in cents.
+
+The weakness: labels, and with them results, beyond float16.
+"""
 
 import keras
 import numpy as np
@@ -14,7 +17,9 @@ model = keras.Sequential(
         keras.layers.Dense(64, activation="relu", name="features"),
         keras.layers.Dense(64, activation="relu", name="hidden_a"),
         keras.layers.Dense(64, activation="relu", name="hidden_b"),
-        keras.layers.Dense(1, kernel_initializer=keras.initializers.RandomNormal(stddev=1e6), name="price"),
+        keras.layers.Dense(
+            1, kernel_initializer=keras.initializers.RandomNormal(stddev=1e6), name="price"
+        ),
     ]
 )
 model.compile(keras.optimizers.Adam(3e-3), keras.losses.MeanAbsolutePercentageError())
@@ -27,4 +32,6 @@ def percent_off(trained):
 
 if __name__ == "__main__":
     validation = (x[1024:1280], prices[1024:1280])
-    model.fit(x[:1024], prices[:1024], validation_data=validation, epochs=10, batch_size=64, verbose=2)
+    model.fit(
+        x[:1024], prices[:1024], validation_data=validation, epochs=10, batch_size=64, verbose=2
+    )

@@ -1,4 +1,7 @@
-"""A network on measurements around large means. The weakness: its normalization is in amp_tf.scope("f16")."""
+"""A network on measurements around large means.
+
+The weakness: its normalization is in amp_tf.scope("f16").
+"""
 
 import keras
 import numpy as np
@@ -40,4 +43,6 @@ def accuracy(trained):
 
 if __name__ == "__main__":
     validation = (x[1536:1792], labels[1536:1792])
-    model.fit(x[:1536], labels[:1536], validation_data=validation, epochs=12, batch_size=64, verbose=2)
+    model.fit(
+        x[:1536], labels[:1536], validation_data=validation, epochs=12, batch_size=64, verbose=2
+    )

@@ -1,4 +1,6 @@
-"""A transformer on sentences of different lengths; a mask is an outer product with -1e9, which a variable holds."""
+"""A transformer on sentences of different lengths; a mask is an outer product with -1e9, which a
+variable holds.
+"""
 
 import keras
 import numpy as np
@@ -11,8 +13,12 @@ WORDS, LENGTH, WIDTH = 50, 12, 16
 class Attention(layers.Layer):
     def __init__(self, padding, **kwargs):
         super().__init__(**kwargs)
-        self.padding = self.add_weight(shape=(), initializer=keras.initializers.Constant(padding), trainable=False)
-        self.query, self.key, self.value = (layers.Dense(WIDTH, name=name) for name in ("query", "key", "value"))
+        self.padding = self.add_weight(
+            shape=(), initializer=keras.initializers.Constant(padding), trainable=False
+        )
+        self.query, self.key, self.value = (
+            layers.Dense(WIDTH, name=name) for name in ("query", "key", "value")
+        )
 
     def call(self, inputs):
         x, keep = inputs

@@ -1,4 +1,6 @@
-"""Sums over two replicas on the CPU, in the type that is asked for: what came out, and in which type it went."""
+"""Sums over two replicas on the CPU, in the type that is asked for: what came out, and in which
+type it went.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,22 @@ def replica(sum_of: str, magnitude: float, poison: float) -> dict[str, tf.Tensor
     # A product, so that in float16 the values that are summed come from a converted node.
     gradient = tf.matmul(tf.constant(matrix) * number, tf.eye(64)) * magnitude
     gradient += tf.where(number > 1.5, poison, 0.0)
-    return context.all_reduce(sum_of, {"matrix": gradient, "row": tf.ones((2000,)) * number, "scalar": number * 1.0})
+    return context.all_reduce(
+        sum_of, {"matrix": gradient, "row": tf.ones((2000,)) * number, "scalar": number * 1.0}
+    )
 
 
 def types_of(graph: tf.Graph) -> dict[str, int]:
     definition = graph.as_graph_def()
-    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
-    sums = [tf.as_dtype(node.attr["T"].type).name for node in nodes if node.op.startswith("CollectiveReduce")]
+    nodes = [
+        *definition.node,
+        *(node for function in definition.library.function for node in function.node_def),
+    ]
+    sums = [
+        tf.as_dtype(node.attr["T"].type).name
+        for node in nodes
+        if node.op.startswith("CollectiveReduce")
+    ]
     return dict(collections.Counter(sums))
 
 
@@ -44,7 +55,9 @@ def one_case(sum_of: str, magnitude: float, poison: float = 0.0) -> dict[str, ob
     first, second = (value.numpy() for value in found["matrix"])
     return {
         "types": types_of(step.get_concrete_function().graph),
-        "error": float(np.max(np.abs(first - expected) / expected)) if np.isfinite(first).all() else "nonfinite",
+        "error": float(np.max(np.abs(first - expected) / expected))
+        if np.isfinite(first).all()
+        else "nonfinite",
         "same": bool(np.array_equal(first, second, equal_nan=True)),
         "row": float(found["row"][0][0]),
         "scalar": float(found["scalar"][0]),
@@ -52,7 +65,9 @@ def one_case(sum_of: str, magnitude: float, poison: float = 0.0) -> dict[str, ob
 
 
 def cross_replica() -> float:
-    """As tf_keras and TF1 optimizers sum: for pairs of gradient and variable, from the cross-replica context."""
+    """As tf_keras and TF1 optimizers sum: for pairs of gradient and variable, from the
+    cross-replica context.
+    """
     with strategy.scope():
         variable = tf.Variable(tf.zeros((64, 64)))
 
@@ -69,24 +84,35 @@ def cross_replica() -> float:
 
 
 def fit() -> dict[str, object]:
-    """Keras' own training, in float16 with the loss scale that amp_tf puts in; the third batch is spoilt."""
+    """Keras' own training, in float16 with the loss scale that amp_tf puts in; the third batch is
+    spoilt.
+    """
     keras.utils.set_random_seed(0)
     x = generator.standard_normal((512, 64)).astype("float32")
     y = (x.sum(1) > 0).astype("int64")
     x[2 * 64 + 5] = np.inf
     with strategy.scope():
-        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(128, "relu"), keras.layers.Dense(2)])
+        model = keras.Sequential(
+            [keras.Input((64,)), keras.layers.Dense(128, "relu"), keras.layers.Dense(2)]
+        )
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(0.5), loss, jit_compile=False)
-    # Not train_on_batch: it gives the whole batch to each replica, and a sum of equal numbers is exact in any type.
+    # Not train_on_batch: it gives the whole batch to each replica, and a sum of equal numbers is
+    # exact in any type.
     history = model.fit(x[:128], y[:128], 64, shuffle=False, verbose=0).history
     model.fit(x, y, 64, shuffle=False, verbose=0)
     status = getattr(model.optimizer, "status", None)
     weights = [float(np.abs(weight).sum()) for weight in model.get_weights()]
-    return {"loss": history["loss"], "weights": weights, "skipped": status().skipped if status else 0}
+    return {
+        "loss": history["loss"],
+        "weights": weights,
+        "skipped": status().skipped if status else 0,
+    }
 
 
-eager = strategy.experimental_local_results(strategy.run(replica, ("SUM", 1.0, 0.0))["matrix"])[0].numpy()
+eager = strategy.experimental_local_results(strategy.run(replica, ("SUM", 1.0, 0.0))["matrix"])[
+    0
+].numpy()
 result = {
     "sum": one_case("SUM", 1.0),
     "mean": one_case("MEAN", 1.0),

@@ -1,8 +1,9 @@
-"""Workers that each have variables of their own: ``unequal_workers.py '[{...}, {...}]' script arguments``.
+"""Workers that each have variables of their own: ``unequal_workers.py '[{...}, {...}]' script
+arguments``.
 
-With ``"LATE": "1"`` among them a worker sets its variables when it is connected to the others, as a script may; with
-``"SLOW": "1"`` it reads what the others publish 1.5 seconds late; with ``"REGISTERED": "deny"`` it registers an op
-for that list.
+With ``"LATE": "1"`` among them a worker sets its variables when it is connected to the others, as a
+script may; with ``"SLOW": "1"`` it reads what the others publish 1.5 seconds late; with
+``"REGISTERED": "deny"`` it registers an op for that list.
 """
 
 from __future__ import annotations

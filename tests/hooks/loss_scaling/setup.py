@@ -1,4 +1,6 @@
-"""What the tests of automatic loss scaling share: models of both Keras libraries, and the patches put in place."""
+"""What the tests of automatic loss scaling share: models of both Keras libraries, and the patches
+put in place.
+"""
 
 import contextlib
 
@@ -24,9 +26,13 @@ def installed(config=AmpConfig(precision="float16")):  # noqa: B008 - it is froz
 
 
 def make_model(library, cls=None):
-    keras.utils.set_random_seed(0)  # tf_keras' own does not work on Python 3.12 up to 2.18; this seeds the same
+    keras.utils.set_random_seed(
+        0
+    )  # tf_keras' own does not work on Python 3.12 up to 2.18; this seeds the same
     x = library.layers.Input((4,))
-    return (cls or library.Model)(x, library.layers.Dense(1)(library.layers.Dense(8, activation="tanh")(x)))
+    return (cls or library.Model)(
+        x, library.layers.Dense(1)(library.layers.Dense(8, activation="tanh")(x))
+    )
 
 
 def is_ours(optimizer):

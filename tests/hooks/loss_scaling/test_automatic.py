@@ -1,4 +1,6 @@
-"""The patches of automatic loss scaling as such: in place once, taken back whole, harmless when they fail, no leaks."""
+"""The patches of automatic loss scaling as such: in place once, taken back whole, harmless when
+they fail, no leaks.
+"""
 
 import functools
 import gc
@@ -72,17 +74,25 @@ def test_the_scale_of_a_wrapper_that_the_program_put_on_itself_is_named(library,
     home = keras.optimizers if library is keras else library.mixed_precision
     with installed():
         for _ in range(2):  # of two, one each
-            optimizer = home.LossScaleOptimizer(library.optimizers.SGD(1e-3), initial_scale=initial_scale)
+            optimizer = home.LossScaleOptimizer(
+                library.optimizers.SGD(1e-3), initial_scale=initial_scale
+            )
             model = make_model(library)
             model.compile(optimizer, "mse", jit_compile=False)
             assert loss_scaling.describe() == ""
             model.fit(X, Y, epochs=2, verbose=0)
             owner = "Keras'" if library is keras else "tf_keras'"
             name, scale = f"{owner} {type(optimizer).__name__}", ledger.format_scale(initial_scale)
-            assert loss_scaling.describe() == f"loss scale {scale} of {name}, which does not count skipped steps"
+            assert (
+                loss_scaling.describe()
+                == f"loss scale {scale} of {name}, which does not count skipped steps"
+            )
             del optimizer, model  # as at the end of a function
             gc.collect()
-            assert loss_scaling.describe() == f"loss scale {scale} of {name}, which does not count skipped steps"
+            assert (
+                loss_scaling.describe()
+                == f"loss scale {scale} of {name}, which does not count skipped steps"
+            )
             assert ledger.curves() == []
             vars(ledger).update(_entries={}, _dropped=0)
 
@@ -99,7 +109,9 @@ train()
 
 
 def test_the_line_at_exit_has_that_scale(site_folder):
-    ended = running.run(["-c", OWN_WRAPPER], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"})
+    ended = running.run(
+        ["-c", OWN_WRAPPER], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"}
+    )
     assert ended.summary[6].endswith(
         "; loss scale 2^10 of Keras' LossScaleOptimizer, which does not count skipped steps"
     )
@@ -114,7 +126,9 @@ def nodes_that_stay(make, count):
 
     def alive():
         gc.collect()
-        return sum(len(each.get_operations()) for each in gc.get_objects() if isinstance(each, FuncGraph))
+        return sum(
+            len(each.get_operations()) for each in gc.get_objects() if isinstance(each, FuncGraph)
+        )
 
     make()  # what is made once
     before = alive()
@@ -146,7 +160,9 @@ def loop(wrap):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("library", "optimizer"), [(keras, ""), (tf_keras, ""), (tf_keras, "legacy")], ids=["keras", "tf_keras", "legacy"]
+    ("library", "optimizer"),
+    [(keras, ""), (tf_keras, ""), (tf_keras, "legacy")],
+    ids=["keras", "tf_keras", "legacy"],
 )
 def test_a_search_keeps_no_more_of_its_models_than_without_amp_tf(library, optimizer):
     make = functools.partial(fit, library, optimizer)

@@ -1,4 +1,6 @@
-"""Automatic loss scaling of Keras 3 and tf_keras models: what ``compile`` wraps and leaves, what ``fit`` tells."""
+"""Automatic loss scaling of Keras 3 and tf_keras models: what ``compile`` wraps and leaves, what
+``fit`` tells.
+"""
 
 import sys
 
@@ -26,7 +28,9 @@ from tests.hooks.loss_scaling.setup import OTHER, X, Y, installed, is_ours, make
     ],
     ids=["ours", "keras", "factor", "compile says no", "case 30: no graph runs in float16"],
 )
-def test_case_27_and_30_what_scales_already_or_need_not_is_left_alone(library, make, config, compiled):
+def test_case_27_and_30_what_scales_already_or_need_not_is_left_alone(
+    library, make, config, compiled
+):
     optimizer = make(library)
     if library is not keras and isinstance(optimizer, keras.optimizers.Optimizer):
         pytest.skip("of Keras 3 alone")
@@ -58,8 +62,12 @@ def test_compiling_twice_with_one_optimizer_works(library):
     assert int(optimizer.iterations.numpy()) == 2
 
 
-@pytest.mark.parametrize(("name", "file"), [("keras", "m.keras"), ("tf_keras", "m.h5"), ("tf_keras", "folder")])
-def test_a_model_that_was_compiled_again_with_its_own_optimizer_loads_without_amp_tf(name, file, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "file"), [("keras", "m.keras"), ("tf_keras", "m.h5"), ("tf_keras", "folder")]
+)
+def test_a_model_that_was_compiled_again_with_its_own_optimizer_loads_without_amp_tf(
+    name, file, tmp_path
+):
     library = {"keras": keras, "tf_keras": tf_keras}[name]
     path = str(tmp_path / file)
     loss = library.losses.MeanSquaredError()  # Keras' .h5 files do not load with a loss by name
@@ -94,7 +102,10 @@ def test_a_model_that_was_compiled_again_with_its_own_optimizer_loads_without_am
 def test_a_wrapper_that_the_user_wrote_stays_in_the_files(library, tmp_path):
     with installed():
         model = make_model(library)
-        model.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.25), 64.0), library.losses.MeanSquaredError())
+        model.compile(
+            amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.25), 64.0),
+            library.losses.MeanSquaredError(),
+        )
         model.save(tmp_path / "m.h5")
         again = library.models.load_model(tmp_path / "m.h5")
     assert is_ours(again.optimizer)
@@ -128,7 +139,9 @@ def trains_as_without_us(library, make_optimizer, callbacks=(), **compiled):
         model = make_model(library)
         model.compile(make_optimizer(), "mse", **compiled)
         assert is_loss_scaled(model.optimizer) is is_on
-        model.fit(X, Y, epochs=2, verbose=0, shuffle=False, callbacks=[make() for make in callbacks])
+        model.fit(
+            X, Y, epochs=2, verbose=0, shuffle=False, callbacks=[make() for make in callbacks]
+        )
         return model.get_weights()
 
     is_on = True
@@ -148,16 +161,23 @@ def test_a_setting_that_a_callback_changes_reaches_the_optimizer(library):
         def on_epoch_begin(self, epoch, logs=None):
             self.model.optimizer.momentum = 0.1
 
-    trains_as_without_us(library, lambda: library.optimizers.SGD(0.0625, momentum=0.9), [Slower], run_eagerly=True)
+    trains_as_without_us(
+        library, lambda: library.optimizers.SGD(0.0625, momentum=0.9), [Slower], run_eagerly=True
+    )
 
 
 def test_fit_may_be_wrapped_by_a_function_that_names_no_arguments(library, monkeypatch):
     original = library.Model.fit
-    monkeypatch.setattr(library.Model, "fit", lambda self, *args, **kwargs: original(self, *args, **kwargs))
+    monkeypatch.setattr(
+        library.Model, "fit", lambda self, *args, **kwargs: original(self, *args, **kwargs)
+    )
     with installed():
         model = make_model(library)
         model.compile("sgd", "mse")
-        assert set(model.fit(X, Y, None, 2, 0, [LossScaleMonitor()]).history) >= {"loss", "loss_scale"}
+        assert set(model.fit(X, Y, None, 2, 0, [LossScaleMonitor()]).history) >= {
+            "loss",
+            "loss_scale",
+        }
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

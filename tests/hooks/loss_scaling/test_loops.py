@@ -1,4 +1,6 @@
-"""Loops that do not scale their loss although the process runs in float16: never divided, told once what to write."""
+"""Loops that do not scale their loss although the process runs in float16: never divided, told once
+what to write.
+"""
 
 import contextlib
 
@@ -12,7 +14,9 @@ from tests.hooks import running
 from tests.hooks.loss_scaling.setup import OTHER, X, Y, installed, make_model
 
 STEPS = {
-    "apply_gradients": lambda optimizer, gradient, weight: optimizer.apply_gradients([(gradient, weight)]),
+    "apply_gradients": lambda optimizer, gradient, weight: optimizer.apply_gradients(
+        [(gradient, weight)]
+    ),
     "apply": lambda optimizer, gradient, weight: optimizer.apply([gradient], [weight]),
 }
 
@@ -33,7 +37,9 @@ def variable():
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_custom_loop_in_float16_without_scaling_is_warned_once_with_what_to_write(library, step, log):
+def test_a_custom_loop_in_float16_without_scaling_is_warned_once_with_what_to_write(
+    library, step, log
+):
     if library is not keras and step == "apply":
         pytest.skip("a method of Keras 3 alone")
     with installed():
@@ -54,10 +60,14 @@ def test_a_custom_loop_that_scales_or_does_not_run_in_float16_is_not_warned(libr
 
 
 @pytest.mark.parametrize("wrap", [amp_tf.LossScaleOptimizer, keras.optimizers.LossScaleOptimizer])
-@pytest.mark.parametrize("replicated", [False, True])  # a strategy calls the inner optimizer on another thread
+@pytest.mark.parametrize(
+    "replicated", [False, True]
+)  # a strategy calls the inner optimizer on another thread
 @pytest.mark.parametrize("step", STEPS)
 def test_the_optimizers_inside_a_wrapper_are_not_warned_of(wrap, replicated, step, log):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if replicated else tf.distribute.get_strategy()
+    strategy = (
+        tf.distribute.MirroredStrategy(["CPU:0"]) if replicated else tf.distribute.get_strategy()
+    )
     with installed(), strategy.scope() if replicated else contextlib.nullcontext():
         optimizer, weight = wrap(keras.optimizers.SGD(0.5)), variable()
         optimizer.build([weight])
@@ -121,8 +131,16 @@ def test_a_loop_without_an_optimizer_is_told_once_what_to_write(loop, weight, lo
         for _ in range(2):
             tf.function(loop)(weight)
     (warning,) = log(WARNING)
-    lines = "scaler = amp_tf.LossScaler()", "scaled_loss = scaler.scale(loss)", "tape.gradient(scaled_loss, variables)"
-    parts = f"function '{loop.__name__}': {WARNING}", *lines, "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0"
+    lines = (
+        "scaler = amp_tf.LossScaler()",
+        "scaled_loss = scaler.scale(loss)",
+        "tape.gradient(scaled_loss, variables)",
+    )
+    parts = (
+        f"function '{loop.__name__}': {WARNING}",
+        *lines,
+        "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
+    )
     assert [part for part in parts if part not in warning] == []
 
 
@@ -193,7 +211,9 @@ def scaled_around_an_inner_step(weight):
 @pytest.mark.parametrize("replicated", [False, True])
 def test_nothing_is_said_of_a_gradient_penalty_with_the_two_lines(library, replicated, log):
     """The loss of a WGAN-GP's critic, which holds a gradient that nothing scales."""
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if replicated else tf.distribute.get_strategy()
+    strategy = (
+        tf.distribute.MirroredStrategy(["CPU:0"]) if replicated else tf.distribute.get_strategy()
+    )
     with installed(), strategy.scope() if replicated else contextlib.nullcontext():
         weight, shown, x = tf.Variable(tf.ones((4, 4))), tf.Variable(0.0), tf.ones((2, 4))
         optimizer = amp_tf.LossScaleOptimizer(library.optimizers.Adam())
@@ -225,7 +245,9 @@ def test_nothing_is_said_where_a_loss_is_scaled_or_no_gradient_is_written(make, 
     assert not log("amp_tf")
 
 
-def test_nothing_is_said_of_a_model_that_fit_trains_or_a_tf1_optimizer_that_is_scaled_by_itself(library, log):
+def test_nothing_is_said_of_a_model_that_fit_trains_or_a_tf1_optimizer_that_is_scaled_by_itself(
+    library, log
+):
     with installed():
         model = make_model(library)
         model.compile(library.optimizers.Adam(clipnorm=1.0), "mse")
@@ -239,13 +261,20 @@ def test_nothing_is_said_of_a_model_that_fit_trains_or_a_tf1_optimizer_that_is_s
 def test_a_loop_that_scales_by_hand_is_told_too_and_how_to_turn_it_off(weight, log):
     scale = tf.Variable(1024.0, trainable=False)
     with installed():
-        tf.function(lambda: weight.assign_sub(gradient_of(weight, lambda loss: loss * scale) / scale))()
+        tf.function(
+            lambda: weight.assign_sub(gradient_of(weight, lambda loss: loss * scale) / scale)
+        )()
     (warning,) = log(WARNING)
-    assert "where the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0" in warning
+    assert (
+        "where the program scales its loss itself, set "
+        "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0" in warning
+    )
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_gradients_that_another_function_writes_are_told_unless_their_loss_was_scaled(scaled, weight, log):
+def test_gradients_that_another_function_writes_are_told_unless_their_loss_was_scaled(
+    scaled, weight, log
+):
     scaler = amp_tf.LossScaler()
     with installed():
         compute = tf.function(lambda: gradient_of(weight, scaler.scale if scaled else None))
@@ -267,9 +296,13 @@ for _ in range(2):
 """
 
 
-@pytest.mark.parametrize(("jit", "precision", "warned"), [(True, "float16", 1), (False, "bfloat16", 0)])
+@pytest.mark.parametrize(
+    ("jit", "precision", "warned"), [(True, "float16", 1), (False, "bfloat16", 0)]
+)
 def test_an_unchanged_program_is_warned_in_float16_alone(jit, precision, warned, site_folder):
     program = PROGRAM.replace("JIT", str(jit))
-    ended = running.run(["-c", program], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": precision})
+    ended = running.run(
+        ["-c", program], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": precision}
+    )
     assert ended.converted > 0
     assert len([line for line in ended.warnings if WARNING in line]) == warned, ended.err

@@ -55,13 +55,19 @@ print(type(model.optimizer).__module__, scale < 2.0**15, all(np.isfinite(w).all(
     ids=["keras", "session", "tf_keras in TF1's graph mode"],
 )
 def test_the_environment_variable_alone_scales_an_unchanged_program(program, expected, site_folder):
-    ended = running.run(["-c", program], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"})
+    ended = running.run(
+        ["-c", program], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"}
+    )
     assert ended.out.strip().splitlines()[-1] == expected
     assert ended.converted > 0
 
 
 def test_the_environment_variable_can_leave_the_loss_alone(site_folder):
-    variables = {running.SWITCH: "1", f"{running.SWITCH}_LOSS_SCALING": "0", "AMP_TF_PRECISION": "float16"}
+    variables = {
+        running.SWITCH: "1",
+        f"{running.SWITCH}_LOSS_SCALING": "0",
+        "AMP_TF_PRECISION": "float16",
+    }
     ended = running.run(["-c", SESSION_PROGRAM], site_folder, variables)
     assert ended.out.strip().splitlines()[-1] == "[] False"
 
@@ -85,7 +91,10 @@ model.fit(x, x[:, :model.output_shape[1]], batch_size=16, epochs=2, verbose=0)
     ("kind", "why"),
     [
         ("dense", ""),
-        ("float8", "TensorFlow's own graph optimizers removed it or failed before amp_tf was asked"),
+        (
+            "float8",
+            "TensorFlow's own graph optimizers removed it or failed before amp_tf was asked",
+        ),
     ],
 )
 def test_no_loss_scale_is_told_where_nothing_is_16_bit(kind, why, tmp_path):

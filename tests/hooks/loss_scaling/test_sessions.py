@@ -76,7 +76,9 @@ def test_a_session_that_is_closed_by_an_error_or_twice_closes_as_ever():
     ids=["an operation is made", "the lock itself is taken"],
 )
 def test_a_session_that_the_collector_closes_while_its_graph_is_locked_does_not_wait(lock_of):
-    """The collector may run anywhere, also in a thread that makes an operation: it would wait for itself."""
+    """The collector may run anywhere, also in a thread that makes an operation: it would wait for
+    itself.
+    """
     with installed():
         training = Session()
 

@@ -1,4 +1,6 @@
-"""Automatic loss scaling of ``tf.compat.v1.train`` optimizers, and the checkpoints that they restore."""
+"""Automatic loss scaling of ``tf.compat.v1.train`` optimizers, and the checkpoints that they
+restore.
+"""
 
 import gc
 import weakref
@@ -16,7 +18,9 @@ v1 = tf.compat.v1
 
 
 class Session:
-    """A TF1 training graph: Adam, clipped between compute_gradients and apply_gradients or minimized."""
+    """A TF1 training graph: Adam, clipped between compute_gradients and apply_gradients or
+    minimized.
+    """
 
     def __init__(self, how="minimize", make=lambda: v1.train.AdamOptimizer(0.1)):
         self.graph = tf.Graph()
@@ -51,7 +55,9 @@ class Session:
 
     @property
     def scales(self):
-        return [v.op.name for v in self.graph.get_collection("variables") if "loss_scale" in v.op.name]
+        return [
+            v.op.name for v in self.graph.get_collection("variables") if "loss_scale" in v.op.name
+        ]
 
 
 BATCHES = [np.random.RandomState(i).randn(4, 3).astype("float32") for i in range(5)]
@@ -60,10 +66,15 @@ NANS = np.full((4, 3), np.nan, "float32")
 
 def test_case_27_a_tf1_optimizer_that_is_wrapped_is_left_alone():
     def make():
-        return v1.mixed_precision.MixedPrecisionLossScaleOptimizer(v1.train.AdamOptimizer(0.1), "dynamic")
+        return v1.mixed_precision.MixedPrecisionLossScaleOptimizer(
+            v1.train.AdamOptimizer(0.1), "dynamic"
+        )
 
     with installed():
-        theirs, ours = Session(make=make), Session(make=lambda: amp_tf.LossScaleOptimizer(v1.train.AdamOptimizer(0.1)))
+        theirs, ours = (
+            Session(make=make),
+            Session(make=lambda: amp_tf.LossScaleOptimizer(v1.train.AdamOptimizer(0.1))),
+        )
         np.testing.assert_array_equal(theirs.train(BATCHES)[0], ours.train(BATCHES)[0])
     assert len(theirs.scales) == 1
     assert len(ours.scales) == 2
@@ -91,12 +102,16 @@ def control_flow(request):
     v1.enable_control_flow_v2()
 
 
-def test_case_32_and_k09_a_float32_saver_checkpoint_restores_into_the_scaled_graph(tmp_path, log, control_flow):
+def test_case_32_and_k09_a_float32_saver_checkpoint_restores_into_the_scaled_graph(
+    tmp_path, log, control_flow
+):
     plain = Session()
     plain.train(BATCHES[:2], path=str(tmp_path / "plain"))
     with installed():
         scaled = Session()
-        weight, steps = scaled.train(BATCHES[2:], restore=str(tmp_path / "plain"), path=str(tmp_path / "scaled"))
+        weight, steps = scaled.train(
+            BATCHES[2:], restore=str(tmp_path / "plain"), path=str(tmp_path / "scaled")
+        )
         again = Session().train([], restore=str(tmp_path / "scaled"))
     expected, count = plain.train(BATCHES)
     np.testing.assert_array_equal(weight, expected)
@@ -114,7 +129,8 @@ class MakingVariables(v1.train.Optimizer):
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         count = v1.Variable(0.0, name="count", trainable=False)
         return tf.group(
-            count.assign_add(1.0), *[variable.assign_sub(gradient) for gradient, variable in grads_and_vars]
+            count.assign_add(1.0),
+            *[variable.assign_sub(gradient) for gradient, variable in grads_and_vars],
         )
 
 
@@ -161,7 +177,9 @@ class Overriding(v1.train.GradientDescentOptimizer):
 
 
 class Replacing(v1.train.Optimizer):
-    """As BERT's optimizers do: an ``apply_gradients`` that makes variables and never calls the base class's."""
+    """As BERT's optimizers do: an ``apply_gradients`` that makes variables and never calls the base
+    class's.
+    """
 
     def __init__(self, rate=0.01):
         super().__init__(use_locking=False, name="Replacing")
@@ -171,9 +189,13 @@ class Replacing(v1.train.Optimizer):
         updates = [] if global_step is None else [global_step.assign_add(1)]
         for gradient, variable in grads_and_vars:
             momentum = v1.get_variable(
-                f"{variable.op.name}/momentum", shape=variable.shape, initializer=tf.zeros_initializer()
+                f"{variable.op.name}/momentum",
+                shape=variable.shape,
+                initializer=tf.zeros_initializer(),
             )
-            updates.append(variable.assign_sub(self.rate * momentum.assign(0.9 * momentum + factor * gradient)))
+            updates.append(
+                variable.assign_sub(self.rate * momentum.assign(0.9 * momentum + factor * gradient))
+            )
         return tf.group(*updates)
 
 
@@ -230,7 +252,8 @@ def test_a_step_that_replaces_the_base_classs_on_gradients_of_its_own_is_warned_
         weight = v1.get_variable("w", initializer=[1.0])
         x = v1.placeholder(tf.float32, [1])
         step = Replacing(0.25).apply_gradients(
-            list(zip(tf.gradients(tf.reduce_sum(weight * x), [weight]), [weight], strict=True)), None
+            list(zip(tf.gradients(tf.reduce_sum(weight * x), [weight]), [weight], strict=True)),
+            None,
         )
         session.run(v1.global_variables_initializer())
         session.run(step, {x: [2.0]})
@@ -242,7 +265,9 @@ def test_a_step_that_replaces_the_base_classs_on_gradients_of_its_own_is_warned_
 
 
 class Unconditional(v1.train.Optimizer):
-    """An ``apply_gradients`` that fails inside a condition: its variables begin with the value of a tensor."""
+    """An ``apply_gradients`` that fails inside a condition: its variables begin with the value of a
+    tensor.
+    """
 
     def __init__(self):
         super().__init__(use_locking=False, name="Unconditional")
@@ -250,7 +275,9 @@ class Unconditional(v1.train.Optimizer):
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         (gradient, variable), *_ = grads_and_vars
         total = v1.get_variable("total", initializer=tf.zeros_like(variable))
-        with tf.control_dependencies([variable.assign_sub(0.25 * gradient), total.assign_add(gradient)]):
+        with tf.control_dependencies(
+            [variable.assign_sub(0.25 * gradient), total.assign_add(gradient)]
+        ):
             return tf.no_op() if global_step is None else global_step.assign_add(1)
 
 
@@ -258,7 +285,9 @@ def test_a_step_that_fails_inside_a_condition_gets_zeros_for_nonfinite_gradients
     with installed(), tf.Graph().as_default(), v1.Session() as session:
         weight = v1.get_variable("w", initializer=[1.0])
         x = v1.placeholder(tf.float32, [1])
-        step = Unconditional().minimize(tf.reduce_sum(weight * x), v1.train.get_or_create_global_step())
+        step = Unconditional().minimize(
+            tf.reduce_sum(weight * x), v1.train.get_or_create_global_step()
+        )
         scale = next(v for v in v1.global_variables() if v.op.name == "current_loss_scale")
         session.run(v1.global_variables_initializer())
         for value in (2.0, np.inf, 1.0):
@@ -280,7 +309,9 @@ def test_a_class_gets_its_own_step_back():
 def test_a_session_need_not_initialize_what_the_program_does_not_know(first):
     with installed(), tf.Graph().as_default():
         weight = v1.get_variable("w", initializer=[1.0, 2.0])
-        initialize = v1.global_variables_initializer() if first == "initializer" else weight.initializer
+        initialize = (
+            v1.global_variables_initializer() if first == "initializer" else weight.initializer
+        )
         optimizer = v1.train.GradientDescentOptimizer(0.25)
         step = optimizer.minimize(tf.reduce_sum(weight**2))
         with v1.Session() as session:

@@ -1,4 +1,6 @@
-"""TensorFlow functions that a pipeline calls in each way, and that the program itself calls before and after."""
+"""TensorFlow functions that a pipeline calls in each way, and that the program itself calls before
+and after.
+"""
 
 import json
 
@@ -44,11 +46,15 @@ def generated(function):
         for first in range(0, 64, 16):
             yield function(rows[first : first + 16])
 
-    return error_of(tf.data.Dataset.from_generator(batches, output_signature=batch).as_numpy_iterator())
+    return error_of(
+        tf.data.Dataset.from_generator(batches, output_signature=batch).as_numpy_iterator()
+    )
 
 
 def mapped(function):
-    return error_of(tf.data.Dataset.from_tensor_slices(rows).batch(16).map(function).as_numpy_iterator())
+    return error_of(
+        tf.data.Dataset.from_tensor_slices(rows).batch(16).map(function).as_numpy_iterator()
+    )
 
 
 def scanned(function):
@@ -71,7 +77,11 @@ def looped(function):
 
 
 data, program = {}, {}
-for name, function in (("plain", plain), ("compiled", compiled), ("compiled_inside", compiled_inside)):
+for name, function in (
+    ("plain", plain),
+    ("compiled", compiled),
+    ("compiled_inside", compiled_inside),
+):
     program[f"{name} before"] = called(function)
     data[f"{name} map"] = mapped(function)
     data[f"{name} py_function"] = mapped(py_function(function))

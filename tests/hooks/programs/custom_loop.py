@@ -17,7 +17,9 @@ def step():
     with tf.GradientTape() as tape:
         hidden = tf.nn.relu(inputs @ first)
         loss = tf.reduce_mean(tf.square(hidden @ second - targets))
-    for variable, gradient in zip([first, second], tape.gradient(loss, [first, second]), strict=True):
+    for variable, gradient in zip(
+        [first, second], tape.gradient(loss, [first, second]), strict=True
+    ):
         variable.assign_sub(0.02 * gradient)
     return loss
 

@@ -1,4 +1,6 @@
-"""Layers with biases and activations, which TensorFlow fuses: two Keras' fit, predict, a tf.function, a session."""
+"""Layers with biases and activations, which TensorFlow fuses: two Keras' fit, predict, a
+tf.function, a session.
+"""
 
 import json
 
@@ -32,7 +34,9 @@ def network(keras=keras):
 def fit(keras=keras):
     model = network(keras)
     model.compile(keras.optimizers.SGD(0.01), "mse")
-    return model.fit(images, targets, batch_size=32, epochs=4, shuffle=False, verbose=0).history["loss"]
+    return model.fit(images, targets, batch_size=32, epochs=4, shuffle=False, verbose=0).history[
+        "loss"
+    ]
 
 
 def predict():
@@ -73,7 +77,13 @@ def session():
             return [float(running.run([train, loss], {x: rows})[1]) for _ in range(8)]
 
 
-WAYS = {"fit": fit, "tf_keras fit": lambda: fit(tf_keras), "predict": predict, "loop": loop, "session": session}
+WAYS = {
+    "fit": fit,
+    "tf_keras fit": lambda: fit(tf_keras),
+    "predict": predict,
+    "loop": loop,
+    "session": session,
+}
 
 if __name__ == "__main__":
     print(json.dumps({name: way() for name, way in WAYS.items()}))

@@ -1,4 +1,6 @@
-"""An input pipeline with a product and float math, a model behind it, and a training loop over a dataset."""
+"""An input pipeline with a product and float math, a model behind it, and a training loop over a
+dataset.
+"""
 
 import json
 

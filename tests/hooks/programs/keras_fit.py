@@ -27,7 +27,9 @@ model = keras.Sequential(
         keras.layers.Dense(2),
     ]
 )
-model.compile(keras.optimizers.SGD(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.compile(
+    keras.optimizers.SGD(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+)
 history = model.fit(images, labels, batch_size=32, epochs=3, verbose=0)
 folder = tempfile.mkdtemp()
 model.export(os.path.join(folder, "exported"))

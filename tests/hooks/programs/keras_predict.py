@@ -29,7 +29,9 @@ y = layers.BatchNormalization()(layers.Conv2D(32, 1, use_bias=False)(y))
 x = layers.ReLU()(layers.Add()([x, y]))
 y = layers.BatchNormalization()(layers.Conv2D(32, 1)(x))
 x = layers.ReLU()(layers.Add()([x, y]))
-x = layers.GlobalAveragePooling2D()(block(x, layers.Conv2D(64, 3, 2, padding="same", use_bias=False)))
+x = layers.GlobalAveragePooling2D()(
+    block(x, layers.Conv2D(64, 3, 2, padding="same", use_bias=False))
+)
 model = keras.Model(image, layers.Dense(2)(x))
 for layer in model.layers:
     if isinstance(layer, layers.BatchNormalization):

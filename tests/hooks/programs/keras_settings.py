@@ -1,4 +1,6 @@
-"""Programs that change what the whole process does: ``keras_settings.py tensorboard|determinism|numerics|POLICY``."""
+"""Programs that change what the whole process does: ``keras_settings.py
+tensorboard|determinism|numerics|POLICY``.
+"""
 
 import json
 import pathlib
@@ -21,13 +23,17 @@ def fit(data=images, **settings):
     hidden = [keras.layers.Dense(256, "relu"), keras.layers.Dropout(0.2)]
     model = keras.Sequential([keras.Input((64,)), *hidden, keras.layers.Dense(10, dtype="float32")])
     model.compile(optimizer=keras.optimizers.Adam(1e-3), loss=loss, jit_compile=False)
-    return model, model.fit(data, labels, 64, 2, shuffle=False, verbose=0, **settings).history["loss"]
+    return model, model.fit(data, labels, 64, 2, shuffle=False, verbose=0, **settings).history[
+        "loss"
+    ]
 
 
 def tensorboard():
     """The callback: histograms, graph, and a profile of two batches."""
     with tempfile.TemporaryDirectory() as folder:
-        board = keras.callbacks.TensorBoard(folder, histogram_freq=1, write_graph=True, profile_batch=(3, 4))
+        board = keras.callbacks.TensorBoard(
+            folder, histogram_freq=1, write_graph=True, profile_batch=(3, 4)
+        )
         _, losses = fit(callbacks=[board])
         files = sorted({path.suffix for path in pathlib.Path(folder).rglob("*") if path.is_file()})
     return {"loss": losses, "files": files}
@@ -36,7 +42,9 @@ def tensorboard():
 def determinism():
     """Two trainings from one seed are equal in every bit."""
     tf.config.experimental.enable_op_determinism()
-    runs = [(losses, [w.tobytes() for w in model.get_weights()]) for model, losses in (fit(), fit())]
+    runs = [
+        (losses, [w.tobytes() for w in model.get_weights()]) for model, losses in (fit(), fit())
+    ]
     return {"loss": runs[0][0], "same": runs[0] == runs[1]}
 
 
@@ -65,12 +73,16 @@ def policy():
         "loss": losses,
         "weights": model.layers[0].kernel.dtype,
         "computes_in": model.layers[0].compute_dtype,
-        "optimizers": [f"{type(one).__module__.partition('.')[0]}.{type(one).__name__}" for one in optimizers],
+        "optimizers": [
+            f"{type(one).__module__.partition('.')[0]}.{type(one).__name__}" for one in optimizers
+        ],
     }
 
 
 print(
     json.dumps(
-        {"tensorboard": tensorboard, "determinism": determinism, "numerics": numerics}.get(sys.argv[1], policy)()
+        {"tensorboard": tensorboard, "determinism": determinism, "numerics": numerics}.get(
+            sys.argv[1], policy
+        )()
     )
 )

@@ -1,7 +1,9 @@
-"""What random programs have not, of loops that read variables: with and without the move, as if all products paid.
+"""What random programs have not, of loops that read variables: with and without the move, as if all
+products paid.
 
-Prints one line of JSON: for each program whether any read was moved, whether all results and variables are bit for bit
-those without the move, and how far they are off from float32, of the largest value.
+Prints one line of JSON: for each program whether any read was moved, whether all results and
+variables are bit for bit those without the move, and how far they are off from float32, of the
+largest value.
 """
 
 import json
@@ -40,7 +42,9 @@ def loop(turns, step, x):
 
 
 def function(body):
-    """Runs of a function of two variables, which every run finds as they were at first; with what it leaves in them."""
+    """Runs of a function of two variables, which every run finds as they were at first; with what
+    it leaves in them.
+    """
 
     def run():
         w, v = tf.Variable(W), tf.Variable(V)
@@ -68,12 +72,16 @@ def writes_in_the_body(x, turns, w, v):
 
 
 def writes_before_and_after_by_another_name(x, turns, w, v):
-    same = tf.function(lambda a, b, y: (a.assign(-a), loop(turns, lambda z: z @ b, y), a.assign(a * 2.0))[1])
+    same = tf.function(
+        lambda a, b, y: (a.assign(-a), loop(turns, lambda z: z @ b, y), a.assign(a * 2.0))[1]
+    )
     return same(w, w, x)
 
 
 def is_skipped_with_its_effects(x, turns, w, v):
-    """What stands after the branch waits for a loop in it that does not run, and that is given a product's result."""
+    """What stands after the branch waits for a loop in it that does not run, and that is given a
+    product's result.
+    """
     y = x @ w
 
     def step(z):
@@ -123,9 +131,17 @@ def recurrent(layer, steps):
     def run():
         keras.utils.set_random_seed(1)
         model = keras.Sequential(
-            [keras.Input((6, 16)), layer(16, return_sequences=True), layer(16), keras.layers.Dense(2)]
+            [
+                keras.Input((6, 16)),
+                layer(16, return_sequences=True),
+                layer(16),
+                keras.layers.Dense(2),
+            ]
         )
-        x, y = (np.random.default_rng(0).normal(size=shape).astype("float32") for shape in ((32, 6, 16), (32, 2)))
+        x, y = (
+            np.random.default_rng(0).normal(size=shape).astype("float32")
+            for shape in ((32, 6, 16), (32, 2))
+        )
         results = [model.predict(x, batch_size=8, verbose=0)]
         model.compile("sgd", "mse", steps_per_execution=steps)
         model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
@@ -168,7 +184,9 @@ def judged(run):
     others = tuple(row for row in pipeline.CORRECTIONS if row.name != "hoist")
     with mock.patch.object(pipeline, "CORRECTIONS", others):
         kept = run()
-    off = max(np.abs(a - b).max() / max(1.0, np.abs(a).max()) for a, b in zip(exact, found, strict=True))
+    off = max(
+        np.abs(a - b).max() / max(1.0, np.abs(a).max()) for a, b in zip(exact, found, strict=True)
+    )
     return {"moved": moved, "same": all(map(np.array_equal, found, kept)), "off": float(off)}
 
 

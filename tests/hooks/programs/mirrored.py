@@ -13,14 +13,18 @@ data = rng.normal(size=(512, 256)).astype("float32")
 with strategy.scope():
     first = tf.Variable(rng.normal(size=(256, 256)).astype("float32") / 16)
     second = tf.Variable(rng.normal(size=(256, 1)).astype("float32") / 16)
-batches = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(data).batch(256).repeat(5))
+batches = strategy.experimental_distribute_dataset(
+    tf.data.Dataset.from_tensor_slices(data).batch(256).repeat(5)
+)
 
 
 def replica_step(inputs):
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(tf.square(tf.nn.relu(inputs @ first) @ second - 1.0))
     gradients = tape.gradient(loss, [first, second])
-    gradients = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, gradients)
+    gradients = tf.distribute.get_replica_context().all_reduce(
+        tf.distribute.ReduceOp.MEAN, gradients
+    )
     for variable, gradient in zip([first, second], gradients, strict=True):
         variable.assign_sub(0.02 * gradient)
     return loss
@@ -28,7 +32,16 @@ def replica_step(inputs):
 
 @tf.function
 def step(inputs):
-    return strategy.reduce(tf.distribute.ReduceOp.MEAN, strategy.run(replica_step, (inputs,)), axis=None)
+    return strategy.reduce(
+        tf.distribute.ReduceOp.MEAN, strategy.run(replica_step, (inputs,)), axis=None
+    )
 
 
-print(json.dumps({"replicas": strategy.num_replicas_in_sync, "loss": [float(step(batch)) for batch in batches]}))
+print(
+    json.dumps(
+        {
+            "replicas": strategy.num_replicas_in_sync,
+            "loss": [float(step(batch)) for batch in batches],
+        }
+    )
+)

@@ -1,4 +1,6 @@
-"""A TF1 session whose data comes from a one-shot iterator over a dataset, without and with functions of its own."""
+"""A TF1 session whose data comes from a one-shot iterator over a dataset, without and with
+functions of its own.
+"""
 
 import json
 import sys

@@ -1,4 +1,6 @@
-"""A Keras script on sentences of different lengths: attention may not look at what is padded, nor may padding look."""
+"""A Keras script on sentences of different lengths: attention may not look at what is padded, nor
+may padding look.
+"""
 
 import json
 import sys

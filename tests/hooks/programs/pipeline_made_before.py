@@ -1,4 +1,6 @@
-"""Pipelines made before and after the program turns amp_tf on itself: by a call, or by setting the variables."""
+"""Pipelines made before and after the program turns amp_tf on itself: by a call, or by setting the
+variables.
+"""
 
 import json
 import os
@@ -23,7 +25,9 @@ def make():
         return data.map(prepare)
     options = tf.data.Options()
     options.experimental_optimization.map_fusion = True
-    return data.map(prepare).map(lambda image, label: (image * 1.0, label * 1.0)).with_options(options)
+    return (
+        data.map(prepare).map(lambda image, label: (image * 1.0, label * 1.0)).with_options(options)
+    )
 
 
 def values_of(dataset):
@@ -41,7 +45,10 @@ else:
 step = tf.function(lambda image: tf.matmul(prepare(image, labels)[0], whitening))
 rounded = step(tf.constant(images)).numpy() - exact[0] @ whitening
 errors = {
-    name: [float(np.abs(got - wanted).max()) for got, wanted in zip(values_of(dataset), exact, strict=True)]
+    name: [
+        float(np.abs(got - wanted).max())
+        for got, wanted in zip(values_of(dataset), exact, strict=True)
+    ]
     for name, dataset in (("before", before), ("after", make()))
 }
 print(json.dumps({**errors, "step": float(np.abs(rounded).max())}))

@@ -1,8 +1,9 @@
-"""Random programs, eagerly and compiled; prints a line of JSON for each: what is wrong with it, if anything.
+"""Random programs, eagerly and compiled; prints a line of JSON for each: what is wrong with it, if
+anything.
 
-``random_programs.py KIND [--small] SEED …``: with --small a program that fails is cut down. Eager ops are never
-converted, so the eager run is the expected one. A line on stderr says where each program begins, so that what is logged
-there belongs to one.
+``random_programs.py KIND [--small] SEED …``: with --small a program that fails is cut down. Eager
+ops are never converted, so the eager run is the expected one. A line on stderr says where each
+program begins, so that what is logged there belongs to one.
 """
 
 import json
@@ -21,7 +22,8 @@ from tests.hooks.program_values import Convolutions, Matrices, Twins
 from tests.hooks.random_programs import count_products, made_small, random_program, run_block
 from tests.pretending import pretend
 
-#: What programs compute with, whether XLA compiles them, and how often they run, from the last run's variables on.
+#: What programs compute with, whether XLA compiles them, and how often they run, from the last
+#: run's variables on.
 KINDS = {
     "matrices": (Matrices, True, 1),
     "convolutions": (Convolutions, False, 1),
@@ -38,11 +40,18 @@ def problem_of(program, seed, kind):
     try:
         expected = [(_eagerly(program, values), values.weights()) for _ in range(runs)]
         values.put_back(before)
-        compiled = tf.function(lambda x: run_block(program, x, values.variables, values), jit_compile=is_for_xla)
+        compiled = tf.function(
+            lambda x: run_block(program, x, values.variables, values), jit_compile=is_for_xla
+        )
         found = [(compiled(values.x).numpy(), values.weights()) for _ in range(runs)]
-        deviation = max(np.abs(other - result).max() for (result, _), (other, _) in zip(expected, found, strict=True))
+        deviation = max(
+            np.abs(other - result).max()
+            for (result, _), (other, _) in zip(expected, found, strict=True)
+        )
         allowed = values.tolerance(count_products(program))
-        if deviation > allowed:  # unless so much is lost in 16 bit alone, which one run may show less of than another
+        if (
+            deviation > allowed
+        ):  # unless so much is lost in 16 bit alone, which one run may show less of than another
             values.put_back(before)
             values.dtype = tf.bfloat16
             lost = [np.abs(_eagerly(program, values) - result).max() for result, _ in expected]
@@ -54,7 +63,9 @@ def problem_of(program, seed, kind):
     for run, ((_, written), (_, kept)) in enumerate(zip(expected, found, strict=True)):
         for number, (right, wrong) in enumerate(zip(written, kept, strict=True)):
             if not np.array_equal(right, wrong):  # writing only changes the numbers' sign or place
-                return f"variable {number} is off by {np.abs(right - wrong).max():.3g} after run {run}"
+                return (
+                    f"variable {number} is off by {np.abs(right - wrong).max():.3g} after run {run}"
+                )
     return ""
 
 
@@ -68,7 +79,9 @@ def _eagerly(program, values):
 
 def main():
     kind = sys.argv[1]
-    if kind == "reads" or Hardware.detect_cpu().cpu_has_bf16:  # else kernels are asked for that only such a CPU has
+    if (
+        kind == "reads" or Hardware.detect_cpu().cpu_has_bf16
+    ):  # else kernels are asked for that only such a CPU has
         pretend()
     for seed in (int(argument) for argument in sys.argv[2:] if argument != "--small"):
         print(f"program {seed} begins", file=sys.stderr, flush=True)
@@ -78,9 +91,16 @@ def main():
             program = made_small(program, lambda candidate: bool(problem_of(candidate, seed, kind)))  # noqa: B023
             problem = problem_of(program, seed, kind)
         told = f"{problem}\n{program!r}" if problem else ""
-        print(json.dumps({"seed": seed, "products": count_products(program), "problem": told}), flush=True)
+        print(
+            json.dumps({"seed": seed, "products": count_products(program), "problem": told}),
+            flush=True,
+        )
     if kind == "reads":
-        print("reads moved:", sum(HOIST_SUFFIX in node.name for node in amp_tf.report().nodes), file=sys.stderr)
+        print(
+            "reads moved:",
+            sum(HOIST_SUFFIX in node.name for node in amp_tf.report().nodes),
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""``rematerialization.py POLICY``: losses and what is live at the peak; under another policy than float32 the error."""
+"""``rematerialization.py POLICY``: losses and what is live at the peak; under another policy than
+float32 the error.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def convnet():
 
 
 def mlp(remat=True, width=64, count=1):
-    """Dense layers in the scope do not train in Keras 3.15, in float32 neither: blocks of four instead."""
+    """Dense layers in the scope do not train in Keras 3.15, in float32 neither: blocks of four
+    instead.
+    """
     dense = [[L.Dense(width, activation="gelu") for _ in range(4)] for _ in range(count)]
     blocks = [Block(keras.Sequential(layers), remat) for layers in dense]
     return keras.Sequential([L.Input((64,)), *blocks, L.Dense(10)])

@@ -17,7 +17,9 @@ class Model(tf.Module):
     @tf.function(input_signature=[tf.TensorSpec([None, 512], tf.float32)])
     def __call__(self, inputs):
         hidden = tf.nn.relu(inputs @ self.first)
-        weight = tf.identity(self.second)  # read once, so that one cast serves several products and pays
+        weight = tf.identity(
+            self.second
+        )  # read once, so that one cast serves several products and pays
         for _ in range(3):
             hidden = tf.nn.relu(hidden @ weight)
         return hidden @ weight
@@ -28,4 +30,11 @@ tf.saved_model.save(Model(), folder)
 loaded = tf.saved_model.load(folder)
 data = tf.constant(rng.normal(size=(128, 512)).astype("float32"))
 by_signature = loaded.signatures["serving_default"](data)["output_0"]
-print(json.dumps({"called": loaded(data).numpy()[:4, :8].tolist(), "signature": by_signature.numpy()[:4, :8].tolist()}))
+print(
+    json.dumps(
+        {
+            "called": loaded(data).numpy()[:4, :8].tolist(),
+            "signature": by_signature.numpy()[:4, :8].tolist(),
+        }
+    )
+)

@@ -9,8 +9,12 @@ rng = np.random.default_rng(1)
 data = rng.normal(size=(1024, 512)).astype("float32")
 with tf.Graph().as_default():
     inputs = tf.compat.v1.placeholder(tf.float32, [1024, 512])
-    first = tf.compat.v1.get_variable("first", initializer=rng.normal(size=(512, 512)).astype("float32") / 23)
-    second = tf.compat.v1.get_variable("second", initializer=rng.normal(size=(512, 1)).astype("float32") / 23)
+    first = tf.compat.v1.get_variable(
+        "first", initializer=rng.normal(size=(512, 512)).astype("float32") / 23
+    )
+    second = tf.compat.v1.get_variable(
+        "second", initializer=rng.normal(size=(512, 1)).astype("float32") / 23
+    )
     fetched = tf.matmul(inputs, first)
     loss = tf.reduce_mean(tf.square(tf.matmul(tf.nn.relu(fetched), second) - 1.0))
     train = tf.compat.v1.train.GradientDescentOptimizer(0.01).minimize(loss)
@@ -22,7 +26,9 @@ print(
     json.dumps(
         {
             "loss": [float(value) for value, _ in steps],
-            "fetched_types": sorted({str(array.dtype) for _, array in steps} | {str(product.dtype)}),
+            "fetched_types": sorted(
+                {str(array.dtype) for _, array in steps} | {str(product.dtype)}
+            ),
             "fetched": product[:2, :4].tolist(),
         }
     )

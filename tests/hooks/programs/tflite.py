@@ -1,4 +1,6 @@
-"""Trains a model, then converts it for TFLite, whose converter holds Python's lock while TensorFlow runs its graphs."""
+"""Trains a model, then converts it for TFLite, whose converter holds Python's lock while TensorFlow
+runs its graphs.
+"""
 
 import json
 
@@ -8,7 +10,9 @@ import tensorflow as tf
 rng = np.random.default_rng(1)
 inputs = rng.normal(size=(64, 32)).astype("float32")
 labels = rng.normal(size=(64, 4)).astype("float32")
-model = tf.keras.Sequential([tf.keras.Input((32,)), tf.keras.layers.Dense(64, "relu"), tf.keras.layers.Dense(4)])
+model = tf.keras.Sequential(
+    [tf.keras.Input((32,)), tf.keras.layers.Dense(64, "relu"), tf.keras.layers.Dense(4)]
+)
 model.compile("sgd", "mse", jit_compile=False)
 model.fit(inputs, labels, verbose=0)
 

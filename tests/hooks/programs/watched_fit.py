@@ -1,4 +1,6 @@
-"""``watched_fit.py keras|tf_keras``: fits a layer that overflows in float16 in batch 5; batch 8 has a nan."""
+"""``watched_fit.py keras|tf_keras``: fits a layer that overflows in float16 in batch 5; batch 8 has
+a nan.
+"""
 
 from __future__ import annotations
 

@@ -41,11 +41,15 @@ def definition(function, *arguments):
 
 
 def products(fdef) -> Counter[str]:
-    return Counter(tf.as_dtype(node.attr["T"].type).name for node in fdef.node_def if node.op == "MatMul")
+    return Counter(
+        tf.as_dtype(node.attr["T"].type).name for node in fdef.node_def if node.op == "MatMul"
+    )
 
 
 def assert_rounded(actual, expected, products: int) -> None:
-    """Whether two chains of so many products differ by bfloat16's rounding alone: of operands and results, by 2**-9."""
+    """Whether two chains of so many products differ by bfloat16's rounding alone: of operands and
+    results, by 2**-9.
+    """
     bound = products * 3 * 2**-9 * np.abs(expected).max()
     np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
 

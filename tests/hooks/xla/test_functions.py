@@ -16,7 +16,16 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import reports
 from tests.hooks.installing import install, uninstall
-from tests.hooks.xla.small_functions import BF16, BFLOAT16, W, X, clones, definition, jitted, products
+from tests.hooks.xla.small_functions import (
+    BF16,
+    BFLOAT16,
+    W,
+    X,
+    clones,
+    definition,
+    jitted,
+    products,
+)
 
 pytestmark = pytest.mark.usefixtures("xla_hook_off_afterwards")
 
@@ -61,7 +70,9 @@ def test_name_rules_and_list_changes_apply():
 
     install(xla, AmpConfig(precision="bfloat16", keep_float32=("^second$",)))
     fdef = definition(jitted(two_products), X)
-    assert {node.name: node.attr["T"].type == BF16 for node in fdef.node_def if node.op == "MatMul"} == {
+    assert {
+        node.name: node.attr["T"].type == BF16 for node in fdef.node_def if node.op == "MatMul"
+    } == {
         "first": True,
         "second": False,
     }
@@ -83,7 +94,9 @@ def test_scopes_apply_inside_compiled_functions_and_to_their_gradients():
     fdef = definition(jitted(loss), X)
     kept = {node.name: node.attr["T"].type != BF16 for node in fdef.node_def if node.op == "MatMul"}
     assert len(kept) == 5  # the gradient for x is not asked for
-    assert {name for name, is_kept in kept.items() if is_kept} == {name for name in kept if "kept" in name}
+    assert {name for name, is_kept in kept.items() if is_kept} == {
+        name for name in kept if "kept" in name
+    }
 
 
 def test_report_names_the_function_its_callees_and_the_way():
@@ -127,7 +140,9 @@ def test_rewrite_that_fails_leaves_the_function_and_warns_once(caplog, monkeypat
     with caplog.at_level(logging.WARNING, logger="absl"):
         functions = [jitted(lambda x: x @ W) for _ in range(2)]
         for function in functions:
-            np.testing.assert_array_equal(function(X), tf.function(lambda x: x @ W, jit_compile=True)(X))
+            np.testing.assert_array_equal(
+                function(X), tf.function(lambda x: x @ W, jit_compile=True)(X)
+            )
     ours = [record.getMessage() for record in caplog.records if "amp_tf" in record.getMessage()]
     assert len(ours) == 1
     assert "RuntimeError: made to fail" in ours[0]
@@ -146,7 +161,9 @@ def test_definition_that_tensorflow_refuses_is_replaced_by_the_original(monkeypa
     monkeypatch.setattr(context.Context, "add_function_def", refuse_rewritten)
     function = jitted(lambda x: x @ W)
     assert products(definition(function, X)) == {"float32": 1}
-    np.testing.assert_allclose(function(X), X @ W, rtol=0, atol=8 * 2**-24)  # eight float32 products below 1, summed
+    np.testing.assert_allclose(
+        function(X), X @ W, rtol=0, atol=8 * 2**-24
+    )  # eight float32 products below 1, summed
 
 
 def test_auto_on_a_cpu_leaves_what_does_not_pay_and_says_so():

@@ -84,7 +84,9 @@ def test_functions_and_branches_in_a_loop_are_cloned_once_and_other_callers_keep
     function = jitted(looped)
     assert_rounded(function(X), expected, products=5)  # in four turns
     assert products_in_clones() == ["bfloat16"] * 4
-    assert sum("layer" in name for name in clones()) == sum("inner" in name for name in clones()) == 1
+    assert (
+        sum("layer" in name for name in clones()) == sum("inner" in name for name in clones()) == 1
+    )
     np.testing.assert_array_equal(layer(X, W), before)
     del function
     gc.collect()
@@ -105,9 +107,13 @@ def converted(main, library):
 
 
 def test_recursive_functions_are_converted_down_to_the_call_that_would_not_end():
-    """A function that calls itself goes on with its original; TensorFlow makes none, but a library may hold one."""
+    """A function that calls itself goes on with its original; TensorFlow makes none, but a library
+    may hold one.
+    """
     main = function("function main(x: float32) -> (y: float32)\n  c = again(x)\n  return y = c:y:0")
-    again = function("function again(x: float32) -> (y: float32)\n  c = again(x)\n  return y = c:y:0")
+    again = function(
+        "function again(x: float32) -> (y: float32)\n  c = again(x)\n  return y = c:y:0"
+    )
     found = converted(main, {"again": again})
     new_name = found["again"].signature.name
     assert new_name.startswith("again_amp_tf_")
@@ -118,18 +124,27 @@ def test_recursive_functions_are_converted_down_to_the_call_that_would_not_end()
 
 def test_call_chains_longer_than_pythons_stack_are_converted():
     def make(name, called):
-        return function(f"function {name}(x: float32) -> (y: float32)\n  c = {called}(x)\n  return y = c:y:0")
+        return function(
+            f"function {name}(x: float32) -> (y: float32)\n  c = {called}(x)\n  return y = c:y:0"
+        )
 
     count = 2 * sys.getrecursionlimit()
-    found = converted(make("main", "f0"), {f"f{i}": make(f"f{i}", f"f{i + 1}") for i in range(count)})
+    found = converted(
+        make("main", "f0"), {f"f{i}": make(f"f{i}", f"f{i + 1}") for i in range(count)}
+    )
     assert [*found] == [*(f"f{i}" for i in reversed(range(count))), "main"]
     called = [one.node_def[0].op for one in found.values()]
-    assert called == [f"f{count}", *(one.signature.name for one in found.values() if one is not found["main"])]
+    assert called == [
+        f"f{count}",
+        *(one.signature.name for one in found.values() if one is not found["main"]),
+    ]
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 @pytest.mark.parametrize("layer", ["LSTM", "GRU"])
-def test_what_a_recurrent_layer_keeps_for_products_is_16_bit_and_no_number_changes(layer, precision, monkeypatch):
+def test_what_a_recurrent_layer_keeps_for_products_is_16_bit_and_no_number_changes(
+    layer, precision, monkeypatch
+):
     import keras
 
     keras.utils.set_random_seed(1)
@@ -155,7 +170,10 @@ def test_what_a_recurrent_layer_keeps_for_products_is_16_bit_and_no_number_chang
         patch.setattr(pipeline, "find_narrow_units", lambda paintings, root: {})
         wide = jitted(gradients)
         expected = wide(x)
-    assert (stacks(narrow), stacks(wide)) == ({"bf16" if precision == "bfloat16" else "f16"}, {"f32"})
+    assert (stacks(narrow), stacks(wide)) == (
+        {"bf16" if precision == "bfloat16" else "f16"},
+        {"f32"},
+    )
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -163,7 +181,9 @@ def test_what_a_recurrent_layer_keeps_for_products_is_16_bit_and_no_number_chang
 @pytest.mark.usefixtures("xla_hook_off_afterwards")
 def test_second_gradients_of_max_pooling_compile():
     images, filters = tensor(3, 1, 8, 8, 1), tensor(4, 3, 3, 1, 1)
-    ranks = tf.reshape(tf.range(64.0), [1, 8, 8, 1])  # the pooled input: which value is the largest is certain
+    ranks = tf.reshape(
+        tf.range(64.0), [1, 8, 8, 1]
+    )  # the pooled input: which value is the largest is certain
     pool = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
 
     def convolve(image):
@@ -171,7 +191,9 @@ def test_second_gradients_of_max_pooling_compile():
 
     def second_gradient(image):
         pooled = tf.raw_ops.MaxPool(input=ranks, **pool)
-        chosen = tf.raw_ops.MaxPoolGradGrad(orig_input=ranks, orig_output=pooled, grad=convolve(image), **pool)
+        chosen = tf.raw_ops.MaxPoolGradGrad(
+            orig_input=ranks, orig_output=pooled, grad=convolve(image), **pool
+        )
         return convolve(chosen)
 
     expected = jitted(second_gradient)(images)
@@ -184,11 +206,15 @@ def test_second_gradients_of_max_pooling_compile():
 
 def test_the_ops_are_those_that_xla_has_only_float32_kernels_for():
     jitted(lambda x: x + 1)(1.0)  # XLA registers its kernels now
-    assert {row.op for row in ROWS if row.op_list != DENY and _is_float32_only(row.op)} == FLOAT32_ONLY_IN_XLA
+    assert {
+        row.op for row in ROWS if row.op_list != DENY and _is_float32_only(row.op)
+    } == FLOAT32_ONLY_IN_XLA
 
 
 def _is_float32_only(op):
-    """Whether some type of an op may be float32 in XLA's kernels and may not be 16 bit, although the op allows it."""
+    """Whether some type of an op may be float32 in XLA's kernels and may not be 16 bit, although
+    the op allows it.
+    """
     found = op_def_registry.get(op)
     registered = kernels.get_registered_kernels_for_op(op).kernel
     compiled = [kernel for kernel in registered if kernel.device_type == "XLA_CPU_JIT"]

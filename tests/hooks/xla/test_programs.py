@@ -1,4 +1,6 @@
-"""Every way into XLA, of scripts that know nothing of amp_tf: products, by element type, of what XLA was given."""
+"""Every way into XLA, of scripts that know nothing of amp_tf: products, by element type, of what
+XLA was given.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tests.hooks.running import run
 PROGRAMS = Path(__file__).parent / "programs"
 ON = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1", "AMP_TF_PRECISION": "bfloat16"}
 RELATIVE = 0.03
-"""Tolerance of losses and results: bfloat16 has 8 significant bits, so each product is off by up to 2**-8."""
+"""Tolerance of losses and results: bfloat16 has 8 significant bits, so each product is off by up to
+2**-8.
+"""
 
 _PRODUCT = re.compile(r"= (\w+)\[[^=]*? (dot|convolution)\(")
 _MODULE = re.compile(r"module_\d+\.(.*)\.before_optimizations\.txt")
@@ -22,7 +26,9 @@ _SOURCE = re.compile(r", metadata=\{[^}]*\}")  # names of nodes and lines of the
 
 
 class Compiled:
-    """What XLA was asked to compile: for each module, its products by kind and element type; and all texts."""
+    """What XLA was asked to compile: for each module, its products by kind and element type; and
+    all texts.
+    """
 
     def __init__(self, folder):
         self.modules: dict[str, Counter[str]] = {}
@@ -43,7 +49,9 @@ class Compiled:
 def run_dumping(program, dump, site_folder, variables):
     flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
     script, *arguments = program.split()
-    ended = run([str(PROGRAMS / script), *arguments], site_folder, {**variables, "XLA_FLAGS": flags})
+    ended = run(
+        [str(PROGRAMS / script), *arguments], site_folder, {**variables, "XLA_FLAGS": flags}
+    )
     return ended, Compiled(dump)
 
 
@@ -63,7 +71,9 @@ def assert_all_converted(runs, name=""):
 
 def assert_close(on, off):
     on, off = np.asarray(on, "float64"), np.asarray(off, "float64")
-    np.testing.assert_allclose(on, off, rtol=RELATIVE, atol=RELATIVE * max(1e-3, float(np.abs(off).max())))
+    np.testing.assert_allclose(
+        on, off, rtol=RELATIVE, atol=RELATIVE * max(1e-3, float(np.abs(off).max()))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +97,9 @@ KERAS_WAYS = ("fit", "evaluate", "predict", "new_shape", "steps_per_execution", 
 def test_keras_converts_every_product_of_every_compiled_step(keras_jit):
     assert_all_converted(keras_jit)
     # each of the ways compiles a step of its own
-    assert sum("one_step_on_data" in module for module in keras_jit["on"][1].modules) >= len(KERAS_WAYS)
+    assert sum("one_step_on_data" in module for module in keras_jit["on"][1].modules) >= len(
+        KERAS_WAYS
+    )
 
 
 @pytest.mark.parametrize("way", KERAS_WAYS)
@@ -103,7 +115,9 @@ def test_keras_on_a_pretended_gpu_machine_chooses_jit_and_the_summary_counts_it(
 
 
 def test_auto_on_a_cpu_gives_xla_the_very_programs_of_float32(tf_keras_jit, tmp_path, site_folder):
-    """So ``auto`` cannot be slower there: only the first step can differ, by the time that amp_tf thinks."""
+    """So ``auto`` cannot be slower there: only the first step can differ, by the time that amp_tf
+    thinks.
+    """
     ended, compiled = run_dumping(
         "keras_jit.py tf_keras", tmp_path, site_folder, {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
     )
@@ -114,20 +128,33 @@ def test_auto_on_a_cpu_gives_xla_the_very_programs_of_float32(tf_keras_jit, tmp_
 
 
 FUNCTION_WAYS = (
-    *("tape_inside", "tape_outside", "second_order", "custom_gradient", "retraced", "replica", "in_session", "served"),
+    *(
+        "tape_inside",
+        "tape_outside",
+        "second_order",
+        "custom_gradient",
+        "retraced",
+        "replica",
+        "in_session",
+        "served",
+    ),
 )
 
 
 @pytest.mark.parametrize("way", FUNCTION_WAYS)
 def test_function_has_all_its_products_in_bfloat16_and_results_close_to_float32(functions, way):
     assert_all_converted(functions, way)
-    for on, off in zip(functions["on"][0].result[way], functions["off"][0].result[way], strict=True):
+    for on, off in zip(
+        functions["on"][0].result[way], functions["off"][0].result[way], strict=True
+    ):
         assert_close(on, off)
 
 
 def test_plain_function_that_calls_a_compiled_one_gets_the_converted_one(functions):
     result = functions["on"][0].result
-    np.testing.assert_array_equal(result["plain_caller"][0], 2.0 * np.asarray(result["retraced"][0]))
+    np.testing.assert_array_equal(
+        result["plain_caller"][0], 2.0 * np.asarray(result["retraced"][0])
+    )
     assert_close(result["plain_caller"][0], functions["off"][0].result["plain_caller"][0])
 
 

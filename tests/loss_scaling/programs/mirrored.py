@@ -1,4 +1,6 @@
-"""Trains under MirroredStrategy on two logical CPUs, with a nonfinite gradient on one replica; prints JSON."""
+"""Trains under MirroredStrategy on two logical CPUs, with a nonfinite gradient on one replica;
+prints JSON.
+"""
 
 import functools
 import inspect
@@ -16,7 +18,10 @@ import amp_tf
 from tests.loss_scaling.programs.own_steps import OWN
 
 STEPS, POISONED = 5, (1, 3)
-ACCUMULATION, AVERAGES = {"gradient_accumulation_steps": 2}, {"use_ema": True, "ema_overwrite_frequency": 3}
+ACCUMULATION, AVERAGES = (
+    {"gradient_accumulation_steps": 2},
+    {"use_ema": True, "ema_overwrite_frequency": 3},
+)
 OPTIONS = {
     "plain": {},
     "clipnorm": {"clipnorm": 0.5},
@@ -49,7 +54,11 @@ def keras3(options, cls=keras.optimizers.SGD):
 
 def tf_keras_new(options, own=lambda base: base):
     weights = weights_of(tf.Variable)
-    return weights, weights, own(tf_keras.optimizers.SGD)(0.125, momentum=0.5, jit_compile=False, **options)
+    return (
+        weights,
+        weights,
+        own(tf_keras.optimizers.SGD)(0.125, momentum=0.5, jit_compile=False, **options),
+    )
 
 
 def tf_keras_legacy(options, own=lambda base: base):
@@ -85,9 +94,16 @@ def train(make, options, *, wrapped, bad, traced):
     for i in range(STEPS):
         x = per_replica([rng.randn(3).astype("float32") for _ in range(2)])
         if bad is not None and i in POISONED:
-            run(x, per_replica([np.float32("inf") if replica == bad else np.float32(0) for replica in range(2)]))
+            run(
+                x,
+                per_replica(
+                    [np.float32("inf") if replica == bad else np.float32(0) for replica in range(2)]
+                ),
+            )
         run(x, per_replica([np.float32(0)] * 2))
-    return optimizer, [np.array(strategy.experimental_local_results(t)[0]).tolist() for t in tensors]
+    return optimizer, [
+        np.array(strategy.experimental_local_results(t)[0]).tolist() for t in tensors
+    ]
 
 
 def local(variable):
@@ -144,7 +160,10 @@ def train_by_a_scaler(scaler_in_scope, traced, reduced_in_apply):
     run = tf.function(run) if traced else run
     taken = []
     for bad in (None, 0, 1):
-        rows = [[np.inf if replica == bad else 2.0 * replica + 1.0, replica + 1.0] for replica in range(2)]
+        rows = [
+            [np.inf if replica == bad else 2.0 * replica + 1.0, replica + 1.0]
+            for replica in range(2)
+        ]
         x = per_replica([np.float32(row) for row in rows])
         taken.append([bool(value) for value in strategy.experimental_local_results(run(x))])
     return {"taken": taken, "weight": local(weight), "scale": local(scaler.loss_scale)}
@@ -246,20 +265,34 @@ ACCUMULATES = (
     "gradient_accumulation_steps" in inspect.signature(keras.optimizers.SGD).parameters
 )  # not in its first versions
 if ACCUMULATES:
-    KERAS += [(name, name, True) for name in ("accumulation", "averages", "both")] + [("both, eager", "both", False)]
-OWNS = {tf_keras_new: ("pairs_alone", "keeping_arguments"), tf_keras_legacy: ("without_name", "with_name_alone")}
+    KERAS += [(name, name, True) for name in ("accumulation", "averages", "both")] + [
+        ("both, eager", "both", False)
+    ]
+OWNS = {
+    tf_keras_new: ("pairs_alone", "keeping_arguments"),
+    tf_keras_legacy: ("without_name", "with_name_alone"),
+}
 
 
 def main():
     results = {
-        "scaler": [[*how, train_by_a_scaler(*how)] for how in itertools.product((True, False), repeat=3)],
+        "scaler": [
+            [*how, train_by_a_scaler(*how)] for how in itertools.product((True, False), repeat=3)
+        ],
         "counts": {name: train_a_model(*case) for name, case in BUILT.items()},
         "beside": train_beside_a_thread() if ACCUMULATES else [],
         "norms": {name: norms_of(OPTIONS[name]) for name, _, is_traced in KERAS if is_traced},
         "keras3": {name: compare(keras3, *case) for name, *case in KERAS},
     }
-    for make, name in {tf_keras_new: "global_clipnorm", tf_keras_legacy: "clipnorm", v1: "plain"}.items():
-        owns = {own: compare(functools.partial(make, own=OWN[own]), "plain", True) for own in OWNS.get(make, ())}
+    for make, name in {
+        tf_keras_new: "global_clipnorm",
+        tf_keras_legacy: "clipnorm",
+        v1: "plain",
+    }.items():
+        owns = {
+            own: compare(functools.partial(make, own=OWN[own]), "plain", True)
+            for own in OWNS.get(make, ())
+        }
         results[make.__name__] = {name: compare(make, name, True), **owns}
     json.dump(results, sys.stdout)
 

@@ -1,4 +1,7 @@
-"""Users' classes whose ``apply_gradients`` takes fewer arguments than that of the library. No TensorFlow here."""
+"""Users' classes whose ``apply_gradients`` takes fewer arguments than that of the library.
+
+No TensorFlow here.
+"""
 
 
 def pairs_alone(base):
@@ -33,4 +36,6 @@ def with_name_alone(base):
     return Own
 
 
-OWN = {make.__name__: make for make in (pairs_alone, without_name, keeping_arguments, with_name_alone)}
+OWN = {
+    make.__name__: make for make in (pairs_alone, without_name, keeping_arguments, with_name_alone)
+}

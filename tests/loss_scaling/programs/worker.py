@@ -1,4 +1,6 @@
-"""One worker of MultiWorkerMirroredStrategy: trains with a nonfinite gradient on one worker only; prints JSON."""
+"""One worker of MultiWorkerMirroredStrategy: trains with a nonfinite gradient on one worker only;
+prints JSON.
+"""
 
 import json
 import os
@@ -20,8 +22,13 @@ OPTIONS = {
 def train(strategy, options, bad):
     worker = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     with strategy.scope():
-        weights = [keras.Variable(np.ones((3,), "float32")), keras.Variable(np.ones((2, 2), "float32"))]
-        optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.125, momentum=0.5, **options), 2.0**10)
+        weights = [
+            keras.Variable(np.ones((3,), "float32")),
+            keras.Variable(np.ones((2, 2), "float32")),
+        ]
+        optimizer = amp_tf.LossScaleOptimizer(
+            keras.optimizers.SGD(0.125, momentum=0.5, **options), 2.0**10
+        )
         optimizer.build(weights)
 
     def step(x, poison):
@@ -40,13 +47,19 @@ def train(strategy, options, bad):
             run(tf.constant(xs[worker]), tf.constant(np.float32("nan" if worker == bad else 0)))
         run(tf.constant(xs[worker]), tf.constant(np.float32(0)))
     status = optimizer.status()
-    return {"weights": [w.numpy().tolist() for w in weights], "scale": status.scale, "skipped": status.skipped}
+    return {
+        "weights": [w.numpy().tolist() for w in weights],
+        "scale": status.scale,
+        "skipped": status.skipped,
+    }
 
 
 def main():
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     results = {
-        f"{name}-{bad}": train(strategy, options, bad) for name, options in OPTIONS.items() for bad in (None, 0, 1)
+        f"{name}-{bad}": train(strategy, options, bad)
+        for name, options in OPTIONS.items()
+        for bad in (None, 0, 1)
     }
     json.dump(results, sys.stdout)
 

@@ -1,13 +1,14 @@
 """Named limits of random programs: causes that can be shown, each by a run of its own.
 
-What a cause says is tried: if the values that it names are rounded to 16 bit in the ideal program, once each, and that
-program is then nearly as far off, the cause explains the error. It is a limit of 16 bit and not a wrong choice, because
-the contract lets a value be rounded once.
+What a cause says is tried: if the values that it names are rounded to 16 bit in the ideal program,
+once each, and that program is then nearly as far off, the cause explains the error. It is a limit
+of 16 bit and not a wrong choice, because the contract lets a value be rounded once.
 
-Float16's range is shown by bfloat16, which reaches further and rounds eight times as coarsely: if the same graph is
-right there, or much nearer, roundings are not the cause. How large a value is, a run knows: the gradient of erf is
-exp(-x²) times another, and where |x| is above 4.2 it is zero in float16. To keep it, all gradients on the way back to
-the next product would have to be float32, wherever somebody writes gelu.
+Float16's range is shown by bfloat16, which reaches further and rounds eight times as coarsely: if
+the same graph is right there, or much nearer, roundings are not the cause. How large a value is, a
+run knows: the gradient of erf is exp(-x²) times another, and where |x| is above 4.2 it is zero in
+float16. To keep it, all gradients on the way back to the next product would have to be float32,
+wherever somebody writes gelu.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ class Rounding(NamedTuple):
         name: what the cause is called.
         ops: of these nodes,
         inputs: the inputs are rounded, rather than the outputs.
-        spares: not where the contract asks for float32: where what the node gives is magnified before the next product,
-            and in loops whose turns depend on each other, where it may be a running sum.
+        spares: not where the contract asks for float32: where what the node gives is magnified
+            before the next product, and in loops whose turns depend on each other, where it may be
+            a running sum.
         offsets: also of these nodes, where one input is a constant.
     """
 
@@ -56,14 +58,36 @@ ALL_LOST = 0.5  # a relative error
 TAKES = 4  # of changed inputs: a condition next to its bound turns over in about each second one
 RANGE = "float16's range"  # bfloat16 rounds more coarsely, and yet is right or much nearer
 LOST = "lost"  # already in the ideal program: products in 16 bit leave no digit of the result
-INPUTS = "inputs"  # changed by half a unit of 16 bit, inputs and variables move the result as far in float32
-# Which of two nearly equal values is the larger decides where a value or a gradient goes, or a step lies.
+# changed by half a unit of 16 bit, inputs and variables move the result as far in float32
+INPUTS = "inputs"
+# Which of two nearly equal values is the larger decides where a value or a gradient goes, or a step
+# lies.
 SWITCHED = Rounding(
     "switched",
     frozenset(
         (
-            *("Maximum", "Minimum", "Max", "Min", "MaxPool", "MaxPoolGrad", "Relu", "Relu6", "LeakyRelu", "ReluGrad"),
-            *("Relu6Grad", "LeakyReluGrad", "Greater", "GreaterEqual", "Less", "LessEqual", "Equal", "SelectV2"),
+            *(
+                "Maximum",
+                "Minimum",
+                "Max",
+                "Min",
+                "MaxPool",
+                "MaxPoolGrad",
+                "Relu",
+                "Relu6",
+                "LeakyRelu",
+                "ReluGrad",
+            ),
+            *(
+                "Relu6Grad",
+                "LeakyReluGrad",
+                "Greater",
+                "GreaterEqual",
+                "Less",
+                "LessEqual",
+                "Equal",
+                "SelectV2",
+            ),
             *("Sign", "Round", "Abs", "ClipByValue"),
         )
     ),
@@ -72,7 +96,9 @@ SWITCHED = Rounding(
 # The gradient of a saturated activation is made of 1 - y, and y is rounded to 16 bit, once.
 SATURATED = Rounding(
     "saturated",
-    frozenset({"Tanh", "Sigmoid", "Softmax", "LogSoftmax", "Softplus", "Softsign", "Erf", "Elu", "Selu"}),
+    frozenset(
+        {"Tanh", "Sigmoid", "Softmax", "LogSoftmax", "Softplus", "Softsign", "Erf", "Elu", "Selu"}
+    ),
     False,
 )
 CAUSES = (
@@ -84,8 +110,8 @@ CAUSES = (
     SWITCHED,
     # A value of 100 is rounded, once, before its sine or exponential is taken.
     Rounding("steep", frozenset({"Exp", "Expm1", "Sin", "Cos", "Softmax", "LogSoftmax"}), True),
-    # What is left of values that nearly cancel is made of their roundings; the contract asks for more where it is
-    # magnified. The offset: x + 0.5 and later - 0.5.
+    # What is left of values that nearly cancel is made of their roundings; the contract asks for
+    # more where it is magnified. The offset: x + 0.5 and later - 0.5.
     Rounding(
         "cancelled",
         frozenset({"Sub", "SquaredDifference", "AddN", "Sum", "Mean", "BiasAddGrad"}),
@@ -94,8 +120,11 @@ CAUSES = (
         offsets=frozenset({"AddV2"}),
     ),
     # A normalization takes the mean from values that are alike; how alike, a run knows.
-    Rounding("centred", frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"}), True),
-    # The kernel of a sum of three or more gradients rounds it after each term, and a large one may cancel.
+    Rounding(
+        "centred", frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"}), True
+    ),
+    # The kernel of a sum of three or more gradients rounds it after each term, and a large one may
+    # cancel.
     Rounding("partial sums", frozenset({"AddN"}), True, spares=True),
 )
 
@@ -113,34 +142,48 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
     (truth,) = graph.values(graph.graph_def, [result])
 
     def explains(graph_def: GraphDef, noise: float = 0.0, take: int = 0) -> bool:
-        return row.error <= LIMIT * distance(graph.values(graph_def, [result], noise, take)[0], truth)
+        return row.error <= LIMIT * distance(
+            graph.values(graph_def, [result], noise, take)[0], truth
+        )
 
     if any(explains(graph.graph_def, mode.unit / 2 / 2.0**-23, take) for take in range(TAKES)):
         return INPUTS
     ideal = graph.rewritten(ideal_config(mode.ideal))
-    spares_loops = any(isinstance(step, Loop) and _accumulates(step) for step in steps_of(program.steps))
+    spares_loops = any(
+        isinstance(step, Loop) and _accumulates(step) for step in steps_of(program.steps)
+    )
     ops = {node.op for node in ideal.node}
     possible = [cause for cause in CAUSES if ops & (cause.ops | cause.offsets)]
     for cause in possible:
         if explains(with_roundings(ideal, [cause], tf.as_dtype(mode.ideal), spares_loops)):
             return cause.name
-    if len(possible) > 1 and explains(with_roundings(ideal, possible, tf.as_dtype(mode.ideal), spares_loops)):
+    if len(possible) > 1 and explains(
+        with_roundings(ideal, possible, tf.as_dtype(mode.ideal), spares_loops)
+    ):
         return " and ".join(cause.name for cause in possible)
-    # A few switches in a few draws need not be the same ones by other roundings. Of an activation that is saturated
-    # everywhere, one number that is not has all the gradient.
+    # A few switches in a few draws need not be the same ones by other roundings. Of an activation
+    # that is saturated everywhere, one number that is not has all the gradient.
     if ops & (SWITCHED.ops | SATURATED.ops):
         (values,) = given.values(given.rewritten(default_config(mode)), [result])
         (least,) = graph.values(ideal, [result])
-        ratios = [judge(row.tensor, *parts, mode.unit).ratio for parts in zip(values, least, truth, strict=True)]
+        ratios = [
+            judge(row.tensor, *parts, mode.unit).ratio
+            for parts in zip(values, least, truth, strict=True)
+        ]
         return SWITCHED.name if np.median(ratios) <= LIMIT and np.isfinite(values).all() else ""
     return ""
 
 
 def is_nearer_in_bfloat16(graph: ProgramGraph, row: Row) -> bool:
-    """Whether the graph as it was rewritten is right, or much nearer, where each float16 in it is a bfloat16."""
+    """Whether the graph as it was rewritten is right, or much nearer, where each float16 in it is a
+    bfloat16.
+    """
     mode, result = MODES["bfloat16"], [graph.fetches[0, row.tensor]]
     rewritten = graph.rewritten(default_config(MODES["float16"]))
-    for node in (*rewritten.node, *(node for function in rewritten.library.function for node in function.node_def)):
+    for node in (
+        *rewritten.node,
+        *(node for function in rewritten.library.function for node in function.node_def),
+    ):
         tensor = node.attr["value"].tensor if node.op == "Const" else None
         if tensor is not None and tensor.dtype == tf.float16.as_datatype_enum:
             tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(tensor), tf.bfloat16))
@@ -150,14 +193,16 @@ def is_nearer_in_bfloat16(graph: ProgramGraph, row: Row) -> bool:
         for graph_def in (graph.graph_def, graph.rewritten(ideal_config(mode.ideal)), other)
     )
     verdict = judge(row.tensor, value, ideal, truth, mode.unit)
-    # An error of roundings would be eight times as large. Infinite is no more than all lost, which is 1.
+    # An error of roundings would be eight times as large. Infinite is no more than all lost, which
+    # is 1.
     return verdict.is_good or verdict.error * LIMIT < min(row.error, 1.0)
 
 
 def with_roundings(
     graph_def: GraphDef, causes: Sequence[Rounding], data_type: tf.DType, spares_loops: bool = True
 ) -> GraphDef:
-    """The graph, where what float32 nodes of some ops read or give goes through a 16-bit type and back.
+    """The graph, where what float32 nodes of some ops read or give goes through a 16-bit type and
+    back.
 
     Args:
         graph_def: a graph in which loops are nodes.
@@ -177,7 +222,10 @@ def with_roundings(
                 (rounded[tensor], f"{rounded[tensor]}/there", data_type, tf.float32),
             ):
                 cast = result.node.add(name=name, op="Cast", input=[source])
-                cast.attr["SrcT"].type, cast.attr["DstT"].type = given.as_datatype_enum, target.as_datatype_enum
+                cast.attr["SrcT"].type, cast.attr["DstT"].type = (
+                    given.as_datatype_enum,
+                    target.as_datatype_enum,
+                )
         return rounded[tensor]
 
     float32 = {node.name: node for node in graph_def.node if _type_of(node) == tf.float32}
@@ -197,7 +245,9 @@ def with_roundings(
             name
             for cause in causes
             for name, node in float32.items()
-            if cause.inputs == inputs and is_of(cause, node) and not (cause.spares and name in spared)
+            if cause.inputs == inputs
+            and is_of(cause, node)
+            and not (cause.spares and name in spared)
         }
 
     giving, reading = named(inputs=False), named(inputs=True)
@@ -209,13 +259,21 @@ def with_roundings(
     return result
 
 
-def _add_one_by_one(graph_def: GraphDef, names: Collection[str], rounding_of: Callable[[str], str]) -> None:
+def _add_one_by_one(
+    graph_def: GraphDef, names: Collection[str], rounding_of: Callable[[str], str]
+) -> None:
     """Rounds what AddN gives after each term."""
-    for node in [node for node in graph_def.node if node.op == "AddN" and node.name in names and len(node.input) > 2]:
+    for node in [
+        node
+        for node in graph_def.node
+        if node.op == "AddN" and node.name in names and len(node.input) > 2
+    ]:
         *terms, last = [tensor for tensor in node.input if not tensor.startswith("^")]
         total = terms[0]
         for index, term in enumerate(terms[1:]):
-            partial = graph_def.node.add(name=f"{node.name}/partial_{index}", op="AddV2", input=[total, term])
+            partial = graph_def.node.add(
+                name=f"{node.name}/partial_{index}", op="AddV2", input=[total, term]
+            )
             partial.attr["T"].type = tf.float32.as_datatype_enum
             total = rounding_of(partial.name)
         node.input[:] = [total, last, *(tensor for tensor in node.input if tensor.startswith("^"))]
@@ -223,7 +281,9 @@ def _add_one_by_one(graph_def: GraphDef, names: Collection[str], rounding_of: Ca
 
 
 def _type_of(node: tf.compat.v1.NodeDef) -> tf.DType | None:
-    if "T" not in node.attr or not node.attr["T"].type:  # a list of types; to read what is not there would write it
+    if (
+        "T" not in node.attr or not node.attr["T"].type
+    ):  # a list of types; to read what is not there would write it
         return None
     return tf.as_dtype(node.attr["T"].type)
 
@@ -241,7 +301,10 @@ def _accumulates(loop: Loop) -> bool:
 
 
 def _magnified(nodes: Nodes) -> set[str]:
-    """Nodes that magnify, and all upstream of one, with no product in between. Gradients are divided by counts."""
+    """Nodes that magnify, and all upstream of one, with no product in between.
+
+    Gradients are divided by counts.
+    """
 
     def is_magnifying(node: tf.compat.v1.NodeDef) -> bool:
         if node.op == "RealDiv":
@@ -259,7 +322,11 @@ def _upstream(nodes: Nodes, ends: set[str], barrier: frozenset[str]) -> set[str]
         name = waiting.pop()
         if name not in found and name in nodes and (name in ends or nodes[name].op not in barrier):
             found.add(name)
-            waiting += [tensor.partition(":")[0] for tensor in nodes[name].input if not tensor.startswith("^")]
+            waiting += [
+                tensor.partition(":")[0]
+                for tensor in nodes[name].input
+                if not tensor.startswith("^")
+            ]
     return found
 
 

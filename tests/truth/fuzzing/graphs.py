@@ -1,4 +1,6 @@
-"""Many programs in one graph, which is rewritten once and run once: a program alone costs twenty times as much."""
+"""Many programs in one graph, which is rewritten once and run once: a program alone costs twenty
+times as much.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from tests.truth.fuzzing.steps import ROWS, WIDTH, Block, Place, run_block
 
 GraphDef = tf.compat.v1.GraphDef
 Feeds = Mapping[str, np.ndarray]
-_Feed = tuple[str, tuple[int, int], Callable[[np.random.Generator], np.ndarray]]  # name, seed, what draws it
+_Feed = tuple[
+    str, tuple[int, int], Callable[[np.random.Generator], np.ndarray]
+]  # name, seed, what draws it
 Key = tuple[int, str]  # the program's place among the programs, and the tensor's name
 DRAWS = 8  # of inputs and variables; results of all of them are judged together
 _INITIALIZE = "initialize"
@@ -30,7 +34,8 @@ class ProgramGraph:
     Args:
         programs: any number.
         seeds: one for each program, for its inputs and variables.
-        is_lowered: whether loops and branches are nodes of the graph, as Grappler hands them over, or functions.
+        is_lowered: whether loops and branches are nodes of the graph, as Grappler hands them over,
+            or functions.
     """
 
     def __init__(self, programs: Sequence[Program], seeds: Sequence[int], is_lowered: bool) -> None:
@@ -47,11 +52,15 @@ class ProgramGraph:
         graph_def = graph.as_graph_def()
         feeds = [name for name, *_ in (*self._inputs, *self._variables)]
         self.preserve = [*self.fetches.values(), *feeds, _INITIALIZE]
-        self.graph_def = optimized(graph_def, ("function",), self.preserve) if is_lowered else graph_def
+        self.graph_def = (
+            optimized(graph_def, ("function",), self.preserve) if is_lowered else graph_def
+        )
         self._graph = _imported(self.graph_def) if is_lowered else graph
         self._shapes = GraphShapes(self._graph)
 
-    def _add(self, index: int, program: Program, seed: int, initializers: list[tf.Operation]) -> None:
+    def _add(
+        self, index: int, program: Program, seed: int, initializers: list[tf.Operation]
+    ) -> None:
         inputs, variables = [], {}
         for given in program.inputs:
             inputs.append(tf.compat.v1.placeholder(tf.float32, (ROWS, WIDTH)))
@@ -63,11 +72,17 @@ class ProgramGraph:
             self._variables.append((start.op.name, (seed, 100 + len(variables)), _Weights(shape)))
         place = Place(str(index), variables, {})
         output = run_block(program.steps, inputs, place)
-        notes = {"output": output, **{f"state {n}": note for n, note in enumerate(place.notes.values())}}
+        notes = {
+            "output": output,
+            **{f"state {n}": note for n, note in enumerate(place.notes.values())},
+        }
         if program.loss:
             notes["loss"] = LOSSES[program.loss](output)
             sources = [*inputs, *variables.values()]
-            names = [*(f"input {n}" for n in range(len(inputs))), *(f"variable {n}" for n in range(len(variables)))]
+            names = [
+                *(f"input {n}" for n in range(len(inputs))),
+                *(f"variable {n}" for n in range(len(variables))),
+            ]
             for name, gradient in zip(names, tf.gradients(notes["loss"], sources), strict=True):
                 if gradient is not None:
                     notes[f"gradient of {name}"] = tf.convert_to_tensor(gradient)
@@ -75,27 +90,46 @@ class ProgramGraph:
             self.fetches[index, name] = tf.identity(tensor, name="result").op.name
 
     def feeds(self, draw: int, noise: float = 0.0, take: int = 0) -> tuple[Feeds, Feeds]:
-        """Inputs and variables, changed by some units in the last place, up or down as the take has it."""
+        """Inputs and variables, changed by some units in the last place, up or down as the take has
+        it.
+        """
         other = np.random.default_rng((draw, take))
 
         def drawn(rows: Sequence[_Feed]) -> Iterator[tuple[str, np.ndarray]]:
             for name, seed, draws in rows:
                 values = draws(np.random.default_rng((*seed, draw)))
-                yield f"{name}:0", (values * (1 + noise * 2.0**-23 * other.choice((-1, 1), values.shape))).astype("f4")
+                yield (
+                    f"{name}:0",
+                    (values * (1 + noise * 2.0**-23 * other.choice((-1, 1), values.shape))).astype(
+                        "f4"
+                    ),
+                )
 
         return dict(drawn(self._inputs)), dict(drawn(self._variables))
 
     def rewritten(self, config: amp_tf.AmpConfig) -> GraphDef:
         result = amp_tf.rewrite(
-            self.graph_def, config, hardware=WHERE_PRODUCTS_PAY, preserve=self.preserve, shapes=self._shapes
+            self.graph_def,
+            config,
+            hardware=WHERE_PRODUCTS_PAY,
+            preserve=self.preserve,
+            shapes=self._shapes,
         )
         return result.graph
 
     def run(self, graph_def: GraphDef, noise: float = 0.0) -> dict[Key, np.ndarray]:
         """The results of all programs, the draws of each one behind the other."""
-        return dict(zip(self.fetches, self.values(graph_def, list(self.fetches.values()), noise), strict=True))
+        return dict(
+            zip(
+                self.fetches,
+                self.values(graph_def, list(self.fetches.values()), noise),
+                strict=True,
+            )
+        )
 
-    def values(self, graph_def: GraphDef, nodes: Sequence[str], noise: float = 0.0, take: int = 0) -> list[np.ndarray]:
+    def values(
+        self, graph_def: GraphDef, nodes: Sequence[str], noise: float = 0.0, take: int = 0
+    ) -> list[np.ndarray]:
         """The first outputs of some nodes, the draws of each one behind the other."""
         draws = []
         graph = self._graph if graph_def is self.graph_def else _imported(graph_def)
@@ -113,7 +147,9 @@ LOSSES = {
     "mean": tf.reduce_mean,
     "huber": lambda y: tf.reduce_mean(tf.compat.v1.losses.huber_loss(_targets(y), y)),
     "cross entropy": lambda y: tf.reduce_mean(
-        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=[n % WIDTH for n in range(ROWS)], logits=y)
+        tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=[n % WIDTH for n in range(ROWS)], logits=y
+        )
     ),
     "binary cross entropy": lambda y: tf.reduce_mean(
         tf.nn.sigmoid_cross_entropy_with_logits(labels=_targets(y), logits=y)
@@ -142,7 +178,9 @@ def _variables_of(block: Block, path: str) -> Iterator[tuple[str, tuple[int, ...
             yield f"{path}/{index}/{number}", shape
         inner = dict(blocks_of(step))
         for name, block_of_step in inner.items():
-            yield from _variables_of(block_of_step, f"{path}/{index}" + ("" if name == "body" else f"/{name}"))
+            yield from _variables_of(
+                block_of_step, f"{path}/{index}" + ("" if name == "body" else f"/{name}")
+            )
 
 
 def _imported(graph_def: GraphDef) -> tf.Graph:

@@ -38,13 +38,20 @@ class Finding:
 
     def __str__(self) -> str:
         row = self.row
-        figures = f"ratio {row.ratio:.3g}, error {row.error:.3g}, of the ideal program {row.ideal:.3g}"
-        found = f"{row.mode}, loops and branches as {row.way}: {row.problem or f'{row.tensor}, {figures}'}"
+        figures = (
+            f"ratio {row.ratio:.3g}, error {row.error:.3g}, of the ideal program {row.ideal:.3g}"
+        )
+        found = (
+            f"{row.mode}, loops and branches as {row.way}: "
+            f"{row.problem or f'{row.tensor}, {figures}'}"
+        )
         return f"{found}\n{self.program}" if self.program else found
 
 
 def way_of(seed: int) -> str:
-    """Loops and branches are nodes, as Grappler hands them over; in each fourth hundred functions, as for XLA."""
+    """Loops and branches are nodes, as Grappler hands them over; in each fourth hundred functions,
+    as for XLA.
+    """
     return "functions" if seed // 100 % 4 == 3 else "nodes"
 
 
@@ -57,26 +64,34 @@ def batches(seeds: range, size: int) -> Iterator[range]:
         begin = end
 
 
-def rows_of(programs: Sequence[Program], seeds: Sequence[int], modes: Iterable[str] = tuple(MODES)) -> Iterator[Row]:
-    """The verdict on every result of every program; the case is the number of the program among these.
+def rows_of(
+    programs: Sequence[Program], seeds: Sequence[int], modes: Iterable[str] = tuple(MODES)
+) -> Iterator[Row]:
+    """The verdict on every result of every program; the case is the number of the program among
+    these.
 
     The seeds draw the inputs, and must all be run one way.
     """
     (way,) = set(map(way_of, seeds))
     try:
-        yield from _Comparison(ProgramGraph(programs, seeds, is_lowered=way == "nodes"), way).rows(modes)
+        yield from _Comparison(ProgramGraph(programs, seeds, is_lowered=way == "nodes"), way).rows(
+            modes
+        )
     except (amp_tf.AmpError, tf.errors.OpError, ValueError, TypeError, AssertionError) as error:
         if len(programs) > 1:  # which of them is it?
             for index, (program, seed) in enumerate(zip(programs, seeds, strict=True)):
                 for row in rows_of([program], [seed], modes):
                     yield dataclasses.replace(row, case=str(index))
             return
-        # By cond_v2: TensorFlow has no gradient of some branches in loops, and a wrong one of silu's in a branch.
+        # By cond_v2: TensorFlow has no gradient of some branches in loops, and a wrong one of
+        # silu's in a branch.
         if isinstance(error, AssertionError) or not _runs_in_float32(programs, seeds, way):
             return
         problem = f"{type(error).__name__}: {str(error)[:500]}"
         for mode in modes:
-            yield Row(f"seed {seeds[0]}", way, mode, "0", "", float("inf"), float("inf"), 0.0, problem)
+            yield Row(
+                f"seed {seeds[0]}", way, mode, "0", "", float("inf"), float("inf"), 0.0, problem
+            )
 
 
 def _runs_in_float32(programs: Sequence[Program], seeds: Sequence[int], way: str) -> bool:
@@ -88,7 +103,9 @@ def _runs_in_float32(programs: Sequence[Program], seeds: Sequence[int], way: str
     return True
 
 
-def findings_of(rows: Sequence[Row], seeds: Sequence[int], makes_small: bool = True) -> Iterator[Finding]:
+def findings_of(
+    rows: Sequence[Row], seeds: Sequence[int], makes_small: bool = True
+) -> Iterator[Finding]:
     """One finding for each program and mode above the limit."""
     worst: dict[tuple[str, str], Row] = {}
     for row in rows:
@@ -106,11 +123,19 @@ def findings_of(rows: Sequence[Row], seeds: Sequence[int], makes_small: bool = T
 
 
 def made_small(program: Program, seed: int, mode: str) -> Program:
-    """A smaller program that still is further off than allowed, and not for a cause; all cuts are run at once."""
+    """A smaller program that still is further off than allowed, and not for a cause; all cuts are
+    run at once.
+    """
     while candidates := list(cuts(program))[:MOST_CUTS]:
-        rows = [row for row in rows_of(candidates, [seed] * len(candidates), [mode]) if is_far_off(row)]
+        rows = [
+            row for row in rows_of(candidates, [seed] * len(candidates), [mode]) if is_far_off(row)
+        ]
         for index, candidate in enumerate(candidates):
-            worst = max((row for row in rows if row.case == str(index)), key=lambda row: row.ratio, default=None)
+            worst = max(
+                (row for row in rows if row.case == str(index)),
+                key=lambda row: row.ratio,
+                default=None,
+            )
             if worst and (worst.problem or not cause_of(candidate, seed, worst)):
                 program = candidate
                 break
@@ -133,7 +158,10 @@ class _Comparison:
     def rows(self, modes: Iterable[str]) -> Iterator[Row]:
         truth = self._values("float32")
         for mode in modes:
-            values, ideal = self._values(f"default {mode}"), self._values(f"ideal {MODES[mode].ideal}")
+            values, ideal = (
+                self._values(f"default {mode}"),
+                self._values(f"ideal {MODES[mode].ideal}"),
+            )
             for key, known in truth.items():
                 verdict = judge(key[1], values[key], ideal[key], known, MODES[mode].unit)
                 if verdict.ratio > LIMIT:

@@ -1,4 +1,7 @@
-"""Random programs: inputs, steps and perhaps a loss, of which gradients are taken. Data, that can be cut down."""
+"""Random programs: inputs, steps and perhaps a loss, of which gradients are taken.
+
+Data, that can be cut down.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,20 @@ from tests.truth.fuzzing.steps import (
 
 SCALES = (1e-3, 1e-2, 0.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 10.0, 100.0, 1e3)
 ODD = ("", "", "", "", "", "zero rows", "equal rows", "half masked", "mean 10", "whole numbers")
-LOSSES = ("", "mean square", "sum of squares", "mean", "huber", "cross entropy", "binary cross entropy")
+LOSSES = (
+    "",
+    "mean square",
+    "sum of squares",
+    "mean",
+    "huber",
+    "cross entropy",
+    "binary cross entropy",
+)
 STEPS = (3, 12)  # of a program, at least and at most
 DEPTH = 2  # of blocks in blocks
-LATE = 10_000_000  # from this seed on programs are given something exact late: a coordinate or a time
+LATE = (
+    10_000_000  # from this seed on programs are given something exact late: a coordinate or a time
+)
 JOINS = ("add", "subtract", "residual", "maximum", "mix", "select", "interleave", "join")
 
 
@@ -64,7 +77,9 @@ class Input:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The last step's value is the output; a loss is taken of it, and its gradients by all variables and inputs."""
+    """The last step's value is the output; a loss is taken of it, and its gradients by all
+    variables and inputs.
+    """
 
     inputs: tuple[Input, ...]
     steps: Block
@@ -93,11 +108,19 @@ def random_program(seed: int) -> Program:
     From :data:`LATE` on, something exact joins what products gave, and its size is taken off again.
     """
     dice = random.Random(seed)
-    inputs = tuple(Input(dice.choice(SCALES), dice.choice(ODD)) for _ in range(dice.choice((1, 1, 2))))
+    inputs = tuple(
+        Input(dice.choice(SCALES), dice.choice(ODD)) for _ in range(dice.choice((1, 1, 2)))
+    )
     first = Weighted((0,), dice.choice(tuple(steps.WEIGHTED)), dice.random() < 0.5)
     block = (first, *_random_block(dice, len(inputs) + 1, dice.randint(*STEPS), DEPTH))
-    last = Weighted((len(inputs) + len(block) - 1,), dice.choice(tuple(steps.WEIGHTED)), dice.random() < 0.5)
-    block = (*block, last, *([Elementwise((len(inputs) + len(block),), "tanh")] if dice.random() < 0.2 else ()))
+    last = Weighted(
+        (len(inputs) + len(block) - 1,), dice.choice(tuple(steps.WEIGHTED)), dice.random() < 0.5
+    )
+    block = (
+        *block,
+        last,
+        *([Elementwise((len(inputs) + len(block),), "tanh")] if dice.random() < 0.2 else ()),
+    )
     program = Program(inputs, block, dice.choice(LOSSES))
     return _without_unread(_with_late_input(program, dice) if seed >= LATE else program)
 
@@ -125,7 +148,11 @@ def _cut_blocks(block: Block, given: int) -> Iterator[Block]:
             yield (*block[:index], *kept)
         for name, inner in blocks_of(step):
             for smaller in _cut_blocks(inner, 2 if isinstance(step, Loop) else 1):
-                yield (*block[:index], dataclasses.replace(step, **{name: smaller}), *block[index + 1 :])
+                yield (
+                    *block[:index],
+                    dataclasses.replace(step, **{name: smaller}),
+                    *block[index + 1 :],
+                )
 
 
 def _renumbered(step: Step, gone: int, instead: int = 0) -> Step:
@@ -140,7 +167,9 @@ def _without_unread(program: Program) -> Program:
     block = list(program.steps)
     for index in range(len(block) - 2, -1, -1):
         number = count + index
-        if isinstance(block[index], Store) or any(number in later.of for later in block[index + 1 :]):
+        if isinstance(block[index], Store) or any(
+            number in later.of for later in block[index + 1 :]
+        ):
             continue
         block[index:] = [_renumbered(later, number) for later in block[index + 1 :]]
     inputs = list(program.inputs)
@@ -152,9 +181,14 @@ def _without_unread(program: Program) -> Program:
 
 
 def _with_late_input(program: Program, dice: random.Random) -> Program:
-    """With one more input, which meets the value of a step; those that read it read what is left without the offset."""
+    """With one more input, which meets the value of a step; those that read it read what is left
+    without the offset.
+    """
     exact = len(program.inputs)
-    block = [dataclasses.replace(step, of=tuple(n + (n >= exact) for n in step.of)) for step in program.steps]
+    block = [
+        dataclasses.replace(step, of=tuple(n + (n >= exact) for n in step.of))
+        for step in program.steps
+    ]
     place = dice.randrange(1, len(block))
     met, joined = exact + place, exact + place + 1
     ends = (
@@ -188,14 +222,20 @@ def _random_step(dice: random.Random, values: int, depth: int) -> Step:
     if kind is Weighted:
         return Weighted((one(),), dice.choice(tuple(steps.WEIGHTED)), dice.random() < 0.4)
     if kind is Affine:
-        return Affine((one(),), dice.choice((0.01, 0.1, 0.5, -1.0, 2.0, 10.0)), dice.choice((0.0, 0.0, 1.0, -0.5)))
+        return Affine(
+            (one(),),
+            dice.choice((0.01, 0.1, 0.5, -1.0, 2.0, 10.0)),
+            dice.choice((0.0, 0.0, 1.0, -0.5)),
+        )
     if kind is Reduce:
         return Reduce((one(),), dice.choice(tuple(steps.REDUCTIONS)), dice.randrange(2))
     if kind is Store:
         return Store((one(),), dice.choice(("assign", "add", "average")))
     if kind is Loop:
         body = _random_block(dice, 2, dice.randint(1, 4), depth - 1)
-        return Loop((one(), one()), dice.choice((1, 3, 10, 30)), dice.choice((0.0, 0.0, 0.01, 0.1)), body)
+        return Loop(
+            (one(), one()), dice.choice((1, 3, 10, 30)), dice.choice((0.0, 0.0, 0.01, 0.1)), body
+        )
     if kind is Branch:
         first, second = (_random_block(dice, 1, dice.randint(1, 3), depth - 1) for _ in range(2))
         return Branch((one(),), dice.choice((0.0, -1e9, 1e9)), first, second)
@@ -204,6 +244,12 @@ def _random_step(dice: random.Random, values: int, depth: int) -> Step:
 
 
 # Stores stay outside of blocks, where their values are results of the program.
-FLAT = (Weighted,) * 5 + (Elementwise,) * 5 + (Binary,) * 4 + (Normalize,) * 2 + (Affine, Reduce, Move, Product)
+FLAT = (
+    (Weighted,) * 5
+    + (Elementwise,) * 5
+    + (Binary,) * 4
+    + (Normalize,) * 2
+    + (Affine, Reduce, Move, Product)
+)
 KINDS = FLAT * 3 + (Loop,) * 3 + (Branch,) * 2
 OUTSIDE = KINDS + (Store,) * 3

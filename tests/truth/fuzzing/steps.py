@@ -1,7 +1,7 @@
 """The steps of random programs: data whose repr can be run again.
 
-All values are of [ROWS, WIDTH], or 1 in place of either, which broadcasts. So any step may read any value, and a step
-may be cut out of a program and what it read put in its place.
+All values are of [ROWS, WIDTH], or 1 in place of either, which broadcasts. So any step may read any
+value, and a step may be cut out of a program and what it read put in its place.
 """
 
 from __future__ import annotations
@@ -19,9 +19,18 @@ GROUPS = (4, 2, 16)  # and as groups of rows
 Block = tuple["Step", ...]
 
 ELEMENTWISE = {
-    **{name: getattr(tf.math, name) for name in ("abs", "negative", "square", "sin", "cos", "tanh", "sigmoid", "erf")},
-    **{name: getattr(tf.math, name) for name in ("atan", "sign", "round", "softplus", "softsign", "expm1")},
-    **{name: getattr(tf.nn, name) for name in ("relu", "relu6", "elu", "selu", "silu", "gelu", "leaky_relu")},
+    **{
+        name: getattr(tf.math, name)
+        for name in ("abs", "negative", "square", "sin", "cos", "tanh", "sigmoid", "erf")
+    },
+    **{
+        name: getattr(tf.math, name)
+        for name in ("atan", "sign", "round", "softplus", "softsign", "expm1")
+    },
+    **{
+        name: getattr(tf.nn, name)
+        for name in ("relu", "relu6", "elu", "selu", "silu", "gelu", "leaky_relu")
+    },
     "stop_gradient": tf.stop_gradient,
     "exp of a bounded value": lambda x: tf.exp(tf.clip_by_value(x, -4.0, 4.0)),
     "log1p of the absolute": lambda x: tf.math.log1p(tf.abs(x)),
@@ -45,7 +54,9 @@ BINARY = {
     "mix": lambda x, y: 0.9 * x + 0.1 * y,
     "add_n": lambda x, y: tf.add_n([full(x), full(y), full(x)]),
     "select": lambda x, y: tf.where(x > y, x, 0.5 * y),
-    "interleave": lambda x, y: tf.reshape(tf.stack([full(x), full(y)], 1), (2 * ROWS, WIDTH))[ROWS // 2 : -ROWS // 2],
+    "interleave": lambda x, y: tf.reshape(tf.stack([full(x), full(y)], 1), (2 * ROWS, WIDTH))[
+        ROWS // 2 : -ROWS // 2
+    ],
     "join": lambda x, y: tf.concat([full(x)[:, ::2], full(y)[:, 1::2]], axis=1),
 }
 REDUCTIONS = {
@@ -58,7 +69,9 @@ REDUCTIONS = {
     "norm": lambda x, axis, keepdims: tf.sqrt(tf.reduce_sum(tf.square(x), axis, keepdims) + 1e-3),
 }
 MOVES = {
-    "turn": lambda x: tf.reshape(tf.transpose(tf.reshape(x, (ROWS, 4, 4)), (0, 2, 1)), (ROWS, WIDTH)),
+    "turn": lambda x: tf.reshape(
+        tf.transpose(tf.reshape(x, (ROWS, 4, 4)), (0, 2, 1)), (ROWS, WIDTH)
+    ),
     "flip": lambda x: tf.reverse(x, [0]),
     "shift": lambda x: tf.pad(x[:, 1:], [[0, 0], [0, 1]]),
     "gather": lambda x: tf.gather(x, [3, 3, 0, 1, 7, 2, 5, 4]),
@@ -83,7 +96,9 @@ NORMALIZATIONS = {
     "l2_normalize": lambda x: tf.math.l2_normalize(x, axis=1, epsilon=1e-6),
     "layer norm": _layer_norm,
     "batch norm": _batch_norm,
-    "rms norm": lambda x: x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), axis=1, keepdims=True) + 1e-3),
+    "rms norm": lambda x: (
+        x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), axis=1, keepdims=True) + 1e-3)
+    ),
     "center": lambda x: x - tf.reduce_mean(x, axis=1, keepdims=True),
 }
 PRODUCTS = {
@@ -92,7 +107,8 @@ PRODUCTS = {
         tf.matmul(tf.reshape(x, (ROWS, 4, 4)), tf.reshape(y, (ROWS, 4, 4))), (ROWS, WIDTH)
     ),
     "einsum": lambda x, y: tf.reshape(
-        tf.einsum("bij,bkj->bik", tf.reshape(x, (ROWS, 4, 4)), tf.reshape(y, (ROWS, 4, 4))), (ROWS, WIDTH)
+        tf.einsum("bij,bkj->bik", tf.reshape(x, (ROWS, 4, 4)), tf.reshape(y, (ROWS, 4, 4))),
+        (ROWS, WIDTH),
     ),
     "attention": lambda x, y: tf.matmul(tf.nn.softmax(0.25 * tf.matmul(x, y, transpose_b=True)), y),
 }
@@ -104,7 +120,10 @@ WEIGHTED = {  # what a weight is multiplied with, and the weight's shape
         (WIDTH, WIDTH),
     ),
     "convolution": (lambda x, w: flat(tf.nn.conv2d(images(x), w, 1, "SAME")), (3, 3, 4, 4)),
-    "depthwise": (lambda x, w: flat(tf.nn.depthwise_conv2d(images(x), w, (1, 1, 1, 1), "SAME")), (3, 3, 4, 1)),
+    "depthwise": (
+        lambda x, w: flat(tf.nn.depthwise_conv2d(images(x), w, (1, 1, 1, 1), "SAME")),
+        (3, 3, 4, 1),
+    ),
 }
 
 
@@ -138,7 +157,9 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Step(abc.ABC):
-    """One step; ``of`` numbers the values that it reads: the program's inputs, or a block's, and then one a step."""
+    """One step; ``of`` numbers the values that it reads: the program's inputs, or a block's, and
+    then one a step.
+    """
 
     of: tuple[int, ...]
 
@@ -234,7 +255,10 @@ class Reduce(Step):
 
 @dataclasses.dataclass(frozen=True)
 class Loop(Step):
-    """A state that starts as one value; the body reads it (0) and another value (1). A rate adds to the old state."""
+    """A state that starts as one value; the body reads it (0) and another value (1).
+
+    A rate adds to the old state.
+    """
 
     turns: int
     rate: float
@@ -258,7 +282,9 @@ class Branch(Step):
 
     def run(self, args, place):
         def branch(name, block):
-            return lambda: run_block(block, args, dataclasses.replace(place, path=f"{place.path}/{name}"))
+            return lambda: run_block(
+                block, args, dataclasses.replace(place, path=f"{place.path}/{name}")
+            )
 
         is_above = tf.reduce_mean(tf.stop_gradient(args[0])) > self.bound
         return tf.cond(is_above, branch("first", self.first), branch("second", self.second))

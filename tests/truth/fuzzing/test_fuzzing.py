@@ -31,36 +31,62 @@ FUNCTIONS = range(300, 304)  # loops and branches as functions
 LATE_SEEDS = range(LATE, LATE + 12)  # of 50, 8 are too far off where nothing is promoted
 
 
-@pytest.mark.parametrize("seeds", [SEEDS, FUNCTIONS, LATE_SEEDS], ids=["nodes", "functions", "late"])
+@pytest.mark.parametrize(
+    "seeds", [SEEDS, FUNCTIONS, LATE_SEEDS], ids=["nodes", "functions", "late"]
+)
 def test_random_programs_are_as_near_to_float32_as_products_allow(seeds: range) -> None:
     rows = list(judging.rows_of([random_program(seed) for seed in seeds], seeds))
-    defects = [finding for finding in judging.findings_of(rows, seeds, makes_small=False) if not finding.cause]
+    defects = [
+        finding
+        for finding in judging.findings_of(rows, seeds, makes_small=False)
+        if not finding.cause
+    ]
     assert not defects, "\n".join(f"seed {finding.seed}: {finding}" for finding in defects)
     for mode in MODES:
-        assert sum(row.mode == mode and row.error > 2.0**-14 for row in rows) > len(seeds)  # something was 16 bit
+        assert sum(row.mode == mode and row.error > 2.0**-14 for row in rows) > len(
+            seeds
+        )  # something was 16 bit
 
 
 def test_a_wrong_choice_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the rules of running sums and of joined values: the loop alone is left of what surrounds it."""
+    """Without the rules of running sums and of joined values: the loop alone is left of what
+    surrounds it.
+    """
     # A state of size ten to which each turn adds a hundredth part.
     body = (Weighted((0,), "dense"), Elementwise((2,), "tanh"), Weighted((3,), "dense"))
     program = Program(
         (Input(10.0),),
-        (Elementwise((0,), "abs"), Loop((1, 0), 30, 0.01, body), Weighted((2,), "dense"), Elementwise((3,), "tanh")),
+        (
+            Elementwise((0,), "abs"),
+            Loop((1, 0), 30, 0.01, body),
+            Weighted((2,), "dense"),
+            Elementwise((3,), "tanh"),
+        ),
     )
-    assert not [row for row in judging.rows_of([program], [0], ["bfloat16"]) if judging.is_far_off(row)]
+    assert not [
+        row for row in judging.rows_of([program], [0], ["bfloat16"]) if judging.is_far_off(row)
+    ]
     with without(differing("origin")):
-        rows = [row for row in judging.rows_of([program], [0], ["bfloat16"]) if judging.is_far_off(row)]
+        rows = [
+            row for row in judging.rows_of([program], [0], ["bfloat16"]) if judging.is_far_off(row)
+        ]
         assert rows[0].ratio > LIMIT
         small = judging.made_small(program, 0, "bfloat16")
     assert [type(step) for step in small.steps] == [Loop]
 
 
 BIG = Program(
-    (Input(1e3),), (Weighted((0,), "dense"), Affine((1,), 100.0), Affine((2,), 0.01), Weighted((3,), "dense"))
+    (Input(1e3),),
+    (Weighted((0,), "dense"), Affine((1,), 100.0), Affine((2,), 0.01), Weighted((3,), "dense")),
 )
 NEAR_ONE = Program(
-    (Input(),), (Weighted((0,), "dense"), Affine((1,), 0.01, 1.0), Normalize((2,), "center"), Weighted((3,), "dense"))
+    (Input(),),
+    (
+        Weighted((0,), "dense"),
+        Affine((1,), 0.01, 1.0),
+        Normalize((2,), "center"),
+        Weighted((3,), "dense"),
+    ),
 )
 OFFSETS = Program(  # 0.5 less, negated, 0.5 less: what is left was rounded beside 0.5
     (Input(0.1),),
@@ -83,30 +109,34 @@ ALIKE = Program(  # 1 / (1 + x²) of small x
     ),
 )
 INNER = Loop((1, 1), 1, 0.01, (Weighted((1,), "depthwise", has_bias=True),))
-SMALL_IN_LOOPS = Program(  # gradients below 6e-5, the normal numbers of float16, where the loss is not scaled
-    (Input(),), (Loop((0, 0), 3, 0.1, (INNER,)), Weighted((1,), "transposed")), "mean"
+SMALL_IN_LOOPS = (
+    Program(  # gradients below 6e-5, the normal numbers of float16, where the loss is not scaled
+        (Input(),), (Loop((0, 0), 3, 0.1, (INNER,)), Weighted((1,), "transposed")), "mean"
+    )
 )
-FAR_OUT = Program(  # where x came from input 1, exp(-x²) is below 1e-17; x is a sum of softsigns, each rounded once
+# where x came from input 1, exp(-x²) is below 1e-17; x is a sum of softsigns, each rounded once
+FAR_OUT = Program(
     (Input(0.01, "mean 10"), Input(1.0, "mean 10")),
     (
         Weighted((0,), "depthwise"),
         Binary((2, 1), "interleave"),
-        Loop((3, 0), 30, 0.1, (Weighted((1,), "dense", has_bias=True), Elementwise((2,), "softsign"))),
+        Loop(
+            (3, 0), 30, 0.1, (Weighted((1,), "dense", has_bias=True), Elementwise((2,), "softsign"))
+        ),
         Elementwise((4,), "erf"),
     ),
     "binary cross entropy",
 )
-THREE_GRADIENTS = (
-    Program(  # of a product whose difference with itself is normalized: its gradient and minus that are large
-        (Input(),),
-        (
-            Weighted((0,), "dense"),
-            Binary((1, 1), "subtract"),
-            Normalize((2,), "batch norm"),
-            Binary((3, 1), "add_n"),
-        ),
-        "sum of squares",
-    )
+# of a product whose difference with itself is normalized: its gradient and minus that are large
+THREE_GRADIENTS = Program(
+    (Input(),),
+    (
+        Weighted((0,), "dense"),
+        Binary((1, 1), "subtract"),
+        Normalize((2,), "batch norm"),
+        Binary((3, 1), "add_n"),
+    ),
+    "sum of squares",
 )
 
 
@@ -121,7 +151,15 @@ THREE_GRADIENTS = (
         (THREE_GRADIENTS, 1006934, "bfloat16", "partial sums"),
         (ALIKE, 0, "bfloat16", "centred"),
     ],
-    ids=["large", "small gradients in loops", "gradients of erf", "cancelled", "offsets", "partial sums", "centred"],
+    ids=[
+        "large",
+        "small gradients in loops",
+        "gradients of erf",
+        "cancelled",
+        "offsets",
+        "partial sums",
+        "centred",
+    ],
 )
 def test_a_limit_of_16_bit_is_named(program: Program, seed: int, mode: str, cause: str) -> None:
     far = [row for row in judging.rows_of([program], [seed], [mode]) if judging.is_far_off(row)]
@@ -160,7 +198,9 @@ COMPARISON_IN_LOOP = (
 )
 STATE_MINUS_ITS_START = (
     Weighted((0,), "dense"),
-    Loop((1, 1), 3, 0.1, (Binary((1, 0), "subtract"), Weighted((2,), "convolution", has_bias=True))),
+    Loop(
+        (1, 1), 3, 0.1, (Binary((1, 0), "subtract"), Weighted((2,), "convolution", has_bias=True))
+    ),
     Weighted((2,), "convolution"),
 )
 RMS_NORM = (  # of rows that attention made nearly equal
@@ -170,7 +210,8 @@ RMS_NORM = (  # of rows that attention made nearly equal
     Product((2, 3), "batch"),
     Weighted((4,), "dense"),
 )
-MINIMUM_BEHIND_LOOP = (  # what is compared was rounded before the loop, and its minimum behind it once more
+# what is compared was rounded before the loop, and its minimum behind it once more
+MINIMUM_BEHIND_LOOP = (
     Weighted((0,), "convolution"),
     Binary((1, 1), "select"),
     Loop((2, 2), 1, 0.1, (Product((1, 1), "rows"),)),
@@ -200,18 +241,26 @@ def test_a_defect_that_the_fuzzer_found_is_mended(name: str) -> None:
     inputs = {BIAS: (Input(), Input()), RMS_NORM: (Input(0.1),)}.get(steps, (Input(),))
     program = Program(inputs, steps, "" if steps in (SELECTION, STACKED) else "mean square")
     seed = 1050655 if steps is RMS_NORM else 0
-    assert not [row for row in judging.rows_of([program], [seed], ["bfloat16", "auto"]) if judging.is_far_off(row)]
+    assert not [
+        row
+        for row in judging.rows_of([program], [seed], ["bfloat16", "auto"])
+        if judging.is_far_off(row)
+    ]
 
 
 def test_a_program_that_tensorflow_cannot_run_is_left_out() -> None:
     """It has a wrong gradient of silu in a branch, a Placeholder that nobody feeds."""
     second = (Elementwise((0,), "silu"), Product((1, 0), "rows"))
-    program = Program((Input(),), (Branch((0,), 0.0, (Reduce((0,), "norm", 1),), second),), "mean square")
+    program = Program(
+        (Input(),), (Branch((0,), 0.0, (Reduce((0,), "norm", 1),), second),), "mean square"
+    )
     assert not list(judging.rows_of([program], [300], ["bfloat16"]))
 
 
 def test_programs_have_steps_of_every_kind() -> None:
-    found = {type(step) for seed in range(50) for step in programs.steps_of(random_program(seed).steps)}
+    found = {
+        type(step) for seed in range(50) for step in programs.steps_of(random_program(seed).steps)
+    }
     assert found == {*Step.__subclasses__(), *_OfTable.__subclasses__()} - {_OfTable}
 
 

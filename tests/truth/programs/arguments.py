@@ -1,7 +1,8 @@
-"""How functions are called that cannot be called with one or two tensors: shapes, sizes, axes, other operands.
+"""How functions are called that cannot be called with one or two tensors: shapes, sizes, axes,
+other operands.
 
-A row is a shape, and what follows ``h``, a float32 tensor of that shape which a product has just computed; or, in place
-of that, a call that gets ``h``.
+A row is a shape, and what follows ``h``, a float32 tensor of that shape which a product has just
+computed; or, in place of that, a call that gets ``h``.
 """
 
 from __future__ import annotations
@@ -45,10 +46,15 @@ NN: dict[str, Row] = {
     "avg_pool3d": (VOLUME, 2, 2, "SAME"),
     "batch_normalization": (
         ROWS,
-        lambda h: tf.nn.batch_normalization(h, *tf.nn.moments(h, [0]), _fixed(16), _fixed(16), 1e-3),
+        lambda h: tf.nn.batch_normalization(
+            h, *tf.nn.moments(h, [0]), _fixed(16), _fixed(16), 1e-3
+        ),
     ),
     "bias_add": (ROWS, _fixed(16)),
-    "compute_average_loss": ((64,), lambda h: tf.nn.compute_average_loss(tf.square(h), global_batch_size=64)),
+    "compute_average_loss": (
+        (64,),
+        lambda h: tf.nn.compute_average_loss(tf.square(h), global_batch_size=64),
+    ),
     "conv1d": (LINE, _fixed(3, 3, 4), 1, "SAME"),
     "conv1d_transpose": (LINE, _fixed(3, 4, 3), [2, 16, 4], 2),
     "conv2d": (IMAGE, _fixed(3, 3, 3, 4), 1, "SAME"),
@@ -57,7 +63,9 @@ NN: dict[str, Row] = {
     "conv3d_transpose": (VOLUME, _fixed(2, 2, 2, 4, 3), [2, 8, 8, 8, 4], [1, 2, 2, 2, 1]),
     "ctc_loss": (
         (8, 2, 6),
-        lambda h: tf.nn.ctc_loss(np.array([[1, 2], [3, 1]]), h, np.array([2, 2]), np.array([8, 8]), blank_index=0),
+        lambda h: tf.nn.ctc_loss(
+            np.array([[1, 2], [3, 1]]), h, np.array([2, 2]), np.array([8, 8]), blank_index=0
+        ),
     ),
     "depth_to_space": ((2, 4, 4, 4), 2),
     "depthwise_conv2d": (IMAGE, _fixed(3, 3, 3, 2), ONES, "SAME"),
@@ -74,18 +82,30 @@ NN: dict[str, Row] = {
     ),
     "safe_embedding_lookup_sparse": (
         ROWS,
-        lambda h: tf.nn.safe_embedding_lookup_sparse(h, tf.sparse.from_dense(tf.constant([[1, 3, 4], [2, 7, 0]]))),
+        lambda h: tf.nn.safe_embedding_lookup_sparse(
+            h, tf.sparse.from_dense(tf.constant([[1, 3, 4], [2, 7, 0]]))
+        ),
     ),
     "sampled_softmax_loss": (
         ROWS,
         lambda h: tf.nn.sampled_softmax_loss(
             *(_fixed(20, 16), _fixed(20), np.arange(8, dtype=np.int64)[:, None], h, 4, 20),
-            sampled_values=(tf.constant([1, 5, 9, 13], tf.int64), tf.fill([8, 1], 0.4), tf.fill([4], 0.3)),
+            sampled_values=(
+                tf.constant([1, 5, 9, 13], tf.int64),
+                tf.fill([8, 1], 0.4),
+                tf.fill([4], 0.3),
+            ),
         ),
     ),
     "separable_conv2d": (IMAGE, _fixed(3, 3, 3, 2), _fixed(1, 1, 6, 4), ONES, "SAME"),
-    "sigmoid_cross_entropy_with_logits": (ROWS, lambda h: tf.nn.sigmoid_cross_entropy_with_logits(_chances(), h)),
-    "softmax_cross_entropy_with_logits": (ROWS, lambda h: tf.nn.softmax_cross_entropy_with_logits(_chances(), h)),
+    "sigmoid_cross_entropy_with_logits": (
+        ROWS,
+        lambda h: tf.nn.sigmoid_cross_entropy_with_logits(_chances(), h),
+    ),
+    "softmax_cross_entropy_with_logits": (
+        ROWS,
+        lambda h: tf.nn.softmax_cross_entropy_with_logits(_chances(), h),
+    ),
     "space_to_batch": (IMAGE, [2, 2], [[0, 0], [0, 0]]),
     "space_to_depth": (IMAGE, 2),
     "sparse_softmax_cross_entropy_with_logits": (
@@ -117,16 +137,25 @@ LINALG: dict[str, Row] = {
     "solve": (SQUARE, lambda h: tf.linalg.solve(_regular(h), _fixed(4, 6, 3))),
     "svd": (SQUARE, lambda h: tf.linalg.svd(h, compute_uv=False)),
     "tensordot": (ROWS, lambda h: tf.linalg.tensordot(h, tf.tanh(h), [[1], [1]])),
-    "triangular_solve": (SQUARE, lambda h: tf.linalg.triangular_solve(_regular(h), _fixed(4, 6, 3))),
+    "triangular_solve": (
+        SQUARE,
+        lambda h: tf.linalg.triangular_solve(_regular(h), _fixed(4, 6, 3)),
+    ),
 }
 MATH: dict[str, Row] = {
     "add_n": (ROWS, lambda h: tf.math.add_n([h, tf.tanh(h), h * h])),
-    "polyval": (ROWS, lambda h: tf.math.polyval([tf.constant(0.3), tf.constant(-1.2), tf.constant(0.7)], h)),
+    "polyval": (
+        ROWS,
+        lambda h: tf.math.polyval([tf.constant(0.3), tf.constant(-1.2), tf.constant(0.7)], h),
+    ),
     "pow": (ROWS, lambda h: tf.math.pow(tf.abs(h) + 0.1, 2.5)),
     "reduce_logsumexp": (ROWS, 1),
     "scalar_mul": (ROWS, lambda h: tf.math.scalar_mul(0.3, h)),
     **{f"segment_{kind}": (ROWS, IDS) for kind in ("max", "mean", "min", "prod", "sum")},
-    **{f"unsorted_segment_{kind}": (ROWS, IDS[::-1], 4) for kind in ("max", "mean", "min", "prod", "sqrt_n", "sum")},
+    **{
+        f"unsorted_segment_{kind}": (ROWS, IDS[::-1], 4)
+        for kind in ("max", "mean", "min", "prod", "sqrt_n", "sum")
+    },
     "real": (ROWS, lambda h: tf.math.real(tf.complex(h, 0.5 * h))),
     "top_k": (ROWS, 3),
 }

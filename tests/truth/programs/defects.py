@@ -15,7 +15,9 @@ from tests.truth.bench import Bench, Program
 
 def programs() -> Iterator[Program]:
     for scale in (1e-6, 1e6):
-        yield Program(f"defects/fit with loss x {scale:g}", functools.partial(_fit_with_scaled_loss, scale))
+        yield Program(
+            f"defects/fit with loss x {scale:g}", functools.partial(_fit_with_scaled_loss, scale)
+        )
     yield Program("defects/increments of 500 turns", _increments)
     yield Program("defects/mean loss of 600 batches", _mean_loss)
     for function in (tf.image.ssim, tf.image.ssim_multiscale):
@@ -31,7 +33,9 @@ def programs() -> Iterator[Program]:
 
 
 def _fit_with_scaled_loss(scale: float, bench: Bench) -> None:
-    """The loss is multiplied, the rate divided: float32 does not see it, and a loss scale is there to mend it."""
+    """The loss is multiplied, the rate divided: float32 does not see it, and a loss scale is there
+    to mend it.
+    """
     model = keras.Sequential(
         [
             keras.Input((32,)),
@@ -52,8 +56,12 @@ def _fit_with_scaled_loss(scale: float, bench: Bench) -> None:
     for variable, start in zip(model.weights, before, strict=True):
         if len(variable.shape) == 2:
             kept = variable.numpy() == start
-            bench.note("1", f"share of {variable.path} that no step moved", np.float32(kept.mean() > 0.1))
-    bench.note("1", "state reached", keras.ops.convert_to_numpy(model.evaluate(x, y, verbose=0)) > scale)
+            bench.note(
+                "1", f"share of {variable.path} that no step moved", np.float32(kept.mean() > 0.1)
+            )
+    bench.note(
+        "1", "state reached", keras.ops.convert_to_numpy(model.evaluate(x, y, verbose=0)) > scale
+    )
 
 
 def _increments(bench: Bench) -> None:
@@ -89,20 +97,31 @@ def _similarity(function: Any, most: float, bench: Bench) -> None:
         rows, columns = np.meshgrid(np.linspace(0, 6, 192), np.linspace(0, 4, 192))
         image = 0.5 + 0.4 * np.sin(rows + columns) + 0.02 * bench.normal(192, 192)
         other = image + 0.01 * bench.normal(192, 192)
-        pair = [np.clip(part, 0, 1)[None, ..., None].astype(np.float32) * np.float32(most) for part in (image, other)]
+        pair = [
+            np.clip(part, 0, 1)[None, ..., None].astype(np.float32) * np.float32(most)
+            for part in (image, other)
+        ]
         bench.note("1", "metric", run(*pair))
 
 
 def _flat(bench: Bench) -> None:
-    """E[x²] - E[x]² of a flat part was of either sign in bfloat16, beside a constant of 0.0009: the loss was nan."""
+    """E[x²] - E[x]² of a flat part was of either sign in bfloat16, beside a constant of 0.0009: the
+    loss was nan.
+    """
     weight = bench.weight(64, 64)
-    run = bench.function(lambda x, y: tf.image.ssim(y, tf.reshape(tf.sigmoid(0.1 * x @ weight), (1, 64, 64, 1)), 1.0))
+    run = bench.function(
+        lambda x, y: tf.image.ssim(y, tf.reshape(tf.sigmoid(0.1 * x @ weight), (1, 64, 64, 1)), 1.0)
+    )
     for level in (0.0, 0.5, 0.9):
-        bench.note("1", "metric", run(bench.normal(64, 64), np.full((1, 64, 64, 1), level, np.float32)))
+        bench.note(
+            "1", "metric", run(bench.normal(64, 64), np.full((1, 64, 64, 1), level, np.float32))
+        )
 
 
 def _gates(bench: Bench) -> None:
-    """A softmax's gradient takes a weighted mean from values: where it is sure, they cancel, unless one is rounded."""
+    """A softmax's gradient takes a weighted mean from values: where it is sure, they cancel, unless
+    one is rounded.
+    """
     weight = bench.weight(8, 8)
     weight.assign(np.eye(8))
 
@@ -132,7 +151,9 @@ def _pipeline(bench: Bench) -> None:
 
 
 def _evaluate(bench: Bench) -> None:
-    model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(64, activation="relu"), keras.layers.Dense(4)])
+    model = keras.Sequential(
+        [keras.Input((32,)), keras.layers.Dense(64, activation="relu"), keras.layers.Dense(4)]
+    )
     model.compile("sgd", "mse", metrics=["mae", "mape", "cosine_similarity"], jit_compile=bench.jit)
     for _ in range(6):
         x, y = bench.normal(64, 32), bench.normal(64, 4)
@@ -143,18 +164,24 @@ def _evaluate(bench: Bench) -> None:
 
 
 def _maximum(bench: Bench) -> None:
-    """XLA left out the rounding of the values and not that of their maximum, or the other way round."""
+    """XLA left out the rounding of the values and not that of their maximum, or the other way
+    round.
+    """
     given = keras.Input((24, 16))
     hidden = keras.layers.Dense(32)(given)
     hidden += keras.layers.Dense(32, activation="gelu")(hidden)
     model = keras.Model(given, keras.layers.Dense(2)(keras.layers.GlobalMaxPooling1D()(hidden)))
     model.compile("sgd", "mse", jit_compile=bench.jit)
     for _ in range(6):
-        bench.note("train", "loss", model.train_on_batch(bench.normal(64, 24, 16), bench.normal(64, 2)))
+        bench.note(
+            "train", "loss", model.train_on_batch(bench.normal(64, 24, 16), bench.normal(64, 2))
+        )
 
 
 def _likelihoods(bench: Bench) -> None:
-    """Documents of one word each, which their topics expect: the logarithm of a probability near 1 became 0."""
+    """Documents of one word each, which their topics expect: the logarithm of a probability near 1
+    became 0.
+    """
 
     @bench.function
     def run(topics: tf.Tensor, expected: tf.Tensor, words: tf.Tensor) -> tf.Tensor:

@@ -1,8 +1,9 @@
 """The public functions of TensorFlow's mathematical modules, each between two products.
 
-All functions are looked at. Those that take a float32 tensor, or two, and have a gradient are called so; ``arguments``
-says how the others are called, some of them without a gradient. What is on its way from the product to a function is
-turned into its domain where needed (absolute values for logarithms), which is found by trying.
+All functions are looked at. Those that take a float32 tensor, or two, and have a gradient are
+called so; ``arguments`` says how the others are called, some of them without a gradient. What is on
+its way from the product to a function is turned into its domain where needed (absolute values for
+logarithms), which is found by trying.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from tests.truth.programs.arguments import EXPLICIT, LEFT_OUT, ROWS, SQUARE, Cal
 
 MODULES = tuple(EXPLICIT)
 _WIDTH = 16  # of the inputs
-_RESULTS = 256  # of the second product: the loss is a mean of so many that one rounding of each shows little
+# of the second product: the loss is a mean of so many that one rounding of each shows little
+_RESULTS = 256
 _DRAWS = 4
 _SHAPES = {"nn": (ROWS,), "math": (ROWS,), "linalg": (SQUARE, ROWS)}
 _DOMAINS = (
@@ -48,13 +50,17 @@ def public_functions(module: str) -> list[str]:
     return [
         name
         for name in sorted(dir(found))
-        if callable(getattr(found, name)) and not inspect.isclass(getattr(found, name)) and not name.startswith("_")
+        if callable(getattr(found, name))
+        and not inspect.isclass(getattr(found, name))
+        and not name.startswith("_")
     ]
 
 
 @functools.cache
 def find_call(module: str, name: str) -> tuple[Shape, Call] | None:
-    """How to call a function, so that its result is finite and has a gradient; ``None`` if that cannot be."""
+    """How to call a function, so that its result is finite and has a gradient; ``None`` if that
+    cannot be.
+    """
     if f"{module}.{name}" in LEFT_OUT:
         return None
     if name in EXPLICIT[module]:

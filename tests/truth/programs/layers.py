@@ -16,12 +16,18 @@ Shape = tuple[int, ...]
 ROWS, SEQUENCE, IMAGE, VOLUME, FILM = (16,), (8, 6), (8, 8, 3), (4, 4, 4, 3), (3, 6, 6, 3)
 CASES = ("1", "1e-3", "1e3", "zeros", "equal rows", "half masked", "mean 50")
 _BATCH = 4
-_RESULTS = 64  # of the last product: the loss is a mean of so many that one rounding of each shows little
+_RESULTS = (
+    64  # of the last product: the loss is a mean of so many that one rounding of each shows little
+)
 _DRAWS = 3
 
 #: Arguments of layers that need some, and of those whose usual ones mean nothing here.
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
-    **{f"Adaptive{kind}Pooling{n}D": {"output_size": 2} for kind in ("Average", "Max") for n in (1, 2, 3)},
+    **{
+        f"Adaptive{kind}Pooling{n}D": {"output_size": 2}
+        for kind in ("Average", "Max")
+        for n in (1, 2, 3)
+    },
     **{f"AveragePooling{n}D": {"pool_size": 2} for n in (1, 2, 3)},
     **{f"{kind}Dropout": {"rate": 0.3} for kind in ("", "Alpha", "Gaussian")},
     **{f"SpatialDropout{n}D": {"rate": 0.3} for n in (1, 2, 3)},
@@ -48,7 +54,13 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "GroupNormalization": {"groups": 3},
     "GroupQueryAttention": {"head_dim": 4, "num_query_heads": 4, "num_key_value_heads": 2},
     "Lambda": {"function": lambda: lambda x: x * keras.ops.sigmoid(x) + 0.1 * x},
-    "MelSpectrogram": {"fft_length": 16, "sequence_stride": 8, "num_mel_bins": 6, "sampling_rate": 64, "max_freq": 32},
+    "MelSpectrogram": {
+        "fft_length": 16,
+        "sequence_stride": 8,
+        "num_mel_bins": 6,
+        "sampling_rate": 64,
+        "max_freq": 32,
+    },
     "MultiHeadAttention": {"num_heads": 2, "key_dim": 4},
     "Normalization": {"mean": 0.3, "variance": 2.0},
     "Permute": {"dims": (2, 1)},
@@ -76,7 +88,15 @@ SHAPES: Mapping[str, Shape] = {
     **dict.fromkeys(("STFTSpectrogram",), (64, 1)),
     **dict.fromkeys(
         (
-            *("AdditiveAttention", "Attention", "Bidirectional", "EinsumDense", "GRU", "GroupQueryAttention", "LSTM"),
+            *(
+                "AdditiveAttention",
+                "Attention",
+                "Bidirectional",
+                "EinsumDense",
+                "GRU",
+                "GroupQueryAttention",
+                "LSTM",
+            ),
             *("Masking", "MultiHeadAttention", "Permute", "RNN", "SimpleRNN", "TimeDistributed"),
         ),
         SEQUENCE,
@@ -85,8 +105,12 @@ SHAPES: Mapping[str, Shape] = {
 
 #: Layers whose input is several tensors: how many.
 INPUTS: Mapping[str, int] = {
-    **dict.fromkeys(("Add", "Average", "Concatenate", "Dot", "Maximum", "Minimum", "Multiply", "Subtract"), 2),
-    **dict.fromkeys(("AdditiveAttention", "Attention", "MultiHeadAttention", "GroupQueryAttention"), 2),
+    **dict.fromkeys(
+        ("Add", "Average", "Concatenate", "Dot", "Maximum", "Minimum", "Multiply", "Subtract"), 2
+    ),
+    **dict.fromkeys(
+        ("AdditiveAttention", "Attention", "MultiHeadAttention", "GroupQueryAttention"), 2
+    ),
 }
 _AS_ARGUMENTS = ("MultiHeadAttention", "GroupQueryAttention")
 
@@ -98,20 +122,42 @@ def public_layers() -> list[str]:
 
 _NO_FLOATS = "takes integers or text, and computes no floats that follow a product"
 _ABSTRACT = "a base class, or needs another library"
-_PREPARES = "prepares data with labels, boxes or random partners; its arithmetic is that of layers that are here"
+_PREPARES = (
+    "prepares data with labels, boxes or random partners; its arithmetic is that of layers that "
+    "are here"
+)
 #: Layers that are no program here, and why.
 LEFT_OUT: Mapping[str, str] = {
     **dict.fromkeys(
-        ("CategoryEncoding", "Discretization", "HashedCrossing", "Hashing", "IntegerLookup", "StringLookup"), _NO_FLOATS
+        (
+            "CategoryEncoding",
+            "Discretization",
+            "HashedCrossing",
+            "Hashing",
+            "IntegerLookup",
+            "StringLookup",
+        ),
+        _NO_FLOATS,
     ),
     **dict.fromkeys(("TextVectorization", "InputLayer"), _NO_FLOATS),
     **dict.fromkeys(
-        ("Layer", "Wrapper", "FlaxLayer", "JaxLayer", "TFSMLayer", "TorchModuleWrapper", "Pipeline"), _ABSTRACT
+        (
+            "Layer",
+            "Wrapper",
+            "FlaxLayer",
+            "JaxLayer",
+            "TFSMLayer",
+            "TorchModuleWrapper",
+            "Pipeline",
+        ),
+        _ABSTRACT,
     ),
     "Equalization": "Keras cannot make a functional model of it: its tensors are part of a cycle",
     **{name: _PREPARES for name in public_layers() if name.startswith("Random")},
     **dict.fromkeys(("AugMix", "CutMix", "MaxNumBoundingBoxes", "MixUp", "RandAugment"), _PREPARES),
-    **dict.fromkeys(("GRUCell", "LSTMCell", "SimpleRNNCell", "StackedRNNCells"), "runs in RNN, which is here"),
+    **dict.fromkeys(
+        ("GRUCell", "LSTMCell", "SimpleRNNCell", "StackedRNNCells"), "runs in RNN, which is here"
+    ),
 }
 _OF_INTEGERS = ("Embedding", "ReversibleEmbedding")
 
@@ -119,12 +165,16 @@ _OF_INTEGERS = ("Embedding", "ReversibleEmbedding")
 def programs() -> Iterator[Program]:
     for name in public_layers():
         if name not in LEFT_OUT:
-            yield Program(f"keras.layers/{name}", functools.partial(_layer, name), compiled=in_a_quarter(name))
+            yield Program(
+                f"keras.layers/{name}", functools.partial(_layer, name), compiled=in_a_quarter(name)
+            )
 
 
 def make(name: str) -> Any:
     """A layer."""
-    given = {key: value() if callable(value) else value for key, value in ARGUMENTS.get(name, {}).items()}
+    given = {
+        key: value() if callable(value) else value for key, value in ARGUMENTS.get(name, {}).items()
+    }
     if name in _OF_INTEGERS:
         given = {"input_dim": 12, "output_dim": 16}
     return getattr(keras.layers, name)(**given)
@@ -148,7 +198,10 @@ def model_of(name: str) -> keras.Model:
         ids = keras.ops.cast(keras.ops.clip(keras.ops.abs(inputs) * 4, 0, 11), "int32")
         result = make(name)(ids)
     elif name in INPUTS:
-        parts = [keras.layers.Dense(shape[-1], name=f"before_{index}")(inputs) for index in range(INPUTS[name])]
+        parts = [
+            keras.layers.Dense(shape[-1], name=f"before_{index}")(inputs)
+            for index in range(INPUTS[name])
+        ]
         result = make(name)(*parts) if name in _AS_ARGUMENTS else make(name)(parts)
     else:
         result = make(name)(keras.layers.Dense(shape[-1], name="before")(inputs))
@@ -172,10 +225,14 @@ def _layer(name: str, bench: Bench) -> None:
     for case in CASES:
         for _ in range(_DRAWS):
             model.set_weights([np.asarray(value) for value in start])
-            output, loss, gradients = step(bench.case(case, _BATCH, *shape), bench.normal(_BATCH, _RESULTS))
+            output, loss, gradients = step(
+                bench.case(case, _BATCH, *shape), bench.normal(_BATCH, _RESULTS)
+            )
             bench.note(case, "output", output)
             bench.note(case, "loss", loss)
-            for path, gradient in zip(["x", *map(_path, model.trainable_variables)], gradients, strict=True):
+            for path, gradient in zip(
+                ["x", *map(_path, model.trainable_variables)], gradients, strict=True
+            ):
                 if gradient is not None:
                     bench.note(case, f"gradient of {path}", gradient)
             for variable in model.non_trainable_variables:

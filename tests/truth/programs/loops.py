@@ -1,4 +1,6 @@
-"""Loops and branches: what a turn adds to what the turns before have left, and what a branch is given."""
+"""Loops and branches: what a turn adds to what the turns before have left, and what a branch is
+given.
+"""
 
 from __future__ import annotations
 
@@ -99,14 +101,24 @@ def _called_in_loop(x: tf.Tensor, w: Weights) -> Any:
 BODIES: dict[str, Body] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
-        *(_descent_inside, _vectorized_map, _gated, _newton, _attention_online, _branch_in_loop, _called_in_loop),
+        *(
+            _descent_inside,
+            _vectorized_map,
+            _gated,
+            _newton,
+            _attention_online,
+            _branch_in_loop,
+            _called_in_loop,
+        ),
     )
 }
 
 
 def programs() -> Iterator[Program]:
     for name, body in BODIES.items():
-        yield Program(f"loops/{name}", functools.partial(_loop, name, body), compiled=name != "vectorized map")
+        yield Program(
+            f"loops/{name}", functools.partial(_loop, name, body), compiled=name != "vectorized map"
+        )
 
 
 def _loop(name: str, body: Body, bench: Bench) -> None:
@@ -124,7 +136,9 @@ def _loop(name: str, body: Body, bench: Bench) -> None:
         with tf.GradientTape() as tape:
             tape.watch(x)
             results = tf.nest.flatten(forward(x, weights))
-            loss = tf.reduce_mean(tf.square(results[0] - target)) + sum(map(tf.reduce_sum, results[1:]))
+            loss = tf.reduce_mean(tf.square(results[0] - target)) + sum(
+                map(tf.reduce_sum, results[1:])
+            )
         return loss, tape.gradient(loss, [x, *weights.all])
 
     for case in _CASES:

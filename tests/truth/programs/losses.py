@@ -24,7 +24,13 @@ _KINDS = (
         ("Circle", "classes unit"),
         ("Categorical", "one-hot"),
     ),
-    *(("CTC", "sequences"), ("KLDivergence", "chances"), ("Binary", "bits"), ("Hinge", "signs"), ("Poisson", "counts")),
+    *(
+        ("CTC", "sequences"),
+        ("KLDivergence", "chances"),
+        ("Binary", "bits"),
+        ("Hinge", "signs"),
+        ("Poisson", "counts"),
+    ),
     *(("Logarithmic", "counts"), ("Dice", "bits"), ("Tversky", "bits"), ("", "numbers")),
 )
 LEFT_OUT = {"Loss": "a base class"}
@@ -33,7 +39,9 @@ LEFT_OUT = {"Loss": "a base class"}
 def programs() -> Iterator[Program]:
     for name in public_classes(keras.losses, keras.losses.Loss):
         if name not in LEFT_OUT:
-            yield Program(f"keras.losses/{name}", functools.partial(_loss, name), compiled=in_a_quarter(name))
+            yield Program(
+                f"keras.losses/{name}", functools.partial(_loss, name), compiled=in_a_quarter(name)
+            )
 
 
 def kind_of(name: str) -> str:

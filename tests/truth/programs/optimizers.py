@@ -13,7 +13,8 @@ from tests.truth.bench import Bench, Program, in_a_quarter, public_classes
 _STEPS = 6
 _ROWS, _WIDTH = 32, 16
 
-#: A larger epsilon where the usual one makes a first step the gradient's sign, which flips where it is near zero.
+#: A larger epsilon where the usual one makes a first step the gradient's sign, which flips where it
+#: is near zero.
 _SMOOTH = {"epsilon": 1e-2}
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("Adagrad", "AdamW", "Adamax", "Lamb", "Nadam", "ScheduleFreeAdamW"), _SMOOTH),

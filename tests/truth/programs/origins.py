@@ -1,4 +1,6 @@
-"""Exact values that meet products: coordinates, times, phases, states and weights, to which a network adds a little."""
+"""Exact values that meet products: coordinates, times, phases, states and weights, to which a
+network adds a little.
+"""
 
 from __future__ import annotations
 
@@ -115,13 +117,18 @@ def _two_stored_steps(bench: Bench) -> None:
                 loss = tf.reduce_mean(tf.square(net(x) - y))
             for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
                 variable.assign(variable - 1e-4 * gradient)
-        return {f"moved {n}": now - before for n, (now, before) in enumerate(zip(variables, start, strict=True))}
+        return {
+            f"moved {n}": now - before
+            for n, (now, before) in enumerate(zip(variables, start, strict=True))
+        }
 
     _judge(bench, run, make)
 
 
 def _average_over_steps(bench: Bench) -> None:
-    """A slow running average, which the next layer gets as soon as it is stored; after a hundred calls."""
+    """A slow running average, which the next layer gets as soon as it is stored; after a hundred
+    calls.
+    """
     first, out = _Mlp(bench, 8, 16), _Mlp(bench, 16, 2)
     average = tf.Variable(tf.ones(16))
 
@@ -139,7 +146,9 @@ def _average_over_steps(bench: Bench) -> None:
 
 
 def _survival(bench: Bench) -> None:
-    """Survival over a hundred periods, of which each has a small hazard; what is left is discounted by a product."""
+    """Survival over a hundred periods, of which each has a small hazard; what is left is discounted
+    by a product.
+    """
     first, out = _Mlp(bench, 8, 100), _Mlp(bench, 100, 2)
 
     def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -150,7 +159,9 @@ def _survival(bench: Bench) -> None:
 
 
 def _residual_before_norm(bench: Bench) -> None:
-    """Three branches of 30,000 each are beyond float16 together; the norm that follows takes that away."""
+    """Three branches of 30,000 each are beyond float16 together; the norm that follows takes that
+    away.
+    """
     branches, out = [_Mlp(bench, 8, 16) for _ in range(3)], _Mlp(bench, 16, 2)
 
     def run(x: tf.Tensor) -> dict[str, tf.Tensor]:

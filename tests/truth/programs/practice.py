@@ -1,4 +1,7 @@
-"""Models and objectives as people write them. None of them was looked at when a rule was made: they only judge."""
+"""Models and objectives as people write them.
+
+None of them was looked at when a rule was made: they only judge.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ class Weights:
 
     def bias(self, name: str, size: int, start: float = 0.0) -> tf.Variable:
         if name not in self.variables:
-            self.variables[name] = tf.Variable(self._bench.normal(size, scale=0.1) + start, name=name)
+            self.variables[name] = tf.Variable(
+                self._bench.normal(size, scale=0.1) + start, name=name
+            )
         return self.variables[name]
 
     def dense(self, x: tf.Tensor, size: int, name: str) -> tf.Tensor:
@@ -45,9 +50,13 @@ class Weights:
     def convolution(self, x: tf.Tensor, channels: int, name: str, size: int = 3) -> tf.Tensor:
         return tf.nn.conv2d(x, self(f"{name}/filter", size, size, x.shape[-1], channels), 1, "SAME")
 
-    def perceptron(self, x: tf.Tensor, size: int, name: str, activation: Any = tf.nn.gelu) -> tf.Tensor:
+    def perceptron(
+        self, x: tf.Tensor, size: int, name: str, activation: Any = tf.nn.gelu
+    ) -> tf.Tensor:
         """Two dense layers."""
-        return self.dense(activation(self.dense(x, 2 * x.shape[-1], f"{name}/in")), size, f"{name}/out")
+        return self.dense(
+            activation(self.dense(x, 2 * x.shape[-1], f"{name}/in")), size, f"{name}/out"
+        )
 
 
 def programs() -> Iterator[Program]:
@@ -104,7 +113,10 @@ def arc_face(w: Weights, x: tf.Tensor) -> Results:
     angles = tf.acos(tf.clip_by_value(cosines, -1.0 + 1e-6, 1.0 - 1e-6))
     labels = tf.one_hot(_classes(x, 10), 10)
     logits = 30.0 * tf.cos(angles + 0.3 * labels)
-    return {"loss": tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels, logits)), "output": cosines}
+    return {
+        "loss": tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels, logits)),
+        "output": cosines,
+    }
 
 
 def triplet_of_the_hardest(w: Weights, x: tf.Tensor) -> Results:
@@ -113,17 +125,24 @@ def triplet_of_the_hardest(w: Weights, x: tf.Tensor) -> Results:
     alike = tf.equal(_classes(x, 4)[:, None], _classes(x, 4)[None])
     farthest = tf.reduce_max(tf.where(alike, apart, 0.0), 1)
     nearest = tf.reduce_min(tf.where(alike, 1e12, apart), 1)
-    return {"loss": tf.reduce_mean(tf.nn.softplus(tf.sqrt(farthest + 1e-12) - tf.sqrt(nearest + 1e-12)))}
+    return {
+        "loss": tf.reduce_mean(tf.nn.softplus(tf.sqrt(farthest + 1e-12) - tf.sqrt(nearest + 1e-12)))
+    }
 
 
 def normalized_temperature(w: Weights, x: tf.Tensor) -> Results:
     """Contrastive pairs, each against all others of both views."""
-    first, second = (tf.math.l2_normalize(w.perceptron(view, 16, "net"), 1) for view in (x, 0.9 * x + 0.01))
+    first, second = (
+        tf.math.l2_normalize(w.perceptron(view, 16, "net"), 1) for view in (x, 0.9 * x + 0.01)
+    )
     views = tf.concat([first, second], 0)
     count = views.shape[0]
     logits = tf.matmul(views, views, transpose_b=True) / 0.1 - 1e9 * tf.eye(count)
     pairs = (tf.range(count) + count // 2) % count
-    return {"loss": tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(pairs, logits)), "output": views}
+    return {
+        "loss": tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(pairs, logits)),
+        "output": views,
+    }
 
 
 def mixture_density(w: Weights, x: tf.Tensor) -> Results:
@@ -153,7 +172,11 @@ def connectionist_classes(w: Weights, x: tf.Tensor) -> Results:
     """CTC over a sequence."""
     logits = tf.reshape(w.perceptron(x, 24, "net"), [8, 8, 6])
     labels = tf.constant([[1, 2, 3]] * 8)
-    return {"loss": tf.reduce_mean(tf.nn.ctc_loss(labels, logits, [3] * 8, [8] * 8, logits_time_major=False))}
+    return {
+        "loss": tf.reduce_mean(
+            tf.nn.ctc_loss(labels, logits, [3] * 8, [8] * 8, logits_time_major=False)
+        )
+    }
 
 
 def gaussian_process(w: Weights, x: tf.Tensor) -> Results:
@@ -163,7 +186,10 @@ def gaussian_process(w: Weights, x: tf.Tensor) -> Results:
     factor = tf.linalg.cholesky(tf.exp(-0.5 * apart) + 0.1 * tf.eye(16))
     target = x[:, :1]
     solved = tf.linalg.triangular_solve(factor, target)
-    return {"loss": 0.5 * tf.reduce_sum(tf.square(solved)) + tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)))}
+    return {
+        "loss": 0.5 * tf.reduce_sum(tf.square(solved))
+        + tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)))
+    }
 
 
 # Models: blocks of networks, and what is computed with them.
@@ -193,7 +219,9 @@ def switch_routing(w: Weights, x: tf.Tensor) -> Results:
     slots = best[:, :, None] * tf.one_hot(tf.cast(tf.reduce_sum(places, 1), tf.int32), 6)[:, None]
     inputs = tf.einsum("bes,bd->esd", slots, x)
     outputs = tf.matmul(tf.nn.relu(tf.matmul(inputs, w("in", 4, 32, 32))), w("out", 4, 32, 8))
-    return _end(tf.einsum("bes,esd->bd", slots * tf.reduce_sum(gates * best, 1)[:, None, None], outputs))
+    return _end(
+        tf.einsum("bes,esd->bd", slots * tf.reduce_sum(gates * best, 1)[:, None, None], outputs)
+    )
 
 
 def causal_rotary_attention(w: Weights, x: tf.Tensor) -> Results:
@@ -201,7 +229,9 @@ def causal_rotary_attention(w: Weights, x: tf.Tensor) -> Results:
 
     def turned(words: tf.Tensor) -> tf.Tensor:
         a, b = tf.split(words, 2, -1)
-        return tf.concat([a * tf.cos(angles) - b * tf.sin(angles), a * tf.sin(angles) + b * tf.cos(angles)], -1)
+        return tf.concat(
+            [a * tf.cos(angles) - b * tf.sin(angles), a * tf.sin(angles) + b * tf.cos(angles)], -1
+        )
 
     queries, keys = turned(_heads(w, x, "q")), turned(_heads(w, x, "k"))
     mask = tf.linalg.band_part(tf.ones([8, 8]), -1, 0)
@@ -222,7 +252,9 @@ def gated_transformer_block(w: Weights, x: tf.Tensor) -> Results:
     mixed = tf.transpose(tf.matmul(scores, _heads(w, y, "v")), [0, 2, 1, 3])
     x += w.bias("scale1", 32, 0.1) * w.dense(tf.reshape(mixed, [16, 64]), 32, "proj")
     y = normed(x, "norm2")
-    x += w.bias("scale2", 32, 0.1) * w.dense(tf.nn.silu(w.dense(y, 64, "gate")) * w.dense(y, 64, "up"), 32, "down")
+    x += w.bias("scale2", 32, 0.1) * w.dense(
+        tf.nn.silu(w.dense(y, 64, "gate")) * w.dense(y, 64, "up"), 32, "down"
+    )
     return _end(w.dense(normed(x, "norm3"), 8, "head"))
 
 
@@ -267,14 +299,19 @@ def physics_informed(w: Weights, x: tf.Tensor) -> Results:
 def denoising_diffusion(w: Weights, x: tf.Tensor) -> Results:
     """A noise schedule, time as sines, the loss on the noise, and a step back."""
     times = tf.cast((tf.range(16) * 61) % 1000, tf.float32)
-    kept = tf.gather(tf.math.cumprod(1.0 - tf.linspace(1e-4, 0.02, 1000)), tf.cast(times, tf.int32))[:, None]
+    kept = tf.gather(
+        tf.math.cumprod(1.0 - tf.linspace(1e-4, 0.02, 1000)), tf.cast(times, tf.int32)
+    )[:, None]
     noise = tf.random.stateless_normal([16, 32], [1, 2])
     noisy = tf.sqrt(kept) * x + tf.sqrt(1.0 - kept) * noise
     angles = times[:, None] * tf.exp(-math.log(10000.0) * tf.range(8.0) / 8.0)
     told = w.perceptron(tf.concat([tf.sin(angles), tf.cos(angles)], 1), 32, "time", tf.nn.silu)
     guess = w.perceptron(noisy + told, 32, "net", tf.nn.silu)
     clean = (noisy - tf.sqrt(1.0 - kept) * guess) / tf.sqrt(kept)
-    return {"loss": tf.reduce_mean(tf.square(guess - noise)), "output": tf.clip_by_value(clean, -1.0, 1.0)}
+    return {
+        "loss": tf.reduce_mean(tf.square(guess - noise)),
+        "output": tf.clip_by_value(clean, -1.0, 1.0),
+    }
 
 
 def vector_quantization(w: Weights, x: tf.Tensor) -> Results:
@@ -304,7 +341,9 @@ def graph_attention(w: Weights, x: tf.Tensor) -> Results:
     scores = tf.nn.leaky_relu(w.dense(pairs, 1, "scores")[:, 0], 0.2)
     most = tf.math.unsorted_segment_max(scores, targets, 16)
     powers = tf.exp(scores - tf.gather(most, targets))
-    weights = powers / (tf.gather(tf.math.unsorted_segment_sum(powers, targets, 16), targets) + 1e-9)
+    weights = powers / (
+        tf.gather(tf.math.unsorted_segment_sum(powers, targets, 16), targets) + 1e-9
+    )
     messages = weights[:, None] * tf.gather(nodes, sources)
     return _end(w.dense(tf.math.unsorted_segment_sum(messages, targets, 16), 4, "out"))
 
@@ -314,8 +353,12 @@ def spatial_transformer(w: Weights, x: tf.Tensor) -> Results:
     image = tf.reshape(x, [2, 16, 16])
     move = 0.1 * tf.tanh(w.perceptron(tf.reshape(x, [2, 256])[:, ::8], 2, "net"))
     grid = tf.linspace(0.0, 15.0, 16)
-    down = tf.clip_by_value(grid[None, :, None] + 10.0 * move[:, :1, None], 0.0, 14.999) + tf.zeros([2, 16, 16])
-    right = tf.clip_by_value(grid[None, None] + 10.0 * move[:, 1:, None], 0.0, 14.999) + tf.zeros([2, 16, 16])
+    down = tf.clip_by_value(grid[None, :, None] + 10.0 * move[:, :1, None], 0.0, 14.999) + tf.zeros(
+        [2, 16, 16]
+    )
+    right = tf.clip_by_value(grid[None, None] + 10.0 * move[:, 1:, None], 0.0, 14.999) + tf.zeros(
+        [2, 16, 16]
+    )
     top, left = tf.floor(down), tf.floor(right)
     result = tf.zeros([2, 16, 16])
     for row in (0, 1):

@@ -21,8 +21,13 @@ class Net:
 
     def __init__(self, bench: Bench) -> None:
         shapes = ((_WIDTH, _WIDTH), (_WIDTH, _WIDTH), (_WIDTH, 4))
-        self.weights = [bench.weight(*shape, name=f"w{number}") for number, shape in enumerate(shapes)]
-        self.biases = [tf.Variable(tf.zeros(shape[1]), name=f"b{number}") for number, shape in enumerate(shapes)]
+        self.weights = [
+            bench.weight(*shape, name=f"w{number}") for number, shape in enumerate(shapes)
+        ]
+        self.biases = [
+            tf.Variable(tf.zeros(shape[1]), name=f"b{number}")
+            for number, shape in enumerate(shapes)
+        ]
         self.variables = [*self.weights, *self.biases]
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
@@ -34,7 +39,9 @@ class Net:
     def loss(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         return tf.reduce_mean(tf.square(self(x) - y))
 
-    def gradients(self, x: tf.Tensor, y: tf.Tensor, scale: float = 1.0) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def gradients(
+        self, x: tf.Tensor, y: tf.Tensor, scale: float = 1.0
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
             loss = scale * self.loss(x, y)
         return loss, tape.gradient(loss, self.variables)
@@ -47,23 +54,33 @@ class Net:
 def _scaled(scale: float, net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     loss, gradients = net.gradients(x, y, scale)
     net.descend(gradients, 0.05 / scale)
-    return {"loss": loss, **{f"gradient {number}": gradient for number, gradient in enumerate(gradients)}}
+    return {
+        "loss": loss,
+        **{f"gradient {number}": gradient for number, gradient in enumerate(gradients)},
+    }
 
 
 def _unscaled_by_hand(scale: float, net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
-    """A loss scale of the program's own: the gradients of the scaled loss are representable, the unscaled ones not."""
+    """A loss scale of the program's own: the gradients of the scaled loss are representable, the
+    unscaled ones not.
+    """
     with tf.GradientTape() as tape:
         loss = 1e-7 * net.loss(x, y)
         scaled = loss * scale
     gradients = [gradient / scale for gradient in tape.gradient(scaled, net.variables)]
     net.descend(gradients, 0.05e7)
-    return {"loss": loss, **{f"gradient {number}": gradient for number, gradient in enumerate(gradients)}}
+    return {
+        "loss": loss,
+        **{f"gradient {number}": gradient for number, gradient in enumerate(gradients)},
+    }
 
 
 def _accumulated_in_loop(net: Net, x: tf.Tensor, y: tf.Tensor) -> Any:
     def turn(part: tf.Tensor, *totals: tf.Tensor) -> Any:
         _, gradients = net.gradients(x[part : part + 1], y[part : part + 1])
-        return part + 1, *(total + gradient for total, gradient in zip(totals, gradients, strict=True))
+        return part + 1, *(
+            total + gradient for total, gradient in zip(totals, gradients, strict=True)
+        )
 
     start = [tf.constant(0), *map(tf.zeros_like, net.variables)]
     totals = tf.while_loop(lambda part, *_: part < _ROWS, turn, start)[1:]

@@ -1,4 +1,5 @@
-"""Keras 3 under jit_compile: fit, evaluate, predict, several steps at once, a new shape, a strategy, Keras' choice.
+"""Keras 3 under jit_compile: fit, evaluate, predict, several steps at once, a new shape, a
+strategy, Keras' choice.
 
 ``keras_jit.py tf_keras``: fit alone, of tf_keras.
 """
@@ -11,7 +12,9 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-set_random_seed = keras.utils.set_random_seed  # up to 2.18 tf_keras' own does not work on Python 3.12
+set_random_seed = (
+    keras.utils.set_random_seed
+)  # up to 2.18 tf_keras' own does not work on Python 3.12
 rng = np.random.default_rng(1)
 images = rng.normal(size=(64, 12, 12, 3)).astype("float32")
 labels = (images.mean(axis=(1, 2, 3)) > 0).astype("int32")
@@ -44,12 +47,18 @@ model = new_model(jit_compile=True)
 result["fit"] = model.fit(images, labels, batch_size=16, epochs=3, verbose=0).history["loss"]
 result["evaluate"] = float(model.evaluate(images, labels, batch_size=16, verbose=0))
 result["predict"] = model.predict(images[:16], batch_size=16, verbose=0).tolist()
-result["new_shape"] = model.fit(images[:, :9, :9], labels, batch_size=16, epochs=1, verbose=0).history["loss"]
+result["new_shape"] = model.fit(
+    images[:, :9, :9], labels, batch_size=16, epochs=1, verbose=0
+).history["loss"]
 
 model = new_model(jit_compile=True, steps_per_execution=2)
-result["steps_per_execution"] = model.fit(images, labels, batch_size=16, epochs=3, verbose=0).history["loss"]
+result["steps_per_execution"] = model.fit(
+    images, labels, batch_size=16, epochs=3, verbose=0
+).history["loss"]
 
-with tf.distribute.MirroredStrategy(["CPU:0"]).scope():  # with two CPUs XLA fails, with and without amp_tf
+with tf.distribute.MirroredStrategy(
+    ["CPU:0"]
+).scope():  # with two CPUs XLA fails, with and without amp_tf
     model = new_model(jit_compile=True)
 result["mirrored"] = model.fit(images, labels, batch_size=16, epochs=3, verbose=0).history["loss"]
 
