@@ -43,10 +43,9 @@ class Shapes(Protocol):
     """Gives the static shapes of tensors."""
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
-        """The shape of each output port of a node, -1 for an unknown dimension, ``None`` for an
-        unknown rank.
+        """The shape of each output port of a node; empty if nothing is known of the node.
 
-        Empty if nothing is known of the node.
+        An unknown dimension is negative, an unknown rank ``None``.
         """
 
 
@@ -110,10 +109,11 @@ NO_SHAPES = KnownShapes({})
 
 
 def read_shape(shape: Any) -> Shape | None:
-    """The dimensions of a TensorShapeProto; unknown ones are -1, also those that Grappler numbers
-    from -2 down.
+    """The dimensions of a TensorShapeProto.
+
+    Unknown ones are negative: -1, or the number from -2 down that Grappler gives to equal ones.
     """
-    return None if shape.unknown_rank else tuple(max(dim.size, -1) for dim in shape.dim)
+    return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
 
 
 def element_count(shape: Shape | None) -> int | None:

@@ -58,6 +58,7 @@ PREPARATIONS = (
     Pass("share reads", _converts, share_reads),
     Pass("fold", _chooses, functools.partial(_run_late, "folding", "fold")),
     Pass("lift", _chooses, functools.partial(_run_late, "folding", "lift")),
+    Pass("merge", _chooses, functools.partial(_run_late, "merging", "merge")),
     Pass("delay", _saves_memory, delay),
 )
 #: What changes it by what becomes 16 bit.
