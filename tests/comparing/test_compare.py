@@ -15,7 +15,6 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.graph.names import KerasLayer, recorded
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.precision import Precision
@@ -352,23 +351,6 @@ def test_what_underflows_and_what_stays_in_float32():
     assert kept.is_healthy
     assert "Exp" in {node.name for node in kept.nodes if not node.is_f16}
     assert "would leave it, but amp_tf computes with" in str(kept)
-
-
-def test_a_layer_has_its_path_of_keras_where_one_was_recorded():
-    recorded.forget()  # what tests before this one recorded
-    recorded.record("net_1/dense_2", KerasLayer("net/dense_1", ("net", "dense_1")))
-
-    def large(x):
-        with tf.name_scope("net_1"), tf.name_scope("dense_2"):
-            return tf.matmul(x, 1e4 * x, name="product")
-
-    try:
-        found = find_ranges(large, [np.full((4, 4), 100, np.float32)])
-        assert "net_1/dense_2/product (MatMul, layer net/dense_1): 100% of it above 65,504" in str(
-            found
-        )
-    finally:
-        recorded.forget()
 
 
 def page(found):
