@@ -241,7 +241,9 @@ X = np.random.default_rng(0).normal(size=(32, 16)).astype("f")
 
 
 def step_with(apply, rate):
-    """A step whose gradient loses everything in 16 bit: it is a small difference of large numbers."""
+    """A step whose gradient loses everything in 16 bit: it is a small difference of large
+    numbers.
+    """
     w = tf.Variable(tf.ones((16, 8)), name="w")
 
     @tf.function
@@ -404,8 +406,10 @@ def test_an_output_of_which_float32_has_no_digits_is_shown_as_such_and_not_as_th
     healthy = dataclasses.replace(
         found, outputs=(blind, clear), findings=(), patterns=(), first_divergence=None
     )
-    cells = '<td data-head="ratio">–</td><td data-head="good">float32 itself has no two digits of it</td>'
-    assert cells in shown(page(healthy))
+    assert (
+        '<td data-head="ratio">–</td>'
+        '<td data-head="good">float32 itself has no two digits of it</td>'
+    ) in shown(page(healthy))
     assert str(healthy).splitlines()[1:3] == [
         "The output closest to its limit is the result: its error is 7.00%, and 24.00% would "
         "still be healthy "
@@ -481,7 +485,9 @@ GPU = Hardware(gpu_capabilities=((8, 0),))
     ("config", "hardware"), [(FOR_A_GPU, GPU), (F16, None)], ids=["for a GPU", "for a CPU"]
 )
 def test_a_float16_product_is_that_of_tensor_cores(config, hardware):
-    """The sum of 4,096 numbers is float32's: one that is kept in float16 would be off by percents."""
+    """The sum of 4,096 numbers is float32's: one that is kept in float16 would be off by
+    percents.
+    """
     random = np.random.default_rng(0)
     x, w = (random.uniform(0.0, 1.0, shape).astype(np.float32) for shape in ((4, 4096), (4096, 4)))
 
