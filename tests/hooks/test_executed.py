@@ -36,8 +36,9 @@ found = {{}}
 for name, way in runpy.run_path({str(PROGRAM)!r})["WAYS"].items():
     result = way()
     graphs += context.context().export_run_metadata().partition_graphs
-    nodes = [node for graph in graphs for node in graph.node if "MatMul" in node.op or "Conv" in node.op]
-    found[name] = [result, [[node.op, node.attr["T"].type, node.name] for node in nodes]]
+    nodes = [node for graph in graphs for node in graph.node]
+    products = [node for node in nodes if "MatMul" in node.op or "Conv" in node.op]
+    found[name] = [result, [[node.op, node.attr["T"].type, node.name] for node in products]]
     graphs.clear()
 print(json.dumps(found))
 """
@@ -51,7 +52,9 @@ def in_float32(site_folder):
 
 @pytest.fixture(scope="module", params=["bfloat16", "float16", "bfloat16 in hardware"])
 def named(request, site_folder):
-    """The precision, and what was found with it: without 16-bit hardware, or with that of this CPU."""
+    """The precision, and what was found with it: without 16-bit hardware, or with that of this
+    CPU.
+    """
     precision, _, in_hardware = request.param.partition(" ")
     if in_hardware and not onednn.computes_bfloat16():
         pytest.skip("this CPU has no bfloat16")
@@ -103,7 +106,8 @@ def run(step, *values):
 found = {}
 for is_compiled in (False, True):
     step = tf.function(both, jit_compile=is_compiled)
-    found[str(is_compiled)] = [run(step, x, y) for x, y in ((2049.0, 1.0), (2051.0, 1.0), (300.0, 300.0))]
+    pairs = ((2049.0, 1.0), (2051.0, 1.0), (300.0, 300.0))
+    found[str(is_compiled)] = [run(step, x, y) for x, y in pairs]
 print(json.dumps(found))
 """
 
@@ -158,10 +162,13 @@ def executed(function, *arguments):
     graphs = context.context().export_run_metadata().partition_graphs
     nodes = {node.name: node for graph in graphs for node in graph.node}
     products = [node for node in nodes.values() if "MatMul" in node.op]
-    behind = [nodes[node.input[0].partition(":")[0]].op for node in nodes.values() if node.op == "Cast"]
+    casts = [node for node in nodes.values() if node.op == "Cast"]
+    behind = [nodes[cast.input[0].partition(":")[0]].op for cast in casts]
+    bfloat16 = tf.bfloat16.as_datatype_enum
+    steps = [step for node in products for step in node.attr["fused_ops"].list.s]
     return result, {
-        "in bfloat16": sum(node.attr["T"].type == tf.bfloat16.as_datatype_enum for node in products),
-        "fused": sorted(item.decode() for node in products for item in node.attr["fused_ops"].list.s),
+        "in bfloat16": sum(node.attr["T"].type == bfloat16 for node in products),
+        "fused": sorted(step.decode() for step in steps),
         "gelus alone": sum(node.op in OF_GELUS for node in nodes.values()),
         "casts": [len(behind), behind.count("Const"), behind.count("Cast")],
     }
