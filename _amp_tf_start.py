@@ -56,9 +56,8 @@ _OF_LISTS = (
     "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"  # settings, too, which nobody reads without the switch
 )
 LIBRARIES = ("tensorflow", "keras", "tf_keras")
-HOME = os.path.dirname(
-    os.path.abspath(__file__)
-)  # of the package; setup.py writes the checkout's where that is used
+# Of the package. setup.py writes the checkout's in the place of this line where that is used.
+HOME = os.path.dirname(os.path.abspath(__file__))
 
 _ENVIRON = (
     os._Environ

@@ -66,7 +66,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks tests that start processes, leaves out what the quick tier does, and orders the rest."""
+    """Marks tests that start processes, leaves out what the quick tier does, and orders the
+    rest.
+    """
     for item in items:
         if isinstance(item, pytest.Function) and starts_process(item):
             item.add_marker("process")

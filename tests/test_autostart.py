@@ -278,7 +278,7 @@ def test_what_has_our_names_in_the_current_folder_is_not_run(
     text = (running.ROOT / "_amp_tf_start.py").read_text()
     if layout == "installed":
         (site_folder / "amp_tf").symlink_to(running.ROOT / "amp_tf")
-    else:  # as setup.py writes it, and a path as pip does with --config-settings editable_mode=compat
+    else:  # as setup.py writes it, and a path as pip does with editable_mode=compat
         home = str(tmp_path / "gone" if layout == "gone" else running.ROOT)
         text = re.sub(r"(?m)^HOME = .*", f"HOME = {home!r}", text)
         (site_folder / "a.pth").write_text(f"{home}\n" * (layout == "path"))

@@ -191,7 +191,8 @@ def test_a_dtype_is_taken_for_its_name(dtype):
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(AmpConfig)])
 def test_every_field_is_described_and_refuses_what_it_is_not(field):
-    assert re.search(rf"^ {{8}}[\w, ]*\b{field}\b[\w, ]*:", AmpConfig.__doc__, re.MULTILINE)
+    described = rf"^ {{8}}(\w+,\s+)*{field}(,\s+\w+)*:"  # of several at once, as lists are
+    assert re.search(described, AmpConfig.__doc__, re.MULTILINE)
     with pytest.raises(ConfigError, match=rf"^AmpConfig\.{field}: "):
         AmpConfig(**{field: object()})
 
@@ -257,33 +258,35 @@ def test_every_variable_is_one_row_with_words_for_people_and_all_lists_have_thei
     assert fields == {f"{name}_{action}" for name in LIST_NAMES for action in ("add", "remove")}
 
 
-@pytest.mark.parametrize(
-    ("environ", "graph_rewrite", "loss_scaling"),
-    [
-        ({}, False, False),
-        ({ENABLE_VAR: "1"}, True, True),
-        ({ENABLE_VAR: "0"}, False, False),
-        ({ENABLE_VAR: ""}, False, False),
-        ({GRAPH_REWRITE_VAR: "1"}, True, False),
-        ({LOSS_SCALING_VAR: "1"}, False, True),
-        ({ENABLE_VAR: "1", GRAPH_REWRITE_VAR: "0"}, False, True),
-        ({ENABLE_VAR: "0", GRAPH_REWRITE_VAR: "1"}, True, False),
-        ({ENABLE_VAR: "1", GRAPH_REWRITE_VAR: ""}, True, True),
-        ({ENABLE_VAR: "1", LOSS_SCALING_VAR: "0"}, True, False),
-        ({ENABLE_VAR: "1", LOSS_SCALING_VAR: ""}, True, False),
-        ({ENABLE_VAR: "0", LOSS_SCALING_VAR: "1"}, False, True),
-        ({ENABLE_VAR: "true", LOSS_SCALING_VAR: "True"}, True, True),
-    ],
-    ids=lambda value: (
-        ",".join(f"{k[-12:]}={v}" for k, v in value.items())
-        if isinstance(value, dict)
-        else str(value)
-    ),
-)
-def test_switches_follow_the_precedence_of_ngc(environ, graph_rewrite, loss_scaling):
+#: ENABLE, GRAPH_REWRITE and LOSS_SCALING, with - for unset and _ for empty, and what is on.
+SWITCHED = """
+    - - -
+    1 - -: graph_rewrite loss_scaling
+    0 - -
+    _ - -
+    - 1 -: graph_rewrite
+    - - 1: loss_scaling
+    1 0 -: loss_scaling
+    0 1 -: graph_rewrite
+    1 _ -: graph_rewrite loss_scaling
+    1 - 0: graph_rewrite
+    1 - _: graph_rewrite
+    0 - 1: loss_scaling
+    true - True: graph_rewrite loss_scaling
+"""
+
+
+@pytest.mark.parametrize("row", SWITCHED.strip().splitlines())
+def test_switches_follow_the_precedence_of_ngc(row):
+    given, _, on = row.partition(":")
+    environ = {
+        name: value.replace("_", "")
+        for name, value in zip(SWITCHES, given.split(), strict=False)
+        if value != "-"
+    }
     switches = Switches.from_env(environ)
-    assert switches == Switches(graph_rewrite=graph_rewrite, loss_scaling=loss_scaling)
-    assert switches.any == (graph_rewrite or loss_scaling)
+    assert switches == Switches(**dict.fromkeys(on.split(), True))
+    assert switches.any == bool(on)
     assert Switches.from_env({**environ, DISABLE_VAR: "0"}) == switches
     assert Switches.from_env({**environ, DISABLE_VAR: "1"}) == Switches()
 

@@ -1,4 +1,6 @@
-"""The package as pip builds, installs and removes it, with no C compiler on PATH and no TensorFlow."""
+"""The package as pip builds, installs and removes it, with no C compiler on PATH and no
+TensorFlow.
+"""
 
 import os
 import shutil

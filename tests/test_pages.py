@@ -81,11 +81,13 @@ TRAINED = (
 AFTER = {
     "README.md": "assert not amp_tf.is_enabled()",
     "docs/compare.md": "assert not compared.is_healthy and len(compared.patterns) >= 2",
-    "docs/keep-float32.md": 'from amp_tf.oplists import op_names\nassert op_names.find_registered("MyAttention")',
+    "docs/keep-float32.md": "from amp_tf.oplists import op_names\n"
+    "assert op_names.find_registered('MyAttention')",
     "docs/loss-scaling.md": f"{TRAINED} and float(scaler.loss_scale) > 1",
     "docs/python.md": "assert not amp_tf.is_enabled()",
     "docs/report.md": "import os\nassert os.path.exists('report.html')",
-    "docs/serving.md": 'assert "logits" in [node.name for node in result.graph.node] and result.changed',
+    "docs/serving.md": "assert result.changed\n"
+    "assert 'logits' in [node.name for node in result.graph.node]",
     "docs/ten-minutes.md": "assert report.by_layer() is not None",
     "docs/tune.md": "import os\nassert tuned.patterns == () and os.path.exists('keep.txt')",
 }

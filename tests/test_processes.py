@@ -25,11 +25,13 @@ import ctypes, os, sys
 getenv = ctypes.CDLL(None).getenv
 getenv.restype = ctypes.c_char_p
 main = sys.modules["__main__"]
-print(vars(main) is globals(), __name__, __doc__, __package__, __spec__ and __spec__.name, __loader__.__class__)
+print(vars(main) is globals(), __name__, __doc__, __package__)
+print(__spec__ and __spec__.name, __loader__.__class__)
 print(sorted(name for name in globals() if name[0] == "_"), globals().get("__file__"))
 print(sys.argv, sys.orig_argv, sys.path, os.getcwd(), sys.stdout.line_buffering, sys.stdin.read())
 print(sorted(os.environ.items()))
-print([getenv(name) for name in (b"GIVEN", b"TF_ENABLE_AUTO_MIXED_PRECISION", b"AMP_TF_DISABLE", b"XDG_CACHE_HOME")])
+names = (b"GIVEN", b"TF_ENABLE_AUTO_MIXED_PRECISION", b"AMP_TF_DISABLE", b"XDG_CACHE_HOME")
+print([getenv(name) for name in names])
 print([name for name in ("tensorflow", "keras", "tf_keras", "amp_tf") if name in sys.modules])
 print(os.listdir("/proc/self/fd"))
 print([type(finder).__name__ for finder in sys.meta_path if "Amp" in type(finder).__name__])
@@ -43,7 +45,8 @@ import tf_keras, numpy as np
 import keras
 tensorflow = sys.modules["tensorflow"]
 for library in (tf_keras, keras):
-    print("amp_tf" in sys.modules, library.__spec__.name, library.__spec__._initializing, tensorflow.__spec__.origin)
+    print("amp_tf" in sys.modules, library.__spec__.name, library.__spec__._initializing)
+    print(tensorflow.__spec__.origin)
     print(sorted(os.environ.items()))
     model = library.Sequential([library.layers.Dense(32, "relu"), library.layers.Dense(8)])
     model.build((8, 32))

@@ -10,7 +10,8 @@ api = pytest.importorskip("mypy.api", reason="mypy comes with the extra 'lint'")
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = """
 import amp_tf
-amp_tf.AmpConfig(precision="bfloat16", level="DEFAULT", target="gpu", keep_float32=["a"], deny_add=("B",))
+amp_tf.AmpConfig(precision="bfloat16", level="DEFAULT", target="gpu")
+amp_tf.AmpConfig(keep_float32=["a"], deny_add=("B",))
 amp_tf.enable(precision="float16", force_f16=["a"]).uninstall()
 amp_tf.callbacks.LossScaleMonitor(max_skips=3)
 result: amp_tf.RewriteResult = amp_tf.rewrite(None, hardware=amp_tf.Hardware(cpu_has_bf16=True))

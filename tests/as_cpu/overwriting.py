@@ -33,7 +33,9 @@ class OverwritingError(Exception):
 
 
 def answer(name: str, value: bool) -> bytes:
-    """Machine code of a function that returns ``value``; ``name`` is the function's, for the error."""
+    """Machine code of a function that returns ``value``; ``name`` is the function's, for the
+    error.
+    """
     code = _CODE.get(platform.machine())
     if code is None:
         raise OverwritingError(

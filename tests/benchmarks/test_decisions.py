@@ -1,4 +1,6 @@
-"""The table of decisions: what is read from a rewritten graph, and what the check says of a change."""
+"""The table of decisions: what is read from a rewritten graph, and what the check says of a
+change.
+"""
 
 import dataclasses
 

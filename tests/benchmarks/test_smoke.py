@@ -231,7 +231,9 @@ def test_each_way_of_serving_has_its_size_latency_and_error(monkeypatch, capsys,
 
 
 def test_each_rule_keeps_its_nodes_of_a_program_with_a_weak_layer(tmp_path, monkeypatch):
-    """One that trains nothing; tests/cli/test_tune.py and the page tune the last of the real ones."""
+    """One that trains nothing; tests/cli/test_tune.py and the page tune the last of the real
+    ones.
+    """
     nodes = [{"name": "m/b/dense/Tanh", "largest": 600.0, "local": 0.1, "has_truth": True}]
     program = Weak(
         ("m/a/dense", "m/b/dense"), ("m/b/dense/Tanh",), {"findings": [], "nodes": nodes}

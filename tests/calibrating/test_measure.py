@@ -183,8 +183,9 @@ def test_every_op_of_the_lists_has_a_row_or_costs_nothing_or_is_named_here():
     products.
     """
     unmeasured = Trait(
-        """MaxPoolGradGrad MaxPoolGradGradV2 TensorListConcatLists TensorListGather TensorListScatter
-        TensorListScatterIntoExistingList TensorListScatterV2 TensorListSplit Where _FusedBatchNormEx"""
+        """MaxPoolGradGrad MaxPoolGradGradV2 TensorListConcatLists TensorListGather
+        TensorListScatter TensorListScatterIntoExistingList TensorListScatterV2 TensorListSplit
+        Where _FusedBatchNormEx"""
     )
     rows = elements.ops_on(elements.data_of(SMALL)).keys() | elements.SAME_KERNEL.keys()
     listed = {row.op for row in ROWS if row.table == CPU and row.op_list in (INFER, CLEAR)}

@@ -1,4 +1,6 @@
-"""``amp-tf calibrate``: it measures, keeps and forgets; from then on ``auto``, doctor and report go by it."""
+"""``amp-tf calibrate``: it measures, keeps and forgets; from then on ``auto``, doctor and report go
+by it.
+"""
 
 import os
 import sys
@@ -13,16 +15,19 @@ from tests import processes
 needs_bf16 = pytest.mark.skipif(
     not Hardware.detect_cpu().cpu_has_bf16, reason="there is nothing to measure here"
 )
+# The smallest product of each row, and each case as few times as it may run, on tensors that the
+# caches hold.
 FEW = """
 import sys
 from amp_tf.cli import doctor, main
 from amp_tf.tools import calibrating
 from amp_tf.tools.calibrating import products
 largest_first = sorted(products.all_products(), key=lambda product: -product.operations)
-products.all_products = lambda smallest={product.op: product for product in largest_first}: iter(smallest.values())
+smallest = {product.op: product for product in largest_first}
+products.all_products = lambda: iter(smallest.values())
 doctor._LEAST_SECONDS, calibrating._ELEMENTS = 0.0, 1e6
 sys.exit(main.main(["calibrate", "--seconds", "0", "--details"]))
-"""  # the smallest product of each row, and each case as few times as it may run, on tensors that the caches hold
+"""
 SOURCE = "from amp_tf.oplists.hardware import Hardware; print(Hardware.detect_cpu().costs.source)"
 
 
@@ -69,7 +74,8 @@ def test_an_interrupted_calibration_leaves_everything_as_it_was(tmp_path):
     kept.parent.mkdir()
     kept.write_text("as it was")
     code = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's job may ignore it
+        # A shell's job may ignore it.
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from amp_tf.tools import calibrating as measure\n"
         "timed = measure.take_times\n"
         "def interrupted(*arguments):\n    signal.raise_signal(signal.SIGINT)\n    return "

@@ -73,16 +73,6 @@ def test_one_that_goes_wrong_has_status_1_and_the_line(model, tmp_path, capsys):
     assert "\n# healthy, so nothing has to stay in float32\n" in file.read_text()
 
 
-def test_patterns_of_a_file_convert_a_model_that_is_right(model, tmp_path, capsys):
-    inputs, file = _inputs(tmp_path, 1e5), tmp_path / "keep.txt"
-    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, "--output", str(file)]) == 1
-    for more, unmatched in ([], False), (["--keep-float32", "^gone$"], True):
-        out = str(tmp_path / f"out{unmatched}")
-        kept = ["--keep-float32", f"@{file}", *more]
-        assert main(["rewrite", model, out, *ARGUMENTS, *kept, "--check", inputs]) == 0
-        assert ("No node's name matches: ^gone$" in capsys.readouterr().err) is unmatched
-
-
 def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(
     model, tmp_path, capsys, without_16_bit
 ):

@@ -306,7 +306,9 @@ def test_times_have_three_digits(value, text):
 
 
 def test_a_run_that_fails_later_is_a_finding(monkeypatch):
-    """Such as memory that runs out in the second run: the other precisions are timed all the same."""
+    """Such as memory that runs out in the second run: the other precisions are timed all the
+    same.
+    """
     runs = []
 
     def make(device, way, precision):

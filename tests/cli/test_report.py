@@ -1,7 +1,6 @@
 """``amp-tf report`` on what runs wrote, on models, graphs and log folders."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -98,30 +97,6 @@ def test_what_cannot_be_read_or_written_is_told(graph_file, tmp_path, capsys):
     assert "is not JSON" in line
     assert main(["report", str(FIRST), "--html", str(tmp_path / "none" / "page.html")]) == 1
     assert "page.html: cannot be written (No such file or directory)" in capsys.readouterr().err
-
-
-def test_a_pipe_or_a_device_in_a_shared_folder_is_one_line(tmp_path, capsys):
-    path = tmp_path / "amp_tf_x.json"
-    os.mkfifo(path)
-    assert main(["report", str(tmp_path), "--html", str(tmp_path / "a.html")]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith(
-        f"amp-tf report: {path}: cannot be read (it is a pipe, not a file). Name a file that"
-    )
-    assert error.count("\n") == 1
-    path.unlink()
-    path.symlink_to("/dev/zero")
-    for source in (path, tmp_path):
-        assert main(["report", str(source)]) == 1
-        assert f"{path}: cannot be read (it is a device, not a file)" in capsys.readouterr().err
-    path.unlink()
-    with path.open("wb") as file:
-        file.truncate(1 << 40)  # a hole of a tebibyte
-    assert main(["report", str(tmp_path)]) == 1
-    assert (
-        "cannot be read (it has 1,099,511,627,776 bytes or more, and 268,435,456 are read"
-        in capsys.readouterr().err
-    )
 
 
 @pytest.mark.parametrize(

@@ -67,11 +67,10 @@ def test_a_wrong_option_is_an_error_in_one_line(here, capsys, options, message):
 
 def test_what_it_cannot_do_is_no_option(capsys):
     """The runs are on this machine's devices."""
-    with pytest.raises(SystemExit):
-        main(["tune", "--help"])
-    options = capsys.readouterr().out
-    assert "--level" in options
-    assert "--target" not in options
+    for command in ("compare", "tune"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert ("--target" in capsys.readouterr().out) is (command == "compare")
     with pytest.raises(SystemExit) as ended:
         main(["tune", "--metric", "accuracy", *OPTIONS, "--target", "gpu", "--", "true"])
     assert ended.value.code == 2
@@ -144,7 +143,7 @@ def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, capsy
 
 
 @pytest.mark.process
-def test_a_misspelt_metric_is_answered_by_those_that_there_are_also_where_the_program_changes_its_folder(
+def test_a_misspelt_metric_is_answered_by_those_that_there_are_also_in_another_folder(
     here,
 ):
     (here / "train.py").write_text(
@@ -268,7 +267,9 @@ def command(file):
 
 @pytest.mark.slow
 def test_a_tuning_that_was_killed_goes_on_and_its_result_holds(here, capsys):
-    """With a real program: the metric is lost in bfloat16, and one layer in float32 brings it back."""
+    """With a real program: the metric is lost in bfloat16, and one layer in float32 brings it
+    back.
+    """
     file = here / "keep, this.txt"
     environ = running.environment(here, {})
     start = [sys.executable, "-m", "amp_tf", *command(file)]

@@ -15,7 +15,6 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.graph.names import KerasLayer, recorded
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.precision import Precision
@@ -242,7 +241,9 @@ X = np.random.default_rng(0).normal(size=(32, 16)).astype("f")
 
 
 def step_with(apply, rate):
-    """A step whose gradient loses everything in 16 bit: it is a small difference of large numbers."""
+    """A step whose gradient loses everything in 16 bit: it is a small difference of large
+    numbers.
+    """
     w = tf.Variable(tf.ones((16, 8)), name="w")
 
     @tf.function
@@ -354,23 +355,6 @@ def test_what_underflows_and_what_stays_in_float32():
     assert "would leave it, but amp_tf computes with" in str(kept)
 
 
-def test_a_layer_has_its_path_of_keras_where_one_was_recorded():
-    recorded.forget()  # what tests before this one recorded
-    recorded.record("net_1/dense_2", KerasLayer("net/dense_1", ("net", "dense_1")))
-
-    def large(x):
-        with tf.name_scope("net_1"), tf.name_scope("dense_2"):
-            return tf.matmul(x, 1e4 * x, name="product")
-
-    try:
-        found = find_ranges(large, [np.full((4, 4), 100, np.float32)])
-        assert "net_1/dense_2/product (MatMul, layer net/dense_1): 100% of it above 65,504" in str(
-            found
-        )
-    finally:
-        recorded.forget()
-
-
 def page(found):
     return files.page([{**found.to_dict(), "text": str(found)}])
 
@@ -422,8 +406,10 @@ def test_an_output_of_which_float32_has_no_digits_is_shown_as_such_and_not_as_th
     healthy = dataclasses.replace(
         found, outputs=(blind, clear), findings=(), patterns=(), first_divergence=None
     )
-    cells = '<td data-head="ratio">–</td><td data-head="good">float32 itself has no two digits of it</td>'
-    assert cells in shown(page(healthy))
+    assert (
+        '<td data-head="ratio">–</td>'
+        '<td data-head="good">float32 itself has no two digits of it</td>'
+    ) in shown(page(healthy))
     assert str(healthy).splitlines()[1:3] == [
         "The output closest to its limit is the result: its error is 7.00%, and 24.00% would "
         "still be healthy "
@@ -499,7 +485,9 @@ GPU = Hardware(gpu_capabilities=((8, 0),))
     ("config", "hardware"), [(FOR_A_GPU, GPU), (F16, None)], ids=["for a GPU", "for a CPU"]
 )
 def test_a_float16_product_is_that_of_tensor_cores(config, hardware):
-    """The sum of 4,096 numbers is float32's: one that is kept in float16 would be off by percents."""
+    """The sum of 4,096 numbers is float32's: one that is kept in float16 would be off by
+    percents.
+    """
     random = np.random.default_rng(0)
     x, w = (random.uniform(0.0, 1.0, shape).astype(np.float32) for shape in ((4, 4096), (4096, 4)))
 

@@ -111,9 +111,7 @@ def test_a_convolution_to_three_channels_costs_as_one_to_sixteen_where_channels_
         ("s = Tanh(x)\ny = Mul(x, s)", False),
     ],
 )
-def test_a_sigmoid_and_what_multiplies_it_with_its_input_cost_as_the_one_op_that_tensorflow_makes_of_them(
-    lines, is_one
-):
+def test_a_sigmoid_times_its_input_costs_as_the_one_op_that_tensorflow_makes_of_both(lines, is_one):
     view = read_graph(graph(f"x = Placeholder()\nz = Placeholder()\n{lines}"), Templates())
     first, second = 2, 3
     assert find_swishes(view) == [(first, second)] * is_one

@@ -59,8 +59,8 @@ PARTED = Edits(
 HOISTING = """
     w = VarHandleOp() dtype=float32 shape=[4, 4]
     x = Placeholder() shape=[4, 4]
-    w_in = Enter(w) T=resource frame_name='loop' is_constant=true parallel_iterations=7 @/device:CPU:0
-    x_in = Enter(x) frame_name='loop'
+    w_in = Enter(w) T=resource frame_name='l' is_constant=true parallel_iterations=7 @/device:CPU:0
+    x_in = Enter(x) frame_name='l'
     read = ReadVariableOp(w_in) dtype=float32 _mark=true @/device:CPU:0 ^x_in
     product = MatMul(x_in, read)
 """
@@ -78,9 +78,7 @@ def hoist():
         waits=(Wait(READ, ENTER),),
         new=(
             view.copied(READ, "early", ((W_OUTSIDE, 0),), (X_OUTSIDE,)),
-            made(
-                "enter = Enter() frame_name='loop' is_constant=true", (EARLY, 0), after=(X_OUTSIDE,)
-            ),
+            made("enter = Enter() frame_name='l' is_constant=true", (EARLY, 0), after=(X_OUTSIDE,)),
         ),
     )
 
@@ -93,7 +91,9 @@ def written(text, edits):
 
 
 def check_same(planned, found):
-    """That a view is the same as one that was read from bytes; kinds may be told apart more finely."""
+    """That a view is the same as one that was read from bytes; kinds may be told apart more
+    finely.
+    """
     assert planned.names == found.names
     assert planned.ops == found.ops
     assert planned.devices == found.devices

@@ -1,4 +1,6 @@
-"""Runs random programs in a process of their own, with amp_tf switched on by its variables alone."""
+"""Runs random programs in a process of their own, with amp_tf switched on by its variables
+alone.
+"""
 
 from __future__ import annotations
 

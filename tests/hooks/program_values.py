@@ -140,7 +140,9 @@ class Convolutions(Values):
 
 
 class Twins(Convolutions):
-    """A part with a bias that is called twice, as in siamese networks; what it gives is compared."""
+    """A part with a bias that is called twice, as in siamese networks; what it gives is
+    compared.
+    """
 
     def multiply(self, x, weight, style):
         dice = random.Random(style)

@@ -77,7 +77,9 @@ class Ended:
 
 
 def switched_on() -> dict[str, str]:
-    """The variable alone on a CPU that is faster in bfloat16, and the precision besides on another."""
+    """The variable alone on a CPU that is faster in bfloat16, and the precision besides on
+    another.
+    """
     if Hardware.detect_cpu().cpu_gains:
         return {SWITCH: "1"}
     return {SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
@@ -88,7 +90,9 @@ def is_installed() -> bool:
 
 
 def environment(site_folder: Path, variables: dict[str, str]) -> dict[str, str]:
-    """An environment with amp_tf's .pth in effect and, of amp_tf's variables, only the given ones."""
+    """An environment with amp_tf's .pth in effect and, of amp_tf's variables, only the given
+    ones.
+    """
     environ = {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,6 @@
-"""A program with Keras' own mixed precision is told; test_ways_in.py shows what then happens to it."""
+"""A program with Keras' own mixed precision is told; test_ways_in.py shows what then happens to
+it.
+"""
 
 import keras
 import pytest

@@ -81,7 +81,8 @@ def test_what_keras_feeds_from_a_generator_is_exact_from_the_first_batch_on(tmp_
 
 ONLY_DATA = """
 import tensorflow as tf
-data = tf.data.Dataset.from_tensor_slices(tf.ones((4, 8, 8))).map(lambda x: tf.nn.relu(x @ x) @ x + 1.0)
+data = tf.data.Dataset.from_tensor_slices(tf.ones((4, 8, 8)))
+data = data.map(lambda x: tf.nn.relu(x @ x) @ x + 1.0)
 print(sum(1 for _ in data))
 """
 

@@ -134,7 +134,8 @@ def test_what_goes_wrong_in_the_record_does_not_reach_the_program(monkeypatch):
 PROGRAM = """
 import json, keras, numpy as np, amp_tf
 inputs = keras.Input((8,))
-block = keras.Sequential([keras.layers.Dense(8, name="one"), keras.layers.Dense(8, name="two")], name="block_1")
+layers = [keras.layers.Dense(8, name=name) for name in ("one", "two")]
+block = keras.Sequential(layers, name="block_1")
 other = keras.Sequential([keras.layers.Dense(8, name="one")], name="block_12")
 outputs = keras.layers.Dense(1, name="head")(other(block(inputs)))
 model = keras.Model(inputs, outputs, name="net")
@@ -145,8 +146,9 @@ report = amp_tf.report()
 products = [node for node in report.nodes if "MatMul" in node.op]
 def short(layer):  # in the first versions of Keras 3 a path begins with the model
     return layer.removeprefix("net/")
+kept = [node for node in products if node.reason.rule is amp_tf.Rule.KEPT_BY_NAME]
 print(json.dumps({{
-    "kept": sorted({{short(node.layer) for node in products if node.reason.rule is amp_tf.Rule.KEPT_BY_NAME}}),
+    "kept": sorted({{short(node.layer) for node in kept}}),
     "f16": sorted({{short(node.layer) for node in products if node.precision.is_f16}}),
     "layers": [short(layer.layer) for layer in report.by_layer() if layer.f16],
 }}))
@@ -181,8 +183,12 @@ model.compile("sgd", "mse")
 model.fit(np.ones((64, 64), "float32"), np.ones((64, 4), "float32"), verbose=0)
 products = [node for node in amp_tf.report().nodes if "MatMul" in node.op]
 kept = [node for node in products if node.reason.rule is amp_tf.Rule.KEPT_BY_NAME]
-found = {{name: [sum(node.layer.split("/")[-1] == name for node in of) for of in (products, kept)] for name in names}}
-print(json.dumps([found, len(kept), [layer.layer.split("/")[-1] for layer in amp_tf.report().by_layer()]]))
+found = {{
+    name: [sum(node.layer.split("/")[-1] == name for node in of) for of in (products, kept)]
+    for name in names
+}}
+layers = [layer.layer.split("/")[-1] for layer in amp_tf.report().by_layer()]
+print(json.dumps([found, len(kept), layers]))
 """
 
 

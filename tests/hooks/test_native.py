@@ -1,4 +1,6 @@
-"""The shim, called as TensorFlow calls it: through the structs of grappler.h, without TensorFlow."""
+"""The shim, called as TensorFlow calls it: through the structs of grappler.h, without
+TensorFlow.
+"""
 
 from __future__ import annotations
 

@@ -10,10 +10,8 @@ from importlib import resources
 import jsonschema
 import pytest
 
-import amp_tf
 from amp_tf.config import AmpConfig, sources
-from amp_tf.hooks import state
-from amp_tf.reporting import files, reports
+from amp_tf.reporting import files
 from tests import processes
 from tests.hooks import running
 
@@ -206,16 +204,6 @@ def test_each_setting_tells_where_it_came_from(monkeypatch):
     assert found["target"] == ("auto", "default")
     chosen = {row["field"]: row["from"] for row in sources(AmpConfig(precision="bfloat16"))}
     assert (chosen["precision"], chosen["keep_float32"]) == ("amp_tf.enable", "default")
-
-
-def test_the_report_of_a_process_has_its_facts(monkeypatch):
-    monkeypatch.setattr(
-        state, "_runtime", state.Runtime()
-    )  # tests before this one turned amp_tf on
-    reports.reset()
-    found = amp_tf.report().to_dict()
-    assert found["process"]["pid"] == os.getpid()
-    assert {"field": "level", "value": "DEFAULT", "from": "default"} in found["settings"]
 
 
 UNINSTALL = """

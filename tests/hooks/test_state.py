@@ -21,7 +21,8 @@ def forget_a_session():
     with tf.Graph().as_default():
         x = v1.placeholder(tf.float32, (8, 8))
         w = v1.get_variable("w", (8, 8))
-        step = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(tf.nn.relu(x @ w) @ w))
+        loss = tf.reduce_mean(tf.nn.relu(x @ w) @ w)
+        step = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
         session = v1.Session()
         session.itself = session
         session.run(v1.global_variables_initializer())

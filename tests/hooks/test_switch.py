@@ -101,7 +101,8 @@ def test_what_is_no_configuration_is_refused(wrong):
     with pytest.raises(config.ConfigError) as caught:
         switch.enable(wrong)
     assert str(caught.value) == (
-        f'amp_tf.enable(config): expected an AmpConfig, got {wrong!r}. Write amp_tf.enable(precision="bfloat16"), or '
+        f"amp_tf.enable(config): expected an AmpConfig, got {wrong!r}. Write "
+        'amp_tf.enable(precision="bfloat16"), or '
         'amp_tf.enable(amp_tf.AmpConfig(precision="bfloat16")).'
     )
     assert not switch.is_enabled()

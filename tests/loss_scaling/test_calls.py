@@ -173,7 +173,7 @@ def test_case_28_and_k05_a_bare_loop_after_fit_is_not_divided_but_told(library, 
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_gradient_that_is_clipped_inside_the_network_is_clipped_alike_by_the_pattern_of_the_limits(
+def test_a_gradient_that_the_network_clips_is_clipped_alike_by_the_pattern_of_the_limits(
     scaled, log
 ):
     weight, optimizer = tf.Variable(tf.ones((4, 4))), keras.optimizers.SGD(1.0)

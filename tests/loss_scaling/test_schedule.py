@@ -182,9 +182,9 @@ def test_a_scale_that_was_set_above_the_ceiling_comes_back_to_it():
 
 def test_a_collapsed_scale_of_a_file_is_replaced_by_the_first_one():
     schedule = build_schedule(8.0)
-    assert [usable_scale(scale, schedule) for scale in (0.0, float("inf"), float("nan"), 2.0**-30)] == [
-        8.0, 8.0, 8.0, 2.0**-30
-    ]  # fmt: skip
+    scales = (0.0, float("inf"), float("nan"), 2.0**-30)
+    found = [usable_scale(scale, schedule) for scale in scales]
+    assert found == [8.0, 8.0, 8.0, 2.0**-30]
 
 
 def test_numbers_of_numpy_are_numbers():

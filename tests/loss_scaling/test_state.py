@@ -214,12 +214,6 @@ def test_case_33_and_k10_get_and_set_weights_reach_the_inner_optimizer():
         fresh.optimizer.set_weights(saved[:3])
 
 
-def test_case_33_what_a_user_sets_besides_stays_at_the_wrapper():
-    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.Adam())
-    optimizer.note = "a thing of the user's own"
-    assert not hasattr(optimizer.inner_optimizer, "note")
-
-
 def test_case_33_the_scale_may_be_set_while_a_traced_step_is_in_use():
     weights = variables()
     optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5))

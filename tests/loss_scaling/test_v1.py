@@ -104,12 +104,6 @@ def test_eager_execution_works_too():
     assert (optimizer.status().skipped, optimizer.status().nonfinite_losses_in_row) == (1, 1)
 
 
-def test_case_27_wrapping_twice_is_refused_by_tensorflow():
-    optimizer = amp_tf.LossScaleOptimizer(v1.train.AdamOptimizer())
-    with pytest.raises(ValueError, match="already"):
-        v1.mixed_precision.enable_mixed_precision_graph_rewrite(optimizer)
-
-
 def test_slots_are_those_of_the_inner_optimizer():
     wrapped = Graph(True)
     assert sorted(wrapped.optimizer.get_slot_names()) == ["m", "v"]

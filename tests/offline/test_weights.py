@@ -4,7 +4,7 @@ when trained.
 
 import io
 import json
-import os
+import re
 import shutil
 import zipfile
 
@@ -341,15 +341,6 @@ def test_tf_keras_hands_the_weights_of_an_lstm_to_a_loop_by_value(tmp_path):
     assert kept["lstm/lstm_cell/kernel"] is kept["lstm/lstm_cell/recurrent_kernel"] is None
 
 
-def test_float16_is_stored_too(tmp_path):
-    weights, converted, stored = _convert(
-        Tied(), tmp_path, amp_tf.AmpConfig(precision="float16", target="gpu")
-    )
-    assert weights.stored[0].precision is amp_tf.Precision.FLOAT16
-    assert stored.w.dtype == tf.float16
-    np.testing.assert_array_equal(stored(_random(2, 8)), converted(_random(2, 8)))
-
-
 FLOAT16 = amp_tf.AmpConfig(precision="float16", target="gpu")
 
 
@@ -475,8 +466,6 @@ def _write_header(path):
         ),
         (_write_header, "cannot be read ("),
         (lambda path: None, "cannot be read (No such file or directory)"),
-        (os.mkfifo, "cannot be read (it is a pipe, not a file)"),
-        (lambda path: path.symlink_to("/dev/zero"), "cannot be read (it is a device, not a file)"),
     ],
 )
 def test_inputs_for_the_check_are_looked_at_before_anything_is_written(
@@ -512,7 +501,7 @@ def test_a_model_that_is_replaced_is_checked_against_what_it_was(exported, tmp_p
     ]
     assert main([*command, "--check", str(tmp_path / "inputs.npz")]) == 0
     told = capsys.readouterr()
-    assert "output_0: error at most 0," not in told.out
+    assert float(re.search("output_0: error at most ([^,]+),", told.out)[1]) > 0
     assert told.err.endswith(f"{tmp_path / 'model'} is written.\n")
 
 

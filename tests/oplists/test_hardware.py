@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import warnings
 
 import pytest
@@ -160,14 +159,6 @@ def test_what_was_measured_here_counts_before_what_is_shipped():
         dataclasses.replace(SHIPPED, source="measured here").to_json(), encoding="utf-8"
     )
     assert Hardware.detect_cpu().costs.source == "measured here"
-
-
-def test_a_pipe_in_its_place_is_told_and_not_waited_for():
-    path = hardware.cache_file()
-    path.parent.mkdir(parents=True)
-    os.mkfifo(path)
-    with pytest.warns(UserWarning, match="this is not a table of costs: it is a pipe, not a file"):
-        assert hardware.costs_here().source == hardware.shipped_costs().source
 
 
 def test_a_broken_file_is_told_once_and_the_shipped_table_counts():

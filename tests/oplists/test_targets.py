@@ -7,7 +7,6 @@ from amp_tf.oplists.cost_tables import SHIPPED_FOLDER, read_table
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import FLOAT32_ONLY_IN_XLA, ROWS, TABLES
 from amp_tf.oplists.targets import build_lists, device_type_of, resolve_target
-from amp_tf.precision import Precision
 
 VOLTA = Hardware(gpu_capabilities=((7, 0),), cpu_has_bf16=True)
 PASCAL = Hardware(gpu_capabilities=((6, 1),), cpu_has_bf16=True)
@@ -23,85 +22,78 @@ XLA_WIDENS = (
     "AMP_TF_PRECISION=bfloat16 "
     "converts anyway"
 )
-F16, BF16 = Precision.FLOAT16, Precision.BFLOAT16
 
 
-@pytest.mark.parametrize(
-    ("hardware", "settings", "device_type", "precision", "table"),
-    [
-        (VOLTA, {}, "GPU", F16, "cuda"),
-        (VOLTA, {"precision": "bfloat16"}, "GPU", BF16, "cuda"),
-        (VOLTA, {"target": "cpu"}, "CPU", BF16, "cpu"),
-        (VOLTA, {"target": "cpu", "precision": "float16"}, "CPU", F16, "cuda"),
-        (PASCAL, {"ignore_performance": True}, "GPU", F16, "cuda"),
-        (PASCAL, {"target": "cpu"}, "CPU", BF16, "cpu"),
-        (BF16_CPU, {}, "CPU", BF16, "cpu"),
-        (BF16_CPU, {"precision": "bfloat16"}, "CPU", BF16, "cpu"),
-        (BF16_CPU, {"precision": "float16"}, "CPU", F16, "cuda"),
-        (BF16_CPU, {"target": "gpu"}, "GPU", F16, "cuda"),
-        (BF16_CPU, {"target": "gpu", "precision": "bfloat16"}, "GPU", BF16, "cuda"),
-        (OLD_CPU, {"precision": "bfloat16"}, "CPU", BF16, "cpu"),
-        (SLOW_BF16_CPU, {"precision": "bfloat16"}, "CPU", BF16, "cpu"),
-        (SLOW_BF16_CPU, {"target": "cpu"}, "CPU", BF16, "cpu"),
-        (SLOW_BF16_CPU, {"goal": "memory"}, "CPU", BF16, "cpu"),
-        (OLD_CPU, {"precision": "float16"}, "CPU", F16, "cuda"),
-        (OLD_CPU, {"ignore_performance": True}, "CPU", BF16, "cpu"),
-        (OLD_CPU, {"target": "cpu"}, "CPU", BF16, "cpu"),
-        (OLD_CPU, {"target": "gpu"}, "GPU", F16, "cuda"),
-        (XLA_GPU, {}, "GPU", F16, "cuda"),
-        (XLA_CPU, {"target": "gpu"}, "GPU", F16, "cuda"),
-        (XLA_CPU, {"precision": "bfloat16"}, "CPU", BF16, "cpu"),
-        (XLA_CPU, {"ignore_performance": True}, "CPU", BF16, "cpu"),
-        (XLA_CPU, {"allow_add": ("MatMul",)}, "CPU", BF16, "cpu"),
-        (XLA_CPU, {"force_f16": ("dense",)}, "CPU", BF16, "cpu"),
-    ],
-)
-def test_hardware_and_settings_give_a_target(hardware, settings, device_type, precision, table):
-    resolution = resolve_target(AmpConfig(**settings), hardware)
+MACHINES = {
+    "Volta": VOLTA,
+    "Pascal": PASCAL,
+    "bfloat16 CPU": BF16_CPU,
+    "slow CPU": SLOW_BF16_CPU,
+    "old CPU": OLD_CPU,
+    "XLA, CPU": XLA_CPU,
+    "XLA, GPU": XLA_GPU,
+}
+TOO_OLD = "the GPU is too old: compute capability 6.1, 16 bit is fast from 7.0 on"
+NEITHER = "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU"
+#: A machine, settings, and the target's device, precision and table, or why there is none.
+ROWS_OF_TARGETS = f"""
+    Volta: : GPU float16 cuda
+    Volta: precision=bfloat16: GPU bfloat16 cuda
+    Volta: target=cpu: CPU bfloat16 cpu
+    Volta: target=cpu precision=float16: CPU float16 cuda
+    Pascal: ignore_performance=1: GPU float16 cuda
+    Pascal: target=cpu: CPU bfloat16 cpu
+    Pascal: : {TOO_OLD}
+    Pascal: precision=bfloat16: {TOO_OLD}
+    Pascal: target=gpu: {TOO_OLD}
+    bfloat16 CPU: : CPU bfloat16 cpu
+    bfloat16 CPU: precision=bfloat16: CPU bfloat16 cpu
+    bfloat16 CPU: precision=float16: CPU float16 cuda
+    bfloat16 CPU: target=gpu: GPU float16 cuda
+    bfloat16 CPU: target=gpu precision=bfloat16: GPU bfloat16 cuda
+    slow CPU: precision=bfloat16: CPU bfloat16 cpu
+    slow CPU: target=cpu: CPU bfloat16 cpu
+    slow CPU: goal=memory: CPU bfloat16 cpu
+    slow CPU: : this CPU is no faster in bfloat16 and TensorFlow sees no GPU
+    old CPU: precision=bfloat16: CPU bfloat16 cpu
+    old CPU: precision=float16: CPU float16 cuda
+    old CPU: ignore_performance=1: CPU bfloat16 cpu
+    old CPU: target=cpu: CPU bfloat16 cpu
+    old CPU: target=gpu: GPU float16 cuda
+    old CPU: : {NEITHER}
+    old CPU: goal=memory: {NEITHER}
+    XLA, GPU: : GPU float16 cuda
+    XLA, GPU: target=cpu: {XLA_WIDENS}
+    XLA, CPU: target=gpu: GPU float16 cuda
+    XLA, CPU: precision=bfloat16: CPU bfloat16 cpu
+    XLA, CPU: ignore_performance=1: CPU bfloat16 cpu
+    XLA, CPU: allow_add=MatMul: CPU bfloat16 cpu
+    XLA, CPU: force_f16=dense: CPU bfloat16 cpu
+    XLA, CPU: : {XLA_WIDENS}
+"""
+
+
+@pytest.mark.parametrize("row", ROWS_OF_TARGETS.strip().splitlines())
+def test_hardware_and_settings_give_a_target_or_a_reason_why_there_is_none(row):
+    machine, given, expected = row.strip().split(": ", 2)
+    settings = dict(setting.split("=") for setting in given.split())
+    for name in settings.keys() & {"ignore_performance", "allow_add", "force_f16"}:
+        settings[name] = True if settings[name] == "1" else (settings[name],)
+    resolution = resolve_target(AmpConfig(**settings), MACHINES[machine])
     target = resolution.target
-    assert (target.device_type, target.precision, target.lists.table) == (
-        device_type,
-        precision,
-        table,
-    )
-    assert resolution.default_device == device_type
-    assert resolution.why_none == ""
+    if target is None:
+        assert resolution.why_none == expected
+    else:
+        found = (target.device_type, target.precision.value, target.lists.table)
+        assert " ".join(found) == expected
+        assert resolution.default_device == target.device_type
+        assert resolution.why_none == ""
 
 
-@pytest.mark.parametrize(
-    ("hardware", "settings", "why"),
-    [
-        (OLD_CPU, {}, "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU"),
-        (
-            OLD_CPU,
-            {"goal": "memory"},
-            "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU",
-        ),
-        (SLOW_BF16_CPU, {}, "this CPU is no faster in bfloat16 and TensorFlow sees no GPU"),
-        (XLA_CPU, {}, XLA_WIDENS),
-        (XLA_GPU, {"target": "cpu"}, XLA_WIDENS),
-        (PASCAL, {}, "the GPU is too old: compute capability 6.1, 16 bit is fast from 7.0 on"),
-        (
-            PASCAL,
-            {"precision": "bfloat16"},
-            "the GPU is too old: compute capability 6.1, 16 bit is fast from 7.0 on",
-        ),
-        (
-            PASCAL,
-            {"target": "gpu"},
-            "the GPU is too old: compute capability 6.1, 16 bit is fast from 7.0 on",
-        ),
-        (
-            Hardware(gpu_capabilities=((8, 0), (6, 0))),
-            {},
-            "the GPU is too old: compute capability 8.0, 6.0, 16 bit is fast from 7.0 on",
-        ),
-    ],
-)
-def test_where_there_is_no_target_the_reason_is_said(hardware, settings, why):
-    resolution = resolve_target(AmpConfig(**settings), hardware)
+def test_the_oldest_of_several_gpus_decides():
+    resolution = resolve_target(AmpConfig(), Hardware(gpu_capabilities=((8, 0), (6, 0))))
     assert resolution.target is None
-    assert resolution.why_none == why
+    assert resolution.why_none == TOO_OLD.replace("6.1", "8.0, 6.0")
 
 
 @pytest.mark.parametrize(

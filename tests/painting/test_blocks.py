@@ -38,7 +38,9 @@ def report_with_xla(concrete):
 
 
 def float32_products(mode, report):
-    """Mode, node, op and reason of each product that is float32 for another reason than its cost."""
+    """Mode, node, op and reason of each product that is float32 for another reason than its
+    cost.
+    """
     for graph in report.graphs:
         for number, op in enumerate(graph.painting.view.ops):
             if op in PRODUCTS:

@@ -35,7 +35,9 @@ VARIABLE = (
 
 
 class Example(NamedTuple):
-    """A graph and the settings under which it is painted, with the text that says what comes of it."""
+    """A graph and the settings under which it is painted, with the text that says what comes of
+    it.
+    """
 
     settings: dict
     nodes: list[str]

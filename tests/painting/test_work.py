@@ -2,6 +2,9 @@
 them runs.
 """
 
+import math
+import re
+
 import pytest
 import tensorflow as tf
 
@@ -41,94 +44,59 @@ def _loop(condition, *, start=0, products=1, limit=None):
     return tf.while_loop(condition, body, (start, x), maximum_iterations=limit)[1]
 
 
-@pytest.mark.parametrize(
-    ("op", "inputs", "outputs", "expected"),
-    [
-        ("MatMul", [(3, 5), (5, 7)], [(3, 7)], 2 * 3 * 5 * 7),
-        ("MatMul", [(-1, 5), (5, 7)], [(-1, 7)], 2 * NOMINAL_BATCH * 5 * 7),
-        ("_FusedMatMul", [(3, 5), (5, 7), (7,)], [(3, 7)], 2 * 3 * 5 * 7),
-        ("BatchMatMulV2", [(2, 4, 3, 5), (2, 4, 5, 7)], [(2, 4, 3, 7)], 2 * 8 * 3 * 5 * 7),
-        (
-            "BatchMatMulV2",
-            [(8, 3, 5), (5, 7)],
-            [(8, 3, 7)],
-            2 * 8 * 3 * 5 * 7,
-        ),  # a weight that all examples share
-        (
-            "BatchMatMulV2",
-            [(8, 3, 7), (5, 7)],
-            [(8, 3, 5)],
-            2 * 8 * 3 * 5 * 7,
-        ),  # turned, in its gradient
-        ("BatchMatMulV2", [(3, 5), (8, 5, 7)], [(8, 3, 7)], 2 * 8 * 3 * 5 * 7),
-        ("BatchMatMulV2", [(2, 1, 3, 5), (1, 4, 5, 7)], [(2, 4, 3, 7)], 2 * 8 * 3 * 5 * 7),
-        ("BatchMatMulV2", [(-1, 3, 5), (5, 7)], [(-1, 3, 7)], 2 * NOMINAL_BATCH * 3 * 5 * 7),
-        ("BatchMatMulV2", [(8, 3, 5), (-1, -1)], [(8, 3, 7)], 2 * 8 * 3 * 5 * 7),
-        ("Conv2D", [(2, 9, 9, 3), (3, 3, 3, 8)], [(2, 7, 7, 8)], 2 * (2 * 7 * 7 * 8) * (3 * 3 * 3)),
-        (
-            "Conv2DBackpropInput",
-            [(4,), (3, 3, 3, 8), (2, 7, 7, 8)],
-            [(2, 9, 9, 3)],
-            2 * (2 * 7 * 7 * 8) * 27,
-        ),
-        (
-            "Conv2DBackpropFilter",
-            [(2, 9, 9, 3), (4,), (2, 7, 7, 8)],
-            [(3, 3, 3, 8)],
-            2 * (2 * 7 * 7 * 8) * 27,
-        ),
-        (
-            "DepthwiseConv2dNative",
-            [(2, 9, 9, 6), (3, 3, 6, 1)],
-            [(2, 7, 7, 6)],
-            2 * (2 * 7 * 7 * 6) * 9,
-        ),
-    ],
-)
-def test_counts_are_those_of_the_formula(op, inputs, outputs, expected):
-    assert count_operations(op, inputs, outputs) == pytest.approx(expected, rel=1e-12)
+# An op, its inputs' shapes, its output's, and the factors of what is counted; n is any size.
+COUNTS = """
+    MatMul: 3x5 5x7: 3x7: 2 3 5 7
+    MatMul: nx5 5x7: nx7: 2 n 5 7
+    _FusedMatMul: 3x5 5x7 7: 3x7: 2 3 5 7
+    BatchMatMulV2: 2x4x3x5 2x4x5x7: 2x4x3x7: 2 8 3 5 7
+    # A weight that all examples share, and turned, in its gradient.
+    BatchMatMulV2: 8x3x5 5x7: 8x3x7: 2 8 3 5 7
+    BatchMatMulV2: 8x3x7 5x7: 8x3x5: 2 8 3 5 7
+    BatchMatMulV2: 3x5 8x5x7: 8x3x7: 2 8 3 5 7
+    BatchMatMulV2: 2x1x3x5 1x4x5x7: 2x4x3x7: 2 8 3 5 7
+    BatchMatMulV2: nx3x5 5x7: nx3x7: 2 n 3 5 7
+    BatchMatMulV2: 8x3x5 nxn: 8x3x7: 2 8 3 5 7
+    Conv2D: 2x9x9x3 3x3x3x8: 2x7x7x8: 2 2 7 7 8 3 3 3
+    Conv2DBackpropInput: 4 3x3x3x8 2x7x7x8: 2x9x9x3: 2 2 7 7 8 3 3 3
+    Conv2DBackpropFilter: 2x9x9x3 4 2x7x7x8: 3x3x3x8: 2 2 7 7 8 3 3 3
+    DepthwiseConv2dNative: 2x9x9x6 3x3x6x1: 2x7x7x6: 2 2 7 7 6 3 3
+    # An einsum multiplies once for each choice of indices; the second one is attention's scores.
+    Einsum ab,bc->ac: 3x5 5x7: 1: 2 3 5 7
+    Einsum aecd, abcd -> acbe: 32x64x12x8 32x60x12x8: 1: 2 32 64 60 12 8
+    Einsum ab,bc->ac: nx5 5x7: 1: 2 n 5 7
+    Einsum ii->: 4x4: 1: 2 4
+    Einsum ...b,bc->...c: 3x5 5x7: 3x7: 2 3 5 7
+    # The last one's equation is not of these inputs.
+    Einsum ab,bc->ac: nx5 5xn: 1: unknown
+    Einsum ab,bc->ac: unknown 5x7: 1: unknown
+    Einsum ab,bc->ac: 2x3x5 5x7: 1: unknown
+    MatMul: unknown 5x7: 3x7: unknown
+    MatMul: nxn 5x7: nx7: unknown
+    MatMul: : : unknown
+    BatchMatMulV2: 8xnx5 unknown: 8xnx7: unknown
+    BatchMatMulV2: 8x3x5 5x7: scalar: unknown
+    Conv2D: 2x9x9x3: 2x7x7x8: unknown
+"""
 
 
-@pytest.mark.parametrize(
-    ("equation", "inputs", "expected"),
-    [
-        ("ab,bc->ac", [(3, 5), (5, 7)], 3 * 5 * 7),
-        (
-            "aecd, abcd -> acbe",
-            [(32, 64, 12, 8), (32, 60, 12, 8)],
-            32 * 64 * 60 * 12 * 8,
-        ),  # attention's scores
-        ("ab,bc->ac", [(-1, 5), (5, 7)], NOMINAL_BATCH * 5 * 7),
-        ("ab,bc->ac", [(-1, 5), (5, -1)], None),
-        ("ab,bc->ac", [None, (5, 7)], None),
-        ("ab,bc->ac", [(2, 3, 5), (5, 7)], None),  # not the equation of these inputs
-        ("ii->", [(4, 4)], 4),
-    ],
-)
-def test_an_einsum_multiplies_once_for_each_choice_of_indices(equation, inputs, expected):
-    found = count_operations("Einsum", inputs, [(1,)], equation)
-    assert found == (expected and 2 * expected)
+def _shapes(text):
+    known = {"unknown": None, "scalar": ()}
+    for shape in text.split():
+        sizes = shape.replace("n", "-1").split("x")
+        yield known[shape] if shape in known else tuple(map(int, sizes))
 
 
-def test_an_ellipsis_counts_as_in_a_matrix_product():
-    assert count_operations("Einsum", [(3, 5), (5, 7)], [(3, 7)], "...b,bc->...c") == pytest.approx(
-        2 * 3 * 5 * 7
-    )
-
-
-@pytest.mark.parametrize(
-    ("op", "inputs", "outputs"),
-    [
-        ("MatMul", [None, (5, 7)], [(3, 7)]),
-        ("MatMul", [(-1, -1), (5, 7)], [(-1, 7)]),
-        ("MatMul", [], []),
-        ("BatchMatMulV2", [(8, -1, 5), None], [(8, -1, 7)]),
-        ("BatchMatMulV2", [(8, 3, 5), (5, 7)], [()]),
-        ("Conv2D", [(2, 9, 9, 3)], [(2, 7, 7, 8)]),
-    ],
-)
-def test_unknown_shapes_give_no_count(op, inputs, outputs):
-    assert count_operations(op, inputs, outputs) is None
+@pytest.mark.parametrize("row", re.findall("[A-Z_].*: .*: .*", COUNTS))
+def test_counts_are_those_of_the_formula(row):
+    op, inputs, outputs, factors = row.split(": ")
+    op, _, equation = op.partition(" ")
+    found = count_operations(op, [*_shapes(inputs)], [*_shapes(outputs)], equation)
+    if factors == "unknown":
+        assert found is None
+    else:
+        factors = factors.replace("n", str(NOMINAL_BATCH)).split()
+        assert found == pytest.approx(math.prod(map(int, factors)), rel=1e-12)
 
 
 def test_a_loop_in_a_loop_runs_that_many_times_more():

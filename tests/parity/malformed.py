@@ -111,7 +111,9 @@ def _broken_wires(broken: GraphDef, result: GraphDef) -> str:
 
 
 def _other_input(node: Any, dice: Random, *texts: str) -> None:
-    """Another text in place of one of a node's inputs, whose own text is put where it has braces."""
+    """Another text in place of one of a node's inputs, whose own text is put where it has
+    braces.
+    """
     if node.input:
         index = dice.randrange(len(node.input))
         node.input[index] = dice.choice(texts).format(node.input[index].partition(":")[0])

@@ -72,7 +72,9 @@ _OP = re.compile(
 
 @functools.cache
 def lists_of_header(table: str) -> dict[str, frozenset[str]]:
-    """By list: the ops of the original's ``cuda`` or ``cpu`` table, for the newest CUDA and cuDNN."""
+    """By list: the ops of the original's ``cuda`` or ``cpu`` table, for the newest CUDA and
+    cuDNN.
+    """
     text = pathlib.Path(tf.sysconfig.get_include(), _PATH).read_text(encoding="utf-8")
     start = re.search(f"class {_CLASSES[table]} ", text).start()
     body = _ONEDNN_ONLY.sub("", text[start : text.index("\n};", start)])

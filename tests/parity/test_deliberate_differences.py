@@ -100,7 +100,8 @@ SHOWN = (
         INPUT
         + LOOP.format(
             entered="input",
-            looped="allow1 = MatMul(enter, enter)\nmerge = Merge(allow1, next)\nallow2 = MatMul(merge, merge)\n"
+            looped="allow1 = MatMul(enter, enter)\n"
+            "merge = Merge(allow1, next)\nallow2 = MatMul(merge, merge)\n"
             "body = Identity(allow2)",
         ),
         "next",
@@ -172,8 +173,8 @@ SHOWN = (
         BOTH,
         "clr1 allow1",
         "allow1",
-        INPUT
-        + "zero = Const() dtype=int32 value=int32[2]*0\nsize = Const() dtype=int32 value=int32[2]*32\n"
+        INPUT + "zero = Const() dtype=int32 value=int32[2]*0\n"
+        "size = Const() dtype=int32 value=int32[2]*32\n"
         "clr1 = Slice(input, zero, size) Index=int32\ncast = Cast(clr1) SrcT=float32 DstT=int32\n"
         "allow1 = MatMul(clr1, clr1)\nfetch = Identity(allow1)",
         "cast",
@@ -194,8 +195,8 @@ SHOWN = (
         BOTH,
         "flat allow1",
         "allow1",
-        INPUT
-        + "x = Digamma(input)\nshape = Const() dtype=int32 value=int32[2]*32\nflat = Reshape(x, shape)\n"
+        INPUT + "x = Digamma(input)\n"
+        "shape = Const() dtype=int32 value=int32[2]*32\nflat = Reshape(x, shape)\n"
         "allow1 = MatMul(flat, flat)\nexact = Digamma(flat)\nfetch = Identity(allow1)",
         "exact",
     ),
@@ -272,10 +273,9 @@ def test_kernel_missing() -> None:
     run(run_ours(graph_def, FP16, ("fetch",)).graph, ("fetch",))
 
     without_type = graph(
-        INPUT
-        + "w = Const() value=float32[64, 64]\nw_c = Const() value=float32[64, 32]\nb_ru = Const() value=float32[64]\n"
-        "b_c = Const() value=float32[32]\nclr1 = Relu(input)\nallow1 = GRUBlockCell(clr1, input, "
-        "w, w_c, b_ru, b_c)\n"
+        INPUT + "w = Const() value=float32[64, 64]\nw_c = Const() value=float32[64, 32]\n"
+        "b_ru = Const() value=float32[64]\nb_c = Const() value=float32[32]\nclr1 = Relu(input)\n"
+        "allow1 = GRUBlockCell(clr1, input, w, w_c, b_ru, b_c)\n"
         "allow2 = MatMul(allow1:3, allow1:3)\nfetch = Identity(allow2)"
     )
     # TensorFlow converts the Relu for the sake of a GRUBlockCell that cannot be float16.
@@ -302,7 +302,9 @@ def test_rounded_products() -> None:
 
 
 def test_batch_norm_untouched() -> None:
-    """TensorFlow turns every FusedBatchNorm into FusedBatchNormV2, even where nothing is converted."""
+    """TensorFlow turns every FusedBatchNorm into FusedBatchNormV2, even where nothing is
+    converted.
+    """
     graph_def = graph(
         "x = Const() value=float32[1, 4, 4, 2]\nc = Const() value=float32[2]\nnone = Const() "
         "value=float32[0]\n"
@@ -432,8 +434,8 @@ def test_tied_types() -> None:
 def test_list_of_lists() -> None:
     """A loop in a loop stores lists in lists, which TensorFlow does not follow: types disagree."""
     graph_def = graph(
-        PRODUCT
-        + "shape = Const() dtype=int32 value=int32[2]*32\nany = Const() dtype=int32 value=int32[]*-1\n"
+        PRODUCT + "shape = Const() dtype=int32 value=int32[2]*32\n"
+        "any = Const() dtype=int32 value=int32[]*-1\n"
         "size = Const() dtype=int32 value=int32[]*4\n"
         "inner = EmptyTensorList(shape, size) element_dtype=float32 shape_type=int32\n"
         "write = TensorListPushBack(inner, allow1) element_dtype=float32\n"
@@ -454,8 +456,8 @@ def test_list_of_lists() -> None:
 def test_shared_maker() -> None:
     """TensorFlow gives all lists that one op made one type; amp_tf parts them."""
     text = (
-        PRODUCT
-        + "shape = Const() dtype=int32 value=int32[2]*32\nsize = Const() dtype=int32 value=int32[]*4\n"
+        PRODUCT + "shape = Const() dtype=int32 value=int32[2]*32\n"
+        "size = Const() dtype=int32 value=int32[]*4\n"
     )
     text += (
         "maker = EmptyTensorList(shape, size) element_dtype=float32 shape_type=int32\ndeny1 = "
@@ -480,8 +482,8 @@ def test_shared_reads() -> None:
     amp_tf they are one.
     """
     graph_def = graph(
-        INPUT
-        + "v = VarHandleOp() dtype=float32 shape=[32, 32]\nread1 = ReadVariableOp(v) dtype=float32\n"
+        INPUT + "v = VarHandleOp() dtype=float32 shape=[32, 32]\n"
+        "read1 = ReadVariableOp(v) dtype=float32\n"
         "read2 = ReadVariableOp(v) dtype=float32\nallow1 = MatMul(input, read1)\nallow2 = "
         "MatMul(allow1, read2)\n"
         "fetch = Identity(allow2)"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 import numpy as np
@@ -99,88 +100,40 @@ STACKED = RESIDUAL.replace(
     summed2 = AddV2(scaled2, shifted)
     act = AddV2(summed2, b)""",
 )
-ONE_KERNEL = {"Conv2D": 1, "Mul": 2, "BiasAdd": 1, "AddV2": 1, "Relu": 1}
+ONE_KERNEL = "Conv2D Mul Mul BiasAdd AddV2 Relu"
+
+
+ONE = "Conv2D Mul BiasAdd Relu"
+ALONE = "DepthwiseConv2dNative Const Reshape Mul BiasAdd Relu6 Conv2D"
 
 
 @pytest.mark.parametrize(
-    ("text", "expected", "folded"),
+    ("text", "expected"),
     [
-        (BLOCK, {"Conv2D": 1, "Mul": 1, "BiasAdd": 1, "Relu": 1}, 1),
-        (RESIDUAL, {"Conv2D": 1, "Mul": 1, "BiasAdd": 1, "AddV2": 1, "Relu": 1}, 1),
-        (TWO_BRANCHES, {"Conv2D": 2, "Mul": 2, "BiasAdd": 1, "AddV2": 1, "Relu": 1}, 2),
-        (SUM_BEHIND, {"Conv2D": 1, "Mul": 1, "BiasAdd": 1, "AddV2": 1, "Relu": 1}, 1),
-        (
-            DEPTHWISE,
-            {
-                "DepthwiseConv2dNative": 1,
-                "Const": 1,
-                "Reshape": 1,
-                "Mul": 1,
-                "BiasAdd": 1,
-                "Relu6": 1,
-                "Conv2D": 1,
-            },
-            1,
-        ),
-        (biased(BLOCK), ONE_KERNEL, 1),
-        (FUSED, ONE_KERNEL, 1),
-        (biased(UNSHIFTED), {"Conv2D": 1, "Mul": 2, "BiasAdd": 1, "Relu": 1}, 1),
-        (biased(RESIDUAL), ONE_KERNEL | {"AddN": 1}, 1),
-        (biased(SUM_BEHIND), ONE_KERNEL | {"AddV2": 2}, 1),
-        (
-            biased(DEPTHWISE),
-            {
-                "DepthwiseConv2dNative": 1,
-                "Const": 1,
-                "Reshape": 1,
-                "Mul": 2,
-                "BiasAdd": 1,
-                "AddV2": 1,
-                "Relu6": 1,
-            }
-            | {"Conv2D": 1},
-            1,
-        ),
-        (
-            FUSED_DEPTHWISE,
-            {
-                "DepthwiseConv2dNative": 1,
-                "Const": 1,
-                "Reshape": 1,
-                "Mul": 2,
-                "BiasAdd": 1,
-                "AddV2": 1,
-                "Relu6": 1,
-            }
-            | {"Conv2D": 1},
-            1,
-        ),
-    ],
-    ids=[
-        "block",
-        "residual",
-        "two_branches",
-        "sum_behind",
-        "depthwise",
-        "biased",
-        "fused",
-        "biased, not shifted",
-        "biased residual",
-        "biased, sum behind",
-        "biased depthwise",
-        "fused depthwise",
+        (BLOCK, ONE),
+        (RESIDUAL, f"{ONE} AddV2"),
+        (TWO_BRANCHES, "Conv2D Conv2D Mul Mul BiasAdd AddV2 Relu"),
+        (SUM_BEHIND, f"{ONE} AddV2"),
+        (DEPTHWISE, ALONE),
+        (biased(BLOCK), ONE_KERNEL),
+        (FUSED, ONE_KERNEL),
+        (biased(UNSHIFTED), f"{ONE} Mul"),
+        (biased(RESIDUAL), f"{ONE_KERNEL} AddN"),
+        (biased(SUM_BEHIND), f"{ONE_KERNEL} AddV2"),
+        (biased(DEPTHWISE), f"{ALONE} Mul AddV2"),
+        (FUSED_DEPTHWISE, f"{ALONE} Mul AddV2"),
     ],
 )
-def test_normalization_is_folded_and_the_result_is_that_of_float32(text, expected, folded):
+def test_normalization_is_folded_and_the_result_is_that_of_float32(text, expected):
     proto = graph(text)
     result = rewrite(proto)
-    assert ops(result.graph) == expected
-    assert result.report.folded == folded
+    assert ops(result.graph) == collections.Counter(expected.split())
+    assert result.report.folded == 1 + (text == TWO_BRANCHES)
     values = feeds(proto)
     exact, found = run(proto, values), run(result.graph, values)
     assert np.abs(found - exact).max() < TOLERANCE * np.abs(exact).max()
     turned = type(proto)(node=reversed(proto.node), versions=proto.versions)
-    assert ops(rewrite(turned).graph) == expected  # whatever the order of the nodes
+    assert ops(rewrite(turned).graph) == ops(result.graph)  # whatever the order of the nodes
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -326,7 +279,7 @@ def test_without_shapes_nothing_is_folded():
 def test_a_kept_bias_leaves_the_scale_folded():
     result = rewrite(graph(BLOCK), amp_tf.AmpConfig(keep_float32=("shifted",)))
     assert result.report.folded == 1
-    assert ops(result.graph) == {"Conv2D": 1, "Mul": 1, "AddV2": 1, "Relu": 1}
+    assert sorted(ops(result.graph).elements()) == ["AddV2", "Conv2D", "Mul", "Relu"]
 
 
 class ShapesWithoutBatch(GraphShapes):

@@ -1,4 +1,6 @@
-"""What is held from early to late where memory counts: nodes that wait, casts that are made late."""
+"""What is held from early to late where memory counts: nodes that wait, casts that are made
+late.
+"""
 
 from __future__ import annotations
 

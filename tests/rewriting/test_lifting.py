@@ -1,4 +1,6 @@
-"""Biases and activations are lifted over the reshaping that stands between them and their product."""
+"""Biases and activations are lifted over the reshaping that stands between them and their
+product.
+"""
 
 from __future__ import annotations
 

@@ -199,12 +199,12 @@ MAIN = """
       shape = Const() dtype=int32 value=int32[2]*4
       size = Const() dtype=int32 value=int32[]*2
       list = EmptyTensorList(shape:output:0, size:output:0) element_dtype=float32 shape_type=int32
-      kept = PartitionedCall(list:handle:0, x, w) Tin=[variant, float32, float32] Tout=[variant] f=keep
+      kept = PartitionedCall(list:handle:0, x, w) Tin=[variant, float32, float32] Tout=[variant] f=k
       used = PartitionedCall(kept:output:0, w) Tin=[variant, float32] Tout=[float32] f=use
       return y = used:output:0
 """
 KEEP = """
-    function keep(list: variant, x: float32, w: float32) -> (more: variant)
+    function k(list: variant, x: float32, w: float32) -> (more: variant)
       product = MatMul(x, w)
       pushed = TensorListPushBack(list, {value}) element_dtype=float32
       return more = pushed:output_handle:0

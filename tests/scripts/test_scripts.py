@@ -49,7 +49,8 @@ def demo():
 
 PYTEST = """
 import signal, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell in the background has its programs ignore
+# Which a shell in the background has its programs ignore.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     print("running", flush=True)
     time.sleep(60)
@@ -143,15 +144,12 @@ def test_the_demo_trains_twice_and_shows_what_this_cpu_is_good_for(tmp_path):
     )
     assert points is not None, ended.stdout
     is_as_promised = abs(float(points[1])) <= 1
-    if (
-        Hardware.detect_cpu().cpu_gains
-    ):  # images so small may not gain: amp_tf may convert nothing, or not be faster
-        faster = re.search(r"([\d.]+) times as fast$", ended.stdout, re.MULTILINE)
-        assert faster is not None, ended.stdout
+    faster = re.search(r"([\d.]+) times as fast$", ended.stdout, re.MULTILINE)
+    assert (faster is not None) is Hardware.detect_cpu().cpu_gains, ended.stdout
+    if faster:  # images so small may not gain: amp_tf may convert nothing, or not be faster
         is_as_promised &= float(faster[1]) > 1 and "Nothing was converted" not in ended.stdout
     else:
         assert "This CPU is not faster in 16 bit" in ended.stdout
-        assert "times as fast" not in ended.stdout
         assert re.search(r"^nodes converted +0 +[1-9]\d* of \d+$", ended.stdout, re.MULTILINE), (
             ended.stdout
         )
@@ -309,7 +307,6 @@ def test_help_is_all_that_it_does(program, checkout):
     )
     assert ended.returncode == 0, ended.stderr
     assert "usage: " in ended.stdout
-    assert "Traceback" not in ended.stderr
     assert files(checkout) == before
 
 

@@ -367,7 +367,9 @@ def leaves(items: Items) -> set[str]:
 
 
 class Asked:
-    """Whether a set holds all leaves that are needed; counts the questions, and answers a set once."""
+    """Whether a set holds all leaves that are needed; counts the questions, and answers a set
+    once.
+    """
 
     def __init__(self, needed: set[str], most: int = 10_000) -> None:
         self.needed, self.most = needed, most
@@ -465,7 +467,9 @@ class Normalized(keras.layers.Layer):
 
 
 def error_of_trained() -> float:
-    """How far the result of a model that normalizes is off; one step of training changes nothing."""
+    """How far the result of a model that normalizes is off; one step of training changes
+    nothing.
+    """
     keras.utils.set_random_seed(1)
     inputs = keras.Input((16,))
     hidden = Normalized(name="normalized")(inputs)

@@ -17,7 +17,7 @@ from amp_tf.config import AmpConfig, Switches
 from amp_tf.hooks import loss_scaling, switch
 from amp_tf.hooks import state as process_state
 from amp_tf.loss_scaling import is_loss_scaled, ledger
-from tests.hooks import installing, running
+from tests.hooks import installing
 from tests.hooks.loss_scaling.setup import X, Y, installed, make_model
 
 v1 = tf.compat.v1
@@ -95,26 +95,6 @@ def test_the_scale_of_a_wrapper_that_the_program_put_on_itself_is_named(library,
             )
             assert ledger.curves() == []
             vars(ledger).update(_entries={}, _dropped=0)
-
-
-OWN_WRAPPER = """
-import keras, numpy as np
-def train():
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=1024.0)
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)])
-    model.compile(optimizer, "mse")
-    model.fit(np.ones((16, 4), np.float32), np.ones((16, 1), np.float32), verbose=0)
-train()
-"""
-
-
-def test_the_line_at_exit_has_that_scale(site_folder):
-    ended = running.run(
-        ["-c", OWN_WRAPPER], site_folder, {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"}
-    )
-    assert ended.summary[6].endswith(
-        "; loss scale 2^10 of Keras' LossScaleOptimizer, which does not count skipped steps"
-    )
 
 
 MOST = 1.2  # times what stays without amp_tf; TensorFlow itself keeps the graph of a step for good

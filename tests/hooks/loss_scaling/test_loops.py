@@ -152,12 +152,6 @@ def test_a_session_is_told_too(log):
     assert len(log(WARNING)) == len(log("")) == 1
 
 
-def test_case_30_nothing_is_said_where_graphs_do_not_run_in_float16(weight, log):
-    with installed(OTHER):
-        tf.function(by_tape)(weight)
-    assert not log("amp_tf")
-
-
 def scaled_by_us(weight):
     scaler = amp_tf.LossScaler()
 

@@ -7,14 +7,15 @@ from tests.hooks import running
 KERAS_PROGRAM = """
 import keras, numpy as np
 x = np.random.RandomState(0).randn(64, 16).astype("float32")
-layers = [keras.layers.Input((16,)), keras.layers.Dense(32, activation="relu"), keras.layers.Dense(1)]
+layers = [keras.layers.Input((16,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(1)]
 model = keras.Sequential(layers)
 model.compile("adam", "mse")
 x = np.concatenate([x, x[:8] * np.nan])
 history = model.fit(x, np.ones((72, 1)), batch_size=8, verbose=0, shuffle=False).history
 scale, skipped = model.optimizer.status().scale, model.optimizer.status().skipped
 assert set(history) == {"loss"}
-print(type(model.optimizer).__module__, skipped >= 1, scale == 2.0 ** (15 - skipped))  # the first steps may overflow
+# The first steps may overflow.
+print(type(model.optimizer).__module__, skipped >= 1, scale == 2.0 ** (15 - skipped))
 """
 SESSION_PROGRAM = """
 import numpy as np, tensorflow as tf
@@ -36,11 +37,13 @@ tf.compat.v1.disable_v2_behavior()
 import tf_keras
 x = np.random.RandomState(0).randn(64, 16).astype("float32")
 x = np.concatenate([x, x[:8] * np.nan])
-model = tf_keras.Sequential([tf_keras.layers.Dense(32, "relu", input_shape=(16,)), tf_keras.layers.Dense(1)])
+layers = [tf_keras.layers.Dense(32, "relu", input_shape=(16,)), tf_keras.layers.Dense(1)]
+model = tf_keras.Sequential(layers)
 model.compile(tf_keras.optimizers.legacy.Adam(), "mse")
 model.fit(x, np.ones((72, 1)), batch_size=8, verbose=0, shuffle=False)
 scale = tf_keras.backend.get_value(model.optimizer.loss_scale)
-print(type(model.optimizer).__module__, scale < 2.0**15, all(np.isfinite(w).all() for w in model.get_weights()))
+are_finite = all(np.isfinite(w).all() for w in model.get_weights())
+print(type(model.optimizer).__module__, scale < 2.0**15, are_finite)
 """
 
 

@@ -81,7 +81,9 @@ def test_case_27_a_tf1_optimizer_that_is_wrapped_is_left_alone():
 
 
 class Delegating(v1.train.Optimizer):
-    """As Horovod's DistributedOptimizer does: averages between the two calls to another optimizer."""
+    """As Horovod's DistributedOptimizer does: averages between the two calls to another
+    optimizer.
+    """
 
     def __init__(self):
         super().__init__(use_locking=False, name="Delegating")
@@ -121,7 +123,9 @@ def test_case_32_and_k09_a_float32_saver_checkpoint_restores_into_the_scaled_gra
 
 
 class MakingVariables(v1.train.Optimizer):
-    """Makes a variable of its own in each of its steps' graphs, whose name follows the name scope."""
+    """Makes a variable of its own in each of its steps' graphs, whose name follows the name
+    scope.
+    """
 
     def __init__(self):
         super().__init__(use_locking=False, name="MakingVariables")

@@ -1,4 +1,6 @@
-"""What the tests of the XLA hook in this process share: small functions, and what became of them."""
+"""What the tests of the XLA hook in this process share: small functions, and what became of
+them.
+"""
 
 from __future__ import annotations
 

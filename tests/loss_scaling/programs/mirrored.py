@@ -196,7 +196,9 @@ def train_a_model(is_built, wrapped_in_scope):
 
 
 def steps_of_a_thread():
-    """The weight after each step of an optimizer that another thread uses, eagerly and by itself."""
+    """The weight after each step of an optimizer that another thread uses, eagerly and by
+    itself.
+    """
     weights = []
 
     def train():

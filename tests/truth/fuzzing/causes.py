@@ -315,7 +315,9 @@ def _magnified(nodes: Nodes) -> set[str]:
 
 
 def _upstream(nodes: Nodes, ends: set[str], barrier: frozenset[str]) -> set[str]:
-    """The ends, and all nodes from which a way leads to one that goes through no op of the barrier."""
+    """The ends, and all nodes from which a way leads to one that goes through no op of the
+    barrier.
+    """
     found: set[str] = set()
     waiting = list(ends)
     while waiting:

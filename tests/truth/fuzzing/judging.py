@@ -1,4 +1,6 @@
-"""Programs of seeds, judged by the yardstick; what is far off is named by its cause, or made small."""
+"""Programs of seeds, judged by the yardstick; what is far off is named by its cause, or made
+small.
+"""
 
 from __future__ import annotations
 

@@ -292,7 +292,9 @@ class Branch(Step):
 
 @dataclasses.dataclass(frozen=True)
 class Store(Step):
-    """Puts a mean over rows into a variable, which is a result of the program, and reads it again."""
+    """Puts a mean over rows into a variable, which is a result of the program, and reads it
+    again.
+    """
 
     how: str
 

@@ -175,26 +175,32 @@ EXPLICIT: Mapping[str, Mapping[str, tuple[Shape, Call]]] = {
 
 _LEFT_OUT = {
     "runs the ops of others, which are here": """
-        nn.avg_pool nn.batch_norm_with_global_normalization nn.conv_transpose nn.convolution
-        nn.depthwise_conv2d_backprop_filter nn.depthwise_conv2d_backprop_input nn.embedding_lookup_sparse nn.lrn
-        nn.max_pool nn.nce_loss nn.pool nn.with_space_to_batch linalg.eigvalsh linalg.lu_reconstruct
+        nn.avg_pool nn.batch_norm_with_global_normalization nn.conv_transpose
+        nn.convolution nn.depthwise_conv2d_backprop_filter
+        nn.depthwise_conv2d_backprop_input nn.embedding_lookup_sparse nn.lrn nn.max_pool
+        nn.nce_loss nn.pool nn.with_space_to_batch linalg.eigvalsh linalg.lu_reconstruct
         math.accumulate_n""",
     "has ops on no list, or of one kind with those of others, which are here": """
-        nn.dilation2d nn.erosion2d nn.fractional_avg_pool nn.fractional_max_pool nn.max_pool_with_argmax
-        linalg.banded_triangular_solve linalg.cross linalg.cholesky_solve linalg.eig linalg.logm
-        linalg.lu_matrix_inverse linalg.pinv linalg.sqrtm linalg.tensor_diag linalg.tensor_diag_part
-        linalg.tridiagonal_matmul linalg.tridiagonal_solve math.betainc math.igamma math.igammac math.lbeta
-        math.polygamma math.reduce_euclidean_norm math.zeta math.angle math.imag""",
+        nn.dilation2d nn.erosion2d nn.fractional_avg_pool nn.fractional_max_pool
+        nn.max_pool_with_argmax linalg.banded_triangular_solve linalg.cross
+        linalg.cholesky_solve linalg.eig linalg.logm linalg.lu_matrix_inverse
+        linalg.pinv linalg.sqrtm linalg.tensor_diag linalg.tensor_diag_part
+        linalg.tridiagonal_matmul linalg.tridiagonal_solve math.betainc math.igamma
+        math.igammac math.lbeta math.polygamma math.reduce_euclidean_norm math.zeta
+        math.angle math.imag""",
     "is XLA's alone": "nn.approx_min_k math.approx_min_k nn.approx_max_k math.approx_max_k",
     "has no gradient: whole numbers, truth values, steps": """
-        nn.all_candidate_sampler nn.collapse_repeated nn.compute_accidental_hits nn.ctc_beam_search_decoder
-        nn.ctc_greedy_decoder nn.ctc_unique_labels nn.fixed_unigram_candidate_sampler nn.in_top_k
-        nn.learned_unigram_candidate_sampler nn.zero_fraction linalg.matrix_rank math.argmax math.argmin math.bincount
-        math.ceil math.confusion_matrix math.count_nonzero math.equal math.floor math.floordiv math.greater
-        math.greater_equal math.in_top_k math.invert_permutation math.is_finite math.is_inf math.is_nan
-        math.is_non_decreasing math.is_strictly_increasing math.less math.less_equal math.logical_and math.logical_not
-        math.logical_or math.logical_xor math.not_equal math.reduce_all math.reduce_any math.rint math.round
-        math.zero_fraction""",
+        nn.all_candidate_sampler nn.collapse_repeated nn.compute_accidental_hits
+        nn.ctc_beam_search_decoder nn.ctc_greedy_decoder nn.ctc_unique_labels
+        nn.fixed_unigram_candidate_sampler nn.in_top_k
+        nn.learned_unigram_candidate_sampler nn.zero_fraction linalg.matrix_rank
+        math.argmax math.argmin math.bincount math.ceil math.confusion_matrix
+        math.count_nonzero math.equal math.floor math.floordiv math.greater
+        math.greater_equal math.in_top_k math.invert_permutation math.is_finite
+        math.is_inf math.is_nan math.is_non_decreasing math.is_strictly_increasing
+        math.less math.less_equal math.logical_and math.logical_not math.logical_or
+        math.logical_xor math.not_equal math.reduce_all math.reduce_any math.rint
+        math.round math.zero_fraction""",
     "reads no float tensor": "linalg.eye math.sobol_sample",
 }
 #: Functions that are no program here, and why.

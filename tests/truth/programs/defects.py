@@ -1,4 +1,6 @@
-"""Programs of users that parity with TensorFlow's pass did not save: each gave wrong numbers once."""
+"""Programs of users that parity with TensorFlow's pass did not save: each gave wrong numbers
+once.
+"""
 
 from __future__ import annotations
 

@@ -210,7 +210,9 @@ def model_of(name: str) -> keras.Model:
 
 
 def _layer(name: str, bench: Bench) -> None:
-    """Forward and gradients, in a hand-written step; the optimizers' programs train with ``fit``."""
+    """Forward and gradients, in a hand-written step; the optimizers' programs train with
+    ``fit``.
+    """
     model, shape = model_of(name), shape_of(name)
     start = [bench.given(weight) for weight in model.get_weights()]
 

@@ -1,4 +1,6 @@
-"""Every optimizer of Keras 3: what some steps make of weights and of the optimizer's own variables."""
+"""Every optimizer of Keras 3: what some steps make of weights and of the optimizer's own
+variables.
+"""
 
 from __future__ import annotations
 
