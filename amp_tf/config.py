@@ -264,7 +264,11 @@ def onednn_setting() -> str:
 
 
 def cache_folder() -> Path:
-    """Where the user's cache files are, amp_tf's among them; a RuntimeError where there is no home."""
+    """Returns the folder of amp_tf's cache files.
+
+    Raises:
+        RuntimeError: the user has no home folder.
+    """
     folder = os.environ.get("XDG_CACHE_HOME")
     return (Path(folder) if folder else Path.home() / ".cache") / "amp_tf"
 
@@ -289,7 +293,7 @@ def check_config(
     where: str,
     fix: str = 'Write for instance amp_tf.AmpConfig(precision="bfloat16")',
 ) -> AmpConfig:
-    """Returns what a user passed to ``where`` if it is a configuration, else raises a ConfigError."""
+    """Returns what a user passed to ``where``, or raises a ConfigError if it is no AmpConfig."""
     if isinstance(config, AmpConfig):
         return config
     raise ConfigError(f"expected an AmpConfig, got {config!r}", where=where, fix=fix)

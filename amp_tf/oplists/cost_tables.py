@@ -48,8 +48,8 @@ SHIPPED_FOLDER = Path(__file__).parent / "cpu_costs"
 #: Ops that move no data: they cost nothing in either type. Those of TensorLists and loops hand
 #: tensors on.
 FREE = Trait(
-    """EnsureShape Enter Exit ExpandDims Identity IdentityN Merge NextIteration PreventGradient Rank Reshape Shape
-    ShapeN Snapshot Squeeze StatelessWhile StopGradient Switch TensorListGetItem TensorListPopBack
+    """EnsureShape Enter Exit ExpandDims Identity IdentityN Merge NextIteration PreventGradient Rank
+    Reshape Shape ShapeN Snapshot Squeeze StatelessWhile StopGradient Switch TensorListGetItem TensorListPopBack
     TensorListPushBack TensorListPushBackBatch TensorListSetItem While"""
 )
 FREE_OP = "Identity"  #: one of them: as which costs what another op does as well

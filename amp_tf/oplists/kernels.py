@@ -67,8 +67,8 @@ _GRADIENTS_2D = Trait("Conv2DBackpropFilter Conv2DBackpropInput")
 _GRADIENTS = Trait("Conv3DBackpropFilterV2 Conv3DBackpropInputV2", _GRADIENTS_2D)
 _CHANNELS_LAST_ALONE = Trait(
     """AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad Conv2D Conv3D DepthwiseConv2dNative
-    DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput MaxPool MaxPool3D MaxPool3DGrad
-    MaxPoolGrad""",
+    DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput MaxPool MaxPool3D
+    MaxPool3DGrad MaxPoolGrad""",
     _GRADIENTS,
 )
 #: Where oneDNN does not compute the 16-bit type.

@@ -42,7 +42,7 @@ def register_op(op: str, *, list: ListName, why: str) -> None:
 
     Example::
 
-        amp_tf.register_op("MyAttention", list="allow", why="is a matrix product and sums in float32")
+        amp_tf.register_op("MyAttention", list="allow", why="is a product and sums in float32")
 
     Args:
         op: its name, as in ``REGISTER_OP``; the library may be loaded later.
@@ -61,7 +61,7 @@ def register_op(op: str, *, list: ListName, why: str) -> None:
         )
     name = check_choice(list, LIST_NAMES, where=f"{_WHERE}({op!r}, list)")
     if not isinstance(why, str) or not why.strip():
-        fix = 'Write words that complete "because it …", such as "is a matrix product and sums in float32"'
+        fix = 'Write words that complete "because it …", such as "is a product and sums in float32"'
         raise ConfigError(f"{why!r} is no reason", where=f"{_WHERE}({op!r}, why)", fix=fix)
     if own := dict.fromkeys(row.op_list for row in ROWS if row.op == op):
         raise OpListError(

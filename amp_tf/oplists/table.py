@@ -71,7 +71,8 @@ FUSED_PRODUCTS = Trait("_FusedMatMul _FusedConv2D _FusedConv3D _FusedDepthwiseCo
 
 #: Ops that read a tensor out of a TensorList: values flow to them from the writers.
 TENSOR_LIST_READERS = Trait(
-    """TensorListConcat TensorListConcatV2 TensorListGather TensorListGetItem TensorListPopBack TensorListStack"""
+    """TensorListConcat TensorListConcatV2 TensorListGather TensorListGetItem TensorListPopBack
+    TensorListStack"""
 )
 #: Ops that write a tensor into a TensorList.
 TENSOR_LIST_WRITERS = Trait(
@@ -83,9 +84,9 @@ ROWS: tuple[OpRow, ...] = (
     *_rows(
         ALLOW,
         _PRODUCT,
-        """Conv2D Conv2DBackpropFilter Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2
-        DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput
-        MatMul BatchMatMul BatchMatMulV2 Einsum""",
+        """Conv2D Conv2DBackpropFilter Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2
+        Conv3DBackpropInputV2 DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter
+        DepthwiseConv2dNativeBackpropInput MatMul BatchMatMul BatchMatMulV2 Einsum""",
     ),
     *_rows(
         ALLOW,
@@ -97,8 +98,9 @@ ROWS: tuple[OpRow, ...] = (
     *_rows(
         ALLOW,
         "is a recurrent layer made of matrix products",
-        """BlockLSTM BlockLSTMV2 BlockLSTMGrad BlockLSTMGradV2 CudnnRNN CudnnRNNBackprop CudnnRNNBackpropV2
-        CudnnRNNBackpropV3 CudnnRNNV2 CudnnRNNV3 GRUBlockCell GRUBlockCellGrad LSTMBlockCell LSTMBlockCellGrad""",
+        """BlockLSTM BlockLSTMV2 BlockLSTMGrad BlockLSTMGradV2 CudnnRNN CudnnRNNBackprop
+        CudnnRNNBackpropV2 CudnnRNNBackpropV3 CudnnRNNV2 CudnnRNNV3 GRUBlockCell GRUBlockCellGrad
+        LSTMBlockCell LSTMBlockCellGrad""",
         (CUDA,),
     ),
     *_rows(
@@ -111,9 +113,9 @@ ROWS: tuple[OpRow, ...] = (
     *_rows(
         INFER,
         _ELEMENTWISE,
-        """Add AddN AddV2 BiasAdd BiasAddGrad BiasAddV1 Elu EluGrad Erf Erfc FloorDiv Inv LeakyRelu LeakyReluGrad Log
-        Log1p LogSoftmax Mul Prod RealDiv Reciprocal Selu SeluGrad Sigmoid SigmoidGrad Softmax Softplus SoftplusGrad
-        Softsign SoftsignGrad Sqrt Sub Tanh TanhGrad""",
+        """Add AddN AddV2 BiasAdd BiasAddGrad BiasAddV1 Elu EluGrad Erf Erfc FloorDiv Inv LeakyRelu
+        LeakyReluGrad Log Log1p LogSoftmax Mul Prod RealDiv Reciprocal Selu SeluGrad Sigmoid
+        SigmoidGrad Softmax Softplus SoftplusGrad Softsign SoftsignGrad Sqrt Sub Tanh TanhGrad""",
     ),
     *_rows(
         INFER,
@@ -147,12 +149,13 @@ ROWS: tuple[OpRow, ...] = (
     *_rows(
         CLEAR,
         _MOVES,
-        """ArgMax ArgMin BatchToSpace BatchToSpaceND BroadcastTo Concat ConcatV2 DepthToSpace DynamicPartition
-        DynamicStitch EnsureShape Equal ExpandDims Fill Gather GatherNd GatherV2 Greater GreaterEqual Identity IdentityN
-        Less LessEqual MirrorPad NotEqual OnesLike Pack Pad PadV2 PreventGradient Rank Reshape ResizeNearestNeighbor
-        Reverse ReverseSequence ReverseV2 Select SelectV2 Shape ShapeN Slice Snapshot SpaceToBatch SpaceToBatchND
-        SpaceToDepth Split SplitV Squeeze StopGradient StridedSlice StridedSliceGrad Tile TopK TopKV2 Transpose Unpack
-        Where ZerosLike""",
+        """ArgMax ArgMin BatchToSpace BatchToSpaceND BroadcastTo Concat ConcatV2 DepthToSpace
+        DynamicPartition DynamicStitch EnsureShape Equal ExpandDims Fill Gather GatherNd GatherV2
+        Greater GreaterEqual Identity IdentityN Less LessEqual MirrorPad NotEqual OnesLike Pack
+        Pad PadV2 PreventGradient Rank Reshape ResizeNearestNeighbor Reverse ReverseSequence
+        ReverseV2 Select SelectV2 Shape ShapeN Slice Snapshot SpaceToBatch SpaceToBatchND
+        SpaceToDepth Split SplitV Squeeze StopGradient StridedSlice StridedSliceGrad Tile TopK
+        TopKV2 Transpose Unpack Where ZerosLike""",
     ),
     *_rows(CLEAR, _MOVES, "OneHot Size", (CUDA,)),
     *_rows(
@@ -164,9 +167,10 @@ ROWS: tuple[OpRow, ...] = (
     *_rows(
         CLEAR,
         _SIGN,
-        """Abs Ceil CheckNumerics ClipByValue Floor IsFinite IsInf IsNan Max MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad
-        MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2 MaxPoolV2 Maximum Min Minimum MirrorPadGrad Neg Relu Relu6
-        Relu6Grad ReluGrad ResizeNearestNeighborGrad Round Sign""",
+        """Abs Ceil CheckNumerics ClipByValue Floor IsFinite IsInf IsNan Max MaxPool MaxPool3D
+        MaxPool3DGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2 MaxPoolV2
+        Maximum Min Minimum MirrorPadGrad Neg Relu Relu6 Relu6Grad ReluGrad
+        ResizeNearestNeighborGrad Round Sign""",
     ),
     *_rows(CLEAR, _SIGN, "MaxPool3DGradGrad", (CUDA,)),
     *_rows(CLEAR, _LOOP, "Enter Exit Merge NextIteration Switch"),
@@ -197,7 +201,8 @@ TENSOR_LIST_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 KEEPING = Trait("OptionalFromValue", TENSOR_LIST_WRITERS)
 #: Ops behind which a TensorList may have readers or writers outside the graph.
 TENSOR_LIST_BOUNDARIES = Trait(
-    """OptionalFromValue OptionalGetValue PartitionedCall Placeholder StatefulPartitionedCall _Arg _Retval"""
+    """OptionalFromValue OptionalGetValue PartitionedCall Placeholder StatefulPartitionedCall _Arg
+    _Retval"""
 )
 #: Ops whose definition does not list every type that they have a kernel for. TensorFlow's own
 #: remapper makes _FusedConv2D nodes of bfloat16 although the definition lacks it; for these the
@@ -211,8 +216,9 @@ NEVER_FORCED = Trait("OptionalFromValue OptionalGetValue SoftmaxCrossEntropyWith
 #: Ops on no list that pass values on as they came in, or (Rsqrt on GPUs) turn what was kept from
 #: zero into a great one.
 CARRIERS = Trait(
-    """CheckNumerics CheckNumericsV2 MatrixBandPart MatrixDiagV3 MatrixSetDiagV3 ParallelDynamicStitch
-    PlaceholderWithDefault RaggedTensorToTensor Roll Rsqrt ScatterNd SparseToDense TensorScatterUpdate"""
+    """CheckNumerics CheckNumericsV2 MatrixBandPart MatrixDiagV3 MatrixSetDiagV3
+    ParallelDynamicStitch PlaceholderWithDefault RaggedTensorToTensor Roll Rsqrt ScatterNd
+    SparseToDense TensorScatterUpdate"""
 )
 #: Ops that make the ends of float32's range by themselves: for classes sampled by accident, and for
 #: empty segments.
@@ -229,8 +235,8 @@ SUMS_IN_EIGEN = Trait("AvgPool")
 SUMS_IN_BFLOAT16 = Trait("BiasAddGrad")
 #: Ops that write a value, or its sum with the old one, to a variable.
 STORING = Trait(
-    """Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp ResourceScatterAdd
-    ResourceScatterSub ResourceScatterUpdate ResourceStridedSliceAssign"""
+    """Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp
+    ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate ResourceStridedSliceAssign"""
 )
 #: Those that write a value as it is; sums that a step may write so; what a loop or branch of graph
 #: nodes begins with.
@@ -251,8 +257,8 @@ FILTERING = Trait("DepthwiseConv2dNative")
 LOGARITHMS = Trait("CumulativeLogsumexp Log Log1p LogMatrixDeterminant")
 #: Ops on no list whose result depends on how nearly singular a matrix is.
 DECOMPOSING = Trait(
-    """Cholesky LogMatrixDeterminant Lu MatrixDeterminant MatrixInverse MatrixSolve MatrixSolveLs MatrixTriangularSolve
-    Qr SelfAdjointEigV2 Svd TridiagonalSolve"""
+    """Cholesky LogMatrixDeterminant Lu MatrixDeterminant MatrixInverse MatrixSolve MatrixSolveLs
+    MatrixTriangularSolve Qr SelfAdjointEigV2 Svd TridiagonalSolve"""
 )
 #: Ops that add or average many values.
 TOTALS = Trait("Mean Sum")
@@ -262,8 +268,8 @@ UNSIGNED = Trait("Abs Square SquaredDifference")
 ROOTS = Trait("Rsqrt Sqrt")
 #: Ops that may make much of a small change of their input.
 MAGNIFYING = Trait(
-    """Acos Acosh Asin Atanh CumulativeLogsumexp Div DivNoNan Exp Expm1 Inv Log Log1p LogMatrixDeterminant Pow
-    RealDiv Reciprocal Rsqrt Sqrt Xdivy Xlog1py Xlogy"""
+    """Acos Acosh Asin Atanh CumulativeLogsumexp Div DivNoNan Exp Expm1 Inv Log Log1p
+    LogMatrixDeterminant Pow RealDiv Reciprocal Rsqrt Sqrt Xdivy Xlog1py Xlogy"""
 )
 #: Ops of the infer list that keep the size of a value's rounding beside it.
 LINEAR = Trait("BiasAdd Mean Square Sum", ADDING, SCALING)
@@ -328,15 +334,17 @@ PICKING = Trait("Gather GatherNd GatherV2 StridedSlice")
 #: Ops that give the values of what they read in another order or shape, with others, or not all of
 #: them.
 ARRANGING = Trait(
-    """BatchToSpace BatchToSpaceND Concat ConcatV2 DepthToSpace DynamicPartition DynamicStitch EnsureShape MirrorPad
-    Pack Pad PadV2 PreventGradient ResizeNearestNeighbor Reverse ReverseSequence ReverseV2 Roll Slice Snapshot
-    SpaceToBatch SpaceToBatchND SpaceToDepth Split SplitV StopGradient Tile Transpose Unpack""",
+    """BatchToSpace BatchToSpaceND Concat ConcatV2 DepthToSpace DynamicPartition DynamicStitch
+    EnsureShape MirrorPad Pack Pad PadV2 PreventGradient ResizeNearestNeighbor Reverse
+    ReverseSequence ReverseV2 Roll Slice Snapshot SpaceToBatch SpaceToBatchND SpaceToDepth Split
+    SplitV StopGradient Tile Transpose Unpack""",
     PICKING,
     UNCHANGED,
 )
 #: Ops of which each value is one of those that they read, its size, or a bound.
 CHOOSING = Trait(
-    """Abs ClipByValue Exit Maximum Merge Minimum NextIteration Relu Relu6 Select SelectV2 TopK TopKV2""",
+    """Abs ClipByValue Exit Maximum Merge Minimum NextIteration Relu Relu6 Select SelectV2 TopK
+    TopKV2""",
     MAXIMA,
     ARRANGING,
 )
@@ -353,8 +361,9 @@ READ_OPS = Trait("ReadVariableOp")
 #: Ops that take a resource and cannot write a variable: they read one, hand a handle on, or keep
 #: other things than variables, which TensorFlow checks when they run.
 HARMLESS = Trait(
-    """Identity ResourceGather StackPopV2 StackPushV2 TensorArrayGatherV3 TensorArrayGradV3 TensorArrayReadV3
-    TensorArrayScatterV3 TensorArraySizeV3 TensorArrayWriteV3 VarIsInitializedOp VariableShape""",
+    """Identity ResourceGather StackPopV2 StackPushV2 TensorArrayGatherV3 TensorArrayGradV3
+    TensorArrayReadV3 TensorArrayScatterV3 TensorArraySizeV3 TensorArrayWriteV3
+    VarIsInitializedOp VariableShape""",
     CONTROL_FLOW,
     READ_OPS,
 )
@@ -364,8 +373,8 @@ PYTHON = Trait("EagerPyFunc PyFunc PyFuncStateless")
 WITHOUT_WAITING = Trait("Const Placeholder VarHandleOp _Arg")
 #: Ops that give a program its next data, each time they run; that give a graph its inputs.
 DATA_SOURCES = Trait(
-    """IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 QueueDequeueV2 ReaderReadUpToV2
-    ReaderReadV2"""
+    """IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 QueueDequeueV2
+    ReaderReadUpToV2 ReaderReadV2"""
 )
 GIVEN = Trait("OptionalGetValue Placeholder PlaceholderWithDefault", DATA_SOURCES)
 #: Ops whose result depends on a value's absolute error, whatever its size: on its fraction, or as
@@ -379,8 +388,8 @@ RANGES = Trait("LinSpace Range")
 #: Ops whose result is as exact, relatively, as the least exact of what they read: products,
 #: quotients, and gradients of activations.
 MULTIPLIED = Trait(
-    """EluGrad InvGrad LeakyReluGrad ReciprocalGrad RsqrtGrad SeluGrad SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad
-    TanhGrad Xdivy""",
+    """EluGrad InvGrad LeakyReluGrad ReciprocalGrad RsqrtGrad SeluGrad SigmoidGrad SoftplusGrad
+    SoftsignGrad SqrtGrad TanhGrad Xdivy""",
     SCALING,
 )
 #: Quotients.
@@ -449,8 +458,8 @@ COUNTING = (
 #: Ops whose results have the shape of each of their inputs; that of all inputs together; that of
 #: all in a row; that of one of equal parts; that of a product of two matrices.
 ALIKE = Trait(
-    """AddN Cast Enter Exit Identity Neg NextIteration Relu ReluGrad Sigmoid SigmoidGrad Softplus SoftplusGrad Sqrt
-    Square Switch Tanh TanhGrad ZerosLike"""
+    """AddN Cast Enter Exit Identity Neg NextIteration Relu ReluGrad Sigmoid SigmoidGrad Softplus
+    SoftplusGrad Sqrt Square Switch Tanh TanhGrad ZerosLike"""
 )
 BROADCASTING = Trait("Add AddV2 Maximum Minimum Mul RealDiv SelectV2 SquaredDifference Sub")
 JOINING = Trait("ConcatV2")
