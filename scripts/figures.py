@@ -120,26 +120,6 @@ def _near(ratios: list[float]) -> str:
     return str(sum(ratio <= 1.03 for ratio in ratios))
 
 
-def batches() -> str:
-    """docs/memory.md's sentence on batches; of a range, the lower end is amp_tf's, and the upper
-    end Keras'.
-    """
-    (table,) = _tables("memory_batches")
-    counts = [
-        [[int(text.replace(",", "")) for text in cell.split(" – ")] for cell in row[1:]]
-        for row in table["rows"]
-    ]
-    ours = [found[0] / plain[0] for plain, _, found in counts]
-    policy = [found[-1] / plain[0] for plain, found, _ in counts]
-    return _wrapped(
-        f"In the memory that float32 needs, {len(counts)} models trained with batches "
-        f"{min(ours):.2f} to "
-        f"{max(ours):.2f} times as large; under Keras' policy, {min(policy):.2f} to "
-        f"{max(policy):.2f} times "
-        "([tables](../benchmarks/README.md#memory))."
-    )
-
-
 def compare() -> str:
     """docs/compare.md's sentence on what a comparison takes."""
     (table,) = _tables("compare_cost")

@@ -49,8 +49,8 @@ SHIPPED_FOLDER = Path(__file__).parent / "cpu_costs"
 #: tensors on.
 FREE = Trait(
     """EnsureShape Enter Exit ExpandDims Identity IdentityN Merge NextIteration PreventGradient Rank
-    Reshape Shape ShapeN Snapshot Squeeze StatelessWhile StopGradient Switch TensorListGetItem TensorListPopBack
-    TensorListPushBack TensorListPushBackBatch TensorListSetItem While"""
+    Reshape Shape ShapeN Snapshot Squeeze StatelessWhile StopGradient Switch TensorListGetItem
+    TensorListPopBack TensorListPushBack TensorListPushBackBatch TensorListSetItem While"""
 )
 FREE_OP = "Identity"  #: one of them: as which costs what another op does as well
 

@@ -280,9 +280,9 @@ RECIPROCALS = Trait("Inv Reciprocal Rsqrt")
 RANGING = Trait("Inv Prod RealDiv Reciprocal Square")
 #: Ops on no list whose result leaves float16's range as that of a quotient does.
 RANGING_GRADIENTS = Trait("InvGrad ReciprocalGrad RsqrtGrad SqrtGrad")
-#: Ops whose 16-bit kernels lose more than 8 units of a result (benchmarks/kernel_accuracy.md): they
-#: compute exp(x) - 1 as it stands there, of which nothing is left for a small x, and log(1 +
-#: exp(-x)), of which nothing is for a large x.
+#: Ops whose 16-bit kernels lose more than 8 units of a result, as
+#: tests/oplists/test_kernel_accuracy.py measures. They compute exp(x) - 1 in 16 bit, which is zero
+#: for a small x, and log(1 + exp(-x)), which is zero for a large x.
 INACCURATE = Trait("Elu LogSoftmax Selu")
 #: Ops that take the mean off their values and divide by the deviation.
 NORMALIZING = Trait("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 _FusedBatchNormEx")

@@ -83,7 +83,8 @@ def lines(found: Mapping[Key, Figures]) -> Iterator[str]:
     yield HEAD
     for (name, way, target), row in found.items():
         gain = "-" if row.gain is None else f"{row.gain:.3f}"
-        yield f"{name:32} {way:7} {target:16} {row.products:5.1f} {row.elements:5.1f} {row.casts:4} {gain:>6}"
+        shares = f"{row.products:5.1f} {row.elements:5.1f}"
+        yield f"{name:32} {way:7} {target:16} {shares} {row.casts:4} {gain:>6}"
 
 
 def read(path: Path) -> dict[Key, Figures]:

@@ -73,18 +73,14 @@ class Figures:
         products: the products of the module by element type; one in a loop counts once.
         casts: kernels that only cast; one in a loop counts once.
         cast_runs: how often such kernels run.
-        kernels: how often kernels run.
         mib: moved, in MiB.
-        gflop: of products.
         roofline_us: the least time on the GPU, microseconds.
     """
 
     products: dict[str, int]
     casts: int
     cast_runs: int
-    kernels: int
     mib: float
-    gflop: float
     roofline_us: float
 
 
@@ -97,9 +93,7 @@ def figures(module: Module, target: Target) -> Figures:
         products=dict(sorted(products.items())),
         casts=len(casts),
         cast_runs=sum(kernel.runs for kernel in casts),
-        kernels=sum(kernel.runs for kernel in found),
         mib=sum(kernel.runs * kernel.bytes for kernel in found) / 2**20,
-        gflop=sum(kernel.runs * kernel.flops for kernel in found) / 1e9,
         roofline_us=1e6 * sum(kernel.runs * kernel.seconds(target) for kernel in found),
     )
 
@@ -172,7 +166,7 @@ def _ways(conditional: Instruction) -> list[str]:
 
 
 def _inlined(instruction: Instruction) -> str | None:
-    """The computation that stands in place of a call, or of an instruction that runs beside others."""
+    """The computation of a call, or of an instruction that runs beside others."""
     if instruction.op == "call":
         return instruction.called("to_apply")
     return instruction.called("calls") if instruction.op == "async-start" else None

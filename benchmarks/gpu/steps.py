@@ -29,16 +29,6 @@ def optimizer(workload: Workload, loss_scaling: str | None) -> Any:
     return _scaled_by_amp_tf(inner) if loss_scaling else inner
 
 
-def v1_optimizer(loss_scaling: str | None) -> Any:
-    """Adam of TF1, in TensorFlow's or amp_tf's loss scaling."""
-    import tensorflow as tf
-
-    inner = tf.compat.v1.train.AdamOptimizer()
-    if loss_scaling == "keras":
-        return tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer(inner, "dynamic")
-    return _scaled_by_amp_tf(inner) if loss_scaling else inner
-
-
 def _scaled_by_amp_tf(inner: Any) -> Any:
     import amp_tf
 

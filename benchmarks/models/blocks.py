@@ -340,34 +340,39 @@ _enter(
     },
 )
 _DENSE = _chain(_layer("Dense", _CLASSES))
+_SOFTMAX = _chain(_layer("Dense", _CLASSES, activation="softmax"))
+_SIGMOID = _chain(_layer("Dense", _CLASSES, activation="sigmoid"))
+_FROM_LOGITS = {"from_logits": True}
 _enter_heads(
     "features",
     {
-        "head_cross_entropy_of_softmax": (
-            "SparseCategoricalCrossentropy", {}, _chain(_layer("Dense", _CLASSES, activation="softmax")),
-        ),
-        "head_categorical_cross_entropy": ("CategoricalCrossentropy", {"from_logits": True}, _DENSE),
-        "head_binary_cross_entropy": (
-            "BinaryCrossentropy", {}, _chain(_layer("Dense", _CLASSES, activation="sigmoid")),
-        ),
+        "head_cross_entropy_of_softmax": ("SparseCategoricalCrossentropy", {}, _SOFTMAX),
+        "head_categorical_cross_entropy": ("CategoricalCrossentropy", _FROM_LOGITS, _DENSE),
+        "head_binary_cross_entropy": ("BinaryCrossentropy", {}, _SIGMOID),
         "head_mse": ("MeanSquaredError", {}, _DENSE),
         "head_mae": ("MeanAbsoluteError", {}, _DENSE),
         "head_huber": ("Huber", {}, _DENSE),
         "head_log_cosh": ("LogCosh", {}, _DENSE),
         "head_cosine": ("CosineSimilarity", {}, _DENSE),
     },
-)  # fmt: skip
+)
 _enter_heads(
     "image",
     {
         "conv_head_mse": ("MeanSquaredError", {}, _chain(_conv(64))),
         "conv_head_mae": ("MeanAbsoluteError", {}, _chain(_conv(64, activation="sigmoid"))),
-        "conv_head_binary_cross_entropy": ("BinaryCrossentropy", {"from_logits": True}, _chain(_conv(64, taps=1))),
+        "conv_head_binary_cross_entropy": (
+            "BinaryCrossentropy",
+            _FROM_LOGITS,
+            _chain(_conv(64, taps=1)),
+        ),
         "conv_head_cross_entropy": (
-            "SparseCategoricalCrossentropy", {"from_logits": True}, _chain(_conv(_CLASSES, taps=1)),
+            "SparseCategoricalCrossentropy",
+            _FROM_LOGITS,
+            _chain(_conv(_CLASSES, taps=1)),
         ),
     },
-)  # fmt: skip
+)
 _enter_heads(
     "sequence", {"sequence_head_mse": ("MeanSquaredError", {}, _chain(_layer("Dense", 256)))}
 )

@@ -13,7 +13,7 @@ from benchmarks.models.workload import Benchmark, Workload
 
 @dataclasses.dataclass(frozen=True)
 class DetectorSize:
-    """The figures of the detector: ``head`` is the channel count of the pyramid and of the heads."""
+    """The figures of the detector; ``head`` is the channel count of pyramid and heads."""
 
     pixels: int
     classes: int

@@ -14,7 +14,6 @@ import importlib
 import io
 import json
 import os
-import re
 import runpy
 import statistics
 import sys
@@ -83,19 +82,6 @@ class Turns:
         return {turn: round(statistics.median(found), 3) for turn, found in by_turn.items()}
 
 
-def brief(error: Exception) -> str:
-    """An error in a line: of what Keras tells of a layer's error, the error itself, which it prints
-    in bold.
-    """
-    text = str(error)
-    found = re.search(r"\x1b\[1m(.*?)\x1b\[0m", text, re.DOTALL)
-    line = (
-        found[1].splitlines()[0] if found else text.strip().splitlines()[-1].strip()
-    )  # a function's error ends with it
-    name = f"{type(error).__name__}: "
-    return line if line.startswith(name) else name + line
-
-
 def run(name: str, mode: Mode, arguments: list[str], turns: Turns) -> dict[str, Any]:
     """Runs a program; what it printed last and what it took, or its error."""
     from tensorflow.python.eager.polymorphic_function import polymorphic_function
@@ -117,7 +103,7 @@ def run(name: str, mode: Mode, arguments: list[str], turns: Turns) -> dict[str, 
         answer |= json.loads(printed.getvalue().strip().splitlines()[-1])
     except Exception as error:
         traceback.print_exc()
-        answer["error"] = brief(error)
+        answer["error"] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
     answer["mib"] = round(resident("VmHWM") - before, 1)
     answer["ms"] = turns.steps()
     answer["converted"], answer["casts"] = worker.conversions(mode)

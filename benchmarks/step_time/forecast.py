@@ -1,8 +1,8 @@
 """The cost model's forecast beside the clock, and beside the limit.
 
-    python -m benchmarks.step_time.forecast choosing --json forecast.json     measures, and keeps every figure
-    python -m benchmarks.step_time.forecast --measured FILE                   takes the rounds of step_time --json FILE
-    python -m benchmarks.step_time.forecast --read forecast.json              shows the table again
+    python -m benchmarks.step_time.forecast choosing --json forecast.json   measures, keeps figures
+    python -m benchmarks.step_time.forecast --measured FILE                 of step_time --json FILE
+    python -m benchmarks.step_time.forecast --read forecast.json            shows the table again
 
 For each model and way, float32 and amp_tf take turns, a process each: first under TensorFlow's
 profiler, then by the clock, until the standard error of the gain is below ``--error``. A process of
@@ -308,7 +308,7 @@ def _measure_all(asked: argparse.Namespace) -> tuple[dict[str, Any], list[Found]
     if asked.json and asked.json.exists():
         facts, rows = read(asked.json)
     settings = Settings(asked.size, PRECISION, asked.turns, asked.seconds, error=asked.error)
-    measured = by_key(results.read([asked.measured]).rows) if asked.measured else {}
+    measured = by_key(results.read(asked.measured).rows) if asked.measured else {}
     ways = options.names_in(asked.ways)
     jobs = [key[:2] for key in measured] or [
         (model, way) for model in names(asked.models) for way in ways

@@ -8,13 +8,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.step_time import zentf
-from benchmarks.step_time.parts import PARTS
 
 _SWITCH = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
-CALIBRATED = zentf.FOLDER.parent / "calibrated"
-"""Where the mode ``calibrated`` finds its figures: ``XDG_CACHE_HOME=.venv/calibrated amp-tf
-calibrate`` keeps them.
-"""
 COMPARED = (
     "float32",
     "policy",
@@ -35,8 +30,6 @@ class Mode:
         graph_option: a switch of ``tf.config.optimizer.set_experimental_options``.
         reaches_xla: whether it changes anything in a function that XLA compiles.
         reaches_training: whether it is meant for training, too.
-        without: the part of the rewrite that is left out, of
-            :data:`benchmarks.step_time.parts.PARTS`.
         python: the Python that runs it.
         made_by: the module that makes the environment of that Python.
         checkout: whose amp_tf is at work, its C part compiled; ``None`` for this one.
@@ -49,7 +42,6 @@ class Mode:
     graph_option: str | None = None
     reaches_xla: bool = True
     reaches_training: bool = True
-    without: str = ""
     python: Path = Path(sys.executable)
     made_by: str = ""
     checkout: Path | None = None
@@ -95,11 +87,6 @@ def modes(precision: str) -> dict[str, Mode]:
         Mode("tf_pass", "TensorFlow's pass", graph_option=option, reaches_xla=False),
         Mode("amp_tf", "amp_tf", variables=_SWITCH),
         Mode("memory", "amp_tf for memory", variables={**_SWITCH, "AMP_TF_FOR": "memory"}),
-        Mode(
-            "calibrated",
-            "amp_tf, calibrated",
-            variables={**_SWITCH, "XDG_CACHE_HOME": str(CALIBRATED)},
-        ),
         Mode("all listed", f"amp_tf, AMP_TF_PRECISION={precision}", variables=forced),
         Mode(
             "zentf",
@@ -109,15 +96,6 @@ def modes(precision: str) -> dict[str, Mode]:
             reaches_training=False,
             python=zentf.PYTHON,
             made_by=zentf.__name__,
-        ),
-        *(
-            Mode(
-                f"without {part.name}",
-                f"amp_tf without {part.name}",
-                variables=_SWITCH,
-                without=part.name,
-            )
-            for part in PARTS.values()
         ),
     )
     return _Modes({row.name: row for row in rows})

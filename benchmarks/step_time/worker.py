@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.models import benchmark
-from benchmarks.step_time import parts, traces
+from benchmarks.step_time import traces
 from benchmarks.step_time.modes import WAYS, Mode, Way, modes
 
 FIRST_STEPS = 8
@@ -209,8 +209,6 @@ def set_up(mode: Mode) -> None:
     _switch_on_amp_tf(mode.checkout)
     import tensorflow as tf
 
-    if mode.without:
-        parts.remove(mode.without)
     if mode.graph_option:
         tf.config.optimizer.set_experimental_options({mode.graph_option: True})
 
