@@ -23,8 +23,11 @@ CLEAR = "clear"
 
 
 class Trait(frozenset[str]):
-    """What some ops have in common: the set of their names, given with blanks between them, and
-    further sets.
+    """A set of ops that have something in common.
+
+    Args:
+        ops: their names, with blanks between them.
+        more: sets of further ops.
     """
 
     def __new__(cls, ops: str, *more: frozenset[str]) -> Trait:
@@ -36,6 +39,7 @@ class OpRow:
     """One op on one table.
 
     Attributes:
+        op: its name.
         table: ``cuda`` or ``cpu``.
         op_list: ``allow``, ``infer``, ``deny`` or ``clear``.
         why: the reason, as words that complete "because it …".
@@ -193,9 +197,9 @@ SUCCESSOR_OPS = frozenset(successor for successor, _ in SUCCESSORS.values())
 
 #: Ops that make a list of no values.
 TENSOR_LIST_MAKERS = Trait("EmptyTensorList TensorListReserve")
-#: Ops that give one element of a list, and at which port; ops that add one, and at which input it
-#: comes.
+#: Ops that give one element of a list, with the port of the element.
 TENSOR_LIST_ELEMENTS = {"TensorListGetItem": 0, "TensorListPopBack": 1}
+#: Ops that add one element to a list, with the input that it comes by.
 TENSOR_LIST_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 #: Ops with which loops and branches store values for their gradients.
 KEEPING = Trait("OptionalFromValue", TENSOR_LIST_WRITERS)
@@ -238,10 +242,11 @@ STORING = Trait(
     """Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp
     ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate ResourceStridedSliceAssign"""
 )
-#: Those that write a value as it is; sums that a step may write so; what a loop or branch of graph
-#: nodes begins with.
+#: Ops that write a value to a variable as it is.
 WHOLE_WRITES = Trait("Assign AssignVariableOp")
+#: Sums that a step may write to a variable.
 UPDATED_BY = Trait("AddV2 Sub")
+#: Ops with which a loop or a branch of graph nodes begins.
 BEGINNINGS = Trait("Enter Switch")
 #: Ops that add to a value or take from it.
 ADDING = Trait("Add AddN AddV2 Sub")
@@ -353,10 +358,11 @@ KEEPING_SIZE = Trait("Exit Fill Merge Mul MulNoNan Neg NextIteration Select Sele
 #: Convolutions whose filter may be scaled, and whether each of their output channels reads one
 #: input channel alone.
 SCALABLE = {"Conv2D": False, "DepthwiseConv2dNative": True}
-#: Ops that add a bias or a residual; where a filter comes from that nobody has scaled yet.
+#: Ops that add a bias or a residual.
 BIAS_SUMS = Trait("Add AddN AddV2")
+#: Ops that give a filter that is not scaled yet.
 FILTER_SOURCES = Trait("_Arg Const Identity Placeholder ReadVariableOp")
-#: What reads a variable in a loop and may do so before it.
+#: Ops that read a variable, and may do so before the loop in which they stand.
 READ_OPS = Trait("ReadVariableOp")
 #: Ops that take a resource and cannot write a variable: they read one, hand a handle on, or keep
 #: other things than variables, which TensorFlow checks when they run.
@@ -367,9 +373,9 @@ HARMLESS = Trait(
     CONTROL_FLOW,
     READ_OPS,
 )
-#: Ops that run Python code, which may do anything.
+#: Ops that run Python code.
 PYTHON = Trait("EagerPyFunc PyFunc PyFuncStateless")
-#: Ops that start at once where they have no inputs: who waits for them waits for nothing.
+#: Ops that start at once if they have no inputs; waiting for them takes no time.
 WITHOUT_WAITING = Trait("Const Placeholder VarHandleOp _Arg")
 #: Ops that give a program its next data, each time they run; that give a graph its inputs.
 DATA_SOURCES = Trait(
@@ -412,7 +418,7 @@ HANDING_OVER = {
 
 
 def is_loop(op: str) -> bool:
-    """Whether an op is a loop in functional form, whose results are what its body returns."""
+    """Returns True if an op is a loop in functional form; its results are those of its body."""
     return HANDING_OVER.get(op) == 0 and op not in CALLS
 
 
@@ -425,29 +431,33 @@ STATELESS_TWINS = {
     "RandomUniformInt": ("StatelessRandomUniformInt", 1),
     "Multinomial": ("StatelessMultinomial", 2),
 }
-#: Ops that read a resource variable, or ask about it, and leave it as it is.
+#: Ops that read a resource variable, or a fact about it, and do not change it.
 VARIABLE_READERS = Trait(
     "ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape"
 )
-#: Ops that give what a resource variable holds, or rows of it; that ask about it or end it,
-#: whatever its type; that write it. Ops that write a checkpoint, and their first input that is a
-#: value; that read one. The gate that differentiation does not pass, through which values go as
-#: they are.
+#: Ops that give the value of a resource variable, or rows of it.
 VARIABLE_VALUES = Trait("ReadVariableOp ResourceGather ResourceGatherNd")
+#: Ops that give a fact about a resource variable or end it, whatever its type.
 VARIABLE_QUESTIONS = Trait("DestroyResourceOp DisableCopyOnRead VarIsInitializedOp VariableShape")
+#: Ops that write a resource variable.
 VARIABLE_WRITES = Trait("AssignVariableOp")
+#: Ops that write a checkpoint, with their first input that is a value.
 CHECKPOINT_WRITES = {"SaveV2": 3}
+#: Ops that read a checkpoint.
 CHECKPOINT_READS = Trait("RestoreV2")
+#: The op that passes values on and stops differentiation.
 GRADIENT_GATE = "PreventGradient"
-#: Ops whose inputs belong to a loop or a branch, and whose results do not.
+#: Ops whose inputs belong to a loop or a branch, but not their results.
 WAYS_OUT = Trait("Exit Merge")
-#: The condition of a loop; what joins two conditions; where the values of its iterations come
-#: together.
+#: Ops that hold the condition of a loop.
 LOOP_CONDITIONS = Trait("LoopCond")
+#: Ops that join two conditions.
 CONJUNCTIONS = Trait("LogicalAnd")
+#: Ops that merge the initial value of a loop variable with that of an iteration.
 LOOP_MERGES = Trait("Merge")
-#: Comparisons by which a counter stays on one side of a bound, and ops of which both are made.
+#: Comparisons that keep a counter on one side of a bound.
 BOUNDED = Trait("Greater GreaterEqual Less LessEqual NotEqual")
+#: Ops of which counters and their bounds are made.
 COUNTING = (
     BOUNDED
     | CONJUNCTIONS
@@ -455,19 +465,23 @@ COUNTING = (
     | HANDING_ON
     | Trait("Add AddV2 LoopCond Merge NextIteration Sub")
 )
-#: Ops whose results have the shape of each of their inputs; that of all inputs together; that of
-#: all in a row; that of one of equal parts; that of a product of two matrices.
+#: Ops whose results have the shape of each input.
 ALIKE = Trait(
     """AddN Cast Enter Exit Identity Neg NextIteration Relu ReluGrad Sigmoid SigmoidGrad Softplus
     SoftplusGrad Sqrt Square Switch Tanh TanhGrad ZerosLike"""
 )
+#: Ops whose results have the broadcast shape of all inputs.
 BROADCASTING = Trait("Add AddV2 Maximum Minimum Mul RealDiv SelectV2 SquaredDifference Sub")
+#: Ops that concatenate their inputs.
 JOINING = Trait("ConcatV2")
+#: Ops that split a tensor into equal parts.
 PARTING = Trait("Split")
+#: Products of two matrices.
 MATRIX_PRODUCT = Trait("MatMul")
-#: Ops that give another shape to what they read, and that add one value for each channel.
+#: Ops that give a tensor another shape.
 RESHAPING = Trait("Reshape")
 SQUEEZING = Trait("Squeeze")
+#: Ops that add one value for each channel.
 BIASES = Trait("BiasAdd")
-#: What folding saves: a scale and a bias.
+#: Ops that folding saves: a scale and a bias.
 FOLDED_AWAY = ("Mul", "AddV2")
