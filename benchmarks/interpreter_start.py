@@ -1,11 +1,11 @@
-"""What amp_tf adds to the start of every Python interpreter, off and on, before TensorFlow is
-imported.
+"""The time that amp_tf adds to the start of every Python interpreter, off and on.
 
 Starts ``python -c pass`` many times in four ways, in turns, so that a slow moment of the machine
 hits all of them alike: without ``amp_tf.pth``, with it and the variable unset, with it and the
-variable set to 1, and with ``AMP_TF_DISABLE=1`` besides. Prints medians of the processor time and
-their differences in milliseconds. It makes a venv of its own without TensorFlow: its site-packages
-hold a link to this checkout's package and, for the last three, the .pth file and what it imports.
+variable set to 1, and with ``AMP_TF_DISABLE=1`` besides. TensorFlow is not imported. Prints medians
+of the processor time and their differences in milliseconds. It makes a venv of its own without
+TensorFlow: its site-packages hold a link to this checkout's package and, for the last three, the
+.pth file and the module that it imports.
 
     python benchmarks/interpreter_start.py [--starts 150]
 """

@@ -40,7 +40,9 @@ from tensorflow.core.framework import graph_pb2  # noqa: E402  the path and the 
 
 import amp_tf  # noqa: E402
 
-TIME_GOAL, MEMORY_GOAL, STEP_GOAL = 2.0, 6.0, 0.03
+TIME_GOAL = 2.0
+MEMORY_GOAL = 6.0
+STEP_GOAL = 0.03
 CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 
 
@@ -158,7 +160,8 @@ def _trained(model, inputs, first_step: bool) -> Graph:
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
         return loss
 
-    specs, seconds = (tf.TensorSpec((2,), tf.int32), inputs), 0.0
+    specs = (tf.TensorSpec((2,), tf.int32), inputs)
+    seconds = 0.0
     if first_step:
         feeds = [np.ones(spec.shape, spec.dtype.as_numpy_dtype) for spec in specs]
         start = time.perf_counter()
@@ -222,7 +225,8 @@ def load(name: str, cache: pathlib.Path, first_step: bool) -> Graph:
     """The graph by its name, from the cache; made in a process of its own, so that tracing leaves
     no memory behind.
     """
-    file, facts = cache / f"{name}.pb", cache / f"{name}.json"
+    file = cache / f"{name}.pb"
+    facts = cache / f"{name}.json"
     is_traced = not name.startswith("synthetic")
     if not facts.exists() or (
         first_step and is_traced and not json.loads(facts.read_text())["first_step"]

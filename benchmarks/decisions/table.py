@@ -48,7 +48,7 @@ def decided(
 
 
 def each(work: Callable[[str], Found], names: Sequence[str], at_once: int) -> Iterator[Found]:
-    """What some work gives for each name, done by processes that say on stderr how far they are.
+    """Does some work for each name in processes, which report their progress on stderr.
 
     They live for some names each, because TensorFlow keeps what it traced, and are then killed: one
     that ends by itself may wait for TensorFlow's threads for ever.

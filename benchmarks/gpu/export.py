@@ -89,15 +89,18 @@ def export(model_name: str, size: str, way: str, variant: Variant, out: Path) ->
     keras.utils.set_random_seed(0)
     case = CASES[model_name]
     workload = case.workload(size)
-    model, optimizer = workload.model(), None
-    samples, inputs = tf.nest.flatten(workload.data(4, 0)), steps.specs(workload, workload.batch)
+    model = workload.model()
+    optimizer = None
+    samples = tf.nest.flatten(workload.data(4, 0))
+    inputs = steps.specs(workload, workload.batch)
     if way == "train":
         optimizer = steps.optimizer(workload, variant.loss_scaling)
         optimizer.build(model.trainable_variables)
         step = steps.step(workload, model, optimizer, jit_compile=True)
     else:
         step = steps.inference(model, jit_compile=True)
-        samples, inputs = samples[:-1], inputs[:-1]
+        samples = samples[:-1]
+        inputs = inputs[:-1]
     begin = time.perf_counter()
     text = plain(step.experimental_get_compiler_ir(*inputs)(stage="stablehlo"))
     products = count_products(text)
@@ -179,7 +182,9 @@ def _arguments(
             value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=held.dtype).numpy()
             name, role = known.get(id(handle), (f"state_{len(rows)}", "state"))
         else:
-            value, name, role = handle.numpy(), f"constant_{len(rows)}", "constant"
+            value = handle.numpy()
+            name = f"constant_{len(rows)}"
+            role = "constant"
         fill = {"constant": 1e-8} if name.endswith("velocity") else _fill(value)
         rows.append(
             {

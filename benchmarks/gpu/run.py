@@ -62,7 +62,8 @@ class Result:
 
 def made_up(argument: dict[str, Any]) -> np.ndarray:
     """Values for one argument; the same for arguments of the same name and shape."""
-    shape, fill = tuple(argument["shape"]), argument["fill"]
+    shape = tuple(argument["shape"])
+    fill = argument["fill"]
     if "constant" in fill:
         return np.full(shape, fill["constant"], argument["dtype"])
     rng = np.random.default_rng(zlib.crc32(f"{argument['name']} {shape}".encode()))

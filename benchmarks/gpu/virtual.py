@@ -12,7 +12,7 @@ CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 def optimize(graph: Any, ends: Iterable[str], capability: str) -> Any:
-    """What TensorFlow's graph optimizers make of a graph, plugins included.
+    """Runs TensorFlow's graph optimizers, plugins included, over a graph.
 
     Args:
         graph: a GraphDef whose nodes have devices.

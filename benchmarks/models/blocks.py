@@ -129,12 +129,11 @@ def _depthwise(
     return _layer(name, taps, padding="same", **options)
 
 
-_BN, _LN, _GN = (
-    _layer("BatchNormalization"),
-    _layer("LayerNormalization"),
-    _layer("GroupNormalization"),
-)
-_RMS, _UNIT = _layer("RMSNormalization"), _layer("UnitNormalization")
+_BN = _layer("BatchNormalization")
+_LN = _layer("LayerNormalization")
+_GN = _layer("GroupNormalization")
+_RMS = _layer("RMSNormalization")
+_UNIT = _layer("UnitNormalization")
 
 
 def _act(name: str) -> Callable[[Any], Any]:
@@ -204,7 +203,8 @@ def _gated_unit(activation: str, *, norm: Callable[[Any], Any] = _RMS) -> Block:
     """SwiGLU and its kin (Shazeer 2020)."""
 
     def block(layers: Any, x: Any) -> Any:
-        y, width = norm(layers)(x), x.shape[-1]
+        y = norm(layers)(x)
+        width = x.shape[-1]
         y = layers.Multiply()(
             [layers.Dense(2 * width, activation=activation)(y), layers.Dense(2 * width)(y)]
         )
@@ -218,10 +218,8 @@ def _recurrent(name: str) -> Block:
 
 
 def _highway(layers: Any, x: Any) -> Any:
-    gate, y = (
-        layers.Dense(x.shape[-1], activation="sigmoid")(x),
-        layers.Dense(x.shape[-1], activation="relu")(x),
-    )
+    gate = layers.Dense(x.shape[-1], activation="sigmoid")(x)
+    y = layers.Dense(x.shape[-1], activation="relu")(x)
     return gate * y + (1.0 - gate) * x
 
 

@@ -91,7 +91,8 @@ def detection_loss(target: Any, prediction: Any) -> Any:
     from keras import ops
 
     prediction = ops.cast(prediction, "float32")
-    logits, boxes = prediction[..., :-4], prediction[..., -4:]
+    logits = prediction[..., :-4]
+    boxes = prediction[..., -4:]
     foreground = ops.cast(target[..., 0] > 0, "float32")
     wanted = ops.one_hot(ops.cast(target[..., 0], "int32") - 1, logits.shape[-1])
     cross_entropy = ops.relu(logits) - logits * wanted + ops.log1p(ops.exp(-ops.abs(logits)))

@@ -65,7 +65,7 @@ class Run:
     error: str = ""
 
     def is_for(self, precision: str) -> bool:
-        """Whether it stands in the table of a 16-bit type; float32 does in both."""
+        """Returns True if it stands in the table of a 16-bit type; float32 does in both."""
         return self.mode == "float32" or self.precision == precision
 
 

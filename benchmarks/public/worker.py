@@ -2,8 +2,8 @@
 
 ``{"do": "go", "seconds": …}`` lets the program run on for about so long; it stops where it next
 calls a ``tf.function`` (a step of ``fit`` is such a call), or ends. The program is the user's file
-as it is, run as ``__main__``. What it gets from outside is the global policy of its Keras, where
-the mode is one, and amp_tf's variable in the environment.
+as it is, run as ``__main__``. From outside it gets the global policy of its Keras, if the mode is
+one, or amp_tf's variable in the environment.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Turns:
     """
 
     def __init__(self, answer: Callable[[dict[str, Any]], None], commands: Any) -> None:
-        self._answer, self._commands = answer, commands
+        self._answer = answer
+        self._commands = commands
         self._is_inside = False
         self._calls: dict[
             int, tuple[Any, list[tuple[int, float]]]

@@ -67,8 +67,7 @@ class Saved:
 
 
 def saved_ms(report: Any) -> Saved:
-    """What the cost model expects to be saved in a step, over all graphs of a report with its
-    basis.
+    """The time that the cost model expects a step to save, over all graphs of a report.
 
     A step may run several graphs, as those of a recurrent layer of tf_keras; one that was traced or
     rewritten several times counts once.
@@ -112,7 +111,7 @@ def worker(job: dict[str, Any]) -> None:
 
 
 def expect(model: str, way: str) -> Saved:
-    """What the cost model expects to be saved, from a process of its own.
+    """Asks the cost model, in a process of its own, for the time that a step saves.
 
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
@@ -203,7 +202,8 @@ def compare(
         rows: the rounds of float32 and of amp_tf.
         op_ms: see :class:`Found`.
     """
-    ours, reference = rows[SUBJECT], rows[REFERENCE]
+    ours = rows[SUBJECT]
+    reference = rows[REFERENCE]
     return Found(
         model,
         way,

@@ -1,4 +1,4 @@
-"""What is compared, and the ways in which a Keras user runs a model."""
+"""The modes that are compared, and the ways in which a Keras user runs a model."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Mode:
 
     @property
     def is_ours(self) -> bool:
-        """Whether amp_tf is at work."""
+        """True if amp_tf is at work."""
         return _SWITCH.items() <= self.variables.items()
 
     def reaches(self, way: Way) -> bool:
-        """Whether it changes anything in one way to run a model."""
+        """Returns True if it changes anything in one way to run a model."""
         return (self.reaches_xla or not way.jit) and (self.reaches_training or not way.trains)
 
 
@@ -134,7 +134,7 @@ def environment(mode: Mode) -> dict[str, str]:
     """This process' environment with the variables of one mode and of no other."""
     foreign = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    # What a user sets for every amp_tf run, such as AMP_TF_PRECISION, is for the amp_tf mode alone.
+    # A user's own variables, such as AMP_TF_PRECISION, are for the amp_tf mode alone.
     own = (
         {name: value for name, value in os.environ.items() if name.startswith(foreign)}
         if mode.is_ours

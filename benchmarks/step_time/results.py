@@ -13,7 +13,7 @@ from benchmarks.step_time.suite import Row
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """What a run gave.
+    """The results of a run.
 
     Attributes:
         facts: date, CPU, versions and command.

@@ -159,10 +159,12 @@ def _others(by_mode: Mapping[str, Row]) -> list[Row]:
 
 
 def _subject_cells(by_mode: Mapping[str, Row]) -> list[str]:
-    row, reference = by_mode.get(SUBJECT), by_mode[REFERENCE]
+    row = by_mode.get(SUBJECT)
+    reference = by_mode[REFERENCE]
     if row is None:
         return ["–"] * 5
-    difference, best = loss_difference(row, reference), best_other(by_mode)
+    difference = loss_difference(row, reference)
+    best = best_other(by_mode)
     return [
         f"{row.first_step_s / reference.first_step_s:.2f}" if reference.first_step_s else "–",
         f"{row.peak_mib / reference.peak_mib:.2f}",

@@ -120,7 +120,8 @@ class Runner:
     def _custom_step(self) -> Any:
         import tensorflow as tf
 
-        model, workload = self.model, self._workload
+        model = self.model
+        workload = self._workload
         optimizer = workload.optimizer()
         optimizer.build(model.trainable_variables)
 
@@ -185,9 +186,7 @@ def timed_round(runner: Runner, seconds: float, step_s: float) -> dict[str, floa
 
 
 def profiled_round(runner: Runner, seconds: float, step_s: float) -> dict[str, tuple[float, float]]:
-    """Of each op the milliseconds by the clock that are its kernels', and how many of them ran,
-    both in a step.
-    """
+    """The milliseconds by the clock of each op's kernels in a step, and their number."""
     count = _steps_in(seconds, step_s)
     total: dict[str, float] = collections.defaultdict(float)
     kernels: dict[str, int] = collections.Counter()
@@ -221,7 +220,8 @@ def main() -> int:
     import keras
     import tensorflow as tf
 
-    runner, step_s = None, 1.0
+    runner = None
+    step_s = 1.0
     for line in sys.stdin:
         command = json.loads(line)
         if command["do"] == "prepare":

@@ -1,4 +1,4 @@
-"""Whether each model of the wide suite builds and trains a step: one process, batches of two.
+"""Builds each model of the wide suite and trains a step, in one process, with batches of two.
 
 python -m benchmarks.models.wide [MODELS]
 """
