@@ -213,13 +213,17 @@ class Switches:
         Raises:
             ConfigError: a variable is neither true nor false.
         """
-        environ = os.environ if environ is None else environ
+        environ = _variables(environ)
         if is_disabled(environ):
             return cls()
         enabled = _switch(environ, ENABLE_VAR)
-        rewrite = _switch(environ, GRAPH_REWRITE_VAR) if environ.get(GRAPH_REWRITE_VAR) else enabled
-        scaling = _switch(environ, LOSS_SCALING_VAR) if LOSS_SCALING_VAR in environ else enabled
-        return cls(graph_rewrite=rewrite, loss_scaling=scaling)
+        graph_rewrite = enabled
+        if environ.get(GRAPH_REWRITE_VAR):
+            graph_rewrite = _switch(environ, GRAPH_REWRITE_VAR)
+        loss_scaling = enabled
+        if LOSS_SCALING_VAR in environ:
+            loss_scaling = _switch(environ, LOSS_SCALING_VAR)
+        return cls(graph_rewrite, loss_scaling)
 
 
 def deciding_switch() -> tuple[str, str]:
@@ -243,7 +247,7 @@ def find_unknown_variables(environ: Mapping[str, str] | None = None) -> list[tup
     Returns:
         The name of each, with the closest valid name or an empty string.
     """
-    environ = os.environ if environ is None else environ
+    environ = _variables(environ)
     known = {*_OF_THE_BUILD, *(row.name for row in ENV_VARS)}
     found = []
     for name in sorted(set(environ) - known):
@@ -267,7 +271,7 @@ def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
     Raises:
         ConfigError: it is neither true nor false.
     """
-    return _switch(os.environ if environ is None else environ, DISABLE_VAR)
+    return _switch(_variables(environ), DISABLE_VAR)
 
 
 def onednn_setting() -> str:
@@ -362,7 +366,7 @@ def variables_of(config: AmpConfig) -> dict[str, str]:
 
 def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tuple[EnvVar, Any]]:
     """Reads the variables that are set; one error names all that are wrong."""
-    environ = os.environ if environ is None else environ
+    environ = _variables(environ)
     found = []
     wrong = []
     for row in rows:
@@ -378,6 +382,13 @@ def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tup
     if wrong:
         raise wrong[0]
     return found
+
+
+def _variables(environ: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The given variables, or those of the process."""
+    if environ is None:
+        return os.environ
+    return environ
 
 
 def _switch(environ: Mapping[str, str], name: str) -> bool:

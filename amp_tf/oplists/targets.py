@@ -88,7 +88,9 @@ class Target:
     @property
     def without_kernel(self) -> frozenset[str]:
         """Ops whose 16-bit kernels are registered, but do not run there."""
-        return PLACEHOLDERS if self.runs_eigen else frozenset()
+        if self.runs_eigen:
+            return PLACEHOLDERS
+        return frozenset()
 
 
 @dataclasses.dataclass(frozen=True)

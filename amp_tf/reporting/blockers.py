@@ -85,7 +85,9 @@ class Root:
     @property
     def settings(self) -> Change:
         """The change of settings that removes it; empty where none does."""
-        return self.removal if self.kind in (DENY, NO_LIST, NAME) else NO_CHANGE
+        if self.kind in (DENY, NO_LIST, NAME):
+            return self.removal
+        return NO_CHANGE
 
     @property
     def remedy(self) -> str:

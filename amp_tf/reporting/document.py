@@ -37,7 +37,7 @@ def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> dic
     found = [GraphFigures(graph) for graph in graphs]
     known = [graph for graph in found if graph.report.basis is not None]
     rows = [_graph(graph) for graph in found]
-    totals = _figures(known) if known else None
+    totals = _figures(known)
     ops = _ops(found)
     blockers, together = find_blockers(known, seconds=end - time.monotonic())
     return {
@@ -49,8 +49,10 @@ def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> dic
     }
 
 
-def _figures(graphs: Sequence[GraphFigures]) -> dict[str, Any]:
-    """Sums the figures of graphs that have a basis."""
+def _figures(graphs: Sequence[GraphFigures]) -> dict[str, Any] | None:
+    """Sums the figures of graphs that have a basis; ``None`` without graphs."""
+    if not graphs:
+        return None
     operations = {"f16": 0.0, "float32": 0.0}
     products = {"f16": 0.0, "float32": 0.0}
     own = 0.0
@@ -62,20 +64,28 @@ def _figures(graphs: Sequence[GraphFigures]) -> dict[str, Any]:
             products[kind] += float(found.work[mask & found.is_product].sum())
         own += float(found.work[found.is_product & found.is_own].sum())
         unknown += int(np.isnan(found.operations[found.is_product]).sum())
-    total = sum(products.values())
-    # The peak is that of the graph that takes the most in float32.
-    peaks = [graph.basis.peaks for graph in graphs if graph.basis.peaks]
-    peak_before, peak_now = max(peaks, default=(0.0, 0.0))
+    share = None
+    if any(products.values()):
+        share = products["f16"] / sum(products.values())
     return {
         "graphs": len(graphs),
-        "products_share_f16": products["f16"] / total if total else None,
+        "products_share_f16": share,
         "products": products,
         "operations": operations,
         "products_own": own,
         "products_unknown": unknown,
         "estimated_ms": _milliseconds(graphs),
-        "estimated_peak": {"float32": peak_before, "now": peak_now} if peak_before else None,
+        "estimated_peak": _peak(graphs),
     }
+
+
+def _peak(graphs: Sequence[GraphFigures]) -> dict[str, float] | None:
+    """The estimated peak of the graph that takes the most in float32, in bytes."""
+    peaks = [graph.basis.peaks for graph in graphs if graph.basis.peaks]
+    before, now = max(peaks, default=(0.0, 0.0))
+    if not before:
+        return None
+    return {"float32": before, "now": now}
 
 
 def _milliseconds(graphs: Sequence[GraphFigures]) -> dict[str, float] | None:

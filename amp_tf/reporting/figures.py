@@ -144,12 +144,13 @@ def _tensors(view: GraphView, shapes: Shapes) -> tuple[Any, Any, Any]:
     # The element count of each output; a port beyond the known shapes is unknown.
     counts: list[list[float]] = []
     for name in view.names:
-        of_ports = map(element_count, shapes.output_shapes(name))
-        counts.append([math.nan if count is None else count for count in of_ports])
+        sizes = map(element_count, shapes.output_shapes(name))
+        counts.append([math.nan if size is None else size for size in sizes])
 
     def count(node: int, source: int, port: int) -> None:
-        known = counts[source]
-        size = known[port] if port < len(known) else math.nan
+        size = math.nan
+        if port < len(counts[source]):
+            size = counts[source][port]
         elements[node] += size
         largest[node] = np.fmax(largest[node], size)
 
@@ -233,7 +234,9 @@ class Products:
     def share(self) -> float | None:
         """The share of the operations that amp_tf converted; ``None`` if unknown or undefined."""
         converted, _, total = self.work
-        return converted / total if total > 0 else None
+        if total > 0:
+            return converted / total
+        return None
 
     def __str__(self) -> str:
         """Such as ``97.2 % of matmul and convolution work``; node counts if sizes are unknown."""

@@ -114,7 +114,9 @@ def temporary_name(path: Path) -> Path:
 
 
 def _encoded(content: str | bytes) -> bytes:
-    return content.encode() if isinstance(content, str) else content
+    if isinstance(content, str):
+        return content.encode()
+    return content
 
 
 @contextlib.contextmanager
@@ -277,8 +279,9 @@ def _page_of(name: str, documents: Sequence[Document], *, is_part: bool = False)
 
 def _short(node: Mapping[str, Any]) -> list[Any]:
     """The part of a node's row that report.js reads."""
-    operations = node.get("operations", 0.0)
-    work = None if operations is None else round(operations * (node.get("runs") or 1.0))
+    work = node.get("operations", 0.0)
+    if work is not None:
+        work = round(work * (node.get("runs") or 1.0))
     is_f16 = int(node["precision"] != "float32")
     layer = node.get("layer") or layer_of(node["name"])
     return [node["name"], node["op"], is_f16, node["reason"], node.get("cause"), work, layer]

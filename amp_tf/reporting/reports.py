@@ -63,7 +63,9 @@ class Nodes(list[NodeReport]):
         """
         from tensorflow.python.framework import op_def_registry
 
-        whole = self if self._whole is None else self._whole
+        whole = self
+        if self._whole is not None:
+            whole = self._whole
         found = list(self)
         if op is not None:
             ops = {node.op for node in whole}
@@ -259,7 +261,9 @@ class RewriteReport:
             if self.why_nothing:
                 summary += f": {why_no_node(self.why_nothing)}"
         text = render(summary, self.nodes)
-        return text if self.weights is None else f"{text}\n{self.weights}"
+        if self.weights is not None:
+            text += f"\n{self.weights}"
+        return text
 
     def to_dict(self, *, seconds: float = math.inf) -> dict[str, Any]:
         """The report as plain data, for JSON; ``schema_version`` is the version of its form.
@@ -358,12 +362,16 @@ class StoredVariable:
     @property
     def size(self) -> int:
         """Its bytes now."""
-        return self.size_before // 2 if self.precision.is_f16 else self.size_before
+        if self.precision.is_f16:
+            return self.size_before // 2
+        return self.size_before
 
     @property
     def why(self) -> str:
         """Why it stays float32, in words."""
-        return "" if self.kept is None else self.kept.value.format(where=repr(self.where))
+        if self.kept is None:
+            return ""
+        return self.kept.value.format(where=repr(self.where))
 
     def to_row(self) -> dict[str, Any]:
         """As a document has it."""
@@ -420,7 +428,9 @@ GRAPH_WEIGHT = 16  # the memory of a graph's report beside its nodes, in nodes
 
 def _weight(graph: GraphReport) -> int:
     """The memory of a graph's report, in nodes."""
-    of_node = 1 if graph.basis is None else 1 + BASIS_WEIGHT
+    of_node = 1
+    if graph.basis is not None:
+        of_node += BASIS_WEIGHT
     return graph.total * of_node + GRAPH_WEIGHT
 
 

@@ -20,7 +20,7 @@ VARIANTS = ("float32", "amp_bfloat16", "amp_float16", "policy_float16")
 
 
 def run(*arguments):
-    """What a command of the benchmark prints."""
+    """The output of a command of the benchmark."""
     command = [sys.executable, "-m", "benchmarks.gpu", *arguments]
     ended = processes.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr

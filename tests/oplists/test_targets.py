@@ -23,7 +23,8 @@ XLA_WIDENS = (
     "AMP_TF_PRECISION=bfloat16 "
     "converts anyway"
 )
-F16, BF16 = Precision.FLOAT16, Precision.BFLOAT16
+F16 = Precision.FLOAT16
+BF16 = Precision.BFLOAT16
 
 
 @pytest.mark.parametrize(
