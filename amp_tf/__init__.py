@@ -1,8 +1,8 @@
 """amp_tf: automatic mixed precision for TensorFlow.
 
-``TF_ENABLE_AUTO_MIXED_PRECISION=1 python train.py`` is the whole interface for most users. What is
-exported here does the same from Python, and more: see docs/python.md. Importing amp_tf imports no
-TensorFlow; each public name is loaded when it is first used.
+``TF_ENABLE_AUTO_MIXED_PRECISION=1 python train.py`` is the whole interface for most users. The
+functions of this package do the same from Python, and more: see docs/python.md. Importing amp_tf
+imports no TensorFlow; each public name is loaded when it is first used.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Settings: one frozen dataclass, and the table of environment variables that fills it.
 
 Only this module reads settings from ``os.environ``. Each variable is one row of :data:`ENV_VARS`:
-its name, the field it sets, whose valid values are in :data:`KINDS`, and the sentence that the
-table of docs/variables.md shows. Names without the prefix ``AMP_TF_`` are NGC's and TensorFlow's
+its name, the field that it sets, and the sentence in the table of docs/variables.md. :data:`KINDS`
+has the valid values of each field. Names without the prefix ``AMP_TF_`` are NGC's and TensorFlow's
 own and keep their meaning.
 
-Other code that looks at the environment: ``_amp_tf_start`` (too early for this module, and it wraps
-``os.environ``), and what builds the environment of a child (``cli/run``). ``AMP_TF_DISABLE`` wins
-over ``amp_tf.enable()`` too, so that any program can be run without amp_tf from outside.
+Two other modules look at the environment: ``_amp_tf_start``, too early for this module, and
+``cli/run``, which builds the environment of a child. ``AMP_TF_DISABLE`` wins over
+``amp_tf.enable()``, so that any program can be run without amp_tf from outside.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TARGETS: tuple[str, ...] = get_args(TargetName)
 GOALS: tuple[str, ...] = get_args(GoalName)
 LEVELS: tuple[str, ...] = get_args(LevelName)
 LIST_NAMES: tuple[str, ...] = get_args(ListName)
-WEIGHTS = ("float32", "f16")  #: in what the variables of a converted SavedModel may be stored
+WEIGHTS = ("float32", "f16")  #: types in which a converted SavedModel may store variables
 
 ENABLE_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION"
 GRAPH_REWRITE_VAR = "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE"
@@ -66,7 +66,7 @@ _OF_THE_BUILD = (
 
 @dataclasses.dataclass(frozen=True)
 class AmpConfig:
-    """What to convert, to which precision, and what to leave alone.
+    """The settings of a rewrite: the precision, the op lists, and the nodes that stay or must go.
 
     Attributes:
         precision: ``"auto"``, ``"float16"`` (``"fp16"``) or ``"bfloat16"`` (``"bf16"``), or a dtype
@@ -75,22 +75,24 @@ class AmpConfig:
         level: ``"DEFAULT"``, ``"UNSAFE_FORCE_ALL"``, ``"TREAT_INFER_AS_DENY"`` or
             ``"TENSOR_CORES_ONLY"``, as in TensorFlow's own pass.
         target: ``"auto"``, ``"gpu"`` or ``"cpu"``: the device type of nodes that carry no device.
-        goal: ``"speed"`` or ``"memory"``: what a graph is rewritten for. ``memory`` is for the
-            largest batch: ``auto`` weighs what is live where the most is, and nothing is computed
+        goal: ``"speed"`` or ``"memory"``: the goal of a rewrite. ``memory`` is for the largest
+            batch: ``auto`` weighs the tensors that are live at the peak, and nothing is computed
             long before it is used.
-        allow_add, allow_remove, infer_add, infer_remove, deny_add, deny_remove, clear_add,
-            clear_remove: op names that join or leave the list. An op that joins one list leaves the
-            one that it was on.
-        keep_float32: patterns; a node that one of them is for stays in float32. A pattern is a
-            regular expression, searched in node names, or ``layer:`` and the path of a layer
-            (Keras' ``layer.path``), such as ``"layer:encoder/block_3/attention"``, for all nodes of
-            the layer and its gradient; each name of the path may be a regular expression. ``node:``
-            and a name is for that node alone.
-        force_f16: patterns; a node that one of them is for is converted wherever its op can be.
+        allow_add, allow_remove: op names that join or leave the allow list. An op that joins a list
+            leaves the one that it was on.
+        infer_add, infer_remove: the same for the infer list.
+        deny_add, deny_remove: the same for the deny list.
+        clear_add, clear_remove: the same for the clear list.
+        keep_float32: patterns of nodes that stay in float32. A pattern is a regular expression,
+            searched in node names, or ``layer:`` and the path of a layer (Keras' ``layer.path``),
+            such as ``"layer:encoder/block_3/attention"``, for all nodes of the layer and its
+            gradient; each name of the path may be a regular expression. ``node:`` and a name is for
+            that node alone.
+        force_f16: patterns of nodes that are converted wherever their op can be.
         allreduce: ``"float32"``, ``"float16"`` or ``"bfloat16"``: the type in which
             MirroredStrategy and MultiWorkerMirroredStrategy sum gradients over replicas.
-        ignore_performance: convert on GPUs older than compute capability 7.0 too, and where it is
-            not faster.
+        ignore_performance: whether to convert on GPUs older than compute capability 7.0, and nodes
+            that are not faster.
         log_path: folder for the graph before and after each rewrite, the op lists and the reasons;
             ``None`` for none.
         report_path: folder for a report of the process, one JSON file written when it ends;
@@ -132,22 +134,27 @@ class AmpConfig:
                 joins.setdefault(op, []).append(name)
         for op, names in joins.items():
             if len(names) > 1:
-                what = f"op {op!r} is to join the {' and the '.join(names)} list"
-                fix = f"Name {op!r} in one of them alone: it then leaves the list that it is on"
                 raise OpListError(
-                    what, where=" and ".join(setting_name(f"{name}_add") for name in names), fix=fix
+                    f"op {op!r} is to join the {' and the '.join(names)} list",
+                    where=" and ".join(setting_name(f"{name}_add") for name in names),
+                    fix=f"Name {op!r} in one of them alone: it then leaves the list that it is on",
                 )
 
     @classmethod
     def from_env(
         cls, environ: Mapping[str, str] | None = None, *, without: Iterable[str] = ()
     ) -> AmpConfig:
-        """The settings that the environment asks for, by default that of the process, ``without``
-        some fields.
+        """Reads the settings from the environment.
 
-        A ConfigError names each variable that has an invalid value, that value and all valid ones.
+        Args:
+            environ: the variables; by default those of the process.
+            without: fields that are left out.
+
+        Raises:
+            ConfigError: variables have invalid values; it names each with all valid values.
         """
-        left_out, values = (None, *without), dict[str, Any]()
+        left_out = {None, *without}
+        values: dict[str, Any] = {}
         for row, value in _read(environ, (row for row in ENV_VARS if row.field not in left_out)):
             field = str(row.field)
             if isinstance(value, tuple):  # an old and a new name may both be set, and both count
@@ -157,9 +164,7 @@ class AmpConfig:
 
 
 def sources(config: AmpConfig) -> list[dict[str, Any]]:
-    """Each setting in force, and where it came from: its default, a variable's name, or the program
-    itself.
-    """
+    """Lists each setting in force, with its source: default, a variable, or the program itself."""
     named: dict[str, list[str]] = {}
     for row in ENV_VARS:
         if row.field and os.environ.get(row.name):
@@ -169,117 +174,138 @@ def sources(config: AmpConfig) -> list[dict[str, Any]]:
     except ConfigError:  # it was valid when the program turned amp_tf on
         asked = AmpConfig()
     found = []
-    for field in (field.name for field in dataclasses.fields(config)):
+    for field in KINDS:
         value = getattr(config, field)
+        source = "amp_tf.enable"
         if field in named and value == getattr(asked, field):
             source = ", ".join(named[field])
-        else:
-            source = "default" if value == getattr(AmpConfig, field) else "amp_tf.enable"
-        found.append(
-            {
-                "field": field,
-                "value": list(value) if isinstance(value, tuple) else value,
-                "from": source,
-            }
-        )
+        elif value == getattr(AmpConfig, field):
+            source = "default"
+        shown = list(value) if isinstance(value, tuple) else value
+        found.append({"field": field, "value": shown, "from": source})
     return found
 
 
 @dataclasses.dataclass(frozen=True)
 class Switches:
-    """Which parts the environment turns on, with NGC's precedence."""
+    """The parts that the environment turns on, with NGC's precedence.
 
-    #: rewrite graphs. ``…_GRAPH_REWRITE`` decides if it is set and not empty, else
-    #: ``TF_ENABLE_AUTO_MIXED_PRECISION``
+    Attributes:
+        graph_rewrite: whether graphs are rewritten. ``…_GRAPH_REWRITE`` decides if it is set and
+            not empty, else ``TF_ENABLE_AUTO_MIXED_PRECISION``.
+        loss_scaling: whether the loss is scaled automatically where graphs run in float16.
+            ``…_LOSS_SCALING`` decides if it is set, and then only ``1`` (or ``true``) means yes;
+            else ``TF_ENABLE_AUTO_MIXED_PRECISION``.
+    """
+
     graph_rewrite: bool = False
-    #: scale the loss automatically where graphs run in float16. ``…_LOSS_SCALING`` decides if it is
-    #: set, and then only ``1`` (or ``true``) means yes; else ``TF_ENABLE_AUTO_MIXED_PRECISION``
     loss_scaling: bool = False
 
     @property
     def any(self) -> bool:
+        """True if something is on."""
         return self.graph_rewrite or self.loss_scaling
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Switches:
-        """The switches that the environment sets; a ConfigError names a variable that is neither
-        true nor false.
+        """Reads the switches from the environment.
+
+        Raises:
+            ConfigError: a variable is neither true nor false.
         """
-        environ = os.environ if environ is None else environ
+        environ = _variables(environ)
         if is_disabled(environ):
             return cls()
         enabled = _switch(environ, ENABLE_VAR)
-        rewrite = _switch(environ, GRAPH_REWRITE_VAR) if environ.get(GRAPH_REWRITE_VAR) else enabled
-        scaling = _switch(environ, LOSS_SCALING_VAR) if LOSS_SCALING_VAR in environ else enabled
-        return cls(graph_rewrite=rewrite, loss_scaling=scaling)
+        graph_rewrite = enabled
+        if environ.get(GRAPH_REWRITE_VAR):
+            graph_rewrite = _switch(environ, GRAPH_REWRITE_VAR)
+        loss_scaling = enabled
+        if LOSS_SCALING_VAR in environ:
+            loss_scaling = _switch(environ, LOSS_SCALING_VAR)
+        return cls(graph_rewrite, loss_scaling)
 
 
 def deciding_switch() -> tuple[str, str]:
-    """The switch that turned the graph rewrite on or off, and its value; the value is empty where
-    none is set.
-    """
+    """The switch that turned the graph rewrite on or off, and its value; empty if none is set."""
     name = GRAPH_REWRITE_VAR if os.environ.get(GRAPH_REWRITE_VAR) else ENABLE_VAR
     return name, os.environ.get(name, "")
 
 
 def check_environment() -> None:
-    """Checks the values of all variables; a ConfigError names each that is wrong, its value and all
-    valid ones.
+    """Checks the values of all variables.
+
+    Raises:
+        ConfigError: some are invalid; it names each with all valid values.
     """
     _read(None, ENV_VARS)
 
 
 def find_unknown_variables(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
-    """Variables that look like amp_tf's and are not, each with the closest valid name or an empty
-    string.
+    """Finds variables that look like amp_tf's and are not.
+
+    Returns:
+        The name of each, with the closest valid name or an empty string.
     """
-    environ = os.environ if environ is None else environ
-    unknown = sorted(set(environ).difference((row.name for row in ENV_VARS), _OF_THE_BUILD))
-    return [
-        (name, close) for name in unknown if (close := _closest(name)) or name.startswith("AMP_TF_")
-    ]
+    environ = _variables(environ)
+    known = {*_OF_THE_BUILD, *(row.name for row in ENV_VARS)}
+    found = []
+    for name in sorted(set(environ) - known):
+        close = _closest(name)
+        if close or name.startswith("AMP_TF_"):
+            found.append((name, close))
+    return found
 
 
 @functools.lru_cache(maxsize=1024)  # of a whole environment, at each enable
 def _closest(name: str) -> str:
     """The variable that a name probably means; empty where none is close."""
     cutoff = 0.8 if name.startswith("AMP_TF_") else 0.95  # other prefixes are TensorFlow's own
-    return "".join(
-        difflib.get_close_matches(name, [row.name for row in ENV_VARS], n=1, cutoff=cutoff)
-    )
+    names = [row.name for row in ENV_VARS]
+    return "".join(difflib.get_close_matches(name, names, n=1, cutoff=cutoff))
 
 
 def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether ``AMP_TF_DISABLE`` turns amp_tf off, whoever turns it on; a ConfigError where it is
-    neither true nor false.
+    """Returns True if ``AMP_TF_DISABLE`` turns amp_tf off, even for a program that turns it on.
+
+    Raises:
+        ConfigError: it is neither true nor false.
     """
-    return _switch(os.environ if environ is None else environ, DISABLE_VAR)
+    return _switch(_variables(environ), DISABLE_VAR)
 
 
 def onednn_setting() -> str:
-    """The user's value of the variable by which TensorFlow uses oneDNN or does not; empty if it is
-    not set.
-    """
+    """The value of the variable that turns TensorFlow's oneDNN on or off; empty if not set."""
     return os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
 
 
 def cache_folder() -> Path:
-    """Where the user's cache files are, amp_tf's among them; a RuntimeError where there is no home."""
-    folder = os.environ.get("XDG_CACHE_HOME")
-    return (Path(folder) if folder else Path.home() / ".cache") / "amp_tf"
+    """Returns the folder of amp_tf's cache files.
+
+    Raises:
+        RuntimeError: the user has no home folder.
+    """
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(folder, "amp_tf")
 
 
 @dataclasses.dataclass(frozen=True)
 class EnvVar:
-    """One environment variable."""
+    """One environment variable.
 
-    name: str  #: its name
-    field: str | None  #: the field of :class:`AmpConfig` that it sets, or ``None`` for the switches
-    meaning: str  #: what it does, for people
+    Attributes:
+        name: its name.
+        field: the field of :class:`AmpConfig` that it sets; ``None`` for the switches.
+        meaning: its effect, for people.
+    """
+
+    name: str
+    field: str | None
+    meaning: str
 
     @property
     def kind(self) -> Kind:
-        """Its valid values, and how they are read."""
+        """Its valid values."""
         return KINDS[self.field] if self.field else YES_OR_NO
 
 
@@ -289,7 +315,7 @@ def check_config(
     where: str,
     fix: str = 'Write for instance amp_tf.AmpConfig(precision="bfloat16")',
 ) -> AmpConfig:
-    """Returns what a user passed to ``where`` if it is a configuration, else raises a ConfigError."""
+    """Returns what a user passed to ``where``, or raises a ConfigError if it is no AmpConfig."""
     if isinstance(config, AmpConfig):
         return config
     raise ConfigError(f"expected an AmpConfig, got {config!r}", where=where, fix=fix)
@@ -298,17 +324,16 @@ def check_config(
 def with_settings(config: AmpConfig, settings: Mapping[str, Any], *, where: str) -> AmpConfig:
     """A configuration with other values for some fields, which may name files of patterns.
 
-    Raises a ConfigError where there is no such field, or value, or a file cannot be read.
+    Raises:
+        ConfigError: there is no such field or value, or a file cannot be read.
     """
-    fields = [field.name for field in dataclasses.fields(AmpConfig)]
-    for name in settings:
-        if name not in fields:
-            close = difflib.get_close_matches(name, fields, n=1)
-            guess = f"Did you mean {close[0]!r}? " if close else ""
-            fix = f"{guess}The settings are: {', '.join(fields)}"
-            raise ConfigError(f"there is no setting {name!r}", where=where, fix=fix)
     values = dict(settings)
     for name, value in settings.items():
+        if name not in KINDS:
+            close = difflib.get_close_matches(name, KINDS, n=1)
+            guess = f"Did you mean {close[0]!r}? " if close else ""
+            fix = f"{guess}The settings are: {', '.join(KINDS)}"
+            raise ConfigError(f"there is no setting {name!r}", where=where, fix=fix)
         if KINDS[name] is PATTERNS:
             values[name] = read_files(value, where=f"{where}({name})")
     return dataclasses.replace(config, **values) if values else config
@@ -325,41 +350,45 @@ def variable_of(field: str) -> str:
 
 
 def variables_of(config: AmpConfig) -> dict[str, str]:
-    """The environment variables that mean a configuration; those of fields that have their default
-    are left out.
-    """
-    names = {
-        row.field: row.name for row in reversed(ENV_VARS) if row.field
-    }  # of two for one field, the first
-    values = {
-        field: value
-        for field in names
-        if (value := getattr(config, field)) != getattr(AmpConfig, field)
-    }
-    texts = {
-        field: int(value) if isinstance(value, bool) else value for field, value in values.items()
-    }
-    return {
-        names[field]: ",".join(value) if isinstance(value, tuple) else str(value)
-        for field, value in texts.items()
-    }
+    """The environment variables that mean a configuration, without those of default values."""
+    found = {}
+    for row in reversed(ENV_VARS):
+        if row.field is None or row.name != variable_of(row.field):  # a switch, or an old name
+            continue
+        value = getattr(config, row.field)
+        if value == getattr(AmpConfig, row.field):
+            continue
+        if isinstance(value, bool):
+            value = int(value)
+        found[row.name] = ",".join(value) if isinstance(value, tuple) else str(value)
+    return found
 
 
 def _read(environ: Mapping[str, str] | None, rows: Iterable[EnvVar]) -> list[tuple[EnvVar, Any]]:
-    """The values of the variables that are set; one error names all that are wrong."""
-    environ = os.environ if environ is None else environ
-    found, wrong = [], []
+    """Reads the variables that are set; one error names all that are wrong."""
+    environ = _variables(environ)
+    found = []
+    wrong = []
     for row in rows:
-        if text := environ.get(row.name, ""):
-            try:
-                found.append((row, row.kind.read(text, row.name)))
-            except ConfigError as error:
-                wrong.append(error)
+        text = environ.get(row.name)
+        if not text:
+            continue
+        try:
+            found.append((row, row.kind.read(text, row.name)))
+        except ConfigError as error:
+            wrong.append(error)
     if len(wrong) > 1:
         raise ConfigError(" ".join(map(str, wrong)).rstrip("."))
     if wrong:
         raise wrong[0]
     return found
+
+
+def _variables(environ: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The given variables, or those of the process."""
+    if environ is None:
+        return os.environ
+    return environ
 
 
 def _switch(environ: Mapping[str, str], name: str) -> bool:
@@ -370,15 +399,17 @@ def _list_rows() -> Iterator[EnvVar]:
     old_names = {"allow": "WHITELIST", "infer": "GRAYLIST", "deny": "BLACKLIST"}
     for action, verb in (("add", "join"), ("remove", "leave")):
         for name in LIST_NAMES:
-            field, meaning = f"{name}_{action}", f"ops that {verb} the {name} list"
-            yield EnvVar(f"{_PREFIX}{name.upper()}LIST_{action.upper()}", field, meaning)
+            field = f"{name}_{action}"
+            meaning = f"ops that {verb} the {name} list"
+            ending = f"_{action.upper()}"
+            yield EnvVar(f"{_PREFIX}{name.upper()}LIST{ending}", field, meaning)
             if name in old_names:
-                yield EnvVar(
-                    f"{_PREFIX}{old_names[name]}_{action.upper()}", field, f"{meaning} (old name)"
-                )
+                old_name = f"{_PREFIX}{old_names[name]}{ending}"
+                yield EnvVar(old_name, field, f"{meaning} (old name)")
 
 
-KINDS: Mapping[str, Kind] = {  #: the valid values of each field of :class:`AmpConfig`
+#: The valid values of each field of :class:`AmpConfig`, in their order.
+KINDS: Mapping[str, Kind] = {
     "precision": dtype(PRECISIONS),
     "level": choice(LEVELS, str.upper),
     "target": choice(TARGETS),
@@ -399,8 +430,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
         "AMP_TF_PRECISION",
         "precision",
         "the 16-bit type; auto: float16 on GPUs (compute capability 7.0+), bfloat16 on CPUs that "
-        "have it in hardware, "
-        "else nothing is converted",
+        "have it in hardware, else nothing is converted",
     ),
     EnvVar(
         "AMP_TF_FOR",
@@ -431,8 +461,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
         f"{_PREFIX}LOG_PATH",
         "log_path",
         "where to write each graph before and after, the op lists, and the reason for every node; "
-        "index.tsv says which "
-        "files belong to which graph",
+        "index.tsv says which files belong to which graph",
     ),
     EnvVar(
         "AMP_TF_REPORT",

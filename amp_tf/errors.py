@@ -12,14 +12,12 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    """Text from files and graphs of others with its control characters written out: a terminal
-    would obey them.
-    """
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-    )
+    """Writes out the control characters of text from others, which a terminal would obey."""
+    characters = []
+    for character in text:
+        is_harmless = character.isprintable() or character == "\n"
+        characters.append(character if is_harmless else repr(character)[1:-1])
+    return "".join(characters)
 
 
 class AmpError(Exception):
@@ -40,15 +38,16 @@ class AmpError(Exception):
         super().__init__(what, where, fix)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors cross process boundaries by pickle, which would pass ``where`` and ``fix`` by
-        position.
-        """
+        """Passes ``where`` and ``fix`` by name when pickle carries an error to another process."""
         return functools.partial(type(self), where=self.where, fix=self.fix), (self.what,)
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
-        remedy = f". {self.fix}." if self.fix else "."
-        return printable(f"{place}{self.what}{remedy}")
+        text = f"{self.what}."
+        if self.where:
+            text = f"{self.where}: {text}"
+        if self.fix:
+            text = f"{text} {self.fix}."
+        return printable(text)
 
 
 class ConfigError(AmpError, ValueError):
@@ -56,9 +55,7 @@ class ConfigError(AmpError, ValueError):
 
 
 class OpListError(ConfigError):
-    """Changes of the op lists contradict each other (an op is to join two), or name an op that does
-    not exist.
-    """
+    """Changes of the op lists contradict each other, or name an op that does not exist."""
 
 
 class GraphError(AmpError, ValueError):

@@ -1,7 +1,6 @@
 """Opens files that others may have placed: only regular ones, and at most so many bytes.
 
-A pipe would be waited for without end, and a link to a device such as ``/dev/zero`` be read until
-memory is full.
+Reading a pipe may wait without end, and a link to a device such as ``/dev/zero`` fills the memory.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import stat
 from typing import BinaryIO
 
-#: What is not a regular file, by the type in its mode.
+#: Names of files that are not regular, by the type in their mode.
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -45,9 +44,10 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def open_regular(path: str | os.PathLike[str], limit: int | None = None) -> BinaryIO:
-    """Opens a regular file for reading, without waiting; raises as :func:`read_regular`.
+    """Opens a regular file for reading, without waiting; ``None`` is no limit.
 
-    No limit is ``None``.
+    Raises:
+        OSError: see :func:`read_regular`.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -59,8 +59,10 @@ def open_regular(path: str | os.PathLike[str], limit: int | None = None) -> Bina
 
 
 def check_regular(facts: os.stat_result, limit: int | None = None) -> None:
-    """Raises a RefusedFileError where the facts are not those of a regular file of at most
-    ``limit`` bytes.
+    """Checks the facts of a file.
+
+    Raises:
+        RefusedFileError: they are not those of a regular file of at most ``limit`` bytes.
     """
     if not stat.S_ISREG(facts.st_mode):
         kind = _KINDS.get(stat.S_IFMT(facts.st_mode), "something else")

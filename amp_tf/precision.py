@@ -10,21 +10,26 @@ _FORMATS = {"float32": (1, 24, 127), "float16": (19, 11, 15), "bfloat16": (14, 8
 
 
 class Precision(enum.Enum):
-    """A floating-point format, by its name in Python, with the facts that a rewrite or a loss scale
-    needs to know.
+    """A floating-point format, by its name in Python.
 
     Source of the limits: IEEE 754-2019 binary16 and binary32; bfloat16 is binary32 cut to 8
     significant bits.
+
+    Attributes:
+        data_type: its number in TensorFlow's ``DataType`` enumeration (types.proto).
+        significant_bits: of a normal value, the leading one included.
+        max_finite: the largest finite value.
+        smallest: the smallest positive value; half of it is rounded to zero.
     """
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
 
-    data_type: int  #: its number in TensorFlow's ``DataType`` enumeration (types.proto)
-    significant_bits: int  #: of a normal value, the leading one included
-    max_finite: float  #: the largest finite value
-    smallest: float  #: the smallest positive value; half of it is rounded to zero
+    data_type: int
+    significant_bits: int
+    max_finite: float
+    smallest: float
 
     def __init__(self, name: Any) -> None:
         self.data_type, self.significant_bits, max_exponent = _FORMATS[name]
@@ -32,12 +37,11 @@ class Precision(enum.Enum):
         self.smallest = 2.0 ** (2 - max_exponent - self.significant_bits)
 
     def rounds_to_one(self, value: Any) -> Any:
-        """Whether a positive value, or each of an array, is rounded to 1."""
-        return (1 - 2.0 ** -(self.significant_bits + 1) <= value) & (
-            value <= 1 + 2.0**-self.significant_bits
-        )
+        """Tells, for a positive value or each of an array, whether it is rounded to 1."""
+        half_ulp = 2.0**-self.significant_bits  # above 1; below 1 it is half as large
+        return (1 - half_ulp / 2 <= value) & (value <= 1 + half_ulp)
 
     @property
     def is_f16(self) -> bool:
-        """Whether this is one of the two 16-bit formats."""
+        """True for the two 16-bit formats."""
         return self is not Precision.FLOAT32

@@ -1,5 +1,4 @@
-"""The values that settings may have, from Python (``check_…``) and as the text of a variable
-(``read_…``).
+"""Valid values of settings, given in Python (``check_…``) or in a variable's text (``read_…``).
 
 A :class:`Kind` is both, with the words for people. Each function raises a :class:`ConfigError` that
 names the setting or the variable, the value and the valid ones.
@@ -13,7 +12,7 @@ import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Set
-from typing import Any, TypeGuard
+from typing import Any
 
 from amp_tf.errors import ConfigError
 from amp_tf.files import read_regular
@@ -29,9 +28,9 @@ _COMMENT = "#"
 _NOT_ALONE = re.compile(r"\s#|,\s|,(layer:|node:|@)")  # no name has these
 
 _QUOTED = re.compile(r"\\(.)")
-_SPECIAL = re.compile(r"[\\,(){}\[\]]")  # what the next one tells apart
-# Escaped characters and whole character classes, whose brackets and commas mean nothing; then those
-# that do.
+_SPECIAL = re.compile(r"[\\,(){}\[\]]")  # characters that the next expression treats specially
+# Escaped characters and whole character classes, in which brackets and commas mean nothing, then
+# the brackets and commas that count.
 _PATTERN_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[(){},]", re.DOTALL)
 
 
@@ -41,8 +40,9 @@ def invalid(value: object, where: str, valid: str) -> ConfigError:
 
 
 def dtype_name(value: object) -> object:
-    """The name of a dtype (``tf.bfloat16``, ``np.float16``, ``Precision.FLOAT16``, ``"bf16"``);
-    else the value.
+    """The name of a dtype; any other value as it is.
+
+    A dtype is, for instance, ``tf.bfloat16``, ``np.float16``, ``Precision.FLOAT16`` or ``"bf16"``.
     """
     if isinstance(value, str):
         return SHORT_NAMES.get(value, value)
@@ -56,15 +56,17 @@ def dtype_name(value: object) -> object:
 
 def check_path(value: object, *, where: str) -> str | None:
     """Checks a path; returns it as a string, or ``None``."""
-    if value is None or (
-        isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)
-    ):
-        return None if value is None else str(os.fspath(value))
+    if value is None:
+        return None
+    if isinstance(value, (str, os.PathLike)):
+        text = os.fspath(value)
+        if isinstance(text, str):
+            return str(text)
     raise ConfigError(f"{value!r} is not a path", where=where, fix="Valid values: a path, None")
 
 
 def check_bool(value: object, *, where: str) -> bool:
-    """Checks that a value is one of the two."""
+    """Checks that a value is ``True`` or ``False``."""
     if not isinstance(value, bool):
         raise invalid(value, where, "True, False")
     return value
@@ -99,25 +101,25 @@ def check_names(value: object, *, where: str) -> tuple[str, ...]:
 
 
 def check_pattern(pattern: str, *, where: str) -> str:
-    """Checks that a pattern is a regular expression, ``layer:`` and a path whose names are some, or
-    ``node:`` and a node's name.
-    """
+    """Checks a pattern: a regular expression, ``layer:`` and a path, or ``node:`` and a name."""
     if pattern.startswith(FILE):
-        what = f"{pattern!r} names a file of patterns, which is not read here"
-        fix = "Files are read in a variable, an option of a command, and in amp_tf.enable(…)"
-        raise ConfigError(what, where=where, fix=fix)
+        raise ConfigError(
+            f"{pattern!r} names a file of patterns, which is not read here",
+            where=where,
+            fix="Files are read in a variable, an option of a command, and in amp_tf.enable(…)",
+        )
     if pattern.startswith(NODE):
         if not node_name(pattern):
             fix = f"Write {NODE} and the name of a node, as amp_tf.report().nodes has it"
             raise ConfigError(f"{pattern!r} names no node", where=where, fix=fix)
         return pattern
-    components = layer_components(pattern) if is_layer_pattern(pattern) else (pattern,)
-    if is_layer_pattern(pattern) and "" in components:
-        fix = (
-            f"Write {LAYER} and a layer's path as Keras has it (layer.path), such as "
-            f"{LAYER}encoder/block_3"
-        )
-        raise ConfigError(f"{pattern!r} names no layer", where=where, fix=fix)
+    components: tuple[str, ...] = (pattern,)
+    if is_layer_pattern(pattern):
+        components = layer_components(pattern)
+        if "" in components:
+            path = f"a layer's path as Keras has it (layer.path), such as {LAYER}encoder/block_3"
+            fix = f"Write {LAYER} and {path}"
+            raise ConfigError(f"{pattern!r} names no layer", where=where, fix=fix)
     for component in components:
         try:
             re.compile(component)
@@ -136,7 +138,7 @@ def check_patterns(value: object, *, where: str) -> tuple[str, ...]:
 
 
 def is_layer_pattern(pattern: str) -> bool:
-    """Whether a pattern is for a layer, not for names of nodes."""
+    """Returns True if a pattern is for a layer."""
     return pattern.startswith(LAYER)
 
 
@@ -152,14 +154,18 @@ def layer_components(pattern: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Which values settings of a kind may have."""
+    """The valid values of settings of a kind.
 
-    values: str  #: the valid ones, for people
-    #: turns the text of a variable into a value; called with the text and the variable's name
+    Attributes:
+        values: the valid values, for people.
+        read: turns the text of a variable into a value; called with the text and the variable's
+            name.
+        check: returns the value for an argument from Python; called with that, and ``where``.
+    """
+
+    values: str
     read: Callable[[str, str], Any]
-    check: Callable[
-        ..., Any
-    ]  #: returns the value for what Python gave; called with that, and ``where``
+    check: Callable[..., Any]
 
 
 def read_bool(text: str, name: str) -> bool:
@@ -171,11 +177,13 @@ def read_bool(text: str, name: str) -> bool:
 
 
 def choice(valid: tuple[str, ...], normalize: Callable[[str], str] = str) -> Kind:
-    """One of some words; of a variable as ``normalize`` turns its text into one."""
+    """One of some words; ``normalize`` turns the text of a variable into one."""
 
     def read(text: str, name: str) -> str:
         normalized = normalize(text.strip())
-        return normalized if normalized in valid else check_choice(text, valid, where=name)
+        if normalized in valid:
+            return normalized
+        return check_choice(text, valid, where=name)
 
     return Kind(", ".join(valid), read, functools.partial(check_choice, valid=valid))
 
@@ -183,25 +191,30 @@ def choice(valid: tuple[str, ...], normalize: Callable[[str], str] = str) -> Kin
 def dtype(valid: tuple[str, ...]) -> Kind:
     """The name of a type, in its long or short form; from Python also the type itself."""
     words = choice(valid, lambda text: SHORT_NAMES.get(text.lower(), text.lower()))
-    short = {name: alias for alias, name in SHORT_NAMES.items()}
-    values = ", ".join(f"{name} ({short[name]})" if name in short else name for name in valid)
-    return Kind(
-        values, words.read, lambda value, where: check_choice(dtype_name(value), valid, where=where)
-    )
+    values = words.values
+    for short, name in SHORT_NAMES.items():
+        values = re.sub(rf"\b{name}\b", f"{name} ({short})", values)
+
+    def check(value: object, *, where: str) -> str:
+        return check_choice(dtype_name(value), valid, where=where)
+
+    return Kind(values, words.read, check)
 
 
 def read_names(text: str, name: str) -> tuple[str, ...]:
     """Reads words separated by commas."""
-    return tuple(item for item in (part.strip() for part in text.split(",")) if item)
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
 
 def read_patterns(text: str, name: str) -> tuple[str, ...]:
-    """Reads patterns separated by commas outside of brackets, so that ``conv_[0-9]{1,2}`` is one
-    pattern.
+    """Reads patterns separated by commas.
 
-    ``@keep.txt`` stands for the patterns of a file; a backslash in its name quotes a comma.
+    Commas in brackets do not separate, so that ``conv_[0-9]{1,2}`` is one pattern. ``@keep.txt``
+    stands for the patterns of a file; a backslash in its name quotes a comma.
     """
-    items, depth, start = [], 0, 0
+    items = []
+    depth = 0
+    start = 0
     for token in _PATTERN_TOKENS.finditer(text):
         if token[0] in "({":
             depth += 1
@@ -222,36 +235,29 @@ def read_patterns(text: str, name: str) -> tuple[str, ...]:
 
 
 def file_of_patterns(path: str | os.PathLike[str]) -> str:
-    """What to write in a variable for the patterns of a file."""
+    """The text of a variable that names a file of patterns."""
     return FILE + _SPECIAL.sub(r"\\\g<0>", os.fspath(path))
 
 
 def read_files(value: object, *, where: str) -> object:
-    """Replaces each ``"@keep.txt"`` in a setting of patterns, given in Python, by the patterns of
-    that file.
-    """
+    """Replaces each ``"@keep.txt"`` in a setting given in Python by the patterns of that file."""
     if isinstance(value, str):
-        return (
-            read_pattern_file(value.removeprefix(FILE), where=where) if _is_file(value) else value
-        )
+        if not value.startswith(FILE):
+            return value
+        value = (value,)
     if not isinstance(value, Iterable):
         return value
     patterns: list[object] = []
     for pattern in sorted(value, key=str) if isinstance(value, Set) else value:
-        if _is_file(pattern):
+        if isinstance(pattern, str) and pattern.startswith(FILE):
             patterns += read_pattern_file(pattern.removeprefix(FILE), where=where)
         else:
             patterns.append(pattern)
     return patterns
 
 
-def _is_file(pattern: object) -> TypeGuard[str]:
-    return isinstance(pattern, str) and pattern.startswith(FILE)
-
-
 def read_pattern_file(path: str, *, where: str) -> tuple[str, ...]:
-    """Reads a file of patterns: one a line. Blank lines, and lines that begin with ``#``, say
-    nothing.
+    """Reads a file of patterns, one a line; blank lines and comments (``#``) are skipped.
 
     Raises:
         ConfigError: it is not a regular file of at most 1 MiB of text, or a line is not a pattern.
@@ -269,21 +275,26 @@ def read_pattern_file(path: str, *, where: str) -> tuple[str, ...]:
         raise ConfigError(f"it cannot be read ({why})", where=place, fix=fix) from None
     patterns = []
     for number, line in enumerate(text.split("\n"), 1):
-        pattern, here = line.strip(), f"{place}, line {number}"
-        if not pattern or pattern.startswith(_COMMENT):
-            continue
-        if not pattern.isprintable():
-            fix = "Write a pattern, which names of nodes match, or delete the line"
-            raise ConfigError(
-                f"{pattern!r} holds a character that no name has", where=here, fix=fix
-            )
-        if _NOT_ALONE.search(pattern):
-            fix = "Write one pattern a line, and a comment on a line of its own"
-            raise ConfigError(
-                f"{pattern!r} holds more than one pattern, or a comment", where=here, fix=fix
-            )
-        patterns.append(check_pattern(pattern, where=here))
+        pattern = line.strip()
+        if pattern and not pattern.startswith(_COMMENT):
+            patterns.append(_pattern_of_line(pattern, where=f"{place}, line {number}"))
     return tuple(patterns)
+
+
+def _pattern_of_line(pattern: str, *, where: str) -> str:
+    if not pattern.isprintable():
+        raise ConfigError(
+            f"{pattern!r} holds a character that no name has",
+            where=where,
+            fix="Write a pattern, which names of nodes match, or delete the line",
+        )
+    if _NOT_ALONE.search(pattern):
+        raise ConfigError(
+            f"{pattern!r} holds more than one pattern, or a comment",
+            where=where,
+            fix="Write one pattern a line, and a comment on a line of its own",
+        )
+    return check_pattern(pattern, where=where)
 
 
 def path(what: str, check: Callable[..., str | None] = check_path) -> Kind:
@@ -292,17 +303,16 @@ def path(what: str, check: Callable[..., str | None] = check_path) -> Kind:
 
 
 def check_batch(batch: object, *, where: str) -> tuple[int, ...]:
-    """Returns the batch sizes to weigh, the largest first: one, or the smallest and the largest of
-    a range.
+    """Checks a batch size, or the smallest and the largest of a range.
 
-    ``None`` is any size, :data:`ANY_BATCH`.
+    Returns:
+        The sizes to weigh, the largest first; for ``None`` those of :data:`ANY_BATCH`.
     """
     if batch is None:
         batch = ANY_BATCH
     sizes = batch if isinstance(batch, tuple) else (batch,)
-    are_sizes = all(
-        isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes
-    )
+    # The type itself, because a bool is an int, too.
+    are_sizes = all(type(size) is int and size > 0 for size in sizes)
     if len(sizes) not in (1, 2) or not are_sizes or list(sizes) != sorted(sizes):
         raise invalid(
             batch, where, "a batch size from 1 on, or a pair of them, the smaller one first"
@@ -327,8 +337,7 @@ YES_OR_NO = Kind("1, 0", read_bool, check_bool)
 NAMES = Kind("op names, comma-separated", read_names, check_names)
 PATTERNS = Kind(
     "layer: and a layer's path, node: and a node's name, regular expressions for names of nodes, "
-    "or @ and a file of "
-    "these, one a line; comma-separated",
+    "or @ and a file of these, one a line; comma-separated",
     read_patterns,
     check_patterns,
 )

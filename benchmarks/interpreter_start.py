@@ -1,11 +1,11 @@
-"""What amp_tf adds to the start of every Python interpreter, off and on, before TensorFlow is
-imported.
+"""The time that amp_tf adds to the start of every Python interpreter, off and on.
 
 Starts ``python -c pass`` many times in four ways, in turns, so that a slow moment of the machine
 hits all of them alike: without ``amp_tf.pth``, with it and the variable unset, with it and the
-variable set to 1, and with ``AMP_TF_DISABLE=1`` besides. Prints medians of the processor time and
-their differences in milliseconds. It makes a venv of its own without TensorFlow: its site-packages
-hold a link to this checkout's package and, for the last three, the .pth file and what it imports.
+variable set to 1, and with ``AMP_TF_DISABLE=1`` besides. TensorFlow is not imported. Prints medians
+of the processor time and their differences in milliseconds. It makes a venv of its own without
+TensorFlow: its site-packages hold a link to this checkout's package and, for the last three, the
+.pth file and the module that it imports.
 
     python benchmarks/interpreter_start.py [--starts 150]
 """
@@ -29,7 +29,6 @@ WAYS = {
     "on": (True, {SWITCH: "1"}),
     "disabled": (True, {SWITCH: "1", "AMP_TF_DISABLE": "1"}),
 }
-LIMITS_MS = {"off": 2.0, "on": 5.0, "disabled": 2.0}
 
 
 def make_python(folder: Path, *, with_pth: bool) -> Path:
@@ -82,11 +81,10 @@ def main() -> int:
     options = arguments.parse_args()
     medians = measure(options.starts)
     base = medians["without amp_tf"]
-    print("| start | ms | added, ms | limit |\n|---|---:|---:|---:|")
+    print("| start | ms | added, ms |\n|---|---:|---:|")
     for way, median in medians.items():
-        limit = f"+{LIMITS_MS[way]:.0f}" if way in LIMITS_MS else ""
-        print(f"| {way} | {median:.2f} | {median - base:+.2f} | {limit} |")
-    return int(any(medians[way] - base > limit for way, limit in LIMITS_MS.items()))
+        print(f"| {way} | {median:.2f} | {median - base:+.2f} |")
+    return 0
 
 
 if __name__ == "__main__":

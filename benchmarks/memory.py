@@ -1,67 +1,73 @@
-"""Peak memory of training by batch size, and how much larger a batch fits: float32, the Keras
-policy, amp_tf.
+"""Peak memory of training: float32, the Keras policy, amp_tf; and which tensors are live there.
 
-    python -m benchmarks.memory [--models convnet unet bert] [--batches 8 16 32] [--repeats 3]
-    [--json memory.json]
-                                [--modes float32,policy,memory] [--cap live]
+    python -m benchmarks.memory [MODELS] [--modes float32,policy,memory]
+    python -m benchmarks.memory convnet --batches 64 --rows 8
 
-Every figure is a process of its own that builds the model, notes its resident memory, and makes a
-few training steps through Keras' fit without XLA. What counts is the peak of the resident memory in
-these steps less the memory before them: variables, slots, activations, gradients and work space,
-without TensorFlow itself. It differs from run to run by a tenth, because TensorFlow's allocator
-keeps what was given back in blocks of many sizes; so it is the median of some runs, and beside it
-stands what was live at the peak of further steps (:mod:`benchmarks.memory_peak`): activations,
-gradients and work space alone, nearly the same in each run. The second table takes what float32's
-largest batch needs as a cap, by one of these two figures, and looks for the largest batch of each
-mode that stays below it: first on the line through the measured points, then by measuring there and
-in proportion. By ``--cap resident`` two runs of one batch may decide differently, by ``--cap live``
-they hardly do; weights and slots, which the latter leaves out, are as large in every mode. The mode
-``memory`` is ``AMP_TF_FOR=memory``. Needs Linux (``/proc/self/clear_refs`` resets the peak).
+Each figure comes from a process of its own, which builds the model and makes some steps of Keras'
+``fit`` without XLA. The mode ``memory`` is ``AMP_TF_FOR=memory``. Needs Linux.
+
+- *resident*: MiB by which the peak of the resident memory in these steps exceeds the memory before
+  them: variables, slots, activations, gradients and work space. It varies by a tenth from run to
+  run, because TensorFlow's allocator keeps freed blocks of many sizes.
+- *live*: MiB that nodes had asked for at the peak of further steps, without weights and slots. It
+  comes from TensorFlow's profiler, which records each block that the CPU's allocator gives and
+  takes back (with oneDNN, blocks of 256 KiB or more), and hardly varies.
+
+``--rows N`` lists the N largest tensors that are live at the peak.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
 import gc
 import json
-import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import models
-from benchmarks.memory_peak import COMPARED, find_peak, record_memory
-from benchmarks.step_time import worker
+from benchmarks.step_time import options
 from benchmarks.step_time.modes import WAYS, Mode, environment, modes
-from benchmarks.step_time.options import names_in
+from benchmarks.step_time.traces import Event, record
 
 ROOT = Path(__file__).resolve().parents[1]
+COMPARED = ("float32", "policy", "memory")
 STEPS = 3
-REFERENCE = "float32"
-FIGURES: dict[str, Callable[[Point], float]] = {
-    "resident": lambda point: point.mib,
-    "live": lambda point: point.live,
-}
-_TITLES = {"policy": "Keras policy", "memory": "amp_tf for memory"}
+MIB = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
-    """One model in one mode at one batch size, medians of some processes.
+class Tensor:
+    """A block of memory.
 
     Attributes:
-        mib: MiB of resident memory that the training steps took.
-        live: MiB of what was live at the peak of a step, without weights and optimizer slots.
+        node: the node that it is for.
+        mib: MiB that the node asked for.
+        dtype: its type, where the profiler knows it.
     """
 
-    model: str
-    mode: str
-    batch: int
+    node: str
     mib: float
-    live: float = 0.0
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Peak:
+    """The moment of a run at which most memory was live.
+
+    Attributes:
+        live: MiB that nodes had asked for.
+        tensors: the live blocks, the largest first.
+        resident: MiB of resident memory that the steps took.
+    """
+
+    live: float
+    tensors: tuple[Tensor, ...] = ()
+    resident: float = 0.0
 
 
 def resident(field: str) -> float:
@@ -72,35 +78,74 @@ def resident(field: str) -> float:
     raise RuntimeError(f"/proc/self/status has no {field}: this benchmark needs Linux.")
 
 
-def work(options: dict[str, Any]) -> tuple[float, float]:
-    """Trains in this process; the MiB that the training steps took, and those that were live at the
-    peak of others.
+def record_memory(run: Callable[[], object]) -> list[Event]:
+    """Runs something under the profiler, which records allocations on every CPU.
+
+    TensorFlow's allocator without oneDNN reports them only on request, and no Python function
+    makes this request.
     """
-    worker.set_up(modes(options["precision"])[options["mode"]])
-    runner = worker.new_runner(options, WAYS["fit"])
+    from tensorflow.python.platform import sysconfig
+
+    framework = ctypes.CDLL(f"{sysconfig.get_lib()}/libtensorflow_framework.so.2")
+    framework._ZN3tsl23EnableCPUAllocatorStatsEv()
+    return record(run)
+
+
+def find_peak(events: Iterable[Event]) -> Peak:
+    """Finds the peak of a recorded run; blocks allocated before its first event do not count."""
+    living: dict[int, dict[str, Any]] = {}
+    at_peak: list[dict[str, Any]] = []
+    live = 0
+    most_live = 0
+    for event in events:
+        if event.name == "MemoryAllocation":
+            living[event.details["addr"]] = event.details
+            live += event.details["requested_bytes"]
+        elif event.name == "MemoryDeallocation" and event.details["addr"] in living:
+            live -= living.pop(event.details["addr"])["requested_bytes"]
+        if live > most_live:
+            most_live = live
+            at_peak = list(living.values())
+    at_peak.sort(key=lambda block: -block["requested_bytes"])
+    return Peak(most_live / MIB, tuple(map(_tensor, at_peak)))
+
+
+def _tensor(block: Mapping[str, Any]) -> Tensor:
+    import tensorflow as tf
+
+    kind = block.get("data_type", 0)
+    dtype = tf.as_dtype(kind).name if kind else ""
+    return Tensor(str(block.get("tf_op", "")), block["requested_bytes"] / MIB, dtype)
+
+
+def work(job: dict[str, Any]) -> Peak:
+    """Trains in this process: some steps for the resident memory, then some for the live one."""
+    from benchmarks.step_time import worker
+
+    worker.set_up(modes(job["precision"])[job["mode"]])
+    runner = worker.new_runner(job, WAYS["fit"])
     gc.collect()
     before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present size
     runner.steps(STEPS)
     taken = resident("VmHWM") - before
-    return taken, find_peak(record_memory(lambda: runner.steps(STEPS))).live
+    peak = find_peak(record_memory(lambda: runner.steps(STEPS)))
+    return dataclasses.replace(peak, resident=taken)
 
 
-def measure(model: str, size: str, precision: str, mode: Mode, batch: int) -> tuple[float, float]:
-    """MiB of one process: taken, and live at the peak.
+def measure(job: dict[str, Any], mode: Mode) -> Peak:
+    """Measures one mode in a process of its own.
+
+    Args:
+        job: the model, its size and batch, and the 16-bit type of the policy.
+        mode: what is compared.
 
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote to stderr.
     """
-    options = {
-        "model": model,
-        "size": size,
-        "precision": precision,
-        "mode": mode.name,
-        "batch": batch,
-    }
+    command = [sys.executable, "-m", "benchmarks.memory"]
     ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks.memory", "--work", json.dumps(options)],
+        [*command, "--work", json.dumps({**job, "mode": mode.name})],
         env=environment(mode) | {"PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         capture_output=True,
@@ -109,175 +154,64 @@ def measure(model: str, size: str, precision: str, mode: Mode, batch: int) -> tu
     )
     if ended.returncode:
         raise RuntimeError(
-            f"{model}, {mode.name}, batch {batch}: exit status "
-            f"{ended.returncode}\n{ended.stderr[-2000:]}"
+            f"{job['model']}, {mode.name}: exit status {ended.returncode}\n{ended.stderr[-2000:]}"
         )
-    taken, live = json.loads(ended.stdout.strip().splitlines()[-1])
-    return taken, live
+    found = json.loads(ended.stdout.strip().splitlines()[-1])
+    tensors = tuple(Tensor(**tensor) for tensor in found["tensors"])
+    return Peak(found["live"], tensors, found["resident"])
 
 
-def medians(model: str, mode: str, batch: int, runs: Sequence[tuple[float, float]]) -> Point:
-    """The point of some processes."""
-    taken, live = (statistics.median(values) for values in zip(*runs, strict=True))
-    return Point(model, mode, batch, taken, live)
+def row(title: str, batch: int, peaks: Sequence[Peak]) -> str:
+    """One line of the table: resident memory, its ratio to the first mode's, live memory."""
+    cells = [title, str(batch)]
+    cells += [f"{peak.resident:.0f}" for peak in peaks]
+    cells += [f"{peak.resident / peaks[0].resident:.2f}" for peak in peaks[1:]]
+    cells += [f"{peak.live:.0f}" for peak in peaks]
+    return f"| {' | '.join(cells)} |"
 
 
-def largest_batch(
-    points: Sequence[tuple[int, float]], cap: float, measured: Callable[[int], float]
-) -> Point | None:
-    """The largest batch whose training takes at most ``cap`` MiB, to a hundredth, as a few
-    measurements can tell.
-
-    Args:
-        points: batch and MiB, of at least two different batches.
-        cap: in MiB.
-        measured: gives the MiB of a batch.
-
-    Returns:
-        Batch and its measured MiB (model and mode are left empty), ``None`` if even one example
-        takes more.
-    """
-    slope, intercept = statistics.linear_regression([b for b, _ in points], [m for _, m in points])
-    batch = int((cap - intercept) / slope) if slope > 0 else max(b for b, _ in points)
-    found, too_large = Point("", "", 0, 0.0), batch + max(b for b, _ in points)
-    while found.batch + found.batch // 100 < batch < too_large:
-        mib = dict(points).get(batch)
-        mib = measured(batch) if mib is None else mib
-        if mib <= cap:
-            found = Point("", "", batch, mib)
-        else:
-            too_large = batch
-        batch = min(int(batch * cap / mib), too_large - max(1, too_large // 100))
-    return found if found.batch else None
+def head(names: Sequence[str]) -> str:
+    """The two lines above the rows."""
+    columns = ["model", "batch"]
+    columns += [f"resident: {name}" for name in names]
+    columns += [f"{name} / {names[0]}" for name in names[1:]]
+    columns += [f"live: {name}" for name in names]
+    return f"| {' | '.join(columns)} |\n|---|{'---:|' * (len(columns) - 1)}"
 
 
-def memory_table(points: Sequence[Point], names: Sequence[str] = COMPARED) -> list[str]:
-    """Markdown: a row for each model and batch, MiB of each mode, the ratio to float32, and what
-    was live.
-
-    Args:
-        points: what was measured.
-        names: the modes, float32 first.
-    """
-    found = {(p.model, p.batch, p.mode): p for p in points}
-    heads = [_TITLES.get(name, name) for name in names]
-    columns = [f"{head}, MiB" for head in heads] + [f"{head} / float32" for head in heads[1:]]
-    lines = [f"| model | batch | {' | '.join(columns)} | live: {' | '.join(heads)} |"]
-    lines.append("|---|" + "---:|" * (len(columns) + len(heads) + 1))
-    for model, batch in dict.fromkeys((p.model, p.batch) for p in points):
-        own = [found[model, batch, mode] for mode in names]
-        cells = [models.BENCHMARKS[model].title, str(batch), *(f"{point.mib:.0f}" for point in own)]
-        cells += [f"{point.mib / own[0].mib:.2f}" for point in own[1:]]
-        lines.append("| " + " | ".join([*cells, *(f"{point.live:.0f}" for point in own)]) + " |")
-    return lines
+def largest(peaks: Mapping[str, Peak], count: int) -> str:
+    """The largest tensors at the peak of each mode, a line each."""
+    lines = []
+    for name, peak in peaks.items():
+        for tensor in peak.tensors[:count]:
+            node = "/".join(tensor.node.split("/")[-3:])
+            lines.append(f"{name}: {tensor.mib:.1f} MiB {tensor.dtype} {node}")
+    return "\n".join(lines)
 
 
-def batch_table(
-    caps: dict[str, Point],
-    largest: dict[tuple[str, str], Point | None],
-    names: Sequence[str] = COMPARED,
-) -> list[str]:
-    """Markdown: for each model the cap and the largest batch of each mode, with its measured MiB.
-
-    Args:
-        caps: float32 at its largest batch, by model.
-        largest: what was found.
-        names: the modes, float32 first.
-    """
-    heads = [_TITLES.get(name, name) for name in names]
-    lines = [
-        f"| model | cap, MiB | {' | '.join(heads)} | {heads[-1]} / float32 |",
-        "|---|" + "---:|" * (len(heads) + 2),
-    ]
-    for model, cap in caps.items():
-        found = [largest[model, mode] for mode in names[1:]]
-        cells = [f"{point.batch} ({point.mib:.0f} MiB)" if point else "none" for point in found]
-        ratio = f"{found[-1].batch / cap.batch:.2f}" if found[-1] else "–"
-        lines.append(
-            f"| {models.BENCHMARKS[model].title} | {cap.mib:.0f} | {cap.batch} | "
-            f"{' | '.join(cells)} | {ratio} |"
-        )
-    return lines
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--models", nargs="+", choices=models.BENCHMARKS, default=["convnet", "unet", "bert"]
-    )
-    parser.add_argument(
-        "--batches", nargs="+", type=int, help="by default those of the model's sweep"
-    )
-    parser.add_argument("--size", choices=models.SIZES, default="small")
-    parser.add_argument(
-        "--precision",
-        choices=("bfloat16", "float16"),
-        default="bfloat16",
-        help="of the Keras policy",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=int,
-        default=1,
-        help="processes for each figure, of which the median counts",
-    )
-    parser.add_argument(
-        "--modes", default=",".join(COMPARED), help="comma-separated, float32 first; %(default)s"
-    )
-    parser.add_argument(
-        "--cap", choices=FIGURES, default="resident", help="what the largest batch is held to"
-    )
-    parser.add_argument("--no-cap", action="store_true", help="leave out the second table")
-    parser.add_argument("--json", type=Path, help="a file for the figures")
-    parser.add_argument("--work", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.work:
-        print(json.dumps(work(json.loads(arguments.work))))
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = options.new_parser(__doc__, modes=COMPARED)
+    parser.add_argument("--batches", nargs="+", type=int, help="the model's own sweep by default")
+    parser.add_argument("--rows", type=int, default=0, help="how many tensors to list")
+    parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    if asked.work:
+        print("\n" + json.dumps(dataclasses.asdict(work(asked.work))), flush=True)
         return 0
-    figure = FIGURES[arguments.cap]
-    compared = {name: modes(arguments.precision)[name] for name in names_in(arguments.modes)}
-    points: list[Point] = []
-    caps: dict[str, Point] = {}
-    largest: dict[tuple[str, str], Point | None] = {}
-    for model in arguments.models:
-
-        def of(mode: Mode, batch: int, model: str = model) -> Point:
-            job = (model, arguments.size, arguments.precision, mode, batch)
-            point = medians(
-                model, mode.name, batch, [measure(*job) for _ in range(arguments.repeats)]
-            )
-            print(
-                f"{model}, {mode.name}, batch {batch}: {point.mib:.0f} MiB, {point.live:.0f} live",
-                file=sys.stderr,
-                flush=True,
-            )
-            return point
-
-        batches = sorted(
-            arguments.batches or models.BENCHMARKS[model].workload(arguments.size).batches
-        )
-        own = [of(mode, batch) for batch in batches for mode in compared.values()]
-        points += own
-        cap = next(p for p in own if p.mode == REFERENCE and p.batch == batches[-1])
-        caps[model] = dataclasses.replace(cap, mib=figure(cap))
-        for name, mode in compared.items():
-            if name != REFERENCE and not arguments.no_cap and len(batches) > 1:
-                line = [(p.batch, figure(p)) for p in own if p.mode == name]
-                largest[model, name] = largest_batch(
-                    line, caps[model].mib, lambda batch, mode=mode, of=of: figure(of(mode, batch))
-                )
-    print("\n".join(memory_table(points, [*compared])))
-    if largest:
-        print("\n" + "\n".join(batch_table(caps, largest, [*compared])))
-    if arguments.json:
-        rows = [dataclasses.asdict(point) for point in points]
-        best = [
-            {"model": m, "mode": n, **({"batch": p.batch, "mib": p.mib} if p else {})}
-            for (m, n), p in largest.items()
-        ]
-        arguments.json.write_text(json.dumps({"points": rows, "largest": best}, indent=1))
+    known = modes(asked.precision)
+    compared = [known[name] for name in options.names_in(asked.modes)]
+    print(head([mode.name for mode in compared]))
+    listed = []
+    for model in models.names(asked.models):
+        benchmark = models.benchmark(model)
+        for batch in asked.batches or benchmark.workload(asked.size).batches:
+            job = {"model": model, "size": asked.size, "precision": asked.precision, "batch": batch}
+            peaks = {}
+            for mode in compared:
+                peaks[mode.name] = measure(job, mode)
+            print(row(benchmark.title, batch, list(peaks.values())), flush=True)
+            listed.append(largest(peaks, asked.rows))
+    print(*filter(None, listed), sep="\n\n")
     return 0
 
 

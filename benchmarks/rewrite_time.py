@@ -1,53 +1,48 @@
-"""How long amp_tf's rewrite takes beside TensorFlow's own C++ pass, on the same graphs, in turns,
-in one run.
+"""CPU time of amp_tf's rewrite beside that of TensorFlow's own C++ pass, on the same graphs.
 
-    python benchmarks/rewrite_time.py                      all graphs; the big models take minutes to trace, once
+    python benchmarks/rewrite_time.py                      all graphs; tracing takes minutes, once
     python benchmarks/rewrite_time.py lstm synthetic-10k   some graphs
-    python benchmarks/rewrite_time.py --first-step         also time the first training step, tracing included
+    python benchmarks/rewrite_time.py --first-step         also the first training step
 
-The graphs are training graphs with calls inlined and loops lowered; they are kept in a folder of
-the system's temporary directory (--cache), so that a second run starts at once. TensorFlow's pass:
-the time of OptimizeGraph with the bfloat16 pass alone, less its time with a pass that ends at once.
-amp_tf: the whole of amp_tf.rewrite, verification included. Both are CPU time of the calling thread,
-in which both run, so that other programs on the machine hardly count. Each figure is the median of
-the rounds, TensorFlow's that of the differences within each round: both of its times are several
-times their difference, and smallest times of different rounds gave 27 to 79 ms for one graph. So
-the time that TensorFlow itself notes for the pass (its log of the meta optimizer) stands beside the
-difference. It is wall time and leaves out what the larger graph costs afterwards. Memory: the
-growth of a fresh process' peak resident size during one rewrite, divided by the size of the
-serialized graph, for both ways: amp_tf.rewrite takes a GraphDef and gives one (the new one counts,
-the caller's does not), and a running program hands over bytes and gets bytes. Times are those of
-amp_tf.rewrite. The status is 1 if a goal is missed: at most twice TensorFlow's time, at most 6
-times the graph's size, at most 3 % of the first training step.
+The graphs are training graphs with calls inlined and loops lowered. ``--cache`` keeps them in the
+system's temporary directory. Each figure is a median of rounds, in CPU time of the calling thread,
+in which both run.
+
+- TensorFlow's pass: the time of OptimizeGraph with the bfloat16 pass alone, less its time with a
+  pass that ends at once, round by round.
+- amp_tf: ``amp_tf.rewrite``, verification included.
+- Memory: the growth of a fresh process' peak resident size during one ``amp_tf.rewrite``, divided
+  by the size of the serialized graph.
+
+The exit status is 1 if a goal is missed: at most twice TensorFlow's time, at most 6 times the
+graph's size, at most 3 % of the first training step.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import os
 import pathlib
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "0"
-os.environ["TF_CPP_VMODULE"] = "meta_optimizer=1"  # makes TensorFlow note how long each pass takes
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tensorflow.core.framework import graph_pb2  # noqa: E402  the path and the log level must be set first
 
 import amp_tf  # noqa: E402
-from amp_tf.rewriting.pipeline import rewrite_serialized  # noqa: E402
 
-TIME_GOAL, MEMORY_GOAL, STEP_GOAL = 2.0, 6.0, 0.03
+TIME_GOAL = 2.0
+MEMORY_GOAL = 6.0
+STEP_GOAL = 0.03
 CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 
 
@@ -71,10 +66,8 @@ class Result:
 
     nodes: int
     tensorflow: float
-    tensorflow_clock: float
     amp_tf: float
     memory: int
-    memory_as_bytes: int
     size: int
     first_step: float
 
@@ -167,7 +160,8 @@ def _trained(model, inputs, first_step: bool) -> Graph:
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
         return loss
 
-    specs, seconds = (tf.TensorSpec((2,), tf.int32), inputs), 0.0
+    specs = (tf.TensorSpec((2,), tf.int32), inputs)
+    seconds = 0.0
     if first_step:
         feeds = [np.ones(spec.shape, spec.dtype.as_numpy_dtype) for spec in specs]
         start = time.perf_counter()
@@ -231,12 +225,13 @@ def load(name: str, cache: pathlib.Path, first_step: bool) -> Graph:
     """The graph by its name, from the cache; made in a process of its own, so that tracing leaves
     no memory behind.
     """
-    file, facts = cache / f"{name}.pb", cache / f"{name}.json"
+    file = cache / f"{name}.pb"
+    facts = cache / f"{name}.json"
     is_traced = not name.startswith("synthetic")
     if not facts.exists() or (
         first_step and is_traced and not json.loads(facts.read_text())["first_step"]
     ):
-        print(f"making {name} …", flush=True)
+        print(f"making {name} …", file=sys.stderr, flush=True)
         command = [sys.executable, __file__, "--make", name, "--cache", str(cache)]
         subprocess.run([*command, "--first-step"] if first_step else command, check=True)
     graph = graph_pb2.GraphDef.FromString(file.read_bytes())
@@ -255,61 +250,27 @@ def make(name: str, cache: pathlib.Path, first_step: bool) -> None:
 def measure(name: str, graph: Graph, rounds: int, cache: pathlib.Path) -> Result:
     from tests.oracle import Mode, run_original
 
-    theirs, noted, ours = [], [], []
-    if len(graph.graph_def.node) < 5000:  # the difference of two small times needs more of them
+    given = graph.graph_def
+    preserve = graph.preserve
+    theirs = []
+    ours = []
+    if len(given.node) < 5000:  # the difference of two small times needs more of them
         rounds *= 6
     for _ in range(rounds):
-        with _log() as lines:
-            empty = _cpu_seconds(lambda: run_original(graph.graph_def, None, graph.preserve))
-            original = _cpu_seconds(
-                lambda: run_original(graph.graph_def, Mode.BFLOAT16, graph.preserve)
-            )
+        empty = _cpu_seconds(lambda: run_original(given, None, preserve))
+        original = _cpu_seconds(lambda: run_original(given, Mode.BFLOAT16, preserve))
         theirs.append(original - empty)
-        noted.append(_noted_seconds(lines, Mode.BFLOAT16.value))
-        ours.append(
-            _cpu_seconds(lambda: amp_tf.rewrite(graph.graph_def, CONFIG, preserve=graph.preserve))
-        )
+        ours.append(_cpu_seconds(lambda: amp_tf.rewrite(given, CONFIG, preserve=preserve)))
+    command = [sys.executable, __file__, "--memory", name, "--cache", str(cache)]
+    memory = subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True)
     return Result(
-        nodes=len(graph.graph_def.node),
+        nodes=len(given.node),
         tensorflow=statistics.median(theirs),
-        tensorflow_clock=statistics.median(noted),
         amp_tf=statistics.median(ours),
-        memory=_memory(name, cache, "--memory"),
-        memory_as_bytes=_memory(name, cache, "--memory-as-bytes"),
-        size=graph.graph_def.ByteSize(),
+        memory=int(memory),
+        size=given.ByteSize(),
         first_step=graph.first_step,
     )
-
-
-def _memory(name: str, cache: pathlib.Path, way: str) -> int:
-    command = [sys.executable, __file__, way, name, "--cache", str(cache)]
-    done = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    return int(done.stdout)
-
-
-@contextlib.contextmanager
-def _log() -> Iterator[list[str]]:
-    """What TensorFlow's C++ code writes to standard error meanwhile; the lines are there at the
-    end.
-    """
-    lines: list[str] = []
-    with tempfile.TemporaryFile() as file:
-        before = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield lines
-        finally:
-            os.dup2(before, 2)
-            os.close(before)
-            file.seek(0)
-            lines += file.read().decode(errors="replace").splitlines()
-
-
-def _noted_seconds(lines: list[str], optimizer: str) -> float:
-    found = (re.search(rf"\] {optimizer}: .* time = ([0-9.]+)ms", line) for line in lines)
-    return next(float(match[1]) for match in found if match) / 1e3
 
 
 def _cpu_seconds(call: Callable[[], object]) -> float:
@@ -318,16 +279,14 @@ def _cpu_seconds(call: Callable[[], object]) -> float:
     return time.thread_time() - start
 
 
-def peak_growth(name: str, cache: pathlib.Path, *, as_bytes: bool) -> int:
+def peak_growth(name: str, cache: pathlib.Path) -> int:
     """By how many bytes one rewrite raises this process' peak resident size (Linux)."""
-    given = (cache / f"{name}.pb").read_bytes() if as_bytes else load(name, cache, False).graph_def
-    preserve = json.loads((cache / f"{name}.json").read_text())["preserve"]
-    convert = rewrite_serialized if as_bytes else amp_tf.rewrite
     warm = synthetic(200)
     amp_tf.rewrite(warm.graph_def, CONFIG, preserve=warm.preserve)
+    graph = load(name, cache, False)
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present size
     before = _status("VmRSS")
-    result = convert(given, CONFIG, preserve=preserve, hardware=amp_tf.Hardware.detect_cpu())
+    result = amp_tf.rewrite(graph.graph_def, CONFIG, preserve=graph.preserve)
     assert result.changed
     return _status("VmHWM") - before
 
@@ -347,67 +306,47 @@ def main() -> int:
         "graphs", nargs="*", metavar="GRAPH", help=f"of {', '.join(GRAPHS)}; default: all"
     )
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--first-step", action="store_true", help="time the first training step of the models too"
-    )
+    parser.add_argument("--first-step", action="store_true", help="time the first step, too")
     parser.add_argument(
         "--cache", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir(), "amp_tf_graphs")
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--make", help=argparse.SUPPRESS)
     parser.add_argument("--memory", help=argparse.SUPPRESS)
-    parser.add_argument("--memory-as-bytes", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := set(options.graphs) - set(GRAPHS):
         parser.error(f"unknown graphs: {', '.join(sorted(unknown))}; valid: {', '.join(GRAPHS)}")
     if options.make:
         make(options.make, options.cache, options.first_step)
         return 0
-    if name := options.memory or options.memory_as_bytes:
-        print(peak_growth(name, options.cache, as_bytes=not options.memory))
+    if options.memory:
+        print(peak_growth(options.memory, options.cache))
         return 0
-    results = {}
+    print(HEAD)
+    status = 0
     for name in options.graphs or GRAPHS:
-        results[name] = measure(
-            name, load(name, options.cache, options.first_step), options.rounds, options.cache
-        )
-        if not options.json:
-            print(_row(name, results[name], is_first=len(results) == 1), flush=True)
-    if options.json:
-        print(
-            json.dumps(
-                {name: dataclasses.asdict(result) for name, result in results.items()}, indent=2
-            )
-        )
-    return int(not all(result.reaches_goals for result in results.values()))
+        graph = load(name, options.cache, options.first_step)
+        result = measure(name, graph, options.rounds, options.cache)
+        print(_row(name, result), flush=True)
+        status |= not result.reaches_goals
+    return status
 
 
-def _row(name: str, result: Result, *, is_first: bool) -> str:
-    header = (
-        "| graph | nodes | TensorFlow's pass, ms | by its own clock | amp_tf, ms | ratio | µs a "
-        "node "
-        "| peak memory / graph | from bytes to bytes | of the first step |\n"
-        "|---|---|---|---|---|---|---|---|---|---|\n"
-    )
-    share = (
-        f"{result.amp_tf / result.first_step:.1%} of {result.first_step:.1f} s"
-        if result.first_step
-        else "–"
-    )
-    cells = (
-        name,
-        f"{result.nodes:,}",
-        f"{result.tensorflow * 1e3:.1f}",
-        f"{result.tensorflow_clock * 1e3:.1f}",
-        f"{result.amp_tf * 1e3:.1f}",
-        f"{result.ratio:.2f}",
-        f"{result.amp_tf / result.nodes * 1e6:.1f}",
-        f"{result.memory / 2**20:.1f} MiB / {result.size / 2**20:.2f} MiB = "
-        f"{result.memory_ratio:.1f}",
-        f"{result.memory_as_bytes / result.size:.1f}",
-        share,
-    )
-    return (header if is_first else "") + f"| {' | '.join(cells)} |"
+HEAD = (
+    "| graph | nodes | TensorFlow's pass, ms | amp_tf, ms | ratio | µs a node | memory / graph "
+    "| of the first step |\n|---|---|---|---|---|---|---|---|"
+)
+
+
+def _row(name: str, result: Result) -> str:
+    cells = [name, f"{result.nodes:,}"]
+    cells += [f"{result.tensorflow * 1e3:.1f}", f"{result.amp_tf * 1e3:.1f}"]
+    cells += [f"{result.ratio:.2f}", f"{result.amp_tf / result.nodes * 1e6:.1f}"]
+    cells += [f"{result.memory_ratio:.1f}"]
+    if result.first_step:
+        cells += [f"{result.amp_tf / result.first_step:.1%} of {result.first_step:.1f} s"]
+    else:
+        cells += ["–"]
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -93,7 +93,8 @@ class Buildah:
                 'set -e; c=$(buildah from scratch); buildah add -q "$c" /base.tar /; '
                 # The machine's certificates, and pip told to use them: a base image of a company
                 # would do the same.
-                '[ ! -e /machine.crt ] || buildah copy -q "$c" /machine.crt /etc/ssl/certs/ca-certificates.crt; '
+                '[ ! -e /machine.crt ] || buildah copy -q "$c" /machine.crt '
+                "/etc/ssl/certs/ca-certificates.crt; "
                 'buildah config --env PIP_CERT=/etc/ssl/certs/ca-certificates.crt "$c"; '
                 f'buildah commit -q --rm "$c" {BASE_IMAGE}'
             )

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Measures how much there is to understand: AST nodes of a folder's rooms, and how dense their
-pages are.
+"""Measures how much there is to understand in a folder's rooms, and how dense their pages are.
 
     scripts/code_sizes.py                   the rooms of amp_tf, its tests, benchmarks and scripts
     scripts/code_sizes.py amp_tf/painting   the modules of a room
-    scripts/code_sizes.py --sentences       the docstrings and comments whose first sentence must be decoded
+    scripts/code_sizes.py --sentences       the sentences that must be decoded
 
-AST nodes are what neither packing nor the width of lines changes. ``dense`` counts what a statement
-holds; the other columns count, per 1,000 statements, assignments of several values at once,
-conditional expressions and comprehensions. ``wide`` are lines above 100 characters, in %.
-``decode`` are sentences, in %, of a shape that readers stumbled over: a relative clause as subject,
-a leading "Of …", fragments strung together by semicolons. Of C files the tokens count.
+Size is counted in AST nodes, which neither packing nor the width of lines changes; in C files, in
+tokens. ``dense`` is nodes a statement. The next three columns count, per 1,000 statements,
+assignments of several values at once, conditional expressions and comprehensions. ``wide`` is the
+share of lines above 100 characters, in %. ``decode`` is the share of sentences, in %, whose shape
+readers stumbled over: a relative clause as subject, a leading "Of …", fragments strung together by
+semicolons.
 """
 
 from __future__ import annotations

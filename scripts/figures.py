@@ -11,7 +11,7 @@ import textwrap
 from typing import Any
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
-#: Of each program of benchmarks.public: how readers know it, and how its metric is called.
+#: The programs of benchmarks.public: the name for readers, and the metric.
 PROGRAMS = {
     "ranking": "DLRM, AUC",
     "language": "GPT, bits per character",
@@ -63,7 +63,7 @@ def _metric(row: dict[str, Any]) -> str:
 
 
 def gpus() -> str:
-    """What XLA made of steps for GPUs, beside float32 and beside Keras' policy, over all models."""
+    """The compiled steps for GPUs, beside float32 and beside Keras' policy, over all models."""
     lines = [
         "| compiled for | models | temporary memory × float32 | × the policy's | of them up to "
         "1.03 "
@@ -72,7 +72,8 @@ def gpus() -> str:
     ]
     for target, way, precision in GPU_KINDS:
         rows = _compiled(target, way, precision)
-        beside, moved = _ratios(rows, "temp_mib", 2, 1), _ratios(rows, "mib", 2, 1)
+        beside = _ratios(rows, "temp_mib", 2, 1)
+        moved = _ratios(rows, "mib", 2, 1)
         cells = [
             f"{target.upper()}, {way}, {precision}",
             str(len(rows)),
@@ -118,26 +119,6 @@ def _span(ratios: list[float]) -> str:
 
 def _near(ratios: list[float]) -> str:
     return str(sum(ratio <= 1.03 for ratio in ratios))
-
-
-def batches() -> str:
-    """docs/memory.md's sentence on batches; of a range, the lower end is amp_tf's, and the upper
-    end Keras'.
-    """
-    (table,) = _tables("memory_batches")
-    counts = [
-        [[int(text.replace(",", "")) for text in cell.split(" – ")] for cell in row[1:]]
-        for row in table["rows"]
-    ]
-    ours = [found[0] / plain[0] for plain, _, found in counts]
-    policy = [found[-1] / plain[0] for plain, found, _ in counts]
-    return _wrapped(
-        f"In the memory that float32 needs, {len(counts)} models trained with batches "
-        f"{min(ours):.2f} to "
-        f"{max(ours):.2f} times as large; under Keras' policy, {min(policy):.2f} to "
-        f"{max(policy):.2f} times "
-        "([tables](../benchmarks/README.md#memory))."
-    )
 
 
 def compare() -> str:

@@ -1,7 +1,7 @@
-"""One graph's journey: what each stage of a rewrite makes of six nodes, for CONTRIBUTING.md.
+"""One graph's journey: the stages of a rewrite of six nodes, for CONTRIBUTING.md.
 
 The calls are those of ``_rewrite_nodes`` and ``decide`` in ``amp_tf/rewriting/pipeline.py``, with
-what they give printed between them.
+their results printed between them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def _stages() -> Iterator[str]:
     resolution = resolve_target(AmpConfig(), Hardware(cpu_has_bf16=True))
     job = Job.of(AmpConfig(), resolution, graph.library, preserve=frozenset({"out"}))
 
-    yield "read:    view = read_graph(graph, job.templates)            nodes, units, edges between units"
+    call = "read:    view = read_graph(graph, job.templates)"
+    yield f"{call}            nodes, units, edges between units"
     view = read_graph(graph, job.templates)
     for node, line in enumerate(short(graph.node)):
         units = " ".join(f"{unit}:{view.slot(node, unit)}" for unit in view.units(node))
@@ -52,17 +53,21 @@ def _stages() -> Iterator[str]:
     edges = zip(view.edges.src_unit.tolist(), view.edges.dst_unit.tolist(), strict=True)
     yield f"    edges {' '.join(f'{source}→{reader}' for source, reader in edges)}"
 
-    yield "prepare: form = run_passes(job.form(view, None), PREPARATIONS)  the multiplication moves to the filter"
+    call = "prepare: form = run_passes(job.form(view, None), PREPARATIONS)"
+    yield f"{call}  the multiplication moves to the filter"
     form = run_passes(job.form(view, None), PREPARATIONS)
     yield from _edits(form.edits, form.view)
 
-    yield "paint:   painting = run_passes(form, CORRECTIONS).painting  no loop, and nothing to split"
+    call = "paint:   painting = run_passes(form, CORRECTIONS).painting"
+    yield f"{call}  no loop, and nothing to split"
     painting = run_passes(form, CORRECTIONS).painting
     converted = painting.converted_nodes()
     for node, name in enumerate(form.view.names):
-        yield f"    {name:<6} {'bfloat16' if node in converted else 'float32':<8} {painting.reason(node)}"
+        precision = "bfloat16" if node in converted else "float32"
+        yield f"    {name:<6} {precision:<8} {painting.reason(node)}"
 
-    yield "plan:    casts = plan_edits(painting)                       types, and casts where they meet"
+    call = "plan:    casts = plan_edits(painting)"
+    yield f"{call}                       types, and casts where they meet"
     casts = plan_edits(painting)
     yield from _edits(casts, form.view)
 
@@ -85,13 +90,11 @@ def short(nodes: Any) -> Iterator[str]:
     from amp_tf.graph import datatypes
 
     for node in nodes:
-        types = [
-            f" {key}={datatypes.type_name(value.type)}"
-            for key, value in sorted(node.attr.items())
-            if value.type
-        ]
-        shown = "" if node.op == "Cast" else "".join(types)
-        yield f"{node.name} = {node.op}({', '.join(node.input)}){shown}"
+        line = f"{node.name} = {node.op}({', '.join(node.input)})"
+        for key, value in sorted(node.attr.items()):
+            if value.type and node.op != "Cast":
+                line += f" {key}={datatypes.type_name(value.type)}"
+        yield line
 
 
 def _edits(edits: Any, view: Any) -> Iterator[str]:
@@ -103,8 +106,10 @@ def _edits(edits: Any, view: Any) -> Iterator[str]:
         for node, attribute, _ in retype.each():
             yield f"    Retype({names[node]}.{attribute}, {datatypes.type_name(retype.data_type)})"
     for node in edits.new:
-        yield f"    NewNode({node.name}, {node.op}, {', '.join(names[source] for source, _ in node.inputs)})"
+        sources = ", ".join(names[source] for source, _ in node.inputs)
+        yield f"    NewNode({node.name}, {node.op}, {sources})"
     for reop in edits.reops:
         yield f"    Reop({names[reop.node]}, {reop.op}, {', '.join(reop.attributes)})"
     for rewire in edits.rewires:
-        yield f"    Rewire({names[rewire.node]}, input {rewire.position}, {names[rewire.src_node]}:{rewire.src_port})"
+        source = f"{names[rewire.src_node]}:{rewire.src_port}"
+        yield f"    Rewire({names[rewire.node]}, input {rewire.position}, {source})"

@@ -22,7 +22,9 @@ import struct
 import subprocess
 import sys
 
-SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+SIOCGIFFLAGS = 0x8913
+SIOCSIFFLAGS = 0x8914
+IFF_UP = 1
 INSIDE = "--in-namespace"
 
 
@@ -67,7 +69,7 @@ def bring_up_loopback() -> None:
 
 
 def loopback_bytes() -> int:
-    """What was sent over "lo" in this network namespace, headers of TCP and IP included."""
+    """Bytes sent over "lo" in this network namespace, with the headers of TCP and IP."""
     for line in pathlib.Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines():
         name, _, numbers = line.partition(":")
         if name.strip() == "lo":

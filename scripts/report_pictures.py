@@ -30,7 +30,8 @@ import numpy as np
 
 x = np.random.default_rng(1).normal(size=(4096, 32)).astype("float32")
 model = keras.Sequential([keras.layers.Dense(64, activation="relu"), keras.layers.Dense(4)])
-model.compile(keras.optimizers.SGD(1e-15), lambda y, p: 1e12 * keras.ops.mean(keras.ops.square(y - p)))
+square = keras.ops.square
+model.compile(keras.optimizers.SGD(1e-15), lambda y, p: 1e12 * keras.ops.mean(square(y - p)))
 model.fit(x, np.zeros((4096, 4), "float32"), epochs=4, batch_size=32, verbose=0)
 """
 EXPORTED = """
@@ -56,8 +57,8 @@ import keras
 import numpy as np
 
 x = np.random.default_rng(1).normal(size=(4096, 512)).astype("float32")
-layers = [keras.layers.Dense(1024, activation="relu"), keras.layers.LayerNormalization(), keras.layers.Dense(10)]
-model = keras.Sequential(layers)
+hidden = keras.layers.Dense(1024, activation="relu")
+model = keras.Sequential([hidden, keras.layers.LayerNormalization(), keras.layers.Dense(10)])
 model.compile("adam", "mse", jit_compile=True)
 model.fit(x, np.zeros((4096, 10), "float32"), batch_size=128, epochs=3, verbose=0)
 """
@@ -66,7 +67,9 @@ import keras
 import numpy as np
 
 x = np.random.default_rng(1).random((512, 64, 64, 16), "float32")
-layers = [keras.layers.Conv2D(width, 3, activation="relu", padding="same") for width in (64, 64, 128)]
+layers = []
+for width in (64, 64, 128):
+    layers.append(keras.layers.Conv2D(width, 3, activation="relu", padding="same"))
 model = keras.Sequential([*layers, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(10)])
 model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 model.fit(x, np.arange(512) % 10, batch_size=16, epochs=2, verbose=0)

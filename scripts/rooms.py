@@ -1,7 +1,7 @@
 """The rooms of the package, as its imports make them: the picture and the table of CONTRIBUTING.md.
 
-A room is a subpackage of ``amp_tf``, or a module beside them. What only type checkers import does
-not count.
+A room is a subpackage of ``amp_tf``, or a module beside them. Imports for type checkers are left
+out.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _node(room: str) -> str:
 
 
 def table(root: pathlib.Path) -> str:
-    """What each room says of itself in the first paragraph of its docstring, from high to low."""
+    """Lists the rooms from high to low, each with the first paragraph of its docstring."""
     known = modules(root)
     rows = ["| room | what it holds |", "| --- | --- |"]
     for room in reversed(find_rooms(root)):

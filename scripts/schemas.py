@@ -19,7 +19,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FOR_EVER = "Fields may be added to this version, never taken away or given another meaning."
 PLAIN = {str: "string", bool: "boolean", int: "integer", type(None): "null"}
 SIZE = {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}  # JSON has no infinity
-# What ``to_dict`` adds to the fields of these dataclasses.
+# Entries that ``to_dict`` adds to the fields of these dataclasses.
 ADDED: dict[type, dict[str, Any]] = {
     Comparison: {
         "is_healthy": bool,
@@ -37,7 +37,8 @@ ADDED: dict[type, dict[str, Any]] = {
 
 def comparison() -> str:
     what = "What amp_tf.compare(…).to_dict() and amp-tf compare --json give."
-    said = f'{what} {FOR_EVER} Errors are relative, in the L2 norm; what is infinite is the text "inf".'
+    errors = 'Errors are relative, in the L2 norm; what is infinite is the text "inf".'
+    said = f"{what} {FOR_EVER} {errors}"
     return _text(
         "Comparison of amp_tf, version 1", said, _of_version_1(Comparison, "amp_tf.comparison")
     )
@@ -117,7 +118,7 @@ class _Schema:
 
 
 def _attributes(kind: type) -> dict[str, str]:
-    """What a class says of each field: in its docstring, or by comments that begin with a colon."""
+    """Reads the descriptions of a class' fields, from its docstring or comments with a colon."""
     _, _, listed = (inspect.getdoc(kind) or "").partition("Attributes:\n")
     found: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \w)", listed.partition("\n\n")[0]):

@@ -18,7 +18,7 @@ _LINE = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What one process did.
+    """The summary line of one process.
 
     Attributes:
         graphs: graphs rewritten or looked at.

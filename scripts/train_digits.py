@@ -42,7 +42,7 @@ class StepTimes(keras.callbacks.Callback):
         self.epochs[-1].append(time.perf_counter() - self._begin)
 
     def median_ms(self) -> float:
-        """Median over all steps but those of the first epoch, which include tracing and warming up."""
+        """The median of all steps after the first epoch, which traces and warms up."""
         later = self.epochs[1:] or self.epochs
         return 1e3 * statistics.median(step for epoch in later for step in epoch)
 

@@ -64,7 +64,7 @@ def start_workers(count: int, arguments: list[str]) -> int:
 
 
 def cluster_resolver() -> Any:
-    """Where the other workers are: from TF_CONFIG, or from what srun tells each task."""
+    """Finds the other workers: by TF_CONFIG, or by the variables of srun's tasks."""
     import tensorflow as tf
 
     resolvers = tf.distribute.cluster_resolver

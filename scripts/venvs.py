@@ -33,7 +33,7 @@ class SetupError(Exception):
 
 
 class Stage:
-    """One line of progress: what is being done and for how long; rewritten in place on a terminal."""
+    """One line of progress: the task and its time so far; rewritten in place on a terminal."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -165,8 +165,8 @@ def run(
 def make(path: pathlib.Path, python: str = sys.executable) -> Venv:
     """The environment at ``path``, made with ``python`` where there is none that works.
 
-    Where Python was installed without ensurepip (Debian without python3-venv), the environment is
-    made without pip and filled from outside by the pip that is there.
+    If Python was installed without ensurepip (Debian without python3-venv), the environment is made
+    without pip and filled from outside by the pip that is there.
 
     Raises:
         SetupError: neither way works.

@@ -1,16 +1,15 @@
-"""What ops take on a CPU in float32 and in bfloat16: tables of measured figures, one for each kind
-of CPU.
+"""Cost tables: measured times of ops in float32 and in bfloat16, one table for each kind of CPU.
 
 Matrix products and convolutions gain by oneDNN's bfloat16 kernels. Most element-wise ops lose:
 TensorFlow converts each value to float32 and back, so that a bfloat16 Sigmoid takes three times as
-long as a float32 one. Where many of them follow each other, it pays to cast once, compute in
-float32, and cast back.
+long as a float32 one. In a chain of such ops it pays to cast once, compute in float32, and cast
+back.
 
 ``amp-tf calibrate`` measures a table and keeps it for this machine
-(:mod:`amp_tf.oplists.hardware`); those in ``cpu_costs`` are shipped. Only the ratios between the
-figures of a table matter. What an element takes depends on how many there are: TensorFlow gives a
-small tensor to one thread, and a large one leaves the caches before it is read again. So figures
-are kept by size, and those of sizes between come from both neighbours.
+(:mod:`amp_tf.oplists.hardware`); the tables in ``cpu_costs`` are shipped. Only the ratios between
+the figures of a table matter. The time of an element depends on the size of the tensor: one thread
+computes a small tensor, and a large one leaves the caches before it is read again. So figures are
+kept by size, and a size between two of them is interpolated.
 """
 
 from __future__ import annotations
@@ -32,74 +31,61 @@ VERSION = 1  #: of the files
 _MOST_BYTES = 16 << 20  #: of a file; those that are shipped have 20 KB
 DISPATCH = 3_000.0  #: ns for each op that TensorFlow starts, whatever its size
 FEW_OPERATIONS = 8e6  #: so many of a product one thread computes; what is more is shared
-#: What stands after an op in rows of their own: for products that read their second matrix
-#: transposed, which oneDNN's float32 kernel does slowly, and for convolutions in NCHW, which gain
-#: next to nothing unless they have one tap.
-TRANSPOSED, CHANNELS_FIRST, POINTWISE_FIRST = (
-    ", second transposed",
-    ", channels first",
-    ", channels first, one tap",
-)
-#: What stands after an op of which a tensor is much smaller than its result, as the scales of a
-#: normalization are.
+# Suffixes of an op's name in rows of their own.
+#: Products that read their second matrix transposed, which is slow in oneDNN's float32 kernel.
+TRANSPOSED = ", second transposed"
+#: Convolutions in NCHW, which gain next to nothing unless they have one tap.
+CHANNELS_FIRST = ", channels first"
+POINTWISE_FIRST = ", channels first, one tap"
+#: Ops with a tensor much smaller than their result, as the scales of a normalization are.
 BROADCAST = ", broadcast"
 SHIPPED_FOLDER = Path(__file__).parent / "cpu_costs"
 
-#: Ops that move no data: they cost nothing in either type. Those of TensorLists and loops hand
-#: tensors on.
+#: Ops that move no data, and so cost nothing. The ops of TensorLists and loops hand tensors on.
 FREE = Trait(
-    """EnsureShape Enter Exit ExpandDims Identity IdentityN Merge NextIteration PreventGradient Rank Reshape Shape
-    ShapeN Snapshot Squeeze StatelessWhile StopGradient Switch TensorListGetItem TensorListPopBack
-    TensorListPushBack TensorListPushBackBatch TensorListSetItem While"""
+    """EnsureShape Enter Exit ExpandDims Identity IdentityN Merge NextIteration PreventGradient Rank
+    Reshape Shape ShapeN Snapshot Squeeze StatelessWhile StopGradient Switch TensorListGetItem
+    TensorListPopBack TensorListPushBack TensorListPushBackBatch TensorListSetItem While"""
 )
-FREE_OP = "Identity"  #: one of them: as which costs what another op does as well
+FREE_OP = "Identity"  #: one of them, as which an op costs that another op computes as well
 
-#: Convolutions: op to where its filter is, as (is an input, number), and where the values of its
-#: output side are.
+_FORWARD = Trait(
+    "Conv2D Conv3D DepthwiseConv2dNative _FusedConv2D _FusedConv3D _FusedDepthwiseConv2dNative"
+)
+#: Gradients of a convolution's input, whose result has the channels that its filter reads.
+INPUT_GRADIENTS = Trait(
+    "Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput"
+)
+_FILTER_GRADIENTS = Trait(
+    "Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter"
+)
+#: The ports of each convolution's filter and of the values on its output side, each as (is an
+#: input, number).
 CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
-    **dict.fromkeys(
-        (
-            "Conv2D",
-            "Conv3D",
-            "DepthwiseConv2dNative",
-            "_FusedConv2D",
-            "_FusedConv3D",
-            "_FusedDepthwiseConv2dNative",
-        ),
-        ((True, 1), (False, 0)),
-    ),
-    **dict.fromkeys(
-        ("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput"),
-        ((True, 1), (True, 2)),
-    ),
-    **dict.fromkeys(
-        ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"),
-        ((False, 0), (True, 2)),
-    ),
+    **dict.fromkeys(sorted(_FORWARD), ((True, 1), (False, 0))),
+    **dict.fromkeys(sorted(INPUT_GRADIENTS), ((True, 1), (True, 2))),
+    **dict.fromkeys(sorted(_FILTER_GRADIENTS), ((False, 0), (True, 2))),
 }
-#: The attributes by which products of matrices read their second one transposed, and the layouts
-#: with channels first.
+#: The attributes by which products of matrices read their second one transposed.
 TRANSPOSING = ("adj_y", "transpose_b")
+#: The layouts with channels first.
 CHANNELS_FIRST_LAYOUTS = (b"NCHW", b"NCDHW")
 #: Products of many matrices at once.
 BATCHED = ("BatchMatMul", "BatchMatMulV2")
-#: Convolutions of which each output channel reads one input channel alone.
+#: Convolutions whose output channels read one input channel each.
 DEPTHWISE = frozenset(op for op in CONVOLUTIONS if "Depthwise" in op)
 
-#: Depthwise gradients that oneDNN leaves to a kernel many times slower in 16 bit: for strides, or
-#: for more taps.
+# Depthwise gradients that oneDNN leaves to a kernel many times slower in 16 bit.
 SLOW_IF_STRIDED = Trait("DepthwiseConv2dNativeBackpropInput")
-SLOW_IF_LARGE = Trait("DepthwiseConv2dNativeBackpropFilter")
+SLOW_IF_LARGE = Trait("DepthwiseConv2dNativeBackpropFilter")  #: with more than VECTOR_TAPS taps
 VECTOR_TAPS = 9
-SLOW, SLOWNESS = ", slow", 25.0
+SLOW = ", slow"  #: their suffix
+SLOWNESS = 25.0  #: times float32's time
 
-#: Gradients of a convolution's input, whose result has the channels that its filter reads.
-INPUT_GRADIENTS = frozenset(op for op in CONVOLUTIONS if "BackpropInput" in op)
-#: float32 values in a vector of AVX-512: oneDNN computes so many channels of a convolution's result
-#: at a time.
+#: float32 values in a vector of AVX-512; oneDNN computes so many channels of a result at a time.
 LANES = 16
 
-#: Other products, each with the one whose kernel it runs.
+#: Further products, each with the product whose kernel it runs.
 COSTS_AS = {
     "BatchMatMul": "BatchMatMulV2",
     "Einsum": "BatchMatMulV2",
@@ -113,17 +99,18 @@ Pair = tuple[float, float]  #: in float32 and in bfloat16
 
 @dataclasses.dataclass(frozen=True)
 class ProductCost:
-    """What a product takes in one type: ``operations / rate + elements * ns + start``, and more
-    while it is small.
+    """The cost of a product in one type.
 
-    Convolutions of few channels or few taps, and depthwise ones, are bound by their tensors, not by
-    their operations. Products of the steps of recurrent layers are so small that one thread
-    computes them.
+    Its time is ``operations / rate + elements * ns + start``, and ``alone`` more for each of the
+    first :data:`FEW_OPERATIONS`. Convolutions of few channels or few taps, and depthwise ones, are
+    bound by their tensors, not by their operations. Products in the steps of recurrent layers are
+    so small that one thread computes them.
 
     Attributes:
         rate: floating-point operations in a ns, two to a multiplication and addition.
-        ns, start: for each element that it reads or writes, and of its own.
-        alone: ns more for each of the first :data:`FEW_OPERATIONS`.
+        ns: time of each element that it reads or writes.
+        start: ns of its own.
+        alone: ns more for each of the first operations.
     """
 
     rate: float
@@ -139,14 +126,16 @@ class ProductCost:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CostTable:
-    """What ops take on one kind of CPU.
+    """The costs of ops on one kind of CPU.
 
     Attributes:
-        elements: ns for each element of the largest tensor of an op, at each of the sizes.
+        source: the machine that was measured, for people.
+        elements: ns for each element of an op's largest tensor, at each of the sizes.
         other: the same for ops that are not in ``elements``.
         products: for each product; some again with :data:`TRANSPOSED`, :data:`CHANNELS_FIRST` or
             :data:`POINTWISE_FIRST`.
-        to_f16, to_float32: ns that a cast takes for each element, at each of the sizes.
+        to_f16: ns for each element of a cast to 16 bit, at each of the sizes.
+        to_float32: the same for casts to float32.
         sizes: elements of the tensors that were measured, from small to large.
     """
 
@@ -160,49 +149,61 @@ class CostTable:
 
     @property
     def gains(self) -> bool:
-        """Whether some product is computed faster in 16 bit, be it large enough."""
-        plain = (pair for op, pair in self.products.items() if ", " not in op)
-        return any(in_f16.rate > in_float32.rate for in_float32, in_f16 in plain)
+        """True if some product is faster in 16 bit when it is large enough."""
+        for op, (in_float32, in_f16) in self.products.items():
+            if ", " not in op and in_f16.rate > in_float32.rate:
+                return True
+        return False
 
     def of_op(self, op: str, elements: float, variant: str = "") -> Pair:
-        """What an op that is not a product takes in float32 and in 16 bit, in ns, by its largest
-        tensor's elements.
+        """The time of an op that is not a product.
 
-        The variant stands after the op in the name of its row, if there is such a row.
+        Args:
+            op: the op.
+            elements: of its largest tensor.
+            variant: the suffix of its row, if there is such a row.
+
+        Returns:
+            ns in float32 and in 16 bit.
         """
         if op in FREE:
             return 0.0, 0.0
         row = self.elements.get(op + variant) or self.elements.get(op, self.other)
-        in_float32, in_f16 = (self._time(elements, figures) for figures in zip(*row, strict=True))
-        return in_float32, in_f16
+        in_float32, in_f16 = zip(*row, strict=True)
+        return self._time(elements, in_float32), self._time(elements, in_f16)
 
     def of_product(self, op: str, operations: float, elements: float, variant: str = "") -> Pair:
-        """What a product takes in float32 and in 16 bit, in ns, by the elements of what it reads
-        and writes.
+        """The time of a product; one that is not in the table counts as a MatMul.
 
-        One that is not in the table counts as a MatMul. Channels first without a row gain nothing.
+        Args:
+            op: the product.
+            operations: floating-point operations.
+            elements: of all tensors that it reads and writes.
+            variant: the suffix of its row. With channels first and no row, nothing is gained.
+
+        Returns:
+            ns in float32 and in 16 bit.
         """
-        plain = next(
-            (name for name in (op, COSTS_AS.get(op, op)) if name in self.products), "MatMul"
-        )
-        in_float32, in_f16 = self.products.get(plain + variant, self.products[plain])
+        plain = op if op in self.products else COSTS_AS.get(op, op)
+        if plain not in self.products:
+            plain = "MatMul"
+        row = plain + variant
+        in_float32, in_f16 = self.products.get(row, self.products[plain])
+        time = in_float32.of(operations, elements)
         if variant == SLOW:
-            time = in_float32.of(operations, elements)
             return time, SLOWNESS * time
-        if variant in (CHANNELS_FIRST, POINTWISE_FIRST) and plain + variant not in self.products:
-            in_f16 = in_float32
-        return in_float32.of(operations, elements), in_f16.of(operations, elements)
+        if variant in (CHANNELS_FIRST, POINTWISE_FIRST) and row not in self.products:
+            return time, time
+        return time, in_f16.of(operations, elements)
 
     def of_casts(self, elements: float) -> Pair:
-        """What casts of so many elements take, to float32 and to 16 bit, in ns."""
-        return DISPATCH + self._time(elements, self.to_float32), DISPATCH + self._time(
-            elements, self.to_f16
-        )
+        """The time of casts of so many elements: ns to float32 and to 16 bit."""
+        to_float32 = self._time(elements, self.to_float32)
+        to_f16 = self._time(elements, self.to_f16)
+        return DISPATCH + to_float32, DISPATCH + to_f16
 
     def _time(self, elements: float, figures: Sequence[float]) -> float:
-        """Times between two sizes lie on the line between theirs; smaller or larger ones go by the
-        nearest figure.
-        """
+        """Interpolates the time between two sizes; beyond all sizes the nearest figure counts."""
         nearest = min(max(elements, self.sizes[0]), self.sizes[-1])
         place = bisect.bisect(self.sizes, nearest, hi=len(self.sizes) - 1)
         start, end = self.sizes[place - 1 : place + 1]
@@ -211,82 +212,63 @@ class CostTable:
         return time * (elements / nearest)
 
     def conservative(self, source: str) -> CostTable:
-        """The table for a CPU of which nothing is known: products gain the square root of what they
-        gain here.
-        """
-
-        def nearer(in_float32: ProductCost, in_f16: ProductCost) -> ProductCost:
-            pairs = zip(dataclasses.astuple(in_float32), dataclasses.astuple(in_f16), strict=True)
-            return ProductCost(*(math.sqrt(first * second) for first, second in pairs))
-
-        products = {op: (pair[0], nearer(*pair)) for op, pair in self.products.items()}
+        """The table for an unknown CPU: products gain the square root of their gain here."""
+        products = {}
+        for op, (in_float32, in_f16) in self.products.items():
+            figures = zip(dataclasses.astuple(in_float32), dataclasses.astuple(in_f16), strict=True)
+            nearer = ProductCost(*(math.sqrt(one * other) for one, other in figures))
+            products[op] = (in_float32, nearer)
         return dataclasses.replace(self, source=source, products=products)
 
     def to_json(self) -> str:
-        """As a file holds it: an op on each line."""
+        """The text of its file, with an op on each line."""
         fields = dataclasses.asdict(self)
-        fields["products"] = {
-            op: [dataclasses.astuple(cost) for cost in pair] for op, pair in self.products.items()
-        }
+        for op, pair in self.products.items():
+            fields["products"][op] = list(map(dataclasses.astuple, pair))
         lines = [f'  "version": {VERSION}']
         for name, value in fields.items():
+            text = json.dumps(value)
             if isinstance(value, dict):
-                rows = ",\n".join(
-                    f"    {json.dumps(op)}: {json.dumps(row)}" for op, row in sorted(value.items())
-                )
-                lines.append(f"  {json.dumps(name)}: {{\n{rows}\n  }}")
-            else:
-                lines.append(f"  {json.dumps(name)}: {json.dumps(value)}")
+                rows = [f"    {json.dumps(op)}: {json.dumps(value[op])}" for op in sorted(value)]
+                text = "{\n" + ",\n".join(rows) + "\n  }"
+            lines.append(f"  {json.dumps(name)}: {text}")
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def padding_factor(op: str, kernel: Sequence[int] | None, variant: str = "") -> float:
-    """By how much the operations of a product grow because its kernel pads what it computes.
+    """The factor by which a product's operations grow because its kernel pads channels.
 
     The channels of a convolution's result fill whole vectors. An input gradient of 3 channels
-    counts 84 operations in a ns, where others reach 500, because it computes 16. With channels
-    first, in depthwise ones and in products of matrices it is not so. The kernel is given by its
-    shape: taps, channels in, channels out.
+    counts 84 operations in a ns, where others reach 500, because it computes 16. Products with
+    channels first, depthwise ones and products of matrices are not padded.
+
+    Args:
+        op: the product.
+        kernel: the shape of its filter: taps, channels in, channels out.
+        variant: the suffix of its row.
     """
     if kernel is None or variant or op not in CONVOLUTIONS or op in DEPTHWISE:
         return 1.0
     channels = kernel[-2] if op in INPUT_GRADIENTS else kernel[-1]
-    return math.ceil(channels / LANES) * LANES / channels if channels > 0 else 1.0
+    if channels <= 0:
+        return 1.0
+    return math.ceil(channels / LANES) * LANES / channels
 
 
 def read_table(path: Path) -> CostTable:
-    """A table from its file.
+    """Reads a table from its file.
 
     Raises:
         OSError: the file cannot be read.
         ConfigError: it is not such a table, or one of another version.
     """
     try:
-        fields = json.loads(read_regular(path, _MOST_BYTES))
-        if fields.pop("version") != VERSION:
-            raise ValueError("it has another version")
-        sizes = tuple(map(float, fields["sizes"]))
-        if len(sizes) < 2 or not all(
-            before < size < math.inf for before, size in itertools.pairwise((0, *sizes))
-        ):
-            raise ValueError(f"{sizes} are not sizes from small to large")
-        table = CostTable(
-            source=str(fields["source"]),
-            elements={op: _times(row, len(sizes), 2) for op, row in fields["elements"].items()},
-            other=_times(fields["other"], len(sizes), 2),
-            products={
-                op: (_product(row[0]), _product(row[1])) for op, row in fields["products"].items()
-            },
-            to_f16=_times(fields["to_f16"], len(sizes)),
-            to_float32=_times(fields["to_float32"], len(sizes)),
-            sizes=sizes,
-        )
-        if "MatMul" not in table.products:
-            raise ValueError("it has no MatMul")
+        return _table(json.loads(read_regular(path, _MOST_BYTES)))
     except RefusedFileError as error:
-        fix = "Delete it; amp-tf calibrate writes it again"
         raise ConfigError(
-            f"this is not a table of costs: {error.strerror}", where=str(path), fix=fix
+            f"this is not a table of costs: {error.strerror}",
+            where=str(path),
+            fix="Delete it; amp-tf calibrate writes it again",
         ) from None
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
@@ -294,15 +276,50 @@ def read_table(path: Path) -> CostTable:
             where=str(path),
             fix="amp-tf calibrate writes it again",
         ) from error
-    return table
 
 
-def _times(values: Any, count: int, *rest: int) -> Any:
-    """So many times as a tuple, or rows of times where there are further numbers."""
-    times = tuple(_times(row, *rest) if rest else float(row) for row in values)
-    if len(times) != count or not (rest or all(0 < time < math.inf for time in times)):
-        raise ValueError(f"{values} are not {count} {'rows of ' if rest else ''}positive times")
+def _table(fields: Any) -> CostTable:
+    """The table of a file's content; a wrong one raises a ValueError, or what Python raises."""
+    if fields["version"] != VERSION:
+        raise ValueError("it has another version")
+    sizes = _times(fields["sizes"])
+    if len(sizes) < 2 or any(before >= size for before, size in itertools.pairwise(sizes)):
+        raise ValueError(f"{sizes} are not sizes from small to large")
+    count = len(sizes)
+    elements = {op: _pairs(row, count) for op, row in fields["elements"].items()}
+    products = {}
+    for op, row in fields["products"].items():
+        products[op] = (_product(row[0]), _product(row[1]))
+    if "MatMul" not in products:
+        raise ValueError("it has no MatMul")
+    return CostTable(
+        source=str(fields["source"]),
+        elements=elements,
+        other=_pairs(fields["other"], count),
+        products=products,
+        to_f16=_times(fields["to_f16"], count),
+        to_float32=_times(fields["to_float32"], count),
+        sizes=sizes,
+    )
+
+
+def _times(values: Any, count: int | None = None) -> tuple[float, ...]:
+    """So many positive numbers."""
+    times = tuple(map(float, values))
+    if not all(0 < time < math.inf for time in times) or count not in (None, len(times)):
+        raise ValueError(f"{values} are not {count or 'some'} positive times")
     return times
+
+
+def _pairs(rows: Any, count: int) -> tuple[Pair, ...]:
+    """So many times in float32 and in 16 bit."""
+    if len(rows) != count:
+        raise ValueError(f"{rows} are not {count} rows of positive times")
+    pairs = []
+    for row in rows:
+        in_float32, in_f16 = _times(row, 2)
+        pairs.append((in_float32, in_f16))
+    return tuple(pairs)
 
 
 def _product(values: Any) -> ProductCost:

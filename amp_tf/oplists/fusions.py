@@ -1,13 +1,13 @@
-"""What TensorFlow computes together: the products that its remapper fuses with what follows them,
-and other pairs.
+"""Fusions: ops that TensorFlow's remapper computes together with a product, and other pairs.
 
-The remapper runs before amp_tf and once more after it. What it fused before is split again where
-that prevents 16 bit (:mod:`amp_tf.rewriting.splitting`); what it will fuse costs nothing of its own
-and has the type of its product (:mod:`amp_tf.painting.kernels`).
+The remapper runs before amp_tf and once more after it. A fusion made before is split again if it
+prevents 16 bit (:mod:`amp_tf.rewriting.splitting`). An op that will be fused costs nothing of its
+own and has the type of its product (:mod:`amp_tf.painting.kernels`).
 
-A fused product names its steps in the attribute ``fused_ops``; their further inputs follow those of
-the product, in the order of the steps. The attributes are those of the op definitions of TensorFlow
-2.21, and of the nodes that ``core/grappler/optimizers/remapper.cc`` makes with oneDNN and without.
+A fused product names its steps in the attribute ``fused_ops``. The further inputs of the steps
+follow those of the product, in the order of the steps. The attributes are those of the op
+definitions of TensorFlow 2.21, and of the nodes that ``core/grappler/optimizers/remapper.cc`` makes
+with oneDNN and without.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ class Step:
     """One of the ops that a fused product computes.
 
     Attributes:
-        arguments: how many inputs it has beside the value that it is computed of, which is the
-            first.
+        op: the op.
+        arguments: the number of its inputs after the first, which is the value it is computed of.
         attributes: its attributes, each with the attribute of the fused product that holds it.
         fixed: further attributes, each with its value as the argument of an ``AttrValue``.
-        all_ones: attributes of which TensorFlow's own kernel, which computes the product where
-            oneDNN has none, takes ones alone.
+        all_ones: attributes that must be ones if oneDNN has no kernel, for TensorFlow's own one.
     """
 
     op: str
@@ -40,17 +39,16 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Fusion:
-    """A product and what TensorFlow computes with it.
+    """A product and the ops that TensorFlow computes with it.
 
     Attributes:
-        fused: the op that the remapper makes of both.
-        activations: what is computed with it behind a bias that is added to its result; of none, no
-            bias is either.
-        sums: what may stand between the two, and adds a value of the result's shape; behind
-            depthwise convolutions and products of matrices the remapper then makes a Relu a node
-            without an op.
-        squeezed: whether the bias may come behind a Squeeze, as that of a convolution over
-            sequences does.
+        fused: the op that the remapper makes of them.
+        product: the product.
+        activations: the activations that are fused behind a bias; without any, no bias is fused.
+        sums: the ops that may stand between bias and activation and add a value of the result's
+            shape. Behind depthwise convolutions and products of matrices the remapper then makes a
+            Relu a node without an op.
+        squeezed: whether the bias may come behind a Squeeze, as in a convolution over sequences.
     """
 
     fused: str
@@ -67,8 +65,9 @@ def _same(*names: str) -> dict[str, str]:
 _OF_CONVOLUTIONS = _same("strides", "padding", "data_format", "dilations")
 _FLOAT = 1  # DT_FLOAT of types.proto
 
-#: Activations that go with convolutions that are not depthwise, and with products of matrices.
+#: Activations that are fused with convolutions that are not depthwise.
 CONVOLVED_ACTIVATIONS = Trait("Elu LeakyRelu Relu Relu6")
+#: Activations that are fused with products of matrices.
 MATRIX_ACTIVATIONS = Trait("Sigmoid Tanh", CONVOLVED_ACTIVATIONS)
 
 FUSIONS: tuple[Fusion, ...] = (
@@ -98,8 +97,8 @@ FUSIONS: tuple[Fusion, ...] = (
 #: The product of each fused product.
 SPLIT_PRODUCTS: Mapping[str, Step] = {fusion.fused: fusion.product for fusion in FUSIONS}
 
-#: What follows, channels last, by its name in ``fused_ops``. Gelus and swishes are several nodes
-#: and have no row.
+#: The steps behind a product, channels last, by their names in ``fused_ops``. Gelus and swishes are
+#: several nodes and have no row.
 SPLIT_STEPS: Mapping[str, Step] = {
     "BiasAdd": Step("BiasAdd", 1),
     "FusedBatchNorm": Step(
@@ -114,10 +113,10 @@ SPLIT_STEPS: Mapping[str, Step] = {
     **{op: Step(op) for op in ("Elu", "Relu", "Relu6", "Sigmoid", "Tanh")},
 }
 
-#: A bias with more dimensions than one, which oneDNN takes from a sum: BiasAdd does not.
+#: The sum of a bias with more than one dimension, which oneDNN fuses; BiasAdd takes none.
 WIDE_BIAS = Step("AddV2", 1)
 
-#: Attributes of which any value but zero or nothing says that more is fused into a product.
+#: Attributes that are neither zero nor empty if more is fused into a product.
 HOLDING_MORE = ("num_host_args", "padding_list")
 #: The only layout of filters that the products know.
 FILTER_LAYOUT = b"HWIO"
@@ -126,26 +125,27 @@ FILTER_LAYOUT = b"HWIO"
 COMPOSITIONS = Trait("_UnaryOpsComposition")
 
 #: Ops that oneDNN computes together with a product that reads the same tensor, if both have one
-#: type: the op, the product, and the number of the product's input. Alone they would cost what the
-#: table says.
+#: type, each with the product and the number of its input. Alone they cost what the table says.
 FUSED_WITH: Mapping[str, tuple[str, int]] = {"BiasAddGrad": ("Conv2DBackpropFilter", 2)}
 
-#: The Gelus that TensorFlow's remapper computes with a product and its bias, as they stand when
-#: amp_tf sees them: the ops and constants, to three digits, that make them of the biased value, and
-#: the op that gives that. The remapper has run once by then, and runs once more: an exact one that
-#: it could take is taken, with its bias; one that approximates is taken only once the bias is.
+#: The Gelus that TensorFlow's remapper fuses with a product and its bias, as amp_tf sees them:
+#: their ops and constants, to three digits, and the op that gives the biased value. The remapper
+#: has run once by then, and runs once more. It fuses an exact Gelu together with the bias, and one
+#: that approximates only after the bias.
 GELUS: Mapping[str, str] = {
-    # TensorFlow 2.16 writes an exact one with Erf
+    # TensorFlow 2.16 writes an exact Gelu with Erf.
     "0.5 0.707 1 AddV2 Erf Mul Mul Mul": "BiasAdd",
     "0.5 1 1.41 AddV2 Erf Mul Mul RealDiv": "BiasAdd",
     "0.5 0.707 Erfc Mul Mul Mul Neg": "BiasAdd",
     "0.0447 0.5 0.798 1 AddV2 AddV2 Mul Mul Mul Mul Mul Square Tanh": "_FusedMatMul",
 }
-GELU_CORES = frozenset({"Erf", "Erfc", "Tanh"})  #: of which each has one
+GELU_CORES = frozenset({"Erf", "Erfc", "Tanh"})  #: each Gelu has one
 GELU_PARTS = GELU_CORES | {"AddV2", "Mul", "Neg", "RealDiv", "Square"}
 
 
-#: A Sigmoid that nothing else reads, the op that multiplies it with its input, and what
-#: TensorFlow's remapper, run after amp_tf, makes of both if they have one type. A Sigmoid alone is
-#: slower in 16 bit; the op, which is a row of the tables, takes the same in both types.
-SIGMOID, GATING, SWISH = "Sigmoid", "Mul", "_MklSwish"
+# A Sigmoid with one reader, which multiplies it by its input, becomes one op if both have one type:
+# TensorFlow's remapper fuses them when it runs after amp_tf. A Sigmoid alone is slower in 16 bit;
+# the fused op, which is a row of the tables, takes the same time in both types.
+SIGMOID = "Sigmoid"
+GATING = "Mul"  #: the reader
+SWISH = "_MklSwish"  #: the fused op

@@ -1,9 +1,10 @@
-"""What the hardware can do in 16 bit: which CPU this is, and which table of costs counts on it.
+"""The hardware: which 16-bit types its devices compute, and the table of its CPU's costs.
 
-Its own counts where it was measured, else a shipped one. ``amp-tf calibrate`` measures. What it
-finds is kept in the user's cache folder (``$XDG_CACHE_HOME/amp_tf``, else ``~/.cache/amp_tf``), a
-file for each CPU model, number of cores, TensorFlow and setting of oneDNN, all of which decide what
-kernels run and how fast. oneDNN's version is TensorFlow's own: it is linked in.
+A CPU that ``amp-tf calibrate`` measured has its own table, any other CPU a shipped one. Measured
+tables are kept in the user's cache folder (``$XDG_CACHE_HOME/amp_tf``, else ``~/.cache/amp_tf``).
+There is a file for each CPU model, number of cores, TensorFlow and setting of oneDNN, because all
+of them decide which kernels run and how fast. oneDNN's version is TensorFlow's own: it is linked
+in.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import itertools
 import os
 import platform
 import sys
@@ -36,9 +38,9 @@ DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu",
 """The names under which TensorFlow is installed."""
 
 _CPU_INFO = Path("/proc/cpuinfo")
-#: The shipped table for each vendor and family of /proc/cpuinfo on which one was measured, by what
-#: multiplies bfloat16 there. Virtual machines often hide AMX, Intel's unit for products; without it
-#: bfloat16 loses on the same CPU.
+#: The shipped table by vendor and family of /proc/cpuinfo, and by the unit that multiplies
+#: bfloat16. Virtual machines often hide AMX, Intel's unit for products; without it bfloat16 is
+#: slower than float32 on the same CPU.
 _SHIPPED = {
     ("AuthenticAMD", "25", "avx512_bf16"): "amd-zen4",
     ("AuthenticAMD", "26", "avx512_bf16"): "amd-zen5",
@@ -47,8 +49,7 @@ _SHIPPED = {
 }
 _CAREFUL = (
     "shipped for another kind of CPU, with products taken to gain the square root of what they "
-    "gain there; "
-    "amp-tf calibrate measures this one"
+    "gain there; amp-tf calibrate measures this one"
 )
 
 
@@ -58,15 +59,14 @@ class Hardware:
 
     Attributes:
         gpu_capabilities: compute capability (major, minor) of each GPU that TensorFlow sees.
-        cpu_has_bf16: the CPU multiplies bfloat16 in hardware.
-        cpu_has_avx512: the CPU has AVX-512, with which oneDNN runs bfloat16 kernels where there is
-            no such hardware.
-        is_xla: XLA compiles what runs here, with its own kernels.
-        costs: what ops take on the CPU.
-        has_onednn: TensorFlow computes with oneDNN where that has a kernel; else Eigen's kernels
-            run, which keep sums in bfloat16.
-        imitates_gpu: this machine's CPU runs what is rewritten for a GPU, to show what a GPU would
-            compute.
+        cpu_has_bf16: whether the CPU multiplies bfloat16 in hardware.
+        cpu_has_avx512: whether the CPU has AVX-512; oneDNN runs bfloat16 kernels with it alone.
+        is_xla: whether XLA compiles the graphs, with its own kernels.
+        costs: the costs of ops on the CPU.
+        has_onednn: whether TensorFlow computes with oneDNN where that has a kernel. Otherwise
+            Eigen's kernels run, which keep sums in bfloat16.
+        imitates_gpu: whether this machine's CPU runs graphs that are rewritten for a GPU, to show
+            what a GPU would compute.
     """
 
     gpu_capabilities: tuple[tuple[int, int], ...] = ()
@@ -81,7 +81,7 @@ class Hardware:
         pairs: tuple[tuple[object, object], ...] = ((None, None),)
         with contextlib.suppress(TypeError, ValueError):
             pairs = tuple((major, minor) for major, minor in self.gpu_capabilities)
-        if not all(isinstance(number, int) for pair in pairs for number in pair):
+        if not all(isinstance(number, int) for number in itertools.chain(*pairs)):
             raise ConfigError(
                 f"{self.gpu_capabilities!r} is not a list of compute capabilities",
                 where="Hardware.gpu_capabilities",
@@ -91,7 +91,7 @@ class Hardware:
 
     @classmethod
     def detect_cpu(cls) -> Hardware:
-        """The CPU alone, from ``/proc/cpuinfo``; no TensorFlow, no GPU."""
+        """Detects the CPU alone, from ``/proc/cpuinfo``, without TensorFlow."""
         flags = cpu_flags()
         return cls(
             cpu_has_bf16=not BF16_CPU_FLAGS.isdisjoint(flags),
@@ -102,50 +102,51 @@ class Hardware:
 
     @property
     def cpu_gains(self) -> bool:
-        """Whether the CPU multiplies bfloat16 in hardware, and faster than float32 by its table of
-        costs.
-        """
+        """True if the CPU multiplies bfloat16 in hardware, and faster than float32."""
         return self.cpu_has_bf16 and self.costs.gains
 
     @property
     def has_gpu(self) -> bool:
+        """True if TensorFlow sees a GPU."""
         return bool(self.gpu_capabilities)
 
     @property
     def gpu_has_f16(self) -> bool:
-        """Whether every GPU is fast in 16 bit (a graph may run on any of them)."""
+        """True if every GPU is fast in 16 bit; a graph may run on any of them."""
         return self.has_gpu and all(
             capability >= MIN_COMPUTE_CAPABILITY for capability in self.gpu_capabilities
         )
 
 
 def cpu_flags() -> frozenset[str]:
-    """What this CPU can do, by /proc/cpuinfo; Arm calls them features."""
+    """The instruction sets of this CPU by /proc/cpuinfo, which has "features" on Arm."""
     info = cpu_info()
     return frozenset((info.get("flags") or info.get("Features", "")).split())
 
 
 def has_onednn(flags: Set[str], arm_part: str, setting: str) -> bool:
-    """Whether TensorFlow computes with oneDNN, as ``IsMklEnabled`` of its core/util/port.cc
-    decides.
+    """Returns True if TensorFlow computes with oneDNN.
+
+    Source: ``IsMklEnabled`` of TensorFlow's core/util/port.cc.
 
     Args:
         flags: of /proc/cpuinfo.
         arm_part: its "CPU part", which x86 has not.
         setting: of ``TF_ENABLE_ONEDNN_OPTS``; empty where it is not set.
     """
-    said = {"1": True, "true": True, "0": False, "false": False}.get(setting.lower())
-    if said is not None:
-        return said
+    if setting.lower() in ("1", "true"):
+        return True
+    if setting.lower() in ("0", "false"):
+        return False
     return not ONEDNN_CPU_FLAGS.isdisjoint(flags) or arm_part == _ONEDNN_ARM_PART
 
 
 @functools.lru_cache(maxsize=1)
 def cpu_info() -> Mapping[str, str]:
-    """What /proc/cpuinfo says of the first core, by its keys; empty where there is none."""
+    """The facts of the first core in /proc/cpuinfo, by their keys; empty without such a file."""
     facts: dict[str, str] = {}
     with contextlib.suppress(OSError), _CPU_INFO.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:  # as many as are needed: the file has a part for each core
+        for line in lines:  # up to the second core: each has a part
             key, colon, value = line.partition(":")
             if not colon and facts:
                 break
@@ -159,14 +160,10 @@ def cpu_name() -> str:
 
 
 def identity() -> str:
-    """The machine that a table of costs is measured on, and with what: one line for people and for
-    the file's name.
-    """
+    """Names this machine, its TensorFlow and oneDNN, for people and for a table's file."""
     info = cpu_info()
-    kind = " ".join(
-        info.get(key, "")
-        for key in ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part")
-    )
+    keys = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part")
+    kind = " ".join(info.get(key, "") for key in keys)
     onednn = onednn_setting() or "by default"
     cores = len(os.sched_getaffinity(0))
     return (
@@ -175,17 +172,18 @@ def identity() -> str:
 
 
 def cache_file() -> Path:
-    """Where this machine's own table is kept."""
-    return cache_folder() / f"costs-{hashlib.sha256(identity().encode()).hexdigest()[:16]}.json"
+    """The file of this machine's own table."""
+    digest = hashlib.sha256(identity().encode()).hexdigest()
+    return cache_folder() / f"costs-{digest[:16]}.json"
 
 
 @functools.lru_cache(maxsize=1)
 def costs_here() -> CostTable:
-    """The table that counts on this machine; its ``source`` says which.
+    """The table of this machine's costs; its ``source`` says which.
 
-    A file that cannot be read counts as none, with a warning.
+    A file that cannot be read is ignored, with a warning.
     """
-    with contextlib.suppress(OSError, RuntimeError):  # there is none, or no home
+    with contextlib.suppress(OSError, RuntimeError):  # without the file, or without a home
         try:
             return read_table(cache_file())
         except ConfigError as error:
@@ -194,17 +192,21 @@ def costs_here() -> CostTable:
 
 
 def shipped_costs() -> CostTable:
-    """The shipped table for this kind of CPU; for one that was not measured, a careful one."""
-    info, flags = cpu_info(), cpu_flags()
-    unit = next((flag for flag in ("amx_bf16", "avx512_bf16") if flag in flags), "")
-    name = _SHIPPED.get((info.get("vendor_id", ""), info.get("cpu family", ""), unit))
-    return read_table(SHIPPED_FOLDER / f"{name}.json") if name else SHIPPED.conservative(_CAREFUL)
+    """The shipped table for this kind of CPU; a careful one for a kind that was not measured."""
+    info = cpu_info()
+    flags = cpu_flags()
+    for unit in ("amx_bf16", "avx512_bf16"):
+        if unit in flags:
+            kind = (info.get("vendor_id", ""), info.get("cpu family", ""), unit)
+            if kind in _SHIPPED:
+                return read_table(SHIPPED_FOLDER / f"{_SHIPPED[kind]}.json")
+            break
+    return SHIPPED.conservative(_CAREFUL)
 
 
 def _tensorflow() -> str:
     """TensorFlow's version, without importing it."""
-    loaded = getattr(sys.modules.get("tensorflow"), "__version__", "")
-    if loaded:
+    if loaded := getattr(sys.modules.get("tensorflow"), "__version__", ""):
         return str(loaded)
     for distribution in DISTRIBUTIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -1,17 +1,16 @@
-"""Kernel availability: whether TensorFlow has a kernel for a node with given types on a device
-type.
+"""Kernel availability: the kernels that TensorFlow has for an op, types and a device type.
 
-Source: TensorFlow's own kernel registry, matched the way ``IsKernelRegisteredForNode`` does: the
+Source: TensorFlow's own kernel registry, matched as ``IsKernelRegisteredForNode`` does it: the
 device type is equal (or the kernel serves every device), the kernel's label is the node's, and
 every constrained attribute has only types that the kernel allows.
 
-Where a TensorFlow build has no kernels for a device type at all (a GPU target on a CPU build),
-availability is not known, and is assumed. Kernels are asked for when a graph needs them.
+A TensorFlow build without any kernel for a device type (a GPU target on a CPU build) does not know
+their availability, so it is assumed. Kernels are looked up when a graph needs them.
 
-The registry knows types alone. On CPUs, oneDNN computes most of float32, and of bfloat16 where the
-CPU has AVX-512. What it does not compute, TensorFlow's own kernels do (Eigen's). They refuse some
-of what other attributes ask for, once they run: :data:`REFUSALS` says what.
-tests/oplists/test_kernels.py runs every kernel and compares.
+The registry knows types alone. On CPUs, oneDNN computes most of float32, and most of bfloat16 if
+the CPU has AVX-512. TensorFlow's own kernels (Eigen's) compute the rest. When they run, they refuse
+some values of other attributes, which :data:`REFUSALS` lists. tests/oplists/test_kernels.py runs
+every kernel and compares.
 """
 
 from __future__ import annotations
@@ -24,24 +23,27 @@ from amp_tf.oplists.cost_tables import CHANNELS_FIRST_LAYOUTS
 from amp_tf.oplists.table import ALLOW, CPU, FUSED_PRODUCTS, ROWS, Trait
 
 Attributes = Mapping[str, Any]  #: of a node, as AttrValues
-Channels = Callable[
-    [], tuple[int, int]
-]  #: how many a convolution's image has and its filter reads, -1 for unknown
+#: Gives the channels of a convolution's image and those that its filter reads; -1 for unknown.
+Channels = Callable[[], tuple[int, int]]
 
 #: Ops that the remapper makes for oneDNN. Without it their kernels fail, most with "Missing 0-th
 #: output".
 PLACEHOLDERS = Trait("_FusedBatchNormEx _MklSwish", FUSED_PRODUCTS)
 
-#: Ops of whose float16 a CPU computes the values as tensor cores do: operands and result are
-#: rounded to float16, and the float32 kernel multiplies and adds. TensorFlow's own float16 kernels
-#: add in float16, and are slow besides: the gradients of convolutions take up to 100 times as long
-#: as in float32, and what oneDNN fuses on CPUs with avx512_fp16 a thousand times.
+#: Ops that a CPU computes in float16 as tensor cores do: it rounds operands and result to float16,
+#: and the float32 kernel multiplies and adds. TensorFlow's own float16 kernels add in float16, and
+#: are slow: the gradients of convolutions take up to 100 times as long as in float32, and oneDNN's
+#: fused products on CPUs with avx512_fp16 a thousand times.
 ROUNDED = frozenset(row.op for row in ROWS if row.table == CPU and row.op_list == ALLOW)
 
 
 class Refusal(NamedTuple):
-    """What registered 16-bit kernels of a CPU do not compute where a node asks for it, although
-    those of float32 do.
+    """A request that registered 16-bit kernels of a CPU refuse, although float32's do not.
+
+    Attributes:
+        what: the request, for people.
+        ops: whose kernels refuse it.
+        is_asked: tells whether a node makes the request.
     """
 
     what: str
@@ -50,7 +52,7 @@ class Refusal(NamedTuple):
 
 
 def has_channels_first(attributes: Attributes) -> bool:
-    """Whether a node's data has its channels before its places."""
+    """Returns True if a node's data has its channels before its spatial dimensions."""
     return "data_format" in attributes and attributes["data_format"].s in CHANNELS_FIRST_LAYOUTS
 
 
@@ -60,18 +62,28 @@ def _is_dilated(attributes: Attributes, _: Channels) -> bool:
 
 def _is_grouped(_: Attributes, channels: Channels) -> bool:
     of_image, of_filter = channels()
-    return of_image != of_filter and min(of_image, of_filter) > 0
+    return of_image > 0 and of_filter > 0 and of_image != of_filter
+
+
+def _is_inference_channels_first(attributes: Attributes, _: Channels) -> bool:
+    if "is_training" not in attributes or attributes["is_training"].b:
+        return False
+    return has_channels_first(attributes)
+
+
+def _transposes_first(attributes: Attributes, _: Channels) -> bool:
+    return "transpose_a" in attributes and bool(attributes["transpose_a"].b)
 
 
 _GRADIENTS_2D = Trait("Conv2DBackpropFilter Conv2DBackpropInput")
 _GRADIENTS = Trait("Conv3DBackpropFilterV2 Conv3DBackpropInputV2", _GRADIENTS_2D)
 _CHANNELS_LAST_ALONE = Trait(
     """AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad Conv2D Conv3D DepthwiseConv2dNative
-    DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput MaxPool MaxPool3D MaxPool3DGrad
-    MaxPoolGrad""",
+    DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput MaxPool MaxPool3D
+    MaxPool3DGrad MaxPoolGrad""",
     _GRADIENTS,
 )
-#: Where oneDNN does not compute the 16-bit type.
+#: Refusals of TensorFlow's own kernels, for a 16-bit type that oneDNN does not compute.
 REFUSALS: tuple[Refusal, ...] = (
     Refusal("channels first", _CHANNELS_LAST_ALONE, lambda given, _: has_channels_first(given)),
     Refusal("dilations", Trait("Conv3D DepthwiseConv2dNative", _GRADIENTS), _is_dilated),
@@ -79,22 +91,16 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "channels first and fixed statistics",
         Trait("FusedBatchNormGradV2 FusedBatchNormGradV3"),
-        lambda given, _: (
-            "is_training" in given and not given["is_training"].b and has_channels_first(given)
-        ),
+        _is_inference_channels_first,
     ),
 )
-#: Where it does: this it leaves to TensorFlow's kernel, which is a placeholder in older ones (2.16,
-#: bfloat16).
+#: Refusals of oneDNN. TensorFlow's kernel computes these nodes, and is a placeholder in older
+#: versions (2.16, bfloat16).
 ONEDNN_REFUSALS = (
-    Refusal(
-        "its first matrix transposed",
-        Trait("_FusedMatMul"),
-        lambda given, _: "transpose_a" in given and given["transpose_a"].b,
-    ),
+    Refusal("its first matrix transposed", Trait("_FusedMatMul"), _transposes_first),
 )
-#: Gradients of maxima, each with its forward op and the input that reads this: channels first,
-#: oneDNN alone computes them, from what its own forward kernel left, and so in one type.
+#: Gradients of maxima, each with its forward op and the input that reads its result. With channels
+#: first, oneDNN alone computes them, from the state of its own forward kernel, and so in one type.
 #: (MaxPool3DGrad is float32 almost always.)
 PAIRED = {"MaxPool3DGrad": ("MaxPool3D", 1), "MaxPoolGrad": ("MaxPool", 1)}
 PAIRED_WHAT = "channels first and a gradient"
@@ -102,19 +108,25 @@ PAIRED_WHAT = "channels first and a gradient"
 
 @functools.cache
 def refusals(data_type: int, *, runs_eigen: bool) -> tuple[Refusal, ...]:
-    """What the kernels of this CPU refuse of a 16-bit type, which TensorFlow's own (Eigen's)
-    compute, or oneDNN's.
+    """The refusals of this CPU's kernels for a 16-bit type.
+
+    Args:
+        data_type: the type, as a ``DataType`` number.
+        runs_eigen: whether TensorFlow's own kernels (Eigen's) compute it; else oneDNN's do.
     """
     if runs_eigen:
         return REFUSALS
-    return tuple(
-        row for row in ONEDNN_REFUSALS if not all(_is_real(op, data_type) for op in row.ops)
-    )
+    placeholders = []
+    for row in ONEDNN_REFUSALS:
+        if not all(_is_real(op, data_type) for op in row.ops):
+            placeholders.append(row)
+    return tuple(placeholders)
 
 
 def _is_real(op: str, data_type: int) -> bool:
-    """Whether the CPU kernel of an op is more than a placeholder, by TensorFlow's private look-up
-    of its class.
+    """Returns True if the CPU kernel of an op is no placeholder.
+
+    TensorFlow's look-up of the kernel's class is private. If it fails, the kernel is not relied on.
     """
     from tensorflow.core.framework import node_def_pb2
 
@@ -123,51 +135,57 @@ def _is_real(op: str, data_type: int) -> bool:
     try:
         from tensorflow.python.util import _pywrap_kernel_registry
 
-        return not _pywrap_kernel_registry.TryFindKernelClass(node.SerializeToString()).startswith(
-            b"RaiseError"
-        )
-    except Exception:  # whatever goes wrong with what is private, the kernel is not relied on
+        kernel_class = _pywrap_kernel_registry.TryFindKernelClass(node.SerializeToString())
+        return not kernel_class.startswith(b"RaiseError")
+    except Exception:
         return False
 
 
 @functools.lru_cache(maxsize=8192)
 def kernels_of(op: str, device_type: str) -> tuple[Mapping[str, frozenset[int]], ...]:
-    """The kernels of an op for a device type: the types that each allows, for each attribute that
-    it constrains.
+    """Looks up the kernels of an op for a device type.
 
-    Kernels with a label are left out, because nodes choose these by name.
+    Returns:
+        For each kernel, the types that it allows for each attribute that it constrains. Kernels
+        with a label are left out, because nodes choose these by name.
     """
     from tensorflow.python.framework import kernels
 
-    return tuple(
-        {
-            limit.name: frozenset(types)
-            for limit in kernel.constraint
-            if (types := limit.allowed_values.list.type)
-        }
-        for kernel in kernels.get_registered_kernels_for_op(op).kernel
-        if not kernel.label
-        and kernel.device_type in (device_type, "DEFAULT")  # the last is for every device
-    )
+    found = []
+    for kernel in kernels.get_registered_kernels_for_op(op).kernel:
+        # DEFAULT is for every device.
+        if kernel.label or kernel.device_type not in (device_type, "DEFAULT"):
+            continue
+        allowed = {}
+        for limit in kernel.constraint:
+            if limit.allowed_values.list.type:
+                allowed[limit.name] = frozenset(limit.allowed_values.list.type)
+        found.append(allowed)
+    return tuple(found)
 
 
 def is_known(device_type: str) -> bool:
-    """Whether this TensorFlow has kernels for the device type at all; if not, availability is not
-    known.
-    """
+    """Returns True if this TensorFlow has any kernels for the device type."""
     return device_type == "CPU" or bool(kernels_of("MatMul", device_type))
 
 
 def has_kernel(op: str, device_type: str, types: Mapping[str, Sequence[int]]) -> bool:
-    """Whether some kernel of the op accepts these types; true where the device type is unknown to
-    this TensorFlow.
+    """Returns True if some kernel of the op accepts these types, or the device type is not known.
 
     Args:
-        types: all of the node's type attributes, each with its ``DataType`` numbers; as in
+        op: the op.
+        device_type: such as ``"CPU"``.
+        types: all of the node's type attributes, each with its ``DataType`` numbers. As in
             TensorFlow, a kernel that constrains one that the op does not have (TopK's) serves no
             node. Fixed types, under an empty name, do not matter.
     """
-    return not is_known(device_type) or any(
-        all(attr in types and allowed.issuperset(types[attr]) for attr, allowed in kernel.items())
-        for kernel in kernels_of(op, device_type)
-    )
+    if not is_known(device_type):
+        return True
+    return any(_accepts(kernel, types) for kernel in kernels_of(op, device_type))
+
+
+def _accepts(kernel: Mapping[str, frozenset[int]], types: Mapping[str, Sequence[int]]) -> bool:
+    for attribute, allowed in kernel.items():
+        if attribute not in types or not allowed.issuperset(types[attribute]):
+            return False
+    return True

@@ -1,4 +1,4 @@
-"""Ops by the names that users give: those of custom libraries, and those in list changes.
+"""Op names that users give: ops of custom libraries, and ops in list changes.
 
 *Ops of custom libraries* are registered, each in one line that says on which list it belongs. A
 registration is a row of the table for every device. It counts for all graphs that are rewritten
@@ -32,23 +32,22 @@ from amp_tf.values import check_choice
 _NAME = re.compile(r"[A-Za-z_][\w>./]*")  # TensorFlow's own form, and the _ of its internal ops
 _WHERE = "amp_tf.register_op"
 
-# Of the process, as the libraries of ops are. Each access is one of a dict, so there is no lock.
+# The process has one set of op libraries. Each access is one of a dict, so there is no lock.
 _rows: dict[str, tuple[OpRow, ...]] = {}
 
 
 def register_op(op: str, *, list: ListName, why: str) -> None:
-    """Puts an op of a custom library on a list, for this process; once more with the same list does
-    no harm.
+    """Puts an op of a custom library on a list, for this process; a repetition does no harm.
 
     Example::
 
-        amp_tf.register_op("MyAttention", list="allow", why="is a matrix product and sums in float32")
+        amp_tf.register_op("MyAttention", list="allow", why="is a product and sums in float32")
 
     Args:
         op: its name, as in ``REGISTER_OP``; the library may be loaded later.
-        list: ``"allow"`` for products, which 16 bit makes faster; ``"infer"`` for what is safe in
-            16 bit beside them; ``"clear"`` for what only moves, selects or compares values;
-            ``"deny"`` for what needs float32.
+        list: ``"allow"`` for products, which are faster in 16 bit; ``"infer"`` for ops that are
+            safe in 16 bit beside them; ``"clear"`` for ops that only move, select or compare
+            values; ``"deny"`` for ops that need float32.
         why: the reason, as words that complete "because it …"; explain and the report show it.
 
     Raises:
@@ -61,16 +60,21 @@ def register_op(op: str, *, list: ListName, why: str) -> None:
         )
     name = check_choice(list, LIST_NAMES, where=f"{_WHERE}({op!r}, list)")
     if not isinstance(why, str) or not why.strip():
-        fix = 'Write words that complete "because it …", such as "is a matrix product and sums in float32"'
-        raise ConfigError(f"{why!r} is no reason", where=f"{_WHERE}({op!r}, why)", fix=fix)
-    if own := dict.fromkeys(row.op_list for row in ROWS if row.op == op):
+        raise ConfigError(
+            f"{why!r} is no reason",
+            where=f"{_WHERE}({op!r}, why)",
+            fix=(
+                'Write words that complete "because it …", such as "is a matrix product and sums '
+                'in float32"'
+            ),
+        )
+    move = f"a program moves it for itself by {setting_name(f'{name}_add')}"
+    own = dict.fromkeys(row.op_list for row in ROWS if row.op == op)
+    if own:
         raise OpListError(
             f"op {op!r} is on the {' and the '.join(own)} list of amp_tf itself",
             where=_WHERE,
-            fix=(
-                "Its row stays for all; a program moves it for itself by "
-                f"{setting_name(f'{name}_add')}"
-            ),
+            fix=f"Its row stays for all; {move}",
         )
     rows = tuple(OpRow(op, table, name, why.strip()) for table in TABLES)
     before = _rows.setdefault(op, rows)[0]
@@ -78,14 +82,17 @@ def register_op(op: str, *, list: ListName, why: str) -> None:
         raise OpListError(
             f"op {op!r} is registered for the {before.op_list} list (it {before.why})",
             where=_WHERE,
-            fix=f"Register it once; a program moves it for itself by {setting_name(f'{name}_add')}",
+            fix=f"Register it once; {move}",
         )
     _rows[op] = rows
 
 
 def registered_rows() -> tuple[OpRow, ...]:
     """The rows of all registered ops, sorted by name."""
-    return tuple(row for op in sorted(_rows) for row in _rows[op])
+    rows: tuple[OpRow, ...] = ()
+    for op in sorted(_rows):
+        rows += _rows[op]
+    return rows
 
 
 def find_registered(op: str) -> OpRow | None:
@@ -114,73 +121,68 @@ class UnknownOp:
         """The ops whose names are the closest, as a question; empty if none is close."""
         import tensorflow as tf
 
-        names = {
-            name.lower(): name for name in sorted({*dir(tf.raw_ops), *(row.op for row in ROWS)})
-        }
-        close = [
-            names[name] for name in difflib.get_close_matches(self.op.lower(), names, cutoff=0.7)
-        ]
-        return f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
+        ops = {*dir(tf.raw_ops), *(row.op for row in ROWS)}
+        names = {name.lower(): repr(name) for name in sorted(ops)}
+        close = difflib.get_close_matches(self.op.lower(), names, cutoff=0.7)
+        if not close:
+            return ""
+        return f"Did you mean {' or '.join(map(names.__getitem__, close))}? "
 
 
 def find_unknown(config: AmpConfig) -> tuple[UnknownOp, ...]:
-    """The names in the list changes that no op has which is registered now, each with its field."""
+    """Finds the names in the list changes that no op has which is registered now."""
     from tensorflow.python.framework import op_def_registry
 
-    return tuple(
-        UnknownOp(field, op) for field, op in _changes(config) if op_def_registry.get(op) is None
-    )
+    unknown = []
+    for field, op in _changes(config):
+        if op_def_registry.get(op) is None:
+            unknown.append(UnknownOp(field, op))
+    return tuple(unknown)
 
 
 def without(config: AmpConfig, unknown: tuple[UnknownOp, ...]) -> AmpConfig:
     """The configuration without some names; the same object where there are none."""
-    fields = {entry.field for entry in unknown}
-    kept: dict[str, Any] = {
-        field: tuple(op for op in getattr(config, field) if UnknownOp(field, op) not in unknown)
-        for field in fields
-    }
+    kept: dict[str, Any] = {}
+    for entry in unknown:
+        names = kept.get(entry.field, getattr(config, entry.field))
+        kept[entry.field] = tuple(name for name in names if name != entry.op)
     return dataclasses.replace(config, **kept) if kept else config
 
 
 def check(config: AmpConfig) -> None:
-    """Refuses names that TensorFlow does not know, and warns once about removals that change
-    nothing.
+    """Refuses names that TensorFlow does not know; warns once about removals without effect.
 
     Raises:
         OpListError: an op is not registered; the message names the setting and the closest ops.
     """
     for unknown in find_unknown(config):
-        raise OpListError(
-            unknown.what,
-            where=unknown.where,
-            fix=(
-                f"{unknown.guess}An op of a library of your own must be loaded before "
-                "(tf.load_op_library)"
-            ),
-        )
+        load = "An op of a library of your own must be loaded before (tf.load_op_library)"
+        raise OpListError(unknown.what, where=unknown.where, fix=f"{unknown.guess}{load}")
     for field, op in find_idle_removals(config):
         _warn_once(field, op)
 
 
 def find_idle_removals(config: AmpConfig) -> tuple[tuple[str, str], ...]:
-    """Removals (field, op) from a list that the op is not on, on no table, unless other changes
-    concern the op too.
+    """Finds removals without effect: the op is not on the list, and no other change concerns it.
+
+    Returns:
+        The field and the op of each.
     """
-    changes = tuple(_changes(config))
-    rows = (*ROWS, *registered_rows())
-    return tuple(
-        (field, op)
-        for field, op in changes
-        if field.endswith("_remove")
-        and not any((row.op, row.op_list) == (op, field.removesuffix("_remove")) for row in rows)
-        and not any(other == op and name != field for name, other in changes)
-    )
+    changes = list(_changes(config))
+    changed = [op for _, op in changes]
+    listed = {(f"{row.op_list}_remove", row.op) for row in (*ROWS, *registered_rows())}
+    idle = []
+    for field, op in changes:
+        is_removal = field.endswith("_remove")
+        if is_removal and (field, op) not in listed and changed.count(op) == 1:
+            idle.append((field, op))
+    return tuple(idle)
 
 
 def _changes(config: AmpConfig) -> Iterator[tuple[str, str]]:
+    """Yields the field and the op of each list change, once."""
     for name in LIST_NAMES:
-        for action in ("add", "remove"):
-            field = f"{name}_{action}"
+        for field in (f"{name}_add", f"{name}_remove"):
             for op in dict.fromkeys(getattr(config, field)):
                 yield field, op
 
@@ -189,11 +191,12 @@ def _changes(config: AmpConfig) -> Iterator[tuple[str, str]]:
 def _warn_once(field: str, op: str) -> None:
     from absl import logging  # TensorFlow's; where that is missing, doctor says so
 
-    lists = " and the ".join(sorted({row.op_list for row in ROWS if row.op == op}))
+    lists = sorted({row.op_list for row in ROWS if row.op == op})
     logging.warning(
-        "amp_tf: %s: op %r is not on the %s list, so removing it changes nothing. %s.",
+        "amp_tf: %s: op %r is not on the %s list, so removing it changes nothing. "
+        "It is on %s list.",
         setting_name(field),
         op,
         field.removesuffix("_remove"),
-        f"It is on the {lists} list" if lists else "It is on no list",
+        f"the {' and the '.join(lists)}" if lists else "no",
     )

@@ -23,8 +23,11 @@ CLEAR = "clear"
 
 
 class Trait(frozenset[str]):
-    """What some ops have in common: the set of their names, given with blanks between them, and
-    further sets.
+    """A set of ops that have something in common.
+
+    Args:
+        ops: their names, with blanks between them.
+        more: sets of further ops.
     """
 
     def __new__(cls, ops: str, *more: frozenset[str]) -> Trait:
@@ -36,6 +39,7 @@ class OpRow:
     """One op on one table.
 
     Attributes:
+        op: its name.
         table: ``cuda`` or ``cpu``.
         op_list: ``allow``, ``infer``, ``deny`` or ``clear``.
         why: the reason, as words that complete "because it …".
@@ -71,7 +75,8 @@ FUSED_PRODUCTS = Trait("_FusedMatMul _FusedConv2D _FusedConv3D _FusedDepthwiseCo
 
 #: Ops that read a tensor out of a TensorList: values flow to them from the writers.
 TENSOR_LIST_READERS = Trait(
-    """TensorListConcat TensorListConcatV2 TensorListGather TensorListGetItem TensorListPopBack TensorListStack"""
+    """TensorListConcat TensorListConcatV2 TensorListGather TensorListGetItem TensorListPopBack
+    TensorListStack"""
 )
 #: Ops that write a tensor into a TensorList.
 TENSOR_LIST_WRITERS = Trait(
@@ -83,9 +88,9 @@ ROWS: tuple[OpRow, ...] = (
     *_rows(
         ALLOW,
         _PRODUCT,
-        """Conv2D Conv2DBackpropFilter Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2
-        DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput
-        MatMul BatchMatMul BatchMatMulV2 Einsum""",
+        """Conv2D Conv2DBackpropFilter Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2
+        Conv3DBackpropInputV2 DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter
+        DepthwiseConv2dNativeBackpropInput MatMul BatchMatMul BatchMatMulV2 Einsum""",
     ),
     *_rows(
         ALLOW,
@@ -97,8 +102,9 @@ ROWS: tuple[OpRow, ...] = (
     *_rows(
         ALLOW,
         "is a recurrent layer made of matrix products",
-        """BlockLSTM BlockLSTMV2 BlockLSTMGrad BlockLSTMGradV2 CudnnRNN CudnnRNNBackprop CudnnRNNBackpropV2
-        CudnnRNNBackpropV3 CudnnRNNV2 CudnnRNNV3 GRUBlockCell GRUBlockCellGrad LSTMBlockCell LSTMBlockCellGrad""",
+        """BlockLSTM BlockLSTMV2 BlockLSTMGrad BlockLSTMGradV2 CudnnRNN CudnnRNNBackprop
+        CudnnRNNBackpropV2 CudnnRNNBackpropV3 CudnnRNNV2 CudnnRNNV3 GRUBlockCell GRUBlockCellGrad
+        LSTMBlockCell LSTMBlockCellGrad""",
         (CUDA,),
     ),
     *_rows(
@@ -111,9 +117,9 @@ ROWS: tuple[OpRow, ...] = (
     *_rows(
         INFER,
         _ELEMENTWISE,
-        """Add AddN AddV2 BiasAdd BiasAddGrad BiasAddV1 Elu EluGrad Erf Erfc FloorDiv Inv LeakyRelu LeakyReluGrad Log
-        Log1p LogSoftmax Mul Prod RealDiv Reciprocal Selu SeluGrad Sigmoid SigmoidGrad Softmax Softplus SoftplusGrad
-        Softsign SoftsignGrad Sqrt Sub Tanh TanhGrad""",
+        """Add AddN AddV2 BiasAdd BiasAddGrad BiasAddV1 Elu EluGrad Erf Erfc FloorDiv Inv LeakyRelu
+        LeakyReluGrad Log Log1p LogSoftmax Mul Prod RealDiv Reciprocal Selu SeluGrad Sigmoid
+        SigmoidGrad Softmax Softplus SoftplusGrad Softsign SoftsignGrad Sqrt Sub Tanh TanhGrad""",
     ),
     *_rows(
         INFER,
@@ -147,12 +153,13 @@ ROWS: tuple[OpRow, ...] = (
     *_rows(
         CLEAR,
         _MOVES,
-        """ArgMax ArgMin BatchToSpace BatchToSpaceND BroadcastTo Concat ConcatV2 DepthToSpace DynamicPartition
-        DynamicStitch EnsureShape Equal ExpandDims Fill Gather GatherNd GatherV2 Greater GreaterEqual Identity IdentityN
-        Less LessEqual MirrorPad NotEqual OnesLike Pack Pad PadV2 PreventGradient Rank Reshape ResizeNearestNeighbor
-        Reverse ReverseSequence ReverseV2 Select SelectV2 Shape ShapeN Slice Snapshot SpaceToBatch SpaceToBatchND
-        SpaceToDepth Split SplitV Squeeze StopGradient StridedSlice StridedSliceGrad Tile TopK TopKV2 Transpose Unpack
-        Where ZerosLike""",
+        """ArgMax ArgMin BatchToSpace BatchToSpaceND BroadcastTo Concat ConcatV2 DepthToSpace
+        DynamicPartition DynamicStitch EnsureShape Equal ExpandDims Fill Gather GatherNd GatherV2
+        Greater GreaterEqual Identity IdentityN Less LessEqual MirrorPad NotEqual OnesLike Pack
+        Pad PadV2 PreventGradient Rank Reshape ResizeNearestNeighbor Reverse ReverseSequence
+        ReverseV2 Select SelectV2 Shape ShapeN Slice Snapshot SpaceToBatch SpaceToBatchND
+        SpaceToDepth Split SplitV Squeeze StopGradient StridedSlice StridedSliceGrad Tile TopK
+        TopKV2 Transpose Unpack Where ZerosLike""",
     ),
     *_rows(CLEAR, _MOVES, "OneHot Size", (CUDA,)),
     *_rows(
@@ -164,9 +171,10 @@ ROWS: tuple[OpRow, ...] = (
     *_rows(
         CLEAR,
         _SIGN,
-        """Abs Ceil CheckNumerics ClipByValue Floor IsFinite IsInf IsNan Max MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad
-        MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2 MaxPoolV2 Maximum Min Minimum MirrorPadGrad Neg Relu Relu6
-        Relu6Grad ReluGrad ResizeNearestNeighborGrad Round Sign""",
+        """Abs Ceil CheckNumerics ClipByValue Floor IsFinite IsInf IsNan Max MaxPool MaxPool3D
+        MaxPool3DGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2 MaxPoolV2
+        Maximum Min Minimum MirrorPadGrad Neg Relu Relu6 Relu6Grad ReluGrad
+        ResizeNearestNeighborGrad Round Sign""",
     ),
     *_rows(CLEAR, _SIGN, "MaxPool3DGradGrad", (CUDA,)),
     *_rows(CLEAR, _LOOP, "Enter Exit Merge NextIteration Switch"),
@@ -189,15 +197,16 @@ SUCCESSOR_OPS = frozenset(successor for successor, _ in SUCCESSORS.values())
 
 #: Ops that make a list of no values.
 TENSOR_LIST_MAKERS = Trait("EmptyTensorList TensorListReserve")
-#: Ops that give one element of a list, and at which port; ops that add one, and at which input it
-#: comes.
+#: Ops that give one element of a list, with the port of the element.
 TENSOR_LIST_ELEMENTS = {"TensorListGetItem": 0, "TensorListPopBack": 1}
+#: Ops that add one element to a list, with the input that it comes by.
 TENSOR_LIST_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 #: Ops with which loops and branches store values for their gradients.
 KEEPING = Trait("OptionalFromValue", TENSOR_LIST_WRITERS)
 #: Ops behind which a TensorList may have readers or writers outside the graph.
 TENSOR_LIST_BOUNDARIES = Trait(
-    """OptionalFromValue OptionalGetValue PartitionedCall Placeholder StatefulPartitionedCall _Arg _Retval"""
+    """OptionalFromValue OptionalGetValue PartitionedCall Placeholder StatefulPartitionedCall _Arg
+    _Retval"""
 )
 #: Ops whose definition does not list every type that they have a kernel for. TensorFlow's own
 #: remapper makes _FusedConv2D nodes of bfloat16 although the definition lacks it; for these the
@@ -211,8 +220,9 @@ NEVER_FORCED = Trait("OptionalFromValue OptionalGetValue SoftmaxCrossEntropyWith
 #: Ops on no list that pass values on as they came in, or (Rsqrt on GPUs) turn what was kept from
 #: zero into a great one.
 CARRIERS = Trait(
-    """CheckNumerics CheckNumericsV2 MatrixBandPart MatrixDiagV3 MatrixSetDiagV3 ParallelDynamicStitch
-    PlaceholderWithDefault RaggedTensorToTensor Roll Rsqrt ScatterNd SparseToDense TensorScatterUpdate"""
+    """CheckNumerics CheckNumericsV2 MatrixBandPart MatrixDiagV3 MatrixSetDiagV3
+    ParallelDynamicStitch PlaceholderWithDefault RaggedTensorToTensor Roll Rsqrt ScatterNd
+    SparseToDense TensorScatterUpdate"""
 )
 #: Ops that make the ends of float32's range by themselves: for classes sampled by accident, and for
 #: empty segments.
@@ -229,13 +239,14 @@ SUMS_IN_EIGEN = Trait("AvgPool")
 SUMS_IN_BFLOAT16 = Trait("BiasAddGrad")
 #: Ops that write a value, or its sum with the old one, to a variable.
 STORING = Trait(
-    """Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp ResourceScatterAdd
-    ResourceScatterSub ResourceScatterUpdate ResourceStridedSliceAssign"""
+    """Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp
+    ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate ResourceStridedSliceAssign"""
 )
-#: Those that write a value as it is; sums that a step may write so; what a loop or branch of graph
-#: nodes begins with.
+#: Ops that write a value to a variable as it is.
 WHOLE_WRITES = Trait("Assign AssignVariableOp")
+#: Sums that a step may write to a variable.
 UPDATED_BY = Trait("AddV2 Sub")
+#: Ops with which a loop or a branch of graph nodes begins.
 BEGINNINGS = Trait("Enter Switch")
 #: Ops that add to a value or take from it.
 ADDING = Trait("Add AddN AddV2 Sub")
@@ -251,8 +262,8 @@ FILTERING = Trait("DepthwiseConv2dNative")
 LOGARITHMS = Trait("CumulativeLogsumexp Log Log1p LogMatrixDeterminant")
 #: Ops on no list whose result depends on how nearly singular a matrix is.
 DECOMPOSING = Trait(
-    """Cholesky LogMatrixDeterminant Lu MatrixDeterminant MatrixInverse MatrixSolve MatrixSolveLs MatrixTriangularSolve
-    Qr SelfAdjointEigV2 Svd TridiagonalSolve"""
+    """Cholesky LogMatrixDeterminant Lu MatrixDeterminant MatrixInverse MatrixSolve MatrixSolveLs
+    MatrixTriangularSolve Qr SelfAdjointEigV2 Svd TridiagonalSolve"""
 )
 #: Ops that add or average many values.
 TOTALS = Trait("Mean Sum")
@@ -262,8 +273,8 @@ UNSIGNED = Trait("Abs Square SquaredDifference")
 ROOTS = Trait("Rsqrt Sqrt")
 #: Ops that may make much of a small change of their input.
 MAGNIFYING = Trait(
-    """Acos Acosh Asin Atanh CumulativeLogsumexp Div DivNoNan Exp Expm1 Inv Log Log1p LogMatrixDeterminant Pow
-    RealDiv Reciprocal Rsqrt Sqrt Xdivy Xlog1py Xlogy"""
+    """Acos Acosh Asin Atanh CumulativeLogsumexp Div DivNoNan Exp Expm1 Inv Log Log1p
+    LogMatrixDeterminant Pow RealDiv Reciprocal Rsqrt Sqrt Xdivy Xlog1py Xlogy"""
 )
 #: Ops of the infer list that keep the size of a value's rounding beside it.
 LINEAR = Trait("BiasAdd Mean Square Sum", ADDING, SCALING)
@@ -274,9 +285,9 @@ RECIPROCALS = Trait("Inv Reciprocal Rsqrt")
 RANGING = Trait("Inv Prod RealDiv Reciprocal Square")
 #: Ops on no list whose result leaves float16's range as that of a quotient does.
 RANGING_GRADIENTS = Trait("InvGrad ReciprocalGrad RsqrtGrad SqrtGrad")
-#: Ops whose 16-bit kernels lose more than 8 units of a result (benchmarks/kernel_accuracy.md): they
-#: compute exp(x) - 1 as it stands there, of which nothing is left for a small x, and log(1 +
-#: exp(-x)), of which nothing is for a large x.
+#: Ops whose 16-bit kernels lose more than 8 units of a result, as
+#: tests/oplists/test_kernel_accuracy.py measures. They compute exp(x) - 1 in 16 bit, which is zero
+#: for a small x, and log(1 + exp(-x)), which is zero for a large x.
 INACCURATE = Trait("Elu LogSoftmax Selu")
 #: Ops that take the mean off their values and divide by the deviation.
 NORMALIZING = Trait("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 _FusedBatchNormEx")
@@ -328,15 +339,17 @@ PICKING = Trait("Gather GatherNd GatherV2 StridedSlice")
 #: Ops that give the values of what they read in another order or shape, with others, or not all of
 #: them.
 ARRANGING = Trait(
-    """BatchToSpace BatchToSpaceND Concat ConcatV2 DepthToSpace DynamicPartition DynamicStitch EnsureShape MirrorPad
-    Pack Pad PadV2 PreventGradient ResizeNearestNeighbor Reverse ReverseSequence ReverseV2 Roll Slice Snapshot
-    SpaceToBatch SpaceToBatchND SpaceToDepth Split SplitV StopGradient Tile Transpose Unpack""",
+    """BatchToSpace BatchToSpaceND Concat ConcatV2 DepthToSpace DynamicPartition DynamicStitch
+    EnsureShape MirrorPad Pack Pad PadV2 PreventGradient ResizeNearestNeighbor Reverse
+    ReverseSequence ReverseV2 Roll Slice Snapshot SpaceToBatch SpaceToBatchND SpaceToDepth Split
+    SplitV StopGradient Tile Transpose Unpack""",
     PICKING,
     UNCHANGED,
 )
 #: Ops of which each value is one of those that they read, its size, or a bound.
 CHOOSING = Trait(
-    """Abs ClipByValue Exit Maximum Merge Minimum NextIteration Relu Relu6 Select SelectV2 TopK TopKV2""",
+    """Abs ClipByValue Exit Maximum Merge Minimum NextIteration Relu Relu6 Select SelectV2 TopK
+    TopKV2""",
     MAXIMA,
     ARRANGING,
 )
@@ -345,27 +358,29 @@ KEEPING_SIZE = Trait("Exit Fill Merge Mul MulNoNan Neg NextIteration Select Sele
 #: Convolutions whose filter may be scaled, and whether each of their output channels reads one
 #: input channel alone.
 SCALABLE = {"Conv2D": False, "DepthwiseConv2dNative": True}
-#: Ops that add a bias or a residual; where a filter comes from that nobody has scaled yet.
+#: Ops that add a bias or a residual.
 BIAS_SUMS = Trait("Add AddN AddV2")
+#: Ops that give a filter that is not scaled yet.
 FILTER_SOURCES = Trait("_Arg Const Identity Placeholder ReadVariableOp")
-#: What reads a variable in a loop and may do so before it.
+#: Ops that read a variable, and may do so before the loop in which they stand.
 READ_OPS = Trait("ReadVariableOp")
 #: Ops that take a resource and cannot write a variable: they read one, hand a handle on, or keep
 #: other things than variables, which TensorFlow checks when they run.
 HARMLESS = Trait(
-    """Identity ResourceGather StackPopV2 StackPushV2 TensorArrayGatherV3 TensorArrayGradV3 TensorArrayReadV3
-    TensorArrayScatterV3 TensorArraySizeV3 TensorArrayWriteV3 VarIsInitializedOp VariableShape""",
+    """Identity ResourceGather StackPopV2 StackPushV2 TensorArrayGatherV3 TensorArrayGradV3
+    TensorArrayReadV3 TensorArrayScatterV3 TensorArraySizeV3 TensorArrayWriteV3
+    VarIsInitializedOp VariableShape""",
     CONTROL_FLOW,
     READ_OPS,
 )
-#: Ops that run Python code, which may do anything.
+#: Ops that run Python code.
 PYTHON = Trait("EagerPyFunc PyFunc PyFuncStateless")
-#: Ops that start at once where they have no inputs: who waits for them waits for nothing.
+#: Ops that start at once if they have no inputs; waiting for them takes no time.
 WITHOUT_WAITING = Trait("Const Placeholder VarHandleOp _Arg")
 #: Ops that give a program its next data, each time they run; that give a graph its inputs.
 DATA_SOURCES = Trait(
-    """IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 QueueDequeueV2 ReaderReadUpToV2
-    ReaderReadV2"""
+    """IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 QueueDequeueV2
+    ReaderReadUpToV2 ReaderReadV2"""
 )
 GIVEN = Trait("OptionalGetValue Placeholder PlaceholderWithDefault", DATA_SOURCES)
 #: Ops whose result depends on a value's absolute error, whatever its size: on its fraction, or as
@@ -379,8 +394,8 @@ RANGES = Trait("LinSpace Range")
 #: Ops whose result is as exact, relatively, as the least exact of what they read: products,
 #: quotients, and gradients of activations.
 MULTIPLIED = Trait(
-    """EluGrad InvGrad LeakyReluGrad ReciprocalGrad RsqrtGrad SeluGrad SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad
-    TanhGrad Xdivy""",
+    """EluGrad InvGrad LeakyReluGrad ReciprocalGrad RsqrtGrad SeluGrad SigmoidGrad SoftplusGrad
+    SoftsignGrad SqrtGrad TanhGrad Xdivy""",
     SCALING,
 )
 #: Quotients.
@@ -403,7 +418,7 @@ HANDING_OVER = {
 
 
 def is_loop(op: str) -> bool:
-    """Whether an op is a loop in functional form, whose results are what its body returns."""
+    """Returns True if an op is a loop in functional form; its results are those of its body."""
     return HANDING_OVER.get(op) == 0 and op not in CALLS
 
 
@@ -416,29 +431,33 @@ STATELESS_TWINS = {
     "RandomUniformInt": ("StatelessRandomUniformInt", 1),
     "Multinomial": ("StatelessMultinomial", 2),
 }
-#: Ops that read a resource variable, or ask about it, and leave it as it is.
+#: Ops that read a resource variable, or a fact about it, and do not change it.
 VARIABLE_READERS = Trait(
     "ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape"
 )
-#: Ops that give what a resource variable holds, or rows of it; that ask about it or end it,
-#: whatever its type; that write it. Ops that write a checkpoint, and their first input that is a
-#: value; that read one. The gate that differentiation does not pass, through which values go as
-#: they are.
+#: Ops that give the value of a resource variable, or rows of it.
 VARIABLE_VALUES = Trait("ReadVariableOp ResourceGather ResourceGatherNd")
+#: Ops that give a fact about a resource variable or end it, whatever its type.
 VARIABLE_QUESTIONS = Trait("DestroyResourceOp DisableCopyOnRead VarIsInitializedOp VariableShape")
+#: Ops that write a resource variable.
 VARIABLE_WRITES = Trait("AssignVariableOp")
+#: Ops that write a checkpoint, with their first input that is a value.
 CHECKPOINT_WRITES = {"SaveV2": 3}
+#: Ops that read a checkpoint.
 CHECKPOINT_READS = Trait("RestoreV2")
+#: The op that passes values on and stops differentiation.
 GRADIENT_GATE = "PreventGradient"
-#: Ops whose inputs belong to a loop or a branch, and whose results do not.
+#: Ops whose inputs belong to a loop or a branch, but not their results.
 WAYS_OUT = Trait("Exit Merge")
-#: The condition of a loop; what joins two conditions; where the values of its iterations come
-#: together.
+#: Ops that hold the condition of a loop.
 LOOP_CONDITIONS = Trait("LoopCond")
+#: Ops that join two conditions.
 CONJUNCTIONS = Trait("LogicalAnd")
+#: Ops that merge the initial value of a loop variable with that of an iteration.
 LOOP_MERGES = Trait("Merge")
-#: Comparisons by which a counter stays on one side of a bound, and ops of which both are made.
+#: Comparisons that keep a counter on one side of a bound.
 BOUNDED = Trait("Greater GreaterEqual Less LessEqual NotEqual")
+#: Ops of which counters and their bounds are made.
 COUNTING = (
     BOUNDED
     | CONJUNCTIONS
@@ -446,19 +465,23 @@ COUNTING = (
     | HANDING_ON
     | Trait("Add AddV2 LoopCond Merge NextIteration Sub")
 )
-#: Ops whose results have the shape of each of their inputs; that of all inputs together; that of
-#: all in a row; that of one of equal parts; that of a product of two matrices.
+#: Ops whose results have the shape of each input.
 ALIKE = Trait(
-    """AddN Cast Enter Exit Identity Neg NextIteration Relu ReluGrad Sigmoid SigmoidGrad Softplus SoftplusGrad Sqrt
-    Square Switch Tanh TanhGrad ZerosLike"""
+    """AddN Cast Enter Exit Identity Neg NextIteration Relu ReluGrad Sigmoid SigmoidGrad Softplus
+    SoftplusGrad Sqrt Square Switch Tanh TanhGrad ZerosLike"""
 )
+#: Ops whose results have the broadcast shape of all inputs.
 BROADCASTING = Trait("Add AddV2 Maximum Minimum Mul RealDiv SelectV2 SquaredDifference Sub")
+#: Ops that concatenate their inputs.
 JOINING = Trait("ConcatV2")
+#: Ops that split a tensor into equal parts.
 PARTING = Trait("Split")
+#: Products of two matrices.
 MATRIX_PRODUCT = Trait("MatMul")
-#: Ops that give another shape to what they read, and that add one value for each channel.
+#: Ops that give a tensor another shape.
 RESHAPING = Trait("Reshape")
 SQUEEZING = Trait("Squeeze")
+#: Ops that add one value for each channel.
 BIASES = Trait("BiasAdd")
-#: What folding saves: a scale and a bias.
+#: Ops that folding saves: a scale and a bias.
 FOLDED_AWAY = ("Mul", "AddV2")

@@ -1,4 +1,4 @@
-"""Which nodes may be converted, to which precision and by which lists.
+"""The target of a rewrite: the device type that is converted, its precision, and the op lists.
 
 ``auto`` resolves here: float16 on GPUs of compute capability 7.0 and newer, bfloat16 on CPUs that
 have it in hardware, and nothing elsewhere. On a machine with a GPU the CPU's nodes stay in float32
@@ -24,19 +24,18 @@ CPU_DEVICE = "CPU"
 
 XLA_WIDENS = (
     "XLA:CPU widens bfloat16 operands to float32, so that 16 bit is not faster there; "
-    "AMP_TF_PRECISION=bfloat16 "
-    "converts anyway"
-)
+    "AMP_TF_PRECISION=bfloat16 converts anyway"
+)  # measured: benchmarks/README.md, XLA on CPUs
 
 
 @dataclasses.dataclass(frozen=True)
 class OpLists:
-    """Which list each op is on.
+    """The op lists of one table, as settings change them.
 
     Attributes:
+        table: ``cuda`` or ``cpu``.
         list_of: op name to ``allow``, ``infer``, ``deny`` or ``clear``; ops on no list are absent.
-        force_all: paint every op that can be 16 bit, whatever its list (level
-            ``UNSAFE_FORCE_ALL``).
+        force_all: whether every op that can be 16 bit is painted (level ``UNSAFE_FORCE_ALL``).
     """
 
     table: str
@@ -45,9 +44,8 @@ class OpLists:
 
     def without(self, ops: frozenset[str]) -> OpLists:
         """The same lists without some ops."""
-        return dataclasses.replace(
-            self, list_of={op: name for op, name in self.list_of.items() if op not in ops}
-        )
+        list_of = {op: name for op, name in self.list_of.items() if op not in ops}
+        return dataclasses.replace(self, list_of=list_of)
 
     def members(self, op_list: str) -> list[str]:
         """The ops of one list, sorted."""
@@ -56,13 +54,16 @@ class OpLists:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The nodes of one device type and what becomes of them.
+    """The nodes that are converted, and how.
 
     Attributes:
-        adds_in_float32: on CPUs, kernels of the 16-bit type keep their sums in float32: oneDNN's
-            and XLA's do, Eigen's, which run otherwise, do not.
-        is_xla: XLA compiles it, and may leave out roundings between two types.
-        runs_on_cpu: a CPU computes it, be it what is rewritten for a GPU.
+        device_type: of the nodes: ``"GPU"`` or ``"CPU"``.
+        precision: the 16-bit type.
+        lists: the op lists.
+        adds_in_float32: whether a CPU's kernels of the 16-bit type keep sums in float32. oneDNN's
+            and XLA's do; Eigen's, which run otherwise, do not.
+        is_xla: whether XLA compiles the graph, and may leave out roundings between two types.
+        runs_on_cpu: whether a CPU computes it, even if it is rewritten for a GPU.
     """
 
     device_type: str
@@ -74,20 +75,22 @@ class Target:
 
     @property
     def rounded(self) -> frozenset[str]:
-        """Ops that float32 kernels compute, of operands that are rounded to 16 bit before and with
-        a result that is rounded behind.
-        """
-        return ROUNDED if self.runs_on_cpu and self.precision is Precision.FLOAT16 else frozenset()
+        """Ops whose float32 kernels run between roundings of operands and result to 16 bit."""
+        if self.runs_on_cpu and self.precision is Precision.FLOAT16:
+            return ROUNDED
+        return frozenset()
 
     @property
     def runs_eigen(self) -> bool:
-        """Whether TensorFlow's own kernels of a CPU compute the 16-bit type."""
+        """True if TensorFlow's own kernels of a CPU compute the 16-bit type."""
         return self.device_type == CPU_DEVICE and not self.adds_in_float32
 
     @property
     def without_kernel(self) -> frozenset[str]:
         """Ops whose 16-bit kernels are registered, but do not run there."""
-        return PLACEHOLDERS if self.runs_eigen else frozenset()
+        if self.runs_eigen:
+            return PLACEHOLDERS
+        return frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,13 +101,14 @@ class Resolution:
         target: what is converted; ``None`` for nothing.
         default_device: the device type of nodes that carry none.
         why_none: where there is no target, the reason, for people; else empty.
-        uses_cost_model: leave in float32 what is not faster. So it is where amp_tf chooses the
-            precision, on CPUs, of whose ops the costs are known; a precision that the user chose
-            means all that the lists convert.
-        asked: where no op is faster but what the user asks for is converted, the ops that the user
-            put on the allow list; nodes that are forced are asked for, too. Else ``None``.
-        stores_weights: variables that are read in 16 bit alone will be stored so, and no cast of
-            them is paid.
+        uses_cost_model: whether nodes stay in float32 that are not faster in 16 bit. They do where
+            amp_tf chooses the precision on a CPU, because costs are known there. A precision that
+            the user chose converts everything on the lists.
+        asked: the ops that the user put on the allow list, if only these and forced nodes are
+            converted because no op is faster; else ``None``.
+        costs: what ops take on the CPU.
+        stores_weights: whether variables that are read in 16 bit alone will be stored in it, so
+            that no cast of them is paid.
         weighs_memory: whether the cost model counts bytes at the peak, too.
     """
 
@@ -121,25 +125,24 @@ class Resolution:
         """The same target by the op lists of other settings."""
         if self.target is None:
             return self
-        lists = build_lists(
-            self.target.lists.table, config, registered_rows(), is_xla=self.target.is_xla
-        )
+        table = self.target.lists.table
+        lists = build_lists(table, config, registered_rows(), is_xla=self.target.is_xla)
         return dataclasses.replace(self, target=dataclasses.replace(self.target, lists=lists))
 
     def device_type(self, device: str) -> str:
-        """The device type of a node, from its device string; nodes without one are on the default
-        device.
-        """
+        """The device type for a device string; without one, that of the default device."""
         return device_type_of(device) or self.default_device
 
 
 @functools.lru_cache(maxsize=4096)
 def device_type_of(device: str) -> str:
-    """``"GPU"``, ``"CPU"`` or ``""`` for a device string such as ``/job:localhost/device:GPU:0`` or
-    ``/gpu:0``.
+    """The device type for a device string such as ``/job:localhost/device:GPU:0`` or ``/gpu:0``.
 
     As in TensorFlow's pass, any device whose name holds ``gpu`` (or ``cpu``) counts, ``XLA_GPU``
     included.
+
+    Returns:
+        ``"GPU"``, ``"CPU"``, ``"OTHER"``, or ``""`` where the string names no device.
     """
     last = device.rpartition("/")[2].lower()
     if "gpu" in last:
@@ -158,29 +161,27 @@ def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
 def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> Resolution:
     on_gpu = config.target == "gpu" or (config.target == "auto" and hardware.has_gpu)
     device_type = GPU_DEVICE if on_gpu else CPU_DEVICE
-    precision = Precision(
-        config.precision if config.precision != "auto" else "float16" if on_gpu else "bfloat16"
-    )
-    if why_none := _why_none(config, hardware, on_gpu):
+    why_none = _why_none(config, hardware, on_gpu)
+    if why_none:
         return Resolution(None, device_type, why_none)
+    if config.precision != "auto":
+        precision = Precision(config.precision)
+    else:
+        precision = Precision.FLOAT16 if on_gpu else Precision.BFLOAT16
     # float16 always follows the cuda lists, which guard its range; bfloat16 on a CPU follows the
     # cpu lists.
     is_cpus = precision is Precision.BFLOAT16 and not on_gpu
     lists = build_lists(CPU if is_cpus else CUDA, config, more, is_xla=hardware.is_xla)
-    # Whether oneDNN computes in it: as IsDataTypeSupportedByOneDNNOnThisCPU of TensorFlow decides.
-    uses_onednn = (
-        is_cpus and hardware.has_onednn and (hardware.cpu_has_bf16 or hardware.cpu_has_avx512)
-    )
-    uses_cost_model = (
-        is_cpus
-        and config.precision == "auto"
-        and not (config.ignore_performance or lists.force_all)
-    )
-    asked = frozenset(config.allow_add) if uses_cost_model and hardware.is_xla else None
-    if asked is not None and not (asked or config.force_f16):
-        return Resolution(
-            None, device_type, XLA_WIDENS
-        )  # measured: benchmarks/README.md, XLA on CPUs
+    converts_all = config.ignore_performance or lists.force_all
+    uses_cost_model = is_cpus and config.precision == "auto" and not converts_all
+    asked = None
+    if uses_cost_model and hardware.is_xla:
+        asked = frozenset(config.allow_add)
+        if not asked and not config.force_f16:
+            return Resolution(None, device_type, XLA_WIDENS)
+    # As IsDataTypeSupportedByOneDNNOnThisCPU of TensorFlow decides.
+    onednn_has_bf16 = hardware.cpu_has_bf16 or hardware.cpu_has_avx512
+    uses_onednn = is_cpus and hardware.has_onednn and onednn_has_bf16
     target = Target(
         device_type,
         precision,
@@ -189,53 +190,59 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
         is_xla=hardware.is_xla,
         runs_on_cpu=not on_gpu or hardware.imitates_gpu,
     )
-    weighs_memory = uses_cost_model and config.goal == "memory"
     return Resolution(
-        target, device_type, "", uses_cost_model, asked, hardware.costs, weighs_memory=weighs_memory
+        target,
+        device_type,
+        uses_cost_model=uses_cost_model,
+        asked=asked,
+        costs=hardware.costs,
+        weighs_memory=uses_cost_model and config.goal == "memory",
     )
 
 
 def _why_none(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> str:
-    """Why nothing is converted on this hardware; empty where something is."""
+    """Says why nothing is converted on this hardware; empty where something is."""
     if on_gpu:
         if config.ignore_performance or hardware.gpu_has_f16 or not hardware.has_gpu:
             return ""
         found = ", ".join(f"{major}.{minor}" for major, minor in hardware.gpu_capabilities)
         least = ".".join(map(str, MIN_COMPUTE_CAPABILITY))
         return f"the GPU is too old: compute capability {found}, 16 bit is fast from {least} on"
-    asked = config.precision != "auto" or config.ignore_performance or config.target == "cpu"
-    asked |= (
-        config.goal == "memory" and hardware.cpu_has_bf16
-    )  # it halves what is held, though it be slower
-    if hardware.cpu_gains or asked:
+    is_asked = config.precision != "auto" or config.ignore_performance or config.target == "cpu"
+    # In 16 bit tensors are half as large, even if it is slower.
+    saves_memory = config.goal == "memory" and hardware.cpu_has_bf16
+    if hardware.cpu_gains or is_asked or saves_memory:
         return ""
-    why = (
-        "is no faster in bfloat16"
-        if hardware.cpu_has_bf16
-        else "has neither avx512_bf16 nor amx_bf16"
-    )
-    return f"this CPU {why} and TensorFlow sees no GPU"
+    if hardware.cpu_has_bf16:
+        return "this CPU is no faster in bfloat16 and TensorFlow sees no GPU"
+    return "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU"
 
 
 def build_lists(
     table: str, config: AmpConfig, more: tuple[OpRow, ...] = (), *, is_xla: bool = False
 ) -> OpLists:
-    """The lists of a table under a configuration. An op that the user adds to one list leaves the
-    one that it is on.
+    """Builds the lists of a table under a configuration.
 
-    The level is applied as TensorFlow's pass does: ``TREAT_INFER_AS_DENY`` moves the infer list to
-    the deny list; ``TENSOR_CORES_ONLY`` empties all lists but the allow list on the ``cuda`` table,
-    what the user added included. More rows are what libraries registered.
+    An op that the user adds to one list leaves the one that it is on. The level is applied as
+    TensorFlow's pass does: ``TREAT_INFER_AS_DENY`` moves the infer list to the deny list;
+    ``TENSOR_CORES_ONLY`` empties all lists but the allow list on the ``cuda`` table, with the ops
+    that the user added.
+
+    Args:
+        table: ``cuda`` or ``cpu``.
+        config: the settings.
+        more: the rows that libraries registered.
+        is_xla: whether XLA compiles the graph.
     """
-    rows = (row for row in (*ROWS, *more) if row.table == table)
-    list_of = {
-        row.op: row.op_list
-        for row in rows
-        if row.op not in getattr(config, f"{row.op_list}_remove")
-    }
+    list_of = {}
+    for row in (*ROWS, *more):
+        if row.table == table and row.op not in getattr(config, f"{row.op_list}_remove"):
+            list_of[row.op] = row.op_list
     for name in LIST_NAMES:  # each op joins one list only: AmpConfig sees to it
-        joining = {*getattr(config, f"{name}_add")}.difference(getattr(config, f"{name}_remove"))
-        list_of |= dict.fromkeys(joining, name)
+        removed = getattr(config, f"{name}_remove")
+        for op in getattr(config, f"{name}_add"):
+            if op not in removed:
+                list_of[op] = name
     if config.level == "TREAT_INFER_AS_DENY":
         list_of = {op: DENY if name == INFER else name for op, name in list_of.items()}
     if config.level == "TENSOR_CORES_ONLY" and table == CUDA:

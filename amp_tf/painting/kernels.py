@@ -3,7 +3,7 @@ nodes at once.
 
 *Inexact kernels.* A sum that is kept in the 16-bit type stops growing: 256 and 1 are 256 in
 bfloat16. Elu and Selu compute exp(x) - 1 in 16 bit, LogSoftmax the logarithm of a sum that is
-rounded to 1. ``python -m benchmarks.kernel_accuracy`` asks all elementwise kernels for every
+rounded to 1. ``tests/oplists/test_kernel_accuracy.py`` asks all elementwise kernels for every
 number: no other that may be 16 bit loses more than 8 units on CPUs.
 
 *Gelus.* ``tf.nn.gelu`` makes five nodes (with an Erf in TensorFlow 2.16, with an Erfc later), or

@@ -1,3 +1,1 @@
-"""What was rewritten and why: the report of a rewrite and of the whole process, its words and
-files.
-"""
+"""Reports of rewrites and of the whole process: decisions, reasons, figures; text and files."""

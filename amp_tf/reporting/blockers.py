@@ -1,8 +1,9 @@
-"""Blockers: what keeps work in float32, each with what would become 16 bit without it.
+"""Blockers: the root causes that keep work in float32, each with the work it keeps there.
 
-A node that stays in float32 has a root: the deny-list op from which the decision came, a missing
-kernel, a name rule. The value of a root is not guessed from the nodes that name it: the graph is
-painted again without it. Roots whose nodes have most operations are tried first.
+A node that stays in float32 has a root cause, here a *root*: the deny-list op from which the
+decision came, a missing kernel, a name rule. The value of a root is not guessed from the nodes that
+name it: the graph is painted again without it. Roots whose nodes have most operations are tried
+first.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from amp_tf.config import LIST_NAMES, variable_of
 from amp_tf.graph.names import layer_of, matcher
@@ -26,10 +29,18 @@ from amp_tf.reporting.figures import Basis, GraphFigures
 MOST = 12  #: roots that are tried
 TOGETHER = 3  #: how many of the best are tried together
 
-#: What keeps work in float32, as the document has it.
-DENY, NO_LIST, KERNEL, NAME, SCOPE = "deny list", "no list", "no kernel", "name rule", "scope"
-DEVICE, FETCHED, COST, SHAPE = "device", "fed or fetched", "not faster", "unknown shape"
-ACCURACY, STRUCTURE = "accuracy", "structure"
+#: The kinds of roots, by their names in the document.
+DENY = "deny list"
+NO_LIST = "no list"
+KERNEL = "no kernel"
+NAME = "name rule"
+SCOPE = "scope"
+DEVICE = "device"
+FETCHED = "fed or fetched"
+COST = "not faster"
+SHAPE = "unknown shape"
+ACCURACY = "accuracy"
+STRUCTURE = "structure"
 
 _KIND_OF = {
     Rule.DENY_LIST: DENY,
@@ -57,48 +68,42 @@ _DANGER_OF = {row.op: row.why for row in ROWS if row.op_list == DENY_LIST}
 
 @dataclasses.dataclass(frozen=True)
 class Root:
-    """Why nodes stay in float32."""
+    """The cause for which nodes stay in float32.
 
-    kind: str  #: one of the words above
-    what: str  #: the op, the pattern, the layer, the device, or the rule in words
-    removal: Change = NO_CHANGE  #: what removes it, where that is the same in all graphs
-    why: str = ""  #: the rules in words, for accuracy
+    Attributes:
+        kind: one of the words above.
+        what: the op, the pattern, the layer, the device, or the rule in words.
+        removal: the change that removes it, where that is the same in all graphs.
+        why: for accuracy, the rules in words.
+    """
+
+    kind: str
+    what: str
+    removal: Change = NO_CHANGE
+    why: str = ""
 
     @property
     def settings(self) -> Change:
         """The change of settings that removes it; empty where none does."""
-        return self.removal if self.kind in (DENY, NO_LIST, NAME) else NO_CHANGE
+        if self.kind in (DENY, NO_LIST, NAME):
+            return self.removal
+        return NO_CHANGE
 
     @property
     def remedy(self) -> str:
         """The variable or the line that removes it, or why there is none."""
         if self.settings:
-            danger = (
-                f", but it {_DANGER_OF[self.what]}"
-                if self.removal.added and self.what in _DANGER_OF
-                else ""
+            words = settings_words(self.settings)
+            if self.removal.added and self.what in _DANGER_OF:
+                return f"{words}, but it {_DANGER_OF[self.what]}"
+            return words
+        if self.kind == KERNEL and self.what in FUSED_PRODUCTS:
+            return (
+                "nothing here, because TensorFlow fused products with what follows, and "
+                f"{self.what} has no 16-bit kernel on this CPU"
             )
-            return f"{settings_words(self.settings)}{danger}"
-        no_kernel = f"TensorFlow has no 16-bit kernel of {self.what} on this device"
-        if self.what in FUSED_PRODUCTS:
-            no_kernel = (
-                f"TensorFlow fused products with what follows, and {self.what} has no 16-bit "
-                "kernel on this CPU"
-            )
-        return {
-            KERNEL: f"nothing here, because {no_kernel}",
-            SCOPE: f'take {self.what or "it"} out of amp_tf.scope("float32") in the model',
-            DEVICE: f"take it off {self.what} in the model (tf.device)",
-            FETCHED: "fetch what comes after it, or do not feed or fetch it",
-            COST: (
-                f"{variable_of('precision')}=bfloat16 converts it anyway, but the cost model "
-                "expects no gain"
-            ),
-            SHAPE: "give the input a static shape; the gain takes each unknown size for 64",
-            ACCURACY: (
-                f"{variable_of('force_f16')}=<its name>, at the price of accuracy: {self.why}"
-            ),
-        }.get(self.kind, "nothing")
+        remedy = _REMEDY_OF.get(self.kind, "nothing")
+        return remedy.format(what=self.what or "it", why=self.why)
 
     def change(self, graph: GraphFigures, nodes: Iterable[int]) -> Change:
         """The change that removes the root from one graph, in which some nodes name it."""
@@ -106,98 +111,153 @@ class Root:
             return Change(nodes=frozenset(graph.view.names[node] for node in nodes))
         if self.kind == COST:
             products = {graph.view.ops[node] for node in nodes} & PRODUCTS
-            listed = lists_of(graph.basis.resolution)
-            unlisted = frozenset((f"{ALLOW}_add", op) for op in products.difference(listed))
-            return Change(rules=frozenset({"cost model"}), added=unlisted)
+            unlisted = products.difference(lists_of(graph.basis.resolution))
+            added = frozenset((f"{ALLOW}_add", op) for op in unlisted)
+            return Change(rules=frozenset({"cost model"}), added=added)
         return self.removal
+
+
+#: How to remove a root of each kind that no setting of lists or names removes.
+_REMEDY_OF = {
+    KERNEL: "nothing here, because TensorFlow has no 16-bit kernel of {what} on this device",
+    SCOPE: 'take {what} out of amp_tf.scope("float32") in the model',
+    DEVICE: "take it off {what} in the model (tf.device)",
+    FETCHED: "fetch what comes after it, or do not feed or fetch it",
+    COST: (
+        f"{variable_of('precision')}=bfloat16 converts it anyway, but the cost model expects no "
+        "gain"
+    ),
+    SHAPE: "give the input a static shape; the gain takes each unknown size for 64",
+    ACCURACY: f"{variable_of('force_f16')}=<its name>, at the price of accuracy: {{why}}",
+}
 
 
 def settings_words(change: Change) -> str:
     """The variables by which a user makes a change of settings."""
     words = []
     for field in sorted({field for field, _ in change.dropped}):
-        names = sorted(name for of, name in change.dropped if of == field)
-        words.append(f"drop {' and '.join(map(repr, names))} from {variable_of(field)}")
-    words += [f"{variable_of(field)}={shlex.quote(name)}" for field, name in sorted(change.added)]
+        names = sorted(repr(name) for of, name in change.dropped if of == field)
+        words.append(f"drop {' and '.join(names)} from {variable_of(field)}")
+    for field, name in sorted(change.added):
+        words.append(f"{variable_of(field)}={shlex.quote(name)}")
     return " and ".join(words)
 
 
+class _Clock:
+    """Says whether another try fits into the time; it may take as long as the longest so far."""
+
+    def __init__(self, seconds: float) -> None:
+        self._last = time.monotonic()
+        self._end = self._last + seconds
+        self._longest = 0.0
+
+    def has_time(self) -> bool:
+        now = time.monotonic()
+        self._longest = max(self._longest, now - self._last)
+        self._last = now
+        return now + self._longest < self._end
+
+
 Places = dict[int, list[int]]  # the nodes that name a root, by graph number
+Row = dict[str, Any]  # of the document's ``blockers``
 
 
 def find_blockers(
     graphs: Sequence[GraphFigures], *, seconds: float = math.inf
-) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """Ranks what keeps work in float32, by what it is worth; as many roots are tried as fit in some
-    seconds.
+) -> tuple[list[Row], Row | None]:
+    """Ranks the roots that keep work in float32 by the work that becomes 16 bit without them.
 
-    Returns the document's ``blockers``, first those that were tried, and its ``together``: some of
-    the best, ``None`` where there are fewer than two or the time is up. The graphs have a basis
-    each.
+    Args:
+        graphs: graphs with a basis.
+        seconds: the time in which roots may be tried.
+
+    Returns:
+        The document's ``blockers``, first those that were tried, and its ``together``: some of the
+        best roots, ``None`` where there are fewer than two or the time is up.
     """
-    end, last, longest = time.monotonic() + seconds, time.monotonic(), 0.0
-
-    def has_time() -> bool:  # for another try, which may take as long as the longest so far
-        nonlocal last, longest
-        now = time.monotonic()
-        longest, last = max(longest, now - last), now
-        return now + longest < end
-
-    roots: dict[Root, Places] = {}
-    for number, graph in enumerate(graphs):
-        for node in range(graph.view.node_count):
-            if not graph.is_f16[node] and (root := root_of(graph, node)) is not None:
-                roots.setdefault(root, {}).setdefault(number, []).append(node)
-    found: list[tuple[Root, dict[str, Any]]] = []
+    clock = _Clock(seconds)
+    # Find the roots, those with most operations first.
+    roots = _find_roots(graphs)
+    found: list[tuple[Root, Row]] = []
     for root, places in roots.items():
-        work = [  # of the computing nodes that name it; for a shape, also of those of unknown size
-            (float(graphs[number].figures.work[node]), number, node)
-            for number, nodes in places.items()
-            for node in nodes
-            if graphs[number].figures.work[node] > 0 or root.kind == SHAPE
-        ]
-        if work:
-            _, number, node = max(work)
-            row = {
-                "kind": root.kind,
-                "what": root.what,
-                "nodes": len(work),
-                "operations": sum(row[0] for row in work),
-            }
-            gains = dict.fromkeys(
-                ("gain", "gain_products", "gain_nodes")
-            )  # what becomes 16 bit if it is taken away
-            row |= {"example": graphs[number].view.names[node], **gains, "remedy": root.remedy}
+        row = _describe(graphs, root, places)
+        if row is not None:
             found.append((root, row))
     found.sort(key=lambda each: -each[1]["operations"])
-    for root, row in [each for each in found if each[0].kind != STRUCTURE][:MOST]:
-        if has_time():
-            gain, products, nodes = _gain(graphs, [(root, roots[root])])
-            row |= {"gain": gain, "gain_products": products, "gain_nodes": nodes}
-    found.sort(
-        key=lambda each: (
-            each[1]["gain"] is None,
-            -(each[1]["gain"] or 0.0),
-            -each[1]["operations"],
-        )
-    )
-    best = [root for root, row in found if (row["gain"] or 0.0) > 0 and root.kind != COST][
-        :TOGETHER
-    ]
-    together = None
-    if len(best) > 1 and has_time():
-        shown = [{"kind": root.kind, "what": root.what} for root in best]
-        together = {
-            "roots": shown,
-            "gain": _gain(graphs, [(root, roots[root]) for root in best])[0],
-        }
-    return [row for _, row in found], together
+    # Paint the graphs without the first of them.
+    tried = [(root, row) for root, row in found if root.kind != STRUCTURE]
+    for root, row in tried[:MOST]:
+        if clock.has_time():
+            row["gain"], row["gain_products"], row["gain_nodes"] = _gain(
+                graphs, [(root, roots[root])]
+            )
+    found.sort(key=_rank)
+    # Paint them without the best ones together.
+    best = [(root, row) for root, row in found if (row["gain"] or 0.0) > 0 and root.kind != COST]
+    rows = [row for _, row in found]
+    if len(best) < 2 or not clock.has_time():
+        return rows, None
+    together = [root for root, _ in best[:TOGETHER]]
+    gain, _, _ = _gain(graphs, [(root, roots[root]) for root in together])
+    shown = [{"kind": root.kind, "what": root.what} for root in together]
+    return rows, {"roots": shown, "gain": gain}
+
+
+def _find_roots(graphs: Sequence[GraphFigures]) -> dict[Root, Places]:
+    roots: dict[Root, Places] = {}
+    for number, graph in enumerate(graphs):
+        for node in np.flatnonzero(~graph.is_f16).tolist():
+            root = root_of(graph, node)
+            if root is not None:
+                roots.setdefault(root, {}).setdefault(number, []).append(node)
+    return roots
+
+
+def _describe(graphs: Sequence[GraphFigures], root: Root, places: Places) -> Row | None:
+    """Describes a root before it is tried; ``None`` where no node that computes names it.
+
+    For an unknown shape, nodes whose operations are unknown count, too.
+    """
+    count = 0
+    operations = 0.0
+    largest = (-1.0, 0, 0)
+    for number, nodes in places.items():
+        work = graphs[number].figures.work
+        for node in nodes:
+            if work[node] > 0 or root.kind == SHAPE:
+                count += 1
+                operations += float(work[node])
+                largest = max(largest, (float(work[node]), number, node))
+    if not count:
+        return None
+    _, number, node = largest
+    return {
+        "kind": root.kind,
+        "what": root.what,
+        "nodes": count,
+        "operations": operations,
+        "example": graphs[number].view.names[node],
+        "gain": None,
+        "gain_products": None,
+        "gain_nodes": None,
+        "remedy": root.remedy,
+    }
+
+
+def _rank(each: tuple[Root, Row]) -> tuple[bool, float, float]:
+    """A sort key: tried roots first, by their gain, then by operations."""
+    _, row = each
+    return row["gain"] is None, -(row["gain"] or 0.0), -row["operations"]
 
 
 def _gain(
     graphs: Sequence[GraphFigures], removed: Sequence[tuple[Root, Places]]
 ) -> tuple[float, float, int]:
-    """What becomes 16 bit in all graphs if some roots are removed together."""
+    """Counts what becomes 16 bit in all graphs if some roots are removed together.
+
+    Returns:
+        Operations of all nodes, operations of products, and the number of nodes.
+    """
     gains = []
     for number, graph in enumerate(graphs):
         change = NO_CHANGE
@@ -211,29 +271,30 @@ def _gain(
 
 
 def root_of(graph: GraphFigures, node: int) -> Root | None:
-    """What keeps a node in float32; ``None`` where nothing near it becomes 16 bit either."""
-    rule = graph.reasons[node].rule
-    if rule in _NO_ROOT:
+    """Finds what keeps a node in float32; ``None`` where nothing near it becomes 16 bit either."""
+    reason = graph.reasons[node]
+    if reason.rule in _NO_ROOT:
         return None
-    origin = graph.report.painting.trail(node)[-1] if graph.reasons[node].cause else node
+    # The decision came from an origin, if the reason names a cause.
+    origin = graph.report.painting.trail(node)[-1] if reason.cause else node
+    name = graph.view.names[origin]
+    op = graph.view.ops[origin]
     rule = graph.reasons[origin].rule
-    if rows := [row.name for row in RULES if rule in row.reasons]:
-        return Root(
-            ACCURACY, rows[0], Change(rules=frozenset(rows)), rule.words.partition(": {cause}")[0]
-        )
+    rows = [row.name for row in RULES if rule in row.reasons]
+    if rows:
+        words = rule.words.partition(": {cause}")[0]
+        return Root(ACCURACY, rows[0], Change(rules=frozenset(rows)), words)
     kind = _KIND_OF.get(rule, STRUCTURE)
-    name, op = graph.view.names[origin], graph.view.ops[origin]
-    if kind is COST and math.isnan(graph.figures.elements[origin]):
+    if kind == COST and math.isnan(graph.figures.elements[origin]):
         return Root(SHAPE, layer_of(name), Change(shapes=True))
-    if kind is NAME:
-        patterns = [
-            pattern for pattern in graph.basis.config.keep_float32 if matcher(pattern)(name)
-        ]
+    if kind == NAME:
+        kept = graph.basis.config.keep_float32
+        patterns = [pattern for pattern in kept if matcher(pattern)(name)]
         dropped = frozenset(("keep_float32", pattern) for pattern in patterns)
         return Root(NAME, ", ".join(patterns), Change(dropped=dropped))
     if kind in (DENY, NO_LIST):
         return Root(kind, op, _listing(graph.basis, op))
-    if kind is KERNEL:
+    if kind == KERNEL:
         return Root(kind, op, Change(kernels=frozenset({op})))
     what = {
         SCOPE: layer_of(name),
@@ -244,14 +305,16 @@ def root_of(graph: GraphFigures, node: int) -> Root | None:
 
 
 def _listing(basis: Basis, op: str) -> Change:
-    """The change of settings that puts an op on the allow list if it is a product, else on the
-    infer list.
+    """The change of settings that lists an op: on the allow list if it is a product, else on infer.
 
-    Where the user moved the op, dropping that may be enough.
+    If the user moved the op, it may be enough to drop the move.
     """
-    fields = [f"{name}_{action}" for name in LIST_NAMES for action in ("add", "remove")]
-    moves = frozenset((field, op) for field in fields if op in getattr(basis.config, field))
-    dropped = Change(dropped=moves)
+    moves = set()
+    for name in LIST_NAMES:
+        for field in (f"{name}_add", f"{name}_remove"):
+            if op in getattr(basis.config, field):
+                moves.add((field, op))
+    dropped = Change(dropped=frozenset(moves))
     after = lists_of(basis.resolution.under(dropped.config(basis.config)))
     if moves and after.get(op, DENY_LIST) != DENY_LIST:
         return dropped
@@ -261,4 +324,6 @@ def _listing(basis: Basis, op: str) -> Change:
 
 def lists_of(resolution: Resolution) -> Mapping[str, str]:
     """The list of each op; empty where nothing is converted."""
-    return resolution.target.lists.list_of if resolution.target else {}
+    if resolution.target is None:
+        return {}
+    return resolution.target.lists.list_of

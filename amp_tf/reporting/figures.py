@@ -1,11 +1,10 @@
-"""The cost of each node of a graph: operations, bytes, runs, and the time that the cost model
-expects.
+"""The cost of each node of a graph: operations, bytes, runs, and the estimated time.
 
-Operations are floating-point operations of one run of the node. Those of a product follow from its
-shapes; a multiplication and an addition count as two. Any other op that computes counts one
-operation for each element of the largest tensor that it reads or writes, and an op that only moves
-values none. An unknown size counts as a batch of 64 if it is the first, and otherwise makes the
-figure unknown: NaN.
+Operations are floating-point operations of one run of the node. The operations of a product follow
+from its shapes, with two for a multiplication and an addition. Any other op that computes counts
+one operation for each element of the largest tensor that it reads or writes, and an op that only
+moves values none. An unknown size counts as a batch of 64 if it is the first, and otherwise makes
+the figure unknown: NaN.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,31 +36,46 @@ from amp_tf.precision import Precision
 
 @dataclasses.dataclass(frozen=True)
 class InsertedCast:
-    """One cast that a rewrite inserted."""
+    """One cast that a rewrite inserted.
 
-    node: int  #: whose value is cast, by its number in the view
-    port: int  #: the output
-    to_f16: bool  #: whether it casts to 16 bit, and else to float32
-    readers: int  #: how many inputs read its result
+    Attributes:
+        node: the number, in the view, of the node whose value is cast.
+        port: its output.
+        to_f16: whether it casts to 16 bit; else it casts to float32.
+        readers: the number of inputs that read its result.
+    """
+
+    node: int
+    port: int
+    to_f16: bool
+    readers: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Basis:
-    """A graph as it was painted, with what is needed to paint it again."""
+    """A graph as it was painted, with what is needed to paint it again.
 
-    view: GraphView  #: with its edges and nodes, once normalization was folded and reads were moved
+    Attributes:
+        view: the graph, with normalization folded and reads moved.
+        shapes: of its outputs.
+        config: the settings.
+        resolution: the target and its lists.
+        casts: those that the rewrite inserted.
+        hoisted: the number of reads of variables that were moved out of loops.
+        paint: paints the graph again under a change; the graph that runs stays as it is.
+        folded: the nodes whose meaning changed when normalization was folded.
+        peaks: bytes of tensors at the estimated peak of one run, in float32 and now; ``None`` for
+            functions.
+    """
+
+    view: GraphView
     shapes: KnownShapes
     config: AmpConfig
-    resolution: Resolution  #: what was converted here
+    resolution: Resolution
     casts: tuple[InsertedCast, ...]
-    hoisted: int  #: reads of variables that were moved out of loops
-    paint: Callable[
-        [Change], Painting
-    ]  #: paints it again under a change; the graph that runs stays as it is
-    folded: Folded = (
-        NOTHING_FOLDED  #: the nodes that have another meaning since normalization was folded
-    )
-    #: bytes of tensors at the estimated peak of one run, in float32 and now; ``None`` for functions
+    hoisted: int
+    paint: Callable[[Change], Painting]
+    folded: Folded = NOTHING_FOLDED
     peaks: tuple[float, float] | None = None
 
 
@@ -70,58 +85,42 @@ _MOVES = CASTS.union(row.op for row in ROWS if row.op_list == CLEAR)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Figures:
-    """Arrays with an entry for each node."""
+    """Figures of each node, as arrays.
 
-    is_product: (
-        Any  #: whether 16 bit is for its op: matrix products, convolutions, recurrent kernels
-    )
-    is_own: Any  #: whether its result is 16 bit in the program itself, before amp_tf
-    operations: Any  #: floating-point operations of one run; NaN if unknown
-    elements: Any  #: of its float32 tensors, read and written; NaN if unknown
-    largest: Any  #: elements of the largest of them
-    runs: Any  #: how often it runs while the graph runs once; in a loop of unknown length ten times
+    Attributes:
+        is_product: whether its op is a product: a matmul, a convolution, a recurrent kernel.
+        is_own: whether its result is 16 bit in the program itself.
+        operations: floating-point operations of one run; NaN if unknown.
+        elements: the number of elements of its float32 tensors, read and written; NaN if unknown.
+        largest: the number of elements of the largest of these.
+        runs: how often it runs in one run of the graph; in a loop of unknown length ten times.
+    """
+
+    is_product: Any
+    is_own: Any
+    operations: Any
+    elements: Any
+    largest: Any
+    runs: Any
 
     @classmethod
     def of(cls, view: GraphView, shapes: Shapes) -> Figures:
-        """The figures of a graph."""
-        elements, largest = np.zeros(view.node_count), np.full(view.node_count, np.nan)
-        reads, writes = np.zeros((2, view.node_count), np.bool_)  # whether it does so with float32
-        counts = [
-            [
-                math.nan if (size := element_count(shape)) is None else size
-                for shape in shapes.output_shapes(name)
-            ]
-            for name in view.names
-        ]
-        is_float32 = (np.asarray(view.dtypes) == datatypes.FLOAT).tolist()
-        outputs = (
-            (node, port, node, view.base[node] + slot)
-            for node, signature in enumerate(view.signatures)
-            for port, slot in enumerate(signature.outputs)
-        )
-        inputs = view.edges.rows("src_node", "src_port", "dst_node", "dst_unit")
-        for seen, rows in ((writes, outputs), (reads, inputs)):
-            for source, port, node, unit in rows:
-                if is_float32[unit]:
-                    count = counts[source][port] if port < len(counts[source]) else math.nan
-                    seen[node] = True
-                    elements[node] += count
-                    largest[node] = np.fmax(largest[node], count)
-        # one operation per element: by the lists, or because a node maps float32 to float32
-        by_list = (
-            kind.op in _COMPUTES or not (kind.op in _MOVES or kind.holds_functions)
-            for kind in view.of_kind
-        )
-        computes = view.of_kinds(by_list, np.bool_) & reads & writes
-        is_product = np.fromiter((op in PRODUCTS for op in view.ops), np.bool_, view.node_count)
-        operations = np.where(computes, np.where(np.isnan(elements), np.nan, largest), 0.0)
+        """Computes the figures of a graph."""
+        is_product = view.mask_with(PRODUCTS)
+        elements, largest, is_float32 = _tensors(view, shapes)
+        # One operation per element: by the lists, or because a node maps float32 to float32.
+        by_list = []
+        for kind in view.of_kind:
+            is_move = kind.op in _MOVES or kind.holds_functions
+            by_list.append(kind.op in _COMPUTES or not is_move)
+        computes = view.of_kinds(by_list, np.bool_) & is_float32
+        per_element = np.where(np.isnan(elements), np.nan, largest)
+        operations = np.where(computes, per_element, 0.0)
         for node in np.flatnonzero(is_product).tolist():
             known = operations_of(view, node, shapes)
             operations[node] = np.nan if known is None else round(known)
+        is_own = np.array([_is_own(view, node) for node in range(view.node_count)], np.bool_)
         runs = np.array(count_runs(view).of_nodes, np.float64)
-        is_own = np.fromiter(
-            (_is_own(view, node) for node in range(view.node_count)), np.bool_, view.node_count
-        )
         return cls(is_product, is_own, operations, elements, largest, runs)
 
     @functools.cached_property
@@ -130,133 +129,182 @@ class Figures:
         return np.nan_to_num(self.operations) * self.runs
 
 
+def _tensors(view: GraphView, shapes: Shapes) -> tuple[Any, Any, Any]:
+    """Measures the float32 tensors of each node.
+
+    Returns:
+        Three arrays by node: elements of all its float32 tensors, elements of the largest, and
+        whether it both reads and writes float32.
+    """
+    elements = np.zeros(view.node_count)
+    largest = np.full(view.node_count, np.nan)
+    reads = np.zeros(view.node_count, np.bool_)
+    writes = np.zeros(view.node_count, np.bool_)
+    is_float32 = (np.asarray(view.dtypes) == datatypes.FLOAT).tolist()
+    # The element count of each output; a port beyond the known shapes is unknown.
+    counts: list[list[float]] = []
+    for name in view.names:
+        sizes = map(element_count, shapes.output_shapes(name))
+        counts.append([math.nan if size is None else size for size in sizes])
+
+    def count(node: int, source: int, port: int) -> None:
+        size = math.nan
+        if port < len(counts[source]):
+            size = counts[source][port]
+        elements[node] += size
+        largest[node] = np.fmax(largest[node], size)
+
+    for node, signature in enumerate(view.signatures):
+        for port, slot in enumerate(signature.outputs):
+            if is_float32[view.base[node] + slot]:
+                writes[node] = True
+                count(node, node, port)
+    for source, port, node, unit in view.edges.rows("src_node", "src_port", "dst_node", "dst_unit"):
+        if is_float32[unit]:
+            reads[node] = True
+            count(node, source, port)
+    return elements, largest, reads & writes
+
+
 def converted_mask(painting: Painting) -> Any:
     """For each node, whether at least one of its types becomes 16 bit."""
     return np.isin(np.arange(painting.view.node_count), painting.converted_nodes())
 
 
 def has_costs(basis: Basis) -> bool:
-    """Whether the cost model knows the device type: it was measured on CPUs, in bfloat16."""
+    """Returns True if the cost model knows the device: it was measured on CPUs, in bfloat16."""
     target = basis.resolution.target
     return target is not None and target.lists.table == CPU
 
 
 def percent(part: float | None) -> str:
-    """A share in percent; one that is not all, or not nothing, is not rounded to it."""
+    """Writes a share in percent; only all is 100 %, and only nothing is 0 %."""
     if part is None:
         return "unknown"
-    if 0.999 <= part < 1:
-        return "99.9 %" if part < 0.9999 else ">99.9 %"
+    if part >= 1:
+        return "100 %"
+    if part >= 0.9999:
+        return ">99.9 %"
+    if part >= 0.999:
+        return "99.9 %"
     if 0 < part < 0.001:
         return "<0.1 %"
-    return f"{100 * part:.3g} %" if part < 1 else "100 %"
+    return f"{100 * part:.3g} %"
 
 
 @dataclasses.dataclass(frozen=True)
 class Products:
-    """How much of the matrix products, convolutions and recurrent kernels is 16 bit.
+    """Products of a graph: those that amp_tf converted, the program's own in 16 bit, and all.
 
-    Of those that amp_tf converted, of those that are 16 bit in the program itself, and of all.
+    Attributes:
+        work: floating-point operations of the three; NaN where a size is unknown.
+        nodes: their numbers of nodes.
     """
 
-    work: tuple[float, ...] = (
-        0.0,
-        0.0,
-        0.0,
-    )  #: floating-point operations; NaN where a size is unknown
+    work: tuple[float, ...] = (0.0, 0.0, 0.0)
     nodes: tuple[int, ...] = (0, 0, 0)
 
     @classmethod
     def of(cls, painting: Painting, shapes: Shapes) -> Products:
-        """Those of one run of a graph."""
-        view, products, converted = (
-            painting.view,
-            painting.view.nodes_with(PRODUCTS),
-            {*painting.converted_nodes()},
-        )
+        """Counts the products of one run of a graph."""
+        view = painting.view
+        products = view.nodes_with(PRODUCTS)
+        converted = set(painting.converted_nodes())
         counts = [operations_of(view, node, shapes) for node in products]
-        runs = count_runs(view).of_nodes if any(count is not None for count in counts) else ()
-        work, nodes = [0.0] * 3, [0] * 3
+        runs: Sequence[float] = ()
+        if any(count is not None for count in counts):
+            runs = count_runs(view).of_nodes
+        work = [0.0, 0.0, 0.0]
+        nodes = [0, 0, 0]
         for node, count in zip(products, counts, strict=True):
+            operations = math.nan if count is None else count * runs[node]
             for place, is_one in enumerate((node in converted, _is_own(view, node), True)):
                 nodes[place] += is_one
-                work[place] += math.nan if count is None else count * runs[node] * is_one
+                # An unknown size makes all three unknown.
+                work[place] += operations * is_one
         return cls(tuple(work), tuple(nodes))
 
     def plus(self, other: Products) -> Products:
         """Both together."""
-        work, nodes = (
-            zip(self.work, other.work, strict=True),
-            zip(self.nodes, other.nodes, strict=True),
-        )
-        return Products(tuple(map(sum, work)), tuple(map(sum, nodes)))
+        work = map(operator.add, self.work, other.work)
+        nodes = map(operator.add, self.nodes, other.nodes)
+        return Products(tuple(work), tuple(nodes))
 
     @property
     def share(self) -> float | None:
-        """The share of the operations that amp_tf converted; ``None`` where it is unknown or there
-        are none.
-        """
+        """The share of the operations that amp_tf converted; ``None`` if unknown or undefined."""
         converted, _, total = self.work
-        return converted / total if total > 0 else None
+        if total > 0:
+            return converted / total
+        return None
 
     def __str__(self) -> str:
-        """Such as ``97.2 % of matmul and convolution work``; numbers of nodes where sizes are
-        unknown.
-        """
-        if not any(self.nodes[:-1]):
+        """Such as ``97.2 % of matmul and convolution work``; node counts if sizes are unknown."""
+        converted, own, total = self.nodes
+        if not converted and not own:
             return ""
         if self.share is None:
-            found, own, total = (f"{count:,}" for count in self.nodes)
-            text = f"matmuls and convolutions: {found} of {total}"
+            text = f"matmuls and convolutions: {converted:,} of {total:,}"
+            in_program = f"{own:,}"
         else:
-            found, own, _ = (percent(work / self.work[-1]) for work in self.work)
-            text = f"{found} of matmul and convolution work"
-        return f"{text}; {own} in 16 bit by the program itself" if self.nodes[1] else text
+            text = f"{percent(self.share)} of matmul and convolution work"
+            in_program = percent(self.work[1] / self.work[2])
+        if not own:
+            return text
+        return f"{text}; {in_program} in 16 bit by the program itself"
 
 
 NO_PRODUCTS = Products()
 
 
 def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[Any, Any]:
-    """The time of all runs of each node in the original float32 graph and now, without casts, in
-    ns; zero if unknown.
+    """Estimates the time of all runs of each node in float32 and now, without casts.
 
-    What TensorFlow computes with a product takes no time of its own
-    (:func:`amp_tf.painting.kernels.computed_with_products`). Where normalization was folded, its
-    multiplication ran over the convolution's result before; now its sum and what follows are one
-    kernel with the convolution, as lifted ops are with their product.
+    Ops that TensorFlow computes with a product take no time of their own
+    (:func:`amp_tf.painting.kernels.computed_with_products`). If normalization was folded, its
+    multiplication ran over the convolution's result before. Now its sum and the ops behind it are
+    one kernel with the convolution, as lifted ops are with their product.
+
+    Args:
+        basis: the graph.
+        figures: of its nodes.
+        is_f16: for each node, whether it computes in 16 bit now.
+
+    Returns:
+        Two arrays by node, in ns; zero if unknown.
     """
     from amp_tf.cpu.economy import Prices  # where costs are asked for: a GPU's are not known
 
-    before, in_f16 = np.zeros((2, basis.view.node_count))
+    view = basis.view
     costs = basis.resolution.costs
-    is_measured = basis.view.mask_with(costs.elements)  # ops that only move values take time, too
-    is_timed = is_measured & (np.nan_to_num(figures.elements) > 0) | (
-        np.nan_to_num(figures.work) > 0
-    )
-    prices = Prices(basis.view, basis.shapes, costs)
-    for node in np.flatnonzero(is_timed).tolist():
+    before = np.zeros(view.node_count)
+    in_f16 = np.zeros(view.node_count)
+    # Time of each node by itself; ops that only move values take time, too.
+    is_measured = view.mask_with(costs.elements) & (np.nan_to_num(figures.elements) > 0)
+    computes = np.nan_to_num(figures.work) > 0
+    prices = Prices(view, basis.shapes, costs)
+    for node in np.flatnonzero(is_measured | computes).tolist():
         if figures.is_product[node]:
-            operations, elements = figures.operations[node], np.nan_to_num(figures.elements[node])
-            before[node], in_f16[node] = prices.product_of(node, float(operations), float(elements))
+            operations = float(figures.operations[node])
+            elements = float(np.nan_to_num(figures.elements[node]))
+            before[node], in_f16[node] = prices.product_of(node, operations, elements)
         else:
             before[node], in_f16[node] = prices.op(node, float(figures.largest[node]))
+    # Now: without what is computed with a product.
     now = np.where(is_f16, in_f16, before)
-    now[[*computed_with_products(basis.view, is_f16, basis.shapes)]] = 0.0
-    ends = basis.view.edges.rows("src_node", "dst_node")
-    scale_of = {product: scale for scale, product in ends if scale in basis.folded.scales}
-    fused = computed_with_products(basis.view, np.zeros_like(is_f16), basis.shapes).items()
-    before[
-        [
-            node
-            for node, product in fused
-            if not (product in scale_of or node in basis.folded.lifted)
-        ]
-    ] = 0.0
+    now[[*computed_with_products(view, is_f16, basis.shapes)]] = 0.0
+    # Before: without what was computed with a product, and with the folded multiplications.
+    scale_of = {}
+    for scale, product in view.edges.rows("src_node", "dst_node"):
+        if scale in basis.folded.scales:
+            scale_of[product] = scale
+    fused = computed_with_products(view, np.zeros_like(is_f16), basis.shapes)
+    for node, product in fused.items():
+        if product not in scale_of and node not in basis.folded.lifted:
+            before[node] = 0.0
     for product, scale in scale_of.items():
-        before[scale], _ = costs.of_op(
-            basis.view.ops[scale], float(elements_of(basis, product, 0) or 0)
-        )
+        elements_scaled = float(elements_of(basis, product, 0) or 0)
+        before[scale], _ = costs.of_op(view.ops[scale], elements_scaled)
     return before * figures.runs, now * figures.runs
 
 
@@ -266,63 +314,87 @@ def elements_of(basis: Basis, node: int, port: int) -> int | None:
 
 
 def _is_own(view: GraphView, node: int) -> bool:
+    """Returns True if the first output of a node is 16 bit in the program itself."""
     outputs = view.signatures[node].outputs
-    return bool(outputs) and view.dtypes[view.base[node] + outputs[0]] in (
-        datatypes.HALF,
-        datatypes.BFLOAT16,
-    )
+    if not outputs:
+        return False
+    return view.dtypes[view.base[node] + outputs[0]] in (datatypes.HALF, datatypes.BFLOAT16)
 
 
 @dataclasses.dataclass(frozen=True)
 class NodeReport:
-    """The precision of one node, and why."""
+    """The precision of one node, and why.
+
+    Attributes:
+        name: of the node.
+        op: such as ``"MatMul"``.
+        function: the function that holds it; empty for the graph itself.
+        precision: in which its result is computed.
+        reason: why.
+    """
 
     name: str
     op: str
-    function: str  #: that holds it, empty for the graph itself
-    precision: Precision  #: what its result is computed in
+    function: str
+    precision: Precision
     reason: Reason
 
     @property
     def layer(self) -> str:
-        """The path of its layer in Keras where it was recorded, else the outermost scopes of its
-        name.
-        """
+        """The path of its layer in Keras if that was recorded, else its outermost scopes."""
         return layer_of(self.name)
 
 
 @dataclasses.dataclass(frozen=True)
 class GraphReport:
-    """One graph or function body."""
+    """The rewrite of one graph or function body.
 
-    function: str  #: its name, empty for a graph
-    way: str  #: how it came: ``"offline"``, ``"grappler"`` or ``"xla"``
-    precision: (
-        Precision | None
-    )  #: the 16-bit type; ``None`` where nothing can be converted on this machine
-    total: int  #: nodes seen
-    converted: int  #: nodes converted
-    casts: int  #: casts inserted
-    why_nothing: Reason | None  #: where nothing was converted, why
-    is_revisit: bool  #: it had been rewritten before: TensorFlow runs its optimizers twice
+    Attributes:
+        function: its name; empty for a graph.
+        way: how it came: ``"offline"``, ``"grappler"`` or ``"xla"``.
+        precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
+        total: nodes seen.
+        converted: nodes converted.
+        casts: casts inserted.
+        why_nothing: where nothing was converted, why.
+        is_revisit: whether it had been rewritten before; TensorFlow runs its optimizers twice.
+        painting: the decisions.
+        folded: normalizations that were multiplied into the filter of a convolution.
+        products: how much of them is 16 bit. Not compared, because it may have NaN.
+        basis: the source of its figures; ``None`` if no report was asked for before the rewrite.
+    """
+
+    function: str
+    way: str
+    precision: Precision | None
+    total: int
+    converted: int
+    casts: int
+    why_nothing: Reason | None
+    is_revisit: bool
     painting: Painting = dataclasses.field(repr=False, compare=False)
-    folded: int = (
-        0  #: normalizations that were multiplied into the filter of the convolution before them
-    )
-    products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
-    #: what its figures are found from; ``None`` where no report was asked for before it was
-    #: rewritten
+    folded: int = 0
+    products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)
     basis: Basis | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def precision_of(self, is_f16: bool) -> Precision:
+        """The precision of a node, by whether it was converted."""
+        if is_f16 and self.precision is not None:
+            return self.precision
+        return Precision.FLOAT32
 
     @property
     def nodes(self) -> Iterator[NodeReport]:
         """Every node, in the order of the graph."""
-        view, precision = self.painting.view, self.precision or Precision.FLOAT32
-        for node, (name, op, is_f16) in enumerate(
-            zip(view.names, view.ops, converted_mask(self.painting), strict=True)
-        ):
-            used = precision if is_f16 else Precision.FLOAT32
-            yield NodeReport(name, op, self.function, used, self.painting.reason(node))
+        view = self.painting.view
+        for node, is_f16 in enumerate(converted_mask(self.painting).tolist()):
+            yield NodeReport(
+                view.names[node],
+                view.ops[node],
+                self.function,
+                self.precision_of(is_f16),
+                self.painting.reason(node),
+            )
 
 
 class GraphFigures:
@@ -344,14 +416,12 @@ class GraphFigures:
 
     @functools.cached_property
     def is_narrow(self) -> Any:
-        """For each node, whether it computes in 16 bit, or the program itself has its result in 16
-        bit.
-        """
+        """For each node, whether it computes in 16 bit, by amp_tf or by the program itself."""
         return self.is_f16 | self.figures.is_own
 
     @property
     def basis(self) -> Basis:
-        """What the figures are computed from; only for graphs that have one."""
+        """The source of the figures; only for graphs that have one."""
         assert self.report.basis is not None
         return self.report.basis
 
@@ -361,18 +431,15 @@ class GraphFigures:
         return Figures.of(self.basis.view, self.basis.shapes)
 
     def gain(self, change: Change) -> tuple[float, float, int]:
-        """What becomes 16 bit under a change: operations of all nodes, those of products, and the
-        number of nodes.
+        """Counts what a change turns to 16 bit.
+
+        Returns:
+            Operations of all nodes, operations of products, and the number of nodes.
         """
-        after = converted_mask(self.basis.paint(change))
-        figures = (
-            Figures.of(self.basis.view, self.basis.shapes.filled())
-            if change.shapes
-            else self.figures
-        )
-        gained = figures.work * (after.astype(float) - self.is_f16)
-        return (
-            float(gained.sum()),
-            float(gained[figures.is_product].sum()),
-            int(after.sum() - self.is_f16.sum()),
-        )
+        figures = self.figures
+        if change.shapes:
+            figures = Figures.of(self.basis.view, self.basis.shapes.filled())
+        turned = converted_mask(self.basis.paint(change)).astype(int) - self.is_f16
+        gained = figures.work * turned
+        of_products = gained[figures.is_product]
+        return float(gained.sum()), float(of_products.sum()), int(turned.sum())

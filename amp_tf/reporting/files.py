@@ -24,9 +24,12 @@ from amp_tf.errors import FileError
 from amp_tf.files import read_regular
 from amp_tf.graph.names import layer_of
 
-KIND, SCHEMA_VERSION = "amp_tf.report", 1  #: of documents
+KIND = "amp_tf.report"  #: of documents
+SCHEMA_VERSION = 1
 _MOST_READ = 256 << 20  #: bytes of a report; one with 50,000 nodes has 12 MB
-_MOST_UNPACKED, _MOST_TIMES = 256 << 20, 20  # weights hardly compress, and Keras does not try
+# Limits of an unpacked archive: weights hardly compress, and Keras does not try.
+_MOST_UNPACKED = 256 << 20  # bytes
+_MOST_TIMES = 20  # times its size
 _PAGES = (".html", ".htm")
 
 
@@ -35,21 +38,33 @@ def save(
 ) -> None:
     """Writes documents as a page or as JSON, as a list if there are several.
 
-    Without ``as_page`` the name says which: it ends in ``.html`` or ``.json``, or a FileError is
-    raised. An OSError, where it cannot be written, leaves the old content.
+    Args:
+        documents: one or several.
+        path: the file.
+        as_page: whether to write a page; by default the name says it.
+
+    Raises:
+        FileError: the name ends neither in ``.html`` nor in ``.json``.
+        OSError: the file cannot be written; it keeps its content.
     """
     path = Path(path)
-    if as_page is None and path.suffix not in (*_PAGES, ".json"):
-        fix = (
-            "Name a file that ends in .html for a page, or in .json for the data; print(report) "
-            "shows the text"
-        )
-        raise FileError("what to write is not known", where=str(path), fix=fix)
-    if path.suffix in _PAGES if as_page is None else as_page:
-        text = page(documents)
+    if as_page is None:
+        as_page = path.suffix in _PAGES
+        if not as_page and path.suffix != ".json":
+            raise FileError(
+                "what to write is not known",
+                where=str(path),
+                fix=(
+                    "Name a file that ends in .html for a page, or in .json for the data; "
+                    "print(report) shows the text"
+                ),
+            )
+    if as_page:
+        write(path, page(documents))
+    elif len(documents) == 1:
+        write(path, json.dumps(documents[0]))
     else:
-        text = json.dumps(documents[0] if len(documents) == 1 else list(documents))
-    write(path, text)
+        write(path, json.dumps(list(documents)))
 
 
 def write(path: str | Path, content: str | bytes) -> None:
@@ -65,10 +80,10 @@ def write(path: str | Path, content: str | bytes) -> None:
 
 
 def put(path: Path, content: str | bytes) -> None:
-    """Writes a file under a name of amp_tf's own: a link or a pipe in that place is replaced, not
-    followed.
+    """Writes a file under a name of amp_tf's own.
 
-    After an OSError nothing of the new content is there.
+    A link or a pipe in that place is replaced, not followed. After an OSError nothing of the new
+    content is there.
     """
     staged = temporary_name(path)
     try:
@@ -99,7 +114,9 @@ def temporary_name(path: Path) -> Path:
 
 
 def _encoded(content: str | bytes) -> bytes:
-    return content.encode() if isinstance(content, str) else content
+    if isinstance(content, str):
+        return content.encode()
+    return content
 
 
 @contextlib.contextmanager
@@ -108,32 +125,34 @@ def writing(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what, fix = f"cannot be written ({error.strerror})", "Name a file that can be written"
-        raise FileError(what, where=str(path), fix=fix) from None
+        raise FileError(
+            f"cannot be written ({error.strerror})",
+            where=str(path),
+            fix="Name a file that can be written",
+        ) from None
 
 
 def check_unpacked(path: str | Path) -> None:
-    """Refuses, by a FileError, damaged HDF5, and a zip or HDF5 file that would need far more memory
-    than its size.
+    """Checks a zip or HDF5 file before another library reads it.
+
+    Raises:
+        FileError: it holds damaged HDF5, or would need far more memory than its size.
     """
-    size = os.path.getsize(path)
     if zipfile.is_zipfile(path):
-        try:
-            with zipfile.ZipFile(
-                path
-            ) as archive:  # it unpacks no more of a file than its directory says
-                _check_size(path, size, sum(entry.file_size for entry in archive.infolist()))
-                for name in archive.namelist():
-                    if name.endswith(".h5"):
-                        with archive.open(name) as file:
-                            _check_size(path, size, _size_of_arrays(path, file))
-        except zipfile.BadZipFile:  # whoever reads it will say so
-            return
+        # A bad zip is reported by its reader.
+        with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            # No more of a file is unpacked than its directory says.
+            _check_size(path, sum(entry.file_size for entry in archive.infolist()))
+            for name in archive.namelist():
+                if name.endswith(".h5"):
+                    with archive.open(name) as file:
+                        _check_size(path, _size_of_arrays(path, file))
     elif Path(path).suffix == ".h5":
-        _check_size(path, size, _size_of_arrays(path, path))
+        _check_size(path, _size_of_arrays(path, path))
 
 
-def _check_size(path: str | Path, size: int, unpacked: int) -> None:
+def _check_size(path: str | Path, unpacked: int) -> None:
+    size = os.path.getsize(path)
     if unpacked > _MOST_UNPACKED and unpacked > _MOST_TIMES * size:
         fix = "If you trust it, write it again without compression (a zip by zip -0)"
         raise FileError(f"its {size:,} bytes would become {unpacked:,}", where=str(path), fix=fix)
@@ -161,27 +180,35 @@ def _size_of_arrays(path: str | Path, file: Any) -> int:
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
-    """The documents of a JSON file.
+    """Reads the documents of a JSON file.
 
-    Raises a FileError where it cannot be read, is not a regular file, holds none, or is of a later
-    version of amp_tf.
+    Raises:
+        FileError: it cannot be read, is not a regular file, holds no document, or is of a later
+            version of amp_tf.
     """
     path = Path(path)
-    fix = "Name a file that AMP_TF_REPORT or amp_tf.report().save(…) wrote"
+
+    def refusal(what: str) -> FileError:
+        fix = "Name a file that AMP_TF_REPORT or amp_tf.report().save(…) wrote"
+        return FileError(what, where=str(path), fix=fix)
+
     try:
         found = json.loads(read_regular(path, _MOST_READ))
     except OSError as error:
-        raise FileError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
+        raise refusal(f"cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
-        raise FileError(f"is not JSON ({error})", where=str(path), fix=fix) from None
+        raise refusal(f"is not JSON ({error})") from None
     documents = found if isinstance(found, list) else [found]
     for document in documents or [None]:
         if not isinstance(document, dict) or document.get("schema") != KIND:
-            raise FileError("holds no report of amp_tf", where=str(path), fix=fix)
-        if document.get("schema_version") != SCHEMA_VERSION:
-            version = document.get("schema_version")
-            what = f"is of version {version!r}, and this amp_tf reads {SCHEMA_VERSION}"
-            raise FileError(what, where=str(path), fix="Read it with a newer amp_tf")
+            raise refusal("holds no report of amp_tf")
+        version = document.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise FileError(
+                f"is of version {version!r}, and this amp_tf reads {SCHEMA_VERSION}",
+                where=str(path),
+                fix="Read it with a newer amp_tf",
+            )
     return documents
 
 
@@ -191,31 +218,34 @@ _SCRIPTS = ("common.js", "report.js", "nodes.js", "comparison.js", "page.js")
 
 
 def page(documents: Sequence[Document]) -> str:
-    """One page for one report, for several side by side, or for one comparison, with its text as
-    ``text``.
+    """Renders a page: of one report, of several side by side, or of one comparison.
+
+    A comparison has its text as ``text``.
     """
     if documents[0]["schema"] != KIND:
         return _page_of(f"amp_tf: {documents[0]['name']}", documents)
-    shown = []  # with a short list for each node, so that 50,000 nodes fit into 2 MB
+    shown = []
     for document in documents:
-        graphs = [
-            {**graph, "nodes": list(map(_short, graph["nodes"]))} for graph in document["graphs"]
-        ]
+        graphs = []
+        for graph in document["graphs"]:
+            # A short list for each node: so 50,000 nodes fit into 2 MB.
+            graphs.append({**graph, "nodes": list(map(_short, graph["nodes"]))})
         shown.append({**document, "graphs": graphs, "title": title(document)})
-    return _page_of(
-        f"amp_tf: {shown[0]['title'] if len(shown) == 1 else f'{len(shown)} runs'}", shown
-    )
+    name = f"{len(shown)} runs" if len(shown) > 1 else title(documents[0])
+    return _page_of(f"amp_tf: {name}", shown)
 
 
 def fragment(document: Document) -> str:
-    """What a notebook shows, in a frame of its own, so that its style stays there.
+    """Renders the view of a notebook, in a frame of its own, so that its style stays there.
 
-    Of a report it shows the top: the main figure, the counts, and what keeps work in float32.
+    It shows a comparison whole, and the top of a report: main figure, counts and blockers.
     """
-    name, is_part = "amp_tf comparison", document["schema"] == KIND
+    name = "amp_tf comparison"
+    is_part = document["schema"] == KIND
     if is_part:
+        name = "amp_tf report"
         graphs = [{**graph, "nodes": [], "inserted_casts": []} for graph in document["graphs"]]
-        name, document = "amp_tf report", {**document, "graphs": graphs}
+        document = {**document, "graphs": graphs}
     whole = html.escape(_page_of(name, [document], is_part=is_part))
     return f'<iframe srcdoc="{whole}" title="{name}" style="{_FRAME}"></iframe>'
 
@@ -231,10 +261,9 @@ def _page_of(name: str, documents: Sequence[Document], *, is_part: bool = False)
     data = json.dumps({"documents": documents, "isPart": is_part}, separators=(",", ":"))
     packed = base64.b64encode(zlib.compress(data.encode(), 9)).decode()
     scripts = "".join(f"<script>{_resource(script)}</script>" for script in _SCRIPTS)
-    texts = "".join(
-        f"<pre>{html.escape(document['text'])}</pre>"
-        for document in documents
-        if "text" in document
+    texts = [html.escape(document["text"]) for document in documents if "text" in document]
+    without_script = "This page needs JavaScript; the JSON file has it all." + "".join(
+        f"<pre>{text}</pre>" for text in texts
     )
     skip = "" if is_part else '<a class="skip" href="#main">To the report</a>'
     return (
@@ -242,16 +271,17 @@ def _page_of(name: str, documents: Sequence[Document], *, is_part: bool = False)
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{html.escape(name)}</title><style>{_resource('style.css')}</style></head>"
-        f'<body>{skip}<main id="main"><noscript>This page needs JavaScript; the JSON file has it all.{texts}</noscript>'
-        "</main>"
-        f'<script type="application/octet-stream" id="documents">{packed}</script>{scripts}</body></html>\n'
+        f'<body>{skip}<main id="main"><noscript>{without_script}</noscript></main>'
+        f'<script type="application/octet-stream" id="documents">{packed}</script>'
+        f"{scripts}</body></html>\n"
     )
 
 
 def _short(node: Mapping[str, Any]) -> list[Any]:
     """The part of a node's row that report.js reads."""
-    operations = node.get("operations", 0.0)
-    work = None if operations is None else round(operations * (node.get("runs") or 1.0))
+    work = node.get("operations", 0.0)
+    if work is not None:
+        work = round(work * (node.get("runs") or 1.0))
     is_f16 = int(node["precision"] != "float32")
     layer = node.get("layer") or layer_of(node["name"])
     return [node["name"], node["op"], is_f16, node["reason"], node.get("cause"), work, layer]

@@ -1,8 +1,7 @@
-"""The report of a rewrite, and that of the whole process: counts at once, a typed reason for every
-node on request.
+"""The report of a rewrite, and that of the whole process.
 
-As plain data it is the document of :mod:`amp_tf.reporting.document`; text, page and notebook view
-are made of that.
+It has counts at once, and a typed reason for every node on request. As plain data it is the
+document of :mod:`amp_tf.reporting.document`, of which text, page and notebook view are made.
 
 Hooks record each graph of a process here; the user and the line at exit read it. Counts cover all
 graphs. Reasons for every node are kept only for the last graphs, limited by their number of nodes:
@@ -36,7 +35,7 @@ from amp_tf.values import LAYER, check_pattern, dtype_name
 class Nodes(list[NodeReport]):
     """A list of nodes that can be filtered."""
 
-    _whole: Nodes | None = None  # what it was filtered from, if it was
+    _whole: Nodes | None = None  # the list that it was filtered from
 
     def where(
         self,
@@ -62,129 +61,127 @@ class Nodes(list[NodeReport]):
             ConfigError: there is no such op, precision or reason, or no node of the whole list is
                 in such a layer.
         """
-        from tensorflow.python.framework import op_def_registry as registry
+        from tensorflow.python.framework import op_def_registry
 
-        whole = self if self._whole is None else self._whole
-        is_in_layer = (
-            None
-            if layer is None
-            else matcher(check_pattern(f"{LAYER}{layer}", where="Nodes.where(layer)"))
-        )
-        wanted, formats = dtype_name(precision), [each.value for each in Precision]
-        if precision is not None and wanted not in formats:
-            raise _unknown("precision", str(precision), formats)
-        if (
-            op is not None
-            and whole
-            and op not in (ops := {node.op for node in whole})
-            and registry.get(op) is None
-        ):
-            raise _unknown("op", op, sorted(ops))
-        rule = Rule.__members__.get(reason) if isinstance(reason, str) else reason
-        if isinstance(reason, str) and rule is None:
-            said = (*(each.words for each in Rule), *(str(node.reason) for node in whole))
+        whole = self
+        if self._whole is not None:
+            whole = self._whole
+        found = list(self)
+        if op is not None:
+            ops = {node.op for node in whole}
+            if whole and op not in ops and op_def_registry.get(op) is None:
+                raise _unknown("op", op, sorted(ops))
+            found = [node for node in found if node.op == op]
+        if precision is not None:
+            wanted = dtype_name(precision)
+            formats = [each.value for each in Precision]
+            if wanted not in formats:
+                raise _unknown("precision", str(precision), formats)
+            found = [node for node in found if node.precision.value == wanted]
+        if isinstance(reason, str) and reason not in Rule.__members__:
+            said = [*(each.words for each in Rule), *(str(node.reason) for node in whole)]
             if not any(reason in words for words in said):
                 raise _unknown("reason", reason, [each.name for each in Rule])
-        if is_in_layer is not None and whole and not any(is_in_layer(node.name) for node in whole):
-            layers = sorted({node.layer for node in whole} - {""})
-            raise _unknown("layer", str(layer), layers, closest_layers(str(layer), layers))
-        found = Nodes(
-            node
-            for node in self
-            if (op is None or node.op == op)
-            and (wanted is None or node.precision.value == wanted)
-            and (
-                reason is None
-                or (node.reason.rule is rule if rule else str(reason) in str(node.reason))
-            )
-            and (function is None or node.function == function)
-            and (is_in_layer is None or is_in_layer(node.name))
-        )
-        found._whole = whole
-        return found
+            found = [node for node in found if reason in str(node.reason)]
+        elif reason is not None:
+            rule = Rule[reason] if isinstance(reason, str) else reason
+            found = [node for node in found if node.reason.rule is rule]
+        if function is not None:
+            found = [node for node in found if node.function == function]
+        if layer is not None:
+            is_in_layer = matcher(check_pattern(f"{LAYER}{layer}", where="Nodes.where(layer)"))
+            if whole and not any(is_in_layer(node.name) for node in whole):
+                layers = sorted({node.layer for node in whole} - {""})
+                raise _unknown("layer", str(layer), layers, closest_layers(str(layer), layers))
+            found = [node for node in found if is_in_layer(node.name)]
+        nodes = Nodes(found)
+        nodes._whole = whole
+        return nodes
 
 
 def _unknown(
     argument: str, asked: str, known: Sequence[str], close: Sequence[str] = ()
 ) -> ConfigError:
     close = close or difflib.get_close_matches(asked, known, n=3, cutoff=0.5) or known[:3]
-    what, fix = (
+    return ConfigError(
         f"there is no {argument} {asked!r}",
-        f"Write one that there is, such as {', '.join(map(repr, close))}",
+        where=f"Nodes.where({argument})",
+        fix=f"Write one that there is, such as {', '.join(map(repr, close))}",
     )
-    return ConfigError(what, where=f"Nodes.where({argument})", fix=fix)
 
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """Counts over several graphs."""
+    """Counts over several graphs.
 
-    #: graphs and function bodies by the way they came: ``"offline"``, ``"grappler"`` or ``"xla"``
+    Attributes:
+        graphs: the number of graphs and function bodies by the way they came: ``"offline"``,
+            ``"grappler"`` or ``"xla"``.
+        total: nodes seen.
+        converted: nodes converted.
+        casts: casts inserted.
+        products: how much of them is 16 bit. Not compared, because it may have NaN.
+        precisions: the 16-bit types in use.
+        patterns: name rules, and the patterns of scopes, each with whether it matched a node of
+            any graph.
+        fused: products that stay in float32 because TensorFlow fused them.
+    """
+
     graphs: dict[str, int] = dataclasses.field(default_factory=dict)
-    total: int = 0  #: nodes seen
-    converted: int = 0  #: nodes converted
-    casts: int = 0  #: casts inserted
-    products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)  # it may have NaN
-    precisions: tuple[Precision, ...] = ()  #: the 16-bit types in use
-    #: name rules, and the patterns of scopes, each with whether it matched a node of any graph
+    total: int = 0
+    converted: int = 0
+    casts: int = 0
+    products: Products = dataclasses.field(default=NO_PRODUCTS, compare=False)
+    precisions: tuple[Precision, ...] = ()
     patterns: Mapping[str, bool] = dataclasses.field(default_factory=dict)
-    fused: int = 0  #: products that stay in float32 because TensorFlow fused them
+    fused: int = 0
 
     def __str__(self) -> str:
-        """Such as ``4 graphs, 120 of 560 nodes converted to bfloat16 (97.2 % of matmul and
-        convolution work)``.
-        """
-        kinds = " and ".join(precision.value for precision in self.precisions)
-        counts = (
-            f"{plural(sum(self.graphs.values()), 'graph')}, {self.converted:,} of "
-            f"{plural(self.total, 'node')}"
-        )
-        share = f" ({products})" if (products := str(self.products)) else ""
-        return (
-            f"{counts} converted{f' to {kinds}' if kinds else ''}{share}, "
-            f"{plural(self.casts, 'cast')}"
-        )
+        """Such as ``4 graphs, 120 of 560 nodes converted to bfloat16 (97.2 % of …), 9 casts``."""
+        graphs = plural(sum(self.graphs.values()), "graph")
+        text = f"{graphs}, {self.converted:,} of {plural(self.total, 'node')} converted"
+        if self.precisions:
+            text += f" to {' and '.join(precision.value for precision in self.precisions)}"
+        if share := str(self.products):
+            text += f" ({share})"
+        return f"{text}, {plural(self.casts, 'cast')}"
 
     @property
     def unmatched(self) -> tuple[str, ...]:
         """Name rules, and patterns of scopes, that matched no node of any graph, sorted."""
-        return tuple(
-            sorted(pattern for pattern, is_matched in self.patterns.items() if not is_matched)
-        )
+        return tuple(sorted(name for name, is_matched in self.patterns.items() if not is_matched))
 
     def plus(self, graph: GraphReport) -> Totals:
         """The totals with one more graph."""
-        obstacles = graph.painting.obstacles
-        used = (
-            (*self.precisions, graph.precision)
-            if graph.converted and graph.precision
-            else self.precisions
-        )
+        graphs = {**self.graphs, graph.way: self.graphs.get(graph.way, 0) + 1}
+        precisions = self.precisions
+        if graph.converted and graph.precision and graph.precision not in precisions:
+            precisions = (*precisions, graph.precision)
+        patterns = dict(self.patterns)
+        for pattern, is_matched in graph.painting.obstacles.patterns.items():
+            patterns[pattern] = is_matched or patterns.get(pattern, False)
         return Totals(
-            graphs={**self.graphs, graph.way: self.graphs.get(graph.way, 0) + 1},
+            graphs=graphs,
             total=self.total + graph.total,
             converted=self.converted + graph.converted,
             casts=self.casts + graph.casts,
             products=self.products.plus(graph.products),
-            precisions=tuple(dict.fromkeys(used)),
+            precisions=precisions,
             fused=self.fused + graph.painting.count(Rule.NO_FUSED_KERNEL),
-            patterns={
-                pattern: self.patterns.get(pattern, False) or obstacles.patterns.get(pattern, False)
-                for pattern in {**self.patterns, **obstacles.patterns}
-            },
+            patterns=patterns,
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class RewriteReport:
-    """Everything that one rewrite, or one process, converted and left alone.
+    """The decisions of one rewrite, or of one process.
 
     Attributes:
         graphs: the graphs and function bodies, in the order in which they were rewritten.
-        summary: of a process, the line that it prints at exit; else empty. It also says what no
+        summary: for a process, the line that it prints at exit; else empty. It also says what no
             graph shows: rewrites that failed, and why amp_tf is off.
-        facts: what the document says of the process in which it was made, by its keys there.
-        weights: of a SavedModel that was converted with 16-bit weights, which variables those are.
+        facts: the document's facts of the process that made it, by their keys there.
+        weights: the variables of a SavedModel that was converted with 16-bit weights.
     """
 
     graphs: tuple[GraphReport, ...] = ()
@@ -233,28 +230,23 @@ class RewriteReport:
 
     @property
     def why_nothing(self) -> Reason | None:
-        """Where nothing was converted, the commonest reason among the graphs; ``None`` if something
-        was.
-        """
-        if self.converted or not self.graphs:
+        """The commonest reason among the graphs; ``None`` if something was converted."""
+        if self.converted:
             return None
         reasons = [graph.why_nothing for graph in self.graphs if graph.why_nothing is not None]
         informative = [reason for reason in reasons if reason.rule is not Rule.NOTHING_TO_CONVERT]
-        counted = collections.Counter(informative or reasons)
-        return counted.most_common(1)[0][0] if counted else None
+        counted = collections.Counter(informative or reasons).most_common(1)
+        return counted[0][0] if counted else None
 
     def counts_by_op(self) -> dict[str, tuple[int, int]]:
         """For each op: (nodes converted, nodes seen)."""
         nodes = self.nodes
+        totals = collections.Counter(node.op for node in nodes)
         converted = collections.Counter(node.op for node in nodes if node.precision.is_f16)
-        return {
-            op: (converted[op], total)
-            for op, total in sorted(collections.Counter(n.op for n in nodes).items())
-        }
+        return {op: (converted[op], totals[op]) for op in sorted(totals)}
 
     def by_layer(self) -> Layers:
-        """What became of each layer: a list of :class:`~amp_tf.reporting.text.LayerReport` that
-        prints as a table.
+        """Reports each layer: a list of ``LayerReport`` that prints as a table.
 
         Layers have their paths in Keras where graphs were traced while amp_tf was on. A product
         that TensorFlow fused with a sum of the layer around it counts there.
@@ -262,59 +254,70 @@ class RewriteReport:
         return report_by_layer(self.graphs)
 
     def __str__(self) -> str:
-        """What was converted, by op, and what was left in float32, by reason."""
-        summary = (
-            f"{self._totals}: {why_no_node(self.why_nothing)}"
-            if self.why_nothing
-            else str(self._totals)
-        )
-        text = render(self.summary or summary, self.nodes)
-        return text if self.weights is None else f"{text}\n{self.weights}"
+        """The nodes that were converted, by op, and those left in float32, by reason."""
+        summary = self.summary
+        if not summary:
+            summary = str(self._totals)
+            if self.why_nothing:
+                summary += f": {why_no_node(self.why_nothing)}"
+        text = render(summary, self.nodes)
+        if self.weights is not None:
+            text += f"\n{self.weights}"
+        return text
 
     def to_dict(self, *, seconds: float = math.inf) -> dict[str, Any]:
-        """The report as plain data, for JSON; ``schema_version`` is that of its form.
+        """The report as plain data, for JSON; ``schema_version`` is the version of its form.
 
-        As many blockers are tried as fit in some seconds.
+        Args:
+            seconds: the time in which blockers may be tried.
         """
-        return {
+        found: dict[str, Any] = {
             "schema": files.KIND,
             "schema_version": files.SCHEMA_VERSION,
             "converted": self.converted,
             "total": self.total,
             "casts": self.casts,
             "precisions": [precision.value for precision in self.precisions],
-            "why_nothing": why_no_node(self.why_nothing) if self.why_nothing else None,
+            "why_nothing": None,
             "summary": self.summary,
-            **{name: {} for name in ("process", "totals", "hooks")},
-            **dict.fromkeys(("settings", "devices", "loss_scales", "steps"), ()),
+            **_FACTS,
             **self.facts,
             **document.describe(self.graphs, seconds=seconds),
-            **(
-                {}
-                if self.weights is None
-                else {"weights": [one.to_row() for one in self.weights.variables]}
-            ),
         }
+        if self.why_nothing:
+            found["why_nothing"] = why_no_node(self.why_nothing)
+        if self.weights is not None:
+            found["weights"] = [variable.to_row() for variable in self.weights.variables]
+        return found
 
     def to_json(self) -> str:
         """The report as JSON; ``amp_tf/reporting/report-1.schema.json`` describes it."""
         return json.dumps(self.to_dict())
 
     def save(self, path: str | Path) -> None:
-        """Writes the report: a page for people where the name ends in ``.html``, JSON where it ends
-        in ``.json``.
+        """Writes the report: a page if the name ends in ``.html``, JSON if it ends in ``.json``.
 
         Raises:
-            FileError: it ends in neither.
+            FileError: the name ends in neither.
             OSError: the file cannot be written.
         """
         files.save([self.to_dict()], path)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the figures on top of the page, and what keeps work in float32."""
+        """The view of a notebook: the page's figures, and the blockers."""
         return files.fragment(self.to_dict())
 
 
+#: The document's facts of a process, where nothing is known of one.
+_FACTS: Mapping[str, Any] = {
+    "process": {},
+    "totals": {},
+    "hooks": {},
+    "settings": (),
+    "devices": (),
+    "loss_scales": (),
+    "steps": (),
+}
 _MEGABYTE = 1e6
 
 
@@ -333,81 +336,102 @@ class Kept(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class StoredVariable:
-    """A float32 variable of a model, as the checkpoint has it."""
+    """A float32 variable of a model, as the checkpoint has it.
 
-    name: str  #: where it is not known, its key
-    key: str  #: of its values in the checkpoint
+    Attributes:
+        name: its name; its key where the name is not known.
+        key: the key of its values in the checkpoint.
+        shape: of its values.
+        precision: in which they are stored now.
+        kept: why they stay float32; ``None`` where they do not.
+        where: the node that kept them, if one did.
+    """
+
+    name: str
+    key: str
     shape: tuple[int, ...]
-    precision: Precision  #: in which it is stored now
-    kept: Kept | None = None  #: why that is float32; ``None`` where it is not
-    where: str = ""  #: the node that kept it, if one did
+    precision: Precision
+    kept: Kept | None = None
+    where: str = ""
+
+    @property
+    def size_before(self) -> int:
+        """Its bytes in float32."""
+        return 4 * math.prod(self.shape)
 
     @property
     def size(self) -> int:
         """Its bytes now."""
-        return math.prod(self.shape) * (2 if self.precision.is_f16 else 4)
+        if self.precision.is_f16:
+            return self.size_before // 2
+        return self.size_before
 
     @property
     def why(self) -> str:
         """Why it stays float32, in words."""
-        return "" if self.kept is None else self.kept.value.format(where=repr(self.where))
+        if self.kept is None:
+            return ""
+        return self.kept.value.format(where=repr(self.where))
 
     def to_row(self) -> dict[str, Any]:
         """As a document has it."""
-        precision = self.precision.value
         return {
             "name": self.name,
             "key": self.key,
             "shape": [*self.shape],
-            "precision": precision,
+            "precision": self.precision.value,
             "why": self.why,
         }
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """The float32 variables of a model once it was converted with 16-bit weights, the largest
-    first.
-    """
+    """The float32 variables of a model with 16-bit weights, the largest first."""
 
     variables: tuple[StoredVariable, ...]
 
     @property
     def stored(self) -> tuple[StoredVariable, ...]:
-        """Those in 16 bit."""
+        """The variables stored in 16 bit."""
         return tuple(variable for variable in self.variables if variable.precision.is_f16)
 
     def __str__(self) -> str:
-        """Such as ``weights: 4 of 6 variables stored in bfloat16, 12.6 MB become 6.3``, and why the
-        others are not.
+        """Such as ``weights: 4 of 6 variables stored in bfloat16, 12.6 MB become 6.3``.
+
+        A line each says why the others are not.
         """
-        before = sum(math.prod(variable.shape) * 4 for variable in self.variables) / _MEGABYTE
+        kind = self.stored[0].precision.value if self.stored else "16 bit"
+        before = sum(variable.size_before for variable in self.variables) / _MEGABYTE
         after = sum(variable.size for variable in self.variables) / _MEGABYTE
-        kind = f" in {self.stored[0].precision.value}" if self.stored else " in 16 bit"
         lines = [
-            f"weights: {len(self.stored):,} of {len(self.variables):,} variables stored{kind}, "
+            f"weights: {len(self.stored):,} of {len(self.variables):,} variables stored in {kind}, "
             f"{before:,.1f} MB become {after:,.1f}"
         ]
-        for kept in dict.fromkeys(variable.kept for variable in self.variables if variable.kept):
-            group = [variable for variable in self.variables if variable.kept is kept]
+        groups: dict[Kept, list[StoredVariable]] = {}
+        for variable in self.variables:
+            if variable.kept is not None:
+                groups.setdefault(variable.kept, []).append(variable)
+        for group in groups.values():
             size = sum(variable.size for variable in group) / _MEGABYTE
+            count = plural(len(group), "variable")
             example = f"such as {group[0].name!r}: {group[0].why}"
-            lines.append(
-                f"  {plural(len(group), 'variable')} ({size:,.1f} MB) in float32, {example}"
-            )
+            lines.append(f"  {count} ({size:,.1f} MB) in float32, {example}")
         return "\n".join(lines)
 
 
-MAX_CONVERTED = (
-    250_000  # nodes of the graphs in which something was converted; a node takes about 200 bytes
-)
-MAX_UNTOUCHED = 50_000  # nodes of the others
+# Limits of the nodes in the reports that are kept; a node takes about 200 bytes.
+MAX_CONVERTED = 250_000  # in graphs in which something was converted
+MAX_UNTOUCHED = 50_000  # in the others
 BASIS_WEIGHT = 4  # factor for a node whose graph is kept for figures
 GRAPH_WEIGHT = 16  # the memory of a graph's report beside its nodes, in nodes
 
 
 def _weight(graph: GraphReport) -> int:
-    return graph.total * (1 if graph.basis is None else 1 + BASIS_WEIGHT) + GRAPH_WEIGHT
+    """The memory of a graph's report, in nodes."""
+    of_node = 1
+    if graph.basis is not None:
+        of_node += BASIS_WEIGHT
+    return graph.total * of_node + GRAPH_WEIGHT
 
 
 class Ledger:
@@ -429,24 +453,21 @@ class Ledger:
         TensorFlow passes a graph to its optimizers more than once. A second visit is kept only if
         it converted more.
         """
-        kept = [
-            dataclasses.replace(graph, way=way)
-            for graph in new.graphs
-            if graph.converted or not graph.is_revisit
-        ]
         with self._lock:
-            for graph in kept:
-                self._totals = self._totals.plus(graph)
-                self._graphs.append(graph)
-                most = MAX_CONVERTED if graph.converted else MAX_UNTOUCHED
-                alike = [
-                    other
-                    for other in self._graphs
-                    if bool(other.converted) is bool(graph.converted)
-                ]
-                while len(alike) > 1 and sum(map(_weight, alike)) > most:
-                    oldest = alike.pop(0)
-                    self._graphs = [other for other in self._graphs if other is not oldest]
+            for graph in new.graphs:
+                if graph.converted or not graph.is_revisit:
+                    self._add(dataclasses.replace(graph, way=way))
+
+    def _add(self, graph: GraphReport) -> None:
+        """Keeps a graph, and drops the oldest of its kind where there are too many nodes."""
+        self._totals = self._totals.plus(graph)
+        self._graphs.append(graph)
+        most = MAX_CONVERTED if graph.converted else MAX_UNTOUCHED
+        is_converted = bool(graph.converted)
+        alike = [other for other in self._graphs if bool(other.converted) is is_converted]
+        while len(alike) > 1 and sum(map(_weight, alike)) > most:
+            oldest = alike.pop(0)
+            self._graphs = [other for other in self._graphs if other is not oldest]
 
     def of_process(self) -> RewriteReport:
         """The graphs that are kept, in the order in which they came."""
@@ -460,9 +481,7 @@ class Ledger:
 
 
 _ledger = Ledger()
-record, of_process, totals, reset = (
-    _ledger.record,
-    _ledger.of_process,
-    _ledger.totals,
-    _ledger.reset,
-)
+record = _ledger.record
+of_process = _ledger.of_process
+totals = _ledger.totals
+reset = _ledger.reset

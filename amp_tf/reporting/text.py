@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from amp_tf.graph.names import layer_of
 from amp_tf.oplists.fusions import SPLIT_PRODUCTS
@@ -21,7 +22,7 @@ _OF_GRAPHS = (Rule.NOTHING_TO_CONVERT, Rule.NO_TARGET)  # reasons that speak of 
 
 
 def why_no_node(reason: Reason) -> str:
-    """Why nothing of a graph was converted; words about "it", a node, get their subject."""
+    """Says why nothing of a graph was converted; a reason of one node gets its subject."""
     if reason.rule in _OF_GRAPHS:
         return str(reason)
     if reason.rule is Rule.DOES_NOT_PAY:
@@ -34,45 +35,54 @@ def why_no_node(reason: Reason) -> str:
 
 def plural(count: int, noun: str) -> str:
     """``1 graph``, ``2,000 graphs``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    ending = "" if count == 1 else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def render(summary: str, nodes: Sequence[NodeReport]) -> str:
-    """The summary, then a line for each op that was converted, for each rule that left nodes in
-    float32, and for each op that a library registered.
+    """Lists what became of nodes below a summary.
 
-    Fused products count as their product. Nodes without float32 values, and those whose op is on no
-    list, are counted only in the first line.
+    A line each for the ops that were converted, for the rules that left nodes in float32, and for
+    the ops that a library registered. Fused products count as their product. Nodes without float32
+    values, and those whose op is on no list, count only in the summary.
     """
-    counts = collections.Counter(_kind(node) for node in nodes if node.precision.is_f16)
+    lines = [summary]
+    # The converted ops.
     totals = collections.Counter(map(_kind, nodes))
-    converted = [f"  {count:,} of {totals[op]:,} {op}" for op, count in counts.most_common()]
-    by_rule: dict[Rule, list[NodeReport]] = {}
+    converted = collections.Counter(_kind(node) for node in nodes if node.precision.is_f16)
+    for op, count in converted.most_common():
+        lines.append(f"  {count:,} of {totals[op]:,} {op}")
+    # The nodes left in float32, by rule.
+    left: dict[Rule, list[NodeReport]] = {}
     for node in nodes:
         if not node.precision.is_f16 and node.reason.rule not in _SILENT:
-            by_rule.setdefault(node.reason.rule, []).append(node)
-    left = [_group(group) for group in sorted(by_rule.values(), key=len, reverse=True)]
-    rows = filter(None, map(find_registered, sorted({node.op for node in nodes})))
-    ops = [f"  {row.op}: {row.op_list} list, because it {row.why}" for row in rows]
-    left = ["left in float32:", *left] if left else []
-    ops = ["registered by libraries:", *ops] if ops else []
-    return "\n".join([summary, *converted, *left, *ops])
+            left.setdefault(node.reason.rule, []).append(node)
+    if left:
+        lines.append("left in float32:")
+        lines += map(_group, sorted(left.values(), key=len, reverse=True))
+    # The ops that libraries registered.
+    rows = list(filter(None, map(find_registered, sorted({node.op for node in nodes}))))
+    if rows:
+        lines.append("registered by libraries:")
+        lines += [f"  {row.op}: {row.op_list} list, because it {row.why}" for row in rows]
+    return "\n".join(lines)
 
 
 def _kind(node: NodeReport) -> str:
-    """The op of a node; for a fused product that of its product, so that both are counted together."""
-    return SPLIT_PRODUCTS[node.op].op if node.op in SPLIT_PRODUCTS else node.op
+    """The op of a node; for a fused product the op of the product."""
+    if node.op in SPLIT_PRODUCTS:
+        return SPLIT_PRODUCTS[node.op].op
+    return node.op
 
 
 def _group(nodes: Sequence[NodeReport]) -> str:
     """Such as ``3 nodes (2 Mean, 1 Exp), such as 'loss': its op is on the deny list``."""
     counts = collections.Counter(node.op for node in nodes).most_common()
-    ops = ", ".join(f"{count:,} {op}" for op, count in counts[:_OPS_SHOWN])
-    more = ", …" if len(counts) > _OPS_SHOWN else ""
-    return (
-        f"  {plural(len(nodes), 'node')} ({ops}{more}), such as {nodes[0].name!r}: "
-        f"{nodes[0].reason}"
-    )
+    ops = [f"{count:,} {op}" for op, count in counts[:_OPS_SHOWN]]
+    if len(counts) > _OPS_SHOWN:
+        ops.append("…")
+    example = f"such as {nodes[0].name!r}: {nodes[0].reason}"
+    return f"  {plural(len(nodes), 'node')} ({', '.join(ops)}), {example}"
 
 
 _HOLDS = CONSTANTS | READ_OPS | WITHOUT_WAITING  # ops that hand in what layers compute with
@@ -81,36 +91,48 @@ _REASONS_SHOWN = 3
 
 @dataclasses.dataclass(frozen=True)
 class LayerReason:
-    """Why nodes of a layer stay in float32."""
+    """A rule that keeps nodes of a layer in float32.
 
-    rule: Rule  #: that decided
-    count: int  #: how many of its nodes
-    example: str  #: the reason of the first of them, in words
+    Attributes:
+        rule: the rule that decided.
+        count: the number of the layer's nodes.
+        example: the reason of the first of them, in words.
+    """
+
+    rule: Rule
+    count: int
+    example: str
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
-    """What became of one layer, forward and backward, in all graphs.
+    """The precision of one layer, forward and backward, in all graphs.
 
     Constants, reads of variables and what handles no float32 values do not count as nodes; a
     layer's nodes are those that no layer inside it made. Operations are floating-point operations
     of one run of each graph; ``None`` where no report was asked for before the graphs were
     rewritten (``AMP_TF_REPORT``).
+
+    Attributes:
+        layer: its path in Keras; where none was recorded, the outermost scopes; empty for what is
+            in none.
+        f16: the number of its nodes that compute in 16 bit.
+        float32: the number of those that compute in float32.
+        operations_f16: operations in 16 bit.
+        operations_float32: operations in float32.
+        reasons: the rules that keep nodes in float32, the commonest first.
     """
 
-    #: its path in Keras; where none was recorded, the outermost scopes; empty for what is in none
     layer: str
-    f16: int  #: how many of its nodes compute in 16 bit
-    float32: int  #: and in float32
+    f16: int
+    float32: int
     operations_f16: float | None
     operations_float32: float | None
-    reasons: tuple[LayerReason, ...]  #: why nodes stay in float32, the commonest first
+    reasons: tuple[LayerReason, ...]
 
     @property
     def share_f16(self) -> float | None:
-        """The share of its operations that is in 16 bit; ``None`` where it is unknown or there are
-        none.
-        """
+        """The share of its operations in 16 bit; ``None`` where it is unknown or undefined."""
         if self.operations_f16 is None or self.operations_float32 is None:
             return None
         total = self.operations_f16 + self.operations_float32
@@ -122,69 +144,77 @@ class Layers(list[LayerReport]):
 
     def __str__(self) -> str:
         """A row for each layer, and a line for each reason beyond the first."""
-        rows = [("layer", "16 bit", "float32", "work in 16 bit", "why float32")]
+        rows = [["layer", "16 bit", "float32", "work in 16 bit", "why float32"]]
         for layer in self:
             share = "" if layer.share_f16 is None else f"{100 * layer.share_f16:.0f} %"
-            why = [
-                f"{reason.count:,}: {reason.example}" for reason in layer.reasons[:_REASONS_SHOWN]
-            ]
-            more = layer.reasons[_REASONS_SHOWN:]
-            why += [f"{sum(reason.count for reason in more):,}: other reasons"] if more else []
-            rows.append(
-                (
-                    layer.layer or "(no layer)",
-                    f"{layer.f16:,}",
-                    f"{layer.float32:,}",
-                    share,
-                    "".join(why[:1]),
-                )
-            )
-            rows += [("", "", "", "", reason) for reason in why[1:]]
-        shown = [0, 1, 2, *([3] if any(layer.share_f16 is not None for layer in self) else []), 4]
-        return "\n".join(_lines([[row[column] for column in shown] for row in rows]))
+            cells = [layer.layer or "(no layer)", f"{layer.f16:,}", f"{layer.float32:,}", share]
+            first, *others = _reasons(layer) or [""]
+            rows.append([*cells, first])
+            rows += [["", "", "", "", reason] for reason in others]
+        if all(layer.share_f16 is None for layer in self):
+            for row in rows:
+                del row[3]
+        return "\n".join(_lines(rows))
+
+
+def _reasons(layer: LayerReport) -> list[str]:
+    """The first reasons of a layer, and the number of nodes with others."""
+    shown = layer.reasons[:_REASONS_SHOWN]
+    more = layer.reasons[_REASONS_SHOWN:]
+    lines = [f"{reason.count:,}: {reason.example}" for reason in shown]
+    if more:
+        lines.append(f"{sum(reason.count for reason in more):,}: other reasons")
+    return lines
 
 
 def report_by_layer(graphs: Iterable[GraphReport]) -> Layers:
-    """What became of each layer in some graphs, sorted by path, numbers by size."""
-    nodes: dict[str, list[tuple[bool, float | None, Reason]]] = {}
+    """Reports each layer of some graphs, sorted by path, numbers in paths by size."""
+    nodes: dict[str, list[_LayerNode]] = {}
     for report in graphs:
         graph = GraphFigures(report)
-        work = (
-            graph.figures.work.tolist()
-            if report.basis is not None
-            else [None] * graph.view.node_count
-        )
-        rows = zip(graph.is_f16.tolist(), work, graph.reasons, strict=True)
-        for name, op, row in zip(graph.view.names, graph.view.ops, rows, strict=True):
-            if op not in _HOLDS and row[2].rule is not Rule.NO_FLOAT32:
-                nodes.setdefault(layer_of(name), []).append(row)
-    found = Layers()
-    for layer, rows_of in sorted(nodes.items(), key=lambda item: _order(item[0])):
-        left = [reason for is_f16, _, reason in rows_of if not is_f16]
-        examples = {reason.rule: str(reason) for reason in reversed(left)}
-        rules = collections.Counter(reason.rule for reason in left).most_common()
-        reasons = tuple(LayerReason(rule, count, examples[rule]) for rule, count in rules)
-        known = [(is_f16, work) for is_f16, work, _ in rows_of if work is not None]
-        of_f16, of_float32 = (
-            sum(work for is_f16, work in known if is_f16 is kind) if known else None
-            for kind in (True, False)
-        )
-        found.append(
-            LayerReport(layer, len(rows_of) - len(left), len(left), of_f16, of_float32, reasons)
-        )
-    return found
+        work: Sequence[float | None] = [None] * graph.view.node_count
+        if report.basis is not None:
+            work = graph.figures.work.tolist()
+        for node, is_f16 in enumerate(graph.is_f16.tolist()):
+            reason = graph.reasons[node]
+            if graph.view.ops[node] not in _HOLDS and reason.rule is not Rule.NO_FLOAT32:
+                layer = layer_of(graph.view.names[node])
+                nodes.setdefault(layer, []).append(_LayerNode(is_f16, work[node], reason))
+    return Layers(_layer(name, nodes[name]) for name in sorted(nodes, key=_order))
+
+
+class _LayerNode(NamedTuple):
+    is_f16: bool
+    work: float | None
+    reason: Reason
+
+
+def _layer(name: str, nodes: Sequence[_LayerNode]) -> LayerReport:
+    left = [node.reason for node in nodes if not node.is_f16]
+    counts = collections.Counter(reason.rule for reason in left)
+    examples = {reason.rule: str(reason) for reason in reversed(left)}
+    reasons = []
+    for rule, count in counts.most_common():
+        reasons.append(LayerReason(rule, count, examples[rule]))
+    work: dict[bool, float | None] = {True: None, False: None}
+    known = [node for node in nodes if node.work is not None]
+    if known:
+        for kind in work:
+            work[kind] = sum(node.work or 0.0 for node in known if node.is_f16 is kind)
+    f16 = len(nodes) - len(left)
+    return LayerReport(name, f16, len(left), work[True], work[False], tuple(reasons))
 
 
 def _order(layer: str) -> tuple[bool, list[tuple[int, str]]]:
     """A sort key: block_2 comes before block_12, and what is in no layer last."""
-    parts = re.split(r"(\d+)", layer)
-    return not layer, [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+    parts = []
+    for part in re.split(r"(\d+)", layer):
+        parts.append((int(part), "") if part.isdigit() else (-1, part))
+    return not layer, parts
 
 
 def _lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows with their columns below each other: the first and the last to the left, the numbers to
-    the right.
-    """
+    """Aligns columns: the first and the last to the left, the numbers between to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *numbers, last in rows:
         columns = [first.ljust(widths[0]), *map(str.rjust, numbers, widths[1:]), last]

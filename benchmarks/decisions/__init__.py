@@ -1,5 +1,5 @@
-"""What amp_tf decides for every benchmark model and block, on any host: no step runs, and nothing
-is timed.
+"""The decisions of amp_tf for every benchmark model and block, on any host.
 
+No step runs, and nothing is timed.
 ``python -m benchmarks.decisions`` makes, checks and compares the table.
 """

@@ -1,16 +1,16 @@
 """Makes and checks the table of what amp_tf decides for every benchmark model and every block, on
 any host.
 
-    python -m benchmarks.decisions                        makes benchmarks/decisions/table.txt anew
-    python -m benchmarks.decisions --check                what differs by more than 1 % is printed, and the status is 1
-    python -m benchmarks.decisions --against ../before    prints what another checkout's amp_tf decides otherwise
+    python -m benchmarks.decisions                        makes decisions/table.txt anew
+    python -m benchmarks.decisions --check                status 1 if a figure differs by over 1 %
+    python -m benchmarks.decisions --against ../before    what another checkout decides otherwise
     python -m benchmarks.decisions --names conv_bn_relu,bert --against ../before
 
-For training and inference, each table of costs that is shipped and float16 for a GPU: the share of
-the products' work that is 16 bit, the share of the elements written that is, the casts, and the
-gain that the cost model expects. Nothing is timed and no step runs. ``--traces FOLDER`` keeps the
-traced graphs, which take the most time, for the next call; a change of a model needs them made
-anew.
+A row is for training or inference, with one of the shipped tables of costs or in float16 for a GPU:
+the share of the products' work in 16 bit, the share of the elements written in 16 bit, the casts,
+and the gain that the cost model expects. Nothing is timed and no step runs. ``--traces FOLDER``
+keeps the traced graphs, which take the most time, for the next call; delete them after a change of
+a model.
 """
 
 from __future__ import annotations

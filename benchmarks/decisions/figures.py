@@ -22,7 +22,7 @@ _F16 = frozenset({14, 19})  # bfloat16 and half, by their numbers
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """What is decided for one graph.
+    """The decisions for one graph.
 
     Attributes:
         products: the share of the products' work that is 16 bit, in per cent.
@@ -39,7 +39,7 @@ class Figures:
     gain: float | None
 
     def differs(self, other: Figures) -> bool:
-        """Whether a figure differs by more than 1 %."""
+        """Returns True if a figure differs by more than 1 %."""
         pairs = ((self.casts, other.casts), (self.gain or 1.0, other.gain or 1.0))
         shares = ((self.products, other.products), (self.elements, other.elements))
         return any(abs(ours - theirs) > 1.0 for ours, theirs in shares) or any(
@@ -55,7 +55,8 @@ def figures_of(trace: Trace, graph: bytes, table: Path | None) -> Figures:
         graph: the graph now, serialized.
         table: the file of the costs; ``None`` for a GPU.
     """
-    before, now = _read(trace, trace.graph), _read(trace, graph)
+    before = _read(trace, trace.graph)
+    now = _read(trace, graph)
     gain = before.time(table) / now.time(table) if table else None
     return Figures(
         products=round(now.products, 1),
@@ -137,10 +138,11 @@ def _share(values: Any, mask: Any) -> float:
 
 
 def _cast(node: Any) -> bool | None:
-    """Whether a node casts float32 to 16 bit (true) or back (false); ``None`` if neither."""
+    """True for a cast of float32 to 16 bit, False for a cast back, ``None`` for other nodes."""
     if node.op != "Cast":
         return None
-    source, result = node.attr["SrcT"].type, node.attr["DstT"].type
+    source = node.attr["SrcT"].type
+    result = node.attr["DstT"].type
     return result in _F16 if {source, result} in ({_FLOAT, number} for number in _F16) else None
 
 
@@ -149,7 +151,8 @@ def _widen(node: Any) -> bool:
     had = False
     for value in node.attr.values():
         if value.type in _F16:
-            value.type, had = _FLOAT, True
+            value.type = _FLOAT
+            had = True
         for place, number in enumerate(value.list.type):
             if number in _F16:
                 value.list.type[place], had = _FLOAT, True

@@ -1,15 +1,14 @@
-"""What each rule of the contract costs: left out alone, on every model and block, beside what fails
-without it.
+"""The price of each rule of the contract, on every model and block, and its use.
 
-    python -m benchmarks.decisions.prices [--rules "results,norms"] [--names quick] [--traces
-    FOLDER] python -m tests.truth --all --without norms --rows norms.jsonl python -m
-    benchmarks.decisions.prices --rules "" --truth norms=norms.jsonl
+    python -m benchmarks.decisions.prices [--rules "results,norms"] [--names quick]
+    python -m tests.truth --all --without norms --rows norms.jsonl
+    python -m benchmarks.decisions.prices --rules "" --truth norms=norms.jsonl
 
-writes ``benchmarks/decisions/prices.md``. A price is a difference: what is 16 bit without the rule
-less what is with it. Means are over all models, blocks and ways; the worst is one of them. Nothing
-is timed, so any host gives the same. What fails, why a rule stays and which program says so is
-written by hand in ``prices.json``; ``--truth`` counts there the programs of the truth table that
-are above the limit without the rule.
+writes ``benchmarks/decisions/prices.md``. Each rule is left out alone. Its price is the difference
+in 16-bit work, elements and casts. Means are over all models, blocks and ways; the worst is one of
+them. Nothing is timed, so any host gives the same. Three columns are written by hand in
+``prices.json``: the failures without the rule, the reason why it stays, and a program that shows
+it. ``--truth`` counts there the programs of the truth table above the limit without the rule.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ from benchmarks.decisions.figures import Figures, figures_of
 from benchmarks.decisions.rewriting import GPU_TARGET, Target, rewrite, targets
 from benchmarks.decisions.table import Key, each
 
-PAGE, KEPT = Path(__file__).with_name("prices.md"), Path(__file__).with_name("prices.json")
+PAGE = Path(__file__).with_name("prices.md")
+KEPT = Path(__file__).with_name("prices.json")
 TARGETS = ("amd-zen5", GPU_TARGET)
 TEXTS = ("fails without it", "decision", "program")  #: the columns that are written by hand
 
@@ -44,7 +44,7 @@ Differences = dict[
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-    """What one rule takes for one target.
+    """The price of one rule for one target.
 
     Attributes:
         changed: graphs that it changes.
@@ -106,7 +106,7 @@ def contract() -> list[str]:
 def measure(
     names: Sequence[str], rules: Sequence[str], kept: Path, only: Sequence[Target], at_once: int
 ) -> Differences:
-    """What each rule changes, left out alone."""
+    """Finds the figures that each rule changes when it alone is left out."""
     found: Differences = {rule: {} for rule in rules}
     work = functools.partial(_changes, rules=rules, kept=kept, only=only)
     for rows in each(work, names, at_once):
@@ -218,7 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     asked = parser.parse_args(arguments)
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    names, order = names_in(asked.names), contract()
+    names = names_in(asked.names)
+    order = contract()
     rules = order if asked.rules is None else [rule for rule in asked.rules.split(",") if rule]
     if unknown := set(rules) - set(order):
         parser.error(

@@ -1,7 +1,7 @@
-"""What an amp_tf, today's or another checkout's, makes of a trace for one of the targets.
+"""Rewrites a trace for one of the targets, by this amp_tf or another checkout's.
 
-Of amp_tf it needs ``rewrite_serialized`` and tables of costs alone, so that older checkouts are
-asked the same.
+It needs only amp_tf's ``rewrite_serialized`` and tables of costs, so that older checkouts can be
+compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GPU_TARGET = "gpu-float16"
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What is rewritten for.
+    """A target of rewrites.
 
     Attributes:
         name: of the file of its table, or :data:`GPU_TARGET`.
@@ -57,14 +57,13 @@ def targets(folder: Path) -> dict[str, Target]:
 
 
 def rewrite(trace: Trace, target: Target) -> Any:
-    """What the amp_tf that is imported here makes of a trace, a ``RewriteResult``; its graph is
-    serialized.
-    """
+    """Rewrites a trace by the amp_tf that is imported here; the result's graph is serialized."""
     from amp_tf.config import AmpConfig
     from amp_tf.rewriting.pipeline import rewrite_serialized
 
     config = AmpConfig() if target.table else AmpConfig(precision="float16", target="gpu")
-    preserve, hardware = trace.preserve, _hardware(target.table)
+    preserve = trace.preserve
+    hardware = _hardware(target.table)
     return rewrite_serialized(
         trace.graph, config, hardware=hardware, preserve=preserve, functions=False, shapes=trace
     )
@@ -81,7 +80,7 @@ def _hardware(table: Path | None) -> Any:
 
 
 def path_of(folder: Path, name: str, way: str, target: str) -> Path:
-    """Where a rewritten graph is kept."""
+    """The file of a rewritten graph."""
     return folder / f"{name}-{way}-{target}.pb"
 
 

@@ -48,7 +48,7 @@ def decided(
 
 
 def each(work: Callable[[str], Found], names: Sequence[str], at_once: int) -> Iterator[Found]:
-    """What some work gives for each name, done by processes that say on stderr how far they are.
+    """Does some work for each name in processes, which report their progress on stderr.
 
     They live for some names each, because TensorFlow keeps what it traced, and are then killed: one
     that ends by itself may wait for TensorFlow's threads for ever.
@@ -83,7 +83,8 @@ def lines(found: Mapping[Key, Figures]) -> Iterator[str]:
     yield HEAD
     for (name, way, target), row in found.items():
         gain = "-" if row.gain is None else f"{row.gain:.3f}"
-        yield f"{name:32} {way:7} {target:16} {row.products:5.1f} {row.elements:5.1f} {row.casts:4} {gain:>6}"
+        shares = f"{row.products:5.1f} {row.elements:5.1f}"
+        yield f"{name:32} {way:7} {target:16} {shares} {row.casts:4} {gain:>6}"
 
 
 def read(path: Path) -> dict[Key, Figures]:

@@ -50,7 +50,7 @@ def names() -> list[str]:
 
 
 def path_of(folder: Path, name: str, way: str, device: str) -> Path:
-    """Where a trace is kept."""
+    """The file of a trace."""
     return folder / f"{name}-{way}-{device}.trace"
 
 
@@ -96,7 +96,7 @@ def step(name: str, way: str, *, jit_compile: bool = False) -> Any:
 
 
 def optimized(concrete: Any, device: str) -> Trace:
-    """What the plugin is given of a concrete function on a device type."""
+    """Traces the graph that the plugin is given for a concrete function on a device type."""
     graph = concrete.graph.as_graph_def()
     ends = [tensor.op.name for tensor in concrete.graph.outputs]
     ends += [operation.name for operation in concrete.graph.control_outputs]
@@ -110,10 +110,12 @@ def optimized(concrete: Any, device: str) -> Trace:
 
 
 def _as_arguments(graph: Any, inputs: Sequence[Any]) -> frozenset[str]:
-    """Makes the placeholders of a function's inputs arguments, as TensorFlow does that runs it;
-    their names.
+    """Turns the placeholders of a function's inputs into arguments, as TensorFlow's runtime does.
 
-    Of a placeholder, which is fed, TensorFlow takes no shape for granted.
+    TensorFlow trusts no shape of a placeholder, because it is fed.
+
+    Returns:
+        Their names.
     """
     from tensorflow.python.ops.handle_data_util import get_resource_handle_data
 
@@ -162,7 +164,7 @@ def _onednn_on() -> contextlib.AbstractContextManager[None]:
 
 
 def _specs(workload: Workload) -> tuple[Any, Any]:
-    """What a step is given: the inputs, one tensor or several, and the target."""
+    """The specs of a step's inputs, one tensor or several, and of its target."""
     import tensorflow as tf
 
     x, y = workload.data(4, 0)

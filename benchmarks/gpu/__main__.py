@@ -1,6 +1,4 @@
-"""``python -m benchmarks.gpu COMMAND``: what mixed precision makes of steps for GPUs; see the
-package's docstring.
-"""
+"""``python -m benchmarks.gpu COMMAND``; the package's docstring names the commands."""
 
 from __future__ import annotations
 
@@ -9,13 +7,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from benchmarks.gpu import compiled, export, grappler, judge, run
+from benchmarks.gpu import compiled, export, run
 
-COMMANDS = {"export": export, "compile": compiled, "run": run, "grappler": grappler, "judge": judge}
+COMMANDS = {"export": export, "compile": compiled, "run": run}
 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
-    """Runs one of :data:`COMMANDS` with its arguments, by default this process'; its exit status."""
+    """Runs one of :data:`COMMANDS` and returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, module in COMMANDS.items():

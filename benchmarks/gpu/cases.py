@@ -1,9 +1,9 @@
-"""The models that are judged for GPUs, at widths that GPUs meet and at a size for tests.
+"""The models that are compiled for GPUs, at realistic widths and at a size for tests.
 
-They are those of ``benchmarks.models``. Where these have a real size its widths are kept, but of
-like layers there are two, and the batch is smaller where XLA's compiler takes long; those of the
-wide suite have the widths written there and a larger batch. So figures hold beside float32 and
-Keras' policy at the same size, not for the whole models.
+They are models of ``benchmarks.models``. A model with a real size keeps its widths, has two of its
+repeated layers, and a smaller batch where XLA's compiler takes long. A model of the wide suite
+keeps its widths and has a larger batch. So figures can be compared with float32 and Keras' policy
+at the same size, but not with the whole models.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    environment.COMPILER.prepare()
+    environment.prepare()
     failed = 0
     found = read(options.json) if options.json and options.json.exists() else []
     if not options.exported:
@@ -69,11 +69,11 @@ def compile_model(
     files = [path for stem in stems if (path := options.out / f"{stem}.mlir.gz").exists()]
     if not files:
         return [], 1
-    command = [environment.COMPILER.python, "-m", "benchmarks.gpu.compiler", "--targets", target]
+    command = [environment.PYTHON, "-m", "benchmarks.gpu.compiler", "--targets", target]
     command += ["--hlo"] if options.hlo else []
     ended = subprocess.run(
         [*command, *(path.absolute() for path in files)],
-        env=environment.compiler_variables(),
+        env=environment.variables(),
         cwd=environment.ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -111,7 +111,7 @@ def _key(row: Row) -> tuple[int, ...]:
 
 
 def peers(rows: Sequence[Row], row: Row) -> tuple[Row | None, Row | None]:
-    """The rows of float32 and, for a row of amp_tf, of Keras' policy for the same step and target."""
+    """The rows of the same step and target in float32 and, for amp_tf, under Keras' policy."""
     beside = {other["variant"]: other for other in rows if _key(other)[:3] == _key(row)[:3]}
     kind, _, precision = row["variant"].partition("_")
     return beside.get("float32"), beside.get(f"policy_{precision}") if kind == "amp" else None
@@ -134,7 +134,6 @@ _HEADS = (
 )
 TITLES = {
     "float32": "float32",
-    "float32_strict": "float32 without TF32",
     "policy_float16": "policy f16",
     "amp_float16": "amp_tf f16",
     "policy_bfloat16": "policy bf16",

@@ -61,7 +61,7 @@ class Compiler:
 
 
 def row(compiler: Compiler, text: str, hlo: Path | None = None) -> dict[str, Any]:
-    """What a step takes on a target.
+    """Measures a step on a target.
 
     Args:
         compiler: the target's.

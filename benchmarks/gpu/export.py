@@ -5,7 +5,6 @@ amp_tf.
 
 A training step is forward, backward and Adam under ``jit_compile=True``, in float16 with loss
 scaling: Keras' with its policy, amp_tf's with amp_tf. An inference step is the model alone.
-``float32_strict`` is float32 without TF32, which TensorFlow has on; only times tell the two apart.
 Each file ``….mlir.gz`` has a ``….json`` beside it that says what its arguments are and how to make
 up values for them. Needs TensorFlow 2.21; no GPU.
 """
@@ -43,21 +42,18 @@ class Variant:
         policy: the Keras policy.
         amp: the precision that amp_tf is asked for, or ``None`` for no amp_tf.
         loss_scaling: ``"keras"``, ``"amp_tf"`` or ``None``.
-        tf32: whether float32 products may be computed in TF32.
     """
 
     name: str
     policy: str = "float32"
     amp: str | None = None
     loss_scaling: str | None = None
-    tf32: bool = True
 
 
 VARIANTS = {
     row.name: row
     for row in (
         Variant("float32"),
-        Variant("float32_strict", tf32=False),
         Variant("policy_float16", policy="mixed_float16", loss_scaling="keras"),
         Variant("amp_float16", amp="float16", loss_scaling="amp_tf"),
         Variant("policy_bfloat16", policy="mixed_bfloat16"),
@@ -70,9 +66,7 @@ COMPARED = ("float32", "policy_float16", "amp_float16", "policy_bfloat16", "amp_
 def prepare(variant: Variant) -> None:
     """Sets what a variant is for this process."""
     import keras
-    import tensorflow as tf
 
-    tf.config.experimental.enable_tensor_float_32_execution(variant.tf32)
     keras.mixed_precision.set_global_policy(variant.policy)
     if variant.amp:
         from amp_tf.config import AmpConfig
@@ -95,15 +89,18 @@ def export(model_name: str, size: str, way: str, variant: Variant, out: Path) ->
     keras.utils.set_random_seed(0)
     case = CASES[model_name]
     workload = case.workload(size)
-    model, optimizer = workload.model(), None
-    samples, inputs = tf.nest.flatten(workload.data(4, 0)), steps.specs(workload, workload.batch)
+    model = workload.model()
+    optimizer = None
+    samples = tf.nest.flatten(workload.data(4, 0))
+    inputs = steps.specs(workload, workload.batch)
     if way == "train":
         optimizer = steps.optimizer(workload, variant.loss_scaling)
         optimizer.build(model.trainable_variables)
         step = steps.step(workload, model, optimizer, jit_compile=True)
     else:
         step = steps.inference(model, jit_compile=True)
-        samples, inputs = samples[:-1], inputs[:-1]
+        samples = samples[:-1]
+        inputs = inputs[:-1]
     begin = time.perf_counter()
     text = plain(step.experimental_get_compiler_ir(*inputs)(stage="stablehlo"))
     products = count_products(text)
@@ -160,7 +157,7 @@ def refuse_unconverted(variant: Variant, products: Mapping[str, int]) -> None:
 def _arguments(
     concrete: Any, samples: Any, inputs: Any, model: Any, optimizer: Any
 ) -> list[dict[str, Any]]:
-    """Name, shape, dtype, role and made-up values of each argument of the compiled step, in order."""
+    """Describes the arguments of the compiled step, in order, with made-up values."""
     import tensorflow as tf
 
     rows = [
@@ -185,7 +182,9 @@ def _arguments(
             value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=held.dtype).numpy()
             name, role = known.get(id(handle), (f"state_{len(rows)}", "state"))
         else:
-            value, name, role = handle.numpy(), f"constant_{len(rows)}", "constant"
+            value = handle.numpy()
+            name = f"constant_{len(rows)}"
+            role = "constant"
         fill = {"constant": 1e-8} if name.endswith("velocity") else _fill(value)
         rows.append(
             {
@@ -226,7 +225,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Exports all that is asked for, each variant in a process of its own, of which it is a state."""
+    """Exports the steps; a variant is a state of its process, so each has its own."""
     if options.here:
         return _export_all(options)
     failed = 0

@@ -112,7 +112,7 @@ def _instruction(name: str, rest: str, *, is_root: bool) -> Instruction:
 
 
 def _closing(text: str, start: int, depth: int = 0) -> int:
-    """Where the parenthesis closes that opens at ``start``, or before it where ``depth`` is 1."""
+    """The place of the parenthesis that closes the one at ``start``, or before it at depth 1."""
     for index in range(start, len(text)):
         depth += (text[index] == "(") - (text[index] == ")")
         if depth == 0:

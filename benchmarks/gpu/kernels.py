@@ -1,13 +1,11 @@
-"""The kernels of an optimized HLO module: products by type, casts that are kernels of their own,
-bytes, a roofline.
+"""The kernels of an optimized HLO module: products by type, casts, bytes, a roofline.
 
-What one instruction of the entry, of a loop's body or of a branch does is a kernel; a fusion is one
-kernel. A loop's kernels run as often as XLA says that its body does. XLA does not say it of a
-backward loop, which runs as often as the forward loop has counted: as often as the loops whose
-results it takes. Of a branch's ways the one that moves most is taken (the update of a step whose
-gradients are finite). A kernel reads its operands and writes its results once; of a buffer that it
-takes or puts a slice of, the slice. Its time on the roofline is the larger of bytes by bandwidth
-and FLOPs by the peak for the type that it multiplies.
+An instruction of the entry, of a loop's body or of a branch is a kernel, and so is a fusion. A
+loop's kernels run as often as XLA says that its body does. XLA does not say it for a backward loop,
+which runs as often as the forward loops whose results it takes. The branch that moves most bytes
+counts (the update of a step whose gradients are finite). A kernel reads its operands and writes its
+results once; of a buffer that it slices, only the slice. Its time on the roofline is the larger of
+bytes by bandwidth and FLOPs by the peak for the type that it multiplies.
 """
 
 from __future__ import annotations
@@ -67,24 +65,20 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """What a compiled step does.
+    """The figures of a compiled step.
 
     Attributes:
         products: the products of the module by element type; one in a loop counts once.
         casts: kernels that only cast; one in a loop counts once.
         cast_runs: how often such kernels run.
-        kernels: how often kernels run.
         mib: moved, in MiB.
-        gflop: of products.
         roofline_us: the least time on the GPU, microseconds.
     """
 
     products: dict[str, int]
     casts: int
     cast_runs: int
-    kernels: int
     mib: float
-    gflop: float
     roofline_us: float
 
 
@@ -97,9 +91,7 @@ def figures(module: Module, target: Target) -> Figures:
         products=dict(sorted(products.items())),
         casts=len(casts),
         cast_runs=sum(kernel.runs for kernel in casts),
-        kernels=sum(kernel.runs for kernel in found),
         mib=sum(kernel.runs * kernel.bytes for kernel in found) / 2**20,
-        gflop=sum(kernel.runs * kernel.flops for kernel in found) / 1e9,
         roofline_us=1e6 * sum(kernel.runs * kernel.seconds(target) for kernel in found),
     )
 
@@ -172,7 +164,7 @@ def _ways(conditional: Instruction) -> list[str]:
 
 
 def _inlined(instruction: Instruction) -> str | None:
-    """The computation that stands in place of a call, or of an instruction that runs beside others."""
+    """The computation of a call, or of an instruction that runs beside others."""
     if instruction.op == "call":
         return instruction.called("to_apply")
     return instruction.called("calls") if instruction.op == "async-start" else None
@@ -194,7 +186,7 @@ def _kernel(
 
 
 def _inside(module: Module, instruction: Instruction) -> Iterator[tuple[Computation, Instruction]]:
-    """What a fusion holds, and the fusions in it."""
+    """Yields the instructions of a fusion and of the fusions in it."""
     if instruction.op != "fusion":
         return
     computation = module.computations[str(instruction.called("calls"))]
@@ -221,7 +213,7 @@ def _is_product(one: Instruction) -> bool:
 
 
 def _library_target(one: Instruction) -> str | None:
-    """What cuBLAS or cuDNN is called for; ``None`` for other instructions."""
+    """The target of a call of cuBLAS or cuDNN; ``None`` for other instructions."""
     return (
         one.find(r'custom_call_target="__(cu(?:blas|dnn)\$?[^"]*)"')
         if one.op == "custom-call"
@@ -249,11 +241,14 @@ def _convolution_flops(one: Instruction, left: Array, right: Array) -> int:
     target = _library_target(one) or ""
     result = one.results[0]
     if "BackwardInput" in target:
-        kernel, output = right, left
+        kernel = right
+        output = left
     elif "BackwardFilter" in target:
-        kernel, output = result, right
+        kernel = result
+        output = right
     else:
-        kernel, output = right, result
+        kernel = right
+        output = result
     letters = re.search(r"dim_labels=\w+_(\w+)->", one.attributes)
     if letters is None:
         raise ValueError(f"The convolution {one.name} has no dim_labels.")
@@ -279,7 +274,7 @@ def _bytes(module: Module, computation: Computation, instruction: Instruction) -
 
 
 def _read(body: Computation, parameter: Instruction) -> int:
-    """What a fusion reads of a parameter: the slices, where it takes only those."""
+    """The bytes of a parameter that a fusion reads: of slices alone, if it takes only slices."""
     users = list(_users(body, parameter.name))
     if not users:
         return 0
@@ -292,7 +287,7 @@ def _read(body: Computation, parameter: Instruction) -> int:
 
 
 def _users(body: Computation, name: str) -> Iterator[tuple[Instruction, str]]:
-    """Who reads a value, and under which name: bitcasts are looked through."""
+    """Yields the readers of a value, each with the name that it reads; bitcasts are skipped."""
     for user in body.values():
         if name not in user.operands:
             continue

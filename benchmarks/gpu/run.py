@@ -3,11 +3,10 @@
     pip install "jax[cuda12]==0.10.2"
     python -m benchmarks.gpu run exported --json result.json > table.md
 
-For each step every variant runs with the same made-up weights and inputs. The table gives the
-median time, the speed-up over float32 with TF32 and without, the least time that the roofline
-allows and what XLA has taken for temporary values. It says how the result differs from float32's:
-the loss and the changes of all weights, of inference the output. The last steps are left out where
-the time is up.
+Every variant of a step runs with the same made-up weights and inputs. The table gives the median
+time of a step, the speed-up over float32, XLA's temporary memory, and how the first step differs
+from float32's: its loss, and its changes of all weights (of inference, its output). Steps that do
+not fit into ``--minutes`` are left out.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ import argparse
 import dataclasses
 import gzip
 import json
-import platform
 import statistics
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +28,8 @@ import numpy as np
 from benchmarks.gpu.cases import CASES
 from benchmarks.gpu.export import VARIANTS, WAYS
 from benchmarks.gpu.stablehlo import carried_state, unpack_booleans
-from benchmarks.gpu.targets import TARGETS
 
-COMPILED = Path(__file__).parent / "compiled.json"
-"""The rows of ``python -m benchmarks.gpu compile`` that stand in the README here."""
 REFERENCE = "float32"
-STRICT = "float32_strict"
 LOSS_TOLERANCE = 0.05
 """Largest relative difference of the first loss from float32's that still counts as the same
 computation.
@@ -47,13 +40,12 @@ COSINE_TOLERANCE = 0.9
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What one variant did.
+    """The measurement of one variant.
 
     Attributes:
         manifest: the exported description.
         ms: median time of a step, milliseconds.
         spread: half the distance between the quartiles of the rounds, as a fraction of the median.
-        compile_s: time to compile, seconds.
         temp_mib: memory for temporary values, MiB.
         loss: the first step's loss; of inference the mean size of its output.
         change: the first step's changes of all weights, as one float32 vector; of inference the
@@ -63,7 +55,6 @@ class Result:
     manifest: dict[str, Any]
     ms: float
     spread: float
-    compile_s: float
     temp_mib: float
     loss: float
     change: np.ndarray
@@ -71,7 +62,8 @@ class Result:
 
 def made_up(argument: dict[str, Any]) -> np.ndarray:
     """Values for one argument; the same for arguments of the same name and shape."""
-    shape, fill = tuple(argument["shape"]), argument["fill"]
+    shape = tuple(argument["shape"])
+    fill = argument["fill"]
     if "constant" in fill:
         return np.full(shape, fill["constant"], argument["dtype"])
     rng = np.random.default_rng(zlib.crc32(f"{argument['name']} {shape}".encode()))
@@ -96,7 +88,6 @@ class Step:
 
         self._device = jax.devices()[0]
         devices = xla_client.DeviceList((self._device,))
-        begin = time.perf_counter()
         compile_text = self._device.client.compile_and_load
         try:
             self._program = compile_text(text.encode(), devices, xla_client.CompileOptions())
@@ -106,7 +97,6 @@ class Step:
             self._program = compile_text(
                 unpack_booleans(text).encode(), devices, xla_client.CompileOptions()
             )
-        self.compile_s = time.perf_counter() - begin
         self.carried = carried_state(text)
         self._values = [jax.device_put(made_up(argument), self._device) for argument in arguments]
 
@@ -149,7 +139,6 @@ def measure(manifest: dict[str, Any], text: str, rounds: int, round_s: float) ->
         manifest=manifest,
         ms=1e3 * median,
         spread=(quartiles[2] - quartiles[0]) / 2 / median,
-        compile_s=step.compile_s,
         temp_mib=step.temp_mib,
         loss=float(np.abs(first).mean()),
         change=np.concatenate(changes),
@@ -166,42 +155,19 @@ def _timed(step: Step, turns: int) -> float:
     return (time.perf_counter() - begin) / turns
 
 
-def compare(results: Mapping[str, Result], roofline: Mapping[str, float]) -> list[dict[str, Any]]:
-    """One row a variant of the same step, each beside float32.
-
-    Args:
-        results: by variant.
-        roofline: the least milliseconds of variants, where they are known for this GPU.
-    """
-    reference, strict = results.get(REFERENCE), results.get(STRICT)
-    rows = []
-    for result in results.values():
-        row = {
-            key: result.manifest[key]
-            for key in ("model", "title", "size", "way", "batch", "variant", "products", "casts")
-        }
-        row |= {
-            "ms": result.ms,
-            "spread": result.spread,
-            "compile_s": result.compile_s,
-            "temp_mib": result.temp_mib,
-        }
-        if result.manifest["variant"] in roofline:
-            row["roofline_ms"] = roofline[result.manifest["variant"]]
-        if reference:
-            row["speedup"] = reference.ms / result.ms
-            row["memory_ratio"] = result.temp_mib / max(reference.temp_mib, 1e-9)
-            row["loss_difference"] = abs(result.loss - reference.loss) / max(
-                abs(reference.loss), 1e-9
-            )
-            row["cosine"] = cosine(result.change, reference.change)
-            row["agrees"] = (
-                row["loss_difference"] <= LOSS_TOLERANCE and row["cosine"] >= COSINE_TOLERANCE
-            )
-        if strict:
-            row["speedup_strict"] = strict.ms / result.ms
-        rows.append(row)
-    return rows
+def compare(result: Result, reference: Result | None) -> dict[str, Any]:
+    """The figures of a variant, and how it differs from float32's where that ran."""
+    named = ("model", "title", "size", "way", "batch", "variant", "products", "casts")
+    row = {name: result.manifest[name] for name in named}
+    row |= {"ms": result.ms, "spread": result.spread, "temp_mib": result.temp_mib}
+    if reference is None:
+        return row
+    row["speedup"] = reference.ms / result.ms
+    row["memory_ratio"] = result.temp_mib / max(reference.temp_mib, 1e-9)
+    row["loss_differs"] = abs(result.loss - reference.loss) / max(abs(reference.loss), 1e-9)
+    row["cosine"] = cosine(result.change, reference.change)
+    row["agrees"] = row["loss_differs"] <= LOSS_TOLERANCE and row["cosine"] >= COSINE_TOLERANCE
+    return row
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -210,72 +176,50 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.sum(a * b, dtype=np.float64)) / norms if norms else 1.0
 
 
+FORMATS = {
+    "ms": "{:.2f}",
+    "spread": "{:.1%}",
+    "speedup": "{:.2f}",
+    "temp_mib": "{:.1f}",
+    "memory_ratio": "{:.2f}",
+    "loss_differs": "{:.1e}",
+    "cosine": "{:.4f}",
+}  #: the columns of figures, and how they are written
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """The results as Markdown."""
-    lines = [
-        "| model | | batch | variant | ms/step | ± | roofline ms | × float32 | × float32 without "
-        "TF32 | temp. MiB "
-        "| memory ratio | loss differs by | cosine | products |",
-        "|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
-    ]
+    heads = ["model", "way", "batch", "variant", *FORMATS, "products", "agrees"]
+    lines = [f"| {' | '.join(heads)} |", "|---|---|---|---|" + "---:|" * len(FORMATS) + "---|---|"]
     for row in rows:
         cells = [row["title"], row["way"], str(row["batch"]), row["variant"]]
-        cells += [f"{row['ms']:.2f}", f"{100 * row['spread']:.1f} %"]
-        for key, form in (
-            ("roofline_ms", "{:.2f}"),
-            ("speedup", "{:.2f}"),
-            ("speedup_strict", "{:.2f}"),
-            ("temp_mib", "{:.1f}"),
-            ("memory_ratio", "{:.2f}"),
-            ("loss_difference", "{:.1e}"),
-            ("cosine", "{:.4f}"),
-        ):
+        for key, form in FORMATS.items():
             cells.append(form.format(row[key]) if key in row else "–")
-        if row.get("agrees") is False:
-            cells[-1] += " **differs**"
         cells.append(
             ", ".join(f"{count} {kind}" for kind, count in sorted(row["products"].items()))
         )
-        lines.append("| " + " | ".join(cells) + " |")
+        cells.append("yes" if row.get("agrees", True) else "**no**")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def machine() -> dict[str, str]:
-    """Date, device, driver and versions."""
+    """Date, device, driver, version and command."""
     import jax
-    import jaxlib
 
     device = jax.devices()[0]
     facts = {
         "date": time.strftime("%Y-%m-%d"),
         "device": str(device.device_kind),
-        "platform": device.platform,
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
-        "python": platform.python_version(),
         "command": " ".join(sys.argv),
     }
     if device.platform != "gpu":
         facts["attention"] = "this is not a GPU: the times say nothing of one"
-    else:
-        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        facts["driver"] = subprocess.run(
-            query, capture_output=True, text=True, check=False
-        ).stdout.strip()
+        return facts
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    facts["driver"] = subprocess.check_output(query, text=True).strip()
     return facts
-
-
-def roofline(
-    manifest: Mapping[str, Any], device: str, rows: Sequence[Mapping[str, Any]]
-) -> dict[str, float]:
-    """The least milliseconds of each variant of a step, from rows of ``compile`` for this device."""
-    targets = [name for name, target in TARGETS.items() if target.title == device]
-    return {
-        row["variant"]: row["roofline_us"] / 1e3
-        for row in rows
-        if row["target"] in targets
-        and all(row[name] == manifest[name] for name in ("model", "way", "batch"))
-    }
 
 
 def find(folder: Path, only: str) -> list[list[Path]]:
@@ -321,34 +265,29 @@ def main(options: argparse.Namespace) -> int:
 
     jax.config.update("jax_enable_x64", True)
     end = time.monotonic() + 60 * options.minutes
-    known = json.loads(COMPILED.read_text()) if COMPILED.exists() else []
     rows: list[dict[str, Any]] = []
     failures: list[str] = []
     left_out: list[str] = []
     for paths in find(options.folder, options.only):
-        results = {}
         if time.monotonic() > end:
-            left_out.append(
-                f"left out, because the time was up: {paths[0].stem.rpartition('-')[0]}"
-            )
+            left_out.append(f"left out, no time: {paths[0].stem.rpartition('-')[0]}")
             continue
+        reference = None
         for path in paths:
             manifest = json.loads(path.read_text())
             text = gzip.decompress(path.with_suffix(".mlir.gz").read_bytes()).decode()
             try:
-                results[manifest["variant"]] = measure(
-                    manifest, text, options.rounds, options.round_s
-                )
-            except (
-                Exception
-            ) as error:  # one variant that does not fit or compile leaves the others their rows
+                result = measure(manifest, text, options.rounds, options.round_s)
+            except Exception as error:  # the other variants keep their rows
                 failures.append(f"{path.stem}: {type(error).__name__}: {str(error)[:300]}")
                 continue
-            print(f"{path.stem}: {results[manifest['variant']].ms:.2f} ms", file=sys.stderr)
-        rows += compare(results, roofline(manifest, str(jax.devices()[0].device_kind), known))
+            print(f"{path.stem}: {result.ms:.2f} ms", file=sys.stderr)
+            if manifest["variant"] == REFERENCE:
+                reference = result
+            rows.append(compare(result, reference))
         if options.json:
             found = {"machine": machine(), "rows": rows, "failures": failures, "left_out": left_out}
             options.json.write_text(json.dumps(found, indent=1))
     facts = (f"{key}: {value}" for key, value in machine().items())
     print(*facts, "", table(rows), "", *failures, *left_out, sep="\n")
-    return 1 if failures or any(row.get("agrees") is False for row in rows) else 0
+    return 1 if failures or not all(row.get("agrees", True) for row in rows) else 0

@@ -1,6 +1,4 @@
-"""What StableHLO text says: products by element type, and which output becomes which input of the
-next step.
-"""
+"""Reads StableHLO text: products by element type, casts, and outputs that the next step takes."""
 
 from __future__ import annotations
 
@@ -87,7 +85,8 @@ def unpack_booleans(text: str) -> str:
     """
 
     def unpack(match: re.Match[str]) -> str:
-        packed, size = bytes.fromhex(match[1]), 1
+        packed = bytes.fromhex(match[1])
+        size = 1
         for side in match[3].split("x")[:-1]:
             size *= int(side)
         if len(packed) != -(-size // 8):

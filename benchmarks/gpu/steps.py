@@ -29,16 +29,6 @@ def optimizer(workload: Workload, loss_scaling: str | None) -> Any:
     return _scaled_by_amp_tf(inner) if loss_scaling else inner
 
 
-def v1_optimizer(loss_scaling: str | None) -> Any:
-    """Adam of TF1, in TensorFlow's or amp_tf's loss scaling."""
-    import tensorflow as tf
-
-    inner = tf.compat.v1.train.AdamOptimizer()
-    if loss_scaling == "keras":
-        return tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer(inner, "dynamic")
-    return _scaled_by_amp_tf(inner) if loss_scaling else inner
-
-
 def _scaled_by_amp_tf(inner: Any) -> Any:
     import amp_tf
 
@@ -58,7 +48,8 @@ def step(workload: Workload, model: Any, optimizer: Any, *, jit_compile: bool) -
 
     @tf.function(jit_compile=jit_compile)
     def step(*parts: Any) -> Any:
-        x, y = parts[:-1] if len(parts) > 2 else parts[0], parts[-1]
+        x = parts[:-1] if len(parts) > 2 else parts[0]
+        y = parts[-1]
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(workload.loss(y, model(x, training=True)))
             scaled = optimizer.scale_loss(loss)
@@ -70,7 +61,7 @@ def step(workload: Workload, model: Any, optimizer: Any, *, jit_compile: bool) -
 
 
 def inference(model: Any, *, jit_compile: bool) -> Any:
-    """What the model gives for its inputs, as a ``tf.function`` of these."""
+    """An inference step, as a ``tf.function`` of the model's inputs."""
     import tensorflow as tf
 
     @tf.function(jit_compile=jit_compile)
@@ -81,7 +72,7 @@ def inference(model: Any, *, jit_compile: bool) -> Any:
 
 
 def specs(workload: Workload, batch: int) -> list[Any]:
-    """What the step takes: the inputs and the target of so many examples."""
+    """The specs of a step's inputs and target for so many examples."""
     import tensorflow as tf
 
     samples = tf.nest.flatten(workload.data(4, 0))

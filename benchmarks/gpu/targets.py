@@ -13,7 +13,8 @@ gpu_device_info {{
   cuda_compute_capability {{ major: {capability} feature_extension: {extension} }}
   core_count: {cores} fpus_per_core: {fpus} clock_rate_ghz: {clock_ghz}
   memory_bandwidth: {bandwidth} device_memory_size: {memory} l2_cache_size: {cache}
-  shared_memory_per_block: 49152 shared_memory_per_block_optin: {shared_by_block} shared_memory_per_core: {shared}
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: {shared_by_block}
+  shared_memory_per_core: {shared}
   threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
   registers_per_core_limit: 65536 registers_per_block_limit: 65536
   block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535

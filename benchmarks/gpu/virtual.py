@@ -4,50 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
-_FLOATS = frozenset({"float32", "float16", "bfloat16"})
-_TYPE_ATTRIBUTES = ("T", "dtype")
 
 
-@dataclasses.dataclass(frozen=True)
-class Counted:
-    """What a graph computes.
-
-    Attributes:
-        convolutions, products: how many of each type; of convolutions with the layout, such as
-            ``float16 NHWC``, and a recurrent layer by cuDNN is a product.
-        transposes: how many Transposes.
-        casts: how many Casts between floating-point types.
-    """
-
-    convolutions: dict[str, int]
-    products: dict[str, int]
-    transposes: int
-    casts: int
-
-
-def place(graph: Any) -> Any:
-    """Puts every node of a GraphDef, its functions' too, on the GPU, as placement would on a
-    machine that has one.
-    """
-    for node in every_node(graph):
-        node.device = GPU
-    return graph
-
-
-def optimize(graph: Any, ends: Iterable[str], capability: str, *, own_pass: bool = False) -> Any:
-    """What TensorFlow's graph optimizers make of a graph, plugins included.
+def optimize(graph: Any, ends: Iterable[str], capability: str) -> Any:
+    """Runs TensorFlow's graph optimizers, plugins included, over a graph.
 
     Args:
         graph: a GraphDef whose nodes have devices.
         ends: the nodes that are wanted.
         capability: the compute capability of the GPU, such as ``"7.0"``.
-        own_pass: whether TensorFlow's own mixed precision is on.
     """
     from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
     from tensorflow.python.grappler import tf_optimizer
@@ -59,32 +29,8 @@ def optimize(graph: Any, ends: Iterable[str], capability: str, *, own_pass: bool
     config = config_pb2.ConfigProto()
     options = config.graph_options.rewrite_options
     options.min_graph_nodes = -1  # small graphs too
-    if own_pass:
-        options.auto_mixed_precision = options.ON
     return tf_optimizer.OptimizeGraph(
         config, meta_graph, verbose=False, cluster=_cluster(capability)
-    )
-
-
-def count(graph: Any) -> Counted:
-    """What a GraphDef and its functions compute."""
-    convolutions: Counter[str] = Counter()
-    products: Counter[str] = Counter()
-    transposes = casts = 0
-    for node in every_node(graph):
-        kind = _type(node)
-        if "Conv" in node.op and "data_format" in node.attr:
-            convolutions[f"{kind} {node.attr['data_format'].s.decode()}"] += 1
-        elif "MatMul" in node.op or node.op == "Einsum":
-            products[kind] += 1
-        elif "CudnnRNN" in node.op:
-            products[f"{kind} CudnnRNN"] += 1
-        elif node.op == "Transpose":
-            transposes += 1
-        elif node.op == "Cast":
-            casts += {_name(node.attr["SrcT"].type), _name(node.attr["DstT"].type)} <= _FLOATS
-    return Counted(
-        dict(sorted(convolutions.items())), dict(sorted(products.items())), transposes, casts
     )
 
 
@@ -100,19 +46,6 @@ def pretend(capability: str) -> None:
 
 def every_node(graph: Any) -> Iterator[Any]:
     return itertools.chain(graph.node, *(function.node_def for function in graph.library.function))
-
-
-def _type(node: Any) -> str:
-    given = (node.attr[name].type for name in _TYPE_ATTRIBUTES if name in node.attr)
-    return next(
-        (_name(kind) for kind in given if kind), ""
-    )  # none in a function whose types its caller gives
-
-
-def _name(data_type: int) -> str:
-    import tensorflow as tf
-
-    return str(tf.as_dtype(data_type).name)
 
 
 def _cluster(capability: str) -> Any:

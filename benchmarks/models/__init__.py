@@ -21,8 +21,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     )
 }
 
-#: What a command line may say for many models at once; "all" are the common ones of
-#: :data:`BENCHMARKS`.
+#: Names for many models at once; "all" are the common models of :data:`BENCHMARKS`.
 GROUPS: dict[str, list[str]] = {
     "all": [name for name, row in BENCHMARKS.items() if row.is_common],
     "wide": list(wide.MODELS),

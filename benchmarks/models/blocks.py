@@ -129,12 +129,11 @@ def _depthwise(
     return _layer(name, taps, padding="same", **options)
 
 
-_BN, _LN, _GN = (
-    _layer("BatchNormalization"),
-    _layer("LayerNormalization"),
-    _layer("GroupNormalization"),
-)
-_RMS, _UNIT = _layer("RMSNormalization"), _layer("UnitNormalization")
+_BN = _layer("BatchNormalization")
+_LN = _layer("LayerNormalization")
+_GN = _layer("GroupNormalization")
+_RMS = _layer("RMSNormalization")
+_UNIT = _layer("UnitNormalization")
 
 
 def _act(name: str) -> Callable[[Any], Any]:
@@ -204,7 +203,8 @@ def _gated_unit(activation: str, *, norm: Callable[[Any], Any] = _RMS) -> Block:
     """SwiGLU and its kin (Shazeer 2020)."""
 
     def block(layers: Any, x: Any) -> Any:
-        y, width = norm(layers)(x), x.shape[-1]
+        y = norm(layers)(x)
+        width = x.shape[-1]
         y = layers.Multiply()(
             [layers.Dense(2 * width, activation=activation)(y), layers.Dense(2 * width)(y)]
         )
@@ -218,10 +218,8 @@ def _recurrent(name: str) -> Block:
 
 
 def _highway(layers: Any, x: Any) -> Any:
-    gate, y = (
-        layers.Dense(x.shape[-1], activation="sigmoid")(x),
-        layers.Dense(x.shape[-1], activation="relu")(x),
-    )
+    gate = layers.Dense(x.shape[-1], activation="sigmoid")(x)
+    y = layers.Dense(x.shape[-1], activation="relu")(x)
     return gate * y + (1.0 - gate) * x
 
 
@@ -340,34 +338,39 @@ _enter(
     },
 )
 _DENSE = _chain(_layer("Dense", _CLASSES))
+_SOFTMAX = _chain(_layer("Dense", _CLASSES, activation="softmax"))
+_SIGMOID = _chain(_layer("Dense", _CLASSES, activation="sigmoid"))
+_FROM_LOGITS = {"from_logits": True}
 _enter_heads(
     "features",
     {
-        "head_cross_entropy_of_softmax": (
-            "SparseCategoricalCrossentropy", {}, _chain(_layer("Dense", _CLASSES, activation="softmax")),
-        ),
-        "head_categorical_cross_entropy": ("CategoricalCrossentropy", {"from_logits": True}, _DENSE),
-        "head_binary_cross_entropy": (
-            "BinaryCrossentropy", {}, _chain(_layer("Dense", _CLASSES, activation="sigmoid")),
-        ),
+        "head_cross_entropy_of_softmax": ("SparseCategoricalCrossentropy", {}, _SOFTMAX),
+        "head_categorical_cross_entropy": ("CategoricalCrossentropy", _FROM_LOGITS, _DENSE),
+        "head_binary_cross_entropy": ("BinaryCrossentropy", {}, _SIGMOID),
         "head_mse": ("MeanSquaredError", {}, _DENSE),
         "head_mae": ("MeanAbsoluteError", {}, _DENSE),
         "head_huber": ("Huber", {}, _DENSE),
         "head_log_cosh": ("LogCosh", {}, _DENSE),
         "head_cosine": ("CosineSimilarity", {}, _DENSE),
     },
-)  # fmt: skip
+)
 _enter_heads(
     "image",
     {
         "conv_head_mse": ("MeanSquaredError", {}, _chain(_conv(64))),
         "conv_head_mae": ("MeanAbsoluteError", {}, _chain(_conv(64, activation="sigmoid"))),
-        "conv_head_binary_cross_entropy": ("BinaryCrossentropy", {"from_logits": True}, _chain(_conv(64, taps=1))),
+        "conv_head_binary_cross_entropy": (
+            "BinaryCrossentropy",
+            _FROM_LOGITS,
+            _chain(_conv(64, taps=1)),
+        ),
         "conv_head_cross_entropy": (
-            "SparseCategoricalCrossentropy", {"from_logits": True}, _chain(_conv(_CLASSES, taps=1)),
+            "SparseCategoricalCrossentropy",
+            _FROM_LOGITS,
+            _chain(_conv(_CLASSES, taps=1)),
         ),
     },
-)  # fmt: skip
+)
 _enter_heads(
     "sequence", {"sequence_head_mse": ("MeanSquaredError", {}, _chain(_layer("Dense", 256)))}
 )

@@ -13,7 +13,7 @@ from benchmarks.models.workload import Benchmark, Workload
 
 @dataclasses.dataclass(frozen=True)
 class DetectorSize:
-    """The figures of the detector: ``head`` is the channel count of the pyramid and of the heads."""
+    """The figures of the detector; ``head`` is the channel count of pyramid and heads."""
 
     pixels: int
     classes: int
@@ -91,7 +91,8 @@ def detection_loss(target: Any, prediction: Any) -> Any:
     from keras import ops
 
     prediction = ops.cast(prediction, "float32")
-    logits, boxes = prediction[..., :-4], prediction[..., -4:]
+    logits = prediction[..., :-4]
+    boxes = prediction[..., -4:]
     foreground = ops.cast(target[..., 0] > 0, "float32")
     wanted = ops.one_hot(ops.cast(target[..., 0], "int32") - 1, logits.shape[-1])
     cross_entropy = ops.relu(logits) - logits * wanted + ops.log1p(ops.exp(-ops.abs(logits)))

@@ -38,7 +38,7 @@ class MlpSize:
 def ratings(
     figures: NcfSize, examples: int, seed: int
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-    """Who liked what: a user likes an item if their hidden traits agree.
+    """Makes users and items; a user likes an item if their hidden traits agree.
 
     Returns:
         int32 users and items of shape (examples,), and float32 zeros and ones of shape (examples,).
@@ -58,7 +58,8 @@ def ncf(name: str, size: str, figures: NcfSize) -> Workload:
     from keras import layers
 
     def model() -> Any:
-        user, item = keras.Input((), dtype="int32"), keras.Input((), dtype="int32")
+        user = keras.Input((), dtype="int32")
+        item = keras.Input((), dtype="int32")
         half = figures.tower[0] // 2
         user_factors = layers.Embedding(figures.users, figures.factors)(user)
         product = layers.Multiply()(

@@ -170,7 +170,8 @@ def unet(name: str, size: str, figures: ImageSize) -> Workload:
     def model() -> Any:
         image = keras.Input((figures.pixels, figures.pixels, 3))
         channels = [int(64 * figures.width) * 2**level for level in range(5)]
-        x, skips = image, []
+        x = image
+        skips = []
         for level_channels in channels[:-1]:
             x = twice(x, level_channels)
             skips.append(x)

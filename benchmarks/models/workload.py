@@ -1,4 +1,4 @@
-"""What one benchmark model is: how to build it, what to train it on, and how large the batches are."""
+"""A benchmark model: how to build it, its data, and its batch sizes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Runs ten programs after published papers, unchanged, in float32, under Keras' policy and under
 amp_tf's variable.
 
-    python -m benchmarks.public [--only REGEX] [--modes float32,policy,amp_tf] [--seeds 3] [--rows
-    FILE] [--table FILE]
+    python -m benchmarks.public [--only REGEX] [--modes float32,policy] [--rows FILE] > table.md
 
 Each run is a process of its own. The modes of a program live side by side and take turns of a few
 seconds, so that what slows the machine down slows all of them. A step is a call of the
@@ -20,17 +19,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import re
 import statistics
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.public.worker import PROGRAMS
 from benchmarks.results import machine
-from benchmarks.step_time import suite, tables
+from benchmarks.step_time import suite
 from benchmarks.step_time.modes import Mode, modes
 from benchmarks.step_time.options import names_in
 
@@ -44,7 +41,7 @@ class Run:
     """One program in one mode from one seed.
 
     Attributes:
-        program, precision, mode, seed, batch: what ran.
+        program, precision, mode, seed: what ran.
         metric: its name.
         value: on held-out data; ``None`` where it failed.
         chance: what knows nothing would get.
@@ -58,7 +55,6 @@ class Run:
     precision: str
     mode: str
     seed: int
-    batch: int
     metric: str = ""
     value: float | None = None
     chance: float = 0.0
@@ -69,7 +65,7 @@ class Run:
     error: str = ""
 
     def is_for(self, precision: str) -> bool:
-        """Whether it stands in the table of a 16-bit type; float32 does in both."""
+        """Returns True if it stands in the table of a 16-bit type; float32 does in both."""
         return self.mode == "float32" or self.precision == precision
 
 
@@ -78,22 +74,10 @@ def names() -> list[str]:
     return sorted(path.stem for path in PROGRAMS.glob("*.py"))
 
 
-def batch_of(program: str, arguments: Sequence[str]) -> int:
-    """The batch size that a program is asked for, or has by itself."""
-    if "--batch" in arguments:
-        return int(arguments[arguments.index("--batch") + 1])
-    found = re.search(
-        r'"--batch", type=int, default=(\d+)', (PROGRAMS / f"{program}.py").read_text()
-    )
-    assert found, program
-    return int(found[1])
-
-
 def measure(
     program: str, precision: str, chosen: Sequence[Mode], seed: int, arguments: Sequence[str]
 ) -> list[Run]:
     """Runs a program in some modes, which take turns."""
-    batch = batch_of(program, arguments)
     processes: dict[str, suite.Process] = {}
     rows = []
     try:
@@ -108,7 +92,7 @@ def measure(
                 except RuntimeError as error:  # the process is gone
                     ended = {"error": str(error).splitlines()[-1]}
                 if ended is not None:
-                    rows.append(Run(program, precision, name, seed, batch, **ended))
+                    rows.append(Run(program, precision, name, seed, **ended))
                     processes.pop(name).close()
     finally:
         for process in processes.values():
@@ -118,88 +102,48 @@ def measure(
 
 def table(rows: Sequence[Run], precision: str) -> str:
     """Markdown: a row for each program and mode."""
-    lines = [
-        "| program | batch | mode | held-out metric | seeds | of what float32 learned | differs | "
-        "ms a step "
-        "| speed × float32 | memory, MiB | × float32 | nodes / casts |",
-        "|---|---:|---|---|---:|---:|---|---:|---:|---:|---:|---:|",
-    ]
+    heads = ["program", "mode", "held-out metric", "seeds", "differs", "ms a step"]
+    heads += ["speed × float32", "memory × float32", "nodes / casts"]
+    lines = [f"| {' | '.join(heads)} |", "|---|---|---|---:|---|---:|---:|---:|---:|"]
     for program in dict.fromkeys(row.program for row in rows):
         own = [row for row in rows if row.program == program and row.is_for(precision)]
-        by_mode = {name: [row for row in own if row.mode == name] for name in modes(precision)}
-        reference = [row for row in by_mode["float32"] if row.value is not None]
-        beside = {
-            row.seed for row in own if row.mode != "float32"
-        }  # from other seeds float32 ran alone, at other times
-        lines += [
-            _line(modes(precision)[name], runs, reference, beside)
-            for name, runs in by_mode.items()
-            if runs and reference
-        ]
+        reference = {run.seed: run for run in own if run.mode == "float32" and not run.error}
+        for name, mode in modes(precision).items():
+            runs = [run for run in own if run.mode == name]
+            if runs and reference:
+                cells = [program, mode.title, *_cells(runs, reference)]
+                lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _line(
-    mode: Mode, runs: Sequence[Run], reference: Sequence[Run], beside: Collection[int]
-) -> str:
-    first = runs[0]
-    cells = [first.program, str(first.batch), mode.title]
-    values = {run.seed: run.value for run in runs if run.value is not None}
-    if not values:
-        return (
-            "| "
-            + " | ".join([*cells, f"**fails**: {first.error.replace('|', '/')[:160]}", *[""] * 8])
-            + " |"
-        )
-    theirs: dict[int, Any] = {run.seed: run.value for run in reference}
-    mean, base = (
-        statistics.fmean(values.values()),
-        statistics.fmean(theirs.get(seed, math.nan) for seed in values),
-    )
-    spread = f" ± {statistics.stdev(values.values()):.2g}" if len(values) > 1 else ""
-    cells += [f"{first.metric} {mean:.4g}{spread}", str(len(values))]
-    is_reference = mode.name == "float32"
-    cells.append("" if is_reference else f"{(mean - first.chance) / (base - first.chance):.1%}")
-    if is_reference:
-        cells.append("")
-    elif len(theirs) < ENOUGH:
+def _cells(runs: Sequence[Run], reference: Mapping[int, Run]) -> list[str]:
+    """The figures of one mode beside float32's runs, by seed."""
+    done = [run for run in runs if run.value is not None and run.seed in reference]
+    if not done:
+        return [f"**fails**: {runs[0].error.replace('|', '/')[:160]}", *[""] * 6]
+    values = [run.value for run in done if run.value is not None]
+    mean = statistics.fmean(values)
+    spread = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 else ""
+    cells = [f"{done[0].metric} {mean:.4g}{spread}", str(len(done))]
+    theirs = [run.value for run in reference.values() if run.value is not None]
+    if len(theirs) < ENOUGH:
         cells.append("?")
     else:
-        cells.append(
-            f"{mean - base:+.2g}"
-            if abs(mean - base) > 2 * statistics.stdev(theirs.values())
-            else "no"
-        )
-    timed = [run for run in runs if not is_reference or run.seed in beside] or runs
-    pairs = [
-        pair
-        for run in timed
-        for other in reference
-        if run.seed == other.seed
-        for pair in _turns(run, other)
-    ]
-    ours, others = (suite.Row("", "", "", ms=times) for times in zip(*pairs, strict=True))
-    cells.append(f"{statistics.median(ours.ms):.1f}")
-    speed = f"{tables.median_ratio(ours, others):.2f} ± {tables.spread(ours, others):.2f}"
-    mib, base_mib = (statistics.median(run.mib for run in some) for some in (runs, reference))
-    cells += [
-        "" if is_reference else speed,
-        f"{mib:.0f}",
-        "" if is_reference else f"{mib / base_mib:.2f}",
-    ]
-    return (
-        "| "
-        + " | ".join([*cells, f"{first.converted} / {first.casts}" if mode.is_ours else ""])
-        + " |"
-    )
-
-
-def _turns(run: Run, other: Run) -> list[tuple[float, float]]:
-    """The times of both in the turns that both had; where there are none, those that come after one
-    another.
-    """
-    shared = [(run.ms[turn], other.ms[turn]) for turn in run.ms if turn in other.ms]
-    return shared or list(zip(run.ms.values(), other.ms.values(), strict=False))
+        off = mean - statistics.fmean(theirs)
+        cells.append(f"{off:+.2g}" if abs(off) > 2 * statistics.stdev(theirs) else "no")
+    ours = []
+    others = []
+    for run in done:
+        other = reference[run.seed]
+        for turn in run.ms.keys() & other.ms.keys():
+            ours.append(run.ms[turn])
+            others.append(other.ms[turn])
+    ratios = [theirs / mine for mine, theirs in zip(ours, others, strict=True)]
+    cells.append(f"{statistics.median(ours):.1f}")
+    cells.append(f"{statistics.median(ratios):.2f}")
+    memory = [run.mib / reference[run.seed].mib for run in done]
+    cells += [f"{statistics.median(memory):.2f}", f"{done[0].converted} / {done[0].casts}"]
+    return cells
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -208,9 +152,6 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--only", default="", metavar="REGEX", help="the programs whose names match"
-    )
-    parser.add_argument(
-        "--list", action="store_true", help="say what the programs are, and run none"
     )
     parser.add_argument(
         "--modes", default=",".join(COMPARED), help="comma-separated; %(default)s by default"
@@ -225,16 +166,11 @@ def main(given: Sequence[str] | None = None) -> int:
         metavar="FILE",
         help="keeps the runs, and goes on with those that it has",
     )
-    parser.add_argument("--table", type=Path, metavar="FILE", help="writes the table")
     parser.add_argument(
         "arguments", nargs="*", help="for the programs, after --: --steps 100, --batch 8"
     )
     asked = parser.parse_args(given)
     chosen = [name for name in names() if re.search(asked.only, name)]
-    if asked.list:
-        for name in chosen:
-            print(f"{name}: {(PROGRAMS / f'{name}.py').read_text().splitlines()[0].strip(chr(34))}")
-        return 0
     rows = (
         [Run(**row) for row in json.loads(asked.rows.read_text())]
         if asked.rows and asked.rows.exists()
@@ -261,13 +197,9 @@ def main(given: Sequence[str] | None = None) -> int:
                     + ",\n".join(json.dumps(dataclasses.asdict(row)) for row in rows)
                     + "\n]\n"
                 )
-    facts = "\n".join(
-        f"{key}: {value}  " for key, value in machine("python -m benchmarks.public").items()
-    )
-    text = f"{facts}\n\n{table(rows, asked.precision)}\n"
-    print(text)
-    if asked.table:
-        asked.table.write_text(f"# Ten programs\n\n{text}")
+    facts = machine("python -m benchmarks.public")
+    print("# Ten programs", "", *(f"{key}: {value}  " for key, value in facts.items()), sep="\n")
+    print("", table(rows, asked.precision), sep="\n")
     return 0
 
 

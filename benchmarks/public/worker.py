@@ -2,8 +2,8 @@
 
 ``{"do": "go", "seconds": …}`` lets the program run on for about so long; it stops where it next
 calls a ``tf.function`` (a step of ``fit`` is such a call), or ends. The program is the user's file
-as it is, run as ``__main__``. What it gets from outside is the global policy of its Keras, where
-the mode is one, and amp_tf's variable in the environment.
+as it is, run as ``__main__``. From outside it gets the global policy of its Keras, if the mode is
+one, or amp_tf's variable in the environment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import importlib
 import io
 import json
 import os
-import re
 import runpy
 import statistics
 import sys
@@ -42,7 +41,8 @@ class Turns:
     """
 
     def __init__(self, answer: Callable[[dict[str, Any]], None], commands: Any) -> None:
-        self._answer, self._commands = answer, commands
+        self._answer = answer
+        self._commands = commands
         self._is_inside = False
         self._calls: dict[
             int, tuple[Any, list[tuple[int, float]]]
@@ -83,19 +83,6 @@ class Turns:
         return {turn: round(statistics.median(found), 3) for turn, found in by_turn.items()}
 
 
-def brief(error: Exception) -> str:
-    """An error in a line: of what Keras tells of a layer's error, the error itself, which it prints
-    in bold.
-    """
-    text = str(error)
-    found = re.search(r"\x1b\[1m(.*?)\x1b\[0m", text, re.DOTALL)
-    line = (
-        found[1].splitlines()[0] if found else text.strip().splitlines()[-1].strip()
-    )  # a function's error ends with it
-    name = f"{type(error).__name__}: "
-    return line if line.startswith(name) else name + line
-
-
 def run(name: str, mode: Mode, arguments: list[str], turns: Turns) -> dict[str, Any]:
     """Runs a program; what it printed last and what it took, or its error."""
     from tensorflow.python.eager.polymorphic_function import polymorphic_function
@@ -117,7 +104,7 @@ def run(name: str, mode: Mode, arguments: list[str], turns: Turns) -> dict[str, 
         answer |= json.loads(printed.getvalue().strip().splitlines()[-1])
     except Exception as error:
         traceback.print_exc()
-        answer["error"] = brief(error)
+        answer["error"] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
     answer["mib"] = round(resident("VmHWM") - before, 1)
     answer["ms"] = turns.steps()
     answer["converted"], answer["casts"] = worker.conversions(mode)

@@ -6,8 +6,8 @@
     python -m benchmarks.results step_time -- -m benchmarks.step_time --rounds 4
 
 COMMAND is what follows ``python``. ``NAME.json`` gets the date, the CPU, the versions, the command
-and the tables. Of a file that exists, the columns stay, so delete those that the page need not
-show. Then run ``scripts/update_docs``; a new NAME needs its two markers in benchmarks/README.md
+and the tables. A file that exists keeps its columns, so delete those that the page need not show.
+Then run ``scripts/update_docs``; a new NAME needs its two markers in benchmarks/README.md
 first.
 """
 
@@ -24,7 +24,7 @@ from benchmarks.results import FOLDER, Table, find_tables, machine, select, writ
 
 
 def chosen(printed: Sequence[Table], kept: Sequence[Table]) -> list[Table]:
-    """Of what was printed, the tables and columns that were kept before."""
+    """Selects the printed tables and columns that were kept before."""
     found = []
     for columns in (table["columns"] for table in kept):
         table = next((table for table in printed if set(columns) <= set(table["columns"])), None)

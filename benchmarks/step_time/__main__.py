@@ -1,9 +1,9 @@
 """Measures the benchmark models in every mode and prints the table.
 
-    python -m benchmarks.step_time                                                      the whole table of a CPU
-    python -m benchmarks.step_time --models convnet --batches 8 16 32 64                one model by batch size
-    python -m benchmarks.step_time --ways fit_jit,predict_jit --modes float32,amp_tf    under XLA
-    python -m benchmarks.step_time --modes float32,policy,amp_tf,amp_tf@../before       another checkout's amp_tf, too
+    python -m benchmarks.step_time                                          the table of a CPU
+    python -m benchmarks.step_time --models convnet --batches 8 16 32       one model by batch size
+    python -m benchmarks.step_time --ways fit_jit --modes float32,amp_tf    under XLA
+    python -m benchmarks.step_time --modes float32,amp_tf,amp_tf@../before  with another checkout
 
 One process for each model and mode; the modes take turns over the rounds, so that what slows the
 machine down slows all of them. Medians, ratios with their spread, peak resident memory, time of the
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from benchmarks.models import benchmark, names
 from benchmarks.results import machine
 from benchmarks.step_time import options, results, suite, tables
 from benchmarks.step_time.modes import COMPARED, WAYS, modes
-from benchmarks.step_time.parts import PARTS
 
 
 def new_parser() -> argparse.ArgumentParser:
@@ -31,9 +29,6 @@ def new_parser() -> argparse.ArgumentParser:
     """
     parser = options.new_parser(__doc__, models="--models", modes=COMPARED)
     options.add_ways(parser, "fit,predict,loop")
-    parser.add_argument(
-        "--without", default="", help=f"also amp_tf without each of: {', '.join(PARTS)}"
-    )
     parser.add_argument(
         "--batches",
         nargs="*",
@@ -52,16 +47,7 @@ def new_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument(
-        "--read",
-        nargs="+",
-        type=Path,
-        metavar="JSON",
-        help=(
-            "show these figures, measure nothing; what several files measured has the rounds of all"
-        ),
-    )
-    parser.add_argument(
-        "--only", default="", metavar="MODES", help="of what is read, these modes alone"
+        "--read", type=Path, metavar="JSON", help="show these figures, measure nothing"
     )
     return parser
 
@@ -76,30 +62,25 @@ def batches(model: str, asked: argparse.Namespace) -> Sequence[int | None]:
 def measure(asked: argparse.Namespace) -> results.Results:
     """Runs everything that was asked for; what is there is written to the file after each model."""
     available = modes(asked.precision)
-    parts = [f"without {part}" for part in options.names_in(asked.without)]
-    chosen = [available[name] for name in [*options.names_in(asked.modes), *parts]]
+    chosen = [available[name] for name in options.names_in(asked.modes)]
     ways = [WAYS[name] for name in options.names_in(asked.ways)]
     settings = suite.Settings(
         asked.size, asked.precision, asked.rounds, asked.seconds, asked.prepare
     )
     found = results.Results(machine("python -m benchmarks.step_time"), asked.precision, ())
-    begin = time.monotonic()
     for model in names(asked.models):
         for batch in batches(model, asked):
             rows = (*found.rows, *suite.measure(model, batch, chosen, ways, settings))
             found = results.Results(found.facts, found.precision, rows)
-            print(f"{model}: done, {time.monotonic() - begin:.0f} s", file=sys.stderr)
+            print(f"{model}: done", file=sys.stderr)
             if asked.json:
                 found.write(asked.json)
-    found.facts["minutes"] = round((time.monotonic() - begin) / 60, 1)
-    if asked.json:
-        found.write(asked.json)
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = new_parser().parse_args(arguments)
-    found = results.read(asked.read, options.names_in(asked.only)) if asked.read else measure(asked)
+    found = results.read(asked.read) if asked.read else measure(asked)
     print(*(f"{key}: {value}" for key, value in found.facts.items()), "", sep="\n")
     print(tables.table(found.rows, found.modes))
     return 1 if any(row.error for row in found.rows) else 0

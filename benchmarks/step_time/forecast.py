@@ -1,8 +1,8 @@
 """The cost model's forecast beside the clock, and beside the limit.
 
-    python -m benchmarks.step_time.forecast choosing --json forecast.json     measures, and keeps every figure
-    python -m benchmarks.step_time.forecast --measured FILE                   takes the rounds of step_time --json FILE
-    python -m benchmarks.step_time.forecast --read forecast.json              shows the table again
+    python -m benchmarks.step_time.forecast choosing --json forecast.json   measures, keeps figures
+    python -m benchmarks.step_time.forecast --measured FILE                 of step_time --json FILE
+    python -m benchmarks.step_time.forecast --read forecast.json            shows the table again
 
 For each model and way, float32 and amp_tf take turns, a process each: first under TensorFlow's
 profiler, then by the clock, until the standard error of the gain is below ``--error``. A process of
@@ -67,8 +67,7 @@ class Saved:
 
 
 def saved_ms(report: Any) -> Saved:
-    """What the cost model expects to be saved in a step, over all graphs of a report with its
-    basis.
+    """The time that the cost model expects a step to save, over all graphs of a report.
 
     A step may run several graphs, as those of a recurrent layer of tf_keras; one that was traced or
     rewritten several times counts once.
@@ -112,7 +111,7 @@ def worker(job: dict[str, Any]) -> None:
 
 
 def expect(model: str, way: str) -> Saved:
-    """What the cost model expects to be saved, from a process of its own.
+    """Asks the cost model, in a process of its own, for the time that a step saves.
 
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
@@ -203,7 +202,8 @@ def compare(
         rows: the rounds of float32 and of amp_tf.
         op_ms: see :class:`Found`.
     """
-    ours, reference = rows[SUBJECT], rows[REFERENCE]
+    ours = rows[SUBJECT]
+    reference = rows[REFERENCE]
     return Found(
         model,
         way,
@@ -308,7 +308,7 @@ def _measure_all(asked: argparse.Namespace) -> tuple[dict[str, Any], list[Found]
     if asked.json and asked.json.exists():
         facts, rows = read(asked.json)
     settings = Settings(asked.size, PRECISION, asked.turns, asked.seconds, error=asked.error)
-    measured = by_key(results.read([asked.measured]).rows) if asked.measured else {}
+    measured = by_key(results.read(asked.measured).rows) if asked.measured else {}
     ways = options.names_in(asked.ways)
     jobs = [key[:2] for key in measured] or [
         (model, way) for model in names(asked.models) for way in ways

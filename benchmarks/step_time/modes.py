@@ -1,4 +1,4 @@
-"""What is compared, and the ways in which a Keras user runs a model."""
+"""The modes that are compared, and the ways in which a Keras user runs a model."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.step_time import zentf
-from benchmarks.step_time.parts import PARTS
 
 _SWITCH = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
-CALIBRATED = zentf.FOLDER.parent / "calibrated"
-"""Where the mode ``calibrated`` finds its figures: ``XDG_CACHE_HOME=.venv/calibrated amp-tf
-calibrate`` keeps them.
-"""
 COMPARED = (
     "float32",
     "policy",
@@ -35,8 +30,6 @@ class Mode:
         graph_option: a switch of ``tf.config.optimizer.set_experimental_options``.
         reaches_xla: whether it changes anything in a function that XLA compiles.
         reaches_training: whether it is meant for training, too.
-        without: the part of the rewrite that is left out, of
-            :data:`benchmarks.step_time.parts.PARTS`.
         python: the Python that runs it.
         made_by: the module that makes the environment of that Python.
         checkout: whose amp_tf is at work, its C part compiled; ``None`` for this one.
@@ -49,18 +42,17 @@ class Mode:
     graph_option: str | None = None
     reaches_xla: bool = True
     reaches_training: bool = True
-    without: str = ""
     python: Path = Path(sys.executable)
     made_by: str = ""
     checkout: Path | None = None
 
     @property
     def is_ours(self) -> bool:
-        """Whether amp_tf is at work."""
+        """True if amp_tf is at work."""
         return _SWITCH.items() <= self.variables.items()
 
     def reaches(self, way: Way) -> bool:
-        """Whether it changes anything in one way to run a model."""
+        """Returns True if it changes anything in one way to run a model."""
         return (self.reaches_xla or not way.jit) and (self.reaches_training or not way.trains)
 
 
@@ -95,11 +87,6 @@ def modes(precision: str) -> dict[str, Mode]:
         Mode("tf_pass", "TensorFlow's pass", graph_option=option, reaches_xla=False),
         Mode("amp_tf", "amp_tf", variables=_SWITCH),
         Mode("memory", "amp_tf for memory", variables={**_SWITCH, "AMP_TF_FOR": "memory"}),
-        Mode(
-            "calibrated",
-            "amp_tf, calibrated",
-            variables={**_SWITCH, "XDG_CACHE_HOME": str(CALIBRATED)},
-        ),
         Mode("all listed", f"amp_tf, AMP_TF_PRECISION={precision}", variables=forced),
         Mode(
             "zentf",
@@ -109,15 +96,6 @@ def modes(precision: str) -> dict[str, Mode]:
             reaches_training=False,
             python=zentf.PYTHON,
             made_by=zentf.__name__,
-        ),
-        *(
-            Mode(
-                f"without {part.name}",
-                f"amp_tf without {part.name}",
-                variables=_SWITCH,
-                without=part.name,
-            )
-            for part in PARTS.values()
         ),
     )
     return _Modes({row.name: row for row in rows})
@@ -156,7 +134,7 @@ def environment(mode: Mode) -> dict[str, str]:
     """This process' environment with the variables of one mode and of no other."""
     foreign = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    # What a user sets for every amp_tf run, such as AMP_TF_PRECISION, is for the amp_tf mode alone.
+    # A user's own variables, such as AMP_TF_PRECISION, are for the amp_tf mode alone.
     own = (
         {name: value for name, value in os.environ.items() if name.startswith(foreign)}
         if mode.is_ours

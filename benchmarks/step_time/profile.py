@@ -1,13 +1,12 @@
-"""Where the time of a step goes: a table of ops, each mode beside the others, from TensorFlow's
-profiler.
+"""The time of a step by op, each mode beside the others, from TensorFlow's profiler.
 
     python -m benchmarks.step_time.profile mobilenetv2 --way fit --modes float32,tf_pass,amp_tf
 
-One process for each mode; they take turns, first profiling steps and then timing as many, and
-medians over the turns count. A figure is the time by the clock in the kernels of one op, in
-milliseconds of a step, with how many of them ran; what kernels share that run side by side counts
-in equal parts, so that columns add up to the time in which any kernel ran. Below is the step by the
-clock, without the profiler.
+Each mode has a process. They take turns, first profiling steps and then timing as many; medians
+over the turns count. A figure is the time by the clock in the kernels of one op, in milliseconds of
+a step, with the number of kernels. Kernels that run side by side share their time in equal parts,
+so that columns add up to the time in which any kernel ran. The last row is the step by the clock,
+without the profiler.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from benchmarks.step_time.tables import standard_error
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """What one op took in a step: ``ms`` milliseconds in ``count`` kernels."""
+    """The time of one op in a step: ``ms`` milliseconds in ``count`` kernels."""
 
     ms: float
     count: float

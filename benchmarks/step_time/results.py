@@ -1,12 +1,9 @@
-"""The figures of a run as a file, so that its table and its plot can be made again without
-measuring.
-"""
+"""The figures of a run as a file, so that its table can be made again without measuring."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ from benchmarks.step_time.suite import Row
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """What a run, or several, gave.
+    """The results of a run.
 
     Attributes:
         facts: date, CPU, versions and command.
@@ -42,55 +39,10 @@ class Results:
         )
 
 
-def read(paths: Sequence[Path], modes: Collection[str] = ()) -> Results:
-    """The figures of one file or several together; the facts are those of the first, with the
-    commands of all.
-
-    What several files measured has the rounds of all of them.
-
-    Args:
-        paths: the files.
-        modes: the names of those that are wanted; all by default.
-
-    Raises:
-        ValueError: the files are of different 16-bit types, or one measured something in fewer
-            modes than another.
-    """
-    files = [json.loads(path.read_text()) for path in paths]
-    precisions = {file.get("precision", "bfloat16") for file in files}
-    if len(precisions) > 1:
-        raise ValueError(
-            f"The files compare different 16-bit types ({', '.join(sorted(precisions))}); show "
-            "one alone."
-        )
-    facts = {
-        **files[0]["machine"],
-        "command": "; ".join(file["machine"]["command"] for file in files),
-    }
-    rows = (
-        Row(**{**row, "ms": tuple(row["ms"]), "losses": tuple(row["losses"])})
-        for f in files
-        for row in f["rows"]
-    )
-    rows = (row for row in rows if not modes or row.mode in modes)
-    return Results(facts, precisions.pop(), _joined(rows))
-
-
-def _joined(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Rows with the rounds of all that are of one model, way, mode and batch."""
-    found: dict[tuple[str, str, str, int], Row] = {}
-    for row in rows:
-        key = (row.model, row.way, row.mode, row.batch)
-        found[key] = (
-            dataclasses.replace(found[key], ms=found[key].ms + row.ms) if key in found else row
-        )
-    rounds: dict[tuple[str, str, int], int] = {}
-    for row in found.values():
-        if row.ms and rounds.setdefault((row.model, row.way, row.batch), len(row.ms)) != len(
-            row.ms
-        ):
-            raise ValueError(
-                f"{row.model}, {row.way}: {row.mode} has {len(row.ms)} rounds, other modes have "
-                f"{rounds[row.model, row.way, row.batch]}; show files with other modes alone."
-            )
-    return tuple(found.values())
+def read(path: Path) -> Results:
+    """The figures that a run wrote."""
+    written = json.loads(path.read_text())
+    rows = []
+    for row in written["rows"]:
+        rows.append(Row(**{**row, "ms": tuple(row["ms"]), "losses": tuple(row["losses"])}))
+    return Results(written["machine"], written["precision"], tuple(rows))

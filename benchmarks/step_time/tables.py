@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -63,27 +62,6 @@ def best_other(by_mode: Mapping[str, Row]) -> Row:
     return min(_others(by_mode), key=lambda row: statistics.median(row.ms))
 
 
-def fair_ratio(by_mode: Mapping[str, Row]) -> float:
-    """How many times faster than the best other, by medians, where one half of the rounds chooses
-    which that is.
-
-    The least of several noisy figures is too low, the more so the more there are. Here every second
-    round chooses the best other and the rest compare with it, then the other way about; the result
-    is the geometric mean of both.
-    """
-    subject, ratios = by_mode[SUBJECT], []
-    if len(subject.ms) < 2:
-        return median_ratio(subject, best_other(by_mode))
-    for choosing, comparing in ((0, 1), (1, 0)):
-        best = min(
-            _others(by_mode), key=lambda row, start=choosing: statistics.median(row.ms[start::2])
-        )
-        ratios.append(
-            statistics.median(best.ms[comparing::2]) / statistics.median(subject.ms[comparing::2])
-        )
-    return geometric_mean(ratios)
-
-
 def loss_difference(row: Row, reference: Row) -> float | None:
     """The largest relative difference of the losses of the first steps; ``None`` for inference."""
     pairs = list(zip(row.losses, reference.losses, strict=True))
@@ -142,67 +120,36 @@ def ratio_cell(row: Row, reference: Row) -> str:
 
 
 def _means(found: Mapping[Key, Mapping[str, Row]], others: Sequence[Mode]) -> list[str]:
-    """A table: over all rows and over each half of the wide suite.
-
-    "±" is the standard error of the mean; where "other rounds choose" the best other mode, see
-    :func:`fair_ratio`.
-    """
+    """A table of geometric means: over all rows, and over each half of the wide suite."""
     rows = []
     for mode in others:
-        ratios = [
-            median_ratio(by[mode.name], by[REFERENCE]) for by in found.values() if mode.name in by
-        ]
-        rows += [_mean(f"{mode.title} over float32", ratios)] if ratios else []
-    ours = [median_ratio(by[SUBJECT], best_other(by)) for by in found.values() if SUBJECT in by]
-    rows += [_mean(f"{SUBJECT} over the best other", ours)] if ours else []
-    variants = [mode.name for mode in others if mode.is_ours and mode.name != SUBJECT]
-    for half, way in itertools.product(HALVES, dict.fromkeys(way for _, way, _ in found)):
-        alike = [
-            by
-            for (model, at, _), by in found.items()
-            if model in GROUPS[half] and at == way and SUBJECT in by
-        ]
-        rows += _half_means(f"{half} half, {way}", alike) if alike else []
-        for variant in variants:
-            ratios = [median_ratio(by[variant], by[SUBJECT]) for by in alike if variant in by]
-            if len(ratios) > 1:
-                error = statistics.stdev(map(math.log, ratios)) / math.sqrt(len(ratios))
-                rows.append(
-                    _mean(f"{half} half, {way}: {variant} over {SUBJECT}", ratios, error=error)
-                )
-    head = [
-        "mean of",
-        "rows",
-        "geometric mean",
-        "lowest",
-        "highest",
-        "other rounds choose",
-        "fastest rounds",
-    ]
-    return ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1), *rows]
+        beside = [by for by in found.values() if mode.name in by]
+        ratios = [median_ratio(by[mode.name], by[REFERENCE]) for by in beside]
+        rows += _mean(f"{mode.title} over float32", ratios)
+    ours = {key: by for key, by in found.items() if SUBJECT in by}
+    over_best = [median_ratio(by[SUBJECT], best_other(by)) for by in ours.values()]
+    rows += _mean(f"{SUBJECT} over the best other", over_best)
+    for half in HALVES:
+        for way in dict.fromkeys(way for _, way, _ in ours):
+            alike = []
+            for (model, its_way, _), by in ours.items():
+                if its_way == way and model in GROUPS[half]:
+                    alike.append(by)
+            over_float32 = [median_ratio(by[SUBJECT], by[REFERENCE]) for by in alike]
+            over_best = [median_ratio(by[SUBJECT], best_other(by)) for by in alike]
+            rows += _mean(f"{half} half, {way}: {SUBJECT} over float32", over_float32)
+            rows += _mean(f"{half} half, {way}: {SUBJECT} over the best other", over_best)
+    head = ["| mean of | rows | geometric mean | lowest | highest |", "|---|---:|---:|---:|---:|"]
+    return [*head, *rows]
 
 
-def _half_means(title: str, alike: Sequence[Mapping[str, Row]]) -> list[str]:
-    """Of a half of the wide suite in one way, by medians, fairly, and by the fastest rounds."""
-    over_float32 = [median_ratio(by[SUBJECT], by[REFERENCE]) for by in alike]
-    over_best = [median_ratio(by[SUBJECT], best_other(by)) for by in alike]
-    fair = f"{geometric_mean([fair_ratio(by) for by in alike]):.3f}"
-    least = [
-        f"{geometric_mean([least_ratio(by, name) for by in alike]):.3f}"
-        for name in (REFERENCE, "the best other")
-    ]
-    return [
-        _mean(f"{title}: {SUBJECT} over float32", over_float32, "", least[0]),
-        _mean(f"{title}: {SUBJECT} over the best other", over_best, fair, least[1]),
-    ]
-
-
-def least_ratio(by_mode: Mapping[str, Row], title: str) -> float:
-    """How many times faster than float32, or than the fastest of the others, by the fastest round
-    of each mode.
-    """
-    others = [by_mode[REFERENCE]] if title == REFERENCE else _others(by_mode)
-    return min(min(row.ms) for row in others) / min(by_mode[SUBJECT].ms)
+def _mean(title: str, ratios: Sequence[float]) -> list[str]:
+    """The row of a mean; no row where nothing was measured."""
+    if not ratios:
+        return []
+    cells = [title, str(len(ratios)), f"{geometric_mean(ratios):.3f}"]
+    cells += [f"{min(ratios):.2f}", f"{max(ratios):.2f}"]
+    return [f"| {' | '.join(cells)} |"]
 
 
 def _others(by_mode: Mapping[str, Row]) -> list[Row]:
@@ -211,26 +158,13 @@ def _others(by_mode: Mapping[str, Row]) -> list[Row]:
     return [row for mode, row in by_mode.items() if not known[mode].is_ours]
 
 
-def _mean(
-    title: str,
-    ratios: Sequence[float],
-    fair: str = "",
-    least: str = "",
-    *,
-    error: float | None = None,
-) -> str:
-    mean = f"{geometric_mean(ratios):.3f}" + ("" if error is None else f" ± {error:.3f}")
-    return (
-        f"| {title} | {len(ratios)} | {mean} | {min(ratios):.2f} | {max(ratios):.2f} | {fair} | "
-        f"{least} |"
-    )
-
-
 def _subject_cells(by_mode: Mapping[str, Row]) -> list[str]:
-    row, reference = by_mode.get(SUBJECT), by_mode[REFERENCE]
+    row = by_mode.get(SUBJECT)
+    reference = by_mode[REFERENCE]
     if row is None:
         return ["–"] * 5
-    difference, best = loss_difference(row, reference), best_other(by_mode)
+    difference = loss_difference(row, reference)
+    best = best_other(by_mode)
     return [
         f"{row.first_step_s / reference.first_step_s:.2f}" if reference.first_step_s else "–",
         f"{row.peak_mib / reference.peak_mib:.2f}",

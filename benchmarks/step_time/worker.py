@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.models import benchmark
-from benchmarks.step_time import parts, traces
+from benchmarks.step_time import traces
 from benchmarks.step_time.modes import WAYS, Mode, Way, modes
 
 FIRST_STEPS = 8
@@ -120,7 +120,8 @@ class Runner:
     def _custom_step(self) -> Any:
         import tensorflow as tf
 
-        model, workload = self.model, self._workload
+        model = self.model
+        workload = self._workload
         optimizer = workload.optimizer()
         optimizer.build(model.trainable_variables)
 
@@ -185,9 +186,7 @@ def timed_round(runner: Runner, seconds: float, step_s: float) -> dict[str, floa
 
 
 def profiled_round(runner: Runner, seconds: float, step_s: float) -> dict[str, tuple[float, float]]:
-    """Of each op the milliseconds by the clock that are its kernels', and how many of them ran,
-    both in a step.
-    """
+    """The milliseconds by the clock of each op's kernels in a step, and their number."""
     count = _steps_in(seconds, step_s)
     total: dict[str, float] = collections.defaultdict(float)
     kernels: dict[str, int] = collections.Counter()
@@ -209,8 +208,6 @@ def set_up(mode: Mode) -> None:
     _switch_on_amp_tf(mode.checkout)
     import tensorflow as tf
 
-    if mode.without:
-        parts.remove(mode.without)
     if mode.graph_option:
         tf.config.optimizer.set_experimental_options({mode.graph_option: True})
 
@@ -223,7 +220,8 @@ def main() -> int:
     import keras
     import tensorflow as tf
 
-    runner, step_s = None, 1.0
+    runner = None
+    step_s = 1.0
     for line in sys.stdin:
         command = json.loads(line)
         if command["do"] == "prepare":

@@ -1,7 +1,7 @@
 """The environment of AMD's zentf plugin, which brings its own optimizer of graphs and wants an
 older numpy.
 
-    python -m benchmarks.step_time.zentf        makes .venv/zentf, which the mode "zentf" of the suite runs in
+    python -m benchmarks.step_time.zentf    makes .venv/zentf, in which the mode "zentf" runs
 
 The plugin is for inference, in AMD's own words. It brings its own threads, which wait for work in a
 busy loop; of the settings for these and for TensorFlow's own that were tried, those below are its

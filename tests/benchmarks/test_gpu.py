@@ -1,6 +1,4 @@
-"""Steps for GPUs that are not there: as they are exported, and as TensorFlow and XLA make and judge
-them.
-"""
+"""Steps for GPUs that are not there, as they are exported and as XLA compiles them."""
 
 from __future__ import annotations
 
@@ -12,75 +10,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tensorflow as tf
 
-from benchmarks.gpu import cases, compiled, environment, grappler, judge, targets
+from benchmarks.gpu import cases, compiled, environment, targets
 from benchmarks.gpu.__main__ import run_command
 from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
-COUNTS = ("convolutions", "products", "casts")
-"""What ``tensorflow-cpu`` has, too; the CUDA wheel leaves a Transpose more in BERT."""
 VARIANTS = ("float32", "amp_bfloat16", "amp_float16", "policy_float16")
 
 
 def run(*arguments):
-    """What a command of the benchmark prints."""
+    """The output of a command of the benchmark."""
     command = [sys.executable, "-m", "benchmarks.gpu", *arguments]
     ended = processes.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return str(ended.stdout)
 
 
-def test_optimizers_make_of_steps_here_what_the_judged_rows_say():
-    """Of steps in mixed precision; what TensorFlow makes of the others, nothing here can change."""
-    models = judge.GRAPPLED_MODELS
-    judged = {
-        (row["model"], row["mode"]): row
-        for row in grappler.read(judge.GRAPPLED)
-        if row["capability"] == "9.0"
-    }
-    printed = run(
-        "grappler", "--here", "--modes", "amp_tf", "--models", models, "--capabilities", "9.0"
-    )
-    for row in json.loads(printed.splitlines()[-1]):
-        if tf.__version__.startswith("2.21."):  # the version of the judged rows
-            wanted = {name: judged[row["model"], "amp_tf"][name] for name in COUNTS}
-            words = (
-                f"{row['model']}: if this is meant, python -m benchmarks.gpu judge makes the rows "
-                "anew"
-            )
-            assert {name: row[name] for name in COUNTS} == wanted, words
-        # Tensor cores want NHWC; without the plugin's own toggle it is NCHW.
-        assert not any("NCHW" in kind for kind in row["convolutions"])
-
-
-def test_nothing_is_missed_but_what_is_known_and_tables_are_those_of_their_rows():
-    compiled_rows, grappled_rows = compiled.read(judge.COMPILED), grappler.read(judge.GRAPPLED)
-    assert {row["model"] for row in compiled_rows} == set(judge.COMPILED_MODELS.split(","))
-    assert {row["mode"] for row in grappled_rows} == set(grappler.MODES)
-    found = judge.misses(compiled_rows) | judge.misses(grappled_rows)
-    assert judge.disagreements(found, judge.KNOWN) == []
-    folder = judge.COMPILED.parent
-    compiled_rows, grappled_rows = (
-        compiled.read(folder / "compiled.json"),
-        grappler.read(folder / "grappler.json"),
-    )
-    assert (folder / "compiled.md").read_text() == compiled.table(compiled_rows) + "\n"
-    assert (folder / "grappler.md").read_text() == grappler.table(grappled_rows) + "\n"
-    assert (folder / "misses.md").read_text() == judge.told(compiled_rows) + judge.told(
-        grappled_rows
-    )
-    assert {row["model"] for row in compiled_rows} == set(cases.CASES)
-    assert {row["target"] for row in compiled_rows} == set(targets.TARGETS)
+def test_tables_are_those_of_their_rows():
+    folder = ROOT / "benchmarks" / "gpu"
+    rows = compiled.read(folder / "compiled.json")
+    assert (folder / "compiled.md").read_text() == compiled.table(rows) + "\n"
+    assert {row["model"] for row in rows} == set(cases.CASES)
+    assert {row["target"] for row in rows} == set(targets.TARGETS)
 
 
 def test_a_step_is_compiled_for_each_gpu_without_one(tmp_path):
-    if not environment.COMPILER.python.exists():
-        pytest.skip(
-            "XLA's compiler for GPUs is 1.2 GB: python -m benchmarks.gpu judge makes the "
-            "environment"
-        )
+    if not environment.PYTHON.exists():
+        pytest.skip("XLA's compiler for GPUs is 1.2 GB: python -m benchmarks.gpu compile makes it")
     arguments = [
         "compile",
         "--models",

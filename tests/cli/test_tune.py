@@ -20,9 +20,7 @@ from amp_tf.values import read_pattern_file
 from tests import processes
 from tests.hooks import running
 
-PROGRAM = (
-    Path(__file__).resolve().parents[2] / "benchmarks" / "tune" / "programs" / "stations_norm.py"
-)
+PROGRAM = Path(__file__).resolve().parents[2] / "docs" / "programs" / "stations_norm.py"
 OPTIONS = ("--max-drop", "0.03", "--precision", "bfloat16")
 
 

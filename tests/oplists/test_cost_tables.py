@@ -22,7 +22,8 @@ from amp_tf.oplists.cost_tables import (
 )
 from amp_tf.oplists.table import ALLOW, CLEAR, CPU, INFER, ROWS
 
-SMALL, LARGE = 10_000, 10_000_000
+SMALL = 10_000
+LARGE = 10_000_000
 FILES = sorted(SHIPPED_FOLDER.glob("*.json"))
 
 
@@ -45,7 +46,8 @@ def test_every_product_of_the_cpu_lists_costs_as_one_that_was_measured(path):
     assert set(COSTS_AS.values()) <= measured <= products
 
 
-PLAIN, OTHER = ProductCost(100.0, 0.1, 1_000.0), ProductCost(50.0, 0.4, 1_000.0)
+PLAIN = ProductCost(100.0, 0.1, 1_000.0)
+OTHER = ProductCost(50.0, 0.4, 1_000.0)
 #: The op, how it reads its inputs, the rows that there are in float32 and in 16 bit, and those that
 #: count.
 ROWS_OF_PRODUCTS = {

@@ -1,4 +1,4 @@
-"""What the hardware can do, and which table of costs counts on it."""
+"""The abilities of the hardware, and the table of its costs."""
 
 from __future__ import annotations
 

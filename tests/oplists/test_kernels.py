@@ -27,15 +27,18 @@ from tests.oplists.kernel_probe import DIFFERS, FAILS_IN_FLOAT32, REFUSES, TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = kernel_probe.cases()
-FLOAT, DOUBLE, HALF, BFLOAT16, STRING, INT32 = 1, 2, 19, 14, 7, 3
+FLOAT = 1
+DOUBLE = 2
+HALF = 19
+BFLOAT16 = 14
+STRING = 7
+INT32 = 3
 Types = Mapping[str, tuple[int, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a process found: which types oneDNN computes there, and what becomes of each case in
-    each type.
-    """
+    """The findings of a process: the types that oneDNN computes, and the outcomes of all cases."""
 
     onednn: tuple[str, ...]
     outcomes: list[dict[str, str]]
@@ -50,7 +53,7 @@ class Found:
         }
 
     def expected(self, name: str) -> set[str]:
-        """Those of which the table says so."""
+        """The cases that the table says are refused."""
         pairs = zip(CASES, self.outcomes, strict=True)
         runs_eigen = name == "float16" or name not in self.onednn  # as amp_tf takes it, on any CPU
         return {
@@ -80,7 +83,7 @@ def found(request: pytest.FixtureRequest) -> Found:
 
 
 def is_registered(case: Case, name: str) -> bool:
-    """Whether the registry has a kernel for a type, and the op's definition lists it."""
+    """Returns True if the registry has a kernel for a type, and the op's definition lists it."""
     number = tf.as_dtype(name).as_datatype_enum
     types = kernel_probe.type_attributes(case, number)
     allowed = {
@@ -114,7 +117,8 @@ def what_is_refused(case: Case, name: str, *, runs_eigen: bool = True) -> str:
 
 @pytest.mark.parametrize("name", TYPES)
 def test_the_table_says_what_the_kernels_refuse(found: Found, name: str) -> None:
-    refused, expected = found.refused(name), found.expected(name)
+    refused = found.refused(name)
+    expected = found.expected(name)
     if (
         name not in found.onednn
     ):  # some of _FusedMatMul is computed; all of it is split, so that one rule is for all

@@ -72,7 +72,8 @@ def test_readers_and_writers_are_on_the_clear_list_and_no_op_is_both():
 @pytest.mark.parametrize("op", SUCCESSORS)
 def test_a_successor_differs_from_its_op_by_one_type_attribute(op):
     successor, added = SUCCESSORS[op]
-    old, new = op_def_registry.get(op), op_def_registry.get(successor)
+    old = op_def_registry.get(op)
+    new = op_def_registry.get(successor)
     assert {attr.name for attr in new.attr} - {attr.name for attr in old.attr} == {added}
     assert [arg.name for arg in old.input_arg] == [arg.name for arg in new.input_arg]
     assert len(old.output_arg) == len(new.output_arg)

@@ -23,7 +23,8 @@ MISSING = next(
     (f"there is no {name}" for name in ("chromium", "chromedriver") if shutil.which(name) is None),
     "",
 )
-ENTER, TAB = "\ue007", "\ue004"
+ENTER = "\ue007"
+TAB = "\ue004"
 
 
 class Page:
@@ -45,11 +46,11 @@ class Page:
         self.call("/url", url=path.as_uri() + fragment)
 
     def run(self, script: str) -> Any:
-        """What a script returns."""
+        """The result of a script."""
         return self.call("/execute/sync", script=script, args=[])
 
     def wait(self, script: str) -> Any:
-        """What a script returns once that is true."""
+        """The result of a script, once it is true."""
         end = time.monotonic() + 20
         while not (found := self.run(f"return {script}")):
             assert time.monotonic() < end, f"never true: {script}"

@@ -1,4 +1,4 @@
-"""What the scripts of a page make of its documents, run by Node.js without a browser."""
+"""Renders a page by its scripts in Node.js, without a browser."""
 
 from __future__ import annotations
 

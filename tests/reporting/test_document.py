@@ -249,7 +249,8 @@ def test_folded_normalization_took_time_over_the_result_and_takes_it_over_the_fi
     before, now = times_before_and_now(found.basis, found.figures, found.is_f16)
     node_of = {op: node for node, op in enumerate(found.view.ops)}
     table = found.basis.resolution.costs
-    result, kernel = math.prod(shapes[0]), math.prod(shapes[1])
+    result = math.prod(shapes[0])
+    kernel = math.prod(shapes[1])
     assert before[node_of["Mul"]] == table.of_op("Mul", result)[0]
     assert now[node_of["Mul"]] == table.of_op("Mul", kernel)[0]
     assert [now[node_of[op]] for op in ("BiasAdd", "Relu")] == [0, 0]

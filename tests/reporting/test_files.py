@@ -63,10 +63,8 @@ def test_where_there_is_no_room_nothing_is_left(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     signal = pytest.importorskip("signal")
     (tmp_path / "old").write_text("old")
-    before, limits = (
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
-        resource.getrlimit(resource.RLIMIT_FSIZE),
-    )
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         for name in ("new", "old"):

@@ -1,4 +1,4 @@
-"""What ``report().by_layer()`` lists and prints."""
+"""The lists and tables of ``report().by_layer()``."""
 
 from __future__ import annotations
 

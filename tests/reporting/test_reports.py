@@ -1,4 +1,4 @@
-"""What a report says of a graph, and what the report of the process keeps of many."""
+"""The report of a graph, and the report of the process, which keeps many."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ ON = "INFO:absl:amp_tf: 3 graphs, {} of 648 nodes converted to bfloat16, 32 cast
 
 @pytest.fixture
 def forked(monkeypatch):
-    """What is started of this Python is a fork."""
+    """Processes of this Python are forks."""
     monkeypatch.setattr(subprocess, "Popen", processes.start)
 
 
@@ -49,7 +49,7 @@ def demo():
 
 PYTEST = """
 import signal, time
-# Which a shell in the background has its programs ignore.
+# A shell in the background has its programs ignore this signal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     print("running", flush=True)
@@ -104,7 +104,8 @@ def test_the_status_says_whether_all_is_as_promised(
     demo,
     capsys,
 ):
-    off, on = trained(0.98, 88.7), trained(accuracy, milliseconds, log)
+    off = trained(0.98, 88.7)
+    on = trained(accuracy, milliseconds, log)
     problems = [*demo.judge_accuracy(off, on), *demo.judge_speed(off, on)]
     assert demo.judge(problems, "It was faster.") == (1 if problem else 0)
     assert (problem or "It was faster.") in capsys.readouterr().out
@@ -276,9 +277,7 @@ def files(folder):
 
 @pytest.fixture
 def checkout(tmp_path):
-    """What the scripts read and write, so that one that works when it is asked for help harms
-    nothing.
-    """
+    """A copy of the files of scripts, so that a script that ignores ``--help`` harms nothing."""
     for name in ("scripts", ".ci", "docker"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("README.md", "pyproject.toml"):

@@ -1,4 +1,4 @@
-"""Whether each model of the wide suite builds and trains a step: one process, batches of two.
+"""Builds each model of the wide suite and trains a step, in one process, with batches of two.
 
 python -m benchmarks.models.wide [MODELS]
 """
@@ -42,10 +42,8 @@ def main() -> int:
             failed.append(name)
             print(f"{name}: {type(error).__name__}: {error}", flush=True)
             continue
-        print(
-            f"{name:26}{half(name):10}{FAMILIES[name]:32}{loss:9.4f}{time.monotonic() - begin:7.1f} s",
-            flush=True,
-        )
+        seconds = time.monotonic() - begin
+        print(f"{name:26}{half(name):10}{FAMILIES[name]:32}{loss:9.4f}{seconds:7.1f} s", flush=True)
     print(f"failed: {', '.join(failed)}" if failed else "every model trains a step")
     return 1 if failed else 0
 

@@ -47,8 +47,11 @@ def windowed_transformer(keras: Any, x: Any) -> Any:
 
     2021, without shifts).
     """
-    layers, ops = keras.layers, keras.ops
-    x, side, width = _patches(keras, x, 4, 96), 16, 96
+    layers = keras.layers
+    ops = keras.ops
+    x = _patches(keras, x, 4, 96)
+    side = 16
+    width = 96
 
     def in_windows(y: Any, side: int, width: int) -> Any:
         count = side // 4
@@ -63,7 +66,8 @@ def windowed_transformer(keras: Any, x: Any) -> Any:
             x = _block(keras, x, lambda y, side=side, width=width: in_windows(y, side, width))
         if not stage:
             x = layers.Conv2D(2 * width, 2, 2)(layers.Reshape((side, side, width))(x))
-            side, width = side // 2, 2 * width
+            side = side // 2
+            width = 2 * width
             x = layers.Reshape((-1, width))(x)
     return layers.Dense(10)(layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x)))
 
@@ -71,7 +75,8 @@ def windowed_transformer(keras: Any, x: Any) -> Any:
 @wide("vision transformers", 8, [Values((64, 64, 3))], Numbers(10))
 def mlp_mixer(keras: Any, x: Any) -> Any:
     """MLP-Mixer (Tolstikhin et al. 2021): dense layers over the tokens in place of attention."""
-    layers, ops = keras.layers, keras.ops
+    layers = keras.layers
+    ops = keras.ops
     x = _patches(keras, x, 8, 192)
 
     def mix(y: Any) -> Any:
@@ -100,7 +105,8 @@ def translator(keras: Any, source: Any, shifted: Any) -> Any:
     2017), two layers each, width 192.
     """
     layers = keras.layers
-    memory, x = _embedded(keras, source, 192), _embedded(keras, shifted, 192)
+    memory = _embedded(keras, source, 192)
+    x = _embedded(keras, shifted, 192)
     for _ in range(2):
         memory = _block(keras, memory, lambda y: layers.MultiHeadAttention(3, 64)(y, y))
     for _ in range(2):
@@ -143,7 +149,8 @@ def linear_attention(keras: Any, x: Any) -> Any:
 
     2020): products in another order.
     """
-    layers, ops = keras.layers, keras.ops
+    layers = keras.layers
+    ops = keras.ops
 
     def attend(y: Any) -> Any:
         parts = [ops.reshape(layers.Dense(96)(y), (-1, 256, 4, 24)) for _ in range(3)]
@@ -163,7 +170,8 @@ def mixture_of_experts(keras: Any, tokens: Any) -> Any:
     """Four experts of two dense layers between attention, weighed by a softmax of the gate (Shazeer
     et al. 2017).
     """
-    layers, ops = keras.layers, keras.ops
+    layers = keras.layers
+    ops = keras.ops
     x = _embedded(keras, tokens, 128)
     for _ in range(2):
         y = layers.LayerNormalization()(x)

@@ -20,11 +20,13 @@ def variational_autoencoder(keras: Any, x: Any) -> Any:
     """Convolutions to a mean and a deviation, a random draw, transposed convolutions (Kingma and
     Welling 2013).
     """
-    layers, ops = keras.layers, keras.ops
+    layers = keras.layers
+    ops = keras.ops
     for channels in (32, 64):
         x = layers.Conv2D(channels, 3, 2, padding="same", activation="relu")(x)
     x = layers.Flatten()(x)
-    mean, deviation = layers.Dense(32)(x), layers.Dense(32)(x)
+    mean = layers.Dense(32)(x)
+    deviation = layers.Dense(32)(x)
     noise = layers.GaussianNoise(1.0)(ops.zeros_like(mean))
     x = layers.Dense(8 * 8 * 64, activation="relu")(mean + ops.exp(0.5 * deviation) * noise)
     x = layers.Reshape((8, 8, 64))(x)
@@ -84,7 +86,8 @@ def diffusion(keras: Any, x: Any, time: Any) -> Any:
 @wide("siamese", 16, [Values((48, 48, 1)), Values((48, 48, 1))], Values((1,)))
 def siamese(keras: Any, first: Any, second: Any) -> Any:
     """The distance of two images as one network sees them (Koch et al. 2015)."""
-    layers, ops = keras.layers, keras.ops
+    layers = keras.layers
+    ops = keras.ops
     image = x = keras.Input((48, 48, 1))
     for channels in (32, 64, 128):
         x = layers.MaxPooling2D()(layers.Conv2D(channels, 3, padding="same", activation="relu")(x))
@@ -116,10 +119,13 @@ def super_resolution(keras: Any, x: Any) -> Any:
 
 @wide("siamese", 16, [Numbers(2000, (32,)), Numbers(2000, (32,))], Numbers(3))
 def sentence_pairs(keras: Any, first: Any, second: Any) -> Any:
-    """Whether one sentence follows from another: attention between both (Parikh et al. 2016)."""
-    layers, ops = keras.layers, keras.ops
-    embed, compare = layers.Embedding(2000, 128), layers.Dense(128, activation="relu")
-    first, second = embed(first), embed(second)
+    """Classifies if a sentence follows from another, by attention (Parikh et al. 2016)."""
+    layers = keras.layers
+    ops = keras.ops
+    embed = layers.Embedding(2000, 128)
+    compare = layers.Dense(128, activation="relu")
+    first = embed(first)
+    second = embed(second)
     scores = ops.matmul(compare(first), ops.transpose(compare(second), (0, 2, 1)))
     aligned = ops.matmul(ops.softmax(scores, axis=-1), second)
     joined = layers.Dense(256, activation="relu")(layers.Concatenate()([first, aligned]))

@@ -115,5 +115,5 @@ def _loss(keras: str, target: Figures) -> Any:
 
 
 def half(name: str) -> str:
-    """The half of the suite that a model belongs to: by a hash of its name, so that nobody chooses."""
+    """The half of the suite to which a hash of the name assigns a model."""
     return HALVES[hashlib.sha256(name.encode()).digest()[0] % 2]

@@ -21,7 +21,8 @@ def feature_interactions(keras: Any, numbers: Any, *categories: Any) -> Any:
 
     2019): products of all pairs of embeddings and a bottom tower, then a top tower.
     """
-    layers, ops = keras.layers, keras.ops
+    layers = keras.layers
+    ops = keras.ops
     rows = [_tower(keras, numbers, 128, 64, 32)]
     rows += [layers.Embedding(1000, 32)(category) for category in categories]
     stacked = ops.stack(rows, axis=1)

@@ -12,7 +12,10 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-SIZE, STRIDE, CLASSES, MOST = 64, 4, 3, 4
+SIZE = 64
+STRIDE = 4
+CLASSES = 3
+MOST = 4
 GRID = SIZE // STRIDE
 
 
@@ -26,8 +29,10 @@ def make_images(count, rng):
     for n in range(count):
         for _ in range(rng.integers(1, MOST + 1)):
             kind, w, h = rng.integers(CLASSES), *rng.uniform(9, 24, 2)
-            x, y = rng.uniform(w / 2, SIZE - w / 2), rng.uniform(h / 2, SIZE - h / 2)
-            u, v = (xs - x) / (w / 2), (ys - y) / (h / 2)
+            x = rng.uniform(w / 2, SIZE - w / 2)
+            y = rng.uniform(h / 2, SIZE - h / 2)
+            u = (xs - x) / (w / 2)
+            v = (ys - y) / (h / 2)
             shape = (
                 u**2 + v**2 < 1,
                 np.maximum(abs(u), abs(v)) < 1,
@@ -45,10 +50,12 @@ def make_targets(count, boxes):
     ys, xs = np.mgrid[:GRID, :GRID]
     for n, kind, *box in boxes:
         x, y, w, h = np.array(box) / STRIDE
-        column, row = int(x), int(y)
+        column = int(x)
+        row = int(y)
         spread = max(min(w, h) / 6, 0.4)
         bump = np.exp(-((xs - column) ** 2 + (ys - row) ** 2) / (2 * spread**2))
-        n, kind = int(n), int(kind)
+        n = int(n)
+        kind = int(kind)
         heat[n, ..., kind] = np.maximum(heat[n, ..., kind], bump)
         points[n, row, column] = w, h, x - column, y - row, 1
     return {"heat": heat, "points": points}
@@ -73,7 +80,8 @@ class CenterNet(keras.Model):
     """A functional model with its own loss."""
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        heat, points = y["heat"], y["points"]
+        heat = y["heat"]
+        points = y["points"]
         p = ops.clip(y_pred["heat"], 1e-4, 1 - 1e-4)
         is_center = ops.cast(heat == 1, "float32")
         hit = is_center * (1 - p) ** 2 * ops.log(p)
@@ -129,7 +137,9 @@ def average_precision(found, boxes):
     """At an overlap of a half, the mean over classes of the area under precision by recall."""
     scores = []
     for kind in range(CLASSES):
-        truth, taken, hits = boxes[boxes[:, 1] == kind], set(), []
+        truth = boxes[boxes[:, 1] == kind]
+        taken = set()
+        hits = []
         for row in sorted((row for row in found if row[2] == kind), reverse=True):
             own = np.flatnonzero(truth[:, 0] == row[1])
             overlaps = overlap(np.array(row[3:]), truth[own, 2:]) if len(own) else np.zeros(1)

@@ -15,7 +15,10 @@ import tensorflow as tf
 from keras import layers, ops
 from sklearn.datasets import load_digits
 
-SIZE, TIMES, WIDTH, DECAY = 16, 1000, 24, 0.98
+SIZE = 16
+TIMES = 1000
+WIDTH = 24
+DECAY = 0.98
 ALPHAS = np.cumprod(1 - np.linspace(1e-4, 0.02, TIMES)).astype("float32")
 
 
@@ -58,7 +61,8 @@ def attend(x):
 
 
 def new_model():
-    image, times = keras.Input((SIZE, SIZE, 1)), keras.Input((), dtype="int32")
+    image = keras.Input((SIZE, SIZE, 1))
+    times = keras.Input((), dtype="int32")
     time = layers.Dense(4 * WIDTH, activation="swish")(TimeEmbedding(WIDTH)(times))
     time = layers.Dense(4 * WIDTH, activation="swish")(time)
     x = layers.Conv2D(WIDTH, 3, padding="same")(image)

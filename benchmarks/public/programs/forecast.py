@@ -12,7 +12,9 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
-HORIZON, PAST, LENGTH = 12, 36, 132
+HORIZON = 12
+PAST = 36
+LENGTH = 132
 
 
 def make_series(count, rng):
@@ -82,10 +84,8 @@ def main():
     keras.utils.set_random_seed(args.seed)
     rng = np.random.default_rng(0)
     series = make_series(1000, rng)
-    rows, ends = (
-        rng.integers(0, len(series), args.batch * args.steps),
-        rng.integers(PAST, LENGTH - 2 * HORIZON, args.batch * args.steps),
-    )
+    rows = rng.integers(0, len(series), args.batch * args.steps)
+    ends = rng.integers(PAST, LENGTH - 2 * HORIZON, args.batch * args.steps)
     x = series[rows[:, None], ends[:, None] + np.arange(-PAST, 0)]
     y = series[rows[:, None], ends[:, None] + np.arange(HORIZON)]
 
@@ -96,7 +96,8 @@ def main():
     model.compile(keras.optimizers.Adam(schedule), smape)
     model.fit(x, y, batch_size=args.batch, epochs=1, verbose=2)
 
-    past, future = series[:, -PAST - HORIZON : -HORIZON], series[:, -HORIZON:]
+    past = series[:, -PAST - HORIZON : -HORIZON]
+    future = series[:, -HORIZON:]
     found = model.predict(past, batch_size=500, verbose=0).astype("float32")
     naive = float(tf.reduce_mean(smape(future, past[:, -12:])))
     print(

@@ -12,7 +12,9 @@ import keras
 import numpy as np
 from keras import layers
 
-LENGTH, BIN, TRACKS = 1024, 64, 3
+LENGTH = 1024
+BIN = 64
+TRACKS = 3
 MOTIFS = ("TGACTCA", "CACGTG", "GATAAG", "CCGCGNGGNGGCAG", "TATAAA")
 
 

@@ -15,7 +15,10 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-CONTEXT, WIDTH, HEADS, BLOCKS = 128, 96, 4, 3
+CONTEXT = 128
+WIDTH = 96
+HEADS = 4
+BLOCKS = 3
 
 
 def load_text():

@@ -13,7 +13,9 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-ATOMS, SPECIES, CUTOFF = 12, 3, 5.0
+ATOMS = 12
+SPECIES = 3
+CUTOFF = 5.0
 
 
 def distances(positions):
@@ -25,15 +27,14 @@ def distances(positions):
 
 def teach(species, positions):
     """Energy (eV) and forces (eV/Angstrom) in float64."""
-    sizes, depths = (
-        tf.constant([1.3, 1.6, 1.9], tf.float64),
-        tf.constant([0.6, 1.0, 1.4], tf.float64),
-    )
+    sizes = tf.constant([1.3, 1.6, 1.9], tf.float64)
+    depths = tf.constant([0.6, 1.0, 1.4], tf.float64)
     positions = tf.constant(positions, tf.float64)
     with tf.GradientTape() as tape:
         tape.watch(positions)
         far, other = distances(positions)
-        size, depth = tf.gather(sizes, species), tf.gather(depths, species)
+        size = tf.gather(sizes, species)
+        depth = tf.gather(depths, species)
         shrunk = far / (0.5 * (size[:, :, None] + size[:, None])) - 1.6
         strength = other * tf.sqrt(depth[:, :, None] * depth[:, None])
         repulsion = 0.5 * tf.reduce_sum(strength * tf.exp(-5.0 * shrunk), -1)

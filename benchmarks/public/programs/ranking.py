@@ -22,7 +22,8 @@ def make_impressions(count, rng):
     click.
     """
     factors = np.random.default_rng(7)
-    chosen, hidden = [], []
+    chosen = []
+    hidden = []
     for size in CATEGORIES:
         popularity = 1.0 / np.arange(1, size + 1) ** 0.9
         chosen.append(rng.choice(size, count, p=popularity / popularity.sum()))

@@ -13,7 +13,10 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-FILMS, GENRES, COUNTRIES, HISTORY = 3000, 20, 30, 10
+FILMS = 3000
+GENRES = 20
+COUNTRIES = 30
+HISTORY = 10
 TEMPERATURE = 0.07
 
 
@@ -94,7 +97,8 @@ def main():
     parser.add_argument("--steps", type=int, default=400)
     args = parser.parse_args()
     keras.utils.set_random_seed(args.seed)
-    rng, world = np.random.default_rng(0), World()
+    rng = np.random.default_rng(0)
+    world = World()
     country, history, film = (
         np.concatenate(part)
         for part in zip(*(world.watch(2000, rng) for _ in range(20)), strict=True)
@@ -103,13 +107,15 @@ def main():
     genres = np.concatenate([[0], world.genres]).astype("int32")
     seen = (np.bincount(film, minlength=FILMS + 1) + 1.0) / len(film)
 
-    viewers, films = Viewer(), Film()
+    viewers = Viewer()
+    films = Film()
     optimizer = keras.optimizers.Adagrad(0.05)
 
     @tf.function
     def train_step(country, history, film, genre, frequency):
         with tf.GradientTape() as tape:
-            wanted, offered = viewers([country, history]), films([film, genre])
+            wanted = viewers([country, history])
+            offered = films([film, genre])
             logits = tf.matmul(wanted, offered, transpose_b=True) / TEMPERATURE - tf.math.log(
                 frequency
             )

@@ -12,7 +12,8 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-SIZE, CLASSES = 32, 3
+SIZE = 32
+CLASSES = 3
 
 
 def ellipsoid(grid, center, radii):
@@ -27,9 +28,11 @@ def make_scans(count, rng):
     scans = np.empty((count, SIZE, SIZE, SIZE, 1), "float32")
     labels = np.empty((count, SIZE, SIZE, SIZE), "int32")
     for n in range(count):
-        center, radii = rng.uniform(12, 20, 3), rng.uniform(7, 12, 3)
+        center = rng.uniform(12, 20, 3)
+        radii = rng.uniform(7, 12, 3)
         organ = ellipsoid(grid, center, radii)
-        label, values = organ.astype("int32"), np.where(organ, 60.0, 0.0)
+        label = organ.astype("int32")
+        values = np.where(organ, 60.0, 0.0)
         for _ in range(rng.integers(1, 4)):
             lesion = (
                 ellipsoid(grid, center + rng.uniform(-0.6, 0.6, 3) * radii, rng.uniform(2, 4, 3))
@@ -79,10 +82,11 @@ def loss(labels, probabilities):
 
 
 def mean_dice(labels, found):
-    """Of organ (with its lesions) and of lesions, over all voxels."""
+    """Dice of organ (with its lesions) and of lesions, over all voxels."""
     scores = []
     for least in (1, 2):
-        truth, guess = labels >= least, found >= least
+        truth = labels >= least
+        guess = found >= least
         scores.append(2 * (truth & guess).sum() / max(truth.sum() + guess.sum(), 1))
     return float(np.mean(scores))
 

@@ -12,7 +12,10 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-MELS, FRAMES, SOUNDS, MOST = 32, 112, 12, 8
+MELS = 32
+FRAMES = 112
+SOUNDS = 12
+MOST = 8
 
 
 def make_speech(count, rng):
@@ -22,9 +25,11 @@ def make_speech(count, rng):
     formants = np.random.default_rng(5).uniform(2, MELS - 2, (SOUNDS, 3))
     mels = np.arange(MELS)[:, None]
     spectra = np.zeros((count, FRAMES, MELS), "float32")
-    texts, lengths = np.zeros((count, MOST), "int32"), rng.integers(3, MOST + 1, count)
+    texts = np.zeros((count, MOST), "int32")
+    lengths = rng.integers(3, MOST + 1, count)
     for n in range(count):
-        at, shift = rng.integers(0, 6), rng.normal(0, 0.6)
+        at = rng.integers(0, 6)
+        shift = rng.normal(0, 0.6)
         for place in range(lengths[n]):
             sound = rng.integers(SOUNDS)
             texts[n, place] = sound
@@ -53,7 +58,8 @@ def edits(found, text):
     """Levenshtein's distance."""
     row = np.arange(len(text) + 1)
     for n, sound in enumerate(found):
-        above, row = row, np.full(len(text) + 1, n + 1)
+        above = row
+        row = np.full(len(text) + 1, n + 1)
         for m, other in enumerate(text):
             row[m + 1] = min(above[m] + (sound != other), above[m + 1] + 1, row[m] + 1)
     return int(row[-1])

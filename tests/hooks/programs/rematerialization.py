@@ -10,7 +10,7 @@ import sys
 import keras
 import numpy as np
 
-from benchmarks.memory_peak import find_peak, record_memory
+from benchmarks.memory import find_peak, record_memory
 
 POLICY = sys.argv[1]
 L = keras.layers
