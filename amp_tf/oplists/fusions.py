@@ -114,6 +114,9 @@ SPLIT_STEPS: Mapping[str, Step] = {
     **{op: Step(op) for op in ("Elu", "Relu", "Relu6", "Sigmoid", "Tanh")},
 }
 
+#: Ops that TensorFlow may compute together with the product before them, under the last one's name.
+FUSED_BEHIND = frozenset(step.op for step in SPLIT_STEPS.values()) | {"Squeeze"}
+
 #: A bias with more dimensions than one, which oneDNN takes from a sum: BiasAdd does not.
 WIDE_BIAS = Step("AddV2", 1)
 
