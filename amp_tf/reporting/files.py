@@ -187,15 +187,11 @@ def read(path: str | Path) -> list[dict[str, Any]]:
 
 Document = Mapping[str, Any]
 _FRAME = "width: 100%; height: 36rem; border: 0"
-_SCRIPTS = ("common.js", "report.js", "nodes.js", "comparison.js", "page.js")
+_SCRIPTS = ("common.js", "report.js", "nodes.js", "page.js")
 
 
 def page(documents: Sequence[Document]) -> str:
-    """One page for one report, for several side by side, or for one comparison, with its text as
-    ``text``.
-    """
-    if documents[0]["schema"] != KIND:
-        return _page_of(f"amp_tf: {documents[0]['name']}", documents)
+    """One page for one report, or for several side by side."""
     shown = []  # with a short list for each node, so that 50,000 nodes fit into 2 MB
     for document in documents:
         graphs = [
@@ -208,15 +204,12 @@ def page(documents: Sequence[Document]) -> str:
 
 
 def fragment(document: Document) -> str:
-    """What a notebook shows, in a frame of its own, so that its style stays there.
-
-    Of a report it shows the top: the main figure, the counts, and what keeps work in float32.
+    """What a notebook shows, in a frame of its own, so that its style stays there: the main figure,
+    the counts, and what keeps work in float32.
     """
-    name, is_part = "amp_tf comparison", document["schema"] == KIND
-    if is_part:
-        graphs = [{**graph, "nodes": [], "inserted_casts": []} for graph in document["graphs"]]
-        name, document = "amp_tf report", {**document, "graphs": graphs}
-    whole = html.escape(_page_of(name, [document], is_part=is_part))
+    graphs = [{**graph, "nodes": [], "inserted_casts": []} for graph in document["graphs"]]
+    name, part = "amp_tf report", {**document, "graphs": graphs}
+    whole = html.escape(_page_of(name, [part], is_part=True))
     return f'<iframe srcdoc="{whole}" title="{name}" style="{_FRAME}"></iframe>'
 
 
@@ -231,18 +224,13 @@ def _page_of(name: str, documents: Sequence[Document], *, is_part: bool = False)
     data = json.dumps({"documents": documents, "isPart": is_part}, separators=(",", ":"))
     packed = base64.b64encode(zlib.compress(data.encode(), 9)).decode()
     scripts = "".join(f"<script>{_resource(script)}</script>" for script in _SCRIPTS)
-    texts = "".join(
-        f"<pre>{html.escape(document['text'])}</pre>"
-        for document in documents
-        if "text" in document
-    )
     skip = "" if is_part else '<a class="skip" href="#main">To the report</a>'
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{html.escape(name)}</title><style>{_resource('style.css')}</style></head>"
-        f'<body>{skip}<main id="main"><noscript>This page needs JavaScript; the JSON file has it all.{texts}</noscript>'
+        f'<body>{skip}<main id="main"><noscript>This page needs JavaScript; the JSON file has it all.</noscript>'
         "</main>"
         f'<script type="application/octet-stream" id="documents">{packed}</script>{scripts}</body></html>\n'
     )
