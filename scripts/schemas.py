@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from amp_tf.precision import Precision
-from amp_tf.tools.comparing.comparison import Comparison, Ranges
-from amp_tf.tools.comparing.findings import Finding
+from amp_tf.tools.comparing.comparison import Comparison
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FOR_EVER = "Fields may be added to this version, never taken away or given another meaning."
@@ -23,14 +22,9 @@ SIZE = {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}  # JSON
 ADDED: dict[type, dict[str, Any]] = {
     Comparison: {
         "is_healthy": bool,
-        "line": str,
+        "mends": Annotated[bool, "whether patterns were found that fix all outputs"],
+        "line": Annotated[str, "the environment variable to set; empty where nothing fixes all"],
         "worth": Annotated[str, "what the line does and costs, for people"],
-    },
-    Ranges: {"is_healthy": bool},
-    Finding: {
-        "line": Annotated[str, "the environment variable to set"],
-        "why": Annotated[str, "what goes wrong, for people"],
-        "worth": Annotated[str, "what the line does alone, for people"],
     },
 }
 
@@ -42,11 +36,6 @@ def comparison() -> str:
     return _text(
         "Comparison of amp_tf, version 1", said, _of_version_1(Comparison, "amp_tf.comparison")
     )
-
-
-def ranges() -> str:
-    said = f"What amp-tf compare --float32-only --json gives. {FOR_EVER}"
-    return _text("Ranges of amp_tf, version 1", said, _of_version_1(Ranges, "amp_tf.ranges"))
 
 
 def _text(title: str, description: str, schema: Mapping[str, Any]) -> str:
@@ -136,5 +125,4 @@ def _attributes(kind: type) -> dict[str, str]:
 
 SCHEMAS: dict[str, Callable[[], str]] = {
     "amp_tf/tools/comparing/comparison-1.schema.json": comparison,
-    "amp_tf/tools/comparing/ranges-1.schema.json": ranges,
 }

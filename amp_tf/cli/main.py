@@ -236,22 +236,11 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
         help="run the step on at most N batches; by default 8",
     )
     parser.add_argument(
-        "--nodes", metavar="REGEX", help="nodes to measure in addition to those in 16 bit"
-    )
-    parser.add_argument(
-        "--float32-only",
-        action="store_true",
-        help="run only float32, and list the tensors with values outside float16's range",
-    )
-    parser.add_argument(
         "--json",
         metavar="FILE",
         nargs="?",
         const=STDOUT,
         help="write everything as JSON; without FILE, print it",
-    )
-    parser.add_argument(
-        "--html", metavar="FILE", help="write a page: one file that needs no network"
     )
     parser.add_argument(
         "--output",

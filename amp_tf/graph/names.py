@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from amp_tf.errors import GraphError
+from amp_tf.oplists.fusions import FUSED_BEHIND
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.values import LAYER, NODE, is_layer_pattern, layer_components, node_name
 
@@ -393,7 +394,7 @@ def find_followers(graph: Any) -> Mapping[str, tuple[str, ...]]:
             chain, last = list[str](), node.name
             while len(chain) < _FUSED_AT_MOST and len(readers.get(last, ())) == 1:
                 last = readers[last][0]
-                if nodes[last].op in PRODUCTS or _scope(last) != _scope(node.name):
+                if nodes[last].op not in FUSED_BEHIND or _scope(last) != _scope(node.name):
                     break
                 chain.append(last)
             found |= {name: tuple(chain[place:]) for place, name in enumerate([node.name, *chain])}
@@ -401,15 +402,19 @@ def find_followers(graph: Any) -> Mapping[str, tuple[str, ...]]:
 
 
 def pattern_for(node: str, followers: Mapping[str, tuple[str, ...]]) -> str:
-    """A regular expression that finds a node under all names that it may run under, whatever it is
-    inlined into.
+    """Returns a pattern for a node under all names that it may run under.
+
+    A node without a scope, which nothing is fused with, is named as it is; others by a regular
+    expression, whatever they are inlined into.
     """
-    names = [re.escape(name.rpartition("/")[2]) for name in (node, *followers.get(node, ()))]
-    scope = _scope(without_calls(node)) or _scope(
-        node
-    )  # a file that is converted has it in its function
-    scope = f"{re.escape(scope)}/" if scope else ""
-    return f"(^|/){scope}{names[0] if len(names) == 1 else f'({chr(124).join(names)})'}$"
+    # A file that is converted has the call in the names of its functions.
+    scope = _scope(without_calls(node)) or _scope(node)
+    fused = followers.get(node, ())
+    if not scope and not fused:
+        return f"{NODE}{node}"
+    names = [re.escape(name.rpartition("/")[2]) for name in (node, *fused)]
+    last = names[0] if len(names) == 1 else f"({'|'.join(names)})"
+    return f"(^|/){re.escape(scope)}/{last}$" if scope else f"(^|/){last}$"
 
 
 def _scope(node: str) -> str:

@@ -113,6 +113,9 @@ SPLIT_STEPS: Mapping[str, Step] = {
     **{op: Step(op) for op in ("Elu", "Relu", "Relu6", "Sigmoid", "Tanh")},
 }
 
+#: Ops that TensorFlow may compute together with the product before them, under the last one's name.
+FUSED_BEHIND = frozenset(step.op for step in SPLIT_STEPS.values()) | {"Squeeze"}
+
 #: The sum of a bias with more than one dimension, which oneDNN fuses; BiasAdd takes none.
 WIDE_BIAS = Step("AddV2", 1)
 

@@ -422,15 +422,6 @@ def is_loop(op: str) -> bool:
     return HANDING_OVER.get(op) == 0 and op not in CALLS
 
 
-#: Random ops that have a stateless counterpart, and where the counterpart's seed stands among its
-#: inputs.
-STATELESS_TWINS = {
-    "RandomUniform": ("StatelessRandomUniform", 1),
-    "RandomStandardNormal": ("StatelessRandomNormal", 1),
-    "TruncatedNormal": ("StatelessTruncatedNormal", 1),
-    "RandomUniformInt": ("StatelessRandomUniformInt", 1),
-    "Multinomial": ("StatelessMultinomial", 2),
-}
 #: Ops that read a resource variable, or a fact about it, and do not change it.
 VARIABLE_READERS = Trait(
     "ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape"

@@ -214,16 +214,11 @@ def read(path: str | Path) -> list[dict[str, Any]]:
 
 Document = Mapping[str, Any]
 _FRAME = "width: 100%; height: 36rem; border: 0"
-_SCRIPTS = ("common.js", "report.js", "nodes.js", "comparison.js", "page.js")
+_SCRIPTS = ("common.js", "report.js", "nodes.js", "page.js")
 
 
 def page(documents: Sequence[Document]) -> str:
-    """Renders a page: of one report, of several side by side, or of one comparison.
-
-    A comparison has its text as ``text``.
-    """
-    if documents[0]["schema"] != KIND:
-        return _page_of(f"amp_tf: {documents[0]['name']}", documents)
+    """Renders a page of one report, or of several side by side."""
     shown = []
     for document in documents:
         graphs = []
@@ -238,15 +233,11 @@ def page(documents: Sequence[Document]) -> str:
 def fragment(document: Document) -> str:
     """Renders the view of a notebook, in a frame of its own, so that its style stays there.
 
-    It shows a comparison whole, and the top of a report: main figure, counts and blockers.
+    It shows the top of a report: main figure, counts and blockers.
     """
-    name = "amp_tf comparison"
-    is_part = document["schema"] == KIND
-    if is_part:
-        name = "amp_tf report"
-        graphs = [{**graph, "nodes": [], "inserted_casts": []} for graph in document["graphs"]]
-        document = {**document, "graphs": graphs}
-    whole = html.escape(_page_of(name, [document], is_part=is_part))
+    name = "amp_tf report"
+    graphs = [{**graph, "nodes": [], "inserted_casts": []} for graph in document["graphs"]]
+    whole = html.escape(_page_of(name, [{**document, "graphs": graphs}], is_part=True))
     return f'<iframe srcdoc="{whole}" title="{name}" style="{_FRAME}"></iframe>'
 
 
@@ -261,17 +252,14 @@ def _page_of(name: str, documents: Sequence[Document], *, is_part: bool = False)
     data = json.dumps({"documents": documents, "isPart": is_part}, separators=(",", ":"))
     packed = base64.b64encode(zlib.compress(data.encode(), 9)).decode()
     scripts = "".join(f"<script>{_resource(script)}</script>" for script in _SCRIPTS)
-    texts = [html.escape(document["text"]) for document in documents if "text" in document]
-    without_script = "This page needs JavaScript; the JSON file has it all." + "".join(
-        f"<pre>{text}</pre>" for text in texts
-    )
     skip = "" if is_part else '<a class="skip" href="#main">To the report</a>'
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{html.escape(name)}</title><style>{_resource('style.css')}</style></head>"
-        f'<body>{skip}<main id="main"><noscript>{without_script}</noscript></main>'
+        f'<body>{skip}<main id="main"><noscript>This page needs JavaScript; the JSON file has it '
+        "all.</noscript></main>"
         f'<script type="application/octet-stream" id="documents">{packed}</script>'
         f"{scripts}</body></html>\n"
     )

@@ -1,5 +1,4 @@
-"""What stays in float32, as patterns of ``keep_float32``, and the text file that ``tune`` and
-``compare`` write.
+"""Makes patterns of ``keep_float32``, and writes the text file of ``tune`` and ``compare``.
 
 The file has a pattern a line, and comments that say what was measured and when; people may write
 one by hand. ``AMP_TF_KEEP_FLOAT32=@FILE`` reads it (:func:`amp_tf.values.read_pattern_file`).
@@ -40,7 +39,7 @@ def node_pattern(name: str) -> str:
 
 
 def explained(patterns: Iterable[str], findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """For some patterns, the first finding of a comparison at a node that they are for, in words."""
+    """Returns the first finding of a comparison at a node of each pattern, in words."""
     found = {}
     for pattern in patterns:
         is_for = matcher(pattern)

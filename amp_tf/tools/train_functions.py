@@ -7,6 +7,7 @@ Calls of a function become batches: tensors are fed, other arguments are those o
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,64 +17,75 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]  #: positional and named arguments
 _OWN_STEP = "the model's own train_step was run; its loss is multiplied by no loss scale here"
 
 
-def patch_forward(
+def patch(
     library: str, kind: str, wrap: Callable[[Any, Any], Any]
 ) -> tuple[Any, str, Callable[..., Any]]:
-    """The patch that wraps the functions which models make from now on for ``evaluate`` or
-    ``predict``.
+    """Returns the patch that wraps the functions which models make from now on.
 
-    ``kind`` is ``"test"`` or ``"predict"``. ``wrap`` is called with a model that has a new such
-    function, and with the class that has the library's own ``test_step``; it returns what takes the
-    function's place.
+    Args:
+        library: ``"keras"`` or ``"tf_keras"``.
+        kind: ``"train"``, ``"test"`` (of ``evaluate``) or ``"predict"``.
+        wrap: called with a model that has a new such function, and with the class that has the
+            library's own steps; it returns what takes the function's place.
     """
-    attribute, maker = f"{kind}_function", f"make_{kind}_function"
-    owner = _owner_of(library, maker)
+    attribute = f"{kind}_function"
+    maker = f"make_{kind}_function"
+    model_class = importlib.import_module(library).Model
+    owner = next(base for base in model_class.__mro__ if maker in vars(base))
 
     def make_function(original: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
         before = getattr(model, attribute)
         result = original(model, *args, **kwargs)
         if getattr(model, attribute) is not before:
             setattr(model, attribute, wrap(model, owner))
-        return (
-            result if result is None else getattr(model, attribute)
-        )  # tf_keras returns it, Keras does not
+        if result is None:  # Keras 3 returns nothing, tf_keras the function
+            return None
+        return getattr(model, attribute)
 
     return owner, maker, make_function
 
 
-def _owner_of(library: str, method: str) -> Any:
-    """The class of a Keras that defines a method of its models."""
-    model = importlib.import_module(library).Model
-    return next(base for base in model.__mro__ if method in vars(base))
+class ReadAhead:
+    """A model's function; batches that were taken from its iterator come once more."""
+
+    def __init__(self, function: Any, model: Any) -> None:
+        self._function = function
+        self._model = model
+        self._source: Any = None  # the iterator that was read ahead
+        self._taken: list[Any] = []
+        self._left = 0  # batches of these that the program has yet to get back
+        self._again: Any = None  # returns these
+
+    def take(self, iterator: Any, most: int) -> list[Any]:
+        """Takes ``most`` batches, and those that fill the last call."""
+        a_call = _steps_a_call(self._model)
+        wanted = -(-most // a_call) * a_call
+        self._source = iterator
+        self._taken.extend(itertools.islice(iterator, wanted))
+        self._left = len(self._taken)
+        return self._taken
+
+    def __call__(self, data: Any) -> Any:
+        if data is not self._source or self._left <= 0:
+            return self._function(data)
+        if self._again is None:
+            self._again = iterate(self._taken)
+            self._taken = []
+        self._left -= _steps_a_call(self._model)
+        return self._function(self._again)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
 
 
-def patch(library: str, wrap: Callable[[Any, Any], Any]) -> tuple[Any, str, Callable[..., Any]]:
-    """The patch that wraps the train functions which models of ``"keras"`` or ``"tf_keras"`` make
-    from now on.
-
-    ``wrap`` is called with a model that has a new train function, and with the class that has the
-    library's own ``train_step``; it returns what takes the function's place.
-    """
-    owner = _owner_of(library, "make_train_function")
-
-    def make_train_function(original: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-        before = model.train_function
-        result = original(model, *args, **kwargs)
-        if model.train_function is not before:
-            model.train_function = wrap(model, owner)
-        return (
-            result if result is None else model.train_function
-        )  # tf_keras returns it, Keras does not
-
-    return owner, "make_train_function", make_train_function
-
-
-def steps_a_call(model: Any) -> int:
-    """How many batches one call of the train function takes."""
-    count = getattr(model, "steps_per_execution", None) or getattr(
-        model, "_steps_per_execution", None
-    )
-    return 1 if count is None else int(count.numpy() if hasattr(count, "numpy") else count)
+def _steps_a_call(model: Any) -> int:
+    """How many batches one call of a model's function takes."""
+    count = getattr(model, "steps_per_execution", None)
+    if count is None:
+        count = getattr(model, "_steps_per_execution", None)  # of tf_keras
+    if count is None:
+        return 1
+    return int(count.numpy() if hasattr(count, "numpy") else count)
 
 
 def without_optionals(batch: Any) -> Any:
@@ -92,25 +104,21 @@ def as_step(
     import tensorflow as tf
 
     batches = [without_optionals(batch) for batch in taken]
-    are_labelled = all(  # (x, y) or (x, y, sample_weight)
-        isinstance(batch, tuple)
-        and len(batch) in (2, 3)
-        and batch[0] is not None
-        and batch[1] is not None
-        for batch in batches
-    )
-    if type(model).train_step is owner.train_step and are_labelled:
+    if type(model).train_step is owner.train_step and all(map(_is_labelled, batches)):
         return model, [tuple(part for part in batch if part is not None) for batch in batches], ()
-    step = (
-        tf.autograph.experimental.do_not_convert(model.train_step)
-        if owner.__module__.startswith("keras")
-        else None
-    )
+    step = model.train_step
+    if owner.__module__.startswith("keras"):
+        step = tf.autograph.experimental.do_not_convert(step)
     calls: list[Call] = [((batch,), {}) for batch in batches]
-    return (
-        *as_function(model.name, step or model.train_step, calls, jit_compile=model.jit_compile),
-        (_OWN_STEP,),
-    )
+    function, tensors = as_function(model.name, step, calls, jit_compile=model.jit_compile)
+    return function, tensors, (_OWN_STEP,)
+
+
+def _is_labelled(batch: Any) -> bool:
+    """Tells whether a batch is ``(x, y)`` or ``(x, y, sample_weight)``."""
+    if not isinstance(batch, tuple) or len(batch) not in (2, 3):
+        return False
+    return batch[0] is not None and batch[1] is not None
 
 
 def as_function(
@@ -119,7 +127,7 @@ def as_function(
     """A function that takes tensors only, under a name, and the tensors of each call.
 
     Calls have positional and named arguments, nests of tensors and other values, such as
-    ``training=True``. Those that differ from the first one in something else than tensors are left
+    ``training=True``. Calls that differ from the first one in something else than tensors are left
     out. ``jit_compile`` is the program's.
     """
     import tensorflow as tf
@@ -132,18 +140,22 @@ def as_function(
         arguments, named = tf.nest.pack_sequence_as(calls[0], leaves)
         return function(*arguments, **named)
 
-    def are_alike(one: Any, other: Any) -> bool:
-        if one is other or _is_fed(one) or _is_fed(other):
-            return one is other or (_is_fed(one) and _is_fed(other))
-        return type(one) is type(other) and not hasattr(one, "assign") and bool(one == other)
-
     def is_like_first(leaves: Sequence[Any]) -> bool:
-        return len(leaves) == len(first) and all(map(are_alike, leaves, first))
+        return len(leaves) == len(first) and all(map(_are_alike, leaves, first))
 
     call_with.__name__ = name
     call_with.jit_compile = jit_compile  # type: ignore[attr-defined]
     alike = [leaves for leaves in map(tf.nest.flatten, calls) if is_like_first(leaves)]
     return call_with, [tuple(_copy(leaf) for leaf in leaves if _is_fed(leaf)) for leaves in alike]
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Tells whether two arguments are equal, or both are fed."""
+    if one is other:
+        return True
+    if _is_fed(one) or _is_fed(other):
+        return _is_fed(one) and _is_fed(other)
+    return type(one) is type(other) and not hasattr(one, "assign") and bool(one == other)
 
 
 def kept(call: Call) -> Call:
@@ -191,8 +203,8 @@ class Repeated:
 def generated(make: Callable[[], Iterable[Any]], element_spec: Any) -> Any:
     """A dataset of what Python yields, without TensorFlow's thread that asks ahead of need.
 
-    Where an iterator is dropped, TensorFlow waits for that thread with Python's lock in hand, which
-    the thread needs: a program with such an iterator may hang at its end.
+    TensorFlow waits for that thread when an iterator is dropped, with Python's lock in hand, which
+    the thread needs. So a program with such an iterator may hang at its end.
     """
     import tensorflow as tf
 

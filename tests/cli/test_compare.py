@@ -1,6 +1,5 @@
 """``amp-tf compare`` on SavedModels."""
 
-import html
 import json
 import re
 
@@ -9,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.cli.main import main
-from tests.reporting.rendering import shown
 
 ARGUMENTS = ("--precision", "float16", "--target", "cpu")
 
@@ -88,45 +86,14 @@ def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(
         assert "Note: " not in capsys.readouterr().out
 
 
-def test_as_a_page(model, tmp_path, capsys):
-    out = str(tmp_path / "page.html")
-    for options, words in (([], "own error"), (["--float32-only"], "above 65,504")):
-        assert (
-            main(
-                [
-                    "compare",
-                    model,
-                    "--inputs",
-                    _inputs(tmp_path, 1e5),
-                    *ARGUMENTS,
-                    *options,
-                    "--html",
-                    out,
-                ]
-            )
-            == 1
-        )
-        page = (tmp_path / "page.html").read_text()
-        text = shown(page)
-        assert capsys.readouterr().out.splitlines()[0] in html.unescape(text)
-        assert f'<td data-head="{words}">' in text
-        assert "first/<wbr>MatMul" in text
-        assert not re.search(r'(src|href)="http', page)
-
-
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         (["--steps", "0"], "0 is not a number of batches"),
         (["--batch-size", "0"], "--batch-size: 0 is not a number of rows"),
-        (["--nodes", "("], "nodes"),
         (["--precision", "float16", "--target", "cpu", "--infer-remove", "Relux"], "Relux"),
         (["--output", "nowhere/keep.txt", *ARGUMENTS], "nowhere/keep.txt: cannot be written"),
-        (
-            ["--output", "keep.txt", "--float32-only", *ARGUMENTS],
-            "--output: ranges give no patterns. Leave",
-        ),
-        (["--html", "nowhere/page.html", *ARGUMENTS], "nowhere/page.html: cannot be written"),
+        (["--json", "nowhere/found.json", *ARGUMENTS], "nowhere/found.json: cannot be written"),
         (["--inputs", "none.npz"], "cannot be read (No such file or directory)"),
         *(
             (["--inputs", f"{name}.npz"], f"{name}.npz: cannot be read (")

@@ -1,4 +1,4 @@
-"""What is written to fix an error, and whether a run decides as the comparison did."""
+"""What is written to fix an error."""
 
 from __future__ import annotations
 
@@ -12,15 +12,9 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.graph.names import KerasLayer, matcher, recorded
 from amp_tf.hooks import layer_paths
-from amp_tf.oplists.hardware import Hardware
-from amp_tf.precision import Precision
-from amp_tf.reporting import reports
-from amp_tf.reporting.reports import RewriteReport
-from amp_tf.tools.comparing.findings import _for_any_number, places_of, scope_of, scope_patterns
-from amp_tf.tools.comparing.pipeline import notes_on_run
+from amp_tf.tools.comparing.findings import _for_any_number, places_of
 from amp_tf.tools.search import reduce
 from tests.hooks import installing
-from tests.small_graphs import graph
 
 CONFIG = amp_tf.AmpConfig(precision="float16", target="cpu")
 X = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32)
@@ -179,90 +173,6 @@ def test_where_everything_is_kept_it_says_that_16_bit_gains_nothing():
         all_kept.worth
         == "fixes all outputs; 3 of 3 products in float32, so that 16 bit gains nothing"
     )
-
-
-@pytest.mark.parametrize(
-    ("node", "layer"),
-    [
-        ("model/dense/MatMul", "model/dense"),
-        ("gradient_tape/model/dense/MatMul/MatMul_1", "model/dense"),
-        ("gradient_tape/model/dense/BiasAdd/BiasAddGrad", "model/dense"),
-        ("gradient_tape/model/dense/BiasAdd_1/BiasAddGrad", "model/dense"),
-        ("gradient_tape/model/dense/TanhGrad", "model/dense"),
-        ("gradient_tape/model/dense/TanhGrad_1", "model/dense"),
-        ("gradient_tape/model/norm/FusedBatchNormGradV3", "model/norm"),
-        ("gradient_tape/model/gradients/MatMul/MatMul_1", "model/gradients"),
-        ("model/gradients/MatMul", "model/gradients"),
-        ("MatMul", ""),
-    ],
-)
-def test_the_layer_of_a_gradient_is_that_of_what_it_is_the_gradient_of(node, layer):
-    assert scope_of(node) == layer
-    of_function = scope_patterns(
-        "gradient_tape/model/conv1d_3/Conv2DBackpropInput"
-    )  # its layer may be the whole model
-    assert of_function == ["(^|/)model/conv1d_3/", "(^|/)model/"]
-
-
-WITH_BF16 = Hardware(cpu_has_bf16=True)
-STEP = """
-    x = Placeholder()
-    bias = Const() value=float32[4]
-    net/dense/MatMul = MatMul(x, x)
-    net/dense/BiasAdd = BiasAdd(net/dense/MatMul, bias)
-    net/last/MatMul = MatMul(net/dense/BiasAdd, x)
-"""
-RUN = """
-    x = Placeholder()
-    bias = Const() value=float32[4]
-    Call/net/dense/BiasAdd = _FusedMatMul(x, x, bias) num_args=1 fused_ops=['BiasAdd']
-    Call/net/last/MatMul = MatMul(Call/net/dense/BiasAdd, x)
-"""
-
-
-def report(text: str, precision: str = "bfloat16", **settings) -> RewriteReport:
-    config = amp_tf.AmpConfig(precision=precision, **settings)
-    return amp_tf.rewrite(graph(text), config, hardware=WITH_BF16).report
-
-
-def notes(run: RewriteReport) -> list[str]:
-    return list(notes_on_run(report(STEP), graph(STEP), run, Precision.BFLOAT16))
-
-
-def test_products_that_the_run_has_otherwise_are_named_whatever_their_names_are_there():
-    kept = report(RUN, keep_float32=("dense/BiasAdd$",))
-    assert notes(kept) == [
-        "in this process' own run, 1 of 2 matmuls and convolutions had another precision than "
-        "here: "
-        "net/dense/MatMul (float32 there, bfloat16 here)"
-    ]
-    assert notes(report(RUN)) == notes(RewriteReport(())) == []
-    assert notes(report(RUN, "float16", keep_float32=("dense",))) == []
-    assert notes(report(RUN.replace("net/", "other/"), keep_float32=("dense",))) == []
-    assert (
-        notes(RewriteReport((*kept.graphs, *report(RUN).graphs))) == []
-    )  # one of two graphs decided as here
-
-
-def test_a_model_that_was_trained_before_is_compared_as_it_ran():
-    keras.backend.clear_session()
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential(
-        [keras.Input((16,)), keras.layers.Dense(32, "relu", name="first"), keras.layers.Dense(1)]
-    )
-    model.compile("adam", "mse")
-    x, y = np.random.rand(32, 16).astype("float32"), np.random.rand(32, 1).astype("float32")
-    config = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
-    reports.reset()
-    with amp_tf.enable(config):
-        model.fit(x, y, batch_size=16, verbose=0)
-    batches = [(x[:16], y[:16]), (x[16:], y[16:])]
-    same = amp_tf.compare(model, batches, config)
-    kept = amp_tf.compare(model, batches, dataclasses.replace(config, keep_float32=("first",)))
-    reports.reset()
-    assert not [note for note in same.notes if "own run" in note]
-    (note,) = [note for note in kept.notes if "own run" in note]
-    assert "first_1/MatMul (bfloat16 there, float32 here)" in note
 
 
 def _model(name=None):

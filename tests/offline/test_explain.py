@@ -111,7 +111,7 @@ def test_the_words(graph):
         "infer1 (Tanh, on the infer list) computes in float32: it uses values of the deny-list "
         "node 'clr1'.",
         "The decision came from node to node: infer1 <- clr1 <- deny1",
-        "To compute this node alone in 16 bit: AMP_TF_FORCE_F16='(^|/)infer1$'",
+        "To compute this node alone in 16 bit: AMP_TF_FORCE_F16=node:infer1",
         "To compute it in 16 bit, and all like it: "
         "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_CLEARLIST_ADD=Tanh",
     ]
@@ -126,7 +126,7 @@ def test_a_pattern_that_decided_is_named_with_what_to_do(graph):
     ]
     forced = _explain(graph, "deny1", dataclasses.replace(CONFIG, force_f16=("deny",)))
     assert str(forced).splitlines()[1:] == [
-        "To compute this node alone in float32: AMP_TF_KEEP_FLOAT32='(^|/)deny1$'",
+        "To compute this node alone in float32: AMP_TF_KEEP_FLOAT32=node:deny1",
         "To compute it in float32, and all like it: drop 'deny' from AMP_TF_FORCE_F16",
     ]
 

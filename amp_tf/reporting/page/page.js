@@ -2,7 +2,6 @@
 // Shows what the page holds: the documents, unpacked, as HTML, and what may be pressed in it.
 
 function rendered({ documents, isPart }) {
-  if (documents[0].schema !== "amp_tf.report") return comparison(documents[0]).text;
   return (isPart ? reportTop(documents[0]) : reports(documents)).text;
 }
 

@@ -3,14 +3,14 @@ wrong.
 
 The step is traced (``steps``) and flattened (``flattening``). Versions of it run one after another
 on the same batches and variables (``joining``); their outputs are measured against float32's and
-judged (``work``, ``verdicts``). Where something is wrong, remedies are tried (``findings``). For
+judged (``work``, ``verdicts``). If something is wrong, remedies are tried (``findings``). For
 single nodes, float32 and 16 bit run in one graph, in which reductions compare them (``nodes``).
 
 ``amp-tf compare -- python train.py`` starts the program with amp_tf off and calls :func:`install`
 in every Python below it. The first training step is compared in that process (``training``), on the
 program's own batches, so model, data, seeds and variables are the program's own and the same in
-both precisions. The command prints the result. Of a program that trains nothing, what it ran
-forward is compared as it ends (``forward``).
+both precisions. The command prints the result. A program that trains nothing is compared as it
+ends, by its forward calls (``forward``).
 
 After a training step the program ends, as by ``sys.exit``: nobody who asks where it goes wrong
 wants hours of training after the answer, or checkpoints and logs that overwrite earlier ones. If
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
     from amp_tf.tools.comparing.training import Training
 
-VARIABLE = (
-    "_AMP_TF_COMPARE"  #: names the request's folder; internal, so it is in no table of variables
-)
+#: names the request's folder; internal, so it is in no table of variables
+VARIABLE = "_AMP_TF_COMPARE"
 PYTHON = "python"  #: the mark of a Python that found amp_tf
 TENSORFLOW = "tensorflow"  #: the mark of one that imported TensorFlow
 LIBRARIES = (TENSORFLOW, "keras", "tf_keras")
@@ -51,9 +50,8 @@ def install() -> None:
         return
     open(os.path.join(folder, PYTHON), "a").close()
     sys.excepthook = _except_interrupts
-    imports.watch(
-        "keras", "tf_keras"
-    )  # Keras imports TensorFlow, so its own import has begun by then
+    # Keras imports TensorFlow, so its own import has begun by then.
+    imports.watch("keras", "tf_keras")
     for library in LIBRARIES:
         imports.after_import(library, _on_import)
 
@@ -76,7 +74,7 @@ def _on_import(library: str) -> None:
 
     if _training is None:
         _training = training.Training(training.CompareRequest.receive(Path(os.environ[VARIABLE])))
-        atexit.register(training.compare_at_exit, _training)
+        atexit.register(_training.compare_at_exit)
     if library == TENSORFLOW:
         (_training.request.folder / TENSORFLOW).touch()
     with _training.surviving():

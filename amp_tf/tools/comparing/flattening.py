@@ -12,9 +12,8 @@ AddN of large tensors add into a temporary variable, of which a session holds on
 version. The layout optimizer is off wherever amp_tf is on, and those that convert to 16 bit would
 do amp_tf's work.
 
-Random ops draw the same numbers in each run, so that all versions of a step have the same masks:
-those that have a stateless counterpart are replaced by it; a session keeps the state of the others,
-so it is made again.
+Random ops get seeds, so that all versions of a step have the same masks. A session keeps the state
+of those that are not stateless, so it is made again for each run.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import NO_SHAPES, KnownShapes, Shapes, read_shape
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.oplists.table import PYTHON, STATELESS_TWINS
 from amp_tf.rewriting.pipeline import RewriteResult, rewrite
 
 LOSS = "loss"
@@ -43,13 +41,13 @@ RESULT = "result"
 UPDATE = "update"
 OWN_SCOPE = "amp_tf_compare"  #: the name scope of the nodes that are added to the step
 _COMPILED = "_XlaMustCompile"
+_KEPT_FUNCTIONS = (_COMPILED, "_noinline", "api_implements")  # attributes that prevent inlining
 _LEFT_OUT = (  # fields of RewriterConfig
     *("remapping", "layout_optimizer", "scoped_allocator_optimization", "use_plugin_optimizers"),
     *(f"auto_mixed_precision{device}" for device in ("", "_cpu", "_mkl", "_onednn_bfloat16")),
 )
 _SEEDS = ("seed", "seed2")
 _Thing = TypeVar("_Thing", bound=Hashable)
-_INT32 = 3  # DT_INT32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,13 +88,8 @@ class FlatStep:
     @property
     def ends(self) -> tuple[str, ...]:
         """The nodes that a rewrite must leave unchanged."""
-        nodes = (
-            *self.feeds,
-            *self.captures,
-            *self.variables,
-            *(name.partition(":")[0] for name in self.results),
-        )
-        return (*nodes, *self.effects)
+        results = [name.partition(":")[0] for name in self.results]
+        return (*self.feeds, *self.captures, *self.variables, *results, *self.effects)
 
     def rewritten(self, config: AmpConfig, hardware: Hardware | None) -> RewriteResult:
         """The step as amp_tf rewrites it.
@@ -109,27 +102,25 @@ class FlatStep:
 
         shown = graph_pb2.GraphDef()
         shown.CopyFrom(self.graph)
-        arguments = (
-            [*self.feeds, *self.captures, *self.variables] if self.returns else [*self.captures]
-        )
+        arguments = [*self.captures]
+        if self.returns:
+            arguments = [*self.feeds, *self.captures, *self.variables]
         numbers = {name: number for number, name in enumerate(arguments)}
-        given = {node.name: node for node in self.graph.node if node.name in numbers}
-        for node in (node for node in shown.node if node.name in given):
-            _make(node, ARG_OP, given[node.name].attr["dtype"].type, numbers[node.name])
-            if node.name in self.feeds:
-                node.attr[USER_NAME].s = node.name.encode()
+        given: dict[str, Any] = {}
+        for node in shown.node:
+            if node.name in numbers:
+                given[node.name] = copy.deepcopy(node)
+                _make(node, ARG_OP, node.attr["dtype"].type, numbers[node.name])
+                if node.name in self.feeds:
+                    node.attr[USER_NAME].s = node.name.encode()
         for number, (name, data_type) in enumerate(zip(self.results, self.returns, strict=False)):
-            _make(
-                shown.node.add(name=f"{OWN_SCOPE}/{number}", input=[name]),
-                RETVAL_OP,
-                data_type,
-                number,
-            )
+            added = shown.node.add(name=f"{OWN_SCOPE}/{number}", input=[name])
+            _make(added, RETVAL_OP, data_type, number)
         result = rewrite(shown, config, preserve=self.ends, hardware=hardware, shapes=self.shapes)
-        nodes = [given.get(node.name, node) for node in result.graph.node if node.op != RETVAL_OP]
-        graph = graph_pb2.GraphDef(
-            node=nodes, library=result.graph.library, versions=result.graph.versions
-        )
+        graph = graph_pb2.GraphDef(library=result.graph.library, versions=result.graph.versions)
+        for node in result.graph.node:
+            if node.op != RETVAL_OP:
+                graph.node.append(given.get(node.name, node))
         return dataclasses.replace(result, graph=graph)
 
 
@@ -147,38 +138,7 @@ def flatten(
     A GraphError where it captures something else than variables and tensors, such as a table, or
     was rewritten before.
     """
-    import tensorflow as tf
-
-    read = {
-        id(variable.handle): variable.name.partition(":")[0]
-        for variable in function.graph.variables
-    }
-    captures: dict[str, np.ndarray] = {}
-    variables: dict[str, Variable] = {}
-    for outer, inner in function.graph.captures:
-        if inner.op.type == "Const":  # small tensors are written into the graph
-            continue
-        if outer.dtype not in (tf.resource, tf.variant):
-            captures[inner.op.name] = outer.numpy()
-        elif (dtype := _type_of(outer)) is not None:
-            # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced
-            # elsewhere.
-            value = np.asarray(tf.raw_ops.ReadVariableOp(resource=outer, dtype=dtype))
-            written = re.search(
-                r'name="(.*?)(/\d+)?"', str(outer)
-            )  # one that is never read is not the graph's
-            name = read.get(id(outer)) or (written[1] if written else inner.op.name)
-            variables[inner.op.name] = Variable(name, value, dtype.as_datatype_enum)
-        else:
-            what = (
-                f"the step captures {inner.op.name!r} ({outer.dtype.name}), which is neither a "
-                "variable nor a tensor"
-            )
-            fix = (
-                "Pass a function without lookup tables and iterators: look up before, and feed "
-                "what they give"
-            )
-            raise GraphError(what, where="compare(model_or_function)", fix=fix)
+    captures, variables = _captured(function)
     effects = tuple(operation.name for operation in function.graph.control_outputs)
     ends = [tensor.name for tensor in (*function.inputs, *function.outputs)]
     graph = function.graph.as_graph_def()
@@ -187,25 +147,63 @@ def flatten(
     for node in flat.node:
         if node.name in given:
             node.CopyFrom(given[node.name])
-    named = zip(names, function.outputs, strict=True)
+    outputs = []
+    for (kind, name), tensor in zip(names, function.outputs, strict=True):
+        if tensor.dtype.is_floating:
+            outputs.append((kind, name, tensor.name))
+    returns: tuple[int, ...] = ()
+    if not is_scaled:
+        returns = tuple(tensor.dtype.as_datatype_enum for tensor in function.outputs)
+    fed = function.inputs[: len(batches[0]) + is_scaled]
     return FlatStep(
         graph=flat,
         batches=batches,
-        feeds=tuple(tensor.op.name for tensor in function.inputs[: len(batches[0]) + is_scaled]),
+        feeds=tuple(tensor.op.name for tensor in fed),
         captures=captures,
         variables=variables,
         results=tuple(tensor.name for tensor in function.outputs),
-        outputs=tuple(
-            (kind, name, tensor.name) for (kind, name), tensor in named if tensor.dtype.is_floating
-        ),
+        outputs=tuple(outputs),
         effects=effects,
         is_compiled=is_compiled,
         is_scaled=is_scaled,
         shapes=shapes,
-        returns=()
-        if is_scaled
-        else tuple(tensor.dtype.as_datatype_enum for tensor in function.outputs),
+        returns=returns,
     )
+
+
+def _captured(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Variable]]:
+    """Returns the values of the tensors and variables that a function captures, by placeholder."""
+    import tensorflow as tf
+
+    names = {}
+    for variable in function.graph.variables:
+        names[id(variable.handle)] = variable.name.partition(":")[0]
+    captures: dict[str, np.ndarray] = {}
+    variables: dict[str, Variable] = {}
+    for outer, inner in function.graph.captures:
+        node = inner.op.name
+        if inner.op.type == "Const":  # small tensors are written into the graph
+            continue
+        if outer.dtype not in (tf.resource, tf.variant):
+            captures[node] = outer.numpy()
+            continue
+        dtype = _type_of(outer)
+        if dtype is None:
+            raise GraphError(
+                f"the step captures {node!r} ({outer.dtype.name}), which is neither a variable "
+                "nor a tensor",
+                where="compare(model_or_function)",
+                fix="Pass a function without lookup tables and iterators: look up before, and "
+                "feed what they give",
+            )
+        # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced
+        # elsewhere.
+        value = np.asarray(tf.raw_ops.ReadVariableOp(resource=outer, dtype=dtype))
+        # One that is never read is not among the graph's variables.
+        said = re.search(r'name="(.*?)(/\d+)?"', str(outer))
+        name = names.get(id(outer)) or (said[1] if said else node)
+        variables[node] = Variable(name, value, dtype.as_datatype_enum)
+    return captures, variables
 
 
 def flatten_graph(
@@ -214,33 +212,40 @@ def flatten_graph(
     """Inlines the functions that a GraphDef calls, optimizes it, and gives its random ops seeds; it
     is changed.
 
-    ``ends`` are the nodes and tensors that are wanted, ``options`` the RewriterConfig in force, by
-    default that of TensorFlow 2's functions. Returns the graph, the static shapes of its tensors,
-    and whether XLA would have compiled parts of it; with ``is_compiled`` it compiles all. Raises a
-    GraphError where the graph was rewritten before.
+    Args:
+        graph: the GraphDef.
+        ends: the nodes and tensors that are wanted.
+        options: the RewriterConfig in force; by default that of TensorFlow 2's functions.
+        is_compiled: whether XLA compiles all of it.
+
+    Returns:
+        The graph, the static shapes of its tensors, and whether XLA would have compiled parts.
+
+    Raises:
+        GraphError: the graph was rewritten before.
     """
     from tensorflow.core.protobuf import rewriter_config_pb2
     from tensorflow.python.eager import context
     from tensorflow.python.grappler.item import Item
 
     kinds = rewriter_config_pb2.RewriterConfig
-    for (
-        function
-    ) in graph.library.function:  # without the attributes that keep functions from being inlined
-        is_compiled |= function.attr[_COMPILED].b if _COMPILED in function.attr else False
-        for name in (_COMPILED, "_noinline", "api_implements"):
+    for function in graph.library.function:
+        if _COMPILED in function.attr:
+            is_compiled |= function.attr[_COMPILED].b
+        for name in _KEPT_FUNCTIONS:
             function.attr.pop(name, None)
     for node in every_node(graph):
         node.attr.pop(_COMPILED, None)
     flat = _optimized(graph, ends, kinds(min_graph_nodes=-1, optimizers=["function"]))
     if any(node.name.endswith(CAST_SUFFIX) for node in flat.node):
-        what = (
-            "functions of the step are in 16 bit already, as those of a model that amp_tf converted"
-        )
         raise GraphError(
-            what, where="compare(model_or_function)", fix="Compare the model that was converted"
+            "functions of the step are in 16 bit already, as those of a model that amp_tf "
+            "converted",
+            where="compare(model_or_function)",
+            fix="Compare the model that was converted",
         )
-    options = context.context().config.graph_options.rewrite_options if options is None else options
+    if options is None:
+        options = context.context().config.graph_options.rewrite_options
     if not (is_compiled or options.disable_meta_optimizer):
         one_round = kinds()
         one_round.CopyFrom(options)
@@ -252,13 +257,13 @@ def flatten_graph(
         flat = _optimized(flat, ends, one_round)
     # As plugins get them from Grappler; attributes with shapes do not survive its passes.
     inferred = Item(_wanting(flat, ends)).GetOpProperties()
-    shapes = KnownShapes(
-        {name: [read_shape(port.shape) for port in ports] for name, ports in inferred.items()}
-    )
+    shapes = {}
+    for name, ports in inferred.items():
+        shapes[name] = [read_shape(port.shape) for port in ports]
     for number, node in enumerate(flat.node, 1):  # random ops that would choose seeds of their own
         if _is_seeded(node) and not any(node.attr[name].i for name in _SEEDS):
             node.attr[_SEEDS[0]].i = number
-    return flat, shapes, is_compiled
+    return flat, KnownShapes(shapes), is_compiled
 
 
 def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
@@ -288,11 +293,9 @@ def _type_of(handle: Any) -> Any:
     import tensorflow as tf
 
     data = getattr(handle, "_handle_data", None)
-    return (
-        tf.as_dtype(data.shape_and_type[0].dtype)
-        if data is not None and data.shape_and_type
-        else None
-    )
+    if data is None or not data.shape_and_type:
+        return None
+    return tf.as_dtype(data.shape_and_type[0].dtype)
 
 
 def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
@@ -327,35 +330,11 @@ def _make(node: Any, op: str, data_type: int, number: int) -> None:
     node.attr["index"].i = number
 
 
-def make_stateless(graph: Any) -> None:
-    """Replaces random ops of a GraphDef by their stateless counterparts."""
-    for node in [node for node in graph.node if node.op in STATELESS_TWINS]:
-        node.op, place = STATELESS_TWINS[node.op]
-        seed = graph.node.add(name=f"{node.name}/seed", op="Const")
-        seed.attr["dtype"].type = node.attr["Tseed"].type = _INT32
-        tensor = seed.attr["value"].tensor
-        tensor.dtype = _INT32
-        tensor.tensor_shape.dim.add(size=2)
-        tensor.int_val.extend(node.attr.pop(name).i % 2**31 for name in _SEEDS)
-        if "Tout" in node.attr:
-            node.attr["dtype"].CopyFrom(node.attr.pop("Tout"))
-        node.input.insert(place, seed.name)
-
-
-def keeping_state(graph: Any) -> list[str]:
-    """The nodes of the graph and its functions that draw random numbers and whose state a session
-    keeps, by name.
-    """
-    return [
-        node.name
-        for node in every_node(graph)
-        if _is_seeded(node) and not node.op.startswith("Stateless")
-    ]
-
-
-def by_python(graph: Any) -> list[str]:
-    """The nodes that call Python, which may return something else each time, by name."""
-    return [node.name for node in every_node(graph) if node.op in PYTHON]
+def keeps_state(graph: Any) -> bool:
+    """Tells whether a session keeps the state of random ops of a GraphDef or its functions."""
+    return any(
+        _is_seeded(node) and not node.op.startswith("Stateless") for node in every_node(graph)
+    )
 
 
 def reached(

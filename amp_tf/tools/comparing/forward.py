@@ -2,7 +2,7 @@
 
 Evaluation, prediction and serving ask for no gradients. They run as usual, and the first batches of
 each are copied: of ``evaluate`` and ``predict``, and of each ``tf.function`` that has a product.
-What was called most often is compared as the program ends, because it may train until then.
+The callable with most calls is compared as the program ends, because it may train until then.
 
 An iterator is read ahead by as many batches as are compared; the program gets these back.
 """
@@ -12,20 +12,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.tools import train_functions
-from amp_tf.tools.train_functions import (
-    Call,
-    as_function,
-    iterate,
-    kept,
-    steps_a_call,
-    without_optionals,
-)
+from amp_tf.tools.comparing.flattening import every_node
+from amp_tf.tools.train_functions import Call, ReadAhead, as_function, kept, without_optionals
 
 _KINDS = ("test", "predict")  # of the functions that a Keras model makes for evaluate and predict
 _NOTE = "the program trained nothing: the results of {} were compared, and no gradients"
@@ -38,7 +31,13 @@ class ForwardCalls:
     name: str  #: for people
     function: Callable[..., Any]
     jit_compile: Any  #: whether XLA compiles it, as TensorFlow's arguments of this name say
+    most: int  #: calls that are kept
     calls: list[Call] = dataclasses.field(default_factory=list)  #: with copies of their tensors
+
+    def keep(self, call: Call) -> None:
+        """Keeps a call unless there are enough."""
+        if len(self.calls) < self.most:
+            self.calls.append(kept(call))
 
 
 class Forward:
@@ -46,43 +45,38 @@ class Forward:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._of_functions: dict[
-            Any, ForwardCalls | None
-        ] = {}  # None for functions without a product
+        self._of_functions: dict[Any, ForwardCalls | None] = {}  # None: without a product
         self._of_models: list[ForwardCalls] = []
-        self._functions_of_models: list[Any] = []
 
     def note(self, function: Any, args: Any, kwargs: Any) -> None:
         """Keeps a call that a ``tf.function`` has just returned from; does nothing where that
         fails.
         """
-        if any(function is known for known in self._functions_of_models):
-            return
         with contextlib.suppress(Exception):
             if function not in self._of_functions:
-                name = str(getattr(function.python_function, "__name__", "function"))
-                found = ForwardCalls(name, function.python_function, function._jit_compile)
+                python = function.python_function
+                name = str(getattr(python, "__name__", "function"))
+                found = ForwardCalls(name, python, function._jit_compile, self._most)
                 self._of_functions[function] = found if _has_product(function) else None
-            found_calls = self._of_functions[function]
-            if found_calls is not None and len(found_calls.calls) < self._most:
-                found_calls.calls.append(kept((args, kwargs)))
+            calls = self._of_functions[function]
+            if calls is not None:
+                calls.keep((args, kwargs))
 
     def patches(self, library: str) -> list[tuple[Any, str, Callable[..., Any]]]:
         """Returns the patches that watch the test and predict functions of ``"keras"`` or
         ``"tf_keras"``.
         """
-        watches = ((kind, functools.partial(self._watch, kind)) for kind in _KINDS)
-        return [train_functions.patch_forward(library, kind, watch) for kind, watch in watches]
+        return [
+            train_functions.patch(library, kind, functools.partial(self._watch, kind))
+            for kind in _KINDS
+        ]
 
     def _watch(self, kind: str, model: Any, owner: Any) -> Any:
-        """Returns what takes the place of a model's new test or predict function.
-
-        ``owner`` is the class that has the library's own ``test_step``.
-        """
+        """Returns what takes the place of a model's new test or predict function."""
         import tensorflow as tf
 
         function = getattr(model, f"{kind}_function")
-        self._functions_of_models.append(function)
+        self._of_functions[function] = None  # the model has its calls
         if model.distribute_strategy.num_replicas_in_sync > 1:
             return function
         step = model.predict_step  # it takes the batches of both, and ignores labels
@@ -90,76 +84,50 @@ class Forward:
             step = model.test_step
         if owner.__module__.startswith("keras"):
             step = tf.autograph.experimental.do_not_convert(step)
-        found = ForwardCalls(model.name, step, getattr(model, "jit_compile", None))
+        jit_compile = getattr(model, "jit_compile", None)
+        found = ForwardCalls(model.name, step, jit_compile, self._most)
         self._of_models.append(found)
-        return _WatchedForward(function, model, found, self._most)
+        return _WatchedForward(function, model, found)
 
     def most_called(self) -> tuple[Any, list[Any], tuple[str, ...]] | None:
         """Returns the step with most calls, its batches, and the notes that go with the result;
         models come first.
         """
         of_functions = [found for found in self._of_functions.values() if found is not None]
-        for group in (self._of_models, of_functions):
-            called = [found for found in group if found.calls]
-            if called:
-                most = max(called, key=lambda found: len(found.calls))
-                subject, batches = as_function(
-                    most.name, most.function, most.calls, jit_compile=most.jit_compile
-                )
-                return subject, batches, (_NOTE.format(most.name),)
-        return None
+        called = [found for found in self._of_models if found.calls]
+        called = called or [found for found in of_functions if found.calls]
+        if not called:
+            return None
+        most = max(called, key=lambda found: len(found.calls))
+        subject, batches = as_function(
+            most.name, most.function, most.calls, jit_compile=most.jit_compile
+        )
+        return subject, batches, (_NOTE.format(most.name),)
 
 
-class _WatchedForward:
-    """A model's test or predict function; its first batches are kept, and given back where an
-    iterator had them.
-    """
+class _WatchedForward(ReadAhead):
+    """A model's test or predict function, whose first batches are kept."""
 
-    def __init__(self, function: Any, model: Any, found: ForwardCalls, most: int) -> None:
-        self._function, self._model, self._found, self._most = function, model, found, most
-        self._source: Any = None  # the iterator that was read ahead
-        self._left = 0  # batches of it that the program has yet to get back
-        self._again: Any = None  # returns these
+    def __init__(self, function: Any, model: Any, found: ForwardCalls) -> None:
+        super().__init__(function, model)
+        self._found = found
 
     def __call__(self, data: Any) -> Any:
         import tensorflow as tf
 
-        if isinstance(data, tf.data.Iterator):
-            if not self._found.calls:
-                self._read_ahead(data)
-        elif isinstance(data, (list, tuple)):  # Keras 3's predict hands over batches
-            self._keep(data)
-        if data is not self._source or self._left <= 0:
-            return self._function(data)
-        self._left -= steps_a_call(self._model)
-        return self._function(self._again)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._function, name)
-
-    def _read_ahead(self, iterator: Any) -> None:
-        a_call = steps_a_call(self._model)
-        wanted = -(-self._most // a_call) * a_call  # whole calls, so that whole calls are left
-        taken = list(itertools.islice(iterator, wanted))
-        if taken:
-            self._source, self._left, self._again = iterator, len(taken), iterate(taken)
-            self._keep(taken)
-
-    def _keep(self, batches: Any) -> None:
-        calls = self._found.calls
+        batches: Any = []
+        if isinstance(data, (list, tuple)):  # Keras 3's predict hands over batches
+            batches = data
+        elif isinstance(data, tf.data.Iterator) and not self._found.calls:
+            batches = self.take(data, self._found.most)
         with contextlib.suppress(Exception):
             for batch in batches:
-                if len(calls) < self._most:
-                    calls.append(kept(((without_optionals(batch),), {})))
+                self._found.keep(((without_optionals(batch),), {}))
+        return super().__call__(data)
 
 
 def _has_product(function: Any) -> bool:
-    return any(node.op in PRODUCTS for node in _nodes(function))
-
-
-def _nodes(function: Any) -> Iterator[Any]:
     for concrete in function._list_all_concrete_functions():
-        graph = concrete.graph.as_graph_def()
-        yield from graph.node
-        for inner in graph.library.function:
-            yield from inner.node_def
+        if any(node.op in PRODUCTS for node in every_node(concrete.graph.as_graph_def())):
+            return True
+    return False

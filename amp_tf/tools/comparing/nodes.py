@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import graphlib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,29 @@ _AT_ONCE = 150
 
 
 @dataclasses.dataclass(frozen=True)
+class NodeError:
+    """The error of one node."""
+
+    name: str  #: the node's
+    op: str  #: the node's
+    is_f16: bool  #: whether its result is 16 bit
+    rounded: tuple[str, ...]  #: the sources of its 16-bit inputs
+    #: relative L2 error of its result in the run; infinite where it is not finite and float32 is
+    accumulated: float
+    #: that of its op in 16 bit on exact inputs; ``None`` where the op reads no 16 bit and is not 16
+    #: bit, or cannot be run a second time
+    local: float | None
+    #: whether float32 itself keeps two digits of its result; what cancels to nothing is all
+    #: rounding
+    has_truth: bool
+    nonfinite: float  #: share of its result in the run that is inf or nan, and finite in float32
+    nonfinite_alone: float  #: the same on exact inputs
+    underflow: float  #: share of its result on exact inputs that is zero, and not in float32
+    largest: float  #: the largest size of a number of its result in float32
+    largest_input: float  #: that of its inputs
+
+
+@dataclasses.dataclass(frozen=True)
 class Probe:
     """A node to measure."""
 
@@ -41,129 +63,143 @@ class Probe:
     op: str
     is_f16: bool  #: whether its result is 16 bit
     rounded: tuple[str, ...]  #: the sources of its 16-bit inputs
-    truth: Any  #: its result in float32 and under amp_tf
-    value: Any
-    #: its result in 16 bit on exact inputs; ``None`` where its op cannot be run a second time
-    local: Any
+    truth: Any  #: its result in float32
+    results: tuple[Any, ...]  #: under amp_tf; then in 16 bit on exact inputs, if it can run again
     inputs: tuple[Any, ...]  #: its inputs in float32
 
 
-def probe(step: FlatStep, rewritten: Any, graph: Any, wanted: str | None) -> list[Probe]:
-    """The nodes that are 16 bit, read 16 bit, or have a name in which ``wanted`` is found; sources
-    before readers.
+def probe(step: FlatStep, rewritten: Any, graph: Any) -> Iterator[Probe]:
+    """Yields the nodes that are 16 bit or read 16 bit; sources come before readers.
 
     The second runs of their ops are added to ``graph``, which has the step in float32 and as it is
     rewritten.
     """
-    import tensorflow as tf
-
-    before = {node.name for node in step.graph.node}
-    after = {node.name for node in rewritten.node}
-    rounded_to = _types_rounded_to(rewritten)
+    versions = Versions(step, rewritten)
     ends = {text.partition(":")[0] for text in step.results}
-    probes = []
     for name in nodes_run_once(step.graph):
-        if name not in after or name in ends or name.startswith(f"{OWN_SCOPE}/"):
+        if name in ends or name.startswith(f"{OWN_SCOPE}/") or not versions.has_both(name):
             continue
-        try:
-            exact, op = (graph.get_operation_by_name(f"{side}/{name}") for side in (FLOAT32, AMP))
-        except KeyError:  # a constant, which both sides share
-            continue
-        if not op.outputs or exact.type != op.type or len(exact.inputs) != len(op.inputs):
-            continue  # folding made another op of it
-        dtype = exact.outputs[0].dtype
-        if not dtype.is_floating or dtype.size != 4 or _is_reference(exact.outputs[0]):
-            continue
-        if [_origin(tensor, before) for tensor in exact.inputs] != [
-            _origin(tensor, before) for tensor in op.inputs
-        ]:
-            continue  # folding or lifting gave it other values
-        sources = [_source(tensor, before) for tensor in op.inputs]
-        f16 = [source for source in sources if _is_f16(source, rounded_to)]
-        rounded = tuple(dict.fromkeys(_name(source.op.name) for source in f16))
-        is_f16, is_way_out = _is_f16(op.outputs[0], rounded_to), op.type.endswith(tuple(WAYS_OUT))
-        if is_f16 or rounded or (wanted and re.search(wanted, name)):
-            own_type = rounded_to.get(name, op.outputs[0].dtype)
-            again = (
-                _again(name, exact, op, sources, graph)
-                if (is_f16 or rounded) and not is_way_out
-                else None
-            )
-            inputs = (
-                ()
-                if is_way_out
-                else tuple(tensor for tensor in exact.inputs if tensor.dtype.is_floating)
-            )
-            with graph.as_default():
-                value = tf.cast(op.outputs[0], own_type)
-                local = None if again is None else tf.cast(again, own_type)
-            probes.append(
-                Probe(name, op.type, is_f16, rounded, exact.outputs[0], value, local, inputs)
-            )
-    return probes
+        exact = graph.get_operation_by_name(f"{FLOAT32}/{name}")
+        op = graph.get_operation_by_name(f"{AMP}/{name}")
+        if _has_float32_result(exact) and versions.are_alike(exact, op):
+            found = versions.probe(name, exact, op, graph)
+            if found is not None:
+                yield found
 
 
-def _types_rounded_to(rewritten: Any) -> dict[str, Any]:
-    """The types to which operands and results of products in float32 are rounded, by the products'
-    names.
-    """
-    import tensorflow as tf
-
-    marked = (node for node in rewritten.node if ROUNDED_ATTR in node.attr)
-    return {node.name: tf.as_dtype(node.attr[ROUNDED_ATTR].type) for node in marked}
+def _has_float32_result(exact: Any) -> bool:
+    if not exact.outputs:
+        return False
+    dtype = exact.outputs[0].dtype
+    is_reference = dtype != dtype.base_dtype  # a variable of TF1's
+    return bool(dtype.is_floating and dtype.size == 4 and not is_reference)
 
 
-def _is_f16(tensor: Any, rounded_to: Mapping[str, Any]) -> bool:
-    """Whether what a node gives is 16 bit, or is rounded to it behind the node."""
-    is_rounded = _name(tensor.op.name) in rounded_to
-    return bool(tensor.dtype.is_floating and (tensor.dtype.size == 2 or is_rounded))
+class Versions:
+    """A step in float32 and as it is rewritten."""
 
+    def __init__(self, step: FlatStep, rewritten: Any) -> None:
+        import tensorflow as tf
 
-def _source(tensor: Any, before: set[str]) -> Any:
-    while tensor.op.type == "Cast" and _name(tensor.op.name) not in before:  # of the rewrite
-        tensor = tensor.op.inputs[0]
-    return tensor
+        self._before = {node.name for node in step.graph.node}
+        self._after = {node.name for node in rewritten.node}
+        # The types to which operands and results of products in float32 are rounded.
+        self._rounded_to: dict[str, Any] = {}
+        for node in rewritten.node:
+            if ROUNDED_ATTR in node.attr:
+                self._rounded_to[node.name] = tf.as_dtype(node.attr[ROUNDED_ATTR].type)
 
+    def has_both(self, name: str) -> bool:
+        """Tells whether both versions have a node."""
+        return name in self._before and name in self._after
 
-def _origin(tensor: Any, before: set[str]) -> str:
-    """The tensor of the step from which a tensor has its values, whatever its shape, by name."""
-    while (tensor := _source(tensor, before)).op.type in RESHAPING:
-        tensor = tensor.op.inputs[0]
-    return _name(tensor.name)
+    def are_alike(self, exact: Any, op: Any) -> bool:
+        """Tells whether two ops compute the same; folding and lifting may give one other values."""
+        if exact.type != op.type or len(exact.inputs) != len(op.inputs):
+            return False
+        pairs = zip(exact.inputs, op.inputs, strict=True)
+        return all(self._origin(one) == self._origin(other) for one, other in pairs)
+
+    def probe(self, name: str, exact: Any, op: Any, graph: Any) -> Probe | None:
+        """Returns what to measure at a node; ``None`` where nothing of it is 16 bit."""
+        import tensorflow as tf
+
+        sources = [self._source(tensor) for tensor in op.inputs]
+        rounded = [_name(source.op.name) for source in sources if self._is_f16(source)]
+        is_f16 = self._is_f16(op.outputs[0])
+        if not is_f16 and not rounded:
+            return None
+        inputs: tuple[Any, ...] = ()
+        results = [op.outputs[0]]
+        if not op.type.endswith(tuple(WAYS_OUT)):
+            inputs = tuple(tensor for tensor in exact.inputs if tensor.dtype.is_floating)
+            if _can_run_again(op):
+                results.append(_run_again(name, exact, op, sources, graph))
+        with graph.as_default():
+            own_type = self._rounded_to.get(name, op.outputs[0].dtype)
+            results = [tf.cast(result, own_type) for result in results]
+        return Probe(
+            name,
+            op.type,
+            is_f16,
+            rounded=tuple(dict.fromkeys(rounded)),
+            truth=exact.outputs[0],
+            results=tuple(results),
+            inputs=inputs,
+        )
+
+    def _is_f16(self, tensor: Any) -> bool:
+        """Tells whether what a node gives is 16 bit, or is rounded to it behind the node."""
+        is_rounded = _name(tensor.op.name) in self._rounded_to
+        return bool(tensor.dtype.is_floating and (tensor.dtype.size == 2 or is_rounded))
+
+    def _source(self, tensor: Any) -> Any:
+        """Returns the tensor in front of the casts that the rewrite added."""
+        while tensor.op.type == "Cast" and _name(tensor.op.name) not in self._before:
+            tensor = tensor.op.inputs[0]
+        return tensor
+
+    def _origin(self, tensor: Any) -> str:
+        """Names the tensor of the step from which a tensor has its values, whatever its shape."""
+        tensor = self._source(tensor)
+        while tensor.op.type in RESHAPING:
+            tensor = self._source(tensor.op.inputs[0])
+        return _name(tensor.name)
 
 
 def _name(name: str) -> str:
-    return name.removeprefix(f"{AMP}/").removeprefix(f"{FLOAT32}/")  # in the step, of one side's
+    """The name in the step of a node or tensor of one side."""
+    return name.removeprefix(f"{AMP}/").removeprefix(f"{FLOAT32}/")
 
 
-def _is_reference(tensor: Any) -> bool:
-    return bool(tensor.dtype != tensor.dtype.base_dtype)  # a variable of TF1's
+def _can_run_again(op: Any) -> bool:
+    import tensorflow as tf
+
+    if op.op_def.is_stateful:
+        return False
+    for tensor in op.inputs:
+        if tensor.dtype in (tf.resource, tf.variant) or tensor.dtype != tensor.dtype.base_dtype:
+            return False
+    return True
 
 
-def _again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -> Any:
+def _run_again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -> Any:
     """Runs the op a second time, in the rewritten types, on float32's values."""
     import tensorflow as tf
 
-    writes = any(map(_is_reference, op.inputs)) and op.op_def.input_arg[0].is_ref
-    if (
-        op.op_def.is_stateful
-        or writes
-        or any(tensor.dtype in (tf.resource, tf.variant) for tensor in op.inputs)
-    ):
-        return None
     with graph.as_default():
         inputs = []
         for truth, tensor, source in zip(exact.inputs, op.inputs, sources, strict=True):
             value = truth
-            for dtype in _types_between(source, tensor) if truth.dtype.is_floating else ():
-                value = tf.cast(value, dtype)
+            if truth.dtype.is_floating:
+                for dtype in _types_between(source, tensor):
+                    value = tf.cast(value, dtype)
             inputs.append(value)
         given = op.node_def.attr  # parsed at each access
         attributes = {key: given[key] for key in given if not key.startswith("_")}
         types = [tensor.dtype for tensor in op.outputs]
-        return graph.create_op(
-            op.type, inputs, types, name=f"local/{name}", attrs=attributes
-        ).outputs[0]
+        again = graph.create_op(op.type, inputs, types, name=f"local/{name}", attrs=attributes)
+    return again.outputs[0]
 
 
 def _types_between(source: Any, tensor: Any) -> list[Any]:
@@ -175,112 +211,101 @@ def _types_between(source: Any, tensor: Any) -> list[Any]:
     return types[::-1]
 
 
-@dataclasses.dataclass(frozen=True)
-class NodeMeasurement:
-    """The measurements at one node."""
-
-    name: str  #: as those of its probe
-    op: str
-    is_f16: bool
-    rounded: tuple[str, ...]
-    accumulated: Statistics  #: its result in the run against float32's
-    local: (
-        Statistics | None
-    )  #: its result in 16 bit on exact inputs against float32's; ``None`` where it has none
-    largest_input: float  #: the largest size of a number of its inputs in float32
-
-
 def measure_nodes(
     flat: FlatStep,
     rewritten: Any,
     precision: Precision,
     number: int,
     scale: float,
-    wanted: str | None,
     progress: Progress,
-) -> list[NodeMeasurement]:
-    """Measures each node in one batch, and further ones whose names match ``wanted``; sources come
-    before readers.
+) -> list[NodeError]:
+    """Measures each node in one batch; sources come before readers.
+
+    Args:
+        flat: the step.
+        rewritten: its graph as amp_tf rewrites it.
+        precision: the 16-bit type.
+        number: the batch's.
+        scale: the loss scale.
+        progress: called with what is being done.
     """
     import tensorflow as tf
 
     progress("looking at each node: building the graph")
     joint = JointGraph(flat, {FLOAT32: flat.graph, AMP: rewritten})
-    found: list[np.ndarray] = []
-    sizes: dict[str, float] = {}
+    rows: dict[str, Any] = {}  # by the name of the tensor in float32
     with joint.graph.as_default():
-        probes = probe(flat, rewritten, joint.graph, wanted)
+        probes = list(probe(flat, rewritten, joint.graph))
         measure = verdicts.rows_in(joint.graph, precision.smallest)
-        results = [[each.value, *([] if each.local is None else [each.local])] for each in probes]
-        rows = [measure(values, each.truth) for each, values in zip(probes, results, strict=True)]
-        known = {each.truth.name for each in probes}  # whose own rows have their largest sizes
-        others = {
-            tensor.name: tf.cast(tensor, tf.float32) for each in probes for tensor in each.inputs
-        }
-        inputs = {
-            name: tf.maximum(tf.reduce_max(value), -tf.reduce_min(value))
-            for name, value in others.items()
-            if name not in known
-        }
-    for start in range(0, len(probes), _AT_ONCE):
-        progress(f"looking at {len(probes)} nodes, from number {start + 1} on")
-        part = slice(start, start + _AT_ONCE)
-        read = {tensor.name for each in probes[part] for tensor in each.inputs} & (
-            inputs.keys() - sizes.keys()
-        )
-        some, more = joint.fetch(
-            (rows[part], {name: inputs[name] for name in read}), number, scale, is_alone=True
-        )
-        found += some
-        sizes.update(more)
+        probed = {each.truth.name for each in probes}
+        for each in probes:
+            for tensor in each.inputs:  # of an input only its largest number is read
+                if tensor.name not in probed and tensor.name not in rows:
+                    truth = tf.cast(tensor, tf.float32)
+                    rows[tensor.name] = measure([truth], truth)
+            rows[each.truth.name] = measure(each.results, each.truth)
+    found: dict[str, np.ndarray] = {}
+    names = list(rows)
+    for start in range(0, len(names), _AT_ONCE):
+        progress(f"looking at {len(names)} tensors, from number {start + 1} on")
+        part = {name: rows[name] for name in names[start : start + _AT_ONCE]}
+        found |= joint.fetch(part, number, scale, is_alone=True)
         joint.close()  # a session keeps a graph for each set of nodes that was run
-    sizes.update(
-        (each.truth.name, row[0][verdicts.LARGEST]) for each, row in zip(probes, found, strict=True)
+    return [_error(each, found, precision) for each in probes]
+
+
+def _error(each: Probe, rows: Mapping[str, np.ndarray], precision: Precision) -> NodeError:
+    """Reads the error of a node from the rows of tensors."""
+    own = rows[each.truth.name]
+    run = Statistics.of(own[:1])
+    alone = Statistics.of(own[-1:])  # the same where its op cannot run again
+    sizes = [rows[tensor.name][0][verdicts.LARGEST] for tensor in each.inputs]
+    return NodeError(
+        each.name,
+        each.op,
+        each.is_f16,
+        each.rounded,
+        accumulated=run.distance,
+        local=alone.distance if len(own) > 1 else None,
+        has_truth=all(verdicts.has_truth(one, precision) for one in (run, alone)),
+        nonfinite=run.nonfinite,
+        nonfinite_alone=alone.nonfinite,
+        underflow=alone.underflow,
+        largest=run.largest,
+        largest_input=float(max(sizes, default=0.0)),
     )
-    return [
-        NodeMeasurement(
-            *(each.name, each.op, each.is_f16, each.rounded),
-            accumulated=Statistics.of(row[:1]),
-            local=None if each.local is None else Statistics.of(row[1:]),
-            largest_input=float(max((sizes[tensor.name] for tensor in each.inputs), default=0.0)),
-        )
-        for each, row in zip(probes, found, strict=True)
-    ]
 
 
 def nodes_run_once(graph: Any) -> list[str]:
-    """The nodes that run exactly once, sources before readers, by name."""
+    """Returns the names of the nodes that run exactly once, sources before readers.
+
+    A node's depth is the number of loops and branches around it. ``Enter`` and ``Exit`` stand
+    around a loop, ``Switch`` and ``Merge`` around the branches of a condition; those that belong to
+    a loop itself read its ``LoopCond``, or what enters it.
+    """
     nodes = {node.name: node for node in graph.node}
-    sources = {name: [_node_of(text) for text in node.input] for name, node in nodes.items()}
+    sources: dict[str, list[str]] = {}
     for name, node in nodes.items():
-        if node.op.endswith("Merge"):  # the edge back into a loop would make a cycle
-            sources[name] = [
-                source for source in sources[name] if not nodes[source].op.endswith("NextIteration")
-            ]
-    # What a node runs in: loops, by their depths, and outside of loops branches, by their condition
-    # and Switch's port.
-    around: dict[str, frozenset[Any]] = {}
+        found = [_node_of(text) for text in node.input]
+        # The edge back into a loop would make a cycle.
+        sources[name] = [
+            source for source in found if not nodes[source].op.endswith("NextIteration")
+        ]
+    depths: dict[str, int] = {}
     for name in graphlib.TopologicalSorter(sources).static_order():
-        op, found = nodes[name].op, []
-        for source, text in ((_node_of(text), text) for text in nodes[name].input):
-            if source in around:
-                is_branch = nodes[source].op.endswith("Switch") and 0 not in around[source]
-                branch = (
-                    [(nodes[source].input[1], text.partition(":")[2] or "0")] if is_branch else []
-                )
-                found.append(around[source].union(branch))
-        combine = frozenset.intersection if op.endswith("Merge") else frozenset.union
-        loops = {each for inside in found for each in inside if isinstance(each, int)}
-        here = (combine(*found) if found else frozenset()) | loops
+        op = nodes[name].op
+        around = {nodes[source].op for source in sources[name]}
+        depth = max((depths[source] for source in sources[name]), default=0)
         if op.endswith("Enter"):
-            here |= {len(loops)}
-        around[name] = here - {len(loops) - 1} if op.endswith("Exit") else here
-    # One result of a Switch does not exist.
-    return [
-        name
-        for name, found in around.items()
-        if not found and not nodes[name].op.endswith("Switch")
-    ]
+            depth += 1
+        elif op.endswith("Exit"):
+            depth -= 1
+        elif op.endswith("Switch") and "LoopCond" not in around:
+            depth += 1
+        elif op.endswith("Merge") and not any(other.endswith("Enter") for other in around):
+            depth -= 1
+        depths[name] = depth
+    return [name for name, depth in depths.items() if depth == 0]
 
 
 def _node_of(text: str) -> str:

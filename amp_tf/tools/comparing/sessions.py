@@ -1,0 +1,270 @@
+"""Watches the runs of TF1 sessions for those that train, and cuts their step out of the graph.
+
+Runs that need gradients train, and what they are fed are batches. The runs themselves go on as
+usual, except that they also fetch what their data sources produce. After the wanted number of runs
+with the same fetches, or when the session closes or the program ends, they are compared.
+
+They become a step with the variables' values of that moment. It is fed what they were fed, and what
+their data sources produced, so that each version gets the same batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from amp_tf.errors import GraphError
+from amp_tf.hooks import state
+from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
+from amp_tf.tools.comparing import flattening
+from amp_tf.tools.comparing.flattening import OWN_SCOPE, RESULT, FlatStep, reached
+
+if TYPE_CHECKING:
+    from amp_tf.tools.comparing.training import Training
+
+
+@dataclasses.dataclass
+class SessionRuns:
+    """Runs of one session that have the same fetches and are fed the same tensors."""
+
+    session: Any  #: which ran them
+    fetches: Sequence[Any]  #: the tensors fetched
+    targets: Sequence[Any]  #: the operations run
+    fed: Sequence[Any]  #: the tensors that the program fed
+    given: Sequence[Any]  #: the outputs of data sources
+    needed: Sequence[Any]  #: the operations that they need
+    #: for each run the values of ``fed`` and ``given``
+    batches: list[tuple[np.ndarray, ...]] = dataclasses.field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The name of the runs."""
+        return str(self.targets[0].name if self.targets else self.fetches[0].op.name)
+
+    def flat_step(self, batches: Iterable[Sequence[np.ndarray]]) -> FlatStep:
+        """The step as a flat graph, with the variables' present values; a GraphError where one has
+        none.
+
+        Batches have the values of ``fed`` and ``given``.
+        """
+        graph, feeds = self._graph()
+        results = [feeds.get(tensor.name, tensor.name) for tensor in self.fetches]
+        targets = [operation.name for operation in self.targets]
+        ends = [*results, *feeds.values(), *targets]
+        nodes = [text.partition(":")[0] for text in ends]
+        graph = _extracted(graph, nodes)
+        variables = self._variables(graph)
+        options = self.session._config.graph_options.rewrite_options
+        flat, shapes, is_compiled = flattening.flatten_graph(graph, [*ends, *variables], options)
+        outputs = []
+        for tensor, name in zip(self.fetches, results, strict=True):
+            if tensor.dtype.base_dtype.is_floating:
+                outputs.append((RESULT, tensor.name, name))
+        return FlatStep(
+            graph=flat,
+            batches=tuple(map(tuple, batches)),
+            feeds=tuple(name.partition(":")[0] for name in feeds.values()),
+            captures={},
+            variables=variables,
+            results=tuple(results),
+            outputs=tuple(outputs),
+            effects=tuple(targets),
+            is_compiled=is_compiled,
+            shapes=shapes,
+        )
+
+    def _graph(self) -> tuple[Any, dict[str, str]]:
+        """Returns the session's GraphDef with placeholders in place of what is fed and given, and
+        their names by the tensors'.
+        """
+        import tensorflow as tf
+
+        whole = self.session.graph.as_graph_def(add_shapes=True)
+        for node in whole.node:
+            node.device = ""  # it names the program's cluster, and the comparison runs here
+        graph = tf.Graph()
+        placeholders: dict[str, Any] = {}
+        with graph.as_default():
+            for number, tensor in enumerate((*self.fed, *self.given)):
+                dtype = tensor.dtype.base_dtype
+                name = f"{OWN_SCOPE}/fed_{number}"
+                placeholders[tensor.name] = tf.compat.v1.placeholder(dtype, tensor.shape, name)
+            waited_for = {f"^{name.partition(':')[0]}": placeholders[name] for name in placeholders}
+            tf.import_graph_def(whole, input_map={**placeholders, **waited_for}, name="")
+        feeds = {name: placeholder.name for name, placeholder in placeholders.items()}
+        return graph.as_graph_def(add_shapes=True), feeds
+
+    def _variables(self, graph: Any) -> dict[str, flattening.Variable]:
+        """Reads the variables of a graph, by nodes that exist already: the program's graph may be
+        finalized.
+        """
+        reads = {}
+        for operation in self.needed:
+            if operation.type in REFERENCE_VARIABLES:
+                reads[operation.name] = operation.outputs[0]
+            elif operation.type in VARIABLE_HANDLES:
+                for reader in operation.outputs[0].consumers():
+                    if reader.type in READ_OPS and not reader.control_inputs:
+                        reads[operation.name] = reader.outputs[0]
+                        break
+        values = self.session.run(reads)
+        variables = {}
+        for node in graph.node:
+            is_reference = node.op in REFERENCE_VARIABLES
+            if not is_reference and node.op not in VARIABLE_HANDLES:
+                continue
+            if node.name not in values:
+                raise GraphError(
+                    f"the value of variable {node.name!r} is not known",
+                    where="tf.compat.v1.Session.run",
+                    fix="Create variables with tf.compat.v1.get_variable, which makes a node that "
+                    "reads them",
+                )
+            variables[node.name] = flattening.Variable(
+                node.name, values[node.name], node.attr["dtype"].type, is_reference
+            )
+        return variables
+
+
+def _extracted(graph: Any, ends: Sequence[str]) -> Any:
+    """Returns the part of a GraphDef that some nodes need."""
+    import tensorflow as tf
+
+    nodes = {node.name: node for node in graph.node}
+
+    def sources(name: str) -> list[str]:
+        return [text.removeprefix("^").partition(":")[0] for text in nodes[name].input]
+
+    found = reached(ends, sources)
+    needed = [node for name, node in nodes.items() if name in found]
+    return tf.compat.v1.GraphDef(node=needed, versions=graph.versions, library=graph.library)
+
+
+class Sessions:
+    """The runs of a program's sessions, as far as they train."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        # By session, then by fetches and feeds; None for runs that do not train.
+        self._kinds: weakref.WeakKeyDictionary[Any, dict[Any, SessionRuns | None]] = (
+            weakref.WeakKeyDictionary()
+        )
+        # The names of the operations that compute gradients, by graph.
+        self._gradients: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+
+    def patches(self) -> list[tuple[Any, str, Any]]:
+        """Returns the patches that watch sessions."""
+        from tensorflow.python.client import session
+
+        return [
+            (session.BaseSession, "_do_run", self._run),
+            (session.BaseSession, "close", self._close),
+        ]
+
+    def note_gradients(self, gradients: Iterable[Any]) -> None:
+        """Notes the tensors of gradients that are in a session's graph."""
+        import tensorflow as tf
+
+        for gradient in gradients:
+            tensor = getattr(gradient, "values", gradient)
+            if tf.is_symbolic_tensor(tensor) and not tensor.graph.building_function:
+                self._gradients.setdefault(tensor.graph, set()).add(tensor.op.name)
+
+    def compare(self, session: Any = None) -> None:
+        """Compares the most frequent kind of training runs made so far, if there were any; of one
+        session or of all.
+        """
+        kinds = list(self._kinds.values())
+        if session is not None:
+            kinds = [self._kinds.get(session, {})]
+        found = [runs for of_one in kinds for runs in of_one.values() if runs and runs.batches]
+        if not found:
+            return
+        runs = max(found, key=lambda runs: len(runs.batches))
+        self._kinds.clear()  # frees sessions and batches; nothing is compared after this
+        if runs.session.sess_str:
+            fix = "Train in one process, without a target"
+            where = "tf.compat.v1.Session"
+            raise GraphError("the session is one of a server", where=where, fix=fix)
+        after = f"the variables as they are after {len(runs.batches)} runs of it"
+        note = f"{runs.name} was compared with {after}"
+        self._training.compare(runs, runs.batches, (note,))
+
+    def _run(
+        self,
+        original: Any,
+        session: Any,
+        handle: Any,
+        targets: Any,
+        fetches: Any,
+        feeds: Any,
+        *rest: Any,
+    ) -> Any:
+        runs = None
+        if self._is_watched() and handle is None and self._gradients.get(session.graph):
+            with self._training.surviving():
+                fed = [reference.deref() for reference in feeds]
+                runs = self._runs_of(session, targets, fetches, fed)
+        if runs is None:
+            return original(session, handle, targets, fetches, feeds, *rest)
+        results = original(session, handle, targets, [*fetches, *runs.given], feeds, *rest)
+        with self._training.surviving():
+            values = [np.array(feeds[tensor.ref()]) for tensor in runs.fed]
+            runs.batches.append((*values, *results[len(fetches) :]))
+            if len(runs.batches) >= self._training.request.steps:
+                self.compare(session)
+        return results[: len(fetches)]
+
+    def _close(self, original: Any, session: Any) -> None:
+        if self._is_watched():
+            with self._training.surviving():
+                self.compare(session)
+        original(session)
+
+    def _is_watched(self) -> bool:
+        return self._training.is_awaited and not state.is_collecting()
+
+    def _runs_of(
+        self, session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: Sequence[Any]
+    ) -> SessionRuns | None:
+        """Returns the runs of a kind; ``None`` where they do not train."""
+        kinds = self._kinds.setdefault(session, {})
+        key = tuple(frozenset(each.name for each in some) for some in (targets, fetches, fed))
+        if key in kinds:
+            return kinds[key]
+        names = {tensor.name for tensor in fed}
+
+        def sources(operation: Any) -> list[Any]:
+            read = [tensor.op for tensor in operation.inputs if tensor.name not in names]
+            return [*read, *operation.control_inputs]
+
+        needed = list(reached([*targets, *(tensor.op for tensor in fetches)], sources))
+        kinds[key] = None
+        if any(operation.name in self._gradients[session.graph] for operation in needed):
+            given = _data_of(needed)
+            kinds[key] = SessionRuns(session, list(fetches), list(targets), fed, given, needed)
+        return kinds[key]
+
+
+def _data_of(operations: Iterable[Any]) -> list[Any]:
+    """Returns the tensors that data sources give; they are fetched beside the program's own
+    fetches, and fed.
+    """
+    given = []
+    for operation in operations:
+        if operation.type in DATA_SOURCES:
+            given += operation.outputs
+    for tensor in given:
+        is_inside = tensor.op._get_control_flow_context() is not None
+        if is_inside or tensor.dtype.name in ("variant", "resource"):
+            raise GraphError(
+                f"its data come from {tensor.op.name!r}, in a branch or loop or as no arrays "
+                f"({tensor.dtype.name})",
+                where="Session.run",
+                fix="Take the data outside of tf.cond and tf.while_loop, as dense tensors",
+            )
+    return given
