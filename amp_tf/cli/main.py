@@ -302,6 +302,29 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, has_target=False)  # its runs are on this machine's devices
 
 
+def _add_time(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("command", nargs="+", help="the command to time, after --")
+    parser.add_argument(
+        "--step",
+        metavar="NAME",
+        default="",
+        help="what to time: fit, evaluate, predict, a tf.function's name, or the names of what a "
+        "session fetches; by default fit, else what takes longest",
+    )
+    parser.add_argument(
+        "--rounds", metavar="N", type=int, default=12, help="run each way at most N times"
+    )
+    parser.add_argument(
+        "--minutes",
+        metavar="N",
+        type=float,
+        default=10.0,
+        help="begin no round after N minutes, but make three; by default 10",
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    add_settings(parser, has_target=False)  # its runs are on this machine's devices
+
+
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, default=70.0, help="how long to measure; by default 70"
@@ -395,6 +418,17 @@ COMMANDS: Mapping[str, Command] = {
             "amp-tf tune --metric NAME (--max-drop X | --max-rise X) [options] -- python train.py "
             "[argument ...]"
         ),
+        error_status=2,
+    ),
+    "time": Command(
+        "timing.run",
+        "say whether a program is faster with amp_tf",
+        "Runs the command in float32 and with amp_tf in turns, each time until it has made enough "
+        "steps, and prints how long a step takes, how much memory it needs, and which is faster. "
+        "Status 0: it is known; 1: the machine is too noisy; 2: an option or the program is "
+        "wrong, or nothing is converted.",
+        _add_time,
+        usage="amp-tf time [options] -- python train.py [argument ...]",
         error_status=2,
     ),
     "calibrate": Command(

@@ -19,7 +19,14 @@ from pathlib import Path
 
 import _amp_tf_start
 from amp_tf.cli.main import COMMANDS, main
-from amp_tf.config import ENABLE_VAR, Switches
+from amp_tf.config import (
+    DISABLE_VAR,
+    ENABLE_VAR,
+    SWITCH_VARS,
+    AmpConfig,
+    Switches,
+    variables_of,
+)
 from amp_tf.errors import ConfigError
 
 _BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
@@ -78,6 +85,31 @@ def bootstrapped(environ: Mapping[str, str]) -> dict[str, str]:
     # An empty entry is the current folder, but an empty variable has no entry.
     paths = [path for path in given.split(os.pathsep) if path != str(_BOOTSTRAP)] if given else []
     return {**environ, "PYTHONPATH": os.pathsep.join([str(_BOOTSTRAP), *paths])}
+
+
+def environment_of_run(config: AmpConfig, *, is_on: bool) -> dict[str, str]:
+    """Returns the environment for a command that runs with amp_tf on by a configuration, or off,
+    whatever the program itself turns on.
+    """
+    ours = (ENABLE_VAR, DISABLE_VAR, *SWITCH_VARS[:2])
+    others = {name: text for name, text in os.environ.items() if name not in ours}
+    environ = {**bootstrapped(others), **variables_of(config)}
+    environ[ENABLE_VAR if is_on else DISABLE_VAR] = "1"
+    return environ
+
+
+_OURS = "INFO:absl:amp_tf"
+_LAST_WORDS = 200  # characters of the output of a run that failed
+
+
+def how_it_ended(status: int, output: str) -> str:
+    """Returns how a run of a command failed, with the last line that it printed itself."""
+    how = f"signal {-status}" if status < 0 else f"status {status}"
+    last = "it printed nothing"
+    for line in output.splitlines():
+        if line.strip() and not line.startswith(_OURS):
+            last = line[-_LAST_WORDS:].strip()
+    return f"it ended with {how}: {last}"
 
 
 USAGE = (
