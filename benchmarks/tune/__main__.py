@@ -25,7 +25,7 @@ from typing import Any
 from amp_tf.cli.tune import TunedScript
 from amp_tf.config import AmpConfig
 from amp_tf.graph.names import matcher
-from amp_tf.tools.search import Item, find_items, patterns_of
+from amp_tf.tools.search import Item, find_items, find_nodes, patterns_of
 from amp_tf.tools.tuning.result import Goal
 from amp_tf.tools.tuning.tuning import Journal, Tuning, Way, run_of
 
@@ -40,14 +40,12 @@ class Planted:
     Attributes:
         name: of its file.
         goal: what a good run is.
-        held_out: the metric that nothing is chosen by.
         config: what to convert.
         layer: the layer that is weak.
     """
 
     name: str
     goal: Goal
-    held_out: str
     config: AmpConfig
     layer: str
 
@@ -57,35 +55,30 @@ PROGRAMS = (
     Planted(
         "convnet_mask",
         _ACCURACY,
-        "accuracy",
         AmpConfig(precision="float16", target="cpu"),
         "masked",
     ),
     Planted(
         "transformer_logits",
         _ACCURACY,
-        "accuracy",
         AmpConfig(precision="bfloat16", target="cpu"),
         "sharp",
     ),
     Planted(
         "prices_labels",
         Goal("val_loss", 2.0, is_loss=True),
-        "percent_off",
         AmpConfig(precision="float16", target="cpu"),
         "price",
     ),
     Planted(
         "counter_sum",
         Goal("val_loss", 0.05, is_loss=True),
-        "loss",
         AmpConfig(precision="bfloat16", target="cpu", infer_add=("Cumsum",)),
         "count",
     ),
     Planted(
         "stations_norm",
         _ACCURACY,
-        "accuracy",
         AmpConfig(precision="bfloat16", target="cpu"),
         "normalized",
     ),
@@ -95,20 +88,18 @@ PROGRAMS = (
 def rows_of(planted: Planted, folder: Path) -> Iterator[dict[str, Any]]:
     """A row for each rule."""
     command = [sys.executable, str(_HERE / "programs" / f"{planted.name}.py")]
-    held_out = f"{planted.name}:{planted.held_out}"
     journal = Journal(folder, {"program": planted.name})
-    program = TunedScript(command, planted.config, (planted.goal.metric, held_out), folder)
-    tuned = Tuning(program, planted.goal, journal, tell=_tell, held_out=held_out).for_accuracy()
+    program = TunedScript(command, planted.config, planted.goal.metric, folder)
+    tuned = Tuning(program, planted.goal, journal, tell=_tell).for_accuracy()
     report, comparison = journal.read("mixed.json"), journal.read("comparison.json") or {}
     items = find_items(report)
-    planted_nodes = [
-        name for item in _leaves(items) for name in [item.name] if f"/{planted.layer}" in f"/{name}"
-    ]
+    nodes = [node.item for node in find_nodes(report)]
+    planted_nodes = [node for node in nodes if f"/{planted.layer}" in f"/{node.name}"]
 
     def row(rule: str, patterns: Sequence[str], runs: int, outcome: Any) -> dict[str, Any]:
         tests = [matcher(pattern) for pattern in patterns]
-        kept = [item for item in _leaves(items) if any(test(item.name) for test in tests)]
-        value = outcome.metrics.get(planted.goal.metric)
+        kept = [node for node in nodes if any(test(node.name) for test in tests)]
+        value = outcome.value
         return {
             "program": planted.name,
             "precision": planted.config.precision,
@@ -122,7 +113,6 @@ def rows_of(planted: Planted, folder: Path) -> Iterator[dict[str, Any]]:
             "operations": None if outcome.share is None else 1 - outcome.share,
             "metric": value,
             "is_good": planted.goal.is_good(value, tuned.limit),
-            "is_verified": tuned.is_verified if rule == "amp_tf" else None,
         }
 
     if tuned.patterns is not None:
@@ -134,28 +124,20 @@ def rows_of(planted: Planted, folder: Path) -> Iterator[dict[str, Any]]:
         if (known := journal.runs.get(run)) is None:
             known = program.run(Way.MIXED, patterns)
             journal.add(run, known)
-            _tell(f"{len(chosen)} items: {known.metrics or known.failure}")
+            _tell(f"{len(chosen)} items: {known.failure or known.value}")
         return known
 
     large = {
-        node["name"] for node in comparison.get("nodes", ()) if float(node["largest"]) > _DATA_MAX
+        row["name"] for row in comparison.get("nodes", ()) if float(row["largest"]) > _DATA_MAX
     }
-    ranges = [item for item in _leaves(items) if any(item.name == name for name in large)]
+    ranges = [node for node in nodes if node.name in large]
     yield row("AutoCast", patterns_of(ranges), 1, try_(ranges))
-    ordered = [
-        part
-        for item in items
-        for part in (item.parts if item.parts and item.parts[0].parts else (item,))
-    ]
+    ordered = [layer for item in items for layer in (item.parts or (item,))]
     count, runs = _bisect(
         ordered,
-        lambda some: planted.goal.is_good(try_(some).metrics.get(planted.goal.metric), tuned.limit),
+        lambda some: planted.goal.is_good(try_(some).value, tuned.limit),
     )
     yield row("Polygraphy", patterns_of(ordered[:count]), runs, try_(ordered[:count]))
-
-
-def _leaves(items: Sequence[Item]) -> list[Item]:
-    return [leaf for item in items for leaf in (_leaves(item.parts) if item.parts else [item])]
 
 
 def _bisect(items: Sequence[Item], is_good: Callable[[Sequence[Item]], bool]) -> tuple[int, int]:

@@ -33,11 +33,6 @@ model = keras.Model(inputs, h)
 model.compile(keras.optimizers.Adam(2e-2), "binary_crossentropy", metrics=["accuracy"])
 
 
-def loss(trained):
-    """Of data by which nothing is chosen."""
-    return trained.evaluate(events[640:], labels[640:], verbose=0)[0]
-
-
 if __name__ == "__main__":
     validation = (events[512:640], labels[512:640])
     model.fit(

@@ -25,11 +25,6 @@ model = keras.Sequential(
 model.compile(keras.optimizers.Adam(3e-3), keras.losses.MeanAbsolutePercentageError())
 
 
-def percent_off(trained):
-    """Of data by which nothing is chosen."""
-    return trained.evaluate(x[1280:], prices[1280:], verbose=0)
-
-
 if __name__ == "__main__":
     validation = (x[1024:1280], prices[1024:1280])
     model.fit(

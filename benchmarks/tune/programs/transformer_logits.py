@@ -57,12 +57,6 @@ h = layers.Dense(4, activation="softmax", name="classes")(h)
 model = keras.Model([text, place], h)
 model.compile(keras.optimizers.Adam(3e-3), "sparse_categorical_crossentropy", metrics=["accuracy"])
 inputs = [texts, wanted[:, None].astype("float32")]
-held_out = ([part[1792:] for part in inputs], labels[1792:])
-
-
-def accuracy(trained):
-    """Of data by which nothing is chosen."""
-    return trained.evaluate(*held_out, verbose=0)[1]
 
 
 if __name__ == "__main__":
