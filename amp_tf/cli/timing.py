@@ -21,7 +21,7 @@ from amp_tf.errors import AmpError
 from amp_tf.tools.progress import on_stderr
 from amp_tf.tools.timing import FOLDER, PYTHON, STEP
 from amp_tf.tools.timing.recording import LEAST
-from amp_tf.tools.timing.rounds import Run, Timed, check_limits, take_rounds
+from amp_tf.tools.timing.rounds import Run, Timed, take_rounds
 
 TOO_NOISY = 1
 _PATIENCE_S = 10.0  # a program that is ended may save something first, or ignore it
@@ -33,7 +33,6 @@ _A_STEP = (
 
 def run(args: argparse.Namespace) -> int:
     """Prints the times and the verdict."""
-    check_limits(args.rounds, args.minutes, name=lambda field: f"--{field}")
     program = TimedScript(args.command, read_config(args), args.step)
     float32, mixed = take_rounds(
         program.run,
@@ -98,7 +97,9 @@ class TimedScript:
             what = "it started no Python in which amp_tf is installed"
             raise self._error(what, "Install amp_tf in that environment")
         if not answer:
-            what = f"it made no step of {self.step}" if self.step else "it made no step"
+            what = "it made no step"
+            if self.step:
+                what = f"{what} of {self.step}"
             raise self._error(what, f"{_A_STEP}; code that runs eagerly has none")
         count = len(answer["step_ms"])
         if count < LEAST:

@@ -144,17 +144,14 @@ def test_a_program_that_cannot_be_timed_is_told_why(here, capsys, program, why):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("program", "why"),
     [
-        (["no-such-program"], "no-such-program: cannot be started (No such file or directory)."),
-        (["true"], "true: it started no Python in which amp_tf is installed. Install amp_tf in"),
-        (["--rounds", "2", "true"], "--rounds: 2 rounds are too few. Write 3 or more"),
-        (["--minutes", "0", "true"], "--minutes: 0 is no time."),
+        ("no-such-program", "no-such-program: cannot be started (No such file or directory)."),
+        ("true", "true: it started no Python in which amp_tf is installed. Install amp_tf in"),
     ],
 )
-def test_a_wrong_command_or_option_is_an_error_in_one_line(capsys, arguments, why):
-    *options, program = arguments
-    assert main(["time", *options, "--", program]) == 2
+def test_a_wrong_command_is_an_error_in_one_line(capsys, program, why):
+    assert main(["time", "--", program]) == 2
     error = capsys.readouterr().err
     assert f"amp-tf time: {why}" in error
     assert len(error.splitlines()) == 1
