@@ -1,4 +1,5 @@
-"""What looks at a program from outside: compares and tunes it, and measures this machine.
+"""Tools that look at a program from outside: they compare, tune and time it, and measure this
+machine.
 
 The core converts without this package and imports nothing of it. The command line imports its
 tools.

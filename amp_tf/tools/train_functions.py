@@ -19,14 +19,17 @@ _OWN_STEP = "the model's own train_step was run; its loss is multiplied by no lo
 def patch_forward(
     library: str, kind: str, wrap: Callable[[Any, Any], Any]
 ) -> tuple[Any, str, Callable[..., Any]]:
-    """The patch that wraps the functions which models make from now on for ``evaluate`` or
-    ``predict``.
+    """Returns the patch that wraps the functions which models make from now on for ``fit``,
+    ``evaluate`` or ``predict``.
 
-    ``kind`` is ``"test"`` or ``"predict"``. ``wrap`` is called with a model that has a new such
-    function, and with the class that has the library's own ``test_step``; it returns what takes the
-    function's place.
+    Args:
+        library: ``"keras"`` or ``"tf_keras"``.
+        kind: ``"train"``, ``"test"`` or ``"predict"``.
+        wrap: is called with a model that has a new such function, and with the class that has the
+            library's own steps; returns what takes the function's place.
     """
-    attribute, maker = f"{kind}_function", f"make_{kind}_function"
+    attribute = f"{kind}_function"
+    maker = f"make_{kind}_function"
     owner = _owner_of(library, maker)
 
     def make_function(original: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -34,9 +37,8 @@ def patch_forward(
         result = original(model, *args, **kwargs)
         if getattr(model, attribute) is not before:
             setattr(model, attribute, wrap(model, owner))
-        return (
-            result if result is None else getattr(model, attribute)
-        )  # tf_keras returns it, Keras does not
+        # tf_keras returns it, Keras does not.
+        return None if result is None else getattr(model, attribute)
 
     return owner, maker, make_function
 
@@ -48,32 +50,18 @@ def _owner_of(library: str, method: str) -> Any:
 
 
 def patch(library: str, wrap: Callable[[Any, Any], Any]) -> tuple[Any, str, Callable[..., Any]]:
-    """The patch that wraps the train functions which models of ``"keras"`` or ``"tf_keras"`` make
-    from now on.
-
-    ``wrap`` is called with a model that has a new train function, and with the class that has the
-    library's own ``train_step``; it returns what takes the function's place.
-    """
-    owner = _owner_of(library, "make_train_function")
-
-    def make_train_function(original: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-        before = model.train_function
-        result = original(model, *args, **kwargs)
-        if model.train_function is not before:
-            model.train_function = wrap(model, owner)
-        return (
-            result if result is None else model.train_function
-        )  # tf_keras returns it, Keras does not
-
-    return owner, "make_train_function", make_train_function
+    """Returns the patch that wraps the train functions of models, as :func:`patch_forward` does."""
+    return patch_forward(library, "train", wrap)
 
 
 def steps_a_call(model: Any) -> int:
     """How many batches one call of the train function takes."""
-    count = getattr(model, "steps_per_execution", None) or getattr(
-        model, "_steps_per_execution", None
-    )
-    return 1 if count is None else int(count.numpy() if hasattr(count, "numpy") else count)
+    # Keras 3 has a number, tf_keras a variable, and a model that is not compiled neither.
+    for name in ("steps_per_execution", "_steps_per_execution"):
+        count = getattr(model, name, None)
+        if count is not None:
+            return int(count)
+    return 1
 
 
 def without_optionals(batch: Any) -> Any:
@@ -101,16 +89,12 @@ def as_step(
     )
     if type(model).train_step is owner.train_step and are_labelled:
         return model, [tuple(part for part in batch if part is not None) for batch in batches], ()
-    step = (
-        tf.autograph.experimental.do_not_convert(model.train_step)
-        if owner.__module__.startswith("keras")
-        else None
-    )
+    step = model.train_step
+    if owner.__module__.startswith("keras"):
+        step = tf.autograph.experimental.do_not_convert(step)
     calls: list[Call] = [((batch,), {}) for batch in batches]
-    return (
-        *as_function(model.name, step or model.train_step, calls, jit_compile=model.jit_compile),
-        (_OWN_STEP,),
-    )
+    function, taken_by = as_function(model.name, step, calls, jit_compile=model.jit_compile)
+    return function, taken_by, (_OWN_STEP,)
 
 
 def as_function(
@@ -119,7 +103,7 @@ def as_function(
     """A function that takes tensors only, under a name, and the tensors of each call.
 
     Calls have positional and named arguments, nests of tensors and other values, such as
-    ``training=True``. Those that differ from the first one in something else than tensors are left
+    ``training=True``. Calls that differ from the first one in something else than tensors are left
     out. ``jit_compile`` is the program's.
     """
     import tensorflow as tf
@@ -191,7 +175,7 @@ class Repeated:
 def generated(make: Callable[[], Iterable[Any]], element_spec: Any) -> Any:
     """A dataset of what Python yields, without TensorFlow's thread that asks ahead of need.
 
-    Where an iterator is dropped, TensorFlow waits for that thread with Python's lock in hand, which
+    As an iterator is dropped, TensorFlow waits for that thread with Python's lock in hand, which
     the thread needs: a program with such an iterator may hang at its end.
     """
     import tensorflow as tf

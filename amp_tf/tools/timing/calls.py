@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -12,7 +11,7 @@ from amp_tf.errors import AmpError, ConfigError
 from amp_tf.hooks import summary, switch
 from amp_tf.reporting import reports
 from amp_tf.tools.timing.recording import LEAST, device
-from amp_tf.tools.timing.rounds import Run, Timed, check_limits, take_rounds
+from amp_tf.tools.timing.rounds import Run, Timed, take_rounds
 
 _WHERE = "amp_tf.time"
 _SECONDS = 0.5  # of one way in a round
@@ -35,7 +34,8 @@ def time(
         function: a ``tf.function``, a Keras model, or a function that TensorFlow can trace.
         *inputs: its arguments.
         config: what to convert; the environment's settings by default.
-        rounds: how many rounds are made at most; each takes about a second.
+        rounds: how many rounds are made at most; each takes about a second, and three are made in
+            any case.
         minutes: after so many no further round begins.
 
     Returns:
@@ -48,65 +48,46 @@ def time(
     if switch.is_enabled():
         fix = "Call it with amp_tf off: it is turned on for each second run"
         raise ConfigError("amp_tf is on", where=_WHERE, fix=fix)
-    check_limits(rounds, minutes)
     config = AmpConfig.from_env() if config is None else check_config(config, where=_WHERE)
+    calls = {False: _traced(function, inputs), True: _traced(function, inputs)}
     reports.reset()
-    try:
-        calls = _Calls.make(function, inputs, config)
-    finally:
-        reports.reset()  # no line at exit for these graphs
-    float32, mixed = take_rounds(calls.run, rounds, minutes)
-    name = getattr(function, "__name__", None) or getattr(function, "name", "the function")
-    return Timed(str(name), device(), calls.summary, float32, mixed)
+    first_s = {False: _seconds(calls[False])}
+    with switch.enable(config):
+        first_s[True] = _seconds(calls[True])
+        told = summary.line()
+    has_converted = reports.totals().converted > 0
+    reports.reset()  # no line at exit for these graphs
+    if not has_converted:
+        fix = 'Name a precision, as in config=amp_tf.AmpConfig(precision="bfloat16")'
+        raise AmpError(f"there is nothing to time ({told})", where=_WHERE, fix=fix)
 
-
-@dataclasses.dataclass(frozen=True)
-class _Calls:
-    """Both ways to call the function, ready to run."""
-
-    call: dict[bool, Callable[[], None]]  #: by whether amp_tf converted it
-    first_s: dict[bool, float]  #: the seconds of the first call, which traces
-    summary: str  #: what was converted
-
-    @classmethod
-    def make(
-        cls, function: Callable[..., Any], inputs: tuple[Any, ...], config: AmpConfig
-    ) -> _Calls:
-        """Traces and calls the function once for each way."""
-        import numpy as np
-        import tensorflow as tf
-
-        inner = getattr(function, "python_function", function)
-        jit_compile = getattr(function, "_jit_compile", None)
-        given = [tf.constant(one) if isinstance(one, np.ndarray) else one for one in inputs]
-
-        def made() -> Callable[[], None]:
-            traced = tf.function(inner, jit_compile=jit_compile)
-
-            def call() -> None:
-                traced(*given)
-                tf.test.experimental.sync_devices()
-
-            return call
-
-        calls = {False: made(), True: made()}
-        first_s = {False: _seconds(calls[False])}
-        with switch.enable(config):
-            first_s[True] = _seconds(calls[True])
-            told = summary.line()
-        if not reports.totals().converted:
-            fix = 'Name a precision, as in config=amp_tf.AmpConfig(precision="bfloat16")'
-            raise AmpError(f"there is nothing to time ({told})", where=_WHERE, fix=fix)
-        return cls(calls, first_s, told)
-
-    def run(self, is_mixed: bool) -> Run:
-        """Calls one way for a while; its first call is not counted."""
-        call = self.call[is_mixed]
+    def run(is_mixed: bool) -> Run:
+        call = calls[is_mixed]
         call()
         taken: list[float] = []
         while len(taken) < LEAST or sum(taken) < _SECONDS:
             taken.append(_seconds(call))
-        return Run(tuple(1e3 * seconds for seconds in taken), self.first_s[is_mixed])
+        return Run(tuple(1e3 * seconds for seconds in taken), first_s[is_mixed])
+
+    float32, mixed = take_rounds(run, rounds, minutes)
+    name = getattr(function, "__name__", None) or getattr(function, "name", "the function")
+    return Timed(str(name), device(), told, float32, mixed)
+
+
+def _traced(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], None]:
+    """Returns what calls a new trace of a function, and waits until the results are there."""
+    import numpy as np
+    import tensorflow as tf
+
+    inner = getattr(function, "python_function", function)
+    traced = tf.function(inner, jit_compile=getattr(function, "_jit_compile", None))
+    given = [tf.constant(one) if isinstance(one, np.ndarray) else one for one in inputs]
+
+    def call() -> None:
+        traced(*given)
+        tf.test.experimental.sync_devices()
+
+    return call
 
 
 def _seconds(call: Callable[[], None]) -> float:

@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from amp_tf.config import DISABLE_VAR
-from amp_tf.errors import ConfigError
-from amp_tf.tools.progress import Progress, silent
+from amp_tf.tools.progress import Progress, during, silent
 
 LEAST_ROUNDS = 3
 _PRECISE = 0.03  # the standard error, of the ratio
@@ -25,15 +24,21 @@ _SAME = 0.05  # a difference that is not worth further rounds, of the ratio
 #: Student's t for 95 %, two-sided, by degrees of freedom from 1; then the last one
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.2)
 _MINUTE = 60.0
+_WAYS = {False: "float32", True: "with amp_tf"}  # by whether amp_tf is on
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What one run took."""
+    """The times and the memory of one run."""
 
     step_ms: tuple[float, ...]  #: each step after the first ones, in milliseconds
     first_s: float  #: until the end of the first step, in seconds
     peak_mib: float | None = None  #: the most memory that was in use; ``None`` where it is unknown
+
+    @property
+    def median(self) -> float:
+        """The median step time, in milliseconds."""
+        return statistics.median(self.step_ms)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,24 +46,22 @@ class Verdict:
     """How many times as fast the program is with amp_tf, by some rounds."""
 
     speedup: float  #: the geometric mean of the rounds' ratios
-    error: float  #: its standard error, in times; infinite where one round was made
+    error: float  #: its standard error, in times
     rounds: int
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> Verdict:
-        """Judges the ratio of each round: float32's median step time over amp_tf's."""
+        """Judges the ratios of two rounds or more: float32's median step time over amp_tf's."""
         logarithms = [math.log(ratio) for ratio in ratios]
         speedup = math.exp(statistics.fmean(logarithms))
-        error = math.inf
-        if len(ratios) > 1:
-            error = speedup * statistics.stdev(logarithms) / math.sqrt(len(ratios))
+        error = speedup * statistics.stdev(logarithms) / math.sqrt(len(ratios))
         return cls(speedup, error, len(ratios))
 
     @property
     def _margin(self) -> float:
         """Half of the 95 % confidence interval, of the ratio."""
-        freedom = min(self.rounds - 1, len(_T))
-        return math.inf if freedom < 1 else _T[freedom - 1] * self.error / self.speedup
+        t = _T[min(self.rounds - 2, len(_T) - 1)]
+        return t * self.error / self.speedup
 
     @property
     def is_faster(self) -> bool:
@@ -74,14 +77,14 @@ class Verdict:
 
     @property
     def is_known(self) -> bool:
-        """Whether the rounds say which is faster, or that neither is."""
+        """True where the rounds say which is faster, or that neither is."""
         return self.is_faster or self.is_slower or self.is_precise
 
     @property
     def is_settled(self) -> bool:
-        """Whether further rounds are not worth their time."""
+        """True where further rounds are not worth their time."""
         is_clear = self.is_faster or self.is_slower or self._margin < _SAME
-        return self.rounds >= LEAST_ROUNDS and self.is_precise and is_clear
+        return self.is_precise and is_clear
 
     def told(self, device: str) -> str:
         """Returns the verdict in words, for a device such as ``"CPU"``."""
@@ -108,10 +111,10 @@ class Timed:
     @property
     def verdict(self) -> Verdict:
         """How many times as fast it is, and how well that is known."""
-        pairs = zip(self.float32, self.mixed, strict=True)
-        return Verdict.of(
-            [statistics.median(one.step_ms) / statistics.median(two.step_ms) for one, two in pairs]
-        )
+        ratios = []
+        for float32, mixed in zip(self.float32, self.mixed, strict=True):
+            ratios.append(float32.median / mixed.median)
+        return Verdict.of(ratios)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as JSON's types."""
@@ -119,20 +122,19 @@ class Timed:
         return {
             **dataclasses.asdict(self),
             "speedup": verdict.speedup,
-            "standard_error": verdict.error if math.isfinite(verdict.error) else None,
-            "is_known": verdict.is_known,
+            "standard_error": verdict.error,
             "verdict": verdict.told(self.device),
         }
 
     def __str__(self) -> str:
         ways = (_Column(self.float32), _Column(self.mixed))
         rows = [
-            ("", "float32", "with amp_tf"),
+            ("", *_WAYS.values()),
             ("ms a step, median", *(way.median for way in ways)),
             ("half of the steps", *(way.middle for way in ways)),
             ("s until the first step", *(way.first for way in ways)),
         ]
-        if all(run.peak_mib is not None for run in (*self.float32, *self.mixed)):
+        if self.mixed[0].peak_mib is not None:
             rows.append((f"peak {self.device} memory, MiB", *(way.peak for way in ways)))
         counts = " and ".join(f"{way.count:,}" for way in ways)
         lines = [f"A step of {self.step}, {counts} of them in {self.verdict.rounds} rounds:"]
@@ -155,21 +157,8 @@ class _Column:
 
 def _digits(value: float) -> str:
     """A figure with three digits or more."""
-    decimals = 2 if value < 10 else 1 if value < 100 else 0
+    decimals = (value < 10) + (value < 100)
     return f"{value:,.{decimals}f}"
-
-
-def check_limits(rounds: int, minutes: float, *, name: Callable[[str], str] = str) -> None:
-    """Checks the limits of a timing.
-
-    Raises:
-        ConfigError: too few rounds, or no time; ``name`` gives the user's name of an argument.
-    """
-    if rounds < LEAST_ROUNDS:
-        fix = f"Write {LEAST_ROUNDS} or more: fewer do not tell a difference from noise"
-        raise ConfigError(f"{rounds} rounds are too few", where=name("rounds"), fix=fix)
-    if not minutes > 0:
-        raise ConfigError(f"{minutes:g} is no time", where=name("minutes"), fix="Write 5, say")
 
 
 def take_rounds(
@@ -183,8 +172,8 @@ def take_rounds(
 
     Args:
         run: runs once, with amp_tf if its argument is true; the first run is with it.
-        rounds: how many are made at most.
-        minutes: after so many no further round begins; three are made in any case.
+        rounds: how many are made at most; three are made in any case.
+        minutes: after so many no further round begins.
         tell: called with a line for each round.
         progress: called with what is being done.
 
@@ -194,18 +183,17 @@ def take_rounds(
     until = time.monotonic() + _MINUTE * minutes
     runs: dict[bool, list[Run]] = {False: [], True: []}
     ratios: list[float] = []
-    for number in range(1, rounds + 1):
+    for number in range(1, max(rounds, LEAST_ROUNDS) + 1):
         for is_mixed in (True, False) if number % 2 else (False, True):
-            way = "with amp_tf" if is_mixed else "float32"
-            progress(f"round {number} of at most {rounds}: {way}")
-            try:
+            with during(progress, f"round {number} of at most {rounds}: {_WAYS[is_mixed]}"):
                 runs[is_mixed].append(run(is_mixed))
-            finally:
-                progress("")
-        one, two = (statistics.median(runs[is_mixed][-1].step_ms) for is_mixed in (False, True))
-        ratios.append(one / two)
-        tell(f"round {number}: {_digits(one)} ms a step in float32, {_digits(two)} with amp_tf")
-        is_late = number >= LEAST_ROUNDS and time.monotonic() > until
-        if is_late or Verdict.of(ratios).is_settled:
+        float32 = runs[False][-1].median
+        mixed = runs[True][-1].median
+        ratios.append(float32 / mixed)
+        figures = f"{_digits(float32)} ms a step in float32, {_digits(mixed)} with amp_tf"
+        tell(f"round {number}: {figures}")
+        if number < LEAST_ROUNDS:
+            continue
+        if time.monotonic() > until or Verdict.of(ratios).is_settled:
             break
     return tuple(runs[False]), tuple(runs[True])
