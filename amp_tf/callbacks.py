@@ -163,14 +163,14 @@ class LossScaleMonitor:
 
 
 def has_loss_scale(model: Any) -> bool:
-    """Whether a model's optimizer is one of amp_tf's wrappers; other optimizers may also have a
-    ``status``.
+    """Tells whether a model's optimizer is one of amp_tf's wrappers; other optimizers may also have
+    a ``status``.
     """
     return _scaler_of(getattr(model, "optimizer", None)) is not None
 
 
 def _scaler_of(optimizer: Any) -> Any:
-    """The scaler of a wrapped optimizer or of a ``LossScaler``; ``None`` for other objects."""
+    """Returns the scaler of a wrapped optimizer or of a ``LossScaler``, else ``None``."""
     is_ours = any(
         base.__module__.startswith("amp_tf.loss_scaling.") for base in type(optimizer).__mro__
     )

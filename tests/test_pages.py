@@ -87,6 +87,7 @@ AFTER = {
     "docs/report.md": "import os\nassert os.path.exists('report.html')",
     "docs/serving.md": 'assert "logits" in [node.name for node in result.graph.node] and result.changed',
     "docs/ten-minutes.md": "assert report.by_layer() is not None",
+    "docs/time.md": "assert len(timed.mixed) >= 3",
     "docs/tune.md": "import os\nassert tuned.patterns == () and os.path.exists('keep.txt')",
 }
 

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def no_tensorflow(error: ImportError) -> str:
-    """The message where TensorFlow cannot be imported."""
+    """Returns the message where TensorFlow cannot be imported."""
     return (
         f"TensorFlow cannot be imported from {sys.executable}: {error}. If it is missing, install "
         "it: "
@@ -220,9 +220,7 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
     """
     try:
         import tensorflow as tf
-    except (
-        Exception
-    ) as error:  # a broken installation, or a bad ~/.keras/keras.json, may raise anything
+    except Exception as error:  # of a broken installation, or a bad ~/.keras/keras.json
         raise ImportError(f"{type(error).__name__}: {error}") from error
 
     from amp_tf.hooks import conflicts
@@ -240,32 +238,7 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)  # a training may be running beside us
-    cpu_types = ["bfloat16"] if Hardware.detect_cpu().cpu_gains else []
-    devices: list[dict[str, Any]] = [
-        {"name": "CPU:0", "description": cpu_name(), "fast_in": cpu_types}
-    ]
-    for number, gpu in enumerate(tf.config.get_visible_devices("GPU")):
-        details = tf.config.experimental.get_device_details(gpu)
-        capability = tuple(details.get("compute_capability", ()))
-        shown = ".".join(map(str, capability)) or "unknown"
-        devices.append(
-            {
-                "name": f"GPU:{number}",
-                "description": f"{details.get('device_name', 'GPU')}, compute capability {shown}",
-                "fast_in": [name for name, least in _FAST_FROM.items() if capability >= least],
-                "tf32": uses_tf32(capability),
-            }
-        )
-    try:
-        import keras
-
-        of_keras = {
-            "backend": keras.config.backend(),
-            "policy": keras.config.dtype_policy().name,
-            "error": "",
-        }
-    except Exception as error:  # a backend that is not installed, or a broken installation
-        of_keras = {"backend": "", "policy": "", "error": f"{type(error).__name__}: {error}"}
+    devices = _find_devices()
     try:
         is_off = is_disabled(environ)
     except ConfigError:  # which is reported as a setting
@@ -278,13 +251,48 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
         versions=versions,
         devices=devices,
         hardware=hardware(),
-        keras=of_keras,
+        keras=_read_keras(),
         autostart=_reads_pth(environ),
         plugins=conflicts.other_graph_plugins(),
         trials=trials,
         is_without_gpu=tf.test.is_built_with_cuda() and not gpus,
         is_without_pth=is_without_pth(),
     )
+
+
+def _find_devices() -> list[dict[str, Any]]:
+    """Returns the devices that TensorFlow can compute on, as in :attr:`MachineFacts.devices`."""
+    import tensorflow as tf
+
+    cpu: dict[str, Any] = {"name": "CPU:0", "description": cpu_name(), "fast_in": []}
+    if Hardware.detect_cpu().cpu_gains:
+        cpu["fast_in"].append("bfloat16")
+    devices = [cpu]
+    for number, gpu in enumerate(tf.config.get_visible_devices("GPU")):
+        details = tf.config.experimental.get_device_details(gpu)
+        capability = tuple(details.get("compute_capability", ()))
+        shown = ".".join(map(str, capability)) or "unknown"
+        devices.append(
+            {
+                "name": f"GPU:{number}",
+                "description": f"{details.get('device_name', 'GPU')}, compute capability {shown}",
+                "fast_in": [name for name, least in _FAST_FROM.items() if capability >= least],
+                "tf32": uses_tf32(capability),
+            }
+        )
+    return devices
+
+
+def _read_keras() -> dict[str, str]:
+    """Returns Keras' backend and dtype policy, and the error where it cannot be imported."""
+    try:
+        import keras
+
+        backend = keras.config.backend()
+        policy = keras.config.dtype_policy().name
+    except Exception as error:  # a backend that is not installed, or a broken installation
+        return {"backend": "", "policy": "", "error": f"{type(error).__name__}: {error}"}
+    return {"backend": backend, "policy": policy, "error": ""}
 
 
 def _problem(name: str, what: str, fix: str) -> Issue:

@@ -505,7 +505,7 @@ def _main(arguments: list[str] | None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser with every subcommand."""
+    """Makes the parser with every subcommand."""
     top = argparse.ArgumentParser(
         prog="amp-tf", description=_ABOUT, epilog="amp-tf COMMAND --help says more."
     )

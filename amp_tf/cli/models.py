@@ -19,7 +19,7 @@ from amp_tf.cli.main import DEFAULT_SIGNATURE
 from amp_tf.config import WEIGHTS, AmpConfig
 from amp_tf.errors import AmpError, FileError, GraphError, printable
 from amp_tf.files import open_regular
-from amp_tf.graph.names import closest, describe_unmatched, matcher, missing_node
+from amp_tf.graph.names import closest, describe_unmatched, missing_node
 from amp_tf.hooks.switch import disable
 from amp_tf.offline import reading
 from amp_tf.offline.explain import explain
@@ -61,7 +61,9 @@ def run_rewrite(args: argparse.Namespace) -> int:
         print("check:", *_errors(args, expected), sep="\n  ")
     _tell_result(args, report)
     _tell_target(report)
-    _tell_idle(report.unmatched, [node.name for node in report.nodes])
+    idle = describe_unmatched(report.unmatched, [node.name for node in report.nodes])
+    if idle:
+        print(f"No node's name matches: {idle}", file=sys.stderr)
     return 0
 
 
@@ -102,7 +104,7 @@ def _tell_result(args: argparse.Namespace, report: RewriteReport) -> None:
 
 
 def _read_batch(args: argparse.Namespace) -> Any:
-    """The batch sizes of ``--batch``; ``None`` where it is not given."""
+    """Reads the batch sizes of ``--batch``; returns ``None`` where it is not given."""
     return None if args.batch is None else read_batch(args.batch, "--batch")
 
 
@@ -222,11 +224,6 @@ def _tell_target(report: RewriteReport) -> None:
         print(f"{what}.", file=sys.stderr)
 
 
-def _tell_idle(patterns: Iterable[str], names: Sequence[str]) -> None:
-    if idle := describe_unmatched(patterns, names):
-        print(f"No node's name matches: {idle}", file=sys.stderr)
-
-
 def run_explain(args: argparse.Namespace) -> int:
     """Prints the explanation."""
     if args.all == (args.node is not None):
@@ -257,9 +254,6 @@ def run_explain(args: argparse.Namespace) -> int:
         beyond_range=found.beyond_range,
     )
     print(explanation)
-    names = [name for each in graphs for name in _names(each.graph)]
-    patterns = dict.fromkeys((*config.keep_float32, *config.force_f16))
-    _tell_idle([each for each in patterns if not any(map(matcher(each), names))], names)
     return 0
 
 
@@ -318,7 +312,7 @@ def _print_all(
 
 
 def _names(graph: Any) -> list[str]:
-    """The names of the nodes of a graph and of its functions."""
+    """Returns the names of the nodes of a graph and of its functions."""
     bodies = (graph.node, *(function.node_def for function in graph.library.function))
     return [node.name for body in bodies for node in body]
 
@@ -344,7 +338,7 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def _line_of(document: Mapping[str, Any]) -> str:
-    """The line that is printed for a report."""
+    """Returns the line that is printed for a report."""
     share = (document["figures"] or {}).get("products_share_f16")
     counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
     if share is not None:
@@ -413,7 +407,9 @@ def read_config(args: argparse.Namespace) -> AmpConfig:
 
 
 def hardware_for(config: AmpConfig) -> Hardware:
-    """The devices to rewrite for: any current GPU for ``--target gpu``, else this machine's CPU."""
+    """Returns the devices to rewrite for: any current GPU for ``--target gpu``, else this machine's
+    CPU.
+    """
     return Hardware((MIN_COMPUTE_CAPABILITY,)) if config.target == "gpu" else Hardware.detect_cpu()
 
 

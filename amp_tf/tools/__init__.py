@@ -11,6 +11,6 @@ from collections.abc import Sequence
 
 
 def some(texts: Sequence[str], most: int, mark: str = ", ", kind: str = "") -> str:
-    """The first of some texts, and how many more there are, of which kind."""
+    """Joins the first of some texts, and tells how many more there are, of which kind."""
     more = f" and {len(texts) - most} more{kind}" if len(texts) > most else ""
     return f"{mark.join(texts[:most])}{more}"

@@ -42,7 +42,7 @@ def during(progress: Progress, text: str) -> Iterator[None]:
 
 
 def lasting(seconds: float) -> str:
-    """A time for people, such as ``40 s``, ``3 min`` or ``1 h 20 min``."""
+    """Returns a time for people, such as ``40 s``, ``3 min`` or ``1 h 20 min``."""
     if seconds < 2 * _MINUTE:
         return f"{seconds:.0f} s"
     if seconds < _HOUR:

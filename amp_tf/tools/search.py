@@ -211,7 +211,7 @@ def find_nodes(report: Mapping[str, Any]) -> list[Node]:
 
 
 def _forward_places(rows: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
-    """The places in which forward nodes compute, with whether each is a scope."""
+    """Returns the places in which forward nodes compute, with whether each is a scope."""
     found = {}
     for row in rows:
         name = row["name"]
@@ -283,5 +283,5 @@ def holder(item: Item) -> Matcher:
 
 
 def patterns_of(items: Iterable[Item]) -> tuple[str, ...]:
-    """The patterns of some items, each once, sorted."""
+    """Returns the patterns of some items, each once, sorted."""
     return tuple(sorted({pattern for item in items for pattern in item.patterns}))

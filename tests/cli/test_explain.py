@@ -103,15 +103,6 @@ def test_a_node_of_any_graph_of_a_model_is_found(tmp_path, capsys):
         )
 
 
-def test_a_pattern_that_matches_nothing_is_told_and_one_that_matches_in_a_function_is_not(
-    calling, capsys
-):
-    file, _ = calling(product, finish=lambda value: tf.exp(value, name="e"))
-    patterns = ["--keep-float32", "^prod", "--keep-float32", "nosuch", "--force-f16", "^none$"]
-    assert main(["explain", str(file), "e", "--precision", "bfloat16", *patterns]) == 0
-    assert capsys.readouterr().err == "No node's name matches: nosuch, ^none$\n"
-
-
 def test_all_nodes_are_listed_with_their_reasons_or_those_of_an_op(graph_file, capsys):
     assert main(["explain", str(graph_file), "--all", "--precision", "bfloat16"]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]

@@ -43,7 +43,7 @@ _NOTHING = "Nothing of "
 
 
 def by_op(times: Mapping[products.Product, Pair]) -> Mapping[str, Mapping[products.Product, Pair]]:
-    """The times of products, grouped by their row of the table."""
+    """Groups the times of products by their row of the table."""
     found: dict[str, dict[products.Product, Pair]] = {}
     for product, pair in times.items():
         found.setdefault(product.op, {})[product] = pair
@@ -130,7 +130,7 @@ def _first(*inputs: Any) -> Any:
 
 
 def _element_case(name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: Shape) -> _Case:
-    """The case of an op on tensors of a shape, a number of which were not read just before.
+    """Makes the case of an op on tensors of a shape, a number of which were not read just before.
 
     Large tensors are then in no cache, and small ones, as in a small model, in the last one. So is
     everything that casts read, weights above all.
@@ -170,8 +170,8 @@ def _table(
     counts = [float(math.prod(shape)) for shape in elements.SHAPES]
 
     def casts(kind: Any, index: int) -> tuple[float, ...]:
-        """The time of a cast for each element, without its start-up and the overhead of calling the
-        function.
+        """Returns the time of a cast for each element, without its start-up and the overhead of
+        calling the function.
         """
         times = []
         for shape, count in zip(elements.SHAPES, counts, strict=True):
@@ -192,8 +192,8 @@ def _table(
 
 
 def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...]]:
-    """The time of ops for each element at each size, without the overhead of calls and of stacks of
-    inputs.
+    """Returns the time of ops for each element at each size, without the overhead of calls and of
+    stacks of inputs.
     """
     ops = elements.ops_on(elements.data_of(elements.SHAPES[0]))
     stacks = {name: len(inputs) - 1 for name, (_, inputs) in ops.items()}
@@ -234,8 +234,8 @@ def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
 def take_times(
     run: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """The times of one run of an op in float32 and in bfloat16, in seconds, a figure for each call
-    of ``run``.
+    """Times runs of an op in float32 and in bfloat16; returns seconds, a figure for each call of
+    ``run``.
 
     It runs the op ``runs`` times, is traced once for each type, and is called ``repeats`` times in
     any case, and then until ``time.monotonic()`` says so.
@@ -258,8 +258,8 @@ def take_times(
 def fit(
     work: Sequence[tuple[float, float]], times: Sequence[float], shipped: ProductCost
 ) -> ProductCost:
-    """The nonnegative figures with the least relative error of the times, in ns, by operations and
-    elements of each product.
+    """Returns the nonnegative figures with the least relative error of the times, in ns, by
+    operations and elements of each product.
 
     Four figures can fit some twenty noisy times in many ways: where the times do not decide, the
     shipped table's figures count, all scaled by one factor.
@@ -285,8 +285,8 @@ def fit(
 
 
 def _least_squares(matrix: np.ndarray, wanted: np.ndarray) -> Sequence[float]:
-    """The least-squares solution without negative numbers: the best of those that drop some
-    columns.
+    """Solves least squares without negative numbers: tries all subsets of columns, and returns the
+    best.
     """
     columns = range(matrix.shape[1])
     best: tuple[float, list[float]] = (np.inf, [0.0 for _ in columns])

@@ -52,7 +52,7 @@ def _by_name(name: str, **more: Any) -> Op:
 
 
 def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
-    """The ops to measure, each with its arguments.
+    """Returns the ops to measure, each with its arguments.
 
     Args:
         data: float32, of one of :data:`SHAPES`; its values are between 0 and 1.
@@ -207,5 +207,5 @@ SAME_KERNEL = {f"Add{BROADCAST}": f"AddV2{BROADCAST}"} | _kernels(
 
 
 def data_of(shape: Sequence[int]) -> Any:
-    """The tensors that the ops are measured on."""
+    """Makes the tensors that the ops are measured on."""
     return tf.constant(np.random.default_rng(0).uniform(0.1, 0.9, shape).astype(np.float32))

@@ -75,7 +75,7 @@ class Convolution:
         return CHANNELS_FIRST if math.prod(self.taps) > 1 else POINTWISE_FIRST
 
     def laid_out(self, sizes: Sequence[int]) -> list[int]:
-        """Batch, sides and channels in the order of the layout."""
+        """Returns batch, sides and channels in the order of the layout."""
         batch, *sides, channels = sizes
         return [batch, channels, *sides] if self.channels_first else [*sizes]
 
@@ -150,7 +150,7 @@ _DEPTHWISE_OPS = ("DepthwiseConv2dNative", "BackpropInput", "BackpropFilter")
 
 
 def _of_convolution(case: Convolution) -> Iterator[Product]:
-    """A convolution and its gradients, except depthwise ones with slow 16-bit kernels."""
+    """Yields a convolution and its gradients, except depthwise ones with slow 16-bit kernels."""
     forward, *endings = _CONVOLUTION_OPS[len(case.sides)] if case.out else _DEPTHWISE_OPS
     strides = [1, *(case.stride if side > 1 else 1 for side in case.sides), 1]
     dilations = [1, *(case.dilation if side > 1 else 1 for side in case.sides), 1]
@@ -196,7 +196,7 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
 
 
 def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Product]:
-    """A product and those of its gradients, in which one of the matrices is transposed."""
+    """Yields a product and those of its gradients, in which one of the matrices is transposed."""
     batched = count > 1
     op = "BatchMatMulV2" if batched else "MatMul"
     elements = float(count * (rows * inner + inner * columns + rows * columns))
@@ -226,7 +226,7 @@ def _of_equation(equation: str, *shapes: Shape) -> Product:
 
 
 def all_products() -> Iterator[Product]:
-    """All products to measure."""
+    """Yields all products to measure."""
     for case in (*CONVOLUTIONS, *VOLUMES, *DEPTHWISE):
         yield from _of_convolution(case)
     for sizes in (*MATRICES, *BATCHED):

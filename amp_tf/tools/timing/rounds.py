@@ -156,7 +156,7 @@ class _Column:
 
 
 def _digits(value: float) -> str:
-    """A figure with three digits or more."""
+    """Formats a figure with three digits or more."""
     decimals = (value < 10) + (value < 100)
     return f"{value:,.{decimals}f}"
 

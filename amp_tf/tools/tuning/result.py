@@ -26,8 +26,8 @@ class Goal:
     is_loss: bool  #: whether a larger value is worse
 
     def limit(self, float32: Sequence[float]) -> float:
-        """The worst value that is good. Runs in float32 differ by chance, and the worst counts;
-        without any, all values are good.
+        """Returns the worst value that is good. Runs in float32 differ by chance, and the worst
+        counts; without any, all values are good.
         """
         if self.is_loss:
             return max(float32, default=math.inf) + self.most
@@ -40,7 +40,7 @@ class Goal:
         return value <= limit if self.is_loss else value >= limit
 
     def bound(self, limit: float) -> str:
-        """The limit in words."""
+        """Tells the limit in words."""
         return f"at {'most' if self.is_loss else 'least'} {limit:.6g}"
 
 
@@ -98,6 +98,19 @@ class Trade:
     outcome: Outcome  #: of its run
     is_good: bool  #: whether its metric is good
 
+    def line(self, width: int) -> str:
+        """Returns its line of a table whose column for the metric has a width."""
+        share = "?"
+        if self.outcome.share is not None:
+            share = f"{self.outcome.share:.1%}"
+        step = "?"
+        if self.outcome.step_ms is not None:
+            step = f"{self.outcome.step_ms:.1f} ms"
+        kept = some(self.kept, 2) or "nothing"
+        if not self.is_good:
+            kept += " (not good)"
+        return f"  {share:>7} {_number(self.outcome.value):>{width}} {step:>10}  {kept}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
@@ -136,14 +149,7 @@ class Tuned:
         lines.append(f"{stays} in float32: {told}")
         lines += [f"  {pattern}" for pattern in self.patterns]
         lines += ["What was tried:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
-        for trade in self.trades:
-            outcome = trade.outcome
-            share = "?" if outcome.share is None else f"{outcome.share:.1%}"
-            step = "?" if outcome.step_ms is None else f"{outcome.step_ms:.1f} ms"
-            value = f"{_number(outcome.value):>{max(12, len(name))}}"
-            kept = some(trade.kept, 2) or "nothing"
-            mark = "" if trade.is_good else " (not good)"
-            lines.append(f"  {share:>7} {value} {step:>10}  {kept}{mark}")
+        lines += [trade.line(max(12, len(name))) for trade in self.trades]
         return "\n".join(lines)
 
     @property

@@ -198,8 +198,8 @@ class Tuning:
         return outcome
 
     def _left(self, number: int) -> str:
-        """How long a run and those after it may take, by the one before; empty before the first in
-        16 bit.
+        """Tells how long a run and those after it may take, by the one before; empty before the
+        first in 16 bit.
         """
         if not self._seconds:
             return ""
@@ -242,7 +242,7 @@ class Tuning:
 
 
 def run_of(patterns: tuple[str, ...]) -> str:
-    """The name of the run with some patterns, in a journal."""
+    """Returns the name of the run with some patterns, in a journal."""
     return hashlib.sha256("\n".join(patterns).encode()).hexdigest()[:8]
 
 
@@ -299,7 +299,7 @@ class Journal:
                 self._file.flush()
 
     def read(self, name: str) -> Any:
-        """The content of a file of JSON; ``None`` where there is none."""
+        """Reads a file of JSON; returns ``None`` where there is none."""
         try:
             return json.loads((self.folder / name).read_text())
         except (FileNotFoundError, ValueError):
