@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from amp_tf.rewriting.pipeline import rewrite as rewrite
     from amp_tf.tools.comparing.comparison import Comparison as Comparison
     from amp_tf.tools.comparing.pipeline import compare as compare
+    from amp_tf.tools.timing.calls import time as time
+    from amp_tf.tools.timing.rounds import Timed as Timed
     from amp_tf.tools.tuning.result import Tuned as Tuned
     from amp_tf.tools.tuning.tuning import tune as tune
 
@@ -64,6 +66,8 @@ _NAMES = {  # by the module that has them
     "rewriting.pipeline": "RewriteResult rewrite",
     "tools.comparing.comparison": "Comparison",
     "tools.comparing.pipeline": "compare",
+    "tools.timing.calls": "time",
+    "tools.timing.rounds": "Timed",
     "tools.tuning.result": "Tuned",
     "tools.tuning.tuning": "tune",
 }

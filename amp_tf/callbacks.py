@@ -7,21 +7,15 @@ methods, which is what both libraries ask for, so one class serves both.
 from __future__ import annotations
 
 import itertools
-import os
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from absl import logging
 
 from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.ledger import DEFAULT_MAX_SKIPS, Status
-from amp_tf.reporting import reports
-from amp_tf.values import check_choice, check_count, check_path, invalid
-
-_PREFIX = "amp_tf/"  # of the names of scalars
-_EVENTS = "events.out.tfevents."  # begins the names of TensorBoard's files
+from amp_tf.values import check_choice, check_count, invalid
 
 
 class LossScaleMonitor:
@@ -45,10 +39,6 @@ class LossScaleMonitor:
             same.
         min_seconds: the least time between two log lines on skipped steps.
         clock: gives the time in seconds.
-        log_dir: TensorBoard's folder, for the scalars ``amp_tf/loss_scale``,
-            ``amp_tf/skipped_steps`` and ``amp_tf/nodes_in_16_bit`` over batches, and
-            ``amp_tf/products_in_16_bit``. Without a loss scale the shares alone are written, at the
-            end of each epoch.
 
     Raises:
         ConfigError: a value is not valid.
@@ -66,7 +56,6 @@ class LossScaleMonitor:
         in_logs: bool = True,
         min_seconds: float = 20.0,
         clock: Callable[[], float] = time.monotonic,
-        log_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         check_choice(action, ("raise", "log"), where="LossScaleMonitor.action")
         check_count(max_skips, where="LossScaleMonitor.max_skips")
@@ -79,13 +68,8 @@ class LossScaleMonitor:
         self.in_logs = in_logs
         self._min_seconds = min_seconds
         self._clock = clock
-        self._log_dir = check_path(
-            log_dir, where="LossScaleMonitor.log_dir"
-        )  # none once it cannot be written
-        self._writer = _ScalarFile(self._log_dir or "")
-        self._written = -1  # the last step of which there are scalars
         self._batches = 0
-        self._shown: Status | None = None  # what the last log line was about
+        self._shown: Status | None = None  # that of the last log line
         self._now: Status | None = None
         self._next_line = 0.0
         self._has_complained = False
@@ -98,10 +82,8 @@ class LossScaleMonitor:
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Called by Keras: remembers where the counters start."""
-        self._now, self._shown = (
-            None,
-            self.model.optimizer.status() if has_loss_scale(self.model) else None,
-        )
+        self._now = None
+        self._shown = self.model.optimizer.status() if has_loss_scale(self.model) else None
         self._has_complained = False
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -113,8 +95,7 @@ class LossScaleMonitor:
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras: looks at the optimizer and adds to the logs."""
-        if self.look() is None:
-            self._write(None)
+        self.look()
         self._add_to(logs)
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -142,7 +123,6 @@ class LossScaleMonitor:
             return None
         now: Status = (self.model.optimizer if optimizer is None else optimizer).status()
         self._now = now
-        self._write(now)
         if scaler is not None:
             ledger.note_look(
                 scaler.number, now, getattr(self.model, "name", "") if optimizer is None else ""
@@ -156,27 +136,6 @@ class LossScaleMonitor:
             self._shown = now
         self._judge(now)
         return now
-
-    def _write(self, now: Status | None) -> None:
-        """Writes TensorBoard's scalars, once for each step; what cannot be written is warned about
-        once.
-        """
-        step = self._batches or (now.steps if now else 0)
-        if not self._log_dir or step == self._written:
-            return
-        self._written = step
-        totals = reports.totals()
-        scalars = {"nodes_in_16_bit": totals.converted / totals.total} if totals.total else {}
-        if now is not None:
-            scalars |= {"loss_scale": now.scale, "skipped_steps": float(now.skipped)}
-        if (share := totals.products.share) is not None:  # the sizes of products are known
-            scalars["products_in_16_bit"] = share
-        try:
-            self._writer.add((step, name, value) for name, value in scalars.items())
-        except OSError as error:
-            what = f"{self._log_dir} is not written ({error})"
-            logging.warning("amp_tf: LossScaleMonitor.log_dir: %s. Training goes on.", what)
-            self._log_dir = None
 
     def _judge(self, now: Status) -> None:
         trouble = ledger.find_trouble(now, self.max_skips)
@@ -203,52 +162,15 @@ class LossScaleMonitor:
     _implements_predict_batch_hooks = _implements_test_batch_hooks
 
 
-class _ScalarFile:
-    """A file for TensorBoard in a folder; both are made by the first call of :meth:`add`.
-
-    The scalars are records, made without ops: graphs may be built or run on this thread and on
-    others.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = folder
-        self._file: Any = None
-
-    def add(self, scalars: Iterable[tuple[int, str, float]]) -> None:
-        """Writes scalars, each with its step and name.
-
-        Raises an OSError where they cannot be written.
-        """
-        import tensorflow as tf
-        from tensorflow.core.util.event_pb2 import Event
-
-        try:
-            if self._file is None:
-                tf.io.gfile.makedirs(self._folder)
-                name = f"{_EVENTS}{time.time():.0f}.{os.urandom(8).hex()}.amp_tf"
-                self._file = tf.io.TFRecordWriter(os.path.join(self._folder, name))
-                self._file.write(
-                    Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString()
-                )
-            for step, tag, value in scalars:
-                summary = {"value": [{"tag": f"{_PREFIX}{tag}", "simple_value": value}]}
-                self._file.write(
-                    Event(wall_time=time.time(), step=step, summary=summary).SerializeToString()
-                )
-            self._file.flush()
-        except tf.errors.OpError as error:
-            raise OSError(error.message) from error
-
-
 def has_loss_scale(model: Any) -> bool:
-    """Whether a model's optimizer is one of amp_tf's wrappers; other optimizers may also have a
-    ``status``.
+    """Tells whether a model's optimizer is one of amp_tf's wrappers; other optimizers may also have
+    a ``status``.
     """
     return _scaler_of(getattr(model, "optimizer", None)) is not None
 
 
 def _scaler_of(optimizer: Any) -> Any:
-    """The scaler of a wrapped optimizer or of a ``LossScaler``; ``None`` for other objects."""
+    """Returns the scaler of a wrapped optimizer or of a ``LossScaler``, else ``None``."""
     is_ours = any(
         base.__module__.startswith("amp_tf.loss_scaling.") for base in type(optimizer).__mro__
     )

@@ -15,8 +15,6 @@ from amp_tf.errors import ConfigError
 from amp_tf.hooks import loss_scaling
 from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.ledger import LossScaleError
-from amp_tf.reporting import reports
-from tests.reporting.reported_graphs import reported, traced, use_own_ledger
 
 pytestmark = pytest.mark.slow
 X = np.random.RandomState(0).randn(80, 4).astype("float32")
@@ -188,8 +186,6 @@ def test_a_bad_setting_is_refused(settings, text):
     with pytest.raises(ConfigError) as error:
         LossScaleMonitor(**settings)
     assert str(error.value) == text
-    with pytest.raises(ConfigError, match=r"LossScaleMonitor\.log_dir"):
-        LossScaleMonitor(log_dir=3)
 
 
 def test_a_count_may_be_a_number_of_numpy():
@@ -257,73 +253,22 @@ def test_the_models_of_one_program_are_told_apart_also_where_one_got_the_place_o
     )
 
 
-ROWS = np.random.RandomState(0).randn(64, 4).astype("float32")
-
-
-def scalars(folder):
-    """By name, step and value of what is in the only file of a folder."""
-    found = {}
-    (path,) = folder.iterdir()
-    first, *events = tf.compat.v1.train.summary_iterator(str(path))
-    assert first.file_version == "brain.Event:2"
-    for event in events:
-        for value in event.summary.value:
-            found.setdefault(value.tag, []).append((event.step, value.simple_value))
-    return found
-
-
-def test_the_loss_scale_and_skipped_steps_are_curves_over_batches(library, tmp_path):
-    x = ROWS.copy()
+def test_in_tensorboard_the_loss_scale_and_skipped_steps_are_curves(library, tmp_path):
+    x = np.random.RandomState(0).randn(64, 4).astype("float32")
+    y = x.sum(1)
     x[3 * 8] = np.nan
     inputs = library.layers.Input((4,))
     model = library.Model(inputs, library.layers.Dense(1)(inputs))
     model.compile(
         amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.01), initial_scale=1024.0), "mse"
     )
-    monitor = LossScaleMonitor(every=1, log_dir=tmp_path)
-    model.fit(x, ROWS.sum(1), batch_size=8, verbose=0, shuffle=False, callbacks=[monitor])
-    found = scalars(tmp_path)
-    skipped = dict(found["amp_tf/skipped_steps"])
-    assert [skipped[step] for step in (1, 3, 4, 8)] == [0, 0, 1, 1]
-    scale = dict(found["amp_tf/loss_scale"])
-    assert scale[1] == 1024
-    assert scale[8] < 1024
-
-
-def test_without_a_loss_scale_the_share_is_written_each_epoch(tmp_path, monkeypatch):
-    use_own_ledger(monkeypatch)
-    product = traced(lambda x, w: tf.matmul(tf.exp(tf.matmul(x, w)), w), (64, 64), (64, 64))
-    reports.record(reported(product, keep_float32=("^MatMul_1$",)), way="grappler")
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    model.fit(
-        ROWS,
-        ROWS.sum(1),
-        batch_size=8,
-        epochs=2,
-        verbose=0,
-        callbacks=[LossScaleMonitor(log_dir=tmp_path)],
-    )
-    found = scalars(tmp_path)
-    assert {name for name in found if name.startswith("amp_tf/")} == {
-        "amp_tf/nodes_in_16_bit",
-        "amp_tf/products_in_16_bit",
-    }
-    assert [step for step, _ in found["amp_tf/nodes_in_16_bit"]] == [8, 16]
-    assert [share for _, share in found["amp_tf/products_in_16_bit"]] == [0.5, 0.5]
-
-
-def test_a_folder_that_cannot_be_written_is_warned_about_once_and_training_goes_on(
-    tmp_path, caplog
-):
-    (tmp_path / "file").touch()
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model.compile(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.01)), "mse")
-    monitor = LossScaleMonitor(every=1, log_dir=tmp_path / "file" / "logs")
-    model.fit(ROWS, ROWS.sum(1), batch_size=8, verbose=0, callbacks=[monitor])
-    assert model.optimizer.status().steps == 8
-    (line,) = [record.getMessage() for record in caplog.records if "log_dir" in record.getMessage()]
-    assert line.startswith(
-        f"amp_tf: LossScaleMonitor.log_dir: {tmp_path}/file/logs is not written ("
-    )
-    assert line.endswith("ot a directory). Training goes on.")
+    board = library.callbacks.TensorBoard(tmp_path)
+    callbacks = [LossScaleMonitor(every=1), board]
+    model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
+    curves = {}
+    (path,) = tmp_path.glob("train/events.out.tfevents.*")
+    for event in tf.compat.v1.train.summary_iterator(str(path)):
+        for value in event.summary.value:
+            curves.setdefault(value.tag, []).append(float(tf.make_ndarray(value.tensor)))
+    assert curves["epoch_skipped_steps"] == [1.0, 2.0]
+    assert curves["epoch_loss_scale"] == [512.0, 256.0]

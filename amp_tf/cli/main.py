@@ -103,12 +103,6 @@ def add_settings(parser: argparse.ArgumentParser, *, has_target: bool = True) ->
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--precision",
-        type=dtype_name,
-        choices=PRECISIONS,
-        help="set AMP_TF_PRECISION for the command",
-    )
-    parser.add_argument(
         "command", nargs=argparse.REMAINDER, help="the command and its arguments, after --"
     )
 
@@ -134,8 +128,8 @@ def _add_rewrite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch",
         metavar="N",
-        help="under auto, convert what is faster for requests of this batch size, or of a range such as 1-32; by "
-        "default what is faster for one example and for many alike",
+        help="under auto, convert what is faster for requests of this batch size, or of a range "
+        "such as 1-32; by default what is faster for one example and for many alike",
     )
     parser.add_argument(
         "--weights",
@@ -149,10 +143,9 @@ def _add_rewrite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         metavar="FILE",
-        help="run the model and its converted copy on a .npz file with an array for each argument of the signature, "
-        "and print how far their outputs differ",
+        help="run the model and its converted copy on a .npz file with an array for each argument "
+        "of the signature, and print how far their outputs differ",
     )
-    parser.add_argument("--report", metavar="FILE", help="write the reason for every node as JSON")
     add_settings(parser)
 
 
@@ -170,7 +163,6 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="with --all, only nodes of this op; may be repeated",
     )
-    parser.add_argument("--json", action="store_true", help="with --all, print JSON")
     parser.add_argument(
         "--function", metavar="NAME", default="", help="the library function that contains the node"
     )
@@ -256,10 +248,8 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
         "--metric",
         metavar="NAME",
         required=True,
-        help="the metric: a name in the history of fit, such as val_accuracy; module:function, called with the model "
-        "after each fit, or without arguments when the program ends; or stdout:REGEX, the last "
-        "number in the output "
-        "that matches the group of the regular expression",
+        help="the metric: a name in the history of fit, such as val_accuracy; or stdout:REGEX, the "
+        "last number in the output that matches the group of the regular expression",
     )
     limit = parser.add_mutually_exclusive_group(required=True)
     limit.add_argument(
@@ -275,38 +265,53 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
         help="how far the metric, a loss, may rise above its value in float32",
     )
     parser.add_argument(
-        "--verify", metavar="NAME", help="check the result by a metric that the search does not use"
-    )
-    parser.add_argument(
         "--max-runs", metavar="N", type=int, default=40, help="train at most N times; by default 40"
     )
     parser.add_argument(
         "--output",
         metavar="FILE",
         default="keep.txt",
-        help=(
-            "the file to write, whose patterns are tried first if it is there; by default keep.txt"
-        ),
+        help="the file to write; by default keep.txt",
     )
+    add_settings(parser, has_target=False)  # its runs are on this machine's devices
+
+
+def _add_time(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("command", nargs="+", help="the command to time, after --")
+    parser.add_argument(
+        "--step",
+        metavar="NAME",
+        default="",
+        help="what to time: fit, evaluate, predict, a tf.function's name, or the names of what a "
+        "session fetches; by default fit, else what takes longest",
+    )
+    parser.add_argument(
+        "--rounds",
+        metavar="N",
+        type=int,
+        default=12,
+        help="run each way at most N times, but three times in any case; by default 12",
+    )
+    parser.add_argument(
+        "--minutes",
+        metavar="N",
+        type=float,
+        default=10.0,
+        help="begin no further round after N minutes; by default 10",
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     add_settings(parser, has_target=False)  # its runs are on this machine's devices
 
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--seconds", type=float, default=70.0, help="how long to measure; by default 70"
-    )
-    parser.add_argument(
-        "--details",
-        action="store_true",
-        help="also print the times of each matrix product and convolution",
+        "--seconds",
+        type=float,
+        default=70.0,
+        help="how long to measure; by default 70, and at least as long as three runs of each take",
     )
     parser.add_argument(
         "--output", metavar="FILE", help="only write the times to this file; auto does not use them"
-    )
-    parser.add_argument(
-        "--forget",
-        action="store_true",
-        help="remove the times, so that auto uses the included table again",
     )
 
 
@@ -328,7 +333,7 @@ COMMANDS: Mapping[str, Command] = {
         "Runs a command with amp_tf on in every Python that it starts, also where Python does not "
         "read amp_tf.pth.",
         _add_run,
-        usage="amp-tf run [--precision auto|float16|bfloat16] -- command [argument ...]",
+        usage="amp-tf run -- command [argument ...]",
     ),
     "rewrite": Command(
         "models.run_rewrite",
@@ -375,15 +380,24 @@ COMMANDS: Mapping[str, Command] = {
         "Runs the training several times, and writes to a file what has to stay in float32 so "
         "that a metric is as good "
         "as in float32; AMP_TF_KEEP_FLOAT32=@FILE reads it. If it was interrupted, run it again "
-        "to continue. Status 0: "
-        "the file is written; 1: nothing was found that suffices, or the result failed --verify; "
-        "2: an option or the "
-        "program is wrong.",
+        "to continue. Status 0: the file is written; 1: nothing was found that suffices; 2: an "
+        "option or the program is wrong.",
         _add_tune,
         usage=(
             "amp-tf tune --metric NAME (--max-drop X | --max-rise X) [options] -- python train.py "
             "[argument ...]"
         ),
+        error_status=2,
+    ),
+    "time": Command(
+        "timing.run",
+        "say whether a program is faster with amp_tf",
+        "Runs the command in float32 and with amp_tf in turns, each time until it has made enough "
+        "steps, and prints how long a step takes, how much memory it needs, and which is faster. "
+        "Status 0: it is known; 1: the machine is too noisy; 2: an option or the program is "
+        "wrong, or nothing is converted.",
+        _add_time,
+        usage="amp-tf time [options] -- python train.py [argument ...]",
         error_status=2,
     ),
     "calibrate": Command(
@@ -480,7 +494,7 @@ def _main(arguments: list[str] | None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser with every subcommand."""
+    """Makes the parser with every subcommand."""
     top = argparse.ArgumentParser(
         prog="amp-tf", description=_ABOUT, epilog="amp-tf COMMAND --help says more."
     )

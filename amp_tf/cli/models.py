@@ -1,6 +1,4 @@
-"""What is on disk, models, graphs and reports: ``amp-tf rewrite`` converts, ``explain`` says why,
-``report`` shows.
-"""
+"""Runs ``amp-tf rewrite``, ``explain`` and ``report``, on models, graphs and reports on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from amp_tf.cli.main import DEFAULT_SIGNATURE
 from amp_tf.config import WEIGHTS, AmpConfig
 from amp_tf.errors import AmpError, FileError, GraphError, printable
 from amp_tf.files import open_regular
-from amp_tf.graph.names import closest, describe_unmatched, matcher, missing_node
+from amp_tf.graph.names import closest, describe_unmatched, missing_node
 from amp_tf.hooks.switch import disable
 from amp_tf.offline import reading
 from amp_tf.offline.explain import explain
@@ -37,7 +35,7 @@ from amp_tf.reporting import files
 from amp_tf.reporting.figures import GraphReport, percent
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
-from amp_tf.tools.progress import shown
+from amp_tf.tools.progress import during, on_stderr
 from amp_tf.values import read_batch, read_names, read_patterns
 
 _GRAPHS = (".pb", ".pbtxt")
@@ -47,19 +45,40 @@ def run_rewrite(args: argparse.Namespace) -> int:
     """Converts and prints what was done, op by op."""
     config = read_config(args)
     batch = _read_batch(args)
+    is_model = os.path.isdir(args.source) or reading.is_keras_file(args.source)
+    _check_options(args, is_model)
+    # The file is looked at before anything is written, and the copy may come in the place of the
+    # original.
+    expected = _answer(args, args.source) if args.check else {}
+    convert = _convert_model if is_model else _convert_graph
+    with during(on_stderr("amp-tf rewrite"), f"rewriting {args.source}"):
+        report, ends = convert(args, config, batch)
+    if ends:
+        what = f"Results of 16 bit: {', '.join(ends)}. With --preserve NODE a node stays float32."
+        print(what, file=sys.stderr)
+    print(report)
+    if args.check:
+        print("check:", *_errors(args, expected), sep="\n  ")
+    _tell_result(args, report)
+    _tell_target(report)
+    idle = describe_unmatched(report.unmatched, [node.name for node in report.nodes])
+    if idle:
+        print(f"No node's name matches: {idle}", file=sys.stderr)
+    return 0
+
+
+def _check_options(args: argparse.Namespace, is_model: bool) -> None:
+    """Checks that the options fit each other and the input, before anything is written."""
     if not args.dry_run:
         if args.result is None:
-            raise AmpError(
-                "there is no OUT", fix="Name a file or folder to write, or add --dry-run"
-            )
+            fix = "Name a file or folder to write, or add --dry-run"
+            raise AmpError("there is no OUT", fix=fix)
         if not args.force and os.path.isfile(args.result):
-            is_input = os.path.exists(args.source) and os.path.samefile(args.source, args.result)
-            what = "it is the input, which would be overwritten" if is_input else "the file exists"
+            what = "the file exists"
+            if os.path.exists(args.source) and os.path.samefile(args.source, args.result):
+                what = "it is the input, which would be overwritten"
             fix = "Name another file, or replace it with --force; nothing was written"
             raise AmpError(what, where=args.result, fix=fix)
-    if args.report:
-        files.check_writable(args.report)  # before the model is written
-    is_model = os.path.isdir(args.source) or reading.is_keras_file(args.source)
     if not is_model and (args.check or args.weights != WEIGHTS[0]):
         where = "--check" if args.check else "--weights"
         fix = "Name a SavedModel's folder or a Keras file, or leave it out"
@@ -72,37 +91,20 @@ def run_rewrite(args: argparse.Namespace) -> int:
             "other nodes"
         )
         raise AmpError("is for GraphDef files, and this is a model", where="--preserve", fix=fix)
-    # The file is looked at before anything is written, and the copy may come in the place of the
-    # original.
-    expected = _answer(args, args.source) if args.check else {}
-    with shown("amp-tf rewrite", f"rewriting {args.source}"):
-        report, ends = (_convert_model if is_model else _convert_graph)(args, config, batch)
-    if ends:
-        print(
-            f"Results of 16 bit: {', '.join(ends)}. With --preserve NODE a node stays float32.",
-            file=sys.stderr,
-        )
-    if args.report:
-        with files.writing(args.report):
-            files.write(args.report, json.dumps(report.to_dict(), indent=1))
-    print(report)
-    if args.check:
-        print("check:", *_errors(args, expected), sep="\n  ")
-    if report.converted and not args.dry_run:
-        print(f"{args.result} is written.", file=sys.stderr)
+
+
+def _tell_result(args: argparse.Namespace, report: RewriteReport) -> None:
+    """Prints to stderr what was written."""
     if not report.converted:
-        is_or_would = "would be" if args.dry_run else "is"
-        print(
-            f"{args.result or 'The result'} {is_or_would} an unconverted copy of {args.source}.",
-            file=sys.stderr,
-        )
-    _tell_target(report)
-    _tell_idle(report.unmatched, [node.name for node in report.nodes])
-    return 0
+        result = args.result or "The result"
+        what = "would be" if args.dry_run else "is"
+        print(f"{result} {what} an unconverted copy of {args.source}.", file=sys.stderr)
+    elif not args.dry_run:
+        print(f"{args.result} is written.", file=sys.stderr)
 
 
 def _read_batch(args: argparse.Namespace) -> Any:
-    """The batch sizes of ``--batch``; ``None`` where it is not given."""
+    """Reads the batch sizes of ``--batch``; returns ``None`` where it is not given."""
     return None if args.batch is None else read_batch(args.batch, "--batch")
 
 
@@ -135,19 +137,18 @@ def _convert_graph(
     if not args.dry_run:
         reading.write_graph_file(result.graph, args.result)
     # Nodes that no other node reads are probably fetched.
-    read = {
-        name.removeprefix("^").partition(":")[0]
-        for node in result.graph.node
-        for name in node.input
-    }
-    nodes = result.report.graphs[0].nodes
-    return result.report, [
-        node.name for node in nodes if node.precision.is_f16 and node.name not in read
-    ]
+    read: set[str] = set()
+    for node in result.graph.node:
+        read.update(name.removeprefix("^").partition(":")[0] for name in node.input)
+    ends = []
+    for found in result.report.graphs[0].nodes:
+        if found.precision.is_f16 and found.name not in read:
+            ends.append(found.name)
+    return result.report, ends
 
 
 def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:
-    """What a model, as it is saved, answers to the inputs of ``--check``."""
+    """Runs a model, as it is saved, on the inputs of ``--check``; returns its outputs by name."""
     import tensorflow as tf
 
     disable()  # the environment may have turned amp_tf on
@@ -155,11 +156,8 @@ def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:
     inputs = signature.structured_input_signature[1]
     arrays = read_inputs(args.check, list(inputs))
     try:
-        return dict(
-            signature(
-                **{name: tf.constant(array, inputs[name].dtype) for name, array in arrays.items()}
-            )
-        )
+        given = {name: tf.constant(array, inputs[name].dtype) for name, array in arrays.items()}
+        return dict(signature(**given))
     except Exception as error:  # of another type or shape, or what the model itself cannot compute
         taken = ", ".join(
             f"{name} {spec.dtype.name}{list(spec.shape)}" for name, spec in inputs.items()
@@ -170,16 +168,19 @@ def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:
 
 
 def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[str]:
-    """How far a copy is off from the original, a line for each output."""
+    """Yields a line for each output, with its difference between the copy and the original."""
     found = _answer(args, args.result)
     for name, value in sorted(expected.items()):
-        wanted, got = np.asarray(value), np.asarray(found[name])
+        wanted = np.asarray(value)
+        got = np.asarray(found[name])
         if not value.dtype.is_floating:
             yield f"{name}: {np.count_nonzero(wanted != got):,} of {wanted.size:,} values differ"
             continue
-        wanted, got = wanted.astype(np.float64), got.astype(np.float64)
+        wanted = wanted.astype(np.float64)
+        got = got.astype(np.float64)
         finite = np.isfinite(wanted)
-        if lost := np.count_nonzero(finite & ~np.isfinite(got)):
+        lost = np.count_nonzero(finite & ~np.isfinite(got))
+        if lost:
             what = (
                 f"it is written, and {lost:,} of {got.size:,} values of {name} are inf or nan, "
                 "which they were not"
@@ -190,12 +191,11 @@ def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[s
             )
             raise AmpError(what, where=args.result, fix=f"What to keep in float32: {how}")
         off = np.abs(wanted - got)[finite]
-        largest = float(np.max(np.abs(wanted), initial=0, where=finite))
-        share = (
-            f", {np.max(off) / largest:.2%} of the largest value" if off.size and largest else ""
-        )
+        most = np.max(off, initial=0)
+        largest = np.max(np.abs(wanted), initial=0, where=finite)
+        share = f", {most / largest:.2%} of the largest value" if largest else ""
         mean = off.sum() / max(off.size, 1)
-        yield f"{name}: error at most {np.max(off, initial=0):.3g}{share}, {mean:.3g} on average"
+        yield f"{name}: error at most {most:.3g}{share}, {mean:.3g} on average"
 
 
 def _check_preserved(names: Iterable[str], graph: Any) -> None:
@@ -203,16 +203,13 @@ def _check_preserved(names: Iterable[str], graph: Any) -> None:
     preserved.
     """
     present = [node.name for node in graph.node]
+    inside = _names(graph)
     for name in set(names).difference(present):
-        if any(
-            node.name == name for function in graph.library.function for node in function.node_def
-        ):
-            what = (
-                f"node {name!r} is in a function, and only nodes of the graph itself are preserved"
-            )
-            fix = f"Keep it in float32 with --keep-float32 '^{re.escape(name)}$'"
-            raise GraphError(what, where="--preserve", fix=fix)
-        raise missing_node(name, present, "--preserve")
+        if name not in inside:
+            raise missing_node(name, present, "--preserve")
+        what = f"node {name!r} is in a function, and only nodes of the graph itself are preserved"
+        fix = f"Keep it in float32 with --keep-float32 '^{re.escape(name)}$'"
+        raise GraphError(what, where="--preserve", fix=fix)
 
 
 def _tell_target(report: RewriteReport) -> None:
@@ -227,50 +224,24 @@ def _tell_target(report: RewriteReport) -> None:
         print(f"{what}.", file=sys.stderr)
 
 
-def _tell_idle(patterns: Iterable[str], names: Sequence[str]) -> None:
-    if idle := describe_unmatched(patterns, names):
-        print(f"No node's name matches: {idle}", file=sys.stderr)
-
-
 def run_explain(args: argparse.Namespace) -> int:
     """Prints the explanation."""
     if args.all == (args.node is not None):
-        raise AmpError(
-            "name one NODE, or add --all for all of them",
-            where="explain",
-            fix="amp-tf explain --help",
-        )
+        raise AmpError("name one NODE, or add --all for all of them")
     config = read_config(args)
     hardware = hardware_for(config)
     graphs = read_graphs(args.graph, config, hardware)
     if args.all:
         return _print_all(graphs, args, config, hardware)
-    found = next((each for each in graphs if args.node in _names(each.graph)), graphs[0])
+    found = graphs[0]
+    for each in graphs:
+        if args.node in _names(each.graph):
+            found = each
+            break
     graph = found.graph
     _check_preserved(args.preserve, graph)
     functions = {function.signature.name: function for function in graph.library.function}
-    homes = [
-        name
-        for name, held in functions.items()
-        if any(node.name == args.node for node in held.node_def)
-    ]
-    is_outside = any(node.name == args.node for node in graph.node)
-    if args.function and args.function not in functions:
-        some = closest(args.function, list(functions)) or list(functions)[:3]
-        fix = (
-            f"The closest names: {', '.join(some)}"
-            if some
-            else "It has no functions: leave --function out"
-        )
-        raise GraphError(f"the graph has no function {args.function!r}", where=args.graph, fix=fix)
-    if not (args.function or is_outside) and len(homes) > 1:
-        fix = f"Choose with --function: {', '.join(homes)}"
-        raise GraphError(
-            f"{len(homes)} functions hold a node {args.node!r}", where=args.graph, fix=fix
-        )
-    if not (args.function or is_outside or homes):
-        raise missing_node(args.node, list(_names(graph)), args.graph)
-    home = args.function or ("" if is_outside else homes[0])
+    home = _home_of(args, graph, functions)
     explanation = explain(
         functions[home] if home else graph,
         args.node,
@@ -283,10 +254,36 @@ def run_explain(args: argparse.Namespace) -> int:
         beyond_range=found.beyond_range,
     )
     print(explanation)
-    names = [name for each in graphs for name in _names(each.graph)]
-    patterns = dict.fromkeys((*config.keep_float32, *config.force_f16))
-    _tell_idle([each for each in patterns if not any(map(matcher(each), names))], names)
     return 0
+
+
+def _home_of(args: argparse.Namespace, graph: Any, functions: Mapping[str, Any]) -> str:
+    """Returns the name of the function with the node to explain; empty for the graph itself.
+
+    Raises:
+        GraphError: there is no such node or function, or several functions have such a node.
+    """
+    where = args.graph
+    if args.function:
+        if args.function in functions:
+            return str(args.function)
+        names = closest(args.function, list(functions)) or list(functions)[:3]
+        fix = f"The closest names: {', '.join(names)}"
+        if not names:
+            fix = "It has no functions: leave --function out"
+        raise GraphError(f"the graph has no function {args.function!r}", where=where, fix=fix)
+    if any(node.name == args.node for node in graph.node):
+        return ""
+    homes = []
+    for name, function in functions.items():
+        if any(node.name == args.node for node in function.node_def):
+            homes.append(name)
+    if not homes:
+        raise missing_node(args.node, _names(graph), where)
+    if len(homes) > 1:
+        what = f"{len(homes)} functions hold a node {args.node!r}"
+        raise GraphError(what, where=where, fix=f"Choose with --function: {', '.join(homes)}")
+    return homes[0]
 
 
 def _print_all(
@@ -305,75 +302,62 @@ def _print_all(
         )
         reports += result.report.graphs
     _tell_target(RewriteReport(tuple(reports)))
-    nodes = (node for report in reports for node in report.nodes)
-    rows = [
-        {
-            "precision": node.precision.value,
-            "op": node.op,
-            "function": node.function,
-            "name": node.name,
-        }
-        | {"rule": node.reason.rule.name, "reason": str(node.reason)}
-        for node in nodes
-        if (not args.op or node.op in args.op)
-        and (not args.function or node.function == args.function)
-    ]
-    columns = ("precision", "op", "function", "name", "reason")
-    lines = (
-        [json.dumps(rows, indent=1)]
-        if args.json
-        else ["\t".join(row[key] for key in columns) for row in rows]
-    )
-    print(*lines, sep="\n", end="\n" if lines else "")
+    for report in reports:
+        for node in report.nodes:
+            is_asked = not args.op or node.op in args.op
+            if is_asked and args.function in ("", node.function):
+                columns = (node.precision.value, node.op, node.function, node.name)
+                print(*columns, node.reason, sep="\t")
     return 0
 
 
-def _names(graph: Any) -> Iterator[str]:
-    for body in (graph.node, *(function.node_def for function in graph.library.function)):
-        yield from (item.name for item in body)
+def _names(graph: Any) -> list[str]:
+    """Returns the names of the nodes of a graph and of its functions."""
+    bodies = (graph.node, *(function.node_def for function in graph.library.function))
+    return [node.name for body in bodies for node in body]
 
 
 def run_report(args: argparse.Namespace) -> int:
     """Writes the files that were asked for, and prints a line for each report."""
     documents = [document for source in args.sources for document in _documents(source, args)]
     try:
-        lines = []
-        for document in documents:
-            share = (document["figures"] or {}).get("products_share_f16")
-            work = (
-                ""
-                if share is None
-                else f"{percent(share)} of matmul and convolution work in 16 bit, "
-            )
-            counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
-            lines.append(f"{files.title(document)}: {work}{counts}")
+        lines = [_line_of(document) for document in documents]
         for path in filter(None, (args.html, args.json)):
             with files.writing(path):
                 files.save(documents, path, as_page=path == args.html)
+    except AmpError:
+        raise
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        if isinstance(error, AmpError):
-            raise
-        why = f"{type(error).__name__}: {error}"
+        what = f"a report is broken ({type(error).__name__}: {error})"
         fix = "Name a file as AMP_TF_REPORT or amp_tf.report().save(…) wrote it"
-        raise FileError(
-            f"a report is broken ({why})", where=" ".join(args.sources), fix=fix
-        ) from error
+        raise FileError(what, where=" ".join(args.sources), fix=fix) from error
     if not (args.html or args.json):
         lines = [json.dumps(documents[0] if len(documents) == 1 else documents)]
     print(*map(printable, lines), sep="\n")
     return 0
 
 
+def _line_of(document: Mapping[str, Any]) -> str:
+    """Returns the line that is printed for a report."""
+    share = (document["figures"] or {}).get("products_share_f16")
+    counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
+    if share is not None:
+        counts = f"{percent(share)} of matmul and convolution work in 16 bit, {counts}"
+    return f"{files.title(document)}: {counts}"
+
+
 def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The reports in a file or folder; of a model, a graph, or the graphs of a log folder as they
-    were, a new one.
+    """Returns the reports in a file or folder; of a model, a graph, or the graphs of a log folder
+    as they were, a new one.
     """
     if not os.path.exists(source):
         fix = "Name a report, or a folder of them, a model, a graph or a log folder"
         raise FileError("there is no such file or folder", where=source, fix=fix)
-    is_model, graphs = reading.is_keras_file(source) or reading.is_saved_model(source), [source]
+    is_model = reading.is_keras_file(source) or reading.is_saved_model(source)
+    graphs = [source]
     if os.path.isdir(source) and not is_model:
-        if written := sorted(Path(source).glob("amp_tf_*.json")):
+        written = sorted(Path(source).glob("amp_tf_*.json"))
+        if written:
             return [document for path in written for document in files.read(path)]
         graphs = sorted(map(str, Path(source).glob("graphdef_preop_*.pb")))
         if not graphs:
@@ -387,54 +371,55 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     config = read_config(args)
     hardware = hardware_for(config)
     config = dataclasses.replace(config, report_path=args.html or args.json or "-")
+    found: list[GraphReport] = []
     if is_model:
-        reports = [rewrite_saved_model(source, config, hardware=hardware)[1]]
+        found += rewrite_saved_model(source, config, hardware=hardware)[1].graphs
     else:
-        reports = [
-            rewrite(reading.read_graph_file(path), config, hardware=hardware).report
-            for path in graphs
-        ]
+        for path in graphs:
+            graph = reading.read_graph_file(path)
+            found += rewrite(graph, config, hardware=hardware).report.graphs
     facts = {"process": {"program": source, "amp_tf": amp_tf.__version__}}
-    return [
-        RewriteReport(
-            tuple(graph for report in reports for graph in report.graphs), facts=facts
-        ).to_dict()
-    ]
+    return [RewriteReport(tuple(found), facts=facts).to_dict()]
 
 
 def read_config(args: argparse.Namespace) -> AmpConfig:
-    """The environment's settings, changed by the options: lists are extended, other settings
-    replaced.
+    """Returns the environment's settings, changed by the options: lists are extended, other
+    settings replaced.
     """
-    given = {
-        f.name: value
-        for f in dataclasses.fields(AmpConfig)
-        if (value := getattr(args, f.name, None)) is not None
-    }
-    is_list = {name: isinstance(getattr(AmpConfig(), name), tuple) for name in given}
-    config = AmpConfig.from_env(without=[name for name in given if not is_list[name]])
-    for name, value in given.items():
-        if is_list[name]:
-            texts, read = (
-                ([value], read_names) if isinstance(value, str) else (value, read_patterns)
+    replaced = {}
+    extended = {}
+    for field in dataclasses.fields(AmpConfig):
+        value = getattr(args, field.name, None)
+        if value is None:
+            continue
+        if not isinstance(field.default, tuple):
+            replaced[field.name] = value
+        elif isinstance(value, str):
+            extended[field.name] = read_names(value, field.name)
+        else:
+            extended[field.name] = tuple(
+                pattern for text in value for pattern in read_patterns(text, field.name)
             )
-            given[name] = (
-                *getattr(config, name),
-                *(item for text in texts for item in read(text, name)),
-            )
-    return dataclasses.replace(config, **given)
+    config = AmpConfig.from_env(without=list(replaced))
+    for name, items in extended.items():
+        replaced[name] = (*getattr(config, name), *items)
+    return dataclasses.replace(config, **replaced)
 
 
 def hardware_for(config: AmpConfig) -> Hardware:
-    """The devices to rewrite for: any current GPU for ``--target gpu``, else this machine's CPU."""
+    """Returns the devices to rewrite for: any current GPU for ``--target gpu``, else this machine's
+    CPU.
+    """
     return Hardware((MIN_COMPUTE_CAPABILITY,)) if config.target == "gpu" else Hardware.detect_cpu()
 
 
 def load_signature(source: str, name: str) -> tuple[Any, Any]:
-    """A model on disk, and one of its signatures, whose variables live as long as the model does.
+    """Loads a model from disk; returns it, whose life is that of the variables, and one of its
+    signatures.
 
-    Raises a FileError where there is no model, or a damaged one, and a GraphError where it has no
-    such signature.
+    Raises:
+        FileError: there is no model, or a damaged one.
+        GraphError: it has no such signature.
     """
     with reading.saved_model_of(source) as folder:
         reading.read_saved_model(folder)  # which says what is wrong with it
@@ -442,19 +427,18 @@ def load_signature(source: str, name: str) -> tuple[Any, Any]:
 
         model = tf.saved_model.load(str(folder))
     if name not in model.signatures:
-        known = ", ".join(model.signatures)
-        fix = (
-            f"Choose with --signature: {known}"
-            if known
-            else "Save the model with signatures, as model.export does"
-        )
+        fix = "Save the model with signatures, as model.export does"
+        if model.signatures:
+            fix = f"Choose with --signature: {', '.join(model.signatures)}"
         raise GraphError(f"the model has no signature {name!r}", where=source, fix=fix)
     return model, model.signatures[name]
 
 
 def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
-    """The arrays of a ``.npz`` file, one for each argument of a signature; an AmpError where it has
-    not these, or is damaged.
+    """Reads the arrays of a ``.npz`` file, one for each argument of a signature.
+
+    Raises:
+        AmpError: the file has other arrays, or is damaged.
     """
     fix = f"Write it with numpy.savez('inputs.npz', {', '.join(f'{name}=…' for name in wanted)})"
     if Path(path).is_file():
@@ -468,9 +452,7 @@ def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise AmpError(f"cannot be read ({why})", where=path, fix=fix) from None
     if sorted(arrays) != sorted(wanted):
-        what = (
-            f"expected the arrays {', '.join(sorted(wanted))}, got "
-            f"{', '.join(sorted(arrays)) or 'none'}"
-        )
+        given = ", ".join(sorted(arrays)) or "none"
+        what = f"expected the arrays {', '.join(sorted(wanted))}, got {given}"
         raise AmpError(what, where=path, fix=fix)
     return arrays

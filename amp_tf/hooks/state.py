@@ -63,6 +63,8 @@ class Runtime:
     parts: list[Callable[[], str]] = dataclasses.field(
         default_factory=list
     )  #: what hooks add to the line at exit
+    #: called after each step with its way, name, seconds and count, where the program is timed
+    on_step: Callable[[str, str, float, int], None] | None = None
     stack: list[Any] = dataclasses.field(
         default_factory=list
     )  #: the switch's handles, of which the last one is on

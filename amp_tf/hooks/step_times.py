@@ -1,4 +1,4 @@
-"""Measures how long the program's own steps take, if a report was asked for.
+"""Measures how long the program's own steps take, if a report or ``amp-tf time`` asks for it.
 
 A step of Keras lasts from the end of the one before to its own end, so it includes waiting for data
 and callbacks; the first step of an epoch begins with the epoch. A call of a ``tf.function`` or a
@@ -116,6 +116,9 @@ def _add(way: str, name: str, seconds: float, count: int) -> None:
         _steps[way, name].add(seconds, count)
         if len(_steps) > _MOST_KINDS:
             del _steps[min(_steps, key=lambda kind: _steps[kind].total)]
+    on_step = state.current().on_step
+    if on_step is not None:
+        on_step(way, name, seconds, count)
 
 
 def _begin(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:

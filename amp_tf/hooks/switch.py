@@ -64,6 +64,10 @@ def _scales_losses(config: AmpConfig) -> bool:
     return config.precision != "bfloat16"  # in which nothing is ever scaled
 
 
+def _times_steps(config: AmpConfig) -> bool:
+    return config.report_path is not None or process_state.current().on_step is not None
+
+
 _ALL = ("tensorflow", "keras", "tf_keras")
 HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.plugin", ("tensorflow",)),
@@ -71,12 +75,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.input_pipelines", ("tensorflow", "keras")),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
-    Hook(
-        "graph_rewrite",
-        "amp_tf.hooks.step_times",
-        _ALL,
-        lambda config: config.report_path is not None,
-    ),
+    Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, _times_steps),
     Hook("graph_rewrite", "amp_tf.hooks.conflicts", ("keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.layer_paths", ("keras", "tf_keras")),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling", _ALL, _scales_losses),

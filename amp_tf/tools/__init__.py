@@ -1,4 +1,5 @@
-"""What looks at a program from outside: compares and tunes it, and measures this machine.
+"""Tools that look at a program from outside: they compare, tune and time it, and measure this
+machine.
 
 The core converts without this package and imports nothing of it. The command line imports its
 tools.
@@ -10,6 +11,6 @@ from collections.abc import Sequence
 
 
 def some(texts: Sequence[str], most: int, mark: str = ", ", kind: str = "") -> str:
-    """The first of some texts, and how many more there are, of which kind."""
+    """Joins the first of some texts, and tells how many more there are, of which kind."""
     more = f" and {len(texts) - most} more{kind}" if len(texts) > most else ""
     return f"{mark.join(texts[:most])}{more}"

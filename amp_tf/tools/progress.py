@@ -1,8 +1,7 @@
-"""Shows what long work is doing: on a terminal at once, in one line; elsewhere a line every half
-minute.
+"""Shows what long work is doing: on a terminal at once, elsewhere in a line every half minute.
 
-A log, a pipe or a job's output gets no line of what takes less. What it gets it gets in time, also
-where a single step takes long: the lines come from a thread.
+A log, a pipe or a job's output gets no line of what takes less. The lines come from a thread, so
+that they come in time where a single step takes long.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ Progress = Callable[[str], None]  #: called with what is being done; with an emp
 
 _EVERY_S = 30.0
 _WIDTH = 79
-_MINUTE, _HOUR = 60, 3600
+_MINUTE = 60
+_HOUR = 3600
 
 
 def silent(_: str) -> None:
@@ -32,9 +32,8 @@ def on_stderr(command: str) -> Progress:
 
 
 @contextlib.contextmanager
-def shown(command: str, text: str) -> Iterator[None]:
-    """Shows on stderr, for the length of a ``with`` block, what a command is doing."""
-    progress = on_stderr(command)
+def during(progress: Progress, text: str) -> Iterator[None]:
+    """Shows what is being done for the length of a ``with`` block."""
     progress(text)
     try:
         yield
@@ -43,7 +42,7 @@ def shown(command: str, text: str) -> Iterator[None]:
 
 
 def lasting(seconds: float) -> str:
-    """A time for people, such as ``40 s``, ``3 min`` or ``1 h 20 min``."""
+    """Returns a time for people, such as ``40 s``, ``3 min`` or ``1 h 20 min``."""
     if seconds < 2 * _MINUTE:
         return f"{seconds:.0f} s"
     if seconds < _HOUR:

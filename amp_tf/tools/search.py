@@ -1,13 +1,13 @@
-"""What may stay in float32, and the search for a small set of it that suffices: a function says
-whether a set does.
+"""Searches for a small set of layers that suffices in float32; a function says whether a set does.
 
-Items are layers that are made alike, each of them, and the nodes of each, from large to small.
+Items are layers, those that are made alike together, with each of them as a part. A layer is not
+divided into its nodes, whose names are TensorFlow's and change with the program.
 
 Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input, 2002) makes a set 1-minimal:
 without any one of its items it does not suffice. Before it, a prefix of the ranking is found that
 suffices, by doubling and then halving, so that few runs are needed where the ranking is good, and
 twice the logarithm of the number of items where it is not. Items that cost next to nothing in
-float32 are not divided: a layer is easier to read than its nodes.
+float32 are not divided.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ class Item:
     name: str  #: for people
     patterns: tuple[str, ...]  #: for ``AmpConfig.keep_float32``
     operations: float = 0.0  #: floating-point operations of one run of its 16-bit products
-    parts: tuple[
-        Item, ...
-    ] = ()  #: smaller items of which it consists; none where it is not to be divided
+    parts: tuple[Item, ...] = ()  #: the layers that are made alike; none where it is one layer
 
 
 def reduce(
@@ -66,7 +64,8 @@ def reduce(
                 most -= 1
             rest = (*items[:start], *items[start + size :])
             if suffices(rest):
-                items, count = rest, max(count - 1, 2)
+                items = rest
+                count = max(count - 1, 2)
                 break
         else:
             if size == 1:
@@ -86,14 +85,18 @@ class OutOfRunsError(Exception):
 
 
 def find_smallest(
-    ranked: Sequence[Item], suffices: Callable[[Items], bool], first: Items = ()
+    ranked: Sequence[Item], suffices: Callable[[Items], bool]
 ) -> tuple[Items | None, bool]:
-    """A small set of ranked items, together sufficient, of which those that are needed most
-    probably come first.
+    """Finds a small set of items that suffices.
 
-    ``suffices`` raises :class:`OutOfRunsError` where it may not be asked any more. ``first`` is a
-    set to begin with. Returns the set, ``None`` where no smaller one than all items was found to
-    suffice, and whether it is known that no item of it can be left out.
+    Args:
+        ranked: the items, those first that are needed most probably.
+        suffices: whether a set does; raises :class:`OutOfRunsError` where it may not be asked any
+            more.
+
+    Returns:
+        The set, ``None`` where no smaller one than all items was found to suffice, and whether it
+        is known that no item of it can be left out.
     """
     found: Items | None = None
 
@@ -105,46 +108,40 @@ def find_smallest(
         return is_enough
 
     try:
-        items = first if first and asked(first) else _find_prefix(tuple(ranked), asked)
-        items = reduce(items, asked, None)
+        items = reduce(_find_prefix(tuple(ranked), asked), asked, None)
         return _divided(items, asked, _LEAST_SHARE * sum(item.operations for item in ranked)), True
     except OutOfRunsError:
         return found, False
 
 
 def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
-    """The shortest prefix that suffices, if longer ones do, too."""
+    """Finds the shortest prefix that suffices, if longer ones do, too."""
     enough = 1
     while enough < len(ranked) and not suffices(ranked[:enough]):
         enough *= 2
-    counts, too_few = range(min(enough, len(ranked))), enough // 2
-    return ranked[
-        : bisect.bisect_left(counts, True, too_few + 1, key=lambda count: suffices(ranked[:count]))
-    ]
+    counts = range(min(enough, len(ranked)))
+    too_few = enough // 2
+    count = bisect.bisect_left(
+        counts, True, too_few + 1, key=lambda count: suffices(ranked[:count])
+    )
+    return ranked[:count]
 
 
 def _divided(items: Items, suffices: Callable[[Items], bool], least: float) -> Items:
-    """Replaces items by parts of them, as long as fewer than all parts suffice; the most costly
-    first.
+    """Replaces items by those of their parts that suffice, the most costly first.
 
     It is worth runs to divide an item that has ``least`` operations or more.
     """
-    whole: list[Item] = []
-    left = list(items)
-    while left:
-        item = max(left, key=lambda one: one.operations)
-        left.remove(item)
-        others = (*whole, *left)
+    for item in sorted(items, key=lambda one: -one.operations):
+        if item.operations < least or not item.parts:
+            continue
+        others = tuple(other for other in items if other is not item)
 
         def still(parts: Items, others: Items = others) -> bool:
             return suffices((*others, *parts))
 
-        needed = reduce(item.parts, still, None) if item.operations >= least else ()
-        if needed and (len(needed) < len(item.parts) or any(part.parts for part in needed)):
-            left += needed
-        else:
-            whole.append(item)
-    return tuple(whole)
+        items = (*others, *reduce(item.parts, still, None))
+    return items
 
 
 def _cost(items: Items) -> tuple[float, int]:
@@ -155,7 +152,7 @@ _NUMBERS = re.compile(r"(_\d+)+(?=/|$)|\d+")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Node:
+class Node:
     """A 16-bit node of a program."""
 
     name: str  #: in the function that it was inlined from
@@ -172,54 +169,63 @@ class _Node:
 
 
 def find_items(report: Mapping[str, Any]) -> list[Item]:
-    """The items of a program, from its report in mixed precision, in the order of their first
-    nodes.
+    """Returns the items of a program, from its report in mixed precision, in the order of their
+    first nodes.
 
     Layers that are made alike, and whose names differ in numbers alone, are one item. The nodes of
-    a model itself, or of another scope with layers in it, are items of their own.
+    a model itself, or of another scope with layers in it, are named one by one.
     """
-    of_place: dict[str, list[_Node]] = {}
-    for node in _find_nodes(report):
+    of_place: dict[str, list[Node]] = {}
+    for node in find_nodes(report):
         of_place.setdefault(node.place, []).append(node)
     alike: dict[tuple[Any, ...], list[Item]] = {}
     for place, inside in of_place.items():
         forward = [node for node in inside if not is_gradient(node.name)]
         structure = tuple(sorted((node.op, node.operations) for node in forward))
-        kind = _NUMBERS.sub(_without_number, place), structure
-        if any(_is_inside(other, place) for other in of_place):
-            for node in inside:
-                alike.setdefault((*kind, node.name), []).append(node.item)
+        pattern = inside[0].pattern
+        if not pattern or any(_is_inside(other, place) for other in of_place):
+            patterns = patterns_of(node.item for node in inside)
         else:
-            alike.setdefault(kind, []).append(_layer_item(place, inside))
+            patterns = (pattern,)
+        item = Item(place, patterns, sum(node.operations for node in inside))
+        alike.setdefault((_NUMBERS.sub(_without_number, place), structure), []).append(item)
     return [_joined(items) for items in alike.values()]
 
 
-def _find_nodes(report: Mapping[str, Any]) -> list[_Node]:
-    """The 16-bit nodes of all graphs, one of each name: that with most operations."""
+def find_nodes(report: Mapping[str, Any]) -> list[Node]:
+    """Returns the 16-bit nodes of all graphs, one of each name: that with most operations."""
     rows = [row for graph in report["graphs"] for row in graph["nodes"]]
-    forward: dict[
-        str, bool
-    ] = {}  # the places in which forward nodes compute: whether each is a scope
+    forward = _forward_places(rows)
+    found: dict[str, Node] = {}
     for row in rows:
-        if row.get("operations", 0.0) != 0.0 and not is_gradient(row["name"]):
-            forward[scope_of(row["name"])] = bool(scopes(row["name"]))
-    found: dict[str, _Node] = {}
-    for row in rows:
+        if row["precision"] == "float32":
+            continue
         name = without_calls(whole_of(row["name"]))
-        is_product = row["op"] in PRODUCTS
-        operations = (row.get("operations") or 0.0) * row.get("runs", 1.0) * is_product
-        is_known = name in found and found[name].operations >= operations
-        if row["precision"] != "float32" and not is_known:
+        operations = 0.0
+        if row["op"] in PRODUCTS:
+            operations = (row.get("operations") or 0.0) * row.get("runs", 1.0)
+        if name not in found or found[name].operations < operations:
             place, pattern = _place_of(name, row.get("layer", ""), forward)
-            found[name] = _Node(name, row["op"], place, pattern, operations)
+            found[name] = Node(name, row["op"], place, pattern, operations)
     return list(found.values())
 
 
+def _forward_places(rows: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
+    """Returns the places in which forward nodes compute, with whether each is a scope."""
+    found = {}
+    for row in rows:
+        name = row["name"]
+        if row.get("operations", 0.0) != 0.0 and not is_gradient(name):
+            found[scope_of(name)] = bool(scopes(name))
+    return found
+
+
 def _place_of(name: str, layer: str, forward: Mapping[str, bool]) -> tuple[str, str]:
-    """The place of a node, and the pattern for it; empty where it is no scope."""
+    """Returns the place of a node, and the pattern for it; empty where it is no scope."""
     if layer:
         return layer, layer_pattern(layer)
-    place, is_scope = scope_of(name), bool(scopes(name))
+    place = scope_of(name)
+    is_scope = bool(scopes(name))
     if is_gradient(name):  # in the innermost place around it
         around = [scope for scope in forward if is_within(name, scope)]
         place = max(around, key=len, default=place)
@@ -235,15 +241,6 @@ def _is_inside(place: str, outer: str) -> bool:
     return place != outer and f"/{outer}/" in f"/{place}/"
 
 
-def _layer_item(place: str, inside: Sequence[_Node]) -> Item:
-    """A layer with its nodes as parts, the most costly first."""
-    nodes = sorted((node.item for node in inside), key=lambda item: -item.operations)
-    pattern = inside[0].pattern
-    patterns = (pattern,) if pattern else patterns_of(nodes)
-    operations = sum(item.operations for item in nodes)
-    return Item(place, patterns, operations, tuple(nodes) if len(nodes) > 1 else ())
-
-
 def _joined(items: Sequence[Item]) -> Item:
     """Items that are made alike as one, with them as parts."""
     if len(items) == 1:
@@ -253,7 +250,7 @@ def _joined(items: Sequence[Item]) -> Item:
 
 
 def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[Item]:
-    """The items and their parts, those first that have to stay in float32 most probably, or cost
+    """Sorts items so that those come first that have to stay in float32 most probably, or cost
     least.
 
     First come those at which the document of a comparison of one step, if there is one, finds what
@@ -261,32 +258,30 @@ def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[It
     local error for each operation that float32 would cost.
     """
     items = list(items)
+    compared = comparison or {}
     everything = sum(item.operations for item in items) or 1.0
-    findings = [finding["node"] for finding in (comparison or {}).get("findings", ())]
-    rows = (row for row in (comparison or {}).get("nodes", ()) if row["has_truth"])
-    errors = {row["name"]: float(row["local"] or 0.0) for row in rows}  # in which infinity is text
+    findings = [finding["node"] for finding in compared.get("findings", ())]
+    errors = {}
+    for row in compared.get("nodes", ()):
+        if row["has_truth"]:
+            error = float(row["local"] or 0.0)  # infinity is text
+            errors[row["name"]] = math.inf if math.isnan(error) else error
 
     def key(item: Item) -> tuple[int, float]:
         is_held = holder(item)
         found = next((place for place, node in enumerate(findings) if is_held(node)), len(findings))
-        known = (error for node, error in errors.items() if is_held(node))
-        local = max((math.inf if math.isnan(error) else error for error in known), default=0.0)
+        local = max((error for node, error in errors.items() if is_held(node)), default=0.0)
         return found, -local / max(item.operations / everything, _LEAST_SHARE)
 
-    def in_order(some: Iterable[Item]) -> list[Item]:
-        return sorted(
-            (dataclasses.replace(item, parts=tuple(in_order(item.parts))) for item in some), key=key
-        )
-
-    return in_order(items)
+    return sorted(items, key=key)
 
 
 def holder(item: Item) -> Matcher:
-    """Whether a node stays in float32 with an item, as a predicate on names of nodes."""
+    """Returns the predicate on names of nodes that is true for those that an item keeps."""
     tests = [matcher(pattern) for pattern in item.patterns]
     return lambda node: any(test(node) for test in tests)
 
 
 def patterns_of(items: Iterable[Item]) -> tuple[str, ...]:
-    """The patterns of some items, each once, sorted."""
+    """Returns the patterns of some items, each once, sorted."""
     return tuple(sorted({pattern for item in items for pattern in item.patterns}))

@@ -89,7 +89,7 @@ def _steps_a_call(model: Any) -> int:
 
 
 def without_optionals(batch: Any) -> Any:
-    """A batch with ``None`` for the optionals by which Keras says that."""
+    """Returns a batch with ``None`` for the optionals by which Keras says that."""
     import tensorflow as tf
 
     return tf.nest.map_structure(
@@ -100,7 +100,7 @@ def without_optionals(batch: Any) -> Any:
 def as_step(
     model: Any, taken: Sequence[Any], owner: Any
 ) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
-    """The step of a model to compare, its batches, and the notes that go with the result."""
+    """Returns a model's step to compare, its batches, and the notes that go with the result."""
     import tensorflow as tf
 
     batches = [without_optionals(batch) for batch in taken]
@@ -124,7 +124,7 @@ def _is_labelled(batch: Any) -> bool:
 def as_function(
     name: str, function: Callable[..., Any], calls: Sequence[Call], *, jit_compile: Any = None
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """A function that takes tensors only, under a name, and the tensors of each call.
+    """Returns a function that takes tensors only, under a name, and the tensors of each call.
 
     Calls have positional and named arguments, nests of tensors and other values, such as
     ``training=True``. Calls that differ from the first one in something else than tensors are left
@@ -159,7 +159,9 @@ def _are_alike(one: Any, other: Any) -> bool:
 
 
 def kept(call: Call) -> Call:
-    """The call with copies of its tensors, because the program may overwrite them afterwards."""
+    """Returns the call with copies of its tensors, because the program may overwrite them
+    afterwards.
+    """
     import tensorflow as tf
 
     args, kwargs = tf.nest.map_structure(lambda leaf: _copy(leaf) if _is_fed(leaf) else leaf, call)
@@ -194,14 +196,14 @@ class Repeated:
     get_next = __next__
 
     def get_next_as_optional(self) -> Any:
-        """The element as an Optional, which is what Keras asks for in a loop."""
+        """Returns the element as an Optional, which is what Keras asks for in a loop."""
         import tensorflow as tf
 
         return tf.experimental.Optional.from_value(self._element)
 
 
 def generated(make: Callable[[], Iterable[Any]], element_spec: Any) -> Any:
-    """A dataset of what Python yields, without TensorFlow's thread that asks ahead of need.
+    """Makes a dataset of what Python yields, without TensorFlow's thread that asks ahead of need.
 
     TensorFlow waits for that thread when an iterator is dropped, with Python's lock in hand, which
     the thread needs. So a program with such an iterator may hang at its end.
@@ -214,7 +216,7 @@ def generated(make: Callable[[], Iterable[Any]], element_spec: Any) -> Any:
 
 
 def iterate(batches: Sequence[Any]) -> Any:
-    """An iterator over some batches."""
+    """Makes an iterator over some batches."""
     import tensorflow as tf
 
     dataset: Any = tf.data.Dataset.from_tensors(batches[0])

@@ -36,11 +36,6 @@ model = keras.Model(inputs, h)
 model.compile(keras.optimizers.Adam(2e-3), "binary_crossentropy", metrics=["accuracy"])
 
 
-def accuracy(trained):
-    """Of data by which nothing is chosen."""
-    return trained.evaluate(x[1792:], labels[1792:], verbose=0)[1]
-
-
 if __name__ == "__main__":
     validation = (x[1536:1792], labels[1536:1792])
     model.fit(

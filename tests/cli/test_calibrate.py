@@ -1,6 +1,4 @@
-"""``amp-tf calibrate``: it measures, keeps and forgets; from then on ``auto``, doctor and report go
-by it.
-"""
+"""``amp-tf calibrate`` measures; from then on ``auto``, doctor and report go by it."""
 
 import os
 import sys
@@ -19,15 +17,15 @@ needs_bf16 = pytest.mark.skipif(
 # caches hold.
 FEW = """
 import sys
-from amp_tf.cli import doctor, main
+from amp_tf.cli import main
 from amp_tf.tools import calibrating
 from amp_tf.tools.calibrating import products
 largest_first = sorted(products.all_products(), key=lambda product: -product.operations)
 smallest = {product.op: product for product in largest_first}
 products.all_products = lambda: iter(smallest.values())
-doctor._LEAST_SECONDS, calibrating._ELEMENTS = 0.0, 1e6
-sys.exit(main.main(["calibrate", "--seconds", "0", "--details"]))
-"""
+calibrating._ELEMENTS = 1e6
+sys.exit(main.main(["calibrate", "--seconds", "0"]))
+"""  # the smallest product of each row, and each case as few times as it may run, in the caches
 SOURCE = "from amp_tf.oplists.hardware import Hardware; print(Hardware.detect_cpu().costs.source)"
 
 
@@ -43,7 +41,7 @@ def amp_tf(folder, *arguments):
 
 
 @needs_bf16
-def test_what_is_measured_counts_until_it_is_forgotten(tmp_path):
+def test_what_is_measured_counts_until_its_file_is_gone(tmp_path):
     ended = run(tmp_path, "-c", FEW)
     assert ended.returncode == 0, ended.stderr
     (path,) = (tmp_path / "amp_tf").iterdir()
@@ -51,21 +49,12 @@ def test_what_is_measured_counts_until_it_is_forgotten(tmp_path):
     assert table.products.keys() >= SHIPPED.products.keys()
     assert table.elements.keys() >= SHIPPED.elements.keys()
     assert f"{path}: measured on {hardware.cpu_name()}" in ended.stdout
-    assert "512×64×1, b transposed" in ended.stdout
-    (row,) = (
-        line for line in ended.stdout.splitlines() if line.startswith("MatMul  ") and " - " in line
-    )
-    assert all(0 <= int(percent) < 100 for percent in row.split()[-3:]), (
-        row
-    )  # how far the table is off
     assert run(tmp_path, "-c", SOURCE).stdout.strip() == table.source
     assert f"costs of ops    {table.source}" in amp_tf(tmp_path, "doctor", "--no-trials").stdout
 
-    ended = amp_tf(tmp_path, "calibrate", "--forget")
-    assert (ended.returncode, "removed" in ended.stdout) == (0, True)
-    assert not path.exists()
+    assert "without that file it uses the included table again" in ended.stdout
+    path.unlink()
     assert run(tmp_path, "-c", SOURCE).stdout.strip() == hardware.shipped_costs().source
-    assert "there was none" in amp_tf(tmp_path, "calibrate", "--forget").stdout
 
 
 @needs_bf16
@@ -93,8 +82,6 @@ def test_an_interrupted_calibration_leaves_everything_as_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--seconds", "1"), "--seconds: 1 seconds are too few. Write 20 or more."),
-        (("--seconds", "nan"), "--seconds: nan seconds are too few"),
         (("--output", "/proc/costs.json"), "/proc/costs.json: cannot be written"),
     ],
 )

@@ -38,7 +38,7 @@ def test_what_argparse_answers(argument, status, out, error, capsys):
     assert error in said.err
 
 
-@pytest.mark.parametrize("name", ["rewrite", "explain", "report", "compare", "tune"])
+@pytest.mark.parametrize("name", ["rewrite", "explain", "report", "compare", "tune", "time"])
 def test_the_options_for_op_lists_stand_once_at_the_end_of_a_help(name, capsys):
     with pytest.raises(SystemExit):
         command.main([name, "--help"])

@@ -40,23 +40,21 @@ def here(tmp_path, monkeypatch):
             ["--max-drop", "1", "--max-runs", "4"],
             "--max-runs: 4 runs are too few. Write 5 or more: ",
         ),
-        (["--max-drop", "1", "--verify", "stdout:("], "'(' is not a regular expression ("),
         (
-            ["--max-drop", "1", "--verify", "stdout:[0-9]+"],
-            "'[0-9]+' has 0 groups. Write one group for the number",
+            ["--max-drop", "1", "--metric", "stdout:("],
+            "--metric: '(' is not a regular expression (",
+        ),
+        (
+            ["--max-drop", "1", "--metric", "stdout:[0-9]+"],
+            "--metric: '[0-9]+' has 0 groups. Write one group for the number",
         ),
         (
             ["--max-drop", "1", "--output", "missing/a.txt"],
             "missing/a.txt: cannot be written (No such file or",
         ),
-        (
-            ["--max-drop", "1", "--output", "broken.txt"],
-            "--output: broken.txt, line 2: '?' is not a regular expr",
-        ),
     ],
 )
 def test_a_wrong_option_is_an_error_in_one_line(here, capsys, options, message):
-    (here / "broken.txt").write_text("# a comment\n?")
     assert main(["tune", "--metric", "accuracy", *options, "--", "true"]) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -88,7 +86,7 @@ def test_one_direction_must_be_given(capsys, options):
     [
         (
             ["sh", "-c", "echo trained nothing"],
-            "there is no accuracy in float32 (the program gave no accuracy",
+            "amp-tf tune: there is no accuracy in float32 (the program gave no accuracy",
         ),
         (
             ["sh", "-c", "echo no data; exit 3"],
@@ -141,72 +139,19 @@ def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, capsy
 
 
 @pytest.mark.process
-def test_a_misspelt_metric_is_answered_by_those_that_there_are_also_in_another_folder(
-    here,
-):
+def test_a_misspelt_metric_is_answered_by_those_of_the_last_fit_wherever_the_program_runs(here):
     (here / "train.py").write_text(
         "import os, keras; os.chdir('/'); model = keras.Sequential([keras.layers.Dense(1)]);"
         "model.compile('sgd', 'mse', metrics=['mae']); x = keras.ops.ones((4, 4)); model.fit(x, "
         "x[:, :1])"
     )
     journal = Journal(Path("keep.txt.runs"), {})
-    outcome = TunedScript(
-        [sys.executable, "train.py"], AmpConfig(), ("val_mae",), journal.folder
-    ).run(Way.FLOAT32, ())
+    program = TunedScript([sys.executable, "train.py"], AmpConfig(), "val_mae", journal.folder)
+    outcome = program.run(Way.FLOAT32, ())
     assert outcome.failure.startswith("the program gave no val_mae; its last fit has loss, mae (")
-    assert not outcome.metrics
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("start", "metric"),
-    [
-        (["part/train.py"], "part.train:weights"),
-        (
-            ["broken/train.py"],
-            "broken.train:weights",
-        ),  # where a package cannot be imported, the program can be
-        (["-m", "part.train"], "part.train:fails"),
-        (["-m", "amp_tf", "train.py"], "train:weights"),
-    ],
-)
-def test_a_function_of_the_program_is_asked_for_what_was_trained_or_its_failure_is_told(
-    here, start, metric
-):
-    for folder in (here, here / "part", here / "broken"):
-        folder.mkdir(exist_ok=True)
-        (
-            folder / "tensorflow.py"
-        ).touch()  # one that is imported at once: the import is all that is waited for
-        (folder / "train.py").write_text(
-            "import tensorflow\ntrained = 0.25\n"
-            "def weights(): return trained\n"
-            "def fails(): raise ValueError(trained)\n"
-            "if __name__ == '__main__': trained = 0.75\n"
-        )
-    (here / "broken" / "__init__.py").write_text("import no_such_module")
-    outcome = TunedScript([sys.executable, *start], AmpConfig(), (metric,), here).run(
-        Way.FLOAT32, ()
-    )
-    if metric.endswith("fails"):
-        assert outcome.failure.startswith(f"{metric}: ValueError: 0.75 (")
-    else:
-        assert outcome.metrics == {metric: 0.75}
-
-
-@pytest.mark.process
-def test_a_function_that_is_defined_below_the_fit_is_asked_at_exit(here):
-    (here / "train.py").write_text(
-        "import keras, numpy\nmodel = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, "
-        "name='only')])\n"
-        "model.compile('sgd', 'mse')\nmodel.fit(numpy.ones((2, 1)), numpy.ones((2, 1)), "
-        "verbose=0)\n"
-        "def size(): return 0.25\ndef layers(model): return len(model.layers)\n"
-    )
-    program = TunedScript(
-        [sys.executable, "train.py"], AmpConfig(), ("train:size", "train:layers"), here
-    )
-    assert program.run(Way.FLOAT32, ()).metrics == {"train:size": 0.25, "train:layers": 1.0}
+    assert outcome.value is None
+    program = TunedScript([sys.executable, "train.py"], AmpConfig(), "loss", journal.folder)
+    assert program.run(Way.FLOAT32, ()).value == pytest.approx(0, abs=10)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -255,8 +200,6 @@ def command(file):
         *OPTIONS,
         "--metric",
         "val_accuracy",
-        "--verify",
-        "stations_norm:accuracy",
         "--output",
         str(file),
     ]
@@ -265,9 +208,7 @@ def command(file):
 
 @pytest.mark.slow
 def test_a_tuning_that_was_killed_goes_on_and_its_result_holds(here, capsys):
-    """With a real program: the metric is lost in bfloat16, and one layer in float32 brings it
-    back.
-    """
+    """The metric of a real program is lost in bfloat16, and one layer in float32 brings it back."""
     file = here / "keep, this.txt"
     environ = running.environment(here, {})
     start = [sys.executable, "-m", "amp_tf", *command(file)]
@@ -282,14 +223,13 @@ def test_a_tuning_that_was_killed_goes_on_and_its_result_holds(here, capsys):
     tuning.wait()
     made = len([line for line in runs.read_text().splitlines() if line])
     assert main(command(file)) == 0
-    out, err = capsys.readouterr()
+    err = capsys.readouterr().err
     told = re.findall(r"run (\d+) of at most 40", err)
     assert int(told[0]) == made + 1
     assert int(told[-1]) <= 15
     assert not runs.parent.exists()
     (pattern,) = read_pattern_file(str(file), where="test")
     assert "normalized" in pattern
-    assert "verified by stations_norm:accuracy" in out
     text = file.read_text()
     mixed, tuned = map(
         float, re.search("([0-9.]+) with nothing.* ([0-9.]+) with what", text).groups()

@@ -5,6 +5,7 @@ module). This one precedes the user's, so it finds and executes that one as if i
 itself.
 """
 
+import importlib
 import importlib.machinery
 import importlib.util
 import os
@@ -28,16 +29,14 @@ if (
 
     del sys.path[0]
     _amp_tf_start.install()
-    if "_AMP_TF_COMPARE" in os.environ:  # amp-tf compare -- python …
-        _amp_tf_start.load_package()
-        from amp_tf.tools import comparing
-
-        comparing.install()
-    if "_AMP_TF_METRICS" in os.environ:  # amp-tf tune -- python …
-        _amp_tf_start.load_package()
-        from amp_tf.tools import tuning
-
-        tuning.install()
+    for _variable, _tool in (  # of amp-tf compare, tune and time -- python …
+        ("_AMP_TF_COMPARE", "comparing"),
+        ("_AMP_TF_METRICS", "tuning"),
+        ("_AMP_TF_TIME", "timing"),
+    ):
+        if _variable in os.environ:
+            _amp_tf_start.load_package()
+            importlib.import_module(f"amp_tf.tools.{_tool}").install()
 
 _users = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
 if _users is not None and _users.loader is not None:

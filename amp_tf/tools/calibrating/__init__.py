@@ -37,73 +37,13 @@ _LEAST_ELEMENT_NS = 1e-3  # that counts as prior where the shipped table has non
 # that computing alone adds to an operation; what is far from it is doubted where no table says so
 _USUAL_SHARE = 0.5
 TYPES = (tf.float32, tf.bfloat16)
-_CAST, _NOTHING = (
-    "Cast to ",
-    "Nothing of ",
-)  # begin the names of cases: casts; calls that take tensors out of stacks
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """The times that were measured."""
-
-    table: CostTable  #: the figures
-    times: Mapping[
-        products.Product, Pair
-    ]  #: for each product, its times in float32 and in bfloat16, in ns
-
-    def misfit(self, op: str) -> tuple[float, ...]:
-        """The errors of a row of the table: in float32, in 16 bit, and of how many times faster 16
-        bit is.
-
-        They are root mean squares of logarithms, in which 0.1 is 10 %.
-        """
-        off = []
-        for product, measured in by_op(self.times)[op].items():
-            expected = (
-                cost.of(product.computed, product.elements) for cost in self.table.products[op]
-            )
-            in_float32, in_f16 = (
-                math.log(ns / taken) for ns, taken in zip(expected, measured, strict=True)
-            )
-            off.append((in_float32, in_f16, in_float32 - in_f16))
-        return tuple(
-            math.sqrt(statistics.fmean(each * each for each in part))
-            for part in zip(*off, strict=True)
-        )
-
-    def text(self, *, with_details: bool) -> str:
-        """How much faster products are in bfloat16, and by how much the table is off; the times of
-        each, if asked.
-        """
-        lines = []
-        for op, cases in by_op(self.times).items() if with_details else ():
-            lines.append(
-                f"{op:52}{'float32 µs':>12}{'bfloat16':>10}{'gain':>7}   operations in a ns"
-            )
-            for product, (in_float32, in_f16) in cases.items():
-                rates = f"{product.operations / in_float32:8.0f}{product.operations / in_f16:8.0f}"
-                gain = in_float32 / in_f16
-                lines.append(
-                    f"  {product.what:50}{in_float32 / 1e3:12.1f}{in_f16 / 1e3:10.1f}{gain:7.2f}{rates}"
-                )
-            lines.append("")
-        lines.append(f"{'':48}{'':24}the table is off by, %")
-        lines.append(
-            f"{'product':48}{'bfloat16 over float32':24}{'float32':>9}{'bfloat16':>10}{'gain':>6}"
-        )
-        for op, cases in by_op(self.times).items():
-            gains = [in_float32 / in_f16 for in_float32, in_f16 in cases.values()]
-            spread = (
-                f"{statistics.geometric_mean(gains):6.2f}   {min(gains):.2f} - {max(gains):.2f}"
-            )
-            in_float32, in_f16, gain = (100 * part for part in self.misfit(op))
-            lines.append(f"{op:48}{spread:24}{in_float32:9.0f}{in_f16:10.0f}{gain:6.0f}")
-        return "\n".join(lines)
+# Begin the names of cases: casts, and calls that only take tensors out of stacks.
+_CAST = "Cast to "
+_NOTHING = "Nothing of "
 
 
 def by_op(times: Mapping[products.Product, Pair]) -> Mapping[str, Mapping[products.Product, Pair]]:
-    """The times of products, grouped by their row of the table."""
+    """Groups the times of products by their row of the table."""
     found: dict[str, dict[products.Product, Pair]] = {}
     for product, pair in times.items():
         found.setdefault(product.op, {})[product] = pair
@@ -131,8 +71,8 @@ class _Case:
 
 def measure(
     shipped: CostTable, source: str, seconds: float, progress: Callable[[int, int, str], None]
-) -> Measured:
-    """Times products, other ops and casts in float32 and bfloat16.
+) -> CostTable:
+    """Times products, other ops and casts in float32 and bfloat16, and makes the table of them.
 
     Every case gets its share of the time that is left and runs at least three times in each type,
     so that on a slow machine it may take longer. TensorFlow's graph optimizers are off meanwhile.
@@ -149,15 +89,14 @@ def measure(
             progress(number, len(cases), case.name)
             now = time.monotonic()
             until = now + max(0.0, begin + seconds - now) / (len(cases) - number)
-            in_float32, in_f16 = map(
-                case.typical, take_times(case.run, case.inputs(), case.runs, until)
-            )
-            found[case.key] = _NS * in_float32 / case.per, _NS * in_f16 / case.per
+            times = take_times(case.run, case.inputs(), case.runs, until)
+            in_float32, in_f16 = (_NS * case.typical(taken) / case.per for taken in times)
+            found[case.key] = in_float32, in_f16
     finally:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
-    taken = {key: pair for key, pair in found.items() if isinstance(key, products.Product)}
-    of_ops = {key: pair for key, pair in found.items() if key not in taken}
-    return Measured(_table(shipped, source, taken, of_ops), taken)
+    of_products = {key: pair for key, pair in found.items() if isinstance(key, products.Product)}
+    of_ops = {key: pair for key, pair in found.items() if key not in of_products}
+    return _table(shipped, source, of_products, of_ops)
 
 
 def _cases() -> Iterator[_Case]:
@@ -171,28 +110,27 @@ def _cases() -> Iterator[_Case]:
             ]
 
         run = run_many(product.run, product.runs)
-        yield _Case(product, f"{product.op} {product.what}", run, inputs, product.runs, typical=min)
-    for number, shape in enumerate(elements.SHAPES):
+        yield _Case(product, product.op, run, inputs, product.runs, typical=min)
+    for shape in elements.SHAPES:
         data = elements.data_of(shape)
-        ops = {
-            name: op
-            for name, op in elements.ops_on(data).items()
-            if number % 2 == 0 or name not in elements.SELDOM
-        }
-        for name, (op, given) in ops.items():
-            yield _element_case(name, op, given, len(given) - 1, shape)
-        for stacks in sorted({1, *(len(given) - 1 for _, given in ops.values())}):
-            yield _element_case(
-                f"{_NOTHING}{stacks}", lambda *inputs: inputs[0], [data], stacks, shape
-            )
+        all_stacks = {1}
+        for name, (op, given) in elements.ops_on(data).items():
+            stacks = len(given) - 1
+            all_stacks.add(stacks)
+            yield _element_case(name, op, given, stacks, shape)
+        for stacks in sorted(all_stacks):
+            yield _element_case(f"{_NOTHING}{stacks}", _first, [data], stacks, shape)
         for kind in TYPES:
-            yield _element_case(
-                f"{_CAST}{kind.name}", functools.partial(tf.cast, dtype=kind), [data], 1, shape
-            )
+            cast = functools.partial(tf.cast, dtype=kind)
+            yield _element_case(f"{_CAST}{kind.name}", cast, [data], 1, shape)
+
+
+def _first(*inputs: Any) -> Any:
+    return inputs[0]
 
 
 def _element_case(name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: Shape) -> _Case:
-    """The case of an op on tensors of a shape, a number of which were not read just before.
+    """Makes the case of an op on tensors of a shape, a number of which were not read just before.
 
     Large tensors are then in no cache, and small ones, as in a small model, in the last one. So is
     everything that casts read, weights above all.
@@ -217,13 +155,14 @@ def _table(
     for op, cases in by_op(taken).items():
         work = [(case.computed, case.elements) for case in cases]
         plain = op.partition(",")[0]
-        known = next(
-            shipped.products[name]
-            for name in (op, plain, COSTS_AS.get(plain, ""))
-            if name in shipped.products
+        names = (op, plain, COSTS_AS.get(plain, ""))
+        in_float32, in_f16 = next(
+            shipped.products[name] for name in names if name in shipped.products
         )
-        pair = (fit(work, [taken[case][index] for case in cases], known[index]) for index in (0, 1))
-        fitted[op] = (next(pair), next(pair))
+        fitted[op] = (
+            fit(work, [pair[0] for pair in cases.values()], in_float32),
+            fit(work, [pair[1] for pair in cases.values()], in_f16),
+        )
     rows = _rows(of_ops)
     # An op that is not known moves its tensors once, as a Mul does in float32; in 16 bit these are
     # half as large.
@@ -231,14 +170,13 @@ def _table(
     counts = [float(math.prod(shape)) for shape in elements.SHAPES]
 
     def casts(kind: Any, index: int) -> tuple[float, ...]:
-        """The time of a cast for each element, without its start-up and the overhead of calling the
-        function.
+        """Returns the time of a cast for each element, without its start-up and the overhead of
+        calling the function.
         """
         times = []
         for shape, count in zip(elements.SHAPES, counts, strict=True):
-            cast, none = (
-                of_ops[name, shape][index] for name in (f"{_CAST}{kind.name}", f"{_NOTHING}1")
-            )
+            cast = of_ops[f"{_CAST}{kind.name}", shape][index]
+            none = of_ops[f"{_NOTHING}1", shape][index]
             times.append(max(cast - none - DISPATCH / count, _LEAST_NS))
         return tuple(times)
 
@@ -254,37 +192,23 @@ def _table(
 
 
 def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...]]:
-    """The time of ops for each element at each size, without the overhead of calls and of stacks of
-    inputs.
+    """Returns the time of ops for each element at each size, without the overhead of calls and of
+    stacks of inputs.
     """
-    stacks = {
-        name: len(inputs) - 1
-        for name, (_, inputs) in elements.ops_on(elements.data_of(elements.SHAPES[0])).items()
-    }
+    ops = elements.ops_on(elements.data_of(elements.SHAPES[0]))
+    stacks = {name: len(inputs) - 1 for name, (_, inputs) in ops.items()}
 
-    def taken(name: str, shape: Shape) -> Iterator[float]:
+    def taken(name: str, shape: Shape) -> Pair:
         calls = of_ops[f"{_NOTHING}{stacks[name]}", shape]
         forward = elements.MEASURED_WITH.get(name)
-        before = [*taken(forward, shape)] if forward else [0.0, 0.0]
-        for ns, call, own in zip(of_ops[name, shape], calls, before, strict=True):
-            yield max(ns - call - own, _LEAST_NS)
+        before = taken(forward, shape) if forward else (0.0, 0.0)
+        measured = zip(of_ops[name, shape], calls, before, strict=True)
+        in_float32, in_f16 = (max(ns - call - own, _LEAST_NS) for ns, call, own in measured)
+        return in_float32, in_f16
 
-    counts = [float(math.prod(shape)) for shape in elements.SHAPES]
-
-    def row(name: str) -> tuple[Pair, ...]:
-        """A row of times; those of sizes that were left out are interpolated."""
-        known = {
-            count: [each * count for each in taken(name, shape)]
-            for shape, count in zip(elements.SHAPES, counts, strict=True)
-            if (name, shape) in of_ops
-        }
-        times = (
-            np.interp(counts, [*known], [pair[index] for pair in known.values()]) / counts
-            for index in (0, 1)
-        )
-        return tuple(zip(*(array.tolist() for array in times), strict=True))
-
-    rows = {name: row(name) for name in stacks}
+    rows = {}
+    for name in stacks:
+        rows[name] = tuple(taken(name, shape) for shape in elements.SHAPES)
     return {**rows, **{name: rows[kernel] for name, kernel in elements.SAME_KERNEL.items()}}
 
 
@@ -310,8 +234,8 @@ def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
 def take_times(
     run: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """The times of one run of an op in float32 and in bfloat16, in seconds, a figure for each call
-    of ``run``.
+    """Times runs of an op in float32 and in bfloat16; returns seconds, a figure for each call of
+    ``run``.
 
     It runs the op ``runs`` times, is traced once for each type, and is called ``repeats`` times in
     any case, and then until ``time.monotonic()`` says so.
@@ -334,8 +258,8 @@ def take_times(
 def fit(
     work: Sequence[tuple[float, float]], times: Sequence[float], shipped: ProductCost
 ) -> ProductCost:
-    """The nonnegative figures with the least relative error of the times, in ns, by operations and
-    elements of each product.
+    """Returns the nonnegative figures with the least relative error of the times, in ns, by
+    operations and elements of each product.
 
     Four figures can fit some twenty noisy times in many ways: where the times do not decide, the
     shipped table's figures count, all scaled by one factor.
@@ -361,8 +285,8 @@ def fit(
 
 
 def _least_squares(matrix: np.ndarray, wanted: np.ndarray) -> Sequence[float]:
-    """The least-squares solution without negative numbers: the best of those that drop some
-    columns.
+    """Solves least squares without negative numbers: tries all subsets of columns, and returns the
+    best.
     """
     columns = range(matrix.shape[1])
     best: tuple[float, list[float]] = (np.inf, [0.0 for _ in columns])

@@ -25,7 +25,8 @@ from amp_tf.oplists.fusions import SWISH
 from amp_tf.oplists.kernels import PAIRED
 from amp_tf.oplists.table import Trait
 
-BATCH, CHANNELS = 8, 64
+BATCH = 8
+CHANNELS = 64
 #: Elements of the largest tensor that an op reads or writes.
 SHAPES = tuple(
     (BATCH, height, width, CHANNELS)
@@ -34,12 +35,12 @@ SHAPES = tuple(
 Op = Callable[..., Any]
 #: Ops that take tensors of the data's shape, and nothing else that matters.
 UNARY = Trait(
-    """Abs BiasAddGrad Elu Erf Erfc Floor IsFinite LeakyRelu Log Log1p LogSoftmax Neg Reciprocal Relu Relu6 Rsqrt Selu
-    Sigmoid Sign Softmax Softplus Softsign Sqrt Square Tanh ZerosLike"""
+    """Abs BiasAddGrad Elu Erf Erfc Floor IsFinite LeakyRelu Log Log1p LogSoftmax Neg Reciprocal
+    Relu Relu6 Rsqrt Selu Sigmoid Sign Softmax Softplus Softsign Sqrt Square Tanh ZerosLike"""
 )
 BINARY = Trait(
-    """Add AddV2 EluGrad FloorDiv Greater LeakyReluGrad Maximum Minimum Mul RealDiv Relu6Grad ReluGrad SeluGrad
-    SoftplusGrad SoftsignGrad SquaredDifference Sub"""
+    """Add AddV2 EluGrad FloorDiv Greater LeakyReluGrad Maximum Minimum Mul RealDiv Relu6Grad
+    ReluGrad SeluGrad SoftplusGrad SoftsignGrad SquaredDifference Sub"""
 )
 
 
@@ -51,12 +52,13 @@ def _by_name(name: str, **more: Any) -> Op:
 
 
 def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
-    """The ops to measure, each with its arguments.
+    """Returns the ops to measure, each with its arguments.
 
     Args:
         data: float32, of one of :data:`SHAPES`; its values are between 0 and 1.
     """
-    half, quarter = data[: BATCH // 2], data[:, ::2, ::2]
+    half = data[: BATCH // 2]
+    quarter = data[:, ::2, ::2]
     volume = tf.reshape(data, [BATCH // 2, 2, *data.shape[1:]])
     eighth = volume[:, ::2, ::2, ::2]
     raw = tf.raw_ops
@@ -67,10 +69,14 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
     cube: dict[str, Any] = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "SAME"}
     border = [[0, 0], [1, 1], [1, 1], [0, 0]]
     sides = shape[1:3]
-    table, flat = tf.reshape(data[:, :, 0], [-1, CHANNELS]), tf.reshape(data, [-1, CHANNELS])
+    table = tf.reshape(data[:, :, 0], [-1, CHANNELS])
+    flat = tf.reshape(data, [-1, CHANNELS])
     rows = tf.constant(np.random.default_rng(0).integers(0, len(table), np.prod(shape[:-1])))
-    index, parts, order = rows[:, None], tf.cast(rows % 2, tf.int32), tf.range(len(rows))
-    blocks, none = {"block_shape": [2, 2]}, [[0, 0], [0, 0]]
+    index = rows[:, None]
+    parts = tf.cast(rows % 2, tf.int32)
+    order = tf.range(len(rows))
+    blocks = {"block_shape": [2, 2]}
+    none = [[0, 0], [0, 0]]
     mask = data > 0.5
     of_one: dict[str, Op] = {name: _by_name(name) for name in UNARY}
     of_one |= {name: _by_name(name, axis=[1, 2]) for name in ("Max", "Mean", "Min", "Prod", "Sum")}
@@ -180,12 +186,6 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
     }
 
 
-#: Ops that are measured at every other size; other sizes are interpolated.
-SELDOM = Trait(
-    """ArgMax AvgPool3D AvgPool3DGrad BroadcastTo CheckNumerics DynamicPartition DynamicStitch Floor FloorDiv GatherNd
-    IsFinite MaxPool3D MaxPool3DGrad Min MirrorPad MirrorPadGrad Prod ResizeBilinear ResizeNearestNeighbor
-    ResizeNearestNeighborGrad ReverseSequence ReverseV2 ScatterNd Sign SpaceToDepth StridedSliceGrad TopKV2"""
-)
 #: Gradients that are measured together with the op from which oneDNN computes them.
 MEASURED_WITH = {op: forward for op, (forward, _) in PAIRED.items()}
 
@@ -196,15 +196,16 @@ def _kernels(text: str) -> dict[str, str]:
 
 #: Ops that run another one's kernel, or one that does the same with another comparison or value.
 SAME_KERNEL = {f"Add{BROADCAST}": f"AddV2{BROADCAST}"} | _kernels(
-    """ArgMin=ArgMax BatchToSpace=BatchToSpaceND BiasAddV1=BiasAdd Ceil=Floor Concat=ConcatV2 Equal=Greater
-    GreaterEqual=Greater Less=Greater LessEqual=Greater NotEqual=Greater Fill=ZerosLike
-    FusedBatchNormGradV2=FusedBatchNormGradV3 FusedBatchNormV2=FusedBatchNormV3 Gather=GatherV2 Inv=Reciprocal
-    IsInf=IsFinite IsNan=IsFinite MaxPoolGradV2=MaxPoolGrad MaxPoolV2=MaxPool OnesLike=ZerosLike PadV2=Pad
-    Reverse=ReverseV2 Round=Floor Select=SelectV2 SpaceToBatch=SpaceToBatchND SplitV=Split TensorListConcat=ConcatV2
+    """ArgMin=ArgMax BatchToSpace=BatchToSpaceND BiasAddV1=BiasAdd Ceil=Floor Concat=ConcatV2
+    Equal=Greater GreaterEqual=Greater Less=Greater LessEqual=Greater NotEqual=Greater
+    Fill=ZerosLike FusedBatchNormGradV2=FusedBatchNormGradV3 FusedBatchNormV2=FusedBatchNormV3
+    Gather=GatherV2 Inv=Reciprocal IsInf=IsFinite IsNan=IsFinite MaxPoolGradV2=MaxPoolGrad
+    MaxPoolV2=MaxPool OnesLike=ZerosLike PadV2=Pad Reverse=ReverseV2 Round=Floor Select=SelectV2
+    SpaceToBatch=SpaceToBatchND SplitV=Split TensorListConcat=ConcatV2
     TensorListConcatV2=ConcatV2 TensorListFromTensor=Unpack TensorListStack=Pack TopK=TopKV2"""
 )
 
 
 def data_of(shape: Sequence[int]) -> Any:
-    """The tensors that the ops are measured on."""
+    """Makes the tensors that the ops are measured on."""
     return tf.constant(np.random.default_rng(0).uniform(0.1, 0.9, shape).astype(np.float32))

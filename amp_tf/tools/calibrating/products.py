@@ -35,7 +35,6 @@ class Product:
     """
 
     op: str
-    what: str
     shapes: tuple[Shape, ...]
     run: Callable[..., Any]
     operations: float
@@ -69,17 +68,6 @@ class Convolution:
     channels_first: bool = False
 
     @property
-    def what(self) -> str:
-        text = (
-            f"{self.batch}×{'×'.join(map(str, self.sides))}×{self.channels} → "
-            f"{self.out or self.channels}"
-        )
-        text += f", {'×'.join(map(str, self.taps))}"
-        text += f", stride {self.stride}" if self.stride > 1 else ""
-        text += f", dilation {self.dilation}" if self.dilation > 1 else ""
-        return text + CHANNELS_FIRST * self.channels_first
-
-    @property
     def variant(self) -> str:
         """The suffix of its row's name after the op."""
         if not self.channels_first:
@@ -87,45 +75,45 @@ class Convolution:
         return CHANNELS_FIRST if math.prod(self.taps) > 1 else POINTWISE_FIRST
 
     def laid_out(self, sizes: Sequence[int]) -> list[int]:
-        """Batch, sides and channels in the order of the layout."""
+        """Returns batch, sides and channels in the order of the layout."""
         batch, *sides, channels = sizes
         return [batch, channels, *sides] if self.channels_first else [*sizes]
 
 
 def _convolutions(text: str, *, channels_first: bool = False) -> tuple[Convolution, ...]:
-    """The convolutions of a text: batch, sides and channels → channels out / taps / stride /
-    dilation.
-    """
+    """Reads convolutions: batch, sides and channels → channels out / taps / stride / dilation."""
     found = []
     for row in text.split():
         image, rest = row.split("→")
-        (batch, *sides, channels), (out, taps, *steps) = map(int, image.split("×")), rest.split("/")
-        kernel, (stride, dilation) = tuple(map(int, taps.split("×"))), (*map(int, steps), 1, 1)[:2]
-        found.append(
-            Convolution(
-                batch, tuple(sides), channels, int(out), kernel, stride, dilation, channels_first
-            )
-        )
+        batch, *sides, channels = map(int, image.split("×"))
+        out, taps, *steps = rest.split("/")
+        kernel = tuple(map(int, taps.split("×")))
+        stride, dilation, *_ = (*map(int, steps), 1, 1)
+        sizes = (batch, tuple(sides), channels, int(out), kernel)
+        found.append(Convolution(*sizes, stride, dilation, channels_first))
     return tuple(found)
 
 
 CONVOLUTIONS = _convolutions(
-    """8×56×56×64→64/3×3 8×28×28×128→128/3×3 8×14×14×256→256/3×3 8×7×7×512→512/3×3 4×96×96×64→64/3×3
-    8×56×56×64→128/3×3/2 8×14×14×1024→256/1×1 8×56×56×64→256/1×1 16×48×48×16→96/1×1 16×24×24×144→24/1×1
-    16×6×6×320→1280/1×1 8×96×96×3→32/3×3/2 8×64×64×3→64/3×3 8×30×30×30→50/3×3 16×32×32×32→3/3×3 8×64×64×64→1/1×1
-    32×1×512×16→64/1×5 16×1×512×64→64/1×2 8×32×32×64→64/3×3/1/4 2×16×16×16→16/3×3 4×8×8×32→32/1×1 8×1×1×96→24/1×1"""
+    """8×56×56×64→64/3×3 8×28×28×128→128/3×3 8×14×14×256→256/3×3 8×7×7×512→512/3×3
+    4×96×96×64→64/3×3 8×56×56×64→128/3×3/2 8×14×14×1024→256/1×1 8×56×56×64→256/1×1
+    16×48×48×16→96/1×1 16×24×24×144→24/1×1 16×6×6×320→1280/1×1 8×96×96×3→32/3×3/2
+    8×64×64×3→64/3×3 8×30×30×30→50/3×3 16×32×32×32→3/3×3 8×64×64×64→1/1×1 32×1×512×16→64/1×5
+    16×1×512×64→64/1×2 8×32×32×64→64/3×3/1/4 2×16×16×16→16/3×3 4×8×8×32→32/1×1 8×1×1×96→24/1×1"""
 ) + _convolutions(
-    """8×56×56×64→64/3×3 8×28×28×128→128/3×3 8×14×14×1024→256/1×1 16×16×16×64→128/1×1 8×28×28×128→128/1×1
-    8×64×64×3→64/3×3 16×32×32×32→64/3×3/2 16×8×8×64→64/3×3""",
+    """8×56×56×64→64/3×3 8×28×28×128→128/3×3 8×14×14×1024→256/1×1 16×16×16×64→128/1×1
+    8×28×28×128→128/1×1 8×64×64×3→64/3×3 16×32×32×32→64/3×3/2 16×8×8×64→64/3×3""",
     channels_first=True,
 )
 VOLUMES = _convolutions(
-    """4×16×32×32×3→32/3×3×3 4×8×16×16×32→64/3×3×3 4×4×8×8×64→128/3×3×3 2×16×32×32×16→16/3×3×3 2×8×16×16×64→64/1×1×1
-    4×8×14×14×32→32/1×3×3 4×8×14×14×32→32/3×1×1 2×8×32×32×16→32/3×3×3/2 2×16×16×16×32→3/3×3×3"""
+    """4×16×32×32×3→32/3×3×3 4×8×16×16×32→64/3×3×3 4×4×8×8×64→128/3×3×3 2×16×32×32×16→16/3×3×3
+    2×8×16×16×64→64/1×1×1 4×8×14×14×32→32/1×3×3 4×8×14×14×32→32/3×1×1 2×8×32×32×16→32/3×3×3/2
+    2×16×16×16×32→3/3×3×3"""
 )
 DEPTHWISE = _convolutions(
-    """16×48×48×96→0/3×3 16×48×48×96→0/3×3/2 16×24×24×144→0/3×3 16×12×12×240→0/5×5 16×24×24×144→0/5×5/2 8×6×6×576→0/5×5
-    8×16×16×192→0/7×7 8×112×112×32→0/3×3 2×30×30×30→0/3×3 8×24×24×72→0/3×3 8×14×14×64→0/3×3"""
+    """16×48×48×96→0/3×3 16×48×48×96→0/3×3/2 16×24×24×144→0/3×3 16×12×12×240→0/5×5
+    16×24×24×144→0/5×5/2 8×6×6×576→0/5×5 8×16×16×192→0/7×7 8×112×112×32→0/3×3 2×30×30×30→0/3×3
+    8×24×24×72→0/3×3 8×14×14×64→0/3×3"""
 )
 
 
@@ -136,13 +124,14 @@ def _sizes(text: str) -> tuple[tuple[int, int, int, int], ...]:
 
 #: Stacked matrices, their rows, inner size and columns.
 MATRICES = _sizes(
-    """1×256×2048×2048 1×256×512×2048 1×1024×256×1024 1×1024×1024×256 1×1024×256×256 1×1024×128×2000 1×512×192×192
-    1×4096×256×128 1×1×1024×1024 1×8×1024×1024 1×64×128×768 1×64×768×768 1×32×256×768 1×32×128×512 1×32×256×1024
-    1×64×512×2048 1×512×128×64 1×512×64×1 1×8×1024×10 1×128×54×256 1×50×99×77"""
+    """1×256×2048×2048 1×256×512×2048 1×1024×256×1024 1×1024×1024×256 1×1024×256×256
+    1×1024×128×2000 1×512×192×192 1×4096×256×128 1×1×1024×1024 1×8×1024×1024 1×64×128×768
+    1×64×768×768 1×32×256×768 1×32×128×512 1×32×256×1024 1×64×512×2048 1×512×128×64 1×512×64×1
+    1×8×1024×10 1×128×54×256 1×50×99×77"""
 )
 BATCHED = _sizes(
-    """64×64×64×64 64×64×32×64 32×64×64×32 16×256×16×256 16×256×256×16 256×16×32×16 256×7×32×7 32×24×256×96
-    1024×16×24×16 512×32×32×32 64×128×64×128 32×256×64×256 32×256×256×64"""
+    """64×64×64×64 64×64×32×64 32×64×64×32 16×256×16×256 16×256×256×16 256×16×32×16 256×7×32×7
+    32×24×256×96 1024×16×24×16 512×32×32×32 64×128×64×128 32×256×64×256 32×256×256×64"""
 )
 #: Attention as Keras writes it: examples, positions, heads, size of a head.
 ATTENTION = _sizes("""8×64×4×32 16×128×4×32 8×256×4×64 64×16×4×24 8×32×4×16""")
@@ -161,7 +150,7 @@ _DEPTHWISE_OPS = ("DepthwiseConv2dNative", "BackpropInput", "BackpropFilter")
 
 
 def _of_convolution(case: Convolution) -> Iterator[Product]:
-    """A convolution and its gradients, except depthwise ones with slow 16-bit kernels."""
+    """Yields a convolution and its gradients, except depthwise ones with slow 16-bit kernels."""
     forward, *endings = _CONVOLUTION_OPS[len(case.sides)] if case.out else _DEPTHWISE_OPS
     strides = [1, *(case.stride if side > 1 else 1 for side in case.sides), 1]
     dilations = [1, *(case.dilation if side > 1 else 1 for side in case.sides), 1]
@@ -178,7 +167,8 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
     result = (case.batch, *small, case.out or case.channels)
     operations = 2.0 * math.prod(result) * math.prod(case.taps) * (case.channels if case.out else 1)
     elements = float(sum(map(math.prod, (image, kernel, result))))
-    image, result = tuple(case.laid_out(image)), tuple(case.laid_out(result))
+    image = tuple(case.laid_out(image))
+    result = tuple(case.laid_out(result))
     raw = tf.raw_ops
 
     def run(x: Any, w: Any) -> Any:
@@ -196,7 +186,7 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
 
     def product(op: str, shapes: tuple[Shape, Shape], run: Callable[..., Any]) -> Product:
         more = padding_factor(op, kernel, case.variant)
-        return Product(op + case.variant, case.what, shapes, run, operations, elements, more)
+        return Product(op + case.variant, shapes, run, operations, elements, more)
 
     yield product(forward, (image, kernel), run)
     if case.out or case.stride == 1:
@@ -206,34 +196,23 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
 
 
 def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Product]:
-    """A product and those of its gradients, in which one of the matrices is transposed."""
+    """Yields a product and those of its gradients, in which one of the matrices is transposed."""
     batched = count > 1
     op = "BatchMatMulV2" if batched else "MatMul"
     elements = float(count * (rows * inner + inner * columns + rows * columns))
     for left, right in ((False, False), (False, True), (True, False)):
-        x, y = (
-            ((inner, rows) if left else (rows, inner)),
-            ((columns, inner) if right else (inner, columns)),
+        shapes: tuple[Shape, ...] = (
+            (inner, rows) if left else (rows, inner),
+            (columns, inner) if right else (inner, columns),
         )
-        shapes = ((count, *x), (count, *y)) if batched else (x, y)
+        if batched:
+            shapes = tuple((count, *shape) for shape in shapes)
 
         def run(a: Any, b: Any, left: bool = left, right: bool = right) -> Any:
             return tf.matmul(a, b, transpose_a=left, transpose_b=right)
 
-        what = (
-            f"{count}×" * batched
-            + f"{rows}×{inner}×{columns}"
-            + ", a transposed" * left
-            + ", b transposed" * right
-        )
-        yield Product(
-            op + TRANSPOSED * right,
-            what,
-            shapes,
-            run,
-            2.0 * count * rows * inner * columns,
-            elements,
-        )
+        operations = 2.0 * count * rows * inner * columns
+        yield Product(op + TRANSPOSED * right, shapes, run, operations, elements)
 
 
 def _of_equation(equation: str, *shapes: Shape) -> Product:
@@ -243,18 +222,18 @@ def _of_equation(equation: str, *shapes: Shape) -> Product:
     given, result = equation.split("->")
     size_of = dict(zip(given.replace(",", ""), itertools.chain(*shapes), strict=True))
     elements = float(sum(map(math.prod, (*shapes, [size_of[letter] for letter in result]))))
-    what = f"{equation}, {' and '.join('×'.join(map(str, shape)) for shape in shapes)}"
-    return Product("Einsum", what, shapes, run, 2.0 * math.prod(size_of.values()), elements)
+    return Product("Einsum", shapes, run, 2.0 * math.prod(size_of.values()), elements)
 
 
 def all_products() -> Iterator[Product]:
-    """All products to measure."""
+    """Yields all products to measure."""
     for case in (*CONVOLUTIONS, *VOLUMES, *DEPTHWISE):
         yield from _of_convolution(case)
     for sizes in (*MATRICES, *BATCHED):
         yield from _of_matrices(*sizes)
     for count, positions, heads, size in ATTENTION:
-        values, weights = (count, positions, heads, size), (count, heads, positions, positions)
+        values = (count, positions, heads, size)
+        weights = (count, heads, positions, positions)
         yield _of_equation("bmhk,bnhk->bhmn", values, values)
         yield _of_equation("bhmn,bnhk->bmhk", weights, values)
     for image, kernel in PROJECTIONS:

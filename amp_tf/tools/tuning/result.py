@@ -1,6 +1,5 @@
-"""What is asked for: by how much a metric may be worse than in float32, in how many runs.
-
-What a tuning found: the patterns, and the sets that were tried.
+"""The goal of a tuning, which is by how much a metric may be worse than in float32, and its result:
+the patterns, and the sets that were tried.
 """
 
 from __future__ import annotations
@@ -27,35 +26,37 @@ class Goal:
     is_loss: bool  #: whether a larger value is worse
 
     def limit(self, float32: Sequence[float]) -> float:
-        """The worst value that is good. Runs in float32 differ by chance, and the worst counts;
-        without any, all values are good.
+        """Returns the worst value that is good. Runs in float32 differ by chance, and the worst
+        counts; without any, all values are good.
         """
         if self.is_loss:
             return max(float32, default=math.inf) + self.most
         return min(float32, default=-math.inf) - self.most
 
     def is_good(self, value: float | None, limit: float) -> bool:
-        """Whether a value is good; none, and one that is not finite, never is."""
+        """Judges a value; ``None``, NaN and infinity are never good."""
         if value is None or not math.isfinite(value):
             return False
         return value <= limit if self.is_loss else value >= limit
 
     def bound(self, limit: float) -> str:
-        """The limit in words."""
+        """Tells the limit in words."""
         return f"at {'most' if self.is_loss else 'least'} {limit:.6g}"
 
 
 def read_goal(
     metric: str, *, max_drop: Any, max_rise: Any, max_runs: Any, name: Callable[[str], str] = str
 ) -> Goal:
-    """The goal that a user asks for; a ConfigError where an argument means nothing, of which
-    ``name`` gives the user's name.
+    """Returns the goal that a user asks for.
+
+    Raises:
+        ConfigError: an argument means nothing; ``name`` gives the user's name of it.
     """
     is_loss = max_rise is not None
-    most, where = (max_rise, "max_rise") if is_loss else (max_drop, "max_drop")
-    if (
-        not isinstance(most, numbers.Real) or not 0 <= float(most) < math.inf
-    ):  # NumPy's are such numbers, too
+    most = max_rise if is_loss else max_drop
+    where = "max_rise" if is_loss else "max_drop"
+    # NumPy's numbers are such numbers, too.
+    if not isinstance(most, numbers.Real) or not 0 <= float(most) < math.inf:
         raise ConfigError(f"{most!r} is not a change", where=name(where), fix="Write 0 or more")
     if not isinstance(max_runs, numbers.Integral) or max_runs < _LEAST_RUNS:
         fix = (
@@ -68,29 +69,25 @@ def read_goal(
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a run gave."""
+    """The result of one run."""
 
-    metrics: Mapping[str, float] = dataclasses.field(
-        default_factory=dict
-    )  #: the values of the metrics, by name
-    share: float | None = (
-        None  #: of the operations of products that were in 16 bit; ``None`` where it is not known
-    )
+    value: float | None = None  #: of the metric; ``None`` where there is none
+    #: of the operations of products that were in 16 bit; ``None`` where it is not known
+    share: float | None = None
     step_ms: float | None = None  #: the median time of a step; ``None`` where it is not known
     failure: str = ""  #: why there is no metric; empty where there is one
-    report: Mapping[str, Any] | None = (
-        None  #: the report of the process; ``None`` where it is not needed any more
-    )
+    #: the report of the process; ``None`` where it is not needed any more
+    report: Mapping[str, Any] | None = None
 
     @classmethod
     def of(
-        cls, metrics: Mapping[str, float], report: Mapping[str, Any] | None, failure: str = ""
+        cls, value: float | None, report: Mapping[str, Any] | None, failure: str = ""
     ) -> Outcome:
-        """What a run gave, by its metrics and the report of its process."""
-        figures, steps = (report or {}).get("figures") or {}, (report or {}).get("steps") or [{}]
-        return cls(
-            metrics, figures.get("products_share_f16"), steps[0].get("median_ms"), failure, report
-        )
+        """Makes the result of a run from its metric and the report of its process."""
+        known = report or {}
+        share = (known.get("figures") or {}).get("products_share_f16")
+        steps = known.get("steps") or [{}]
+        return cls(value, share, steps[0].get("median_ms"), failure, report)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +97,19 @@ class Trade:
     kept: tuple[str, ...]  #: the patterns of what stays in float32
     outcome: Outcome  #: of its run
     is_good: bool  #: whether its metric is good
+
+    def line(self, width: int) -> str:
+        """Returns its line of a table whose column for the metric has a width."""
+        share = "?"
+        if self.outcome.share is not None:
+            share = f"{self.outcome.share:.1%}"
+        step = "?"
+        if self.outcome.step_ms is not None:
+            step = f"{self.outcome.step_ms:.1f} ms"
+        kept = some(self.kept, 2) or "nothing"
+        if not self.is_good:
+            kept += " (not good)"
+        return f"  {share:>7} {_number(self.outcome.value):>{width}} {step:>10}  {kept}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,56 +123,38 @@ class Tuned:
     limit: float  #: the worst value that is good
     mixed: float | None  #: the metric's value with all in 16 bit that amp_tf converts
     chosen: Outcome | None  #: the outcome with the patterns
-    trades: tuple[Trade, ...]  #: all sets that were tried, most of the products in 16 bit first
+    trades: tuple[Trade, ...]  #: all sets that were tried, in their order
     runs: int  #: how many there were
     proof: str  #: what is known of the patterns beyond that they suffice, for people
-    is_verified: bool = True  #: whether the metric that nothing was chosen by is good, too
-    notes: tuple[str, ...] = ()  #: further notes
     made: str = ""  #: what was tuned: the precision, the device and TensorFlow's version
     #: of some patterns, what a comparison of one step found there, for people
     why: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    @property
-    def best_trades(self) -> list[Trade]:
-        """The trades that no other one beats, both in the share of 16 bit and in the metric."""
-        sign = 1.0 if self.goal.is_loss else -1.0
-
-        def costs(trade: Trade) -> tuple[float, float]:
-            value = trade.outcome.metrics.get(self.goal.metric, math.nan)
-            return -(trade.outcome.share or 0.0), math.inf if math.isnan(value) else sign * value
-
-        best: list[Trade] = []
-        for trade in sorted(self.trades, key=costs):
-            if not best or costs(trade)[1] < costs(best[-1])[1]:
-                best.append(trade)
-        return best
-
     def __str__(self) -> str:
-        name, values = self.goal.metric, " and ".join(f"{value:.6g}" for value in self.float32)
-        head = f"{name}: {values} in float32, good is {self.goal.bound(self.limit)}"
-        notes = [f"Note: {note}" for note in self.notes]
+        name = self.goal.metric
+        lines = [f"{name}: {self._float32} in float32, good is {self.goal.bound(self.limit)}"]
         if self.patterns is None or self.chosen is None:
-            return "\n".join(
-                [head, f"No set was found that suffices, in {self.runs} runs.", *notes]
-            )
-        count, part = len(self.patterns), self.chosen.share
-        what = f"{count} layers or nodes stay" if count > 1 else "1 layer or node stays"
-        what = what if count else "Nothing has to stay"
-        work = "" if part is None else f", {part:.1%} of matmul and convolution work in 16 bit"
-        told, end = (
-            f"{name} {self.chosen.metrics[name]:.6g}{work}",
-            f"; {self.proof}):" if count else ").",
-        )
-        lines = [head, f"{what} in float32: {told} ({self.runs} runs{end}"]
+            return f"{lines[0]}\nNo set was found that suffices, in {self.runs} runs."
+        count = len(self.patterns)
+        stays = f"{count} layers or nodes stay"
+        if count == 0:
+            stays = "Nothing has to stay"
+        elif count == 1:
+            stays = "1 layer or node stays"
+        work = ""
+        if self.chosen.share is not None:
+            work = f", {self.chosen.share:.1%} of matmul and convolution work in 16 bit"
+        end = f"; {self.proof}):" if count else ")."
+        told = f"{name} {_number(self.chosen.value)}{work} ({self.runs} runs{end}"
+        lines.append(f"{stays} in float32: {told}")
         lines += [f"  {pattern}" for pattern in self.patterns]
-        lines += ["The best trades:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
-        for trade in self.best_trades:
-            value = trade.outcome.metrics.get(name, math.nan)
-            share = "?" if trade.outcome.share is None else f"{trade.outcome.share:.1%}"
-            step = "?" if trade.outcome.step_ms is None else f"{trade.outcome.step_ms:.1f} ms"
-            kept = f"{some(trade.kept, 2) or 'nothing'}{'' if trade.is_good else ' (not good)'}"
-            lines.append(f"  {share:>7} {value:>{max(12, len(name))}.6g} {step:>10}  {kept}")
-        return "\n".join([*lines, *notes])
+        lines += ["What was tried:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
+        lines += [trade.line(max(12, len(name))) for trade in self.trades]
+        return "\n".join(lines)
+
+    @property
+    def _float32(self) -> str:
+        return " and ".join(map(_number, self.float32))
 
     def write(self, path: Path) -> None:
         """Writes the patterns to a file, with comments on what was measured.
@@ -172,16 +164,15 @@ class Tuned:
         """
         assert self.patterns is not None
         assert self.chosen is not None
-        name, many = self.goal.metric, len(self.patterns)
-        float32 = " and ".join(f"{value:.6g}" for value in self.float32)
-        mixed = "no value" if self.mixed is None else f"{self.mixed:.6g}"
-        value = self.chosen.metrics.get(name)
-        tuned = "no value" if value is None else f"{value:.6g}"
+        proof = f"; {self.proof}" if self.patterns else ""
         measured = [
             f"amp-tf tune: {self.made}",
-            f"{name}: {float32} in float32, {mixed} with nothing in float32, {tuned} with what is "
-            "below",
-            f"good is {self.goal.bound(self.limit)}; {self.runs} "
-            f"runs{f'; {self.proof}' if many else ''}",
+            f"{self.goal.metric}: {self._float32} in float32, {_number(self.mixed)} with nothing "
+            f"in float32, {_number(self.chosen.value)} with what is below",
+            f"good is {self.goal.bound(self.limit)}; {self.runs} runs{proof}",
         ]
         keeping.write(path, self.patterns, measured, self.why)
+
+
+def _number(value: float | None) -> str:
+    return "no value" if value is None else f"{value:.6g}"

@@ -1,5 +1,5 @@
-"""The tuning, in its order: float32, its noise, amp_tf without 16 bit, all in 16 bit, one step
-compared, the search.
+"""Tunes in this order: float32, its noise, amp_tf without 16 bit, all in 16 bit, the comparison of
+one step, the search.
 
 ``amp_tf.tune`` trains by calling a function in this process; the command, by running a program.
 Runs are kept in a folder beside the file of patterns, so that a tuning that was interrupted goes on
@@ -18,12 +18,11 @@ import hashlib
 import importlib
 import json
 import math
-import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,9 +37,8 @@ from amp_tf.reporting import files, reports
 from amp_tf.tools import keeping, some
 from amp_tf.tools.comparing import LIBRARIES
 from amp_tf.tools.comparing.training import CompareRequest, Training, install
-from amp_tf.tools.progress import Progress, lasting, silent
+from amp_tf.tools.progress import Progress, during, lasting, silent
 from amp_tf.tools.search import (
-    Item,
     Items,
     OutOfRunsError,
     find_items,
@@ -49,11 +47,16 @@ from amp_tf.tools.search import (
     rank,
 )
 from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, read_goal
-from amp_tf.values import read_pattern_file
 
-_MIXED, _COMPARISON = "mixed.json", "comparison.json"
+_MIXED = "mixed.json"
+_COMPARISON = "comparison.json"
 _MINIMAL = "without any one of them it does not suffice"
 _OPEN = "whether less suffices is not known"
+_NO_REPORT = "it ran no TensorFlow with amp_tf, or its report could not be written"
+_NOT_PRECISION = (
+    "So it is not precision that lowers the metric: allow more, or seed the program; if loss "
+    "scaling is what differs, TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 turns it off"
+)
 METRIC = "metric"
 EVERYTHING = (".",)  #: the patterns that keep all in float32
 _WHERE = "amp_tf.tune"
@@ -67,8 +70,11 @@ class Way(enum.Enum):
     MIXED = "mixed"
 
 
+_NOTHING = f"{Way.NOTHING.value}/1"  #: the name of the run with nothing in 16 bit
+
+
 class Program(Protocol):
-    """What is tuned."""
+    """A program that can be trained again and again."""
 
     def run(self, way: Way, patterns: tuple[str, ...]) -> Outcome:
         """Trains once."""
@@ -87,10 +93,6 @@ class Tuning:
     most_runs: int = 40  #: how many runs may be made, those of earlier calls included
     tell: Callable[[str], None] = silent  #: called with a line for each run
     progress: Progress = silent  #: called with what is being done
-    held_out: str = (
-        ""  #: a metric that no choice is made by, and the result is verified with; empty for none
-    )
-    before: tuple[str, ...] = ()  #: the patterns of an earlier tuning, which are tried first
     made: str = ""  #: what is tuned, for people
 
     def __post_init__(self) -> None:
@@ -119,47 +121,33 @@ class Tuning:
         if comparison is None:
             what = "comparing one step in float32 and in 16 bit"
             self.tell(what)
-            with self._doing(what):
+            with during(self.progress, what):
                 comparison = self.program.compare()
             if comparison is not None:
                 self.journal.write(_COMPARISON, comparison)
         ranked = rank(find_items(self.journal.read(_MIXED)), comparison)
-        # The patterns of the earlier tuning, each with the parts that this program has.
-        parts = {item.patterns: item for item in _with_parts(ranked)}
-        first = tuple(parts.get((one,), Item(one, (one,))) for one in self.before)
-        known = []
-        for item in ranked:
-            if any(not set(self.before).isdisjoint(part.patterns) for part in _with_parts([item])):
-                known.append(item)
-        order = [*known, *(item for item in ranked if item not in known)]
-        items, is_minimal = find_smallest(order, suffices, first)
+        items, is_minimal = find_smallest(ranked, suffices)
         return self._result(items, float32, _MINIMAL if is_minimal else _OPEN)
 
     def _measure_float32(self) -> tuple[float, ...]:
-        """The metric in float32, twice, and the check that amp_tf alone changes nothing; sets the
-        limit.
+        """Measures the metric in float32, twice, and sets the limit; checks that amp_tf alone
+        changes nothing.
         """
         values = []
         for number in (1, 2):
             outcome = self._once(f"{Way.FLOAT32.value}/{number}", Way.FLOAT32, ())
-            if not self._is_good(outcome):
-                why = outcome.failure or f"it is {outcome.metrics.get(self.goal.metric)}"
+            if outcome.value is None or not self._is_good(outcome):
+                why = outcome.failure or f"it is {outcome.value}"
                 fix = "Name a metric that the program has in float32"
-                raise AmpError(
-                    f"there is no {self.goal.metric} in float32 ({why})", where="tune", fix=fix
-                )
-            values.append(outcome.metrics[self.goal.metric])
+                raise AmpError(f"there is no {self.goal.metric} in float32 ({why})", fix=fix)
+            values.append(outcome.value)
         self._limit = self.goal.limit(values)
         self.tell(f"a run is good with {self.goal.metric} {self.goal.bound(self._limit)}")
-        nothing = self._once(f"{Way.NOTHING.value}/1", Way.NOTHING, ())
+        nothing = self._once(_NOTHING, Way.NOTHING, ())
         if not self._is_good(nothing):
-            raise AmpError(
-                "with amp_tf on and nothing in 16 bit, the run is not good "
-                f"({self._told(nothing)})",
-                where="tune",
-                fix="So it is not precision that lowers the metric: allow more, or seed the program; if loss scaling "
-                "is what differs, TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 turns it off",
-            )
+            told = self._told(nothing)
+            what = f"with amp_tf on and nothing in 16 bit, the run is not good ({told})"
+            raise AmpError(what, fix=_NOT_PRECISION)
         return tuple(values)
 
     def _measure_mixed(self) -> Outcome:
@@ -168,64 +156,50 @@ class Tuning:
         outcome = self._try(())
         report = self.journal.read(_MIXED)
         if report is None:
-            why = (
-                outcome.failure
-                or "it ran no TensorFlow with amp_tf, or its report could not be written"
-            )
+            why = outcome.failure or _NO_REPORT
             fix = "The runs before it are kept: with room on the disk, the same command goes on"
-            raise AmpError(
-                f"the run with nothing in float32 left no report ({why})", where="tune", fix=fix
-            )
+            raise AmpError(f"the run with nothing in float32 left no report ({why})", fix=fix)
         if not report["converted"]:
             why = report.get("why_nothing") or outcome.failure or "its report has no reason"
             if not outcome.failure:
                 self.journal.remove()  # the corrected command may be another one
             fix = "Name a precision, as with --precision bfloat16, or tune where 16 bit pays"
-            raise ConfigError(
-                f"nothing is converted, so there is nothing to tune ({why})", where="tune", fix=fix
-            )
+            what = f"nothing is converted, so there is nothing to tune ({why})"
+            raise ConfigError(what, fix=fix)
         return outcome
 
     def _try(self, items: Items) -> Outcome:
         patterns = patterns_of(items)
-        run, names = run_of(patterns), some([item.name for item in items], 2) or "nothing"
+        run = run_of(patterns)
+        names = some([item.name for item in items], 2) or "nothing"
         outcome = self._once(run, Way.MIXED, patterns, names)
         self._trades[run] = Trade(patterns, outcome, self._is_good(outcome))
         return outcome
 
     def _once(self, run: str, way: Way, patterns: tuple[str, ...], what: str = "") -> Outcome:
         known = self.journal.runs.get(run)
-        if known is None:
-            number = len(self.journal.runs) + 1
-            kept = f"{what} in float32" if way is Way.MIXED else way.value
-            begin = time.monotonic()
-            with self._doing(
-                f"run {number} of at most {self.most_runs}: {kept}{self._left(number)}"
-            ):
-                known = self.program.run(way, patterns)
-            self._seconds = time.monotonic() - begin if way is Way.MIXED else 0.0
-            if known.report is not None and not patterns and way is Way.MIXED:
-                self.journal.write(_MIXED, known.report)
-            is_good = self._is_good(known)
-            self.journal.add(run, known, is_fact=is_good or way is Way.MIXED)
-            good = ("" if is_good else "not ") + "good"
-            good = f", {good}" if math.isfinite(self._limit) else ""
-            self.tell(
-                f"run {number} of at most {self.most_runs}: {kept}: {self._told(known)}{good}"
-            )
-        return known
-
-    @contextlib.contextmanager
-    def _doing(self, what: str) -> Iterator[None]:
-        self.progress(what)
-        try:
-            yield
-        finally:
-            self.progress("")
+        if known is not None:
+            return known
+        number = len(self.journal.runs) + 1
+        kept = f"{what} in float32" if way is Way.MIXED else way.value
+        name = f"run {number} of at most {self.most_runs}: {kept}"
+        begin = time.monotonic()
+        with during(self.progress, f"{name}{self._left(number)}"):
+            outcome = self.program.run(way, patterns)
+        self._seconds = time.monotonic() - begin if way is Way.MIXED else 0.0
+        if outcome.report is not None and not patterns and way is Way.MIXED:
+            self.journal.write(_MIXED, outcome.report)
+        is_good = self._is_good(outcome)
+        self.journal.add(run, outcome, is_fact=is_good or way is Way.MIXED)
+        good = ""
+        if math.isfinite(self._limit):
+            good = ", good" if is_good else ", not good"
+        self.tell(f"{name}: {self._told(outcome)}{good}")
+        return outcome
 
     def _left(self, number: int) -> str:
-        """How long a run and those after it may take, by the one before; empty before the first in
-        16 bit.
+        """Tells how long a run and those after it may take, by the one before; empty before the
+        first in 16 bit.
         """
         if not self._seconds:
             return ""
@@ -233,65 +207,47 @@ class Tuning:
         return f", {lasting(self._seconds)} a run, at most {lasting(most)} left"
 
     def _told(self, outcome: Outcome) -> str:
-        value = outcome.metrics.get(self.goal.metric)
+        if outcome.value is None:
+            return outcome.failure
         step = "" if outcome.step_ms is None else f", {outcome.step_ms:.1f} ms a step"
-        return outcome.failure or f"{self.goal.metric} {value:.6g}{step}"
+        return f"{self.goal.metric} {outcome.value:.6g}{step}"
 
     def _is_good(self, outcome: Outcome) -> bool:
-        return self.goal.is_good(outcome.metrics.get(self.goal.metric), self._limit)
+        return self.goal.is_good(outcome.value, self._limit)
 
     def _result(self, items: Items | None, float32: tuple[float, ...], proof: str) -> Tuned:
-        goal, trades = self.goal, tuple(self._trades.values())
-        mixed = (self.journal.runs.get(run_of(())) or Outcome()).metrics.get(goal.metric)
-        rest: dict[str, Any] = {"trades": trades, "runs": len(self.journal.runs), "proof": proof}
-        if items is None:
-            return Tuned(goal, None, float32, self._limit, mixed, None, **rest)
-        patterns = patterns_of(items)
-        chosen = self.journal.runs.get(run_of(patterns))
-        if chosen is None:  # all items, which were not tried one by one
-            chosen = self.journal.runs.get(f"{Way.NOTHING.value}/1") or Outcome()
-        findings = (self.journal.read(_COMPARISON) or {}).get("findings", ())
-        rest["made"] = self.made
-        rest["why"] = keeping.explained(patterns, findings)
-        rest["is_verified"], rest["notes"] = self._verify(chosen)
-        return Tuned(goal, patterns, float32, self._limit, mixed, chosen, **rest)
-
-    def _verify(self, chosen: Outcome) -> tuple[bool, tuple[str, ...]]:
-        """Whether the metric is good that no choice was made by, and what it says."""
-        if not self.held_out:
-            return True, ()
-        float32 = [
-            self.journal.runs.get(f"{Way.FLOAT32.value}/{number}") or Outcome() for number in (1, 2)
-        ]
-        known = [
-            value
-            for outcome in float32
-            if (value := outcome.metrics.get(self.held_out)) is not None
-        ]
-        value = chosen.metrics.get(self.held_out)
-        if not known or value is None:
-            return False, (f"{self.held_out} was not measured, so the result is not verified",)
-        limit = self.goal.limit(known)
-        is_good = self.goal.is_good(value, limit)
-        verdict = "verified" if is_good else "not good"
-        return is_good, (
-            f"{verdict} by {self.held_out}: {value:.6g}, good is {self.goal.bound(limit)}",
+        runs = self.journal.runs
+        patterns = None
+        chosen = None
+        why = {}
+        if items is not None:
+            patterns = patterns_of(items)
+            # A set of all items was not tried; the run with nothing in 16 bit stands for it.
+            chosen = runs.get(run_of(patterns)) or runs.get(_NOTHING) or Outcome()
+            findings = (self.journal.read(_COMPARISON) or {}).get("findings", ())
+            why = keeping.explained(patterns, findings)
+        return Tuned(
+            goal=self.goal,
+            patterns=patterns,
+            float32=float32,
+            limit=self._limit,
+            mixed=(runs.get(run_of(())) or Outcome()).value,
+            chosen=chosen,
+            trades=tuple(self._trades.values()),
+            runs=len(runs),
+            proof=proof,
+            made=self.made,
+            why=why,
         )
 
 
 def run_of(patterns: tuple[str, ...]) -> str:
-    """The name of the run with some patterns, in a journal."""
+    """Returns the name of the run with some patterns, in a journal."""
     return hashlib.sha256("\n".join(patterns).encode()).hexdigest()[:8]
 
 
-def _with_parts(items: Iterable[Item]) -> Iterator[Item]:
-    """Items, their parts, and theirs."""
-    for item in items:
-        yield item
-        yield from _with_parts(item.parts)
-
-
-_HEAD, _RUNS = "tuning.json", "runs.jsonl"
+_HEAD = "tuning.json"
+_RUNS = "runs.jsonl"
 
 
 class Journal:
@@ -323,7 +279,8 @@ class Journal:
                 row = json.loads(line)
                 run = row.pop("run")
                 self.runs[run] = Outcome(**row)
-        before, now = self.read(_HEAD) or {}, json.loads(json.dumps(dict(head)))
+        before = self.read(_HEAD) or {}
+        now = json.loads(json.dumps(dict(head)))
         if self.runs and before != now:
             other = ", ".join(name for name in now if before.get(name) != now[name])
             raise ConfigError(
@@ -342,7 +299,7 @@ class Journal:
                 self._file.flush()
 
     def read(self, name: str) -> Any:
-        """The content of a file of JSON; ``None`` where there is none."""
+        """Reads a file of JSON; returns ``None`` where there is none."""
         try:
             return json.loads((self.folder / name).read_text())
         except (FileNotFoundError, ValueError):
@@ -378,13 +335,13 @@ def tune(
     know where to begin. The method is that of :mod:`amp_tf.tools.search`.
 
     Args:
-        train: builds the model anew, trains it and returns the metric, a number. What it built in
-            an earlier call must not be used again: TensorFlow would run the graphs of that call.
+        train: builds the model anew, trains it and returns the metric, a number. It must use
+            nothing that an earlier call built: TensorFlow would run the graphs of that call.
             Keras numbers the names of layers anew for each call, as in a new process.
         max_drop: by how much the metric may be smaller than in float32; or
         max_rise: by how much it may be larger, of a loss.
         max_runs: how often it is called at most.
-        output: the file to write; the patterns of one that is there are tried before anything else.
+        output: the file to write, which replaces one that is there.
         config: what to convert; the environment's settings by default.
         tell: called with a line for each run.
 
@@ -409,14 +366,11 @@ def tune(
     goal = read_goal(METRIC, max_drop=max_drop, max_rise=max_rise, max_runs=max_runs)
     path = Path(output).absolute()  # the function may change the current folder
     files.check_writable(path)
-    before = patterns_before(path, where=_WHERE)
     with tempfile.TemporaryDirectory(prefix="amp_tf_tune_") as folder:
         program = _Function(train, config, Path(folder))
         journal = Journal(Path(folder) / "runs", {"function": getattr(train, "__name__", "train")})
         made = made_for(config, process_state.hardware())
-        tuning = Tuning(
-            program, goal, journal, most_runs=max_runs, tell=tell, before=before, made=made
-        )
+        tuning = Tuning(program, goal, journal, most_runs=max_runs, tell=tell, made=made)
         state = process_state.current().config
         try:
             tuned = tuning.for_accuracy()
@@ -427,13 +381,8 @@ def tune(
     return tuned
 
 
-def patterns_before(path: Path, *, where: str) -> tuple[str, ...]:
-    """The patterns of the file that a tuning is to write; none where there is none yet."""
-    return read_pattern_file(str(path), where=where) if os.path.lexists(path) else ()
-
-
 def made_for(config: AmpConfig, hardware: Hardware) -> str:
-    """What a tuning is made for, in words, such as ``bfloat16 on CPU, TensorFlow 2.20.0``."""
+    """Tells the target of a tuning in words, such as ``bfloat16 on CPU, TensorFlow 2.20.0``."""
     target = resolve_target(config, hardware).target
     found = [] if target is None else [f"{target.precision.value} on {target.device_type}"]
     for name in ("tensorflow-cpu", "tensorflow"):
@@ -461,7 +410,7 @@ class _Function:
         with switch.enable(self.config, keep_float32=kept, report_path=str(self.folder)):
             outcome = self._call()
         report = {**reports.of_process().to_dict(seconds=0), "steps": step_times.rows()}
-        return Outcome.of(outcome.metrics, report, outcome.failure)
+        return Outcome.of(outcome.value, report, outcome.failure)
 
     def compare(self) -> Mapping[str, Any] | None:
         """Calls the function until its first training step, which is compared; ``None`` where that
@@ -485,7 +434,7 @@ class _Function:
     def _call(self) -> Outcome:
         _restart_names()
         try:
-            return Outcome({METRIC: float(self.train())})
+            return Outcome(float(self.train()))
         except Exception as error:
             return Outcome(failure=f"{type(error).__name__}: {error}")
 

@@ -1,0 +1,128 @@
+"""``amp-tf time -- python train.py``: whether a program is faster with amp_tf."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from amp_tf.cli.compare import started
+from amp_tf.cli.models import read_config
+from amp_tf.cli.run import environment_of_run, how_it_ended
+from amp_tf.config import AmpConfig
+from amp_tf.errors import AmpError
+from amp_tf.tools.progress import on_stderr
+from amp_tf.tools.timing import FOLDER, PYTHON, STEP
+from amp_tf.tools.timing.recording import LEAST
+from amp_tf.tools.timing.rounds import Run, Timed, take_rounds
+
+TOO_NOISY = 1
+_PATIENCE_S = 10.0  # a program that is ended may save something first, or ignore it
+_GLANCE_S = 0.1
+_A_STEP = (
+    "A step is a batch of fit, evaluate or predict, a call of a tf.function, or a run of a session"
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the times and the verdict."""
+    program = TimedScript(args.command, read_config(args), args.step)
+    float32, mixed = take_rounds(
+        program.run,
+        args.rounds,
+        args.minutes,
+        tell=lambda line: print(f"amp-tf time: {line}", file=sys.stderr, flush=True),
+        progress=on_stderr("amp-tf time"),
+    )
+    timed = Timed(program.step, program.device, program.summary, float32, mixed)
+    print(json.dumps(timed.to_dict(), indent=1) if args.json else timed)
+    return 0 if timed.verdict.is_known else TOO_NOISY
+
+
+@dataclasses.dataclass
+class TimedScript:
+    """A command that trains or predicts, and what its runs told so far."""
+
+    command: Sequence[str]  #: the program and its arguments
+    config: AmpConfig  #: what to convert
+    step: str = ""  #: the name of the step to time; empty until the first run has chosen it
+    device: str = ""  #: where the steps run
+    summary: str = ""  #: what amp_tf converted
+
+    def run(self, is_mixed: bool) -> Run:
+        """Runs the command once, until it has made enough steps.
+
+        Raises:
+            AmpError: it fails, it makes too few steps, or amp_tf converts nothing.
+        """
+        with tempfile.TemporaryDirectory(prefix="amp_tf_time_", ignore_cleanup_errors=True) as name:
+            place = Path(name)
+            output = place / "output.txt"
+            environ = environment_of_run(self.config, is_on=is_mixed)
+            environ |= {FOLDER: name, STEP: self.step}
+            begin = time.perf_counter()
+            try:
+                with output.open("wb") as log, started(self.command, environ, log) as program:
+                    _wait(program, place)
+            except OSError as error:
+                raise self._error(f"cannot be started ({error.strerror})") from None
+            answer = _read_answer(place)
+            if not answer.get("is_enough"):
+                text = output.read_text(errors="replace")
+                self._check_end(program.returncode, text, answer, (place / PYTHON).exists())
+        self.step = answer["step"]
+        self.device = answer["device"]
+        if is_mixed:
+            self.summary = f"amp_tf: {answer['summary']}"
+            if not answer["converted"]:
+                fix = (
+                    "Leave the variable out, and nothing is lost; or name a precision, as with "
+                    "--precision bfloat16"
+                )
+                raise self._error(f"there is nothing to time ({answer['summary']})", fix)
+        return Run(tuple(answer["step_ms"]), answer["first_end"] - begin, answer["peak_mib"])
+
+    def _check_end(self, status: int, text: str, answer: dict[str, Any], has_amp_tf: bool) -> None:
+        """Checks that a program that ended by itself did so well, after enough steps."""
+        if status:
+            raise self._error(how_it_ended(status, text))
+        if not has_amp_tf:
+            what = "it started no Python in which amp_tf is installed"
+            raise self._error(what, "Install amp_tf in that environment")
+        if not answer:
+            what = "it made no step"
+            if self.step:
+                what = f"{what} of {self.step}"
+            raise self._error(what, f"{_A_STEP}; code that runs eagerly has none")
+        count = len(answer["step_ms"])
+        if count < LEAST:
+            what = (
+                f"it made {answer['calls']} steps of {answer['step']}, of which {count} count, "
+                f"and {LEAST} are needed"
+            )
+            raise self._error(what, f"Let it make more, as by more epochs. {_A_STEP}")
+
+    def _error(self, what: str, fix: str = "") -> AmpError:
+        return AmpError(what, where=" ".join(self.command), fix=fix)
+
+
+def _wait(program: subprocess.Popen[bytes], place: Path) -> None:
+    """Waits until the program ends, or a while longer than until it has answered."""
+    deadline = float("inf")
+    while program.poll() is None and time.monotonic() < deadline:
+        time.sleep(_GLANCE_S)
+        if deadline == float("inf") and any(place.glob("*.json")):
+            deadline = time.monotonic() + _PATIENCE_S
+
+
+def _read_answer(place: Path) -> dict[str, Any]:
+    """Reads the answer of the process that made most steps; empty where none made any."""
+    answers = [json.loads(path.read_text()) for path in place.glob("*.json")]
+    return max(answers, key=lambda one: (one["is_enough"], len(one["step_ms"])), default={})

@@ -1,0 +1,136 @@
+"""Records the steps of the program that runs in this process, and ends it once there are enough.
+
+A step of ``fit``, ``evaluate`` or ``predict`` is a batch. In a program without them it is a call of
+the ``tf.function`` or a run of the session that takes most of the time; it lasts from the end of
+the call before to its own end, so that it includes what a GPU has yet to compute and what the loop
+does between the calls.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from amp_tf.hooks import state, step_times, summary, switch
+from amp_tf.reporting import files, reports
+
+LEAST = 5  #: steps that a run needs after the first ones
+_FIRST = 3  # they trace, and fill caches
+_SECONDS = 5.0  # for which steps are recorded in a run
+_TRAINS = ("fit", "train_on_batch")  # an evaluation beside them is not the program's step
+_MIB = 1024.0  # a MiB in units of /proc/self/status
+
+
+def start(folder: str, wanted: str) -> None:
+    """Records from now on, in the libraries that are imported.
+
+    Args:
+        folder: gets the answer, a file named after the process.
+        wanted: the name of the step that is timed; empty for the one that takes longest.
+    """
+    if state.current().on_step is None:
+        recorder = Recorder(Path(folder), wanted)
+        state.note(on_step=recorder.add)
+        atexit.register(recorder.write)
+    switch.install(step_times.__name__)
+
+
+class _Steps:
+    """The steps of one kind; times are in seconds."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []  #: of the calls, by ``time.perf_counter``
+        self.total = 0.0  #: of those that count
+        self.ms: list[float] = []  #: of each step that counts
+
+    def add(self, end: float, seconds: float, count: int) -> None:
+        """Adds a call that made some steps."""
+        self.ends.append(end)
+        if len(self.ends) > _FIRST:
+            self.total += seconds
+            self.ms.append(1e3 * seconds / count)
+
+    @property
+    def is_enough(self) -> bool:
+        return len(self.ms) >= LEAST and self.ends[-1] - self.ends[_FIRST - 1] >= _SECONDS
+
+
+class Recorder:
+    """Collects the steps of a program by kind, and writes those of the kind that is timed."""
+
+    def __init__(self, folder: Path, wanted: str) -> None:
+        self._folder = folder
+        self._wanted = wanted
+        self._kinds: dict[str, _Steps] = {}
+        self._is_written = False
+
+    def add(self, way: str, name: str, seconds: float, count: int) -> None:
+        """Adds a step; raises SystemExit once there are enough of the kind that is timed."""
+        if self._is_written:
+            return
+        now = time.perf_counter()
+        steps = self._kinds.setdefault(name, _Steps())
+        if way != step_times.KERAS and steps.ends:
+            seconds = now - steps.ends[-1]
+        steps.add(now, seconds, count)
+        if steps.is_enough and name == self._timed():
+            self.write(is_enough=True)
+            raise SystemExit(0)
+
+    def write(self, is_enough: bool = False) -> None:
+        """Writes the answer, once: what the steps took, and what amp_tf has done meanwhile."""
+        name = self._timed()
+        if self._is_written or name is None:
+            return
+        self._is_written = True
+        steps = self._kinds[name]
+        answer = {
+            "step": name,
+            "is_enough": is_enough,
+            "step_ms": steps.ms,
+            "calls": len(steps.ends),
+            "first_end": steps.ends[0],
+            "peak_mib": peak_mib(),
+            "device": device(),
+            "converted": reports.totals().converted,
+            "summary": summary.line(),
+        }
+        files.put(self._folder / f"{os.getpid()}.json", json.dumps(answer))
+
+    def _timed(self) -> str | None:
+        """Returns the name of the kind that is timed; ``None`` where it has made no step yet."""
+        candidates = list(self._kinds)
+        if self._wanted:
+            candidates = [name for name in candidates if name == self._wanted]
+        elif not self._kinds.keys().isdisjoint(_TRAINS):
+            candidates = [name for name in candidates if name in _TRAINS]
+        return max(candidates, key=lambda name: self._kinds[name].total, default=None)
+
+
+def device() -> str:
+    """Returns where the steps run, ``"GPU"`` or ``"CPU"``."""
+    return "GPU" if state.hardware().has_gpu else "CPU"
+
+
+def peak_mib() -> float | None:
+    """Returns the most memory that was in use so far, in MiB: of the fullest GPU, or else of this
+    process; ``None`` where the system does not tell.
+    """
+    import tensorflow as tf
+
+    memory: Any = tf.config.experimental
+    gpus = tf.config.list_logical_devices("GPU")
+    if gpus:
+        return max(float(memory.get_memory_info(gpu.name)["peak"]) for gpu in gpus) / 2**20
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):  # of this program; getrusage counts the one before exec, too
+            return float(line.split()[1]) / _MIB
+    return None

@@ -1,0 +1,199 @@
+"""Runs a program with amp_tf and without it in turns, and judges by the ratios of the rounds.
+
+In each round both ways run once, one after the other, in alternating order, so that slow changes of
+the machine cancel. The ratio of a round is that of the medians of its steps. Rounds follow until
+the standard error of the mean ratio, which is taken of logarithms, is below 3 % and tells whether
+amp_tf is faster by Student's t.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from amp_tf.config import DISABLE_VAR
+from amp_tf.tools.progress import Progress, during, silent
+
+LEAST_ROUNDS = 3
+_PRECISE = 0.03  # the standard error, of the ratio
+_SAME = 0.05  # a difference that is not worth further rounds, of the ratio
+#: Student's t for 95 %, two-sided, by degrees of freedom from 1; then the last one
+_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.2)
+_MINUTE = 60.0
+_WAYS = {False: "float32", True: "with amp_tf"}  # by whether amp_tf is on
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The times and the memory of one run."""
+
+    step_ms: tuple[float, ...]  #: each step after the first ones, in milliseconds
+    first_s: float  #: until the end of the first step, in seconds
+    peak_mib: float | None = None  #: the most memory that was in use; ``None`` where it is unknown
+
+    @property
+    def median(self) -> float:
+        """The median step time, in milliseconds."""
+        return statistics.median(self.step_ms)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """How many times as fast the program is with amp_tf, by some rounds."""
+
+    speedup: float  #: the geometric mean of the rounds' ratios
+    error: float  #: its standard error, in times
+    rounds: int
+
+    @classmethod
+    def of(cls, ratios: Sequence[float]) -> Verdict:
+        """Judges the ratios of two rounds or more: float32's median step time over amp_tf's."""
+        logarithms = [math.log(ratio) for ratio in ratios]
+        speedup = math.exp(statistics.fmean(logarithms))
+        error = speedup * statistics.stdev(logarithms) / math.sqrt(len(ratios))
+        return cls(speedup, error, len(ratios))
+
+    @property
+    def _margin(self) -> float:
+        """Half of the 95 % confidence interval, of the ratio."""
+        t = _T[min(self.rounds - 2, len(_T) - 1)]
+        return t * self.error / self.speedup
+
+    @property
+    def is_faster(self) -> bool:
+        return math.log(self.speedup) > self._margin
+
+    @property
+    def is_slower(self) -> bool:
+        return -math.log(self.speedup) > self._margin
+
+    @property
+    def is_precise(self) -> bool:
+        return self.error < _PRECISE * self.speedup
+
+    @property
+    def is_known(self) -> bool:
+        """True where the rounds say which is faster, or that neither is."""
+        return self.is_faster or self.is_slower or self.is_precise
+
+    @property
+    def is_settled(self) -> bool:
+        """True where further rounds are not worth their time."""
+        is_clear = self.is_faster or self.is_slower or self._margin < _SAME
+        return self.is_precise and is_clear
+
+    def told(self, device: str) -> str:
+        """Returns the verdict in words, for a device such as ``"CPU"``."""
+        times = f"{self.speedup:.2f} ± {self.error:.2f} times"
+        if self.is_faster:
+            return f"faster: {times}"
+        if self.is_slower:
+            return f"slower on this {device}: {times} as fast. {DISABLE_VAR}=1 avoids it"
+        if self.is_known:
+            return f"not faster on this {device} ({times}): {DISABLE_VAR}=1 loses nothing"
+        return f"too noisy to say after {self.rounds} rounds ({times}): stop other work"
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """The result of a timing."""
+
+    step: str  #: what a step is, such as ``fit`` or the name of a ``tf.function``
+    device: str  #: ``"GPU"`` or ``"CPU"``
+    summary: str  #: what amp_tf converted, in the words of the line at exit
+    float32: tuple[Run, ...]  #: the runs without amp_tf, one for each round
+    mixed: tuple[Run, ...]  #: the runs with it
+
+    @property
+    def verdict(self) -> Verdict:
+        """How many times as fast it is, and how well that is known."""
+        ratios = []
+        for float32, mixed in zip(self.float32, self.mixed, strict=True):
+            ratios.append(float32.median / mixed.median)
+        return Verdict.of(ratios)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as JSON's types."""
+        verdict = self.verdict
+        return {
+            **dataclasses.asdict(self),
+            "speedup": verdict.speedup,
+            "standard_error": verdict.error,
+            "verdict": verdict.told(self.device),
+        }
+
+    def __str__(self) -> str:
+        ways = (_Column(self.float32), _Column(self.mixed))
+        rows = [
+            ("", *_WAYS.values()),
+            ("ms a step, median", *(way.median for way in ways)),
+            ("half of the steps", *(way.middle for way in ways)),
+            ("s until the first step", *(way.first for way in ways)),
+        ]
+        if self.mixed[0].peak_mib is not None:
+            rows.append((f"peak {self.device} memory, MiB", *(way.peak for way in ways)))
+        counts = " and ".join(f"{way.count:,}" for way in ways)
+        lines = [f"A step of {self.step}, {counts} of them in {self.verdict.rounds} rounds:"]
+        lines += [f"  {name:24}{one:>18}{two:>18}" for name, one, two in rows]
+        return "\n".join([*lines, self.summary, self.verdict.told(self.device)])
+
+
+class _Column:
+    """The figures of one way, as text."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        steps = [ms for run in runs for ms in run.step_ms]
+        low, middle, high = statistics.quantiles(steps, n=4)
+        self.count = len(steps)
+        self.median = _digits(middle)
+        self.middle = f"{_digits(low)} - {_digits(high)}"
+        self.first = _digits(statistics.median(run.first_s for run in runs))
+        self.peak = f"{max(run.peak_mib or 0.0 for run in runs):,.0f}"
+
+
+def _digits(value: float) -> str:
+    """Formats a figure with three digits or more."""
+    decimals = (value < 10) + (value < 100)
+    return f"{value:,.{decimals}f}"
+
+
+def take_rounds(
+    run: Callable[[bool], Run],
+    rounds: int,
+    minutes: float,
+    tell: Callable[[str], None] = silent,
+    progress: Progress = silent,
+) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
+    """Runs both ways in rounds until the verdict is settled.
+
+    Args:
+        run: runs once, with amp_tf if its argument is true; the first run is with it.
+        rounds: how many are made at most; three are made in any case.
+        minutes: after so many no further round begins.
+        tell: called with a line for each round.
+        progress: called with what is being done.
+
+    Returns:
+        The runs in float32 and those with amp_tf, one of each for each round.
+    """
+    until = time.monotonic() + _MINUTE * minutes
+    runs: dict[bool, list[Run]] = {False: [], True: []}
+    ratios: list[float] = []
+    for number in range(1, max(rounds, LEAST_ROUNDS) + 1):
+        for is_mixed in (True, False) if number % 2 else (False, True):
+            with during(progress, f"round {number} of at most {rounds}: {_WAYS[is_mixed]}"):
+                runs[is_mixed].append(run(is_mixed))
+        float32 = runs[False][-1].median
+        mixed = runs[True][-1].median
+        ratios.append(float32 / mixed)
+        figures = f"{_digits(float32)} ms a step in float32, {_digits(mixed)} with amp_tf"
+        tell(f"round {number}: {figures}")
+        if number < LEAST_ROUNDS:
+            continue
+        if time.monotonic() > until or Verdict.of(ratios).is_settled:
+            break
+    return tuple(runs[False]), tuple(runs[True])

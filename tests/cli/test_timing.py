@@ -1,0 +1,194 @@
+"""``amp-tf time``: small programs of each kind, those that cannot be timed, and how they end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from amp_tf.cli.main import main
+from amp_tf.cli.timing import TimedScript
+from amp_tf.config import AmpConfig
+from amp_tf.errors import AmpError
+from tests import processes
+
+BF16 = AmpConfig(precision="bfloat16")
+MODEL = """
+import keras, numpy
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)])
+model.compile("sgd", "mse")
+x = numpy.ones((16, 8), "float32")
+"""
+LOOP = """
+import tensorflow as tf
+w = tf.Variable(tf.ones((8, 8)))
+@tf.function
+def train_step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.matmul(x, w))
+    w.assign_sub(tape.gradient(loss, w))
+    return loss
+@tf.function
+def prepare(x):
+    return x + 1.0
+"""
+SESSION = """
+import tensorflow as tf
+tf1 = tf.compat.v1
+tf1.disable_eager_execution()
+x = tf1.placeholder(tf.float32, (8, 8), name="x")
+w = tf1.get_variable("w", (8, 8))
+loss = tf.reduce_sum(tf.matmul(x, w), name="loss")
+train = tf1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+with tf1.Session() as session:
+    session.run(tf1.global_variables_initializer())
+    for _ in range(9):
+        session.run([train, loss], {x: [[1.0] * 8] * 8})
+"""
+PROGRAMS = {
+    "fit": f"{MODEL}model.fit(x, x, batch_size=2, epochs=2, validation_data=(x, x))",
+    "predict": f"{MODEL}model.predict(x, batch_size=2)",
+    "train_on_batch": f"{MODEL}for _ in range(9): model.train_on_batch(x, x), model.predict(x)",
+    "train_step": f"{LOOP}for _ in range(9): train_step(prepare(tf.ones((8, 8))))",
+    "train, loss:0": SESSION,
+}
+ENDLESS = f"{MODEL}model.fit(x, x, batch_size=2, epochs=10**9, verbose=0)"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", processes.start)
+    return tmp_path
+
+
+def command(here, program):
+    (here / "train.py").write_text(program)
+    return [sys.executable, "train.py"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("step", PROGRAMS)
+def test_a_program_of_each_kind_is_timed_both_ways(here, step):
+    wanted = step if step in ("train_step", "train, loss:0") else ""
+    program = TimedScript(command(here, PROGRAMS[step]), BF16, wanted)
+    mixed, float32 = program.run(True), program.run(False)
+    assert program.step == step
+    assert program.device == "CPU"
+    assert "converted to bfloat16" in program.summary
+    for run in (mixed, float32):
+        assert len(run.step_ms) == {"fit": 13, "predict": 5}.get(step, 6)
+        assert all(ms > 0 for ms in run.step_ms)
+        assert run.first_s > 0
+        assert run.peak_mib > 100
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_json", [False, True])
+def test_the_command_prints_both_ways_and_a_verdict(here, capsys, is_json):
+    options = ["--precision", "bfloat16", "--rounds", "3", *["--json"] * is_json]
+    status = main(["time", *options, "--", *command(here, PROGRAMS["fit"])])
+    out, err = capsys.readouterr()
+    assert err.count("amp-tf time: round ") == 3
+    if is_json:
+        found = json.loads(out)
+        assert found["step"] == "fit"
+        assert [len(found[way]) for way in ("float32", "mixed")] == [3, 3]
+        verdict = found["verdict"]
+    else:
+        assert out.startswith("A step of fit, 39 and 39 of them in 3 rounds:\n")
+        assert "\namp_tf: 2 graphs, " in out
+        verdict = out.splitlines()[-1]
+    assert status == verdict.startswith("too noisy")
+
+
+@pytest.mark.process
+def test_a_long_program_ends_after_enough_steps_also_if_it_does_not_want_to(here, monkeypatch):
+    monkeypatch.setattr("amp_tf.cli.timing._PATIENCE_S", 1.0)
+    program = f"""{MODEL}
+while True:
+    try:
+        model.fit(x, x, batch_size=2, epochs=10**9, verbose=0)
+    except SystemExit:
+        open("asked", "a").write("1")
+"""
+    script = TimedScript(command(here, program), BF16)
+    assert len(script.run(True).step_ms) > 100
+    assert (here / "asked").read_text() == "1"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("print('no data'); raise SystemExit(3)", "it ended with status 3: no data."),
+        ("print(1)", "it made no step. A step is a batch of fit, "),
+        (f"{MODEL}model.fit(x, x, batch_size=4)", "it made 4 steps of fit, of which 1 count, and"),
+        (f"{MODEL}for _ in range(9): model(x)", "it made no step. A step is"),
+        (
+            "import tensorflow as tf\nf = tf.function(lambda x: x + 1.0)\n"
+            "for _ in range(9): f(tf.ones(3))",
+            "there is nothing to time (",
+        ),
+    ],
+)
+def test_a_program_that_cannot_be_timed_is_told_why(here, capsys, program, why):
+    python = command(here, program)
+    assert main(["time", "--precision", "bfloat16", "--", *python]) == 2
+    out, err = capsys.readouterr()
+    assert f"amp-tf time: {' '.join(python)}: {why}" in err
+    assert not out
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("no-such-program", "no-such-program: cannot be started (No such file or directory)."),
+        ("true", "true: it started no Python in which amp_tf is installed. Install amp_tf in"),
+    ],
+)
+def test_a_wrong_command_is_an_error_in_one_line(capsys, program, why):
+    assert main(["time", "--", program]) == 2
+    error = capsys.readouterr().err
+    assert f"amp-tf time: {why}" in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.process
+def test_a_step_that_is_never_made_is_named(here):
+    program = TimedScript(command(here, PROGRAMS["predict"]), BF16, "fit")
+    with pytest.raises(AmpError, match=r"it made no step of fit\. A step is a batch"):
+        program.run(True)
+
+
+@pytest.mark.process
+def test_an_interrupt_leaves_nothing_behind(here):
+    program = f"import os; open('pid', 'w').write(str(os.getpid()))\n{ENDLESS}"
+    folder = here / "temporary"
+    folder.mkdir()
+    environ = {**os.environ, "TMPDIR": str(folder)}
+    start = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from amp_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    arguments = ["time", "--precision", "bfloat16", "--", *command(here, program)]
+    timing = processes.start(
+        [sys.executable, "-c", start, *arguments],
+        env=environ,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 100
+    while not (here / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    timing.send_signal(signal.SIGINT)
+    _, err = timing.communicate(timeout=60)
+    assert (timing.returncode, err) == (130, "amp-tf time: interrupted\n")
+    assert not list(folder.iterdir())
+    child = int((here / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
