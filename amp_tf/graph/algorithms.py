@@ -22,15 +22,18 @@ def flood(
     ways: Sequence[tuple[Sequence[int], Sequence[int]]],
     cause: MutableMapping[int, int] | array[int] | None = None,
 ) -> list[int]:
-    """What can be reached from the seeds through what is open, seeds not included; what it entered
-    is open no more.
+    """Returns the places that a breadth-first search enters from the seeds, the nearest first.
 
-    Each way is the starts of each one's neighbours, and the neighbours. A cause is the one from
-    which one is reached.
+    Args:
+        seeds: where the search begins; they are not among the results.
+        is_open: for each place, whether it may be entered; an entered place is closed.
+        ways: adjacencies in compressed rows: where the neighbours of each place start, and all
+            neighbours.
+        cause: gets for each entered place the one from which it was entered.
     """
     places = list(seeds)
     seed_count = len(places)
-    for place in places:  # grows while it is read: the nearest first
+    for place in places:  # the list grows while it is read
         for starts, neighbours in ways:
             for neighbour in neighbours[starts[place] : starts[place + 1]]:
                 if is_open[neighbour]:
@@ -44,13 +47,21 @@ def flood(
 def in_order(
     nodes: Mask, sources: Indices, readers: Indices
 ) -> tuple[list[Node], array[int], array[int]]:
-    """Some nodes, each after all that it reads, but for those on cycles and behind them; and the
-    rows of readers.
+    """Sorts nodes topologically; nodes on cycles and behind them are left out.
+
+    Args:
+        nodes: the nodes to sort.
+        sources, readers: the edges between them, as parallel arrays.
+
+    Returns:
+        The nodes, each after all that it reads; where each node's readers start, and all readers.
+
+    Source of the method: Kahn, Topological sorting of large networks (1962).
     """
     starts, behind = compress(sources, readers, len(nodes))
     missing = np.bincount(readers, minlength=len(nodes)).tolist()
     found = [node for node in np.flatnonzero(nodes).tolist() if not missing[node]]
-    for node in found:
+    for node in found:  # the list grows while it is read
         for reader in behind[starts[node] : starts[node + 1]]:
             missing[reader] -= 1
             if not missing[reader]:
@@ -59,7 +70,7 @@ def in_order(
 
 
 def is_sorted(nodes: Mask, sources: Indices, readers: Indices) -> Mask:
-    """Of some nodes, those that are on no cycle and behind none."""
+    """Returns the nodes that are on no cycle and behind none; arguments as of :func:`in_order`."""
     found = np.zeros(len(nodes), np.bool_)
     found[in_order(nodes, sources, readers)[0]] = True
     return found
@@ -68,9 +79,13 @@ def is_sorted(nodes: Mask, sources: Indices, readers: Indices) -> Mask:
 def heaviest_ends(
     nodes: Mask, sources: Indices, readers: Indices, weights: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """For each node the weight of the heaviest path that ends there."""
+    """Returns for each node the weight of the heaviest path that ends there.
+
+    A path weighs what its nodes weigh together; other arguments as of :func:`in_order`.
+    """
     own = weights.tolist()
-    total, (found, starts, behind) = list(own), in_order(nodes, sources, readers)
+    total = list(own)
+    found, starts, behind = in_order(nodes, sources, readers)
     for node in found:
         for reader in behind[starts[node] : starts[node + 1]]:
             if own[reader] + total[node] > total[reader]:
@@ -79,16 +94,18 @@ def heaviest_ends(
 
 
 def strongly_connected(nodes: Mask, links: Adjacency) -> Iterator[list[Node]]:
-    """The sets of nodes from each of which all others of the set are reached; those of one node are
-    left out.
+    """Finds the strongly connected components of more than one node.
 
     Source of the method: Kosaraju's two searches, forwards and then backwards in the order in which
     the first ends.
     """
-    is_open, ended = bytearray(nodes), list[Node]()
+    is_open = bytearray(nodes)
+    ended: list[Node] = []
     for root in np.flatnonzero(nodes).tolist():
-        path = [(root, iter(links.fanouts(root)))] if is_open[root] else []
+        if not is_open[root]:
+            continue
         is_open[root] = 0
+        path = [(root, iter(links.fanouts(root)))]
         while path:
             for reader in path[-1][1]:
                 if is_open[reader]:
@@ -99,15 +116,18 @@ def strongly_connected(nodes: Mask, links: Adjacency) -> Iterator[list[Node]]:
                 ended.append(path.pop()[0])
     is_open = bytearray(nodes)
     for node in reversed(ended):
-        if is_open[node]:
-            is_open[node] = 0
-            if others := flood([node], is_open, [(links.fanin_start, links.fanin)]):
-                yield [node, *others]
+        if not is_open[node]:
+            continue
+        is_open[node] = 0
+        others = flood([node], is_open, [(links.fanin_start, links.fanin)])
+        if others:
+            yield [node, *others]
 
 
 def connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list[int]]:
-    """The units in sets: those that a link names are in one; a link may name others, which do not
-    count.
+    """Returns the connected sets of units (union–find).
+
+    Units that one link names are in one set; other numbers that a link names do not count.
     """
     root_of = {unit: unit for unit in units}
 
@@ -143,13 +163,14 @@ class Network:
         self._capacity: list[int] = []
 
     def add_vertex(self) -> int:
-        """A new vertex."""
+        """Adds a vertex and returns its number."""
         self._edges_of.append([])
         return len(self._edges_of) - 1
 
     def add_edge(self, tail: int, head: int, capacity: int) -> None:
-        """An edge; the cut pays its capacity if the tail is on the source's side and the head on
-        the sink's.
+        """Adds an edge.
+
+        A cut pays its capacity if the tail is on the source's side and the head on the sink's.
         """
         if capacity <= 0 or tail == head:
             return
@@ -159,7 +180,7 @@ class Network:
         self._capacity += [capacity, 0]
 
     def source_side(self) -> list[bool]:
-        """For each vertex, whether it is on the source's side of the smallest minimum cut."""
+        """Tells for each vertex whether it is on the source's side of the smallest minimum cut."""
         while True:
             level = self._levels()
             if level[SINK] < 0:
@@ -167,14 +188,17 @@ class Network:
             self._saturate(level)
 
     def _levels(self) -> list[int]:
-        """For each vertex its distance from the source, -1 where a search that ends at the sink
-        does not come.
+        """Returns the distance of each vertex from the source.
+
+        It is -1 for a vertex that the search does not reach before it ends at the sink.
         """
         level = [-1] * len(self._edges_of)
         level[SOURCE] = 0
         reached = [SOURCE]
-        for vertex in reached:
-            for edge in self._edges_of[vertex] if level[SINK] < 0 else ():
+        for vertex in reached:  # the list grows while it is read
+            if level[SINK] >= 0:
+                break
+            for edge in self._edges_of[vertex]:
                 head = self._head[edge]
                 if level[head] < 0 and self._capacity[edge]:
                     level[head] = level[vertex] + 1
@@ -183,11 +207,14 @@ class Network:
 
     def _saturate(self, level: list[int]) -> None:
         """Sends flow along shortest paths until every one of them has a full edge."""
-        heads, capacity, path = self._head, self._capacity, list[int]()
-        ways = [  # the edges of each vertex that may still lead to the sink
-            [edge for edge in edges if capacity[edge] and level[heads[edge]] == depth + 1]
-            for edges, depth in zip(self._edges_of, level, strict=True)
-        ]
+        heads = self._head
+        capacity = self._capacity
+        ways: list[list[int]] = []  # the edges of each vertex that may still lead to the sink
+        for edges, depth in zip(self._edges_of, level, strict=True):
+            ways.append(
+                [edge for edge in edges if capacity[edge] and level[heads[edge]] == depth + 1]
+            )
+        path: list[int] = []
         while path or ways[SOURCE]:
             vertex = heads[path[-1]] if path else SOURCE
             if vertex == SINK:
@@ -195,7 +222,8 @@ class Network:
                 for edge in path:
                     capacity[edge] -= flow
                     capacity[edge ^ 1] += flow
-                del path[next(place for place, edge in enumerate(path) if not capacity[edge]) :]
+                first_full = next(place for place, edge in enumerate(path) if not capacity[edge])
+                del path[first_full:]
             elif not ways[vertex]:
                 ways[heads[path.pop() ^ 1]].pop()
             elif capacity[ways[vertex][-1]]:
@@ -205,13 +233,13 @@ class Network:
 
 
 def control_links(view: GraphView) -> Indices:
-    """The control edges of a graph, a row each: the node that is waited for, the node that waits."""
+    """Returns the control edges, a row each: the node that comes first, and the one that waits."""
     number_of = {name: number for number, name in enumerate(view.names)}
-    links = [
-        (number_of[source[1:]], number)
-        for number, proto in enumerate(view.protos)
-        if proto is not None
-        for source in proto.input
-        if source.startswith("^")
-    ]
+    links: list[tuple[Node, Node]] = []
+    for number, proto in enumerate(view.protos):
+        if proto is None:
+            continue
+        for text in proto.input:
+            if text.startswith("^"):
+                links.append((number_of[text[1:]], number))
     return np.array(links, np.int32).reshape(-1, 2)

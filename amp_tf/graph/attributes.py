@@ -1,6 +1,4 @@
-"""Reads what the attributes of nodes say: signatures, the type of each slot, the values of
-constants.
-"""
+"""Reads the attributes of nodes: signatures, the type of each slot, the values of constants."""
 
 from __future__ import annotations
 
@@ -17,26 +15,28 @@ from amp_tf.graph.templates import Signature, Templates
 
 ARG_OP = "_Arg"
 CONST_OP = "Const"
-#: Holds the name of an argument that callers give. What a trace captured has none there, or a
-#: number, or, if it is a variable, :data:`CAPTURED`.
+#: Holds the name of an argument that callers give. An argument that a trace captured has none, or
+#: a number, or, if it is a variable, :data:`CAPTURED`.
 USER_NAME = "_user_specified_name"
 CAPTURED = b"resource"
-#: Set on products that a rewrite left to their float32 kernels: the 16-bit type to which what they
-#: read and give is rounded. TensorFlow runs its optimizers twice, and the second rewrite must not
-#: begin again.
+#: Marks a product that a rewrite left to its float32 kernel, and holds the 16-bit type to which its
+#: inputs and its result are rounded. TensorFlow runs its optimizers twice, and the second rewrite
+#: must not begin again.
 ROUNDED_ATTR = "_amp_tf_rounded"
 BROKEN = "The graph is broken; TensorFlow would refuse it too"
 
 
 def place_of(function: str, node: str) -> str:
-    """The place of a node, for a message; of a graph's, the function is empty."""
-    return f"{f'function {function!r}, ' if function else ''}node {node!r}"
+    """Returns the place of a node, for a message; the function is empty for a graph's node."""
+    if function:
+        return f"function {function!r}, node {node!r}"
+    return f"node {node!r}"
 
 
 def read_signatures(
     protos: Iterable[Any], templates: Templates, function: str = ""
 ) -> list[Signature]:
-    """The signature of each NodeDef of a graph, or of a function.
+    """Returns the signature of each NodeDef of a graph, or of a function.
 
     Raises:
         GraphError: an op is unknown, or an attribute that gives a number of ports is missing or
@@ -54,7 +54,7 @@ def read_signatures(
 
 
 def nodes_with(protos: Sequence[Any], attr: str) -> Iterator[tuple[int, Any]]:
-    """The nodes that have an attribute: their numbers and protos.
+    """Yields the number and the proto of each node that has an attribute.
 
     ``None`` among the protos is skipped.
     """
@@ -66,7 +66,7 @@ def nodes_with(protos: Sequence[Any], attr: str) -> Iterator[tuple[int, Any]]:
 def read_types(
     protos: Sequence[Any], signatures: Sequence[Signature], function: str = ""
 ) -> list[int]:
-    """The ``DataType`` number of each slot of each NodeDef, in order.
+    """Returns the ``DataType`` number of each slot of each NodeDef, in order.
 
     Raises:
         GraphError: a type is missing and has no default, or is a reference.
@@ -82,11 +82,9 @@ def read_types(
             else:
                 found = attributes[slot.attr].list.type[slot.index]
             if not found or found > datatypes.LAST_BASE:
-                wrong = (
-                    f"{datatypes.type_name(found)}, expected a type that is not a reference"
-                    if found
-                    else "missing"
-                )
+                wrong = "missing"
+                if found:
+                    wrong = f"{datatypes.type_name(found)}, expected a type that is not a reference"
                 raise GraphError(
                     f"type attribute {slot} is {wrong}",
                     where=place_of(function, proto.name),
@@ -97,8 +95,9 @@ def read_types(
 
 
 def value_of(node: Any, name: str) -> Any:
-    """The ``AttrValue`` of a node's attribute; an empty one where the node lacks it, which indexing
-    would add.
+    """Returns the ``AttrValue`` of a node's attribute, or an empty one.
+
+    Indexing the proto would add a missing attribute to it.
     """
     return node.attr[name] if name in node.attr else attribute()
 
@@ -107,7 +106,7 @@ _BYTES = {datatypes.INT32: 4, datatypes.INT64: 8}
 
 
 def floats(constant: Any) -> npt.NDArray[np.float32]:
-    """The float32 values of a Const node, a repeated one once; none of any other node."""
+    """Returns the float32 values of a Const node, a repeated one once; none of another node."""
     tensor = value_of(constant, "value").tensor
     if tensor.dtype != datatypes.FLOAT:
         return np.zeros(0, np.float32)
@@ -118,18 +117,16 @@ def floats(constant: Any) -> npt.NDArray[np.float32]:
 
 
 def whole_number(constant: Any) -> int | None:
-    """The value of a Const node that is one whole number, ``None`` for any other."""
+    """Returns the value of a Const node that is one whole number, ``None`` for any other."""
     tensor = value_of(constant, "value").tensor
     if tensor.dtype not in _BYTES:
         return None
     if tensor.tensor_shape.unknown_rank or any(dim.size != 1 for dim in tensor.tensor_shape.dim):
         return None
     content = tensor.tensor_content
+    if content and len(content) != _BYTES[tensor.dtype]:
+        return None
     if content:
-        return (
-            int.from_bytes(content, "little", signed=True)
-            if len(content) == _BYTES[tensor.dtype]
-            else None
-        )
+        return int.from_bytes(content, "little", signed=True)
     values = tensor.int_val or tensor.int64_val
     return int(values[0]) if values else 0  # TensorFlow leaves zeros out

@@ -1,5 +1,5 @@
-"""What numbers mean: TensorFlow's ``DataType`` numbers (types.proto), and the indices of a graph in
-memory.
+"""Names for numbers: TensorFlow's data types (``DataType`` of types.proto), and the indices of a
+graph in memory.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ RESOURCE = 20
 VARIANT = 21
 
 QUANTIZED = frozenset({11, 12, 13, 15, 16})  # qint8, quint8, qint32, qint16, quint16
-INTEGERS = frozenset(
-    {3, 4, 5, 6, 9, 17, 22, 23, 29, 30}
-)  # int32, uint8, int16, int8, int64, uint16, uint32, uint64, …
+# int32, uint8, int16, int8, int64, uint16, uint32, uint64, int4, uint4
+INTEGERS = frozenset({3, 4, 5, 6, 9, 17, 22, 23, 29, 30})
 
-#: what computed numbers are kept in: floating point, complex, and variants, which hold lists of
-#: them
+#: The types of computed numbers: floating point, complex, and variants, which hold lists of them.
 CARRYING = frozenset({FLOAT, 2, 8, BFLOAT16, 18, HALF, VARIANT})
 
-#: bytes of an element, of types that have a size
+#: Bytes of an element, for the types that have a size.
 SIZES = {
     1: 4,
     2: 8,
@@ -46,11 +44,11 @@ SIZES = {
     23: 8,
 }
 
-LAST_BASE = 100  #: a reference type is its base type plus 100
+LAST_BASE = 100  #: A reference type is its base type plus 100.
 
 
 def type_name(data_type: int) -> str:
-    """The name that Python users know, such as ``float32``."""
+    """Returns the name that Python users know, such as ``float32``."""
     from tensorflow.python.framework import dtypes
 
     try:
@@ -63,10 +61,9 @@ Node: TypeAlias = int  #: a node, by its place in the graph
 Unit: TypeAlias = int  #: a slot of a node, by its place among the slots of all nodes
 Port: TypeAlias = int  #: an output of a node
 
-Indices: TypeAlias = npt.NDArray[
-    np.int32
-]  #: nodes, units, ports, or kinds of nodes, or how many of them
-Mask: TypeAlias = npt.NDArray[np.bool_]  #: which of them
-Flags: TypeAlias = npt.NDArray[
-    np.integer[Any]
-]  #: a mask as bytes (uint8), which Python's own loops read faster
+#: Numbers of nodes, units, ports or kinds of nodes, or counts of them.
+Indices: TypeAlias = npt.NDArray[np.int32]
+#: A boolean for each node, unit or edge.
+Mask: TypeAlias = npt.NDArray[np.bool_]
+#: A mask as bytes (uint8), which Python's own loops read faster.
+Flags: TypeAlias = npt.NDArray[np.integer[Any]]

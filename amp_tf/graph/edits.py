@@ -1,4 +1,4 @@
-"""Edits: what will change in a graph, as data. Nothing is changed until the editor applies it.
+"""Edits: the changes of a graph, as data. Nothing is changed until the editor applies them.
 
 Edits compose: those of a graph, and then those of the graph that it would be (:meth:`Edits.then`).
 New nodes are numbered from the first graph's ``node_count`` on, so a number means the same node in
@@ -28,29 +28,30 @@ Reader = tuple[int, int]  #: a node and one of its data inputs
 
 
 class Retype(NamedTuple):
-    """Slots of nodes become another type, all the same one; nodes and slots are parallel arrays."""
+    """Gives slots of nodes another type, all the same one; nodes and slots are parallel arrays."""
 
     nodes: Indices
     slots: npt.NDArray[Any]
     data_type: int
 
     def where(self, is_wanted: Mask) -> Retype:
-        """Some of the changes."""
+        """Returns some of the changes."""
         return Retype(self.nodes[is_wanted], self.slots[is_wanted], self.data_type)
 
     def each(self) -> Iterator[tuple[int, str, int]]:
-        """The node, the attribute's name and the place in its list (-1 for a single type) of each
-        change.
+        """Yields each change: the node, the attribute, and the place in its list.
+
+        The place is -1 for a single type.
         """
         for node, slot in zip(self.nodes.tolist(), self.slots, strict=True):
             yield node, slot.attr, slot.index
 
 
 class Reop(NamedTuple):
-    """A node gets another op, or the same, other attributes, and perhaps other data inputs.
+    """Gives a node another op, other attributes, and perhaps other data inputs.
 
-    An attribute that is ``None`` is taken away, and others stay; so do all inputs where they are
-    ``None``.
+    An attribute that is ``None`` is taken away; attributes that are not named stay. All inputs stay
+    where ``inputs`` is ``None``.
     """
 
     node: Node
@@ -60,7 +61,7 @@ class Reop(NamedTuple):
 
 
 class Rewire(NamedTuple):
-    """A data input of a node gets another tensor."""
+    """Gives a data input of a node another tensor."""
 
     node: Node
     position: int
@@ -69,15 +70,16 @@ class Rewire(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A node waits for one more node."""
+    """Makes a node wait for one more node."""
 
     node: Node
     after: int
 
 
 class NewNode(NamedTuple):
-    """A node after all others, which waits for some of them; its attributes are those of a NodeDef
-    of nothing else.
+    """Adds a node behind all others, which waits for the nodes of ``after``.
+
+    ``attributes`` is a NodeDef that has the node's attributes and nothing else.
     """
 
     name: str
@@ -89,17 +91,18 @@ class NewNode(NamedTuple):
 
     @classmethod
     def cast(cls, name: str, source: Tensor, device: str, *, of: int, to: int) -> NewNode:
-        """Casts a tensor from one ``DataType`` to another."""
+        """Makes a cast of a tensor from one ``DataType`` to another."""
         return cls(name, "Cast", device, (source,), (), _cast_attributes(of, to))
 
 
 @dataclasses.dataclass(frozen=True)
 class Edits:
-    """All edits of one graph or function. A node's are made in this order: op, types, inputs, what
-    it waits for; so a Reop with other inputs must come before what changes single ones.
+    """All edits of one graph or function.
+
+    They are made in the order of the attributes, so a Rewire changes the inputs that a Reop gives.
 
     Attributes:
-        reops, retypes, rewires, waits: what changes; of two edits of one thing the later counts.
+        reops, retypes, rewires, waits: the changes; of two edits of one thing the later counts.
         new: the new nodes, in the order of their numbers.
     """
 
@@ -113,19 +116,24 @@ class Edits:
         return any(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def then(self, later: Edits) -> Edits:
-        """These edits, and then those of the graph that they make."""
+        """Returns these edits together with those of the graph that they make."""
         if not self:
             return later
         given_anew = {reop.node for reop in later.reops if reop.inputs is not None}
         rewires = tuple(rewire for rewire in self.rewires if rewire.node not in given_anew)
-        first = dataclasses.replace(self, rewires=rewires)
         return Edits(
-            *(getattr(first, f.name) + getattr(later, f.name) for f in dataclasses.fields(self))
+            reops=self.reops + later.reops,
+            retypes=self.retypes + later.retypes,
+            rewires=rewires + later.rewires,
+            waits=self.waits + later.waits,
+            new=self.new + later.new,
         )
 
     def remade(self, node_count: int) -> list[int]:
-        """The nodes that are new, behind ``node_count`` old ones, or get another op, attributes or
-        types, in order.
+        """Returns, in order, the nodes that are new or get another op, attributes or types.
+
+        Args:
+            node_count: the number of old nodes; new ones are behind them.
         """
         reoped = (reop.node for reop in self.reops)
         retyped = (retype.nodes.tolist() for retype in self.retypes)
@@ -137,14 +145,14 @@ NO_EDITS = Edits()
 
 
 def attribute(**value: Any) -> Any:
-    """An ``AttrValue`` that holds one value, such as ``type=…`` or ``s=…``, or nothing."""
+    """Makes an ``AttrValue`` of one value, such as ``type=…`` or ``s=…``, or of none."""
     from tensorflow.core.framework import attr_value_pb2
 
     return attr_value_pb2.AttrValue(**value)
 
 
 def having(**attributes: Any) -> Any:
-    """A NodeDef that has these attributes, and nothing else."""
+    """Makes a NodeDef that has these attributes, and nothing else."""
     from tensorflow.core.framework import node_def_pb2
 
     return node_def_pb2.NodeDef(attr=attributes)
@@ -152,5 +160,5 @@ def having(**attributes: Any) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _cast_attributes(of: int, to: int) -> Any:
-    """Shared by all casts between two types, of which a graph may have thousands."""
+    """Makes the attributes that all casts between two types share; there may be thousands."""
     return having(SrcT=attribute(type=of), DstT=attribute(type=to), Truncate=attribute(b=False))

@@ -32,16 +32,16 @@ class BatchShapes:
     sizes: tuple[int, ...]
 
     def of(self, function: str) -> Mapping[int, Shapes]:
-        """The shapes for each batch size, in a function or in the graph itself (``""``).
+        """Infers the shapes in a function, or in the graph itself (``""``), for each batch size.
 
-        None where the graph leaves no batch size open, and where TensorFlow cannot import it.
+        There are none where the graph leaves no batch size open, or TensorFlow cannot import it.
         """
         body = self._functions.get(function) if function else self.graph
         if body is None:
             return {}
         try:
             nodes = self._nodes_of(body)
-            if not any(_is_open(shape) for shape in _given_shapes(nodes)):
+            if not any(map(_is_open, _given_shapes(nodes))):
                 return {}
             return {size: KnownShapes(self._infer(nodes, size)) for size in self.sizes}
         except Exception:  # an op that is not registered here, or whatever else an import raises
@@ -56,9 +56,7 @@ class BatchShapes:
 
     @functools.cached_property
     def _called(self) -> Any:
-        """A ``tf.Graph`` that knows the functions of the library, into which all others are
-        imported.
-        """
+        """A ``tf.Graph`` that knows the functions of the library; bodies are imported into it."""
         import tensorflow as tf
 
         graph = tf.Graph()
@@ -69,7 +67,7 @@ class BatchShapes:
         return graph
 
     def _nodes_of(self, body: Any) -> Any:
-        """A GraphDef of the nodes of a graph or function, whose arguments are placeholders."""
+        """Returns the nodes of a graph or function as a GraphDef; arguments are placeholders."""
         from tensorflow.python.framework import function_def_to_graph
 
         if not hasattr(body, "node_def"):
@@ -79,7 +77,7 @@ class BatchShapes:
         return nodes
 
     def _infer(self, nodes: Any, size: int) -> dict[str, Sequence[Shape | None]]:
-        """The shapes of all nodes of a GraphDef by name, the batch size filled in."""
+        """Infers the shapes of all nodes of a GraphDef, by name, for one batch size."""
         from tensorflow.python.framework import importer
 
         filled = type(nodes)()
@@ -89,37 +87,43 @@ class BatchShapes:
         with self._called.as_default():
             scope = self._called.unique_name("of_batch")
             importer.import_graph_def_for_function(filled, name=f"{scope}/")
-            operations = ((node.name, f"{scope}/{node.name}") for node in filled.node)
-            return {
-                name: [*map(_shape, self._called.get_operation_by_name(full).outputs)]
-                for name, full in operations
-            }
+            shapes: dict[str, Sequence[Shape | None]] = {}
+            for node in filled.node:
+                operation = self._called.get_operation_by_name(f"{scope}/{node.name}")
+                shapes[node.name] = [*map(_shape, operation.outputs)]
+            return shapes
 
 
 def _is_open(shape: Any) -> bool:
-    """Whether a TensorShapeProto has no size for its first dimension."""
+    """Tells whether a TensorShapeProto has no size for its first dimension."""
     return bool(shape.dim) and shape.dim[0].size < 0
 
 
 def _input_shapes(function: Any) -> list[Any] | None:
-    """The shapes of a function's arguments as its tracing left them; those of handles would be
-    taken for values'.
+    """Returns the shapes of a function's arguments as its tracing left them.
+
+    A handle has none here, because TensorFlow would take it for the shape of a value.
     """
     arguments = function.signature.input_arg
     shapes = function.attr["_input_shapes"].list.shape if "_input_shapes" in function.attr else ()
     if len(shapes) != len(arguments):
         return None
-    pairs = zip(arguments, shapes, strict=True)
-    return [None if argument.type == datatypes.RESOURCE else shape for argument, shape in pairs]
+    found = list(shapes)
+    for number, argument in enumerate(arguments):
+        if argument.type == datatypes.RESOURCE:
+            found[number] = None
+    return found
 
 
 def _given_shapes(graph: Any) -> Iterator[Any]:
+    """Yields the shapes, as TensorShapeProtos, of what is given to a graph."""
     for node in graph.node:
-        if node.op in GIVEN:
-            if "shape" in node.attr:
-                yield node.attr["shape"].shape
-            if SHAPES_ATTR in node.attr:
-                yield from node.attr[SHAPES_ATTR].list.shape
+        if node.op not in GIVEN:
+            continue
+        if "shape" in node.attr:
+            yield node.attr["shape"].shape
+        if SHAPES_ATTR in node.attr:
+            yield from node.attr[SHAPES_ATTR].list.shape
 
 
 def _shape(output: Any) -> Shape | None:

@@ -1,5 +1,4 @@
-"""Names of nodes: the layer that a node belongs to, by its path in Keras; names that are new,
-close, parts or fused.
+"""Names of nodes: the Keras layer that a node belongs to, patterns, and names for new nodes.
 
 A node carries the name scopes in which it was made, and these only nearly say which layer that was:
 Keras 3 opens a scope twice for each call, so ``encoder/block_1`` is ``net_1/encoder_1/block_1_1``
@@ -14,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from amp_tf.oplists.fusions import FUSED_BEHIND
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.values import LAYER, NODE, is_layer_pattern, layer_components, node_name
 
-# Scopes that are never a layer's, and names that TensorFlow's own scopes share with layers.
+# Names of scopes that TensorFlow adds; layers may have those of the last three groups, too.
 _KINDS = re.compile(
     r"(?P<added>((Stateful|Stateless)?PartitionedCall|gradient_tape)?(_\d+)?|__inference_.*|Func"
     r"|(Constant|Arithmetic|Layout)(Folding|Optimizer))"
@@ -34,11 +34,21 @@ _KINDS = re.compile(
 _NUMBER = re.compile(r"_\d+")  # of a body that replaced a loop or a branch: while/body/_12
 _CALLS = re.compile(r"((Stateful|Stateless)?PartitionedCall(_\d+)?/)+")
 _OF_GRADIENT = "_grad"  # TF1 has MatMul_grad/MatMul for what eager tapes call MatMul/MatMul
-# scopes that are recorded; a program that makes models without end must not fill the memory
+# The limit of recorded scopes: a program that makes models without end must not fill the memory.
 _MOST = 50_000
-_CLOSE = 0.5
+_CLOSE = 0.5  # how similar a name must be to be suggested, as of difflib
+_SHOWN = 3  # suggested names
 _DEPTH = 2  # a model and a layer of it
 _MOST_UNMATCHED = 10  # patterns in one line
+_FUSED_AT_MOST = 3  # bias, normalization, activation
+
+#: Ends the name of every cast that a rewrite inserts, as in TensorFlow's own pass.
+CAST_SUFFIX = "AutoMixedPrecision"
+#: Ends the names of variables' reads before loops, and of what brings them into the loop.
+HOIST_SUFFIX = "AmpTfHoist"
+#: Ends the names of the nodes that a fused product is split into.
+SPLIT_SUFFIX = "AmpTfSplit"
+_PART = re.compile(rf"(.+)-\w+-\d+-{SPLIT_SUFFIX}", re.DOTALL)
 
 Matcher = Callable[[str], bool]
 
@@ -48,10 +58,9 @@ class KerasLayer:
     """A layer that opened a name scope.
 
     Attributes:
-        path: Keras' ``layer.path``; tf_keras has none, and there it is the names with slashes
-            between them.
-        names: of the layers around it, the outermost first, and its own. Of a functional model,
-            paths begin below it.
+        path: Keras' ``layer.path``, which begins below a functional model; in tf_keras, which has
+            none, the names with slashes between them.
+        names: the names of the layers around it, the outermost first, and its own.
     """
 
     path: str
@@ -60,11 +69,17 @@ class KerasLayer:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Where a node was made, as its scopes tell it."""
+    """The place in the program where a node was made, as its scopes tell it.
 
-    parts: tuple[str, ...]  #: the scopes that TensorFlow did not add, outermost first
-    named: tuple[str, ...]  #: those, and scopes that a loop, a branch or a layer may have opened
-    layers: tuple[KerasLayer, ...]  #: the recorded layers of the innermost scope that one opened
+    Attributes:
+        parts: the scopes that TensorFlow did not add, outermost first.
+        named: those, and scopes that a loop, a branch or a layer may have opened.
+        layers: the recorded layers of the innermost scope that a layer opened.
+    """
+
+    parts: tuple[str, ...]
+    named: tuple[str, ...]
+    layers: tuple[KerasLayer, ...]
     is_gradient: bool
 
 
@@ -79,10 +94,13 @@ class Scopes:
         self._places: dict[str, _Place] = {}  # answers by scope, until the record grows
 
     def record(self, scope: str, layer: KerasLayer) -> None:
-        """Notes that a layer opened a scope, given as TensorFlow has it, such as
-        ``"net_1/lstm_1/while/lstm_cell_1"``.
+        """Notes that a layer opened a scope.
 
-        Of several layers that open it in different graphs, the latest comes first.
+        Several layers may open one scope in different graphs; the latest comes first.
+
+        Args:
+            scope: its whole name, such as ``"net_1/lstm_1/while/lstm_cell_1"``.
+            layer: the layer.
         """
         known = self._layers.get(scope, ())
         if not scope or known[:1] == (layer,):
@@ -94,27 +112,30 @@ class Scopes:
 
     def forget(self) -> None:
         """Forgets everything."""
-        self._layers, self._places = {}, {}
+        self._layers = {}
+        self._places = {}
 
     def around(self, name: str) -> tuple[KerasLayer, ...]:
-        """The innermost layer in which a node was made; several where the scope is not one layer's
-        alone.
+        """Returns the innermost layer in which a node was made.
+
+        There are several where layers of different graphs share the scope, none where no layer is
+        recorded.
         """
         return self.place(name).layers
 
     def paths(self) -> list[str]:
-        """The paths of all layers, each once."""
-        return list(
-            dict.fromkeys(layer.path for layers in self._layers.values() for layer in layers)
-        )
+        """Returns the paths of all layers, each once."""
+        layers = itertools.chain.from_iterable(self._layers.values())
+        return list(dict.fromkeys(layer.path for layer in layers))
 
     def place(self, name: str) -> _Place:
-        """Where a node was made."""
+        """Returns the place where a node was made."""
         scope = name.rpartition("/")[0]
         if scope not in self._places:
             if len(self._places) >= _MOST:
                 self._places = {}
-            self._places[scope] = self._read(scope.split("/") if scope else [])
+            names = scope.split("/") if scope else []
+            self._places[scope] = self._read(names)
         return self._places[scope]
 
     def _read(self, scopes: Sequence[str]) -> _Place:
@@ -132,34 +153,42 @@ class Scopes:
         is_gradient = False
         for place, scope in enumerate(scopes):
             kind = _kind(scope)
-            ways = (
-                "/".join(scopes[start : place + 1])
-                for start in (begins if kind else range(place + 1))
-            )
-            opened = next((self._layers[way] for way in ways if way in self._layers), ())
-            is_added = (
-                bool(kind) and not opened and _is_added(kind, scopes[place:], place in begins)
-            )
-            if is_added:
-                begins.append(place + 1)
-                is_gradient |= scope.startswith("gradient")
-            else:
+            starts = begins if kind else range(place + 1)
+            opened = self._opening(scopes[: place + 1], starts)
+            if not kind or opened or not _is_added(kind, scopes[place:], place in begins):
                 parts.append(scope)
+                named.append(scope)
                 layers = opened or layers
-            if not is_added or (kind == "op" and not _is_numbered(scopes[place:])):
+                continue
+            begins.append(place + 1)
+            is_gradient |= scope.startswith("gradient")
+            if kind == "op" and not _is_numbered(scopes[place:]):
                 named.append(scope)
         return _Place(tuple(parts), tuple(named), layers, is_gradient)
+
+    def _opening(self, scopes: Sequence[str], starts: Iterable[int]) -> tuple[KerasLayer, ...]:
+        """Returns the recorded layers that opened the last of some scopes.
+
+        The record may have its name from any of the starts on; the first one that it has counts.
+        """
+        for start in starts:
+            layers = self._layers.get("/".join(scopes[start:]))
+            if layers:
+                return layers
+        return ()
 
 
 @functools.lru_cache(maxsize=65_536)
 def _kind(scope: str) -> str:
-    """The group of ``_KINDS`` that a scope's name is in; empty where TensorFlow gives no such name."""
+    """Returns the group of ``_KINDS`` that a scope's name is in, or an empty text."""
     found = _KINDS.fullmatch(scope)
-    return (found.lastgroup or "") if found else ""
+    if found is None or found.lastgroup is None:
+        return ""
+    return found.lastgroup
 
 
 def _is_added(kind: str, scopes: Sequence[str], is_first: bool) -> bool:
-    """Whether TensorFlow added the first of some scopes, which no layer is known to have opened.
+    """Tells whether TensorFlow added the first of some scopes, which no known layer opened.
 
     A branch's body has a number behind it. Gradients come where a graph's names begin, or the
     names of forward nodes follow, each with ``_grad``.
@@ -180,79 +209,85 @@ recorded = Scopes()  #: of this process
 
 
 def scopes(name: str) -> list[str]:
-    """The name scopes around a node without those that TensorFlow adds, outermost first."""
+    """Returns the name scopes around a node but for those that TensorFlow adds, outermost first."""
     return list(recorded.place(name).parts)
 
 
 def scope_of(name: str) -> str:
-    """The scopes around a forward node, such as ``"functional_1/dense_1"``; the node's name where
-    it has none.
+    """Returns the scopes around a forward node, such as ``"functional_1/dense_1"``.
+
+    It is the node's name where it has none.
     """
     return "/".join(scopes(name)) or name.rpartition("/")[2]
 
 
 def without_calls(name: str) -> str:
-    """A node's name in the function that it was inlined from."""
+    """Returns a node's name in the function that it was inlined from."""
     found = _CALLS.match(name)
-    return name[found.end() :] if found else name
+    if found is None:
+        return name
+    return name[found.end() :]
 
 
 def is_gradient(name: str) -> bool:
-    """Whether a node was made by TensorFlow to compute a gradient."""
+    """Tells whether TensorFlow made a node to compute a gradient."""
     return recorded.place(name).is_gradient
 
 
 def is_within(name: str, scope: str) -> bool:
-    """Whether a node is in a scope (without what TensorFlow adds), in one within it, or a gradient
-    of such a node.
+    """Tells whether a node, or the forward node of a gradient, is somewhere inside a scope.
+
+    Scopes that TensorFlow adds do not count.
     """
     return f"/{scope}/" in f"/{_whole(name)}/"
 
 
 def _whole(name: str) -> str:
-    """The scopes and the last part of a name; of a gradient, the parts of the forward node's name
-    before its own.
+    """Returns a node's name without the scopes that TensorFlow adds.
+
+    In the name of a gradient, the forward node's name comes before its own.
     """
     place = recorded.place(name)
     parts = [*place.parts, name.rpartition("/")[2]]
-    return (
-        "/".join(part.removesuffix(_OF_GRADIENT) for part in parts)
-        if place.is_gradient
-        else "/".join(parts)
-    )
+    if place.is_gradient:
+        parts = [part.removesuffix(_OF_GRADIENT) for part in parts]
+    return "/".join(parts)
 
 
 def path_of(name: str) -> str:
-    """The path of the innermost layer in which a node was made, as it was recorded; empty where
-    none was.
-    """
+    """Returns the recorded path of the innermost layer of a node, or an empty text."""
     layers = recorded.around(name)
     return layers[0].path if layers else ""
 
 
 def layer_of(name: str) -> str:
-    """The layer of a node: its path in Keras where it was recorded, else guessed; empty where its
-    name has none.
+    """Returns the layer of a node: its path in Keras where it was recorded, else a guess.
 
-    A guess is the outermost scopes, such as ``"functional_1/dense_1"``.
+    A guess is the outermost scopes, such as ``"functional_1/dense_1"``; it is empty for a node
+    without scopes.
     """
     return path_of(name) or "/".join(scopes(name)[:_DEPTH])
 
 
 def matcher(pattern: str) -> Matcher:
-    """Whether a pattern is for a node, as a predicate on names of nodes.
+    """Compiles a pattern to a predicate on names of nodes.
 
-    It is ``layer:`` and a layer's path, of which each name is a regular expression and the
-    outermost names may be missing, for all nodes of the layer and its gradient; or ``node:`` and a
-    name, which a node has in the function that it is inlined from, as one node with what it is
-    split into; else a regular expression, searched in the name.
+    - ``layer:PATH`` matches all nodes of a layer and of its gradient. Each name of the path is a
+      regular expression, and the outermost names may be missing.
+    - ``node:NAME`` matches the node that has this name in the function that it is inlined from,
+      and the nodes that it is split into.
+    - Any other pattern is a regular expression, searched in the node's name.
     """
     if pattern.startswith(NODE):
         wanted = node_name(pattern)
         return lambda name: wanted in name and without_calls(whole_of(name)) == wanted
-    if not is_layer_pattern(pattern):
-        search = re.compile(pattern).search
-        return lambda name: search(name) is not None
+    if is_layer_pattern(pattern):
+        return _layer_matcher(pattern)
+    search = re.compile(pattern).search
+    return lambda name: search(name) is not None
+
+
+def _layer_matcher(pattern: str) -> Matcher:
     components = layer_components(pattern)
     layer_is = [re.compile(component).fullmatch for component in components]
     scope_is = [re.compile(rf"(?:{component})(?:_\d+)?").fullmatch for component in components]
@@ -262,47 +297,61 @@ def matcher(pattern: str) -> Matcher:
         scope = name.rpartition("/")[0]
         if scope not in known:
             place = recorded.place(name)
-            ways = [way for layer in place.layers for way in (layer.names, layer.path.split("/"))]
-            tests = layer_is if ways else scope_is
-            known[scope] = any(_holds(way, tests) for way in ways or (place.parts, place.named))
+            paths: list[Sequence[str]] = []
+            for layer in place.layers:
+                paths += [layer.names, layer.path.split("/")]
+            if paths:
+                known[scope] = any(_holds(path, layer_is) for path in paths)
+            else:
+                known[scope] = _holds(place.parts, scope_is) or _holds(place.named, scope_is)
         return known[scope]
 
     return is_in_layer
 
 
 def _holds(names: Sequence[str], tests: Sequence[Callable[[str], object]]) -> bool:
-    """Whether names, one directly inside the other, pass the tests in a row."""
-    return any(
-        all(test(name) for test, name in zip(tests, names[start:], strict=False))
-        for start in range(len(names) - len(tests) + 1)
-    )
+    """Tells whether names, one directly inside the other, pass the tests in a row."""
+    for start in range(len(names) - len(tests) + 1):
+        if all(test(name) for test, name in zip(tests, names[start:], strict=False)):
+            return True
+    return False
 
 
 def describe_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
-    """The first patterns that matched no node, and how many more; one for a layer with the closest
-    that finds one.
+    """Lists the first patterns that matched no node, and how many more there are.
+
+    A pattern for a layer is followed by the closest one that finds a layer.
     """
-    patterns, paths, found = list(patterns), recorded.paths(), []
-    more = len(patterns) - _MOST_UNMATCHED
-    patterns = patterns[:_MOST_UNMATCHED]
-    if not paths and any(map(is_layer_pattern, patterns)):
-        around = [
-            scopes(f"{scope}/")
-            for scope in dict.fromkeys(name.rpartition("/")[0] for name in names)
-        ]
-        paths = ["/".join(parts[:end]) for parts in around for end in range(1, len(parts) + 1)]
-    for pattern in patterns:
-        path = "/".join(layer_components(pattern)) if is_layer_pattern(pattern) else ""
-        close = closest_layers(path, paths) if path else []
+    patterns = list(patterns)
+    paths = recorded.paths()
+    if not paths and any(map(is_layer_pattern, patterns[:_MOST_UNMATCHED])):
+        paths = _paths_of_scopes(names)
+    found: list[str] = []
+    for pattern in patterns[:_MOST_UNMATCHED]:
+        close: list[str] = []
+        if is_layer_pattern(pattern):
+            close = closest_layers("/".join(layer_components(pattern)), paths)
         found.append(f"{pattern} (did you mean {LAYER}{close[0]}?)" if close else pattern)
+    more = len(patterns) - _MOST_UNMATCHED
     if more > 0:
         found.append(f"and {more:,} more")
     return ", ".join(found)
 
 
+def _paths_of_scopes(names: Iterable[str]) -> list[str]:
+    """Returns the scopes around nodes, and those around them, as paths that layers may have."""
+    paths: list[str] = []
+    for scope in dict.fromkeys(name.rpartition("/")[0] for name in names):
+        parts = scopes(f"{scope}/")
+        paths += ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    return paths
+
+
 def closest_layers(path: str, paths: Iterable[str]) -> list[str]:
-    """Up to three of what finds a layer and is spelled like a path: whole paths, or as many names
-    of them in a row.
+    """Returns up to three paths that find a layer and are spelled like a given one.
+
+    They are whole paths, or as many names of them in a row as the given path has. The closest comes
+    first.
     """
     length = path.count("/") + 1
     known: dict[str, None] = {}
@@ -314,16 +363,6 @@ def closest_layers(path: str, paths: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(path, list(known), n=_SHOWN, cutoff=_CLOSE)
 
 
-#: ends the name of every cast that a rewrite inserts, as in TensorFlow's own pass
-CAST_SUFFIX = "AutoMixedPrecision"
-HOIST_SUFFIX = (
-    "AmpTfHoist"  #: ends the names of variables' reads before loops, and of what brings them in
-)
-SPLIT_SUFFIX = "AmpTfSplit"  #: ends the names of the nodes that a fused product is split into
-_PART = re.compile(rf"(.+)-\w+-\d+-{SPLIT_SUFFIX}", re.DOTALL)
-_SHOWN = 3  #: of the closest names
-
-
 class FreshNames:
     """Makes names that no node has."""
 
@@ -332,8 +371,9 @@ class FreshNames:
         self._suffix = suffix
 
     def make(self, stem: str) -> str:
-        """A name that begins with the stem; a number stands between it and the suffix."""
-        number, name = 0, f"{stem}-0-{self._suffix}"
+        """Returns a name that begins with the stem; a number stands between it and the suffix."""
+        number = 0
+        name = f"{stem}-0-{self._suffix}"
         while name in self._taken:
             number += 1
             name = f"{stem}-{number}-{self._suffix}"
@@ -342,79 +382,81 @@ class FreshNames:
 
 
 def whole_of(name: str) -> str:
-    """The name of the fused product that a node was a part of; of other nodes their own."""
-    part = _PART.fullmatch(name) if name.endswith(SPLIT_SUFFIX) else None
+    """Returns the name of the fused product that a node was a part of, or the node's own."""
+    if not name.endswith(SPLIT_SUFFIX):  # most names; this is quicker than the expression
+        return name
+    part = _PART.fullmatch(name)
     return part[1] if part else name
 
 
 def missing_node(wanted: str, names: Sequence[str], where: str) -> GraphError:
-    """The error for what is not a node name; it lists the closest ones."""
+    """Returns the error for a name that no node has; it lists the closest names."""
+    fix = "amp-tf explain --all lists all names"
     close = closest(wanted, names)
-    return GraphError(
-        f"the graph has no node {wanted!r}",
-        where=where,
-        fix=f"The closest names: {', '.join(close)}"
-        if close
-        else "amp-tf explain --all lists all names",
-    )
+    if close:
+        fix = f"The closest names: {', '.join(close)}"
+    return GraphError(f"the graph has no node {wanted!r}", where=where, fix=fix)
 
 
 def closest(wanted: str, names: Sequence[str]) -> list[str]:
-    """Up to three names, first those of a node or layer called so: Keras puts the model's name
-    before the layer's.
+    """Returns up to three names that are spelled like a wanted one.
+
+    Names of a layer or node called so come first: Keras puts the model's name before the layer's.
     """
-    inner = sorted(filter(re.compile(rf"/{re.escape(wanted)}(_\d+)?(/|$)").search, names), key=len)
-    return list(
-        dict.fromkeys([*inner, *difflib.get_close_matches(wanted, names, n=_SHOWN, cutoff=0.5)])
-    )[:_SHOWN]
-
-
-_FUSED_AT_MOST = 3  # bias, normalization, activation
+    is_inside = re.compile(rf"/{re.escape(wanted)}(_\d+)?(/|$)").search
+    inside = sorted(filter(is_inside, names), key=len)
+    similar = difflib.get_close_matches(wanted, names, n=_SHOWN, cutoff=_CLOSE)
+    return list(dict.fromkeys([*inside, *similar]))[:_SHOWN]
 
 
 def find_followers(graph: Any) -> Mapping[str, tuple[str, ...]]:
-    """For each product, and each node that may be fused with it, those behind it in its scope that
-    may be, in order.
+    """Finds the nodes that may be fused with a product, each a single reader of the one before.
+
+    Returns for each product, and for each of these nodes, the nodes behind it, in order.
 
     TensorFlow's remapper gives a fused node the name of the last one: ``dense/MatMul``,
     ``dense/BiasAdd`` and ``dense/Relu`` become a ``_FusedMatMul`` called ``dense/Relu``. So a
     pattern for one must find those behind it, too.
     """
-    nodes = {
-        node.name: node for node in (graph.node_def if hasattr(graph, "node_def") else graph.node)
-    }
+    body = graph.node_def if hasattr(graph, "node_def") else graph.node
+    nodes = {node.name: node for node in body}
     readers: dict[str, list[str]] = {}
     for node in nodes.values():
         for text in node.input:
             if not text.startswith("^"):
-                readers.setdefault(text.partition(":")[0], []).append(node.name)
+                source = text.partition(":")[0]
+                readers.setdefault(source, []).append(node.name)
     found: dict[str, tuple[str, ...]] = {}
     for node in nodes.values():
-        if node.op in PRODUCTS:
-            chain, last = list[str](), node.name
-            while len(chain) < _FUSED_AT_MOST and len(readers.get(last, ())) == 1:
-                last = readers[last][0]
-                if nodes[last].op not in FUSED_BEHIND or _scope(last) != _scope(node.name):
-                    break
-                chain.append(last)
-            found |= {name: tuple(chain[place:]) for place, name in enumerate([node.name, *chain])}
+        if node.op not in PRODUCTS:
+            continue
+        chain = [node.name]
+        while len(chain) <= _FUSED_AT_MOST and len(readers.get(chain[-1], ())) == 1:
+            reader = readers[chain[-1]][0]
+            if nodes[reader].op not in FUSED_BEHIND or _scope(reader) != _scope(node.name):
+                break
+            chain.append(reader)
+        for place, name in enumerate(chain):
+            found[name] = tuple(chain[place + 1 :])
     return found
 
 
 def pattern_for(node: str, followers: Mapping[str, tuple[str, ...]]) -> str:
     """Returns a pattern for a node under all names that it may run under.
 
-    A node without a scope, which nothing is fused with, is named as it is; others by a regular
-    expression, whatever they are inlined into.
+    A node without a scope, which nothing is fused with, is named as it is. Others get a regular
+    expression, which finds them whatever they are inlined into.
     """
-    # A file that is converted has the call in the names of its functions.
+    # In a file that is converted the node stands in its function, without the calls' scopes.
     scope = _scope(without_calls(node)) or _scope(node)
     fused = followers.get(node, ())
     if not scope and not fused:
         return f"{NODE}{node}"
     names = [re.escape(name.rpartition("/")[2]) for name in (node, *fused)]
-    last = names[0] if len(names) == 1 else f"({'|'.join(names)})"
-    return f"(^|/){re.escape(scope)}/{last}$" if scope else f"(^|/){last}$"
+    any_name = names[0] if len(names) == 1 else f"({'|'.join(names)})"
+    if scope:
+        any_name = f"{re.escape(scope)}/{any_name}"
+    return f"(^|/){any_name}$"
 
 
 def _scope(node: str) -> str:

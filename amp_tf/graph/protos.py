@@ -1,4 +1,4 @@
-"""Reads what the nodes of a GraphDef say into arrays, and which nodes are alike.
+"""Reads the nodes of a GraphDef into arrays, and finds nodes that are alike.
 
 TensorFlow's own protocol buffers hold the graph. Each node is asked once for its name, device and
 inputs. Nodes of one *kind* have the same op and the same attributes. Attributes whose names begin
@@ -21,11 +21,14 @@ import numpy as np
 from amp_tf.errors import GraphError
 from amp_tf.graph.datatypes import Indices, Node
 
-CONTROL = -1  #: among the sources of inputs: a control input
-UNKNOWN = -2  #: not a tensor of the graph; smaller numbers: a control input that names no node
-MAX_DIGITS = 9  #: digits of a port; no op has so many ports
+#: Among the sources of inputs, a control input.
+CONTROL = -1
+#: Among the sources of inputs, a text that names no tensor; any smaller number is a control input
+#: that names no node.
+UNKNOWN = -2
+MAX_DIGITS = 9  #: The most digits of a port; no op has so many ports.
 _TENSOR = re.compile(rf"(.*):([0-9]{{1,{MAX_DIGITS}}})", re.DOTALL)
-# bytes from which a node, a constant, is a kind of its own: they would be kept to compare it
+# A node of so many bytes, a constant, is a kind of its own: comparing it would keep the bytes.
 _LARGE = 4096
 _PORT_BITS = 32
 _PORT_MASK = (1 << _PORT_BITS) - 1
@@ -34,17 +37,16 @@ _NOT_OF_A_KIND = ("name", "input", "device", "experimental_debug_info", "experim
 
 @dataclasses.dataclass(frozen=True)
 class NodeFacts:
-    """What the nodes of a graph say, attributes apart.
+    """The nodes of a graph, but for their attributes.
 
     Attributes:
-        names: of all nodes.
-        devices: likewise.
-        kinds: of each node, the number of its kind.
+        names, devices: those of each node.
+        kinds: the number of each node's kind.
         firsts: the first node of each kind.
         input_counts: how many inputs each node has, control inputs included.
-        sources: of all inputs of all nodes, in order: the node, :data:`CONTROL`, or
-            :data:`UNKNOWN` and less.
-        ports: of all inputs, in the same order, the port that is read.
+        sources: for each input of each node, in order, the node that it names, or
+            :data:`CONTROL`, or :data:`UNKNOWN` or less.
+        ports: for each input, in the same order, the port that it reads.
     """
 
     names: list[str]
@@ -57,15 +59,19 @@ class NodeFacts:
 
 
 def read_facts(nodes: Sequence[Any]) -> NodeFacts:
-    """Reads the NodeDefs of a graph. Of two nodes with one name, inputs name the later."""
+    """Reads the NodeDefs of a graph.
+
+    Where two nodes have one name, inputs name the later one.
+    """
     names = [node.name for node in nodes]
     texts = [node.input[:] for node in nodes]
     tensors = _Tensors(names)
-    ends = np.fromiter(map(tensors.__getitem__, itertools.chain.from_iterable(texts)), np.int64)
+    all_texts = itertools.chain.from_iterable(texts)
+    ends = np.fromiter(map(tensors.__getitem__, all_texts), np.int64)
     first_of: dict[bytes | Node, Node] = {}
-    first_alike = [
-        first_of.setdefault(_kind_of(node, number), number) for number, node in enumerate(nodes)
-    ]
+    first_alike: list[Node] = []
+    for number, node in enumerate(nodes):
+        first_alike.append(first_of.setdefault(_kind_of(node, number), number))
     firsts, kinds = np.unique(np.array(first_alike, np.int32), return_inverse=True)
     return NodeFacts(
         names=names,
@@ -79,9 +85,9 @@ def read_facts(nodes: Sequence[Any]) -> NodeFacts:
 
 
 class _Tensors(dict[str, int]):
-    """What each text that names an input means: a node and a port, in one number.
+    """Maps each text that names an input to a node and a port, packed into one number.
 
-    Texts are read once.
+    Each text is read once.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -89,25 +95,28 @@ class _Tensors(dict[str, int]):
         self._nodes = dict(self)
 
     def __missing__(self, text: str) -> int:
-        """Reads a text that is no node's name as it stands."""
-        found = _TENSOR.fullmatch(text)
+        """Reads a text that is not the name of a node."""
+        tensor = UNKNOWN << _PORT_BITS
         if text.startswith("^"):
-            tensor = (CONTROL if text[1:] in self._nodes else UNKNOWN - 1) << _PORT_BITS
-        elif found is None or found[1] not in self._nodes:
-            tensor = UNKNOWN << _PORT_BITS
-        else:
+            source = CONTROL if text[1:] in self._nodes else UNKNOWN - 1
+            tensor = source << _PORT_BITS
+        elif (found := _TENSOR.fullmatch(text)) and found[1] in self._nodes:
             tensor = self._nodes[found[1]] + int(found[2])
         self[text] = tensor
         return tensor
 
 
 def _kind_of(node: Any, number: Node) -> bytes | Node:
-    """What nodes of one kind have in common: the op and its attributes, serialized."""
+    """Returns the op and its attributes, serialized, by which nodes of one kind are found.
+
+    It is the node's number where they are large.
+    """
     kind = type(node)()
     kind.CopyFrom(node)
     for field in _NOT_OF_A_KIND:
         kind.ClearField(field)
-    for key in [key for key in kind.attr if key[:1] == "_"]:
+    marks = [key for key in kind.attr if key[:1] == "_"]
+    for key in marks:
         if not _gives_ports(kind.attr[key]):
             del kind.attr[key]
     content: bytes = kind.SerializeToString(deterministic=True)
@@ -115,16 +124,18 @@ def _kind_of(node: Any, number: Node) -> bytes | Node:
 
 
 def _gives_ports(value: Any) -> bool:
-    """Whether an attribute's value gives types or ports: a type, a number, or a list of types."""
+    """Tells whether a value may give types or ports: a type, a number, or a list of types."""
     held = value.WhichOneof("value")
-    return held in ("type", "i") or (held == "list" and len(value.list.type) > 0)
+    if held == "list":
+        return len(value.list.type) > 0
+    return held in ("type", "i")
 
 
 def parse_graph(data: bytes) -> Any:
-    """The GraphDef of a serialized one.
+    """Parses a serialized GraphDef.
 
     Raises:
-        GraphError: it is not a GraphDef.
+        GraphError: the bytes are not a GraphDef.
     """
     from google.protobuf.message import DecodeError
 
@@ -138,7 +149,7 @@ def parse_graph(data: bytes) -> Any:
 
 
 def new_graph(**fields: Any) -> Any:
-    """A GraphDef with these fields."""
+    """Makes a GraphDef with these fields."""
     from tensorflow.core.framework import graph_pb2
 
     return graph_pb2.GraphDef(**fields)

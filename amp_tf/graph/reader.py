@@ -1,19 +1,20 @@
 """Reads a GraphDef or a FunctionDef into a :class:`~amp_tf.graph.view.GraphView`.
 
-What cannot be a graph is refused here, with the node and port: unknown ops, duplicate names,
-dangling inputs, a wrong number of inputs, a data input after a control input, edges whose types
-disagree.
+Broken graphs are refused here, with the node and port: unknown ops, duplicate names, dangling
+inputs, a wrong number of inputs, a data input after a control input, edges whose types disagree.
 
-Of a graph's nodes one of each kind is read (:mod:`amp_tf.graph.protos`), of a function's body,
-which is small and names tensors in its own way, every one.
+In a graph, one node of each kind is read (:mod:`amp_tf.graph.protos`). In a function, every node is
+read: its body is small, and it names tensors in its own way.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP, BROKEN, place_of, read_signatures, read_types
-from amp_tf.graph.datatypes import Indices
+from amp_tf.graph.datatypes import Indices, Node, Port
 from amp_tf.graph.protos import CONTROL, MAX_DIGITS, UNKNOWN, read_facts
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
 from amp_tf.graph.view import GraphView
@@ -30,8 +31,7 @@ RETVAL_OP = "_Retval"
 
 
 def read_graph(graph: Any, templates: Templates) -> GraphView:
-    """The view of the nodes of a GraphDef (its function library is not read), which is not
-    modified.
+    """Reads the nodes of a GraphDef, but not its function library.
 
     Raises:
         GraphError: the graph is broken; the message names node and port.
@@ -53,13 +53,12 @@ def read_graph(graph: Any, templates: Templates) -> GraphView:
         protos=nodes,
     )
     _check_names(view)
-    return _connected(
-        view, facts.input_counts, facts.sources, facts.ports, lambda node: nodes[node].input
-    )
+    inputs = _Inputs(facts.input_counts, facts.sources, facts.ports, lambda n: nodes[n].input)
+    return _connected(view, inputs)
 
 
 def read_function(function: Any, templates: Templates) -> GraphView:
-    """The view of a FunctionDef's body, with its arguments as first and its results as last nodes.
+    """Reads a FunctionDef: the nodes are its arguments, its results, and then those of its body.
 
     Raises:
         GraphError: the function is broken, or its types are parameters of the call.
@@ -68,176 +67,199 @@ def read_function(function: Any, templates: Templates) -> GraphView:
     arguments = [_boundary(arg, ARG_OP, title) for arg in function.signature.input_arg]
     results = [_boundary(arg, RETVAL_OP, title) for arg in function.signature.output_arg]
     body = list(function.node_def)
-    names = [*(arg.name for arg in function.signature.input_arg), *(node.name for node in body)]
-    number_of = {name: number for number, name in enumerate(names)}
-    if len(number_of) != len(names):
-        raise _duplicate(
-            next(name for number, name in enumerate(names) if number_of[name] != number), title
-        )
+    argument_names = [arg.name for arg in function.signature.input_arg]
+    result_names = [arg.name for arg in function.signature.output_arg]
+    body_names = [node.name for node in body]
+    ends = [*arguments, *results]
+    number_of: dict[str, Node] = {}
+    for number, name in (*enumerate(argument_names), *enumerate(body_names, len(ends))):
+        if name in number_of:
+            raise _duplicate(name, title)
+        number_of[name] = number
     inner = read_signatures(body, templates, title)
-    signatures = [*arguments, *inner, *results]
-
-    def resolve(text: str) -> tuple[int, int]:
-        """Reads ``argument``, ``argument:0``, ``node:output argument``, ``node:output
-        argument:number``, ``^node``.
-        """
-        if text[:1] == "^":
-            return (CONTROL if text[1:] in number_of else UNKNOWN - 1), 0
-        name, _, rest = text.partition(":")
-        argument, _, offset = rest.partition(":")
-        node = number_of.get(name, UNKNOWN)
-        if 0 <= node < len(arguments):
-            return (node if rest in ("", "0") else UNKNOWN), 0
-        start = None if node < 0 else signatures[node].output_starts.get(argument)
-        if start is None or not (offset or "0").isdecimal() or len(offset) > MAX_DIGITS:
-            return UNKNOWN, 0
-        return node, start + int(offset or "0")
-
-    returned = []
-    for arg in function.signature.output_arg:
-        if arg.name not in function.ret:
-            raise GraphError(
-                f"result {arg.name!r} has no tensor", where=f"function {title!r}", fix=BROKEN
-            )
-        returned.append([function.ret[arg.name]])
-    texts = [*[[]] * len(arguments), *(node.input[:] for node in body), *returned]
-    inputs = np.array(list(map(resolve, itertools.chain.from_iterable(texts))), np.int32).reshape(
-        -1, 2
-    )
-    first, last = (
-        [signature.slots[0].fixed for signature in ends] for ends in (arguments, results)
-    )
+    signatures = [*ends, *inner]
+    types_of_ends = [signature.slots[0].fixed for signature in ends]
     view = GraphView.of(
         signatures,
         np.arange(len(signatures), dtype=np.int32),
-        [*first, *read_types(body, inner, title), *last],
+        [*types_of_ends, *read_types(body, inner, title)],
         function=title,
-        names=[*names, *(f"{title}/{arg.name}" for arg in function.signature.output_arg)],
-        devices=[
-            *[""] * len(arguments),
-            *(sys.intern(node.device) for node in body),
-            *[""] * len(results),
-        ],
-        protos=[*[None] * len(arguments), *body, *[None] * len(results)],
+        names=[*argument_names, *(f"{title}/{name}" for name in result_names), *body_names],
+        devices=[*[""] * len(ends), *(sys.intern(node.device) for node in body)],
+        protos=[*[None] * len(ends), *body],
         argument_attributes=[
             function.arg_attr[number].attr if number in function.arg_attr else {}
             for number in range(len(arguments))
         ],
     )
     _check_names(view)
+    texts: list[Sequence[str]] = [()] * len(arguments)
+    for name in result_names:
+        if name not in function.ret:
+            raise GraphError(
+                f"result {name!r} has no tensor", where=f"function {title!r}", fix=BROKEN
+            )
+        texts.append([function.ret[name]])
+    texts += [node.input[:] for node in body]
+    found = [_resolve(text, number_of, signatures) for text in itertools.chain.from_iterable(texts)]
+    sources, ports = np.array(found, np.int32).reshape(-1, 2).T
     counts = np.array(list(map(len, texts)), np.int32)
-    return _connected(view, counts, inputs[:, 0], inputs[:, 1], texts.__getitem__)
+    return _connected(view, _Inputs(counts, sources, ports, texts.__getitem__))
+
+
+def _resolve(
+    text: str, number_of: Mapping[str, Node], signatures: Sequence[Signature]
+) -> tuple[Node, Port]:
+    """Reads the text of an input of a function's node: the node that it names, and the port.
+
+    It is ``argument``, ``argument:0``, ``node:output argument``, ``node:output argument:number`` or
+    ``^node``. The node is ``CONTROL`` or ``UNKNOWN`` as in :mod:`amp_tf.graph.protos`.
+    """
+    if text[:1] == "^":
+        return (CONTROL if text[1:] in number_of else UNKNOWN - 1), 0
+    name, _, rest = text.partition(":")
+    output, _, offset = rest.partition(":")
+    if name not in number_of:
+        return UNKNOWN, 0
+    node = number_of[name]
+    if signatures[node].op == ARG_OP:
+        return (node if rest in ("", "0") else UNKNOWN), 0
+    start = signatures[node].output_starts.get(output)
+    if start is None or not (offset or "0").isdecimal() or len(offset) > MAX_DIGITS:
+        return UNKNOWN, 0
+    return node, start + int(offset or "0")
 
 
 def _check_names(view: GraphView) -> None:
     """Refuses control characters, as TensorFlow does."""
-    if not "".join([view.function, *view.names, *set(view.devices)]).isprintable():
-        named = zip(view.names, view.devices, strict=True)
-        odd = next(
-            (node for node, texts in enumerate(named) if not "".join(texts).isprintable()), None
-        )
-        what = "the name or device of a node or function holds control characters"
-        raise GraphError(
-            what, where=place_of(view.function, "" if odd is None else view.names[odd]), fix=BROKEN
-        )
+    if "".join([view.function, *view.names, *set(view.devices)]).isprintable():
+        return
+    where = place_of(view.function, "")
+    for name, device in zip(view.names, view.devices, strict=True):
+        if not f"{name}{device}".isprintable():
+            where = place_of(view.function, name)
+            break
+    what = "the name or device of a node or function holds control characters"
+    raise GraphError(what, where=where, fix=BROKEN)
 
 
-def _connected(
-    view: GraphView,
-    counts: Indices,
-    sources: Indices,
-    source_ports: Indices,
-    texts: Callable[[int], Sequence[str]],
-) -> GraphView:
-    """The view with its data edges.
+@dataclasses.dataclass(frozen=True)
+class _Inputs:
+    """The inputs of all nodes of a graph, control inputs included, one after the other.
 
-    Args:
-        counts: how many inputs each node has, control inputs included.
-        sources: of all inputs, one after the other, the node that each names; ``CONTROL`` for a
-            control input, ``UNKNOWN`` or less for a name that names nothing
-            (:mod:`amp_tf.graph.protos`).
-        source_ports: of all inputs, the output port.
-        texts: gives the names of a node's inputs, for a message.
+    Attributes:
+        counts: how many inputs each node has.
+        sources: the node that each input names; ``CONTROL`` for a control input, ``UNKNOWN`` or
+            less for a text that names nothing (:mod:`amp_tf.graph.protos`).
+        ports: the output port that each input names.
+        texts: gives the texts of a node's inputs, for a message.
+    """
+
+    counts: Indices
+    sources: Indices
+    ports: Indices
+    texts: Callable[[Node], Sequence[str]]
+
+    @functools.cached_property
+    def readers(self) -> Indices:
+        """The node of each input."""
+        return np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
+
+    @functools.cached_property
+    def positions(self) -> Indices:
+        """The place of each input among those of its node."""
+        starts = np.cumsum(self.counts, dtype=np.int32) - self.counts
+        return np.arange(len(self.readers), dtype=np.int32) - starts[self.readers]
+
+
+def _connected(view: GraphView, inputs: _Inputs) -> GraphView:
+    """Returns the view with its data edges.
 
     Raises:
         GraphError: an input names nothing, a port does not exist, a data input comes after a
             control input, a node has not as many inputs as its op expects, or the types at the ends
             of an edge differ.
     """
-
-    def broken(node: Any, what: str) -> GraphError:
-        return GraphError(what, where=view.where(node), fix=BROKEN)
-
-    readers = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    starts = np.cumsum(counts, dtype=np.int32) - counts
-    is_late = np.append(
-        False, (sources[:-1] < 0) & (sources[1:] >= 0) & (readers[:-1] == readers[1:])
-    )
-    for place in (*np.flatnonzero(sources <= UNKNOWN), *np.flatnonzero(is_late)):
-        reader, position = int(readers[place]), int(place - starts[readers[place]])
-        text = texts(reader)[position]
-        if sources[place] >= 0:
-            raise broken(reader, f"data input {text!r} comes after a control input")
-        if text[:1] == "^":
-            raise broken(reader, f"control input {text!r} names no node of this graph")
-        raise broken(reader, f"input {position} is {text!r}, which is not a tensor of this graph")
-    data = np.flatnonzero(sources >= 0)
-    src_node, src_port, dst_node = sources[data], source_ports[data], readers[data]
-    inputs, outputs = view.ports
-    existing = outputs.counts[view.kinds[src_node]]
+    _check_texts(view, inputs)
+    data = np.flatnonzero(inputs.sources >= 0)
+    src_node = inputs.sources[data]
+    src_port = inputs.ports[data]
+    dst_node = inputs.readers[data]
+    of_inputs, of_outputs = view.ports
+    existing = of_outputs.counts[view.kinds[src_node]]
     for edge in np.flatnonzero(src_port >= existing):
-        what = (
-            f"reads port {src_port[edge]} of {view.names[src_node[edge]]!r}, which has "
-            f"{existing[edge]} output(s)"
+        source = view.names[src_node[edge]]
+        raise _broken(
+            view,
+            dst_node[edge],
+            f"reads port {src_port[edge]} of {source!r}, which has {existing[edge]} output(s)",
         )
-        raise broken(dst_node[edge], what)
-    found = np.bincount(dst_node, minlength=len(counts))
-    for node in np.flatnonzero(found != inputs.counts[view.kinds]):
+    counts = np.bincount(dst_node, minlength=view.node_count)
+    for node in np.flatnonzero(counts != of_inputs.counts[view.kinds]):
         signature = view.signatures[node]
-        raise broken(
+        raise _broken(
+            view,
             node,
-            f"{signature.op} expects {len(signature.inputs)} data input(s) and has {found[node]}",
+            f"{signature.op} expects {len(signature.inputs)} data input(s) and has {counts[node]}",
         )
-    connected = view.connected(
-        src_node, src_port, dst_node, (data - starts[dst_node]).astype(np.int32)
-    )
+    connected = view.connected(src_node, src_port, dst_node, inputs.positions[data])
     edges = connected.edges
     types = np.asarray(view.dtypes, np.int32)
     for edge in np.flatnonzero(types[edges.src_unit] != types[edges.dst_unit]):
-        given, wanted = (
-            datatypes.type_name(int(types[units[edge]]))
-            for units in (edges.src_unit, edges.dst_unit)
+        given = datatypes.type_name(int(types[edges.src_unit[edge]]))
+        wanted = datatypes.type_name(int(types[edges.dst_unit[edge]]))
+        source = view.names[src_node[edge]]
+        position = edges.dst_position[edge]
+        raise _broken(
+            view,
+            dst_node[edge],
+            f"input {position} expects {wanted} and gets {given} from {source!r}",
         )
-        what = (
-            f"input {edges.dst_position[edge]} expects {wanted} and gets {given} from "
-            f"{view.names[src_node[edge]]!r}"
-        )
-        raise broken(dst_node[edge], what)
     return connected
 
 
+def _check_texts(view: GraphView, inputs: _Inputs) -> None:
+    """Refuses an input that names nothing, and a data input after a control input."""
+    sources = inputs.sources
+    readers = inputs.readers
+    is_behind_control = (sources[:-1] < 0) & (readers[:-1] == readers[1:])
+    late = 1 + np.flatnonzero(is_behind_control & (sources[1:] >= 0))
+    for place in (*np.flatnonzero(sources <= UNKNOWN), *late):
+        reader = int(readers[place])
+        position = int(inputs.positions[place])
+        text = inputs.texts(reader)[position]
+        if sources[place] >= 0:
+            what = f"data input {text!r} comes after a control input"
+        elif text[:1] == "^":
+            what = f"control input {text!r} names no node of this graph"
+        else:
+            what = f"input {position} is {text!r}, which is not a tensor of this graph"
+        raise _broken(view, reader, what)
+
+
+def _broken(view: GraphView, node: Any, what: str) -> GraphError:
+    return GraphError(what, where=view.where(node), fix=BROKEN)
+
+
 def _boundary(arg: Any, op: str, function: str) -> Signature:
-    """The signature of a function argument (one output) or result (one input); its type is the
-    function's.
-    """
+    """Makes the signature of a function's argument (one output) or result (one input)."""
+    where = f"function {function!r}"
     if arg.type_attr or arg.type_list_attr or arg.number_attr:
         raise GraphError(
             f"argument {arg.name!r} has a type that each call chooses",
-            where=f"function {function!r}",
+            where=where,
             fix="Instantiate the function for one set of types first",
         )
-    is_argument = op == ARG_OP
-    slot = fixed_slot(function, arg.type, where=f"function {function!r}")
-    port = (0,)
+    slot = fixed_slot(function, arg.type, where=where)
     return Signature(
         op,
-        (slot,),
-        () if is_argument else port,
-        port if is_argument else (),
-        {},
-        False,
-        arg.is_ref,
-        False,
+        slots=(slot,),
+        inputs=() if op == ARG_OP else (0,),
+        outputs=(0,) if op == ARG_OP else (),
+        output_starts={},
+        is_stateful=False,
+        has_refs=arg.is_ref,
+        holds_functions=False,
     )
 
 

@@ -1,11 +1,11 @@
-"""How large tensors are, as far as it is known before the graph runs, and when they are live.
+"""The sizes of tensors, as far as they are known before the graph runs, and their live ranges.
 
-*Lifetimes* are an estimate. TensorFlow starts a node as soon as what it reads, or waits for, is
-there. So the *time* of a node is the number of nodes on the longest path to it, and a tensor is
-live from the time of its node to that of its last reader. Ops that move no data give what they
-read; variables, constants and arguments take nothing of their own. What has no known shape, what
-kernels take for themselves and what TensorLists hold is not counted, and each turn of a loop counts
-as one.
+Live ranges are an estimate. TensorFlow starts a node as soon as its inputs are there. So the *time*
+of a node is the number of nodes on the longest path to it, and a tensor is live from the time of
+its node to the time of its last reader. An op that moves no data gives what it reads. Variables,
+constants and arguments take no memory of their own. Tensors without a known shape, the memory that
+kernels take for themselves, and the elements of TensorLists are not counted. A loop counts as a
+single turn.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from amp_tf.oplists.table import (
     WITHOUT_WAITING,
 )
 
-NOMINAL_BATCH = 64  #: stands for a first dimension that is not known, which most often is the batch
+#: Stands for an unknown first dimension, which is most often the batch.
+NOMINAL_BATCH = 64
 SHAPES_ATTR = "_output_shapes"
-LONG = 8  #: times: what is held for so long may count
+#: A live range of so many times is long enough to be worth shortening.
+LONG = 8
 
 Shape = tuple[int, ...]
 
@@ -43,83 +45,84 @@ class Shapes(Protocol):
     """Gives the static shapes of tensors."""
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
-        """The shape of each output port of a node; empty if nothing is known of the node.
+        """Returns the shape of each output port of a node; empty if the node is not known.
 
-        An unknown dimension is negative, an unknown rank ``None``.
+        An unknown dimension is negative, an unknown shape ``None``.
         """
 
 
 def shape_of(shapes: Shapes, node: str, port: int = 0) -> Shape | None:
-    """The shape of one output port of a node; ``None`` where not even its rank is known."""
+    """Returns the shape of one output port of a node, ``None`` where not even its rank is known."""
     found = shapes.output_shapes(node)
     return found[port] if port < len(found) else None
 
 
 class KnownShapes:
-    """Shapes that were asked for once, or are carried by nodes, and are kept; those of other nodes
-    come from others.
+    """Keeps the shapes of some nodes.
+
+    Args:
+        shapes: by the node's name.
+        others: gives the shapes of all other nodes.
     """
 
     def __init__(
         self, shapes: Mapping[str, Sequence[Shape | None]], others: Shapes | None = None
     ) -> None:
-        self._shapes, self._others = shapes, others
+        self._shapes = shapes
+        self._others = others
 
     @classmethod
     def of(cls, shapes: Shapes, names: Iterable[str]) -> KnownShapes:
-        """What is known of some nodes."""
+        """Asks for the shapes of some nodes and keeps those that are known."""
         return cls({name: found for name in names if (found := shapes.output_shapes(name))})
 
     @classmethod
     def of_nodes(cls, protos: Sequence[Any]) -> KnownShapes:
-        """Those that nodes carry in the attribute ``_output_shapes``, which TensorFlow's exporters
-        write.
-        """
-        carried = (
-            (node.name, node.attr[SHAPES_ATTR].list.shape)
-            for _, node in nodes_with(protos, SHAPES_ATTR)
-        )
-        return cls({name: list(map(read_shape, shapes)) for name, shapes in carried})
+        """Reads the shapes that NodeDefs carry; TensorFlow's exporters write them."""
+        shapes: dict[str, Sequence[Shape | None]] = {}
+        for _, node in nodes_with(protos, SHAPES_ATTR):
+            shapes[node.name] = list(map(read_shape, node.attr[SHAPES_ATTR].list.shape))
+        return cls(shapes)
 
     def __bool__(self) -> bool:
         return bool(self._shapes)
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
-        """The shapes that were given."""
+        """Returns the shapes of a node's results, as :class:`Shapes` says."""
         if node in self._shapes or self._others is None:
             return self._shapes.get(node, ())
         return self._others.output_shapes(node)
 
     def and_also(self, shapes: Mapping[str, Sequence[Shape | None]]) -> KnownShapes:
-        """These, and the shapes of other nodes."""
+        """Returns these shapes together with those of other nodes."""
         return KnownShapes({**shapes, **self._shapes})
 
     def filled(self) -> KnownShapes:
-        """The same, with :data:`NOMINAL_BATCH` for each dimension that is not known."""
+        """Returns the shapes with :data:`NOMINAL_BATCH` for each unknown dimension."""
 
         def fill(shape: Shape | None) -> Shape | None:
             return shape and tuple(NOMINAL_BATCH if size < 0 else size for size in shape)
 
-        return KnownShapes(
-            {name: [fill(shape) for shape in shapes] for name, shapes in self._shapes.items()}
-        )
+        return KnownShapes({name: [*map(fill, shapes)] for name, shapes in self._shapes.items()})
 
 
 NO_SHAPES = KnownShapes({})
 
 
 def read_shape(shape: Any) -> Shape | None:
-    """The dimensions of a TensorShapeProto.
+    """Reads a TensorShapeProto.
 
-    Unknown ones are negative: -1, or the number from -2 down that Grappler gives to equal ones.
+    Unknown dimensions are negative: -1, or the number from -2 down that Grappler gives equal ones.
     """
-    return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
+    if shape.unknown_rank:
+        return None
+    return tuple(dim.size for dim in shape.dim)
 
 
 def element_count(shape: Shape | None) -> int | None:
-    """The number of elements, an unknown first dimension counted as :data:`NOMINAL_BATCH`.
+    """Returns the number of elements, ``None`` where it is unknown.
 
-    ``None`` where the rank or another dimension is unknown.
+    An unknown first dimension counts as :data:`NOMINAL_BATCH`.
     """
     if shape is None or any(size < 0 for size in shape[1:]):
         return None
@@ -128,19 +131,19 @@ def element_count(shape: Shape | None) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Lifetimes:
-    """The tensors of a graph that have memory of their own and a known size.
+    """The live ranges of tensors that have memory of their own and a known size.
 
     Attributes:
-        times: of each node.
+        times: the time of each node.
         order: the edges between nodes, control edges included, but for those that close a loop.
-        is_bound: the nodes that stay where they are, and that none may wait for: those of loops and
-            branches, and all behind them, which may never run; all behind reference variables,
+        is_bound: the nodes that may not move, and that no other node may wait for: those of loops
+            and branches and all behind them, which may never run; all behind reference variables,
             which change in place.
-        owners: of tensors that are other ones, passed on without a copy, those.
-        elements: of each tensor that has memory.
-        units: the unit of each.
-        reads: who reads each, directly or through ops that pass it on: the unit of the tensor read,
-            the reader and the reader's unit.
+        owners: for each tensor that is passed on without a copy, the tensor that owns its memory.
+        elements: the number of elements of each tensor that has memory.
+        units: the unit of each tensor.
+        reads: for each owner, how it is read, directly or through ops that pass it on: the unit
+            of the tensor read, the reader, and the reader's unit.
     """
 
     times: npt.NDArray[np.int64]
@@ -153,48 +156,56 @@ class Lifetimes:
 
     @classmethod
     def of(cls, view: GraphView, shapes: Shapes) -> Lifetimes:
-        """Those of a graph."""
+        """Estimates the live ranges of a graph's tensors."""
+        edges = view.edges
         waits = control_links(view)
-        sources = np.concatenate([view.edges.src_node, waits[:, 0]])
-        readers = np.concatenate([view.edges.dst_node, waits[:, 1]])
-        forward = ~view.mask_with(LOOP_CLOSERS)[sources]
-        links = sources[forward], readers[forward]
+        sources = np.concatenate([edges.src_node, waits[:, 0]])
+        readers = np.concatenate([edges.dst_node, waits[:, 1]])
+        is_forward = ~view.mask_with(LOOP_CLOSERS)[sources]
+        links = sources[is_forward], readers[is_forward]
         every = np.ones(view.node_count, np.bool_)
         times = heaviest_ends(every, *links, np.ones(view.node_count, np.int64))
-        first = view.edges.at(
-            view.mask_with(FREE)[view.edges.dst_node] & (view.edges.dst_position == 0)
-        )
-        handed = {
-            node: (source, port)
-            for node, source, port in first.rows("dst_node", "src_node", "src_port")
-        }
+        order = Adjacency(*links, view.node_count)
+
+        # Ops that move no data pass their first input on.
+        passing = edges.at(view.mask_with(FREE)[edges.dst_node] & (edges.dst_position == 0))
+        passed: dict[Node, Tensor] = {}
+        for node, source, port in passing.rows("dst_node", "src_node", "src_port"):
+            passed[node] = (source, port)
         owners: dict[Tensor, Tensor] = {}
-        for node in sorted(handed, key=times.__getitem__):
-            owners[node, 0] = owners.get(handed[node], handed[node])
+        for node in sorted(passed, key=times.__getitem__):
+            owners[node, 0] = owners.get(passed[node], passed[node])
+
         units: dict[Tensor, Unit] = {}
         reads: dict[Tensor, list[tuple[Unit, Node, Unit]]] = {}
         columns = ("src_node", "src_port", "dst_node", "dst_position", "src_unit", "dst_unit")
-        for node, port, reader, position, unit, ending in view.edges.rows(*columns):
-            units[node, port] = unit
-            if position or reader not in handed:
-                reads.setdefault(owners.get((node, port), (node, port)), []).append(
-                    (unit, reader, ending)
-                )
-        owning = ~view.mask_with(READ_OPS | WITHOUT_WAITING)
+        for node, port, reader, position, src_unit, dst_unit in edges.rows(*columns):
+            tensor = (node, port)
+            units[tensor] = src_unit
+            if position or reader not in passed:
+                owner = owners.get(tensor, tensor)
+                reads.setdefault(owner, []).append((src_unit, reader, dst_unit))
+
         elements: dict[Tensor, int] = {}
+        has_memory = ~view.mask_with(READ_OPS | WITHOUT_WAITING)
         for node, port in reads:
-            known = shapes.output_shapes(view.names[node]) if owning[node] else ()
-            if port < len(known) and (count := element_count(known[port])):
+            if not has_memory[node]:
+                continue
+            count = element_count(shape_of(shapes, view.names[node], port))
+            if count:
                 elements[node, port] = count
-        order = Adjacency(*links, view.node_count)
+
         is_bound = view.mask_with(CONTROL_FLOW | REFERENCE_VARIABLES)
-        first = np.flatnonzero(is_bound).tolist()
-        is_bound[flood(first, bytearray(~is_bound), [(order.fanout_start, order.fanout)])] = True
+        seeds = np.flatnonzero(is_bound).tolist()
+        forward = [(order.fanout_start, order.fanout)]
+        is_bound[flood(seeds, bytearray(~is_bound), forward)] = True
         return cls(times, order, is_bound, owners, elements, units, reads)
 
     def bytes_over_time(self, dtypes: Sequence[int] | Indices) -> npt.NDArray[np.float64]:
-        """How many bytes are live at each time, with these types of the units, its own or those
-        that it will have.
+        """Returns how many bytes are live at each time.
+
+        Args:
+            dtypes: the type of each unit, as the graph has it or will have it.
         """
         change = np.zeros(int(self.times.max(initial=0)) + 2)
         for tensor, count in self.elements.items():
@@ -205,17 +216,20 @@ class Lifetimes:
         return np.cumsum(change)
 
     def last_input(self, reader: Node, without: Container[Node] = ()) -> Node | None:
-        """What a node waits for by itself: of the nodes before it that run in any case, the one
-        that runs last.
+        """Returns the node that a reader waits for longest, ``None`` where there is none.
+
+        Nodes that are bound, because they may not run, do not count.
+
+        Args:
+            reader: the node that waits.
+            without: further nodes that do not count.
         """
-        before = (
-            node
-            for node in self.order.fanins(reader)
-            if node not in without and not self.is_bound[node]
-        )
-        return max(before, key=self.times.__getitem__, default=None)
+        fanins = self.order.fanins(reader)
+        counted = [node for node in fanins if node not in without and not self.is_bound[node]]
+        return max(counted, key=self.times.__getitem__, default=None)
 
     def span(self, tensor: Tensor) -> tuple[int, int]:
-        """The first and last time at which a tensor is live."""
+        """Returns the first and the last time at which a tensor is live."""
         first = int(self.times[tensor[0]])
-        return first, max(first, *(int(self.times[reader]) for _, reader, _ in self.reads[tensor]))
+        ends = [int(self.times[reader]) for _, reader, _ in self.reads[tensor]]
+        return first, max(first, *ends)

@@ -13,14 +13,13 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 
-_MAX_PORTS = (
-    1 << 20
-)  # far above any real op; a mutated count must not make us build billions of ports
+# Far above any real op: a mutated count must not make us build billions of ports.
+_MAX_PORTS = 1 << 20
 _EXPORT_AGAIN = "Export the graph again; this one cannot run in TensorFlow either"
 
 
@@ -46,7 +45,7 @@ class Slot:
         return not self.attr
 
     def can_be(self, data_type: int) -> bool:
-        """Whether the op definition lets this slot have the type (a kernel is another question)."""
+        """Tells whether the op definition lets this slot have a type; it may lack a kernel."""
         return not self.is_fixed and (self.allowed is None or data_type in self.allowed)
 
     def __str__(self) -> str:
@@ -59,8 +58,7 @@ class Slot:
 class Signature:
     """The slots of a node and the slot of each port; nodes of one op with equal arities share it.
 
-    Two signatures are equal if they are the same object, so that what follows from one can be kept
-    by it.
+    Two signatures are equal if they are the same object, so they can be keys of a cache.
 
     Attributes:
         slots: the node's types.
@@ -87,12 +85,10 @@ class Template:
     def __init__(self, op_def: Any) -> None:
         self.op_def = op_def
         self._attrs = {attr.name: attr for attr in op_def.attr}
-        self._is_type_list = {
-            a.name: a.type == "list(type)" for a in op_def.attr if a.type in ("type", "list(type)")
-        }
-        self._counts = [name for name, is_list in self._is_type_list.items() if is_list]
-        args = (*op_def.input_arg, *op_def.output_arg)
-        self._counts += sorted({arg.number_attr for arg in args if arg.number_attr})
+        self._type_lists = [attr.name for attr in op_def.attr if attr.type == "list(type)"]
+        self._arguments = (*op_def.input_arg, *op_def.output_arg)
+        numbers = {arg.number_attr for arg in self._arguments if arg.number_attr}
+        self._counts = [*self._type_lists, *sorted(numbers)]
         self._by_arity: dict[tuple[int, ...], Signature] = {}
 
     def signature(self, node: Any) -> Signature:
@@ -104,10 +100,12 @@ class Template:
         """
         arity = tuple(self._count(node, name) for name in self._counts)
         if arity not in self._by_arity:
-            self._by_arity[arity] = self._build(dict(zip(self._counts, arity, strict=True)))
+            counts = dict(zip(self._counts, arity, strict=True))
+            self._by_arity[arity] = self._build(counts)
         return self._by_arity[arity]
 
     def _count(self, node: Any, name: str) -> int:
+        """Reads how many ports an attribute gives."""
         value = node.attr.get(name)
         if value is None:
             attr = self._attrs[name]
@@ -116,33 +114,33 @@ class Template:
                     f"{node.op} needs the attribute {name!r}, which is missing", fix=_EXPORT_AGAIN
                 )
             value = attr.default_value
-        count = len(value.list.type) if self._is_type_list.get(name) else value.i
+        count = len(value.list.type) if name in self._type_lists else value.i
         if not 0 <= count <= _MAX_PORTS:
             what = f"attribute {name!r} of {node.op} is {count}, expected 0 to {_MAX_PORTS}"
             raise GraphError(what, fix=_EXPORT_AGAIN)
         return int(count)
 
     def _build(self, counts: dict[str, int]) -> Signature:
-        slots: dict[tuple[str, int, int], int] = {}
-        inputs = [
-            slots.setdefault(key, len(slots))
-            for arg in self.op_def.input_arg
-            for key in _keys(arg, counts)
-        ]
+        slots: dict[_Key, int] = {}
+        inputs: list[int] = []
+        for arg in self.op_def.input_arg:
+            for key in _keys(arg, counts):
+                inputs.append(slots.setdefault(key, len(slots)))
         outputs: list[int] = []
         starts = {}
         for arg in self.op_def.output_arg:
             starts[arg.name] = len(outputs)
-            outputs += [slots.setdefault(key, len(slots)) for key in _keys(arg, counts)]
-        for (
-            name,
-            is_list,
-        ) in self._is_type_list.items():  # such as StackV2's elem_type, which types no port
-            for key in (
-                [(name, index, 0) for index in range(counts[name])] if is_list else [(name, -1, 0)]
-            ):
+            for key in _keys(arg, counts):
+                outputs.append(slots.setdefault(key, len(slots)))
+        # Some attributes, such as StackV2's elem_type, type no port.
+        for attr in self.op_def.attr:
+            keys: list[_Key] = []
+            if attr.type == "type":
+                keys = [(attr.name, -1, 0)]
+            elif attr.type == "list(type)":
+                keys = _keys_of_list(attr.name, counts)
+            for key in keys:
                 slots.setdefault(key, len(slots))
-        args = (*self.op_def.input_arg, *self.op_def.output_arg)
         return Signature(
             op=self.op_def.name,
             slots=tuple(itertools.starmap(self._slot, slots)),
@@ -150,7 +148,7 @@ class Template:
             outputs=tuple(outputs),
             output_starts=starts,
             is_stateful=self.op_def.is_stateful,
-            has_refs=any(arg.is_ref for arg in args),
+            has_refs=any(arg.is_ref for arg in self._arguments),
             holds_functions=any(attr.type in ("func", "list(func)") for attr in self.op_def.attr),
         )
 
@@ -159,33 +157,38 @@ class Template:
             return fixed_slot(self.op_def.name, fixed)
         attr = self._attrs[attr_name]
         allowed = frozenset(attr.allowed_values.list.type) or None
-        return Slot(
-            attr_name, index, attr.default_value.type if index < 0 else datatypes.INVALID, allowed
-        )
+        default = attr.default_value.type if index < 0 else datatypes.INVALID
+        return Slot(attr_name, index, default, allowed)
 
 
 def fixed_slot(op: str, data_type: int, where: str = "") -> Slot:
-    """The slot of a type that the definition of an op or function fixes.
+    """Returns the slot of a type that the definition of an op or function fixes.
 
     Raises:
         GraphError: the definition names no type, or a reference type (references are marked by
             ``is_ref`` instead).
     """
     if data_type == datatypes.INVALID or data_type > datatypes.LAST_BASE:
-        what = (
-            f"an argument or result of {op} has type {datatypes.type_name(data_type)}, which none "
-            "can have"
-        )
+        name = datatypes.type_name(data_type)
+        what = f"an argument or result of {op} has type {name}, which none can have"
         raise GraphError(what, where=where, fix=_EXPORT_AGAIN)
     return Slot("", -1, data_type, frozenset({data_type}))
 
 
-def _keys(arg: Any, counts: dict[str, int]) -> list[tuple[str, int, int]]:
-    """The (attribute, index, fixed type) of each port that an argument stands for."""
+_Key: TypeAlias = tuple[str, int, int]  # a slot: its attribute, its index, its fixed type
+
+
+def _keys(arg: Any, counts: dict[str, int]) -> list[_Key]:
+    """Returns the slot of each port that an argument stands for."""
     if arg.type_list_attr:
-        return [(arg.type_list_attr, index, 0) for index in range(counts[arg.type_list_attr])]
+        return _keys_of_list(arg.type_list_attr, counts)
     key = (arg.type_attr, -1, 0) if arg.type_attr else ("", -1, arg.type)
-    return [key] * (counts[arg.number_attr] if arg.number_attr else 1)
+    count = counts[arg.number_attr] if arg.number_attr else 1
+    return [key] * count
+
+
+def _keys_of_list(name: str, counts: dict[str, int]) -> list[_Key]:
+    return [(name, index, 0) for index in range(counts[name])]
 
 
 class Templates:
@@ -201,15 +204,14 @@ class Templates:
     def __init__(
         self, library: Any = None, successors: Mapping[str, tuple[str, str]] | None = None
     ) -> None:
-        self._functions = (
-            {function.signature.name: function for function in library.function} if library else {}
-        )
+        functions = library.function if library else ()
+        self._functions = {function.signature.name: function for function in functions}
         self._reaching: dict[frozenset[str], frozenset[str]] = {}
         self._own: dict[str, Template] = {}
         self._successors = successors or {}
 
     def find(self, op: str) -> Template:
-        """The template of an op.
+        """Finds the template of an op.
 
         Raises:
             GraphError: neither TensorFlow nor the function library knows the op; the reader adds
@@ -224,48 +226,45 @@ class Templates:
         return self._own[op]
 
     def is_function(self, op: str) -> bool:
-        """Whether the op's name is that of a library function."""
+        """Tells whether an op's name is that of a library function."""
         return op in self._functions
 
     def reaches(self, node: Any, ops: frozenset[str]) -> bool:
-        """Whether one of these ops may run in the functions that a node calls: also where a
-        function is not known.
+        """Tells whether one of these ops may run in the functions that a node calls.
+
+        An unknown function may run any op.
         """
-        reaching = self._functions_with(ops)
-        return any(
-            name in reaching or name not in self._functions
-            for name in called(node, self._functions)
-        )
+        callees = called(node, self._functions)
+        if not self._functions.keys() >= {*callees}:
+            return True
+        if ops not in self._reaching:
+            self._reaching[ops] = self._functions_with(ops)
+        return not self._reaching[ops].isdisjoint(callees)
 
     def _functions_with(self, ops: frozenset[str]) -> frozenset[str]:
-        """The names of functions in which one of the ops, or a function that is not known, runs;
-        found once.
-        """
-        if ops not in self._reaching:
-            functions = self._functions
-            callees = {
-                name: {each for node in function.node_def for each in called(node, functions)}
-                for name, function in functions.items()
-            }
-            found = {
-                name
-                for name in functions
-                if any(node.op in ops for node in functions[name].node_def)
-            }
-            found |= {each for names in callees.values() for each in names if each not in functions}
-            while more := {
-                name for name, names in callees.items() if name not in found and names & found
-            }:
-                found |= more
-            self._reaching[ops] = frozenset(found)
-        return self._reaching[ops]
+        """Returns the names of the functions in which one of the ops may run, called or not."""
+        functions = self._functions
+        found: set[str] = set()
+        callees: dict[str, set[str]] = {}
+        for name, function in functions.items():
+            callees[name] = set()
+            for node in function.node_def:
+                callees[name].update(called(node, functions))
+                if node.op in ops:
+                    found.add(name)
+            if not functions.keys() >= callees[name]:
+                found.add(name)
+        # Callers are added until there are no more.
+        count = -1
+        while len(found) > count:
+            count = len(found)
+            found.update(name for name, names in callees.items() if not names.isdisjoint(found))
+        return frozenset(found)
 
 
 @functools.cache
 def _registered(op: str) -> Template:
-    """The template of one of TensorFlow's ops, whose definitions never change while a process
-    lives.
-    """
+    """Makes the template of one of TensorFlow's ops; its definition never changes in a process."""
     from tensorflow.python.framework import op_def_registry
 
     op_def = op_def_registry.get(op)
@@ -280,16 +279,16 @@ def _registered(op: str) -> Template:
 
 @functools.cache
 def _widened(op: str, attribute: str) -> Template:
-    """The template of an op with float32 as the default of one of its type attributes."""
+    """Makes the template of an op with float32 as the default of one of its type attributes."""
     op_def = copy.deepcopy(_registered(op).op_def)
-    next(
-        attr for attr in op_def.attr if attr.name == attribute
-    ).default_value.type = datatypes.FLOAT
+    for attr in op_def.attr:
+        if attr.name == attribute:
+            attr.default_value.type = datatypes.FLOAT
     return Template(op_def)
 
 
 def referenced(node: Any) -> Iterator[str]:
-    """The names that a NodeDef may call: its op, and the functions in its attributes."""
+    """Yields the names that a NodeDef may call: its op, and the functions in its attributes."""
     yield node.op
     for value in node.attr.values():
         if value.HasField("func"):
@@ -299,20 +298,21 @@ def referenced(node: Any) -> Iterator[str]:
 
 
 def called(node: Any, functions: Container[str]) -> list[str]:
-    """The functions that a NodeDef calls; its op is one if it is among those that are known."""
+    """Returns the functions that a NodeDef calls; its op is one if it is a known function."""
     op, *named = referenced(node)
     return [op, *named] if op in functions else named
 
 
 def find_loop_bodies(functions: Iterable[Any]) -> frozenset[str]:
-    """The functions that are bodies of loops in functional form, and that nothing else calls."""
+    """Finds the functions that are bodies of functional loops, and that nothing else calls."""
     bodies: set[str] = set()
     others: set[str] = set()
     for function in functions:
         for node in function.node_def:
-            body = (
-                node.attr["body"].func.name if "body" in node.attr and "cond" in node.attr else ""
-            )
-            bodies.add(body)
-            others.update(name for name in referenced(node) if name != body)
-    return frozenset(bodies - others - {""})
+            names = set(referenced(node))
+            if "body" in node.attr and "cond" in node.attr:
+                body = node.attr["body"].func.name
+                bodies.add(body)
+                names.discard(body)
+            others |= names
+    return frozenset(bodies - others - {""})  # of a graph that is no function

@@ -56,21 +56,21 @@ class Edges:
         return len(self.src_node)
 
     def at(self, numbers: npt.NDArray[Any] | slice) -> Edges:
-        """Some of the edges."""
+        """Returns some of the edges, by their numbers or a mask."""
         if isinstance(numbers, np.ndarray) and numbers.dtype == np.bool_:
-            numbers = np.flatnonzero(numbers)  # looked for once, and not in each column
+            numbers = np.flatnonzero(numbers)  # once, and not in each column
         return Edges(*(column[numbers] for column in vars(self).values()))
 
     def into(self, node: Node) -> Edges:
-        """Those that go to a node, in the order of its inputs."""
-        ends = np.array(
-            (node, node + 1), self.dst_node.dtype
-        )  # of another type numpy would convert all edges
-        return self.at(slice(*np.searchsorted(self.dst_node, ends)))
+        """Returns the edges that go to a node, in the order of its inputs."""
+        ends = np.array((node, node + 1), self.dst_node.dtype)  # else numpy converts all edges
+        first, end = np.searchsorted(self.dst_node, ends)
+        return self.at(slice(first, end))
 
     def rows(self, *columns: str) -> Iterator[Any]:
-        """Some columns, row by row, as tuples of Python integers, which are faster to work with one
-        by one.
+        """Yields some columns, row by row, as tuples of Python integers.
+
+        Python works with these faster than with numpy's.
         """
         return zip(*(getattr(self, column).tolist() for column in columns), strict=True)
 
@@ -79,8 +79,11 @@ NO_EDGES = Edges(*[np.zeros(0, np.int32)] * 6)
 
 
 class Adjacency:
-    """Neighbours of each unit, in both directions, as flat arrays: the fanins of ``u`` are
-    ``fanin[fanin_start[u]:fanin_start[u + 1]]``, the fanouts the same slice of ``fanout``."""
+    """The neighbours of each unit, in both directions, as flat arrays.
+
+    The fanins of ``u`` are ``fanin[fanin_start[u]:fanin_start[u + 1]]``, its fanouts the same slice
+    of ``fanout`` by ``fanout_start``.
+    """
 
     def __init__(self, sources: Indices, readers: Indices, count: int) -> None:
         self.fanin_start, self.fanin = compress(readers, sources, count)
@@ -94,26 +97,32 @@ class Adjacency:
 
 
 def compress(keys: Indices, values: Indices, count: int) -> tuple[array[int], array[int]]:
-    """Values in rows by their keys, which are below a count: where each row starts, and all of
-    them.
+    """Sorts values into rows by their keys (compressed sparse rows).
+
+    Args:
+        keys: the row of each value, below ``count``.
+        values: the values, which keep their order within a row.
+        count: the number of rows.
+
+    Returns:
+        Where each row starts, with the number of values at the end; the values row by row.
     """
-    order = np.argsort(
-        keys.astype(np.min_scalar_type(count)), kind="stable"
-    )  # quick for numbers of two bytes
+    small_keys = keys.astype(np.min_scalar_type(count))  # numpy sorts two bytes faster
+    order = np.argsort(small_keys, kind="stable")
     starts = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys, minlength=count), out=starts[1:])
     return compact(starts), compact(values[order])
 
 
 def compact(values: npt.NDArray[Any] | Iterable[int]) -> array[int]:
-    """Integers in four bytes each; a list of Python integers takes several times that."""
-    return array(
-        "i", values.astype(np.int32).tobytes() if isinstance(values, np.ndarray) else values
-    )
+    """Returns integers in four bytes each; a list takes several times that."""
+    if isinstance(values, np.ndarray):
+        return array("i", values.astype(np.int32).tobytes())
+    return array("i", values)
 
 
 class _Table:
-    """Rows of different lengths, of which many places are looked up at once."""
+    """Rows of different lengths, in which many places are looked up at once."""
 
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
         self.counts = np.array([len(row) for row in rows], np.int32)
@@ -121,6 +130,7 @@ class _Table:
         self._starts = np.cumsum(self.counts, dtype=np.int32) - self.counts
 
     def at(self, rows: Indices, places: Indices) -> Indices:
+        """Returns the value at a place of a row, for each of many."""
         found: Indices = self._values[self._starts[rows] + places]
         return found
 
@@ -132,14 +142,15 @@ class GraphView:
     Attributes:
         function: the function's name, empty for a graph.
         protos: the NodeDef of each node; ``None`` for a function's arguments and results, which
-            come first and last. Of a graph they are its own container, which makes a Python object
-            at each access.
-        kinds: of each node, the number of its kind, as an array; nodes of one kind are told apart
-            by name, device, inputs and TensorFlow's own marks alone.
-        base: first unit of each node, and the number of units at the end.
-        slot_of_unit: of each unit, the number of its slot among the slots of all kinds, one kind
+            come first. A graph's are its own container, which makes a Python object at each access.
+        kinds: the number of each node's kind; nodes of one kind differ in name, device, inputs and
+            TensorFlow's own marks alone.
+        of_kind: the signature of each kind.
+        base: the first unit of each node, and the number of units at the end.
+        slot_of_unit: for each unit, the number of its slot among the slots of all kinds, one kind
             after the other.
-        argument_attributes: of a function's arguments, which have no NodeDef.
+        dtypes: the ``DataType`` number of each unit.
+        argument_attributes: the attributes of a function's arguments, which have no NodeDef.
     """
 
     function: str
@@ -160,17 +171,20 @@ class GraphView:
     def of(
         cls, of_kind: Sequence[Signature], kinds: Indices, types: Sequence[int], **others: Any
     ) -> GraphView:
-        """A view without edges; the types are those of the slots of all kinds, one kind after the
-        other.
+        """Makes a view without edges.
+
+        Args:
+            of_kind: the signature of each kind.
+            kinds: the kind of each node.
+            types: the types of the slots of all kinds, one kind after the other.
+            others: further attributes.
         """
         signatures = list(map(of_kind.__getitem__, kinds.tolist()))
         counts = np.array([len(signature.slots) for signature in of_kind], np.int32)
         base = np.zeros(len(kinds) + 1, np.int32)
         np.cumsum(counts[kinds], out=base[1:])
-        starts, units = (
-            np.cumsum(counts, dtype=np.int32) - counts,
-            np.arange(base[-1], dtype=np.int32),
-        )
+        starts = np.cumsum(counts, dtype=np.int32) - counts
+        units = np.arange(base[-1], dtype=np.int32)
         slot_of_unit = np.repeat(starts[kinds] - base[:-1], counts[kinds]) + units
         return cls(
             ops=[signature.op for signature in signatures],
@@ -185,16 +199,17 @@ class GraphView:
 
     @functools.cached_property
     def ports(self) -> tuple[_Table, _Table]:
-        """The slot of each input, and of each output, of each kind."""
-        return _Table([kind.inputs for kind in self.of_kind]), _Table(
-            [kind.outputs for kind in self.of_kind]
-        )
+        """The slots of the inputs of each kind, and those of its outputs."""
+        inputs = _Table([kind.inputs for kind in self.of_kind])
+        outputs = _Table([kind.outputs for kind in self.of_kind])
+        return inputs, outputs
 
     def connected(
         self, src_node: Indices, src_port: Indices, dst_node: Indices, dst_position: Indices
     ) -> GraphView:
-        """The view with edges between some output ports and data inputs, which must exist."""
-        base, (inputs, outputs) = np.asarray(self.base, np.int32), self.ports
+        """Returns the view with edges between output ports and data inputs, which must exist."""
+        base = np.asarray(self.base, np.int32)
+        inputs, outputs = self.ports
         src_unit = base[src_node] + outputs.at(self.kinds[src_node], src_port)
         dst_unit = base[dst_node] + inputs.at(self.kinds[dst_node], dst_position)
         edges = Edges(src_node, src_port, dst_node, dst_position, src_unit, dst_unit)
@@ -209,39 +224,38 @@ class GraphView:
         return len(self.dtypes)
 
     def nodes_with(self, trait: Container[str]) -> list[Node]:
-        """The nodes whose ops have a trait (:class:`amp_tf.oplists.table.Trait`), in order."""
+        """Returns the nodes whose ops have a trait (:class:`amp_tf.oplists.table.Trait`)."""
         return np.flatnonzero(self.mask_with(trait)).tolist()  # type: ignore[no-any-return]
 
     def mask_with(self, trait: Container[str]) -> Mask:
-        """Of each node, whether its op has a trait."""
+        """Tells for each node whether its op has a trait."""
         ops, numbers = self.numbered_ops
         found = [op in trait for op in ops]
-        return (
-            np.array(found, np.bool_)[numbers]
-            if True in found
-            else np.zeros(len(numbers), np.bool_)
-        )
+        if not any(found):  # the most frequent case
+            return np.zeros(len(numbers), np.bool_)
+        return np.array(found, np.bool_)[numbers]
 
     @functools.cached_property
     def numbered_ops(self) -> tuple[dict[str, int], Indices]:
-        """The ops of the graph with a number each, and the number of each node's op."""
+        """A number for each op of the graph, and the number of each node's op."""
         ops: dict[str, int] = {}
         of_kinds = [ops.setdefault(kind.op, len(ops)) for kind in self.of_kind]
         return ops, np.array(of_kinds, np.int32)[self.kinds]
 
     def of_kinds(self, values: Iterable[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """An array with one entry a node from one value a kind."""
+        """Returns an array with one entry a node from one value a kind."""
         return np.fromiter(values, dtype, len(self.of_kind))[self.kinds]
 
     def of_slots(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """An array with one entry a unit from one for each slot of each kind, in order."""
+        """Returns an array with one entry a unit from one for each slot of each kind, in order."""
         return values[self.slot_of_unit]
 
     @functools.cached_property
     def constants(self) -> npt.NDArray[Any]:
-        """Of the float32 values of each Const node how many there are, how many of them are finite
-        and not zero, and the largest size of a finite one: three entries a node, zeros for all
-        other nodes.
+        """Three figures of the float32 values of each Const node; zeros for all other nodes.
+
+        They are the number of values, the number of those that are finite and not zero, and the
+        largest magnitude of a finite one.
         """
         found = np.zeros((3, self.node_count), np.float32)
         constants = self.nodes_with((CONST_OP,))
@@ -249,13 +263,16 @@ class GraphView:
         return found
 
     def read_once(self, nodes: Sequence[Node], read: Callable[[Any], Any]) -> list[Any]:
-        """What the attributes of some nodes say, read once a kind."""
+        """Reads the attributes of some nodes, those of one kind once.
+
+        Args:
+            nodes: the nodes.
+            read: reads a NodeDef.
+        """
         kinds = self.kinds[np.asarray(nodes, np.int32)].tolist()
-        numbers = dict(zip(kinds, nodes, strict=True))
-        of_kinds = dict(
-            zip(numbers, (read(self.protos[node]) for node in numbers.values()), strict=True)
-        )
-        return [of_kinds[kind] for kind in kinds]
+        examples = dict(zip(kinds, nodes, strict=True))
+        found = {kind: read(self.protos[node]) for kind, node in examples.items()}
+        return [found[kind] for kind in kinds]
 
     def units(self, node: Node) -> range:
         return range(self.base[node], self.base[node + 1])
@@ -266,96 +283,96 @@ class GraphView:
         return compact(np.repeat(np.arange(self.node_count), np.diff(self.base)))
 
     def spread(self, node_values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """An array with one entry a node, as an array with one entry a unit."""
+        """Returns an array with one entry a unit from one with an entry a node."""
         return node_values[np.asarray(self.unit_nodes, np.int32)]
 
     def slot(self, node: Node, unit: Unit) -> Slot:
         return self.signatures[node].slots[unit - self.base[node]]
 
     def inputs(self, node: Node) -> list[Tensor]:
-        """The tensors that a node reads, in the order of its data inputs."""
+        """Returns the tensors that a node reads, in the order of its data inputs."""
         starts, tensors = self._inward
         return tensors[starts[node] : starts[node + 1]]
 
     def readers(self, node: Node, port: Port | None = None) -> list[Reader]:
-        """The data inputs that read a node's results, or those of one port."""
+        """Returns the data inputs that read a node's results, or those of one port."""
         starts, readers, ports = self._outward
-        found = slice(starts[node], starts[node + 1])
+        first, end = starts[node], starts[node + 1]
         if port is None:
-            return readers[found]
-        return [
-            reader
-            for reader, read in zip(readers[found], ports[found], strict=True)
-            if read == port
-        ]
+            return readers[first:end]
+        return [readers[edge] for edge in range(first, end) if ports[edge] == port]
 
     def only_reader(self, node: Node) -> Node | None:
-        """The node that reads a node's results where there is one reading."""
+        """Returns the node that reads a node's results, ``None`` unless they are read once."""
         readers = self.readers(node)
         return readers[0][0] if len(readers) == 1 else None
 
     @functools.cached_property
     def _inward(self) -> tuple[list[int], list[Tensor]]:
-        starts = np.searchsorted(
-            self.edges.dst_node, np.arange(self.node_count + 1, dtype=np.int32)
-        )
+        """Where the inputs of each node start, and the tensors that all inputs read."""
+        nodes = np.arange(self.node_count + 1, dtype=np.int32)
+        starts = np.searchsorted(self.edges.dst_node, nodes)
         return starts.tolist(), list(self.edges.rows("src_node", "src_port"))
 
     @functools.cached_property
     def _outward(self) -> tuple[list[int], list[Reader], list[Port]]:
+        """Where the edges from each node start, what reads by each, and the ports they leave."""
+        nodes = np.arange(self.node_count + 1, dtype=np.int32)
         edges = self.edges.at(np.argsort(self.edges.src_node, kind="stable"))
-        starts = np.searchsorted(edges.src_node, np.arange(self.node_count + 1, dtype=np.int32))
-        return (
-            starts.tolist(),
-            list(edges.rows("dst_node", "dst_position")),
-            edges.src_port.tolist(),
-        )
+        starts = np.searchsorted(edges.src_node, nodes)
+        readers = list(edges.rows("dst_node", "dst_position"))
+        return starts.tolist(), readers, edges.src_port.tolist()
 
     def given_arguments(self) -> list[Node]:
-        """The arguments that callers give: those before the first that a trace captured, a tensor
-        or a variable.
+        """Returns the arguments that callers give.
+
+        They are those before the first tensor or variable that a trace captured.
         """
         attributes = dict(enumerate(self.argument_attributes))
         if not self.function:
-            attributes = {node: self.protos[node].attr for node in self.nodes_with((ARG_OP,))}
-            attributes = dict(sorted(attributes.items(), key=lambda item: item[1]["index"].i))
+            arguments = self.nodes_with((ARG_OP,))
+            arguments.sort(key=lambda node: self.protos[node].attr["index"].i)
+            attributes = {node: self.protos[node].attr for node in arguments}
 
         def is_given(node: Node) -> bool:
-            name = attributes[node][USER_NAME].s if USER_NAME in attributes[node] else b""
+            if USER_NAME not in attributes[node]:
+                return False
+            name = attributes[node][USER_NAME].s
             return bool(name) and not name.isdigit() and name != CAPTURED
 
         return list(itertools.takewhile(is_given, attributes))
 
     def where(self, node: Node) -> str:
-        """The place of a node, for a message."""
+        """Returns the place of a node, for a message."""
         return place_of(self.function, self.names[node])
 
     def retyped(self, units: Sequence[Unit] | Indices, data_type: int) -> Retype:
-        """The edit by which some units become a type."""
+        """Returns the edit that gives some units a type."""
         slots = np.array([slot for kind in self.of_kind for slot in kind.slots], object)
-        return Retype(
-            np.asarray(self.unit_nodes, np.int32)[units], self.of_slots(slots)[units], data_type
-        )
+        nodes = np.asarray(self.unit_nodes, np.int32)[units]
+        return Retype(nodes, self.of_slots(slots)[units], data_type)
 
     def copied(
         self, model: Node, name: str, inputs: Iterable[Tensor], after: tuple[Node, ...]
     ) -> NewNode:
-        """A node that does what another does, on its device, with these inputs and waiting for
-        these nodes.
+        """Returns a new node like a model, on its device.
+
+        Args:
+            model: the node whose op and attributes it gets.
+            name: its name.
+            inputs: the tensors that it reads.
+            after: the nodes that it waits for.
         """
         attributes = having(**self.protos[model].attr)
         return NewNode(name, self.ops[model], self.devices[model], tuple(inputs), after, attributes)
 
     def after(self, edits: Edits, templates: Templates) -> GraphView:
-        """The view of the edited graph, of which no bytes exist yet.
-
-        Only a graph's, not a function's.
-        """
-        assert not self.function
+        """Returns the view of the edited graph, of which no bytes exist yet."""
         nodes = EditedNodes(self.protos, self.names, edits)
+        # What is new, or gets another op, attributes or types, is a kind of its own.
         remade = edits.remade(self.node_count)
         made = [nodes[number] for number in remade]
-        signatures = read_signatures(made, templates)
+        signatures = read_signatures(made, templates, self.function)
         kinds = np.concatenate([self.kinds, np.zeros(len(edits.new), np.int32)])
         kinds[remade] = np.arange(len(self.of_kind), len(self.of_kind) + len(made))
         types = np.zeros(sum(len(kind.slots) for kind in self.of_kind), np.int32)
@@ -363,44 +380,43 @@ class GraphView:
         view = GraphView.of(
             [*self.of_kind, *signatures],
             kinds,
-            [*types.tolist(), *read_types(made, signatures)],
+            [*types.tolist(), *read_types(made, signatures, self.function)],
             function=self.function,
             names=[*self.names, *(node.name for node in edits.new)],
             devices=[*self.devices, *(node.device for node in edits.new)],
             protos=nodes,
+            argument_attributes=self.argument_attributes,
         )
         return view.connected(*self._ends_after(edits))
 
     def _ends_after(self, edits: Edits) -> Iterable[Indices]:
-        """The ends of the data edges once the edits are made: source and port, reader and position."""
-        replaced = {reop.node: reop.inputs for reop in edits.reops if reop.inputs is not None}
-        edges = self.edges.at(~np.isin(self.edges.dst_node, list(replaced)))
-        given = {
-            **replaced,
-            **{number: node.inputs for number, node in enumerate(edits.new, self.node_count)},
-        }
-        new = [
-            (*source, number, position)
-            for number, inputs in given.items()
-            for position, source in enumerate(inputs)
-        ]
-        added = np.array(new, np.int32).reshape(-1, 4).T
-        before = edges.src_node, edges.src_port, edges.dst_node, edges.dst_position
-        columns = list(map(np.concatenate, zip(before, added, strict=True)))
-        order = np.argsort(columns[2], kind="stable")  # by the nodes that they go to
-        src_node, src_port, dst_node, dst_position = (column[order] for column in columns)
+        """Returns the data edges once the edits are made: sources, ports, readers and positions."""
+        given = {reop.node: reop.inputs for reop in edits.reops if reop.inputs is not None}
+        kept = self.edges.at(~np.isin(self.edges.dst_node, list(given)))
+        for number, node in enumerate(edits.new, self.node_count):
+            given[number] = node.inputs
+        added: list[tuple[int, int, int, int]] = []
+        for number, inputs in given.items():
+            for position, (source, port) in enumerate(inputs):
+                added.append((source, port, number, position))
+        before = np.array([kept.src_node, kept.src_port, kept.dst_node, kept.dst_position])
+        columns = np.concatenate([before, np.array(added, np.int32).reshape(-1, 4).T], axis=1)
+        by_reader = np.argsort(columns[2], kind="stable")
+        src_node, src_port, dst_node, dst_position = columns[:, by_reader]
         for rewire in edits.rewires:
             place = np.searchsorted(dst_node, rewire.node) + rewire.position
             src_node[place], src_port[place] = rewire.src_node, rewire.src_port
         return src_node, src_port, dst_node, dst_position
 
     def detached(self) -> GraphView:
-        """The same view without its protos and edges, which are most of its memory."""
-        base, none = np.asarray(self.base, np.int32), np.zeros(0, np.int32)
+        """Returns the view without its protos and edges, which are most of its memory."""
+        base = np.asarray(self.base, np.int32)
+        none = np.zeros(0, np.int32)
         return dataclasses.replace(self, protos=[], base=base, slot_of_unit=none, edges=NO_EDGES)
 
 
 def _figures_of(constant: Any) -> tuple[int, Any, Any]:
+    """Returns what :attr:`GraphView.constants` has for a NodeDef."""
     values = np.abs(floats(constant))
     finite = values[np.isfinite(values)]
     return values.size, np.count_nonzero(finite), finite.max(initial=0.0)

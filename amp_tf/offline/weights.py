@@ -284,7 +284,7 @@ class _VariableSearch:
 
     def _stays(self, body: Body, source: int, node: int) -> bool:
         """Whether this is the body of a loop, and a result of it what came in."""
-        result = node - (body.view.node_count - len(body.view.nodes_with((RETVAL_OP,))))
+        result = node - len(body.view.nodes_with((ARG_OP,)))
         return body.is_loop_body and body.view.ops[node] == RETVAL_OP and source == result
 
     def _follow_value(self, handle: int, body: Body, node: int, port: int = 0) -> None:
@@ -461,19 +461,10 @@ def _function_after(function: Any, body: Body, changes: _Changes) -> Any:
     view = body.view
     edits = _edits(view, changes)
     gate = Templates().find(table.GRADIENT_GATE).signature(None)
-    gated = {reop.node for reop in edits.reops}
-    # Results of functions are read by their names, and a gate's has another one than a cast's.
-    rewires = [
-        Rewire(reader, position, node, 0)
-        for node in sorted(gated)
-        for reader, position in view.readers(node)
-    ]
-    signatures = [
-        gate if node in gated else signature for node, signature in enumerate(view.signatures)
-    ]
-    after = apply_to_function(
-        function, view.names, signatures, Edits(edits.reops, edits.retypes, tuple(rewires))
-    )
+    signatures = list(view.signatures)
+    for reop in edits.reops:
+        signatures[reop.node] = gate
+    after = apply_to_function(function, view.names, view.signatures, edits, signatures)
     for change, data_type in changes:
         if change.kind == "argument":
             after.signature.input_arg[change.number].type = data_type

@@ -1,18 +1,16 @@
-"""Moves what follows products to where TensorFlow computes it with them: normalization into
-filters, biases up.
+"""Moves scales and biases to places where TensorFlow's kernels compute them with the product.
 
 TensorFlow's remapper, which runs again after amp_tf, computes convolution, bias, a residual sum and
 the activation in one kernel, and a matrix product with the bias and the activation directly behind
 it.
 
 *Folding*, for inference. Keras normalizes in inference as ``y * s + b`` with vectors of one value a
-channel: two passes over the activations in float32. Where ``y`` is the result of a convolution that
-nothing else reads, the scale is multiplied into the filter instead, ``conv(x, w) * s = conv(x, w *
+channel: two passes over the activations in float32. If ``y`` is the result of a convolution and has
+no other reader, the scale is multiplied into the filter instead, ``conv(x, w) * s = conv(x, w *
 s)``, and the sum becomes a BiasAdd. The multiplication node itself moves: it scales the filter, in
 float32 and once a step. Training graphs are not touched, because the gradient of a learned scale
-reads the convolution's result too. Where a residual sum stands between scale and bias, ``(y * s +
-z) + b``, which TensorFlow's arithmetic optimizer makes of ``(y * s + b) + z``, the two sums change
-places again.
+reads the convolution's result too. TensorFlow's arithmetic optimizer makes ``(y * s + z) + b`` of
+``(y * s + b) + z``, with a residual sum between scale and bias; the two sums change places again.
 
 The convolution may have a bias of its own, as Keras' layers have by default. It is scaled too, and
 both biases become one: ``(conv(x, w) + c) * s + b = conv(x, w * s) + (c * s + b)``. The BiasAdd
@@ -39,10 +37,13 @@ each value gets the bias that it got. An exact Gelu moves with its bias as an ac
 Refused: a bias along another dimension; an unknown last dimension. A bias with other readers is
 lifted without its activation.
 
-Both are done only where amp_tf chooses the precision, only in GraphDefs (XLA fuses by itself), and
-dropped where nothing becomes 16 bit; a second rewrite finds nothing to do. Whatever is fused so is
-free in the cost model and has the product's type. Both need shapes, and refuse a product or
-reshaping with another reader, control edges, preserved nodes and what the user's settings name.
+Both are done only where amp_tf chooses the precision, in graphs and in the functions that they
+call, such as those of a SavedModel, but not for XLA, which fuses by itself. They are dropped where
+nothing becomes 16 bit; a second rewrite finds nothing to do. Filters are not scaled where variables
+will be stored in 16 bit, because a filter that is scaled is read in float32. A node that is fused
+so is free in the cost model and has the product's type. Both need shapes, and refuse a product or
+reshaping with another reader, control edges, preserved nodes and nodes that the user's settings
+name.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import control_links
 from amp_tf.graph.datatypes import Node, Port
-from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Tensor, attribute, having
+from amp_tf.graph.edits import Edits, NewNode, Reader, Reop, Rewire, Tensor, attribute, having
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.graph.view import GraphView
@@ -89,15 +90,16 @@ def fold(form: Form) -> Form:
     search = _FoldSearch(with_parts(form, fused))
     search.run()
     folded = {node: parts for node, parts in fused.items() if node in search.biases}
-    if len(folded) < len(fused):  # what is not folded stays fused
+    if len(folded) < len(fused):  # the others stay fused
         search = _FoldSearch(with_parts(form, folded))
         search.run()
     return search.folded()
 
 
 def _find_fused(form: Form) -> dict[Node, Sequence[Part]]:
-    """The convolutions that are fused with a bias alone and that a multiplication alone reads, with
-    their parts.
+    """Finds the convolutions that are fused with a bias and read by a multiplication alone.
+
+    Returns the parts of each.
     """
     view = form.view
     found: dict[Node, Sequence[Part]] = {}
@@ -112,24 +114,19 @@ def _find_fused(form: Form) -> dict[Node, Sequence[Part]]:
 
 
 def _kept(form: Form) -> set[Node]:
-    """The nodes that must stay where they are; who waits, and who is waited for, are among them."""
-    return {*form.obstacles.rule_of, *form.obstacles.forced}.union(
-        control_links(form.view).ravel().tolist()
-    )
+    """Returns the nodes that must stay where they are; the ends of control edges are among them."""
+    waiting = control_links(form.view).ravel().tolist()
+    return {*form.obstacles.rule_of, *form.obstacles.forced, *waiting}
 
 
 def _may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:
-    """Whether some nodes that give float32 on one device may change together."""
-    types = {
-        view.dtypes[view.base[node] + slot]
-        for node in nodes
-        for slot in view.signatures[node].outputs
-    }
-    return (
-        types == {datatypes.FLOAT}
-        and len({view.devices[node] for node in nodes}) == 1
-        and kept.isdisjoint(nodes)
-    )
+    """Tells whether nodes may change together: they give float32, on one device."""
+    if not kept.isdisjoint(nodes):
+        return False
+    types: set[int] = set()
+    for node in nodes:
+        types.update(view.dtypes[view.base[node] + slot] for slot in view.signatures[node].outputs)
+    return types == {datatypes.FLOAT} and len({view.devices[node] for node in nodes}) == 1
 
 
 def _then(
@@ -139,26 +136,27 @@ def _then(
     folded: Folded,
     new: Mapping[str, Node] = _NO_MODELS,
 ) -> Form:
-    """The form with more edits, after which the results of some nodes, and new ones, have the
-    shapes of others'.
+    """Returns the form with more edits.
+
+    Args:
+        models: nodes that change, each with one whose result has the shape that its own will have.
+        folded: the nodes with another meaning.
+        new: the names of new nodes, each with a node of its shape.
     """
     view = form.view
-    reops = [
-        Reop(
-            node,
-            view.ops[node],
-            {SHAPES_ATTR: view.protos[model].attr.get(SHAPES_ATTR) or attribute()},
-        )
-        for node, model in models.items()
-        if SHAPES_ATTR in view.protos[node].attr
-    ]
-    of_names = {view.names[node]: model for node, model in models.items()} | dict(new)
-    return form.then(dataclasses.replace(edits, reops=(*edits.reops, *reops)), of_names, folded)
+    reops: list[Reop] = []
+    named = dict(new)
+    for node, model in models.items():
+        named[view.names[node]] = model
+        if SHAPES_ATTR in view.protos[node].attr:
+            shapes = view.protos[model].attr.get(SHAPES_ATTR) or attribute()
+            reops.append(Reop(node, view.ops[node], {SHAPES_ATTR: shapes}))
+    edits = dataclasses.replace(edits, reops=(*edits.reops, *reops))
+    return form.then(edits, named, folded)
 
 
 class _FoldSearch:
-    """Goes over the graph and collects the moves. Methods return nothing and do nothing where
-    something is amiss.
+    """Goes over the graph and collects the moves. A method does nothing where it finds an obstacle.
 
     Attributes:
         biases: the BiasAdd nodes of convolutions that are scaled, each with its scaled bias.
@@ -166,27 +164,30 @@ class _FoldSearch:
 
     def __init__(self, form: Form) -> None:
         self.biases: dict[Node, Tensor] = {}
-        self._form, self._view = form, form.view
+        self._form = form
+        self._view = form.view
         self._untouchable = _kept(form)
-        self._inputs: dict[tuple[Node, int], Tensor] = {}  # after the moves
-        self._values: dict[
-            tuple[Node, int], Tensor
-        ] = {}  # tensors of before, whose values are read after the moves
-        self._instead: dict[Node, Node] = {}  # nodes that moved, to those that have their value now
-        self._biased: list[Node] = []  # sums that become BiasAdd
-        self._vectors: dict[
-            Node, Node
-        ] = {}  # sums that add two biases now, each with where its first bias is from
+        # The tensors that inputs read after the moves.
+        self._inputs: dict[Reader, Tensor] = {}
+        # Inputs, each with a tensor of before, whose value it reads after the moves.
+        self._values: dict[Reader, Tensor] = {}
+        # Nodes that move, each with the node that has its value afterwards.
+        self._instead: dict[Node, Node] = {}
+        # Sums that become BiasAdd.
+        self._biased: list[Node] = []
+        # Sums that add two biases afterwards, each with the node that gives the first bias.
+        self._vectors: dict[Node, Node] = {}
         self._new: list[NewNode] = []
-        self._models: dict[str, Node] = {}  # new nodes to nodes whose results have their shapes
+        # The names of new nodes, each with a node whose result has the same shape.
+        self._models: dict[str, Node] = {}
         self._names = FreshNames(form.view.names, SUFFIX)
-        self._scales: dict[Node, Node] = {}  # product to the node that scales its filter
-        self._tops: dict[
-            Node, Node
-        ] = {}  # product to the node that gives its result with its own bias
+        # Products, each with the node that scales its filter.
+        self._scales: dict[Node, Node] = {}
+        # Products, each with the node that gives its result with its own bias.
+        self._tops: dict[Node, Node] = {}
 
     def run(self) -> None:
-        """Finds all moves: of scales, then of biases."""
+        """Finds all moves: first those of scales, then those of biases."""
         for product, op in enumerate(self._view.ops):
             if op in table.SCALABLE:
                 self._fold_scale(product)
@@ -194,74 +195,68 @@ class _FoldSearch:
             self._fold_bias(product)
 
     def folded(self) -> Form:
-        """The form with all moves."""
-        inputs = {
-            place: (self._value_of(node), port) for place, (node, port) in self._values.items()
-        }
+        """Returns the form with all moves."""
+        inputs: dict[Reader, Tensor] = {}
+        for place, (node, port) in self._values.items():
+            inputs[place] = (self._value_of(node), port)
         inputs |= self._inputs
         for node in self._instead:
             for reader in self._view.readers(node):
                 inputs.setdefault(reader, (self._value_of(node), 0))
         rewires = tuple(Rewire(*place, *source) for place, source in sorted(inputs.items()))
-        biases = (
-            Reop(node, "BiasAdd", {"data_format": attribute(s=b"NHWC"), "N": None})
-            for node in self._biased
-        )
-        # A scale has the shape of the filter afterwards.
-        filters = {
-            scale: self._view.inputs(product)[1][0] for product, scale in self._scales.items()
-        }
-        edits = Edits(tuple(biases), rewires=rewires, new=tuple(self._new))
-        return _then(
-            self._form, edits, filters | self._vectors, Folded(frozenset(filters)), self._models
-        )
+        of_bias = {"data_format": attribute(s=b"NHWC"), "N": None}
+        biases = tuple(Reop(node, "BiasAdd", of_bias) for node in self._biased)
+        models = dict(self._vectors)
+        for product, scale in self._scales.items():
+            models[scale] = self._view.inputs(product)[1][0]  # it has the filter's shape
+        edits = Edits(biases, rewires=rewires, new=tuple(self._new))
+        folded = Folded(frozenset(self._scales.values()))
+        return _then(self._form, edits, models, folded, self._models)
 
     def _value_of(self, node: Node) -> Node:
-        """The node that gives, after the moves, the value that a node gave before."""
+        """Returns the node that gives, after the moves, the value that a node gave before."""
         while node in self._instead:
             node = self._instead[node]
         return node
 
     def _fold_scale(self, product: Node) -> None:
-        """Moves the multiplication of a convolution's result to its filter, and to the bias before
-        it.
+        """Moves the multiplication of a convolution's result to its filter.
+
+        A bias that the convolution has is multiplied, too.
         """
+        view = self._view
         top = self._find_top(product)
-        scale = self._view.only_reader(top)
-        if (
-            scale is None
-            or self._view.ops[scale] != "Mul"
-            or not _may_change(self._view, self._untouchable, product, top, scale)
-        ):
+        has_bias = top != product
+        scale = view.only_reader(top)
+        if scale is None or view.ops[scale] != "Mul":
+            return
+        if not _may_change(view, self._untouchable, product, top, scale):
             return
         if scale in self._scales.values():
             # it multiplies the results of two convolutions, and scales the other one's filter
             return
-        kernel = self._view.inputs(product)[1]
-        position = [source for source, _ in self._view.inputs(scale)].index(top)
-        vector = self._view.inputs(scale)[1 - position]
-        result, filter_shape = self._shape(product, 0), self._shape(*kernel)
+        kernel = view.inputs(product)[1]
+        position = [source for source, _ in view.inputs(scale)].index(top)
+        vector = view.inputs(scale)[1 - position]
+        result = self._shape(product, 0)
+        filter_shape = self._shape(*kernel)
         if not _is_known(result, 4) or not _is_known(filter_shape, 4):
             return
-        if not _is_channel_vector(self._shape(*vector), result, rank=0 if top == product else 1):
+        if not _is_channel_vector(self._shape(*vector), result, rank=1 if has_bias else 0):
             return
-        if self._view.ops[kernel[0]] not in table.FILTER_SOURCES or has_channels_first(
-            self._view.protos[product].attr
-        ):
+        if view.ops[kernel[0]] not in table.FILTER_SOURCES:
+            return
+        if has_channels_first(view.protos[product].attr):
             return
         if not _pays(result, filter_shape, self._form.job.resolution.costs):
             return
-        if any(
-            self._view.ops[source] in table.SCALABLE for source, _ in self._view.inputs(vector[0])
-        ):
-            return  # perhaps a scaled result too, which moves away
-        if top != product:
-            bias = self._view.inputs(top)[1]
-            if not _is_channel_vector(self._shape(*bias), result, rank=1):
-                return
+        if any(view.ops[source] in table.SCALABLE for source, _ in view.inputs(vector[0])):
+            return  # the vector may be a scaled result, too, and move away
+        if has_bias and not _is_channel_vector(self._shape(*view.inputs(top)[1]), result, rank=1):
+            return
         factor = vector
-        if table.SCALABLE[self._view.ops[product]]:
-            if self._has_sum_too_many(scale, has_bias=top != product):
+        if table.SCALABLE[view.ops[product]]:
+            if self._has_sum_too_many(scale, has_bias=has_bias):
                 return
             factor = self._reshaped(vector, filter_shape[2:], scale)
         self._instead[scale] = top
@@ -270,21 +265,23 @@ class _FoldSearch:
         self._inputs[product, 1] = (scale, 0)
         self._scales[product] = scale
         self._tops[product] = top
-        if top != product:
-            self._scale_bias(top, bias, vector)
+        if has_bias:
+            self._scale_bias(top, vector)
 
     def _find_top(self, product: Node) -> Node:
-        """The BiasAdd that alone reads a convolution's result; else the convolution."""
-        reader = self._view.only_reader(product)
-        if reader is None or self._view.ops[reader] not in table.BIASES:
+        """Returns the BiasAdd that alone reads a convolution's result, or the convolution."""
+        view = self._view
+        reader = view.only_reader(product)
+        if reader is None or view.ops[reader] not in table.BIASES:
             return product
-        reads_bias = self._view.inputs(reader)[1][0] == product
-        return (
-            product if reads_bias or has_channels_first(self._view.protos[reader].attr) else reader
-        )
+        is_bias = view.inputs(reader)[1][0] == product
+        if is_bias or has_channels_first(view.protos[reader].attr):
+            return product
+        return reader
 
-    def _scale_bias(self, top: Node, bias: Tensor, vector: Tensor) -> None:
+    def _scale_bias(self, top: Node, vector: Tensor) -> None:
         """Multiplies the bias that a BiasAdd reads by a vector, in a new node."""
+        bias = self._view.inputs(top)[1]
         name = self._names.make(self._view.names[top])
         number = self._view.node_count + len(self._new)
         types = having(T=attribute(type=datatypes.FLOAT))
@@ -294,38 +291,32 @@ class _FoldSearch:
         self.biases[top] = (number, 0)
 
     def _fold_bias(self, product: Node) -> None:
-        """Makes the sum behind a convolution that was scaled its bias, or a part of that."""
+        """Makes the sum behind a convolution that was scaled its bias, or adds it to its bias."""
         scale = self._scales[product]
+        top = self._tops[product]
+        result = self._shape(product, 0)
         first = self._view.only_reader(scale)
-        if (
-            first is None
-            or not self._is_sum(first)
-            or first in self._biased
-            or first in self._vectors
-        ):
+        if first is None or not self._is_sum(first):
+            return
+        if first in self._biased or first in self._vectors:
             return
         other = self._other_input(first, scale)
-        if _is_channel_vector(self._shape(*other), self._shape(product, 0), rank=1):
-            if product != self._tops[product]:
-                self._add_to_bias(first, product, other, self._tops[product])
-            else:
+        if _is_channel_vector(self._shape(*other), result, rank=1):
+            if product == top:
                 self._make_bias(first, product, other)
+            else:
+                self._add_to_bias(first, product, other, top)
             return
+        # A residual sum stands between: the bias is added by the second sum.
         second = self._view.only_reader(first)
-        if (
-            second is None
-            or not self._is_sum(second)
-            or self._shape(first, 0) != self._shape(product, 0)
-        ):
+        if second is None or not self._is_sum(second) or second in self._vectors:
+            return
+        if self._shape(first, 0) != result or self._shape(*other) != result:
             return
         bias = self._other_input(second, first)
-        if (
-            second in self._vectors
-            or self._shape(*other) != self._shape(first, 0)
-            or not _is_channel_vector(self._shape(*bias), self._shape(product, 0), rank=1)
-        ):
+        if not _is_channel_vector(self._shape(*bias), result, rank=1):
             return
-        if product != self._tops[product]:
+        if product != top:
             self._add_to_bias(second, product, bias, first)
             return
         place = self._view.inputs(second).index(bias)
@@ -333,14 +324,15 @@ class _FoldSearch:
         self._values[second, place] = other
 
     def _make_bias(self, node: Node, product: Node, bias: Tensor) -> None:
-        """Has a sum add a bias to a convolution's result."""
+        """Makes a sum the BiasAdd of a convolution's result."""
         self._inputs[node, 0] = (product, 0)
         self._inputs[node, 1] = bias
         self._biased.append(node)
 
     def _add_to_bias(self, node: Node, product: Node, bias: Tensor, before: Node) -> None:
-        """Has a sum add a bias to the one that a convolution has; its readers read what it added
-        the bias to.
+        """Makes a sum add a bias to the one that a convolution has.
+
+        Its readers read ``before``, the node to whose result it added the bias.
         """
         top = self._tops[product]
         self._inputs[node, 0] = self.biases[top]
@@ -349,37 +341,29 @@ class _FoldSearch:
         self._instead[node] = before
         self._vectors[node] = self._view.inputs(top)[1][0]
 
-    def _reshaped(
-        self, tensor: tuple[int, int], shape: tuple[int, ...], beside: int
-    ) -> tuple[int, int]:
+    def _reshaped(self, tensor: Tensor, shape: Shape, beside: Node) -> Tensor:
+        """Reshapes a tensor in two new nodes, named after another node and on its device."""
         view = self._view
-        stem, device, number = (
-            view.names[beside],
-            view.devices[beside],
-            view.node_count + len(self._new),
-        )
+        stem = view.names[beside]
+        device = view.devices[beside]
+        number = view.node_count + len(self._new)
         # Without a control input a constant stands outside the loop that the tensor may be in.
         after = () if table.LOOP_ENTRIES.isdisjoint(view.ops) else (tensor[0],)
-        value, whole, real = (
-            attribute(),
-            attribute(type=datatypes.INT32),
-            attribute(type=datatypes.FLOAT),
-        )
+        whole = attribute(type=datatypes.INT32)
+        value = attribute()
         value.tensor.dtype = datatypes.INT32
         value.tensor.tensor_shape.dim.add().size = len(shape)
         value.tensor.int_val.extend(shape)
-        const, types = having(dtype=whole, value=value), having(T=real, Tshape=whole)
-        self._new.append(
-            NewNode(self._names.make(f"{stem}-Shape"), "Const", device, (), after, const)
-        )
-        self._new.append(
-            NewNode(self._names.make(stem), "Reshape", device, (tensor, (number, 0)), (), types)
-        )
+        const = having(dtype=whole, value=value)
+        name = self._names.make(f"{stem}-Shape")
+        self._new.append(NewNode(name, "Const", device, (), after, const))
+        types = having(T=attribute(type=datatypes.FLOAT), Tshape=whole)
+        inputs = (tensor, (number, 0))
+        self._new.append(NewNode(self._names.make(stem), "Reshape", device, inputs, (), types))
         return number + 1, 0
 
     def _has_sum_too_many(self, scale: Node, *, has_bias: bool) -> bool:
-        """Whether a bias and a residual sum may follow a depthwise convolution once its scale is
-        moved.
+        """Tells whether a depthwise convolution may get both a bias and a residual sum.
 
         For one with both, TensorFlow's remapper makes a node without an op, and the graph then runs
         as it was before all optimizers.
@@ -387,27 +371,22 @@ class _FoldSearch:
         for first in self._sums_behind(scale):
             if self._sums_behind(first):
                 return True
-            shapes = [
-                self._shape(*source) or ()
-                for source in self._view.inputs(first)
-                if source[0] != scale
-            ]
-            if has_bias and any(len(shape) != 1 for shape in shapes):
-                return True
+            for source in self._view.inputs(first):
+                if has_bias and source[0] != scale and len(self._shape(*source) or ()) != 1:
+                    return True
         return False
 
     def _sums_behind(self, node: Node) -> list[Node]:
-        return [
-            reader
-            for reader, _ in self._view.readers(node)
-            if self._view.ops[reader] in table.BIAS_SUMS
-        ]
+        readers = [reader for reader, _ in self._view.readers(node)]
+        return [reader for reader in readers if self._view.ops[reader] in table.BIAS_SUMS]
 
     def _is_sum(self, node: Node) -> bool:
-        is_sum = self._view.ops[node] in table.BIAS_SUMS and len(self._view.inputs(node)) == 2
-        return is_sum and _may_change(self._view, self._untouchable, node)
+        """Tells whether a node adds two tensors, and may change."""
+        if self._view.ops[node] not in table.BIAS_SUMS or len(self._view.inputs(node)) != 2:
+            return False
+        return _may_change(self._view, self._untouchable, node)
 
-    def _other_input(self, node: Node, known: int) -> Tensor:
+    def _other_input(self, node: Node, known: Node) -> Tensor:
         first, second = self._view.inputs(node)
         return second if first[0] == known else first
 
@@ -416,13 +395,19 @@ class _FoldSearch:
 
 
 def _is_known(shape: Shape | None, rank: int) -> TypeGuard[Shape]:
-    """Whether a shape has this rank and all its sizes are known, but perhaps the first."""
+    """Tells whether a shape has this rank and known sizes, but perhaps for the first."""
     return shape is not None and len(shape) == rank and all(size >= 0 for size in shape[1:])
 
 
 def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0) -> bool:
-    """Whether a shape is that of one value for each channel of a convolution's result, channels
-    last.
+    """Tells whether a shape is that of one value for each channel of a convolution's result.
+
+    The channels are last.
+
+    Args:
+        shape: the shape.
+        result: the shape of the convolution's result.
+        rank: the rank that it must have; any where it is 0.
     """
     if shape is None or not _is_known(result, 4) or not 1 <= len(shape) <= 4:
         return False
@@ -430,9 +415,9 @@ def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0)
 
 
 def _pays(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
-    """Whether two passes over the result take longer than one over the filter.
+    """Tells whether two passes over the result take longer than one over the filter.
 
-    A batch that is not known counts as one example: then it pays for every batch.
+    An unknown batch counts as one example; if folding pays for one, it pays for every batch.
     """
     if filter_shape[0] < 0:
         return False
@@ -443,37 +428,61 @@ def _pays(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
 
 def lift(form: Form) -> Form:
     """Lifts all biases for which it is right."""
-    view, edges = form.view, form.view.edges
-    is_product, is_reshaping, is_bias = map(
-        view.mask_with, (table.MATRIX_PRODUCT, table.RESHAPING, table.BIASES)
-    )
-    first = edges.dst_position == 0
-    behind = edges.at(first & is_product[edges.src_node] & is_reshaping[edges.dst_node])
-    product_of = {reshaping: product for product, reshaping in behind.rows("src_node", "dst_node")}
-    added = edges.at(first & is_reshaping[edges.src_node] & is_bias[edges.dst_node])
-    pairs = [pair for pair in added.rows("src_node", "dst_node") if pair[0] in product_of]
+    view = form.view
+    pairs = _find_reshaped(view)
     if not pairs:
         return form
-    kept, gelus = _kept(form), {gelu.biased: gelu.nodes for gelu in find_gelus(view)}
+    kept = _kept(form)
+    gelus = {gelu.biased: gelu.nodes for gelu in find_gelus(view)}
     rewires: list[Rewire] = []
     models: dict[Node, Node] = {}
-    for reshaping, bias in pairs:
-        product = product_of[reshaping]
-        before, after = (shape_of(form.shapes, view.names[node]) for node in (product, reshaping))
+    for product, reshaping, bias in pairs:
+        before = shape_of(form.shapes, view.names[product])
+        after = shape_of(form.shapes, view.names[reshaping])
         if not before or not after or before[-1] != after[-1] or before[-1] <= 0:
             continue
-        is_alone = all(view.only_reader(node) is not None for node in (product, reshaping))
-        may_change = is_alone and _may_change(view, kept, product, reshaping, bias)
-        if not may_change or has_channels_first(view.protos[bias].attr):
+        if view.only_reader(product) is None or view.only_reader(reshaping) is None:
             continue
+        if not _may_change(view, kept, product, reshaping, bias):
+            continue
+        if has_channels_first(view.protos[bias].attr):
+            continue
+        # The activation behind the bias moves with it.
         readers = view.readers(bias)
-        is_activation = len(readers) == 1 and view.ops[readers[0][0]] in MATRIX_ACTIVATIONS
-        activation = [readers[0][0]] if is_activation else gelus.get(bias, [])
-        followers = [bias, *(() if any(node in kept for node in activation) else activation)]
-        rewires += [Rewire(bias, 0, product, 0), Rewire(reshaping, 0, followers[-1], 0)]
-        rewires += [
-            Rewire(node, position, reshaping, 0) for node, position in view.readers(followers[-1])
-        ]
-        models.update(dict.fromkeys(followers, product))
+        activation = gelus.get(bias, [])
+        if len(readers) == 1 and view.ops[readers[0][0]] in MATRIX_ACTIVATIONS:
+            activation = [readers[0][0]]
+        if not kept.isdisjoint(activation):
+            activation = []
+        lifted = [bias, *activation]
+        rewires.append(Rewire(bias, 0, product, 0))
+        rewires.append(Rewire(reshaping, 0, lifted[-1], 0))
+        for node, position in view.readers(lifted[-1]):
+            rewires.append(Rewire(node, position, reshaping, 0))
+        models.update(dict.fromkeys(lifted, product))
     folded = dataclasses.replace(form.folded, lifted=frozenset(models))
     return _then(form, Edits(rewires=tuple(rewires)), models, folded)
+
+
+def _find_reshaped(view: GraphView) -> list[tuple[Node, Node, Node]]:
+    """Finds the matrix products whose results are reshaped and get a bias.
+
+    Returns each product, its reshaping, and the BiasAdd.
+    """
+    edges = view.edges
+    is_product = view.mask_with(table.MATRIX_PRODUCT)
+    is_reshaping = view.mask_with(table.RESHAPING)
+    is_bias = view.mask_with(table.BIASES)
+    reshapes_first = (edges.dst_position == 0) & is_reshaping[edges.dst_node]
+    reshaped = edges.at(reshapes_first & is_product[edges.src_node])
+    product_of: dict[Node, Node] = {}
+    for product, reshaping in reshaped.rows("src_node", "dst_node"):
+        product_of[reshaping] = product
+    added = edges.at(
+        (edges.dst_position == 0) & is_reshaping[edges.src_node] & is_bias[edges.dst_node]
+    )
+    found: list[tuple[Node, Node, Node]] = []
+    for reshaping, bias in added.rows("src_node", "dst_node"):
+        if reshaping in product_of:
+            found.append((product_of[reshaping], reshaping, bias))
+    return found

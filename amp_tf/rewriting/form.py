@@ -55,6 +55,7 @@ class Job:
         loop_bodies: the functions that are bodies of functional loops, and nothing else.
         narrow: of a function, the units that are 16 bit because all functions that share their
             TensorLists agree.
+        is_compiled: whether XLA compiles the function.
         traced: TensorFlow's AtomicFunction of a function; its graph, and those of what it calls,
             know shapes.
         change: under which the graph is decided, to see what it would turn; the settings have it
@@ -72,6 +73,7 @@ class Job:
     has_preserved: bool = False
     loop_bodies: frozenset[str] = frozenset()
     narrow: Sequence[Unit] = ()
+    is_compiled: bool = False
     traced: Any = None
     change: Change = NO_CHANGE
     batches: BatchShapes | None = None
@@ -250,13 +252,16 @@ class Form:
 
 
 class Pass(NamedTuple):
-    """Something that changes a graph before its types are decided, or gives the form itself where
-    it need not.
+    """Changes a graph before its types are decided, or gives the form itself where it need not.
+
+    Attributes:
+        changes_functions: whether it runs on the bodies of functions as well.
     """
 
     name: str
     is_needed: Callable[[Job], bool]
     run: Callable[[Form], Form]
+    changes_functions: bool = False
 
 
 def plan_edits(painting: Painting) -> Edits:

@@ -50,15 +50,26 @@ _converts, _chooses, _saves_memory = map(
     operator.attrgetter, ("converts", "chooses", "saves_memory")
 )
 
+
+def _lifts(job: Job) -> bool:
+    """Whether TensorFlow's remapper fuses products; in XLA's programs it does not run."""
+    return job.chooses and not job.is_compiled
+
+
+def _folds(job: Job) -> bool:
+    """Whether filters may be scaled; one that is stored in 16 bit is read as it is."""
+    return _lifts(job) and not job.resolution.stores_weights
+
+
 #: What changes a graph before its types are decided, in order. Fused or shared nodes come apart,
 #: and what can be computed together adjoins.
 PREPARATIONS = (
     Pass("split", _converts, split),
     Pass("part lists", _converts, part_lists),
     Pass("share reads", _converts, share_reads),
-    Pass("fold", _chooses, functools.partial(_run_late, "folding", "fold")),
-    Pass("lift", _chooses, functools.partial(_run_late, "folding", "lift")),
-    Pass("merge", _chooses, functools.partial(_run_late, "merging", "merge")),
+    Pass("fold", _folds, functools.partial(_run_late, "folding", "fold"), changes_functions=True),
+    Pass("lift", _lifts, functools.partial(_run_late, "folding", "lift"), changes_functions=True),
+    Pass("merge", _lifts, functools.partial(_run_late, "merging", "merge")),
     Pass("delay", _saves_memory, delay),
 )
 #: What changes it by what becomes 16 bit.
@@ -210,7 +221,7 @@ def rewrite_program(
     """
     resolution = settle(config, hardware)
     program = {function.signature.name: function for function in (root, *functions)}
-    job = Job.of(config, resolution, library, root=root, traced=traced)
+    job = Job.of(config, resolution, library, root=root, traced=traced, is_compiled=True)
     narrow: Mapping[str, Sequence[Unit]] = {}
     if any("TensorList" in node.op for function in functions for node in function.node_def):
         views = {name: read_function(function, job.templates) for name, function in program.items()}
@@ -315,18 +326,13 @@ def _logged(
 def run_passes(form: Form, passes: Iterable[Pass]) -> Form:
     """The form after some passes, as far as its job needs them."""
     for change in passes:
-        if change.is_needed(form.job):
+        if change.is_needed(form.job) and (change.changes_functions or not form.view.function):
             form = change.run(form)
     return form
 
 
 def decide(given: Form) -> tuple[Form, Edits]:
-    """Prepare, paint, plan: the graph as it was painted, and the edits that its painting asks for.
-
-    In functions nothing is folded or moved.
-    """
-    if given.view.function:
-        return given, plan_edits(given.painting)
+    """Prepare, paint, plan: the graph as it was painted, and the edits that its painting asks for."""
     prepared = run_passes(given, PREPARATIONS)
     for candidate in (
         (prepared, given) if prepared.edits else (given,)
@@ -346,7 +352,10 @@ def _rewrite_function(
     report = report_of(form, casts, function)
     result = function
     if casts:
-        result = editor.apply_to_function(function, view.names, view.signatures, casts)
+        edits = form.edits.then(casts)
+        result = editor.apply_to_function(
+            function, view.names, view.signatures, edits, form.view.signatures
+        )
         _verify(view, lambda: read_function(result, job.templates), form)
     return result, [report]
 

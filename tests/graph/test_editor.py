@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.graph import editor
-from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Rewire, Wait, attribute
+from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reop, Rewire, Wait, attribute, having
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.table import SUCCESSORS
@@ -38,10 +38,15 @@ def edit(text, plan):
 
 
 def edit_function(text, plan):
-    proto = function(text)
-    view = read_function(proto, Templates(None, SUCCESSORS))
+    proto, templates = function(text), Templates(None, SUCCESSORS)
+    view = read_function(proto, templates)
     edits = plan(view, numbers_of(view))
-    result = editor.apply_to_function(proto, view.names, view.signatures, edits)
+    after = view.after(edits, templates)
+    result = editor.apply_to_function(proto, view.names, view.signatures, edits, after.signatures)
+    written = read_function(result, templates)
+    assert list(written.names) == list(after.names)
+    for column in ("src_node", "src_port", "dst_node", "dst_position"):
+        assert getattr(written.edges, column).tolist() == getattr(after.edges, column).tolist()
     assert proto == function(text), "what came in was changed"
     return to_text(result)
 
@@ -152,4 +157,34 @@ def test_in_a_function_a_tensor_is_named_by_its_output_and_its_number_there():
         "  a = Cast(s:output:2) DstT=float16 SrcT=float32 Truncate=false",
         "  b = Cast(t:indices:0) DstT=float16 SrcT=int32 Truncate=false",
         "  c = Cast(x) DstT=float16 SrcT=float32 Truncate=false",
+    ]
+
+
+def test_in_a_function_readers_follow_a_node_whose_outputs_get_other_names():
+    text = """
+        function f(x: float32, b: float32) -> (y: float32, z: float32)
+          s = AddV2(x, b)
+          r = Relu(s:z) ^s
+          m = Mul(s:z:0, r:activations:0)
+          return y = s:z:0
+          return z = m:z:0
+    """
+
+    def plan(view, n):
+        types = having(T=attribute(type=FLOAT))
+        half = NewNode("half", "Mul", "", ((n["b"], 0), (n["r"], 0)), (n["m"],), types)
+        new, output = view.node_count, {"data_format": attribute(s=b"NHWC")}
+        return Edits(
+            reops=(Reop(n["s"], "BiasAdd", output),),
+            rewires=(Rewire(n["s"], 1, new, 0), Rewire(n["f/z"], 0, new, 0)),
+            new=(half,),
+        )
+
+    assert edit_function(text, plan).splitlines()[1:] == [
+        "  s = BiasAdd(x, half:z:0) T=float32 data_format='NHWC'",
+        "  r = Relu(s:output:0) T=float32 ^s",
+        "  m = Mul(s:output:0, r:activations:0) T=float32",
+        "  half = Mul(b, r:activations:0) T=float32 ^m",
+        "  return y = s:output:0",
+        "  return z = half:z:0",
     ]

@@ -142,19 +142,19 @@ def read_text(text, *library):
     return read_function(function(text), Templates(graph("", *library).library))
 
 
-def test_a_function_has_its_arguments_first_and_its_results_last():
+def test_a_function_has_its_arguments_first_then_its_results_then_its_body():
     view = read_text(FUNCTION)
     assert view.function == "f"
-    assert view.names == ["x", "n", "s", "m", "f/y", "f/z"]
-    assert view.ops == ["_Arg", "_Arg", "Split", "MatMul", "_Retval", "_Retval"]
-    assert [proto is None for proto in view.protos] == [True, True, False, False, True, True]
+    assert view.names == ["x", "n", "f/y", "f/z", "s", "m"]
+    assert view.ops == ["_Arg", "_Arg", "_Retval", "_Retval", "Split", "MatMul"]
+    assert [proto is None for proto in view.protos] == [True, True, True, True, False, False]
     assert edges(view) == [
+        ("m:0", "f/y", 0),
+        ("x:0", "f/z", 0),
         ("n:0", "s", 0),
         ("x:0", "s", 1),
         ("s:1", "m", 0),
         ("s:0", "m", 1),
-        ("m:0", "f/y", 0),
-        ("x:0", "f/z", 0),
     ]
 
 
@@ -164,7 +164,7 @@ def test_an_argument_and_a_result_may_be_named_with_and_without_a_number(argumen
     view = read_text(
         f"function f(x: float32) -> (y: float32)\nr = Relu({argument})\nreturn y = {result}"
     )
-    assert edges(view) == [("x:0", "r", 0), ("r:0", "f/y", 0)]
+    assert edges(view) == [("r:0", "f/y", 0), ("x:0", "r", 0)]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_function_may_call_another():
         "function g(x: float32) -> (a: float32, b: float32)\nreturn a = x\nreturn b = x"
     )
     view = read_text("function f(x: float32) -> (y: float32)\nc = g(x)\nreturn y = c:b:0", called)
-    assert edges(view) == [("x:0", "c", 0), ("c:1", "f/y", 0)]
+    assert edges(view) == [("c:1", "f/y", 0), ("x:0", "c", 0)]
 
 
 def test_an_argument_of_a_reference_type_or_of_none_is_refused():

@@ -6,10 +6,13 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
 import amp_tf
 from amp_tf.graph.editor import apply_to_graph
 from amp_tf.graph.reader import read_graph
+from amp_tf.graph.sizes import SHAPES_ATTR
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.oplists.table import SUCCESSORS
@@ -17,6 +20,7 @@ from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.reasons import Rule
 from amp_tf.rewriting.folding import fold
 from amp_tf.rewriting.form import Job
+from amp_tf.rewriting.pipeline import rewrite_program
 from tests.rewriting.rewritten import (
     AUTO,
     BF16_CPU,
@@ -441,3 +445,54 @@ def test_the_shapes_that_folding_tells_the_passes_behind_it_are_those_that_tenso
         assert folded.shapes.output_shapes(node.name) == inferred.output_shapes(node.name), (
             node.name
         )
+
+
+ARGUMENTS = ((8, 32, 32, 16), (3, 3, 16, 16), (16,), (16,))
+
+
+def traced():
+    """A FunctionDef that normalizes what it multiplies, with the shapes that its trace knows."""
+
+    @tf.function(input_signature=[tf.TensorSpec(shape) for shape in ARGUMENTS])
+    def normalized(*arguments):
+        x, w, s, b = map(tf.identity, arguments)  # an argument has no shape
+        shifted = tf.nn.conv2d(x, w, 1, "SAME") * s + b
+        return shifted, tf.nn.relu(shifted)
+
+    concrete = normalized.get_concrete_function()
+    proto = concrete.graph.as_graph_def(add_shapes=True)
+    shapes = {node.name: node.attr[SHAPES_ATTR] for node in proto.node}
+    function = concrete.function_def
+    for node in function.node_def:
+        node.attr[SHAPES_ATTR].CopyFrom(shapes[node.name])
+    return function
+
+
+def run_function(function, arguments):
+    body = function_def_to_graph(function)
+    with tf.compat.v1.Session(graph=body) as session:
+        names = [tensor.name for tensor in body.inputs]
+        return session.run(body.outputs, dict(zip(names, arguments, strict=True)))
+
+
+def test_a_function_is_folded_as_a_graph_is():
+    function = traced()
+    result = amp_tf.rewrite(function, AUTO, hardware=BF16_CPU)
+    assert result.report.folded == 1
+    nodes = {node.name: node for node in result.graph.node_def}
+    casts = {name: node.input[0] for name, node in nodes.items() if node.op == "Cast"}
+    product = next(node for node in nodes.values() if node.op == "Conv2D")
+    assert nodes[casts[product.input[1].partition(":")[0]].partition(":")[0]].op == "Mul"
+    assert [node.op for node in nodes.values()].count("BiasAdd") == 1
+    assert amp_tf.rewrite(result.graph, AUTO, hardware=BF16_CPU).graph == result.graph
+    rng = np.random.default_rng(0)
+    arguments = [rng.standard_normal(shape).astype(np.float32) for shape in ARGUMENTS]
+    exact, found = (run_function(each, arguments) for each in (function, result.graph))
+    assert not np.array_equal(found, exact)  # it did compute in 16 bit
+    np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())
+
+
+def test_a_function_that_xla_compiles_is_not_folded():
+    (result,) = rewrite_program(traced(), (), AUTO, BF16_CPU, FunctionDefLibrary())
+    assert result.changed
+    assert result.report.folded == 0

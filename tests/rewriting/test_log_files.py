@@ -85,9 +85,9 @@ def test_the_reasons_have_a_line_for_each_node(tmp_path):
         "bfloat16\tMatMul\t\tallow1\tits op is on the allow list",
         "float32\tSin\t\tother1\tits op is on no list",
         "float32\t_Arg\tf\tx\tit is an input or an output of the graph, whose type must not change",
-        "bfloat16\tMatMul\tf\ta\tits op is on the allow list",
         "float32\t_Retval\tf\tf/y\tit is an input or an output of the graph, whose type must not "
         "change",
+        "bfloat16\tMatMul\tf\ta\tits op is on the allow list",
     ]
 
 

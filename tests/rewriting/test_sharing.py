@@ -255,7 +255,7 @@ def test_what_products_alone_read_is_rounded_before_it_is_kept():
         "w",
     ]  # x for both who read it
     casts = [node for node in use.graph.node_def if node.op == "Cast"]
-    assert [node.input[0] for node in casts] == ["w", "product:product:0"]  # none of what is read
+    assert [node.input[0] for node in casts] == ["product:product:0", "w"]  # none of what is read
     assert main.changed
     assert main.report.why_nothing is None
 
