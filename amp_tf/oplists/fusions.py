@@ -3,7 +3,7 @@ and other pairs.
 
 The remapper runs before amp_tf and once more after it. What it fused before is split again where
 that prevents 16 bit (:mod:`amp_tf.rewriting.splitting`); what it will fuse costs nothing of its own
-and has the type of its product (:mod:`amp_tf.painting.kernels`).
+and has the type of its product (:mod:`amp_tf.painting.remapper`).
 
 A fused product names its steps in the attribute ``fused_ops``; their further inputs follow those of
 the product, in the order of the steps. The attributes are those of the op definitions of TensorFlow

@@ -26,10 +26,10 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import CASTS, CLEAR, CPU, DENY, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded
-from amp_tf.painting.kernels import computed_with_products
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
+from amp_tf.painting.remapper import computed_with_products
 from amp_tf.painting.work import count_runs, operations_of
 from amp_tf.precision import Precision
 
@@ -222,7 +222,7 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
     ns; zero if unknown.
 
     What TensorFlow computes with a product takes no time of its own
-    (:func:`amp_tf.painting.kernels.computed_with_products`). Where normalization was folded, its
+    (:func:`amp_tf.painting.remapper.computed_with_products`). Where normalization was folded, its
     multiplication ran over the convolution's result before; now its sum and what follows are one
     kernel with the convolution, as lifted ops are with their product.
     """
