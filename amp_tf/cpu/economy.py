@@ -25,7 +25,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -52,13 +52,15 @@ from amp_tf.oplists.cost_tables import (
     Pair,
     padding_factor,
 )
-from amp_tf.oplists.fusions import GATING, SIGMOID, SWISH
+from amp_tf.oplists.fusions import SWISH
 from amp_tf.oplists.kernels import PAIRED
 from amp_tf.oplists.table import BROADCASTING, PICKING, VARIABLE_VALUES
 from amp_tf.oplists.targets import XLA_WIDENS
-from amp_tf.painting.canvas import Canvas, units_of
-from amp_tf.painting.kernels import computed_with_products
-from amp_tf.painting.reasons import FORCED, Balance, Rule
+from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.decisions import Decision, Verdict
+from amp_tf.painting.masks import UnitMask, indices
+from amp_tf.painting.reasons import Balance, Rule
+from amp_tf.painting.remapper import computed_with_products, find_swishes
 from amp_tf.painting.ties import loop_units
 from amp_tf.painting.work import count_runs, filter_shape, input_shapes, operations_of
 
@@ -74,24 +76,6 @@ _SMALL = 8  #: times fewer elements: what reading them takes does not count
 _HALF = (
     2  #: of the peak: where less is live in float32, the peak never comes to be once all is halved
 )
-
-
-def find_swishes(view: GraphView) -> list[tuple[Node, Node]]:
-    """The nodes that TensorFlow's remapper will compute as one swish: the Sigmoid and the product.
-
-    Source of the pattern: ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc (TensorFlow
-    2.21).
-    """
-    edges = view.edges
-    is_alone = view.mask_with((SIGMOID,)) & (
-        np.bincount(edges.src_node, minlength=view.node_count) == 1
-    )
-    read = edges.at(is_alone[edges.src_node] & view.mask_with((GATING,))[edges.dst_node])
-    return [
-        (inner, outer)
-        for inner, outer in read.rows("src_node", "dst_node")
-        if sorted(view.inputs(outer)) == sorted([*view.inputs(inner), (inner, 0)])
-    ]
 
 
 class Prices:
@@ -181,80 +165,96 @@ class _Port(NamedTuple):
     casts: Pair
 
 
-def drop_unprofitable(canvas: Canvas, at_batch: Mapping[int, Shapes] = _AS_IT_IS) -> None:
+def drop_unprofitable(canvas: Canvas, at_batch: Mapping[int, Shapes] = _AS_IT_IS) -> Canvas:
     """Takes allow paint off units that are cheaper in float32, as
     :func:`amp_tf.painting.paint.weigh` says.
 
-    ``at_batch`` has the shapes for each batch size that is weighed; with none, the canvas' own
-    count.
+    Args:
+        at_batch: the shapes for each batch size that is weighed; with none, the graph's own count.
     """
-    ties = [*canvas.clusters, *loop_units(canvas)]
-    if (
-        asked := canvas.resolution.asked
-    ) is not None:  # no op pays: all but forced nodes and some ops
-        painted = np.flatnonzero(canvas.allow).tolist()
-        wanted = canvas.view.mask_with(asked)
-        kept = {
-            unit
-            for unit in painted
-            if canvas.rule[unit] in FORCED or wanted[canvas.view.unit_nodes[unit]]
-        }
-        kept.update(*(tie for tie in ties if not kept.isdisjoint(tie)))
-        left = [unit for unit in painted if unit not in kept]
-        canvas.unpaint_allow(left, Rule.DOES_NOT_PAY)
-        canvas.weighed.update(dict.fromkeys(left, XLA_WIDENS))
-        return
-    ties += _kernel_pairs(canvas)
-    given = KnownShapes.of_nodes(canvas.view.protos) if canvas.shapes is None else canvas.shapes
-    at_batch = at_batch or {0: given}
+    ties: list[Sequence[Unit]] = [*canvas.clusters, *loop_units(canvas)]
+    asked = canvas.subject.resolution.asked
+    if asked is not None:
+        return _leave_unasked(canvas, asked, ties)
+    pairs = _kernel_pairs(canvas)
+    for pair in pairs:
+        canvas = _match_pair(canvas, pair)
+    ties += pairs
+    shapes = canvas.subject.shapes
+    if shapes is None:
+        shapes = KnownShapes.of_nodes(canvas.view.protos)
+    at_batch = at_batch or {0: shapes}
     untried = len(at_batch)  # batch sizes at which the paint that is left may be slower than none
-    for batch, shapes in itertools.cycle(at_batch.items()):
-        before = int(canvas.allow.sum())
-        _drop_at(canvas, ties, shapes, batch)
-        untried = untried - 1 if int(canvas.allow.sum()) == before else len(at_batch) - 1
+    for batch, sizes in itertools.cycle(at_batch.items()):
+        before = canvas.allow
+        canvas = _drop_at(canvas, ties, sizes, batch)
+        is_same = bool((canvas.allow == before).all())
+        untried = untried - 1 if is_same else len(at_batch) - 1
         if not untried:
-            return
+            break
+    return canvas
 
 
-def _drop_at(canvas: Canvas, ties: Sequence[Sequence[Unit]], shapes: Shapes, batch: int) -> None:
+def _leave_unasked(canvas: Canvas, asked: frozenset[str], ties: Sequence[Sequence[Unit]]) -> Canvas:
+    """Where no op is faster, leaves all in float32 but forced nodes and ops that the user asks for,
+    with what is tied to these.
+    """
+    painted = indices(canvas.allow)
+    wanted = canvas.units_with(asked)
+    kept = {unit for unit in painted if wanted[unit] or canvas.is_forced(unit)}
+    kept.update(*[tie for tie in ties if not kept.isdisjoint(tie)])
+    left = [unit for unit in painted if unit not in kept]
+    return canvas.after(_not_faster(left, XLA_WIDENS))
+
+
+def _not_faster(units: Sequence[Unit], weighed: Balance | str) -> Decision:
+    return Decision(Verdict.LEAVE, units, Rule.DOES_NOT_PAY, weighed=weighed)
+
+
+def _drop_at(canvas: Canvas, ties: Iterable[Sequence[Unit]], shapes: Shapes, batch: int) -> Canvas:
     """Takes allow paint off units that are cheaper in float32 with these shapes, which are those
-    for a batch size.
+    for a batch size, and off islands that are left.
     """
     weighing = Weighing(canvas, ties, shapes)
     for find in (find_cheaper_in_float32, find_islands):
-        groups = find(weighing)
-        canvas.unpaint_allow(itertools.chain.from_iterable(groups), Rule.DOES_NOT_PAY)
-        for group, balance in zip(groups, weighing.balances(groups), strict=True):
-            canvas.weighed.update(dict.fromkeys(group, dataclasses.replace(balance, batch=batch)))
+        groups = find(weighing, canvas.allow)
+        allow = canvas.allow.copy()
+        allow[list(itertools.chain.from_iterable(groups))] = False
+        balances = weighing.balances(groups, allow)
+        weighed = (dataclasses.replace(balance, batch=batch) for balance in balances)
+        canvas = canvas.after(*map(_not_faster, groups, weighed))
+    return canvas
 
 
 def _kernel_pairs(canvas: Canvas) -> list[list[Unit]]:
-    """The units of gradients of maxima and of their forward ops, whose 16-bit kernels are fast only
-    together.
-
-    Mixed they take fifty times as long: where one of them stays in float32, so does the other.
+    """Returns the units of gradients of maxima and of their forward ops, whose 16-bit kernels are
+    fast only together.
     """
-    view, edges = canvas.view, canvas.view.edges
-    rows = edges.at(view.mask_with(PAIRED)[edges.dst_node]).rows(
-        "src_node", "dst_node", "dst_position"
-    )
-    pairs = [
-        [view.base[each] + view.signatures[each].outputs[0] for each in (source, node)]
-        for source, node, position in rows
-        if PAIRED[view.ops[node]] == (view.ops[source], position)
-    ]
-    for pair in pairs:
-        painted = [unit for unit in pair if canvas.allow[unit] and canvas.rule[unit] not in FORCED]
-        if len(painted) == 1 and not all(canvas.allow[unit] for unit in pair):
-            canvas.unpaint_allow(painted, Rule.DOES_NOT_PAY)
-            canvas.weighed.update(dict.fromkeys(painted, _UNMATCHED))
+    view = canvas.view
+    edges = view.edges.at(view.mask_with(PAIRED)[view.edges.dst_node])
+    pairs = []
+    for source, node, position in edges.rows("src_node", "dst_node", "dst_position"):
+        if PAIRED[view.ops[node]] == (view.ops[source], position):
+            ends = (source, node)
+            pairs.append([view.base[end] + view.signatures[end].outputs[0] for end in ends])
     return pairs
+
+
+def _match_pair(canvas: Canvas, pair: Sequence[Unit]) -> Canvas:
+    """Leaves a gradient of a maximum in float32 where its forward op is, and the other way round:
+    mixed they take fifty times as long.
+    """
+    painted = [unit for unit in pair if canvas.allow[unit] and not canvas.is_forced(unit)]
+    if len(painted) == 1 and not canvas.allow[pair].all():
+        return canvas.after(_not_faster(painted, _UNMATCHED))
+    return canvas
 
 
 class Weighing:
     """What is weighed of a painted graph.
 
     Attributes:
+        canvas: the graph with the paint that the weighing begins with.
         ports: the float32 ports that touch paint.
         sizes: for each painted unit, the size of the largest tensor that it writes or reads as a
             whole.
@@ -267,88 +267,89 @@ class Weighing:
 
     def __init__(self, canvas: Canvas, ties: Iterable[Sequence[Unit]], shapes: Shapes) -> None:
         view = canvas.view
-        self.canvas, self.prices = canvas, Prices(view, shapes, canvas.resolution.costs)
+        resolution = canvas.subject.resolution
+        self.canvas = canvas
+        self.prices = Prices(view, shapes, resolution.costs)
         self.ports = _find_ports(canvas, shapes, self.prices)
-        self.sizes: dict[Unit, float] = {}
-        for port in self.ports:
-            whole = [
-                unit for unit in port.readers if view.ops[view.unit_nodes[unit]] not in PICKING
-            ]
-            for unit in (port.source, *whole):
-                if canvas.allow[unit]:
-                    self.sizes[unit] = max(self.sizes.get(unit, 0.0), port.elements)
+        self.sizes = _find_sizes(canvas, self.ports)
         self.products: dict[Node, list[Unit]] = {}
-        for unit in units_of(canvas.allow & canvas.on_allow):
+        for unit in indices(canvas.allow & canvas.on_allow):
             self.products.setdefault(view.unit_nodes[unit], []).append(unit)
-        is_f16 = canvas.nodes_of(canvas.allow)
-        pairs = computed_with_products(view, is_f16, shapes)
-        computed_with = {
-            view.base[node]: view.base[product] for node, product in pairs.items() if is_f16[node]
-        }
-        swishes = (
-            [unit for node in pair for unit in view.units(node)] for pair in self.prices.swishes
-        )
-        ties = [
-            *ties,
-            *computed_with.items(),
-            *self.products.values(),
-            *(u for u in swishes if canvas.allow[u].all()),
-        ]
-        tied = connected(dict.fromkeys(itertools.chain.from_iterable(ties)), ties)
+        computed_with = self._find_followers(shapes)
+        links = [*ties, *computed_with.items(), *self.products.values(), *self._find_swishes()]
+        tied = connected(dict.fromkeys(itertools.chain.from_iterable(links)), links)
         self.ties = [sorted(units) for units in tied if any(unit in self.sizes for unit in units)]
         self.sizes.update(dict.fromkeys(computed_with, 0.0))
-        self.relief = _memory_relief(canvas, shapes) if canvas.resolution.weighs_memory else {}
+        self.relief = _memory_relief(canvas, shapes) if resolution.weighs_memory else {}
+
+    def _find_followers(self, shapes: Shapes) -> dict[Unit, Unit]:
+        """Returns the first units of converted nodes that are computed with a product, each with
+        the product's.
+        """
+        view = self.canvas.view
+        is_f16 = self.canvas.nodes_of(self.canvas.allow)
+        pairs = computed_with_products(view, is_f16, shapes)
+        return {view.base[node]: view.base[pairs[node]] for node in pairs if is_f16[node]}
+
+    def _find_swishes(self) -> Iterator[list[Unit]]:
+        view = self.canvas.view
+        for first, second in self.prices.swishes:
+            units = [*view.units(first), *view.units(second)]
+            if self.canvas.allow[units].all():
+                yield units
 
     def times(self, unit: Unit) -> Pair:
-        """What all runs of a unit's node take in float32 and in 16 bit, in ns; (inf, 0) where
-        shapes are unknown.
+        """Returns what all runs of a unit's node take in float32 and in 16 bit, in ns; (inf, 0)
+        where shapes are unknown.
         """
         node = self.canvas.view.unit_nodes[unit]
-        is_product, runs = self.canvas.on_allow[unit], self.prices.runs.of_nodes[node]
-        once = (
-            self.prices.product(node)
-            if is_product
-            else self.prices.op(node, self.sizes.get(unit, 0.0))
-        )
-        in_float32, in_f16 = once or (math.inf, 0.0)
+        runs = self.prices.runs.of_nodes[node]
+        if not self.canvas.on_allow[unit]:
+            in_float32, in_f16 = self.prices.op(node, self.sizes.get(unit, 0.0))
+        else:
+            in_float32, in_f16 = self.prices.product(node) or (math.inf, 0.0)
         return runs * in_float32, runs * in_f16
 
     def saved(self, unit: Unit) -> float:
-        """What a unit saves in 16 bit, in ns; of a product that is at its first unit.
+        """Returns what a unit saves in 16 bit, in ns; of a product that is at its first unit.
 
         What a user forces saves most.
         """
-        relief = math.inf if self.canvas.rule[unit] in FORCED else self.relief.get(unit, 0.0)
-        if self.products.get(self.canvas.view.unit_nodes[unit], [unit])[0] != unit:
+        relief = self.relief.get(unit, 0.0)
+        if self.canvas.is_forced(unit):
+            relief = math.inf
+        node = self.canvas.view.unit_nodes[unit]
+        if self.products.get(node, [unit])[0] != unit:
             return relief
         in_float32, in_f16 = self.times(unit)
         return in_float32 - in_f16 + relief
 
-    def balances(self, groups: Sequence[Sequence[Unit]]) -> list[Balance]:
-        """For each group what it takes in 16 bit and in float32, the rest of the graph as it is
-        painted.
+    def balances(self, groups: Sequence[Sequence[Unit]], allow: UnitMask) -> list[Balance]:
+        """Returns for each group what it takes in 16 bit and in float32.
 
         Groups that read one cast share it.
+
+        Args:
+            allow: the paint of the rest of the graph; groups are without paint.
         """
-        allow = self.canvas.allow
         group_of = {unit: number for number, group in enumerate(groups) for unit in group}
-        in_float32, in_f16 = [0.0] * len(groups), [0.0] * len(groups)
+        in_float32 = [0.0] * len(groups)
+        in_f16 = [0.0] * len(groups)
+        node_of = self.canvas.view.unit_nodes
         for number, group in enumerate(groups):
-            for unit in {
-                self.canvas.view.unit_nodes[unit]: unit for unit in reversed(group)
-            }.values():
+            first_units = {node_of[unit]: unit for unit in reversed(group)}
+            for unit in first_units.values():
                 once = self.times(unit)
                 in_float32[number] += once[0]
                 in_f16[number] += once[1]
         for port in self.ports:
             home = group_of.get(port.source)
             up, down = port.casts
-            outside = [
-                bool(allow[reader]) for reader in port.readers if group_of.get(reader, -1) != home
-            ]
             if home is not None:
-                in_f16[home] += up * (not all(outside))
-                in_float32[home] += down * any(outside)
+                readers = [unit for unit in port.readers if group_of.get(unit, -1) != home]
+                outside = allow[readers]
+                in_f16[home] += up * (not outside.all())
+                in_float32[home] += down * bool(outside.any())
                 continue
             served = {group_of[reader] for reader in port.readers if reader in group_of}
             for number in served:
@@ -360,65 +361,89 @@ class Weighing:
 
 
 def _find_ports(canvas: Canvas, shapes: Shapes, prices: Prices) -> list[_Port]:
-    """The float32 ports that touch paint."""
-    view, allow, edges = canvas.view, canvas.allow, canvas.view.edges
-    touched = canvas.is_float32[edges.src_unit] & (allow[edges.src_unit] | allow[edges.dst_unit])
-    edges = edges.at(touched.astype(np.bool_))
+    """Returns the float32 ports that touch paint."""
+    view = canvas.view
+    costs = canvas.subject.resolution.costs
+    allow = canvas.allow
+    is_touched = allow[view.edges.src_unit] | allow[view.edges.dst_unit]
+    edges = view.edges.at(canvas.is_float32[view.edges.src_unit] & is_touched)
     readers: dict[tuple[Node, int, Unit], list[Unit]] = {}
     for node, port, source, reader in edges.rows("src_node", "src_port", "src_unit", "dst_unit"):
         readers.setdefault((node, port, source), []).append(reader)
     counts = [element_count(shape_of(shapes, view.names[node], port)) for node, port, _ in readers]
     sizes = [count for count in counts if count is not None]
     typical = statistics.median(sizes) if sizes else _DEFAULT_ELEMENTS
-    stored: Container[
-        Node
-    ] = ()  # the reads of variables that will be stored in 16 bit, for nodes that may be 16 bit
-    if canvas.resolution.stores_weights:
-        in_float32 = view.edges.src_node[allow[view.edges.dst_unit] == 0]
-        stored = set(view.nodes_with(VARIABLE_VALUES)).difference(in_float32.tolist())
+    stored = _stored_in_f16(canvas)
     ports = []
     for ((node, _, source), ends), count in zip(readers.items(), counts, strict=True):
         elements = typical if count is None else count
         runs = 0.0 if node in stored else prices.runs.of_readers[node]
-        up, down = canvas.resolution.costs.of_casts(elements)
+        up, down = costs.of_casts(elements)
         ports.append(_Port(source, ends, elements, (runs * up, runs * down)))
     return ports
 
 
+def _stored_in_f16(canvas: Canvas) -> set[Node]:
+    """Returns the reads of variables that will be stored in 16 bit, for nodes that may be 16 bit."""
+    if not canvas.subject.resolution.stores_weights:
+        return set()
+    view = canvas.view
+    in_float32 = view.edges.src_node[~canvas.allow[view.edges.dst_unit]]
+    return set(view.nodes_with(VARIABLE_VALUES)).difference(in_float32.tolist())
+
+
+def _find_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[Unit, float]:
+    """Returns the size of the largest tensor of each painted unit; what picks a part of one reads
+    no tensor as a whole.
+    """
+    picking = canvas.view.mask_with(PICKING)
+    node_of = canvas.view.unit_nodes
+    sizes: dict[Unit, float] = {}
+    for port in ports:
+        whole = [unit for unit in port.readers if not picking[node_of[unit]]]
+        for unit in (port.source, *whole):
+            if canvas.allow[unit]:
+                sizes[unit] = max(sizes.get(unit, 0.0), port.elements)
+    return sizes
+
+
 def _memory_relief(canvas: Canvas, shapes: Shapes) -> dict[Unit, float]:
-    lifetimes = Lifetimes.of(canvas.view, shapes)
-    live = lifetimes.bytes_over_time(canvas.view.dtypes)
+    view = canvas.view
+    lifetimes = Lifetimes.of(view, shapes)
+    live = lifetimes.bytes_over_time(view.dtypes)
     crowded = np.flatnonzero(live * _HALF >= live.max(initial=0.0))
     relief: dict[Unit, float] = {}
     for tensor, elements in lifetimes.elements.items():
         unit = lifetimes.units[tensor]
         first, last = lifetimes.span(tensor)
-        if canvas.allow[unit] and np.searchsorted(crowded, first) < np.searchsorted(
-            crowded, last, side="right"
-        ):
+        begin = np.searchsorted(crowded, first)
+        end = np.searchsorted(crowded, last, side="right")
+        if canvas.allow[unit] and begin < end:
             relief[unit] = relief.get(unit, 0.0) + elements * _BYTES_SAVED * _NS_PER_BYTE
     return relief
 
 
-def find_cheaper_in_float32(weighing: Weighing) -> list[list[Unit]]:
-    """The sets of painted units that are cheaper in float32, all choices taken together."""
-    network, allow = Network(), weighing.canvas.allow
+def find_cheaper_in_float32(weighing: Weighing, allow: UnitMask) -> list[list[Unit]]:
+    """Returns the sets of painted units that are cheaper in float32, all choices taken together."""
+    network = Network()
     vertex_of: dict[Unit, int] = {}
     for tied in weighing.ties:  # units that must agree are one vertex
-        vertex_of.update(
-            dict.fromkeys((unit for unit in tied if allow[unit]), network.add_vertex())
-        )
+        vertex = network.add_vertex()
+        vertex_of.update((unit, vertex) for unit in tied if allow[unit])
     for unit in weighing.sizes:
         if unit not in vertex_of:
             vertex_of[unit] = network.add_vertex()
     for unit, vertex in vertex_of.items():
         saved = weighing.saved(unit)
         capacity = UNBOUNDED if math.isinf(saved) else round(abs(saved) * _UNITS_PER_NS)
-        network.add_edge(*((SOURCE, vertex) if saved > 0 else (vertex, SINK)), capacity)
+        if saved > 0:
+            network.add_edge(SOURCE, vertex, capacity)
+        else:
+            network.add_edge(vertex, SINK, capacity)
     for port in weighing.ports:
         ends = (port.source, *port.readers)
-        source, *readers = (vertex_of.get(unit, SOURCE if allow[unit] else SINK) for unit in ends)
-        _add_port(network, source, readers, port.casts)
+        vertices = [vertex_of.get(unit, SOURCE if allow[unit] else SINK) for unit in ends]
+        _add_port(network, vertices[0], vertices[1:], port.casts)
     is_f16 = network.source_side()
     left = [unit for unit, vertex in vertex_of.items() if not is_f16[vertex]]
     return connected(left, [(port.source, *port.readers) for port in weighing.ports])
@@ -426,24 +451,28 @@ def find_cheaper_in_float32(weighing: Weighing) -> list[list[Unit]]:
 
 def _add_port(network: Network, source: int, readers: list[int], casts: Pair) -> None:
     """Charges one cast if the source and any reader differ; all readers of one kind share it."""
-    for ns, other, is_up in zip(casts, (SINK, SOURCE), (True, False), strict=True):
-        # A reader of the other kind makes the source pay, whatever the other readers are.
-        ends = [other] if other in readers else readers
-        shared = ends[0] if len(ends) == 1 else network.add_vertex()
-        links = ((shared, end, UNBOUNDED) for end in ends)
-        for tail, head, cost in ((source, shared, round(ns * _UNITS_PER_NS)), *links):
-            network.add_edge(
-                *((tail, head) if is_up else (head, tail)), cost
-            )  # none where both are one
+    up, down = (round(ns * _UNITS_PER_NS) for ns in casts)
+    # A reader of the other kind makes the source pay, whatever the other readers are.
+    ends = [SINK] if SINK in readers else readers
+    shared = ends[0] if len(ends) == 1 else network.add_vertex()
+    network.add_edge(source, shared, up)
+    for end in ends:
+        network.add_edge(shared, end, UNBOUNDED)  # none where both are one
+    ends = [SOURCE] if SOURCE in readers else readers
+    shared = ends[0] if len(ends) == 1 else network.add_vertex()
+    network.add_edge(shared, source, down)
+    for end in ends:
+        network.add_edge(end, shared, UNBOUNDED)
 
 
-def find_islands(weighing: Weighing) -> list[list[Unit]]:
-    """The sets of painted units without a product that are connected by 16-bit edges or by ties."""
-    canvas, ports = weighing.canvas, weighing.ports
-    by_edges = [(port.source, *port.readers) for port in ports if canvas.allow[port.source]]
-    islands = connected(units_of(canvas.allow), [*by_edges, *weighing.ties])
-    return [
-        each
-        for each in islands
-        if not any(canvas.on_allow[unit] or unit in weighing.relief for unit in each)
-    ]
+def find_islands(weighing: Weighing, allow: UnitMask) -> list[list[Unit]]:
+    """Returns the sets of painted units without a product that are connected by 16-bit edges or by
+    ties.
+    """
+    links = [(port.source, *port.readers) for port in weighing.ports if allow[port.source]]
+    lasting = weighing.canvas.on_allow
+    islands = []
+    for units in connected(indices(allow), [*links, *weighing.ties]):
+        if not any(lasting[unit] or unit in weighing.relief for unit in units):
+            islands.append(units)
+    return islands

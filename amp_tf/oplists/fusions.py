@@ -2,7 +2,7 @@
 
 The remapper runs before amp_tf and once more after it. A fusion made before is split again if it
 prevents 16 bit (:mod:`amp_tf.rewriting.splitting`). An op that will be fused costs nothing of its
-own and has the type of its product (:mod:`amp_tf.painting.kernels`).
+own and has the type of its product (:mod:`amp_tf.painting.remapper`).
 
 A fused product names its steps in the attribute ``fused_ops``. The further inputs of the steps
 follow those of the product, in the order of the steps. The attributes are those of the op

@@ -11,14 +11,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ROUNDED_ATTR, nodes_with
-from amp_tf.graph.datatypes import Flags, Mask, Node
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.names import SPLIT_SUFFIX, Matcher, matcher, whole_of
 from amp_tf.graph.sizes import NO_SHAPES, Shapes, shape_of
 from amp_tf.graph.templates import Signature
@@ -27,6 +28,7 @@ from amp_tf.oplists import kernels
 from amp_tf.oplists.cost_tables import INPUT_GRADIENTS
 from amp_tf.oplists.table import CONSTANTS, FUSED_PRODUCTS, KERNELS_DECIDE, NEVER_FORCED
 from amp_tf.oplists.targets import CPU_DEVICE, Resolution, Target
+from amp_tf.painting.masks import NodeMask, UnitMask, units_of
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.work import filter_shape, input_shapes
 from amp_tf.values import is_layer_pattern
@@ -93,53 +95,27 @@ def find_obstacles(
     """
     if resolution.target is None:
         return NO_OBSTACLES
-    rule_of: dict[int, Rule] = {}
-    forced: dict[int, Rule] = {}
-    wanted = resolution.target.device_type
-    foreign = {device for device in set(view.devices) if resolution.device_type(device) != wanted}
-    if foreign:
-        rule_of.update(
-            (node, Rule.OTHER_DEVICE)
-            for node, device in enumerate(view.devices)
-            if device in foreign
-        )
-    parts = {
-        node: whole_of(name) for node, name in enumerate(view.names) if name.endswith(SPLIT_SUFFIX)
-    }
-    # TensorFlow's remapper names what it fuses after the last of it, which may be in the layer
-    # around it, and drops what amp_tf.scope left there: a product of block_1/attention and the sum
-    # that follows become block_1/add. The filter tells, or of a part of it the bias.
-    fused = {*view.nodes_with(FUSED_PRODUCTS), *parts}
-    filters = {node: view.inputs(node)[1][0] for node in fused if len(view.inputs(node)) > 1}
+    fused = _find_fused(view)
     matched: dict[str, bool] = {}
-    find = functools.cache(matcher)
-    scopes = {node: proto.attr[SCOPE_ATTR].s for node, proto in nodes_with(view.protos, SCOPE_ATTR)}
-    scopes = {node: scopes[source] for node, source in filters.items() if source in scopes} | scopes
-    for node, around in scopes.items():
-        value = _precision_in(around, view.names[node], matched, find)
+    foreign = _on_other_devices(view, resolution, resolution.target.device_type)
+    rule_of = dict.fromkeys(foreign, Rule.OTHER_DEVICE)
+    forced: dict[Node, Rule] = {}
+    precision = resolution.target.precision.value.encode()
+    for node, value in _precisions_by_scopes(view, fused, matched):
         if value == SCOPE_FLOAT32:
             rule_of[node] = Rule.KEPT_BY_SCOPE
-        elif value in (SCOPE_F16, resolution.target.precision.value.encode()):
+        elif value in (SCOPE_F16, precision):
             forced[node] = Rule.FORCED_BY_SCOPE
     if view.function:  # its arguments and results keep their types
-        rule_of.update(
-            (node, Rule.PRESERVED) for node, proto in enumerate(view.protos) if proto is None
-        )
-    for patterns, found, rule in (
-        (config.force_f16, forced, Rule.FORCED_BY_NAME),
-        (config.keep_float32, rule_of, Rule.KEPT_BY_NAME),
-    ):
-        for pattern in patterns:
-            names = [*enumerate(view.names), *parts.items()]
-            if is_layer_pattern(pattern):
-                names += ((node, view.names[source]) for node, source in filters.items())
-            nodes = [node for node, name in names if find(pattern)(name)]
-            found.update(dict.fromkeys(nodes, rule))
-            matched[pattern] = matched.get(pattern, False) or bool(nodes)
+        ends = (node for node, proto in enumerate(view.protos) if proto is None)
+        rule_of.update(dict.fromkeys(ends, Rule.PRESERVED))
+    named = _find_named(view, config.force_f16, fused, matched)
+    forced.update(dict.fromkeys(named, Rule.FORCED_BY_NAME))
+    named = _find_named(view, config.keep_float32, fused, matched)
+    rule_of.update(dict.fromkeys(named, Rule.KEPT_BY_NAME))
     rule_of.update((node, Rule.ROUNDED_BEFORE) for node, _ in nodes_with(view.protos, ROUNDED_ATTR))
-    rule_of.update(
-        (node, Rule.PRESERVED) for node, name in enumerate(view.names) if name in preserve
-    )
+    preserved = (node for node, name in enumerate(view.names) if name in preserve)
+    rule_of.update(dict.fromkeys(preserved, Rule.PRESERVED))
     forced = {
         node: rule
         for node, rule in forced.items()
@@ -147,6 +123,69 @@ def find_obstacles(
     }
     refused = _find_refused(view, shapes or NO_SHAPES, resolution.target)
     return Obstacles(rule_of, forced, matched, refused)
+
+
+def _on_other_devices(view: GraphView, resolution: Resolution, wanted: str) -> list[Node]:
+    """Returns the nodes on devices of another type than what is converted."""
+    foreign = {each for each in set(view.devices) if resolution.device_type(each) != wanted}
+    if not foreign:
+        return []
+    return [node for node, device in enumerate(view.devices) if device in foreign]
+
+
+class _Fused(NamedTuple):
+    """Fused products and their parts, whose names and scopes others tell.
+
+    TensorFlow's remapper names what it fuses after the last of it, which may be in the layer around
+    it, and drops what amp_tf.scope left there: a product of block_1/attention and the sum that
+    follows become block_1/add. The filter tells, or of a part of it the bias.
+
+    Attributes:
+        parts: the parts of split products, each with the name of the whole.
+        filters: fused products and parts, each with its filter or its bias.
+    """
+
+    parts: Mapping[Node, str]
+    filters: Mapping[Node, Node]
+
+
+def _find_fused(view: GraphView) -> _Fused:
+    parts = {
+        node: whole_of(name) for node, name in enumerate(view.names) if name.endswith(SPLIT_SUFFIX)
+    }
+    filters = {}
+    for node in {*view.nodes_with(FUSED_PRODUCTS), *parts}:
+        inputs = view.inputs(node)
+        if len(inputs) > 1:
+            filters[node] = inputs[1][0]
+    return _Fused(parts, filters)
+
+
+def _precisions_by_scopes(
+    view: GraphView, fused: _Fused, matched: dict[str, bool]
+) -> Iterator[tuple[Node, bytes]]:
+    """Yields the nodes inside scopes with the precision that their scopes ask for."""
+    find = functools.cache(matcher)
+    scopes = {node: proto.attr[SCOPE_ATTR].s for node, proto in nodes_with(view.protos, SCOPE_ATTR)}
+    of_filters = {node: scopes[each] for node, each in fused.filters.items() if each in scopes}
+    for node, around in (of_filters | scopes).items():
+        yield node, _precision_in(around, view.names[node], matched, find)
+
+
+def _find_named(
+    view: GraphView, patterns: Iterable[str], fused: _Fused, matched: dict[str, bool]
+) -> list[Node]:
+    """Returns the nodes that patterns of the settings match; notes which patterns match one."""
+    found: list[Node] = []
+    for pattern in patterns:
+        names = [*enumerate(view.names), *fused.parts.items()]
+        if is_layer_pattern(pattern):
+            names += ((node, view.names[source]) for node, source in fused.filters.items())
+        match = matcher(pattern)
+        nodes = [node for node, name in names if match(name)]
+        matched[pattern] = matched.get(pattern, False) or bool(nodes)
+        found += nodes
+    return found
 
 
 def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node, str]:
@@ -207,8 +246,12 @@ def can_be_forced(signature: Signature) -> bool:
 
 
 def find_convertible(
-    view: GraphView, target: Target, candidates: Mask, whole: Mask, refused: Iterable[Node] = ()
-) -> tuple[Flags, Flags]:
+    view: GraphView,
+    target: Target,
+    candidates: NodeMask,
+    whole: NodeMask,
+    refused: Iterable[Node] = (),
+) -> tuple[UnitMask, UnitMask]:
     """For each unit of the candidate nodes: does the op's definition allow 16 bit, and is there a
     kernel for it?
 
@@ -221,36 +264,36 @@ def find_convertible(
         refused: the nodes that their kernels refuse (:attr:`Obstacles.refused`).
 
     Returns:
-        Flags of the units: (allowed by the definition, allowed and has a kernel); none of units
+        Masks of the units: (allowed by the definition, allowed and has a kernel); none of units
             that are not float32.
     """
-    allowed, runnable = np.zeros(view.unit_count, np.uint8), np.zeros(view.unit_count, np.uint8)
+    allowed = np.zeros(view.unit_count, np.bool_)
+    runnable = np.zeros(view.unit_count, np.bool_)
     starts = [0, *itertools.accumulate(len(signature.slots) for signature in view.of_kind)]
     for together in (False, True):
         nodes = candidates & (whole == together)
-        of_slots = (
-            bytearray(starts[-1]),
-            bytearray(starts[-1]),
-        )  # of each kind: nodes of one have the same answer
+        # Nodes of one kind have the same answer, so one of them is asked for all.
         one_of = np.full(len(view.of_kind), -1)
         one_of[view.kinds[nodes]] = np.flatnonzero(nodes)
+        may_be = bytearray(starts[-1])
+        runs = bytearray(starts[-1])
         for kind, (signature, node) in enumerate(zip(view.of_kind, one_of.tolist(), strict=True)):
             types = tuple(view.dtypes[view.base[node] : view.base[node + 1]]) if node >= 0 else ()
-            if datatypes.FLOAT in types:
-                # Where float32 kernels compute the 16-bit type, each op on the lists has one.
-                is_rounded = target.device_type == CPU_DEVICE and signature.op in target.rounded
-                asked = (target.device_type, target.precision.data_type, together, is_rounded)
-                for flags, positions in zip(
-                    of_slots, _positions(signature, types, *asked), strict=True
-                ):
-                    if flags is of_slots[0] or signature.op not in target.without_kernel:
-                        for position in positions:
-                            flags[starts[kind] + position] = 1
-        units = view.spread(nodes)
-        for result, found in zip((allowed, runnable), of_slots, strict=True):
-            result[units] = view.of_slots(np.frombuffer(found, np.uint8))[units]
+            if datatypes.FLOAT not in types:
+                continue
+            # Where float32 kernels compute the 16-bit type, each op on the lists has one.
+            is_rounded = target.device_type == CPU_DEVICE and signature.op in target.rounded
+            asked = (target.device_type, target.precision.data_type, together, is_rounded)
+            by_definition, by_kernel = _positions(signature, types, *asked)
+            for position in by_definition:
+                may_be[starts[kind] + position] = 1
+            for position in by_kernel if signature.op not in target.without_kernel else ():
+                runs[starts[kind] + position] = 1
+        units = units_of(view, nodes)
+        allowed |= units & view.of_slots(np.frombuffer(may_be, np.bool_))
+        runnable |= units & view.of_slots(np.frombuffer(runs, np.bool_))
     for node in refused:
-        runnable[view.units(node)] = 0
+        runnable[view.units(node)] = False
     return allowed, runnable
 
 
@@ -276,7 +319,6 @@ def _positions(
     ]
     if is_rounded:
         return tuple(allowed), tuple(allowed)
-    attrs = list(dict.fromkeys(signature.slots[position].attr for position in allowed))
     types_of: dict[str, list[int]] = {}
     for slot, data_type in zip(signature.slots, types, strict=True):
         types_of.setdefault(slot.attr, []).append(data_type)
@@ -285,25 +327,27 @@ def _positions(
         """Whether a kernel accepts all float32 entries of some attributes in 16 bit, or the first
         of each.
         """
-        converted = {attr: list(types_of[attr]) for attr in choice}
-        for entries in converted.values():
-            places = [
-                place for place, data_type in enumerate(entries) if data_type == datatypes.FLOAT
-            ]
-            for place in places if together else places[:1]:
-                entries[place] = wanted
-        return kernels.has_kernel(signature.op, device_type, {**types_of, **converted})
+        changed = dict(types_of)
+        for attr in choice:
+            changed[attr] = _converted(types_of[attr], wanted, together)
+        return kernels.has_kernel(signature.op, device_type, changed)
 
-    runnable: Iterable[str] = [attr for attr in attrs if not together and runs((attr,))]
-    if (
-        together
-    ):  # as many as some kernel accepts at once; the first such choice where there are several
-        choices = (
-            choice
-            for size in range(len(attrs), 0, -1)
-            for choice in itertools.combinations(attrs, size)
-        )
-        runnable = next(filter(runs, choices), ())
-    return tuple(allowed), tuple(
-        position for position in allowed if signature.slots[position].attr in runnable
-    )
+    attrs = list(dict.fromkeys(signature.slots[position].attr for position in allowed))
+    runnable: Iterable[str] = ()
+    if not together:
+        runnable = [attr for attr in attrs if runs((attr,))]
+    else:  # as many as some kernel accepts at once; the first such choice where there are several
+        sizes = range(len(attrs), 0, -1)
+        choices = (itertools.combinations(attrs, size) for size in sizes)
+        runnable = next(filter(runs, itertools.chain.from_iterable(choices)), ())
+    found = [position for position in allowed if signature.slots[position].attr in runnable]
+    return tuple(allowed), tuple(found)
+
+
+def _converted(types: Sequence[int], wanted: int, together: bool) -> list[int]:
+    """Returns the types with float32 replaced, everywhere or at its first place."""
+    first = types.index(datatypes.FLOAT)
+    return [
+        wanted if of == datatypes.FLOAT and (together or place == first) else of
+        for place, of in enumerate(types)
+    ]

@@ -26,15 +26,19 @@ in bfloat16, and of the fraction of 1,000.3 nothing is left.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.datatypes import Mask, Node
+from amp_tf.graph.datatypes import Indices, Node
 from amp_tf.oplists import table
-from amp_tf.painting.canvas import Canvas, casts, units_of
-from amp_tf.painting.flow import Flow
+from amp_tf.painting.accuracy import CommonRounding, Kept, NodeDecision
+from amp_tf.painting.decisions import Verdict
+from amp_tf.painting.masks import Direction, NodeMask, indices, mask_of, reach
 from amp_tf.painting.reasons import Rule
+from amp_tf.painting.value_graph import ValueGraph, casts_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,13 +72,13 @@ NEEDS = (
 )
 
 
-def keep_needed(canvas: Canvas) -> None:
+def keep_needed(values: ValueGraph) -> Kept:
     """Keeps values in float32, back to the product, if a reader needs them more exactly or no
     product uses them.
 
     A bias, an activation without arithmetic and what only moves values still have the type of the
     product before them, so that kernels can be fused; so has a bias gradient
-    (:func:`amp_tf.painting.ties.match_types`). What variables hold is used by products only in the
+    (:func:`amp_tf.painting.ties.match_bias_gradients`). What variables hold is used by products only in the
     next step, through the variable.
 
     Difference "need": TensorFlow converts what lies between or follows products, whoever reads it.
@@ -109,119 +113,167 @@ def keep_needed(canvas: Canvas) -> None:
         kept = OptionalFromValue(max1) Toutput_types=[float32]
         allow2 = MatMul(max1, x)                                f16
     """
-    flow = canvas.flow
-    moving = flow.is_open & ~flow.computes
-    ops, _ = canvas.view.numbered_ops
+    ops, _ = values.view.numbered_ops
+    parts = []
     if not table.KEEPING.isdisjoint(ops):
-        canvas.keep(_stored_maxima(flow), Rule.COMPARED)
+        parts.append(Kept.of((_stored_maxima(values), Rule.COMPARED)))
     for need in NEEDS:
-        causes: dict[int, int] = {}
-        if need is not RESULTS and need.asked_by.isdisjoint(ops):
-            continue
         if need is RESULTS:
-            follows = (moving & (flow.count_inputs() == 1)) | flow.nodes_of(table.FOLLOWING)
-            used = flow.users | flow.upstream(
-                flow.users, through=~flow.nodes_of(table.STORING)
-            )  # by products
-            fused = flow.downstream(flow.products, through=~used & follows)
-            found = ~used & ~fused & ~flow.nodes_of(table.SUMS_IN_BFLOAT16) & flow.is_open
-        else:
-            asking, found = _asking(need, flow, moving, canvas.centred)
-            passing = (
-                flow.is_open
-                if need.through is None
-                else flow.is_open & (moving | flow.nodes_of(need.through))
-            )
-            needed = asking | flow.asked(asking, need.position, passing, causes)
-            found |= needed
-            if need.asked_by >= table.SUBTRACTING:
-                filters = flow.products & flow.nodes_of(table.FILTERING) & flow.sources_of(needed)
-                flow.asked(needed, None, filters, causes)
-                canvas.keep_allowed(
-                    units_of(canvas.view.spread(filters).astype(np.bool_)), need.reason, causes
-                )
-                adding = moving | (flow.nodes_of(table.LINEAR - table.TOTALS) & ~flow.users)
-                found |= _totals_apart(flow, adding)
-            split = flow.products & flow.nodes_of(table.FUSED_PRODUCTS) & flow.sources_of(found)
-            canvas.to_split += np.flatnonzero(split).tolist()
-        canvas.keep(found, need.reason, causes)
+            parts.append(Kept.of((_without_products(values), need.reason)))
+        elif not need.asked_by.isdisjoint(ops):
+            parts.append(_follow(need, values))
+    return Kept.joined(parts)
 
 
-def _asking(
-    need: Need, flow: Flow, moving: Mask, weighted: list[tuple[Node, Node]]
-) -> tuple[Mask, Mask]:
-    """The nodes that ask, and those that stay in float32 whether or not they pass it on.
+def _without_products(values: ValueGraph) -> NodeMask:
+    """Returns what no product uses, but for what is computed together with the product before."""
+    storing = values.of_ops(table.STORING)
+    used = values.users | values.upstream(values.users, through=~storing)
+    follows = (values.moving & (values.count_inputs() == 1)) | values.of_ops(table.FOLLOWING)
+    fused = values.downstream(values.products, through=~used & follows)
+    return ~used & ~fused & ~values.of_ops(table.SUMS_IN_BFLOAT16) & values.is_open
 
-    What weights the terms of a mean that is taken from the value itself is added to a list, with
-    that value's node.
+
+def _follow(need: Need, values: ValueGraph) -> Kept:
+    """Returns what one row of :data:`NEEDS` keeps."""
+    asked = _asked_by(need, values)
+    passing = values.is_open
+    if need.through is not None:
+        passing = passing & (values.moving | values.of_ops(need.through))
+    causes = _requested(values, asked.asking, need.position, passing)
+    needed = asked.asking | mask_of(causes, len(passing))
+    kept = asked.staying | needed
+    decisions = []
+    if need.asked_by >= table.SUBTRACTING:
+        filtering = values.products & values.of_ops(table.FILTERING)
+        filters = filtering & values.sources_of(needed)
+        causes |= _requested(values, needed, None, filters)
+        decisions.append(NodeDecision(filters, need.reason, causes, Verdict.KEEP))
+        kept |= _totals_apart(values)
+    decisions.append(NodeDecision(kept, need.reason, causes))
+    fused = values.products & values.of_ops(table.FUSED_PRODUCTS) & values.sources_of(kept)
+    return Kept(tuple(decisions), tuple(indices(fused)), asked.common)
+
+
+def _requested(
+    values: ValueGraph, asking: NodeMask, position: int | None, through: NodeMask
+) -> dict[Node, Node]:
+    """Returns the nodes of ``through`` that some nodes read, at one of their inputs or at all, and
+    what these read; each with the reader that asked for it.
     """
-    asking = flow.nodes_of(need.asked_by)
+    edges = values.into(asking, position) & through[values.sources]
+    sources = values.sources[edges].tolist()
+    causes = dict(zip(sources, values.readers[edges].tolist(), strict=True))
+    first = mask_of(causes, len(through))
+    farther = reach(values.links, indices(first), through & ~first, Direction.BACKWARD)
+    return causes | farther
+
+
+class _Asked(NamedTuple):
+    """Who asks, and what stays in float32 whether or not it passes the need on."""
+
+    asking: NodeMask
+    staying: NodeMask
+    common: tuple[CommonRounding, ...] = ()
+
+
+def _asked_by(need: Need, values: ValueGraph) -> _Asked:
+    asking = values.of_ops(need.asked_by)
     if need.asked_by >= table.CASTS:  # to integers
-        for node, _, result in casts(flow.view):
-            asking[node] = flow.view.dtypes[result] in datatypes.INTEGERS
-    if not need.asked_by >= table.SUBTRACTING:
-        return asking, asking if need.position is None else np.zeros_like(asking)
-    # Who takes a value from another that may be like it asks; not from a single number. A value and
-    # its own mean, or weighted mean, share their rounding: there the mean alone is needed, with
-    # what moves it.
-    single = flow.view.constants[0] == 1
-    differences, totals = flow.nodes_of(table.SUBTRACTING), flow.nodes_of(table.TOTALS)
-    means = totals | flow.downstream(totals, through=moving)
-    made, scaling = flow.behind(moving), flow.nodes_of(table.SCALING)
-    centred, own = np.zeros_like(asking), np.zeros_like(asking)
-    for node in np.flatnonzero(differences & flow.readers_of(means)).tolist():
-        ends = set(made[flow.sources_at(node)].tolist())
-        for end in ends:
-            terms = set(made[flow.sources_at(end)].tolist()) if totals[end] else set()
-            factors = [
-                (term, of)
-                for term in terms
-                if scaling[term]
-                for of in made[flow.sources_at(term)].tolist()
-            ]
-            weighted += [(term, of) for term, of in factors if of in ends]
-            if ends & {*terms, *(of for _, of in factors)}:
-                centred[node] = own[end] = True
-    # TensorFlow makes c - x + z of z - x + c, and c - x - y + z of z - (x + y) + c.
-    turned = differences & flow.readers_of(single, position=0)
-    turned |= differences & flow.readers_of(turned, position=0)
-    sums = flow.nodes_of(table.ADDING) & flow.readers_of(turned)
-    asking &= ~(differences & (flow.readers_of(single) & ~flow.sources_of(sums) | centred))
-    asking |= sums
-    own |= flow.downstream(own, through=moving)
-    return asking, asking | centred | flow.upstream(centred, through=own)
+        for node, _, result in casts_of(values.view):
+            asking[node] = values.view.dtypes[result] in datatypes.INTEGERS
+    if need.asked_by >= table.SUBTRACTING:
+        return _asked_by_differences(values, asking)
+    return _Asked(asking, asking if need.position is None else np.zeros_like(asking))
 
 
-def _totals_apart(flow: Flow, passing: Mask) -> Mask:
-    """The sums and means of which differences are taken, as of a mean square and the square of a
-    mean.
+def _asked_by_differences(values: ValueGraph, asking: NodeMask) -> _Asked:
+    """Lets subtractions ask for both operands, unless one is a single number.
 
-    What they add may be 16 bit, they may not: no rounding of another one is beside theirs to cancel
-    it.
+    A value and its own mean, or weighted mean, share their rounding: there the mean alone is
+    needed, with what moves it.
     """
-    totals = flow.nodes_of(table.TOTALS)
-    near = totals | flow.downstream(totals, through=passing)
-    readings = np.bincount(flow.readers[near[flow.sources]], minlength=len(near))
-    apart = flow.nodes_of(table.SUBTRACTING) & (readings == 2)
-    return totals & flow.sources_of(apart | flow.upstream(apart, through=passing))
+    differences = values.of_ops(table.SUBTRACTING)
+    centred, means, common = _centred(values, differences)
+    # TensorFlow makes c - x + z of z - x + c, and c - x - y + z of z - (x + y) + c.
+    single = values.view.constants[0] == 1
+    turned = differences & values.readers_of(single, position=0)
+    turned |= differences & values.readers_of(turned, position=0)
+    sums = values.of_ops(table.ADDING) & values.readers_of(turned)
+    from_numbers = values.readers_of(single) & ~values.sources_of(sums)
+    asking = (asking & ~(differences & (from_numbers | centred))) | sums
+    means |= values.downstream(means, through=values.moving)
+    staying = asking | centred | values.upstream(centred, through=means)
+    return _Asked(asking, staying, common)
 
 
-def _stored_maxima(flow: Flow) -> Mask:
-    """Maxima that a loop or a branch keeps for its gradient, with what keeps and moves them and
-    their operands.
+def _centred(
+    values: ValueGraph, differences: NodeMask
+) -> tuple[NodeMask, NodeMask, tuple[CommonRounding, ...]]:
+    """Returns the differences between a value and its own mean, and these means; and the products
+    by which values enter weighted means of their own.
+    """
+    totals = values.of_ops(table.TOTALS)
+    means = totals | values.downstream(totals, through=values.moving)
+    scaling = values.of_ops(table.SCALING)
+    makers = values.makers()
+    centred = np.zeros_like(totals)
+    own = np.zeros_like(totals)
+    common = []
+    for node in indices(differences & values.readers_of(means)):
+        ends = set(makers[values.sources_at(node)].tolist())
+        for end in ends:
+            terms = set(makers[values.sources_at(end)].tolist()) if totals[end] else set()
+            factors = _factors(values, makers, [term for term in terms if scaling[term]])
+            common += [CommonRounding(term, of) for term, of in factors if of in ends]
+            if ends & {*terms, *(of for _, of in factors)}:
+                centred[node] = True
+                own[end] = True
+    return centred, own, tuple(common)
+
+
+def _factors(
+    values: ValueGraph, makers: Indices, products: Sequence[Node]
+) -> list[tuple[Node, Node]]:
+    """Returns each of some multiplications with the makers of what it multiplies."""
+    found = []
+    for product in products:
+        found += [(product, of) for of in makers[values.sources_at(product)].tolist()]
+    return found
+
+
+def _totals_apart(values: ValueGraph) -> NodeMask:
+    """Returns the sums and means whose differences are taken, as of a mean square and the square of
+    a mean.
+
+    Their inputs may be 16 bit; the sums themselves stay float32: no rounding of another one is
+    beside theirs to cancel it.
+    """
+    linear = values.of_ops(table.LINEAR - table.TOTALS) & ~values.users
+    passing = values.moving | linear
+    totals = values.of_ops(table.TOTALS)
+    near = totals | values.downstream(totals, through=passing)
+    near_inputs = np.bincount(values.readers[near[values.sources]], minlength=len(near))
+    apart = values.of_ops(table.SUBTRACTING) & (near_inputs == 2)
+    return totals & values.sources_of(apart | values.upstream(apart, through=passing))
+
+
+def _stored_maxima(values: ValueGraph) -> NodeMask:
+    """Returns maxima that a loop or a branch keeps for its gradient, with what keeps and moves them
+    and their operands.
 
     There the gradient, which compares the two, is in another part of the graph, and reads them from
     a list or an optional; an operand from outside it may read by a way of its own.
     """
-    moves, keeping = flow.is_open & flow.nodes_of(table.UNCHANGED), flow.nodes_of(table.KEEPING)
-    kept = keeping | flow.upstream(keeping, through=moves)
-    maxima = flow.nodes_of(table.MAXIMA) & flow.sources_of(kept)
-    operands = flow.sources_of(maxima) | flow.upstream(maxima, through=moves)
-    comparing, edges, read = flow.nodes_of(table.COMPARING), flow.view.edges, np.zeros_like(moves)
-    read[edges.src_node[comparing[edges.dst_node]]] = (
-        True  # a gradient reads them to select, which the flow leaves out
-    )
-    compared = (read | flow.upstream(read, through=moves)) & flow.downstream(
-        operands, through=moves
-    )
-    return maxima | compared | flow.downstream(maxima | operands, through=kept)
+    moves = values.is_open & values.of_ops(table.UNCHANGED)
+    keeping = values.of_ops(table.KEEPING)
+    kept = keeping | values.upstream(keeping, through=moves)
+    maxima = values.of_ops(table.MAXIMA) & values.sources_of(kept)
+    operands = values.sources_of(maxima) | values.upstream(maxima, through=moves)
+    # A gradient reads them to select, along edges that the value graph leaves out.
+    edges = values.view.edges
+    by_gradients = values.of_ops(table.COMPARING)[edges.dst_node]
+    read = mask_of(edges.src_node[by_gradients], len(moves))
+    from_operands = values.downstream(operands, through=moves)
+    compared = (read | values.upstream(read, through=moves)) & from_operands
+    return maxima | compared | values.downstream(maxima | operands, through=kept)

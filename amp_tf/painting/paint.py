@@ -2,7 +2,8 @@
 
 The goal, in the words of the method: convert what the hardware runs faster, keep what is
 numerically dangerous and what depends on it, and insert as few casts as possible between the two.
-The rules are the rows of :data:`RULES`, in the order in which they run; the passes of TensorFlow's
+It takes five steps, each a function of values to a frozen value. The rules are the rows of
+:data:`RULES`, in the order in which they run, each in one of the steps; the passes of TensorFlow's
 ``AutoMixedPrecisionImpl::Optimize`` are numbered among them.
 
 The docstring of each rule shows what it does on a small graph, all other rules in force: behind a
@@ -22,11 +23,23 @@ from typing import Any
 from amp_tf.config import AmpConfig
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.targets import Resolution
-from amp_tf.painting import kernels, lists, needs, origins, ties
-from amp_tf.painting.canvas import Canvas, prepare
+from amp_tf.painting import (
+    kernels,
+    listing,
+    needs,
+    origins,
+    passes,
+    placing,
+    ranges,
+    tensor_lists,
+    ties,
+)
+from amp_tf.painting.accuracy import Kept
+from amp_tf.painting.canvas import Canvas, Subject
 from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Rule
+from amp_tf.painting.value_graph import ValueGraph
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,23 +109,36 @@ def paint(
     """Decides the precision of every unit of a graph.
 
     Args:
-        settings: further attributes of :class:`~amp_tf.painting.canvas.Canvas` that have defaults.
+        settings: further attributes of :class:`~amp_tf.painting.canvas.Subject` that have
+            defaults.
 
     Raises:
         GraphError: a loop is broken.
     """
     if resolution.target is None:
-        return Painting(view, None, [], why_nothing=Rule.NO_TARGET, detail=resolution.why_none)
-    canvas = prepare(view, resolution, obstacles, change.kernels, **settings)
-    for row in RULES:
-        if row.name not in change.rules and row.when(resolution):
-            row.apply(canvas)
-            if row is ALLOW_LIST and not canvas.allow.any():
-                break
-    return Painting.of(canvas)
+        return Painting.without_target(view, resolution.why_none)
+    in_force = [row for row in RULES if row.name not in change.rules and row.when(resolution)]
+
+    def run(step: Sequence[Row], canvas: Canvas) -> Canvas:
+        for row in step:
+            if row in in_force:
+                canvas = row.apply(canvas)
+        return canvas
+
+    listed = run(
+        LISTING, Canvas.of(Subject(view, resolution, obstacles, change.kernels, **settings))
+    )
+    if not (listed.allow | listed.on_allow & listed.processable).any():
+        return Painting.of(listed)
+    held = run(HOLDING, listed)
+    values = ValueGraph.of(held)
+    kept = Kept.joined(row.apply(values) for row in KEEPING if row in in_force)
+    painted = run(PASSES, held.after(*kept.on_units(held)))
+    settled = run(SETTLING, dataclasses.replace(painted, values=values, common=kept.common))
+    return Painting.of(settled, kept)
 
 
-def weigh(canvas: Canvas) -> None:
+def weigh(canvas: Canvas) -> Canvas:
     """Unpaints what is not faster in 16 bit, counting the casts that it needs.
 
     Products whose shapes nobody knows stay as they are. What TensorFlow computes together with a
@@ -129,8 +155,8 @@ def weigh(canvas: Canvas) -> None:
         small = Placeholder() shape=[8, 8]
         allow3 = MatMul(small, small)       f16 → float32
     """
-    if canvas.cost_model:
-        canvas.cost_model(canvas)
+    cost_model = canvas.subject.cost_model
+    return cost_model(canvas) if cost_model else canvas
 
 
 def _unless_forced(resolution: Resolution) -> bool:
@@ -143,39 +169,44 @@ class Row:
     """One rule.
 
     Attributes:
-        name: by which it is left out; for a pass of TensorFlow's with its number there.
+        name: by which it is left out; for a pass of TensorFlow's with its number there. Rows of one
+            name go together.
+        apply: the rule; given a canvas, it returns the canvas after its decisions; those of
+            :data:`KEEPING` are given the value graph, and return what they keep.
         difference: the name of the difference from TensorFlow's pass that it makes; empty for what
             TensorFlow does too.
         reasons: those of the nodes that it keeps in float32 for accuracy's sake.
     """
 
     name: str
-    apply: Callable[[Canvas], None]
+    apply: Callable[..., Any]
     when: Callable[[Resolution], bool] = lambda resolution: True
     difference: str = ""
     reasons: tuple[Rule, ...] = ()
 
 
 _chooses = operator.attrgetter("uses_cost_model")  #: where amp_tf chooses the precision
-ALLOW_LIST = Row("1 allow list", lists.paint_allow_list)
 
-RULES: tuple[Row, ...] = (
+#: Which list each op is on, and which kernels exist and are exact.
+LISTING = (
+    Row("outer products", listing.judge_outer_products, difference="outer-product"),
+    Row("missing kernels", listing.drop_allow_without_kernel),
     Row(
         "kernels",
         kernels.take_inexact_off_lists,
         difference="inexact-kernel",
         reasons=(Rule.SUMS, Rule.INACCURATE),
     ),
-    Row("forced nodes", lists.place_forced),
-    Row("tensor lists", ties.find_clusters),
-    ALLOW_LIST,
-    Row(
-        "range",
-        origins.keep_in_range,
-        _unless_forced,
-        "range",
-        (Rule.BEYOND_RANGE, Rule.LEAVES_RANGE),
-    ),
+    Row("kernels", kernels.take_bounded_off_deny, difference="inexact-kernel"),
+    Row("forced nodes", listing.place_forced),
+    Row("tensor lists", tensor_lists.find_clusters),
+    Row("1 allow list", listing.paint_allow_list),
+)
+#: Which products 16 bit cannot hold.
+HOLDING = (Row("range", ranges.keep_in_range, _unless_forced, "range", (Rule.BEYOND_RANGE,)),)
+#: What accuracy keeps in float32.
+KEEPING = (
+    Row("range", ranges.keep_squares_and_quotients, _unless_forced, "range", (Rule.LEAVES_RANGE,)),
     Row(
         "needs",
         needs.keep_needed,
@@ -184,28 +215,35 @@ RULES: tuple[Row, ...] = (
         (Rule.COMPARED, *(need.reason for need in needs.NEEDS)),
     ),
     Row("origins", origins.keep_origins, _unless_forced, "origin", (Rule.RUNNING_SUM, Rule.JOINED)),
-    Row("2 deny list and what uses it", lists.spread_deny),
-    Row("tensor lists after pass 2", ties.match_clusters),
-    Row("3 between products", lists.paint_between_allow),
-    Row("4 after products", lists.paint_after_allow),
-    Row("5 beside products", lists.spread_allow_through_clear),
-    Row("6 types that cannot be 16 bit", lists.drop_unsupported),
-    Row("tensor lists after pass 6", ties.match_clusters),
+)
+#: TensorFlow's passes.
+PASSES = (
+    Row("2 deny list and what uses it", passes.spread_deny),
+    Row("tensor lists after pass 2", tensor_lists.match_clusters),
+    Row("3 between products", passes.paint_between_allow),
+    Row("4 after products", passes.paint_after_allow),
+    Row("5 beside products", passes.spread_allow_through_clear),
+    Row("6 types that cannot be 16 bit", passes.drop_unsupported),
+    Row("tensor lists after pass 6", tensor_lists.match_clusters),
     Row("7 recurrent edges", ties.match_recurrent_edges),
+)
+#: What is not faster, what must have one type, and where casts stand.
+SETTLING = (
     Row("cost model", weigh, _chooses),
     Row(
         "values passed through",
-        lists.leave_carried_values,
+        placing.leave_carried_values,
         difference="passed-through",
         reasons=(Rule.CARRIED,),
     ),
-    Row("looked-up rows", lists.leave_picked_values, difference="looked-up-rows"),
-    Row(
-        "shared types",
-        ties.match_types,
-        difference="tied-types",
-        reasons=(Rule.COMPARED, Rule.SUMS),
-    ),
-    Row("8 existing casts to float32", lists.retarget_casts),
-    Row("existing casts to 16 bit", lists.absorb_casts, _chooses),
+    Row("looked-up rows", placing.leave_picked_values, difference="looked-up-rows"),
+    Row("shared types", ties.match_bias_gradients, difference="tied-types", reasons=(Rule.SUMS,)),
+    Row("shared types", ties.match_maxima, difference="tied-types", reasons=(Rule.COMPARED,)),
+    Row("shared types", ties.match_loop_entries, difference="tied-types"),
+    Row("shared types", ties.match_weighted_means, difference="tied-types"),
+    Row("shared types", ties.match_fused_products, difference="tied-types"),
+    Row("8 existing casts to float32", placing.retarget_casts),
+    Row("existing casts to 16 bit", placing.absorb_casts, _chooses),
 )
+#: All rules, in the order in which they run.
+RULES: tuple[Row, ...] = (*LISTING, *HOLDING, *KEEPING, *PASSES, *SETTLING)

@@ -26,10 +26,10 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import CASTS, CLEAR, CPU, DENY, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded
-from amp_tf.painting.kernels import computed_with_products
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
+from amp_tf.painting.remapper import computed_with_products
 from amp_tf.painting.work import count_runs, operations_of
 from amp_tf.precision import Precision
 
@@ -261,7 +261,7 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
     """Estimates the time of all runs of each node in float32 and now, without casts.
 
     Ops that TensorFlow computes with a product take no time of their own
-    (:func:`amp_tf.painting.kernels.computed_with_products`). If normalization was folded, its
+    (:func:`amp_tf.painting.remapper.computed_with_products`). If normalization was folded, its
     multiplication ran over the convolution's result before. Now its sum and the ops behind it are
     one kernel with the convolution, as lifted ops are with their product.
 

@@ -67,7 +67,7 @@ from amp_tf.oplists.cost_tables import CostTable
 from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS, SPLIT_PRODUCTS
 from amp_tf.oplists.kernels import has_channels_first
 from amp_tf.painting.eligibility import Folded
-from amp_tf.painting.kernels import find_gelus
+from amp_tf.painting.remapper import find_gelus
 from amp_tf.rewriting.form import Form
 from amp_tf.rewriting.splitting import Part, parts_of, with_parts
 

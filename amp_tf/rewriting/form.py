@@ -227,7 +227,7 @@ class Form:
     def painting(self) -> Painting:
         """What becomes 16 bit."""
         job = self.job
-        cost_model: Callable[[Canvas], None] | None = None
+        cost_model: Callable[[Canvas], Canvas] | None = None
         if job.chooses:
             from amp_tf.cpu.economy import drop_unprofitable
 

@@ -55,7 +55,7 @@ from amp_tf.graph.templates import called
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.ties import handles_lists, list_units
+from amp_tf.painting.tensor_lists import handles_lists, list_units
 from amp_tf.rewriting.form import Form
 
 LIST_SUFFIX = "AmpTfList"  #: ends the names of new makers of lists

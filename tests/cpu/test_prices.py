@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.cpu.economy import Prices, find_swishes
+from amp_tf.cpu.economy import Prices
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import NO_SHAPES, KnownShapes
 from amp_tf.graph.templates import Templates
@@ -23,6 +23,7 @@ from amp_tf.oplists.cost_tables import (
     TRANSPOSED,
 )
 from amp_tf.oplists.fusions import SWISH
+from amp_tf.painting.remapper import find_swishes
 from tests.small_graphs import graph
 
 

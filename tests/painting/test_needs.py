@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
-from amp_tf.painting.flow import Flow
 from amp_tf.painting.reasons import Rule
+from amp_tf.painting.value_graph import ValueGraph, find_edges
 from tests.painting.painted import CPU, both, check, painted, rewritten
 from tests.small_graphs import graph, run
 
@@ -277,61 +277,63 @@ SMALL = """
 """
 
 
-def made(links: Sequence[tuple[int, int]] = ()) -> Flow:
-    """The flow of the small graph, of which each node computes."""
-    view, none = read_graph(graph(SMALL), Templates()), np.zeros(6, np.bool_)
-    edges = view.edges
-    return Flow(
+def made(links: Sequence[tuple[int, int]] = (), computes: np.ndarray | None = None) -> ValueGraph:
+    """The value graph of the small graph, of which each node computes by default."""
+    view = read_graph(graph(SMALL), Templates())
+    edges = find_edges(view, view.edges.src_unit, view.edges.dst_unit, links)
+    none = np.zeros(6, np.bool_)
+    return ValueGraph(
         view,
-        edges.src_unit,
-        edges.dst_unit,
-        links,
+        *edges,
         products=none,
-        calls=none,
-        listed=none,
-        on_infer=~none,
+        users=none,
+        is_open=none,
+        computes=~none if computes is None else computes,
     )
 
 
 def test_a_cycle_is_found_where_a_node_or_links_close_it() -> None:
-    flow, every, half, no_links = (
-        made(),
-        np.ones(6, np.bool_),
-        np.arange(6) == 2,
-        np.zeros((2, 0), np.int32),
-    )
-    assert not flow.on_cycles(every, half, no_links).any()
+    values = made()
+    every = np.ones(6, np.bool_)
+    half = np.arange(6) == 2
+    no_links = np.zeros((2, 0), np.int32)
+    assert not values.on_cycles(every, half, no_links).any()
     link = np.array([[5], [2]])  # from the end to the half
-    assert np.flatnonzero(flow.on_cycles(every, ~every, link)).tolist() == [2, 3, 5]
+    assert np.flatnonzero(values.on_cycles(every, ~every, link)).tolist() == [2, 3, 5]
     assert np.flatnonzero(made([(5, 2)]).on_cycles(every, half, no_links)).tolist() == [2, 3, 5]
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_cycles_are_what_reaches_itself_together(seed: int) -> None:
-    flow, dice = made(), np.random.default_rng(seed)
+    dice = np.random.default_rng(seed)
     links = dice.integers(0, 6, (dice.integers(0, 9), 2)).T
-    through, flow.computes = dice.random(6) < 0.8, dice.random(6) < 0.6
+    through = dice.random(6) < 0.8
+    computes = dice.random(6) < 0.6
+    values = made(computes=computes)
     reaches = np.zeros((6, 6), np.bool_)
-    reaches[flow.sources, flow.readers] = True
+    reaches[values.sources, values.readers] = True
     reaches[tuple(links)] = True
     reaches &= through[:, None] & through
     for middle in range(6):
         reaches |= reaches[:, middle, None] & reaches[middle]
     together = reaches & reaches.T
-    wanted = [
-        node for node, row in enumerate(together) if row.sum() > 1 and flow.computes[row].any()
-    ]
-    assert np.flatnonzero(flow.on_cycles(through, np.zeros(6, np.bool_), links)).tolist() == wanted
-    closed, closing = made(links.T.tolist()), np.isin(range(6), links[1])
-    closed.computes = flow.computes
+    wanted = [node for node, row in enumerate(together) if row.sum() > 1 and computes[row].any()]
+    none = np.zeros(6, np.bool_)
+    assert np.flatnonzero(values.on_cycles(through, none, links)).tolist() == wanted
+    closed = made(links.T.tolist(), computes)
+    closing = np.isin(range(6), links[1])
     assert np.flatnonzero(closed.on_cycles(through, closing, links[:, :0])).tolist() == wanted
 
 
 def test_the_heaviest_path_counts_weights_on_both_sides() -> None:
-    flow = made()
-    weights, between = flow.heaviest_paths(np.ones(6, np.bool_), np.array([0, 3, 5, 1, 0, 0]))
+    values = made()
+    weights, between = values.heaviest_paths(np.ones(6, np.bool_), np.array([0, 3, 5, 1, 0, 0]))
     assert weights.tolist() == [9, 9, 9, 9, 9, 9]
-    assert [flow.view.names[node] for node in np.flatnonzero(between)] == ["square", "half", "sum"]
+    assert [values.view.names[node] for node in np.flatnonzero(between)] == [
+        "square",
+        "half",
+        "sum",
+    ]
 
 
 def test_what_two_rules_keep_has_the_reason_of_the_first():

@@ -1,0 +1,46 @@
+"""Decisions: what a rule does with some units, and why.
+
+*Allow* units become 16 bit. *Deny* units stay float32, and so does what uses them, by TensorFlow's
+pass 2. A unit may be both for a while, as in TensorFlow; what counts in the end is allow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+
+from amp_tf.graph.datatypes import Unit
+from amp_tf.painting.reasons import Balance, Rule
+
+
+class Verdict(enum.Enum):
+    """What a decision does with its units."""
+
+    ALLOW = enum.auto()  #: paints them allow; units that are allow keep their reason
+    DENY = enum.auto()  #: paints them deny; units that are deny keep their reason
+    LEAVE = enum.auto()  #: takes allow paint off them
+    #: takes them off the allow list, where no user forced them, and paints them deny
+    KEEP = enum.auto()
+    NOTE = enum.auto()  #: paints nothing, and says why they are on no list
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What a rule decides about some units.
+
+    Attributes:
+        causes: for some of them, the unit that brought it about.
+        weighed: what the cost model weighed, or why in words.
+    """
+
+    verdict: Verdict
+    units: Sequence[Unit]
+    reason: Rule
+    causes: Mapping[Unit, Unit] = dataclasses.field(default_factory=dict)
+    weighed: Balance | str | None = None
+
+
+def spread(verdict: Verdict, reached: Mapping[Unit, Unit], reason: Rule) -> Decision:
+    """Returns the decision about all units that a search reached, each with its cause."""
+    return Decision(verdict, [*reached], reason, reached)

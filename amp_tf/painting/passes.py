@@ -1,0 +1,144 @@
+"""The passes of TensorFlow, by which the lists paint; :mod:`amp_tf.painting.ties` has pass 7, and
+:mod:`amp_tf.painting.tensor_lists` those of TensorLists.
+
+Order and meaning are those of ``AutoMixedPrecisionImpl::Optimize``
+(core/grappler/optimizers/auto_mixed_precision.cc, 2.21); where a pass differs on purpose its
+docstring says so with the name of the difference, which tests/parity lists.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from amp_tf.graph import datatypes
+from amp_tf.oplists import table
+from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.decisions import Decision, Verdict, spread
+from amp_tf.painting.masks import Direction, UnitMask, indices, mask_of, units_of
+from amp_tf.painting.reasons import Rule
+
+
+def spread_deny(canvas: Canvas) -> Canvas:
+    """Paints deny forward from deny-list nodes, through infer and clear nodes, up to the last infer
+    or deny node.
+
+    deny → infer → clear → infer → clear → allow → infer becomes deny, deny, deny, deny, clear,
+    allow, infer.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)           f16
+        deny1 = Exp(bias)
+        clear1 = Relu(deny1)            f16 → float32
+        infer1 = AddV2(allow1, clear1)  f16 → float32
+        clear2 = Relu(infer1)           f16
+        allow2 = MatMul(clear2, x)      f16
+    """
+    if canvas.target.lists.force_all:
+        return canvas
+    sinks = canvas.on_deny | canvas.on_infer
+    before_sinks = canvas.reach(indices(sinks), canvas.on_clear, Direction.BACKWARD)
+    roots = indices(canvas.on_deny & ~canvas.deny)
+    canvas = canvas.after(Decision(Verdict.DENY, roots, Rule.DENY_LIST))
+    passable = (sinks | mask_of(before_sinks, len(sinks))) & ~canvas.deny
+    reached = canvas.reach(roots, passable, Direction.FORWARD)
+    return canvas.after(spread(Verdict.DENY, reached, Rule.AFTER_DENY))
+
+
+def paint_between_allow(canvas: Canvas) -> Canvas:
+    """Paints infer and clear nodes allow if they lie on a path from an allow-list node to another.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)       f16
+        clear1 = Relu(allow1)       f16
+        infer1 = Tanh(clear1)       float32 → f16
+        allow2 = MatMul(infer1, x)  f16
+    """
+    roots = indices(canvas.on_allow & canvas.processable)
+    passable = canvas.spreading & canvas.convertible & ~canvas.deny
+    behind = mask_of(canvas.reach(roots, passable, Direction.FORWARD), len(passable))
+    between = canvas.reach(roots, behind, Direction.BACKWARD)
+    # As in TensorFlow, allow-list nodes that lost their paint to a TensorList attract their
+    # neighbours all the same.
+    return canvas.after(
+        spread(Verdict.ALLOW, between, Rule.BETWEEN_ALLOW),
+        Decision(Verdict.ALLOW, roots, Rule.ALLOW_LIST),
+    )
+
+
+def paint_after_allow(canvas: Canvas) -> Canvas:
+    """Paints infer nodes allow if they read an allow node and no deny node.
+
+    Difference "infer-follow-order": TensorFlow sweeps once in the order of the nodes, so that a
+    chain converts only as far as its nodes happen to be sorted; here the rule runs until nothing
+    changes. Difference "kernel-missing": TensorFlow does not ask for a kernel here.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)         f16
+        infer1 = Tanh(allow1)         float32 → f16
+        infer2 = Tanh(infer1)         float32 → f16
+        digamma1 = Digamma(infer2)
+        allow2 = MatMul(digamma1, x)  f16
+    """
+    reads_deny = mask_of(canvas.dst[canvas.deny[canvas.src]], len(canvas.deny))
+    free = canvas.on_infer & canvas.convertible & ~(canvas.deny | canvas.allow | reads_deny)
+    reached = canvas.reach(indices(canvas.allow), free, Direction.FORWARD)
+    return canvas.after(spread(Verdict.ALLOW, reached, Rule.AFTER_ALLOW))
+
+
+def spread_allow_through_clear(canvas: Canvas) -> Canvas:
+    """Paints allow through clear nodes, forward and backward, but not through readers of reference
+    variables.
+
+    Example (float16)::
+
+        clear1 = Neg(x)             float32 → f16
+        clear2 = Neg(clear1)        float32 → f16
+        allow1 = MatMul(clear2, x)  f16
+    """
+    clear = canvas.on_clear & canvas.convertible & ~(canvas.deny | canvas.allow)
+    blocked = clear & _of_reference_variables(canvas)
+    roots = indices(canvas.allow & canvas.processable)
+    reached = canvas.reach(roots, clear & ~blocked, Direction.BOTH)
+    return canvas.after(
+        Decision(Verdict.NOTE, indices(blocked), Rule.REFERENCE_VARIABLE),
+        spread(Verdict.ALLOW, reached, Rule.BESIDE_ALLOW),
+    )
+
+
+def _of_reference_variables(canvas: Canvas) -> UnitMask:
+    """Returns the Identity nodes that read a reference variable, and Enters behind these; as in
+    TensorFlow, no Enter that reads the variable itself.
+    """
+    view = canvas.view
+    edges = view.edges
+    variables = view.mask_with(table.REFERENCE_VARIABLES)
+    identities = view.mask_with(("Identity",))
+    reads = variables[edges.src_node] & identities[edges.dst_node]
+    reading = edges.dst_unit[reads].tolist()
+    entries = canvas.units_with(table.LOOP_ENTRIES)
+    behind = canvas.reach(reading, entries, Direction.FORWARD)
+    return mask_of([*reading, *behind], view.unit_count)
+
+
+def drop_unsupported(canvas: Canvas) -> Canvas:
+    """Unpaints types that cannot be 16 bit: fixed ones, attributes such as FusedBatchNorm's U,
+    quantized nodes.
+
+    Difference "force-all-fixed": TensorFlow does so for allow-list nodes alone and fails under
+    UNSAFE_FORCE_ALL.
+
+    Example (bfloat16, allow_add=SparseMatMul)::
+
+        allow1 = SparseMatMul(x, x) Ta=float32 Tb=float32  f16 (Ta, Tb, float32) → f16 (Ta, Tb)
+    """
+    unsupported = canvas.allow & ~canvas.type_allowed
+    canvas = canvas.leaving(indices(unsupported), Rule.TYPE_NOT_ALLOWED)
+    view = canvas.view
+    if datatypes.QUANTIZED.isdisjoint(view.dtypes):
+        return canvas
+    is_quantized = np.isin(view.dtypes, sorted(datatypes.QUANTIZED))
+    quantized = units_of(view, canvas.nodes_of(is_quantized)) & canvas.allow
+    return canvas.leaving(indices(quantized), Rule.QUANTIZED)

@@ -1,0 +1,161 @@
+"""Places of casts: rules that change no value, but where casts stand.
+
+They stand behind what passes a value on or picks a part of it, and none beside a cast that is
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from amp_tf.graph.datatypes import Node, Unit
+from amp_tf.graph.edits import Tensor
+from amp_tf.graph.sizes import NO_SHAPES, element_count, shape_of
+from amp_tf.oplists import table
+from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.decisions import Decision, Verdict
+from amp_tf.painting.masks import indices, units_of
+from amp_tf.painting.reasons import FORCED, Rule
+from amp_tf.painting.value_graph import casts_of
+
+
+def leave_carried_values(canvas: Canvas) -> Canvas:
+    """Keeps in float32 what only passes a float32 value on, if some of its readers are not
+    converted.
+
+    The cast then stands behind it, for those that want 16 bit: the others get the value as it was,
+    and no cast back. So the gradient of a bias is the sum of gradients that nobody rounded, though
+    its product's gradients read them, too.
+
+    Difference "passed-through": TensorFlow converts a Reshape before a product, and what else reads
+    it gets rounded values.
+
+    Example (bfloat16)::
+
+        flat = Reshape(x, rows)   f16 → float32
+        allow1 = MatMul(flat, x)  f16
+        exact = Digamma(flat)
+    """
+    values = canvas.values
+    assert values is not None
+    converted = canvas.nodes_of(canvas.allow)
+    forced = np.isin(canvas.rule, sorted(FORCED))
+    carriers = values.of_ops(table.HANDING_ON) & canvas.nodes_of(canvas.allow & ~forced)
+    behind = values.readers_of(converted & ~carriers) & carriers
+    free = carriers & ~behind & ~values.downstream(behind, through=carriers)
+    shared = free & values.sources_of(~converted)
+    found = shared | values.upstream(shared, through=free)
+    return canvas.leaving(indices(units_of(canvas.view, found)), Rule.CARRIED)
+
+
+def leave_picked_values(canvas: Canvas) -> Canvas:
+    """Keeps the lookup of rows in a float32 table in float32, if no other converted node reads the
+    table.
+
+    The cast then stands behind it: of a table of embeddings the rows that were looked up are cast,
+    not the table, which Keras 3 gathers from as a tensor. Values are the same to the last bit. A
+    table is a variable, or what is larger than all that is picked of it; a variable that is known
+    to be smaller is cast as a whole. In loops nothing is moved, because what picks there picks
+    again and again.
+
+    Difference "looked-up-rows": TensorFlow casts the table in each step.
+
+    Example (bfloat16)::
+
+        handle = VarHandleOp() dtype=float32 shape=[5000, 8]
+        table = ReadVariableOp(handle) dtype=float32
+        found = GatherV2(table, rows, axis) Tindices=int32 Taxis=int32  f16 → float32
+        allow1 = MatMul(found, x)                                       f16
+    """
+    view = canvas.view
+    in_loop = canvas.subject.is_loop_body or view.nodes_with(table.LOOP_ENTRIES)
+    if in_loop or not view.nodes_with(table.PICKING):
+        return canvas
+    left: list[Unit] = []
+    for tensor, units in _picked_alone(canvas).items():
+        nodes = [view.unit_nodes[unit] for unit in units]
+        if _is_larger(canvas, tensor, nodes) and not any(map(canvas.is_forced, units)):
+            left += units
+    return canvas.leaving(left, Rule.PICKED)
+
+
+def _picked_alone(canvas: Canvas) -> dict[Tensor, list[Unit]]:
+    """Returns the float32 tensors of which converted nodes read rows alone, with the units that
+    read them.
+    """
+    view = canvas.view
+    edges = view.edges
+    allow = canvas.allow
+    source_is_float32 = canvas.is_float32[edges.src_unit] & ~allow[edges.src_unit]
+    meet = source_is_float32 & allow[edges.dst_unit]
+    picks = view.mask_with(table.PICKING)[edges.dst_node] & (edges.dst_position == 0)
+    whole = set(edges.at(meet & ~picks).rows("src_node", "src_port"))
+    units_of_nodes: dict[Tensor, dict[Node, Unit]] = {}
+    columns = ("src_node", "src_port", "dst_node", "dst_unit")
+    for source, port, node, unit in edges.at(meet).rows(*columns):
+        if (source, port) not in whole:
+            units_of_nodes.setdefault((source, port), {})[node] = unit
+    return {tensor: [*units.values()] for tensor, units in units_of_nodes.items()}
+
+
+def _is_larger(canvas: Canvas, tensor: Tensor, nodes: Sequence[Node]) -> bool:
+    """Whether a tensor is larger than all that some nodes pick of it; of unknown sizes, whether it
+    is a variable.
+    """
+    view = canvas.view
+    shapes = canvas.subject.shapes or NO_SHAPES
+    source, port = tensor
+    whole = element_count(shape_of(shapes, view.names[source], port))
+    sizes = [element_count(shape_of(shapes, view.names[node])) for node in nodes]
+    known = [size for size in sizes if size is not None]
+    if whole is None or len(known) < len(sizes):
+        return view.ops[source] in table.VARIABLE_VALUES
+    return sum(known) < whole
+
+
+def retarget_casts(canvas: Canvas) -> Canvas:
+    """Lets an existing Cast to float32 cast to 16 bit instead, if all its readers are allow.
+
+    Difference "preserved-cast": TensorFlow does so for a preserved (fetched) Cast too, which
+    changes the type that the caller gets.
+
+    Example (float16)::
+
+        cast1 = Cast(n) SrcT=int32 DstT=float32  float32 → f16
+        allow1 = MatMul(cast1, x)                f16
+    """
+    following = []
+    for _, _, result in casts_of(canvas.view):
+        readers = canvas.links.fanouts(result)
+        if readers and canvas.is_free(result) and canvas.allow[readers].all():
+            following.append(result)
+    return canvas.after(Decision(Verdict.ALLOW, following, Rule.CAST_FOLLOWS))
+
+
+def absorb_casts(canvas: Canvas) -> Canvas:
+    """Lets an existing Cast to the 16-bit type take a painted value as it is, which makes it a copy
+    that costs nothing.
+
+    Otherwise the value would be cast to float32 for it alone, and back; none of TensorFlow's
+    optimizers removes such a pair. TensorFlow's own pass makes it, so this rule runs only where
+    amp_tf chooses the precision. Casts of constants are folded by TensorFlow's second round
+    (``tests/hooks/test_executed.py`` shows both).
+
+    Example (auto)::
+
+        x = Placeholder() shape=[512, 512]
+        allow1 = MatMul(x, x)                            f16
+        cast1 = Cast(allow1) SrcT=float32 DstT=bfloat16  float32 → f16
+        allow2 = MatMul(cast1, cast1) T=bfloat16
+    """
+    f16 = canvas.target.precision.data_type
+    repeating = []
+    for _, source, result in casts_of(canvas.view):
+        values = canvas.links.fanins(source)
+        repeats = canvas.view.dtypes[result] == f16 and canvas.is_free(source)
+        is_painted = canvas.allow[values] & canvas.is_float32[values]
+        if repeats and values and is_painted.all():
+            repeating.append(source)
+    return canvas.after(Decision(Verdict.ALLOW, repeating, Rule.CAST_REPEATS))

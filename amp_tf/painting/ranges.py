@@ -1,0 +1,142 @@
+"""Ranges: constants, squares and quotients that 16 bit cannot hold.
+
+*Constants.* -1e9 stands for "never" in masks, Keras' own among them, and is below float16's least
+number; so is ``tf.float32.min``, also below bfloat16's. A row of a mask that allows nothing, such
+as that of a padded position, has a softmax in float32; of infinities it is NaN, and so is each
+gradient then. 1e-8 guards logarithms and quotients from zero; float16 has no such number, and the
+guard is gone. So is that of a probability which is clipped to 0.9999999, and the logarithm of what
+is left to 1 is minus infinity. A few ops make such values themselves, and some on no list pass them
+on. The constant need not be cast itself: Keras multiplies it in float32, and the product was cast.
+Clamping each such cast would keep softmax in 16 bit, but hide the infinities by which loss scaling
+knows an overflow. NVIDIA's users were told to write -1e4 where Keras writes -1e9.
+
+*Squares and quotients*, in float16: 300 is an ordinary activation, and its square is infinite; 1e-4
+is one, too, and so is the quotient of 10 by it, also where it is written as a multiplication by a
+reciprocal (``tf.math.l2_normalize``). The gradient of a root is such a quotient, too, and so it is
+once it was moved and multiplied by constants, as in the gradient of RMSNorm. What is multiplied by
+gamma / sqrt(variance) is one, where the variance is of the batch: of equal rows it is zero.
+Quotients by a constant and products of two different values are what the lists say.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from amp_tf.oplists import table
+from amp_tf.painting.accuracy import NOTHING_KEPT, Kept
+from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.decisions import Decision, Verdict, spread
+from amp_tf.painting.masks import Direction, NodeMask, indices, mask_of
+from amp_tf.painting.reasons import Rule
+from amp_tf.painting.value_graph import ValueGraph
+from amp_tf.precision import Precision
+
+
+def keep_in_range(canvas: Canvas) -> Canvas:
+    """Keeps in float32 what reads a constant that 16 bit cannot hold, and what uses the result, up
+    to the next product.
+
+    So is what reads a variable with such a value, where the values are known: where a saved model
+    is converted.
+
+    That product does, too, if nothing but moves and multiplications lies between: ``matmul(ones *
+    -1e9, pad)``.
+
+    Difference "range": TensorFlow's pass looks at no values.
+
+    Example (float16)::
+
+        never = Const() value=float32[]*-1e9
+        allow1 = MatMul(x, x)                 f16
+        infer1 = AddV2(allow1, never)         f16 → float32
+        infer2 = Softmax(infer1)              f16 → float32
+        allow2 = MatMul(infer2, x)            f16
+    """
+    view = canvas.view
+    lost, sized = _constants_beyond_range(canvas)
+    beyond = canvas.subject.beyond_range
+    keeping_size = canvas.on_allow & ~canvas.deny
+    keeping_size |= canvas.units_with(table.KEEPING_SIZE) & canvas.is_float32
+    seeds = canvas.float32_units([*indices(sized), *beyond])
+    reached = canvas.reach(seeds, keeping_size, Direction.FORWARD)
+    products = [unit for unit in reached if canvas.on_allow[unit]]
+    units = canvas.float32_units({view.unit_nodes[unit] for unit in products})
+    canvas = canvas.after(Decision(Verdict.KEEP, units, Rule.BEYOND_RANGE, reached))
+    passable = canvas.spreading & ~canvas.deny
+    passable |= canvas.units_with(table.CARRIERS) & canvas.is_float32
+    passable &= ~canvas.allow  # carriers that the user forces
+    extreme = view.nodes_with(table.EXTREME_SOURCES)
+    sources = canvas.float32_units([*indices(lost), *beyond, *extreme])
+    sources += (unit for unit in products if canvas.deny[unit])
+    users = canvas.reach(sources, passable, Direction.FORWARD)
+    return canvas.after(spread(Verdict.DENY, users, Rule.BEYOND_RANGE))
+
+
+def _constants_beyond_range(canvas: Canvas) -> tuple[NodeMask, NodeMask]:
+    """Returns the constants that the 16-bit type cannot hold, and those of them that also make a
+    product infinite or zero: 0.9999999 is 1 to a product.
+    """
+    precision = canvas.target.precision
+    # Some of the many values of a table of weights are always too small, and lost without harm.
+    values, terms, largest = canvas.view.constants
+    is_nearly_one = (terms == 1) & (largest != 1) & precision.rounds_to_one(largest)
+    is_held = (precision.smallest / 2 < largest) & (largest <= precision.max_finite)
+    lost = (terms > 0) & ~(is_held & ~is_nearly_one)
+    return lost, lost & ~(is_nearly_one & (values == 1))
+
+
+def keep_squares_and_quotients(values: ValueGraph) -> Kept:
+    """Keeps squares and quotients in float32 where the 16-bit type is float16, as powers and
+    exponentials on its deny list are.
+
+    Difference "range": TensorFlow's pass has Pow on the deny list, but not x * x and 1 / x.
+
+    Example (float16)::
+
+        allow1 = MatMul(x, x)         f16
+        square = Mul(allow1, allow1)  f16 → float32
+        infer1 = Tanh(square)         f16 → float32
+        allow2 = MatMul(infer1, x)    f16
+    """
+    if values.precision is not Precision.FLOAT16:
+        return NOTHING_KEPT
+    ranging = values.of_ops(table.RANGING) & ~_by_constants(values)
+    found = ranging | _squares(values) | _by_reciprocals(values) | _by_gradients_of_roots(values)
+    return Kept.of((found & values.computes, Rule.LEAVES_RANGE))
+
+
+def _by_constants(values: ValueGraph) -> NodeMask:
+    """Returns the quotients by a constant."""
+    by_constants = values.readers_of(values.of_ops(("Const",)), position=1)
+    return by_constants & values.of_ops(table.DIVIDING)
+
+
+def _by_reciprocals(values: ValueGraph) -> NodeMask:
+    """Returns the multiplications by a reciprocal, or by a product of one of a batch's totals."""
+    products = values.of_ops(("Mul",))
+    reciprocals = values.of_ops(table.RECIPROCALS)
+    totals = values.of_ops(table.TOTALS)
+    of_batches = reciprocals & values.downstream(totals, through=values.is_open | reciprocals)
+    factors = reciprocals | values.downstream(of_batches, through=products)
+    return products & values.readers_of(factors)
+
+
+def _by_gradients_of_roots(values: ValueGraph) -> NodeMask:
+    """Returns the readers of gradients of roots and reciprocals, moved or scaled by constants."""
+    gradients = values.of_ops(table.RANGING_GRADIENTS)
+    constants = values.of_ops(table.CONSTANTS)
+    scaling = values.of_ops({"Mul", *table.DIVIDING}) & values.readers_of(constants)
+    gradients |= values.downstream(gradients, through=scaling | values.moving)
+    return values.readers_of(gradients)
+
+
+def _squares(values: ValueGraph) -> NodeMask:
+    """Returns the multiplications of a value by itself."""
+    edges = values.view.edges
+    read = edges.at(values.of_ops(("Mul",))[edges.dst_node])
+    first = read.at(read.dst_position == 0)
+    second = read.at(read.dst_position == 1)
+    if len(first) != len(second):  # a broken graph may lack inputs
+        return np.zeros_like(values.users)
+    is_same = (first.src_node == second.src_node) & (first.src_port == second.src_port)
+    return mask_of(first.dst_node[is_same], len(values.users))

@@ -1,0 +1,218 @@
+"""TensorFlow's remapper: which nodes it computes in one kernel once amp_tf has rewritten the graph.
+
+What is computed together is rounded once and costs nothing of its own, if its nodes have one type
+and nothing else reads or waits for what lies between them. The op names of the patterns stand in
+:mod:`amp_tf.oplists.fusions`.
+
+*Gelus.* ``tf.nn.gelu`` makes five nodes (with an Erf in TensorFlow 2.16, with an Erfc later), or
+nine where it approximates. With the type of the product before them they cost nothing, because
+oneDNN's kernel computes them in float32, before it rounds once; without oneDNN, or with the
+remapper off, they round five or nine times instead.
+
+Sources of the patterns (TensorFlow 2.21): ``MergeConv2DBackpropFilterWithBiasAddGrad`` of
+core/common_runtime/mkl_layout_pass.cc; ``FindContractionWithBias``,
+``FindContractionWithBiasAndActivation``, ``FindContractionWithBiasAddAndAdd``,
+``FindContractionWithBiasAndAddActivation``, ``FindMatMulBiasAddAndGelu``,
+``FindConv2DWithSqueezeAndBias`` and ``FindSigmoidAndMul`` of core/grappler/optimizers/remapper.cc.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from amp_tf.graph.attributes import floats
+from amp_tf.graph.datatypes import Mask, Node
+from amp_tf.graph.sizes import Shapes
+from amp_tf.graph.view import GraphView
+from amp_tf.oplists import fusions, table
+from amp_tf.painting.work import input_shapes
+
+_LONGEST_GELU = 9  #: nodes
+
+
+def computed_with_products(view: GraphView, is_f16: Mask, shapes: Shapes) -> dict[Node, Node]:
+    """The nodes that TensorFlow computes together with a product, each with the product.
+
+    Those are bias gradients that read what a filter gradient reads, and biases, residual sums and
+    activations behind a product. Where something else reads what lies between, where one of them
+    waits for something, and where they do not have one type, they are computed alone. (So they are
+    where something waits for one of them, which is not asked: it is rare, and to read all control
+    edges takes a sixth of a rewrite.)
+
+    Args:
+        is_f16: for each node, whether it becomes 16 bit.
+    """
+    gelus = _gelus_of_products(view, is_f16)
+    behind = _behind_products(view, is_f16, shapes)
+    return dict(itertools.chain(beside_products(view, is_f16), gelus, behind))
+
+
+def beside_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
+    """The nodes of :data:`fusions.FUSED_WITH` and the products that read the same tensor."""
+    if not any(op in view.ops for op in fusions.FUSED_WITH):
+        return
+    for op, (product, place) in fusions.FUSED_WITH.items():
+        read_by: dict[tuple[Node, int, bool], Node] = {}
+        for source, port, node, position in _edges_into(view, product):
+            if position == place:
+                read_by[source, port, is_f16[node]] = node
+        for source, port, node, _ in _edges_into(view, op):
+            found = read_by.get((source, port, is_f16[node]))
+            if found is not None:
+                yield node, found
+
+
+def _edges_into(view: GraphView, op: str) -> Iterator[tuple[int, int, int, int]]:
+    edges = view.edges.at(view.mask_with({op})[view.edges.dst_node])
+    return edges.rows("src_node", "src_port", "dst_node", "dst_position")
+
+
+def _behind_products(view: GraphView, is_f16: Mask, shapes: Shapes) -> Iterator[tuple[Node, Node]]:
+    """The biases that are added to a product, the residual sums and the activations behind, each
+    with the product.
+    """
+    if not any(op in view.ops for op in table.BIASES):
+        return
+    edges = view.edges
+    is_alone = np.bincount(edges.src_node, minlength=view.node_count) == 1
+    has_one_type = is_f16[edges.src_node] == is_f16[edges.dst_node]
+    edges = edges.at(is_alone[edges.src_node] & has_one_type)
+    waits = functools.cache(functools.partial(_waits, view))
+
+    def behind(
+        product_of: Mapping[Node, Node], ops: Container[str], position: int = 0
+    ) -> dict[Node, Node]:
+        """Returns the nodes of some ops that alone read one of some nodes, with its product."""
+        read = edges.at(view.mask_with(ops)[edges.dst_node] & (edges.dst_position == position))
+        found = {}
+        for source, node in read.rows("src_node", "dst_node"):
+            if source in product_of and not (waits(source) or waits(node)):
+                found[node] = product_of[source]
+        return found
+
+    for fusion in fusions.FUSIONS:
+        products = {node: node for node in view.nodes_with({fusion.product.op})}
+        if not fusion.activations or not products:
+            continue
+        found = behind(products, table.BIASES)
+        sums = behind(found, fusion.sums, 1) | behind(found, fusion.sums)
+        for node, product in sums.items():
+            if _is_of_one_shape(view, node, shapes):
+                found[node] = product
+        yield from found.items()
+        yield from behind(found, fusion.activations).items()
+        if fusion.squeezed:
+            squeezed = behind(products, table.SQUEEZING)
+            yield from behind(squeezed, table.BIASES).items()
+
+
+def _waits(view: GraphView, node: Node) -> bool:
+    """Whether a node waits for something besides what it reads."""
+    return any(name.startswith("^") for name in view.protos[node].input)
+
+
+def _is_of_one_shape(view: GraphView, node: Node, shapes: Shapes) -> bool:
+    """Whether a node reads two values of the same shape."""
+    first, *others = input_shapes(view, node, shapes)
+    return first is not None and others == [first]
+
+
+def _gelus_of_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
+    """The nodes of Gelus behind a product of matrices and its bias, each with the product."""
+    for gelu in find_gelus(view):
+        product = gelu.biased
+        if view.ops[product] in table.BIASES:
+            product = view.inputs(product)[0][0]
+            is_alone = np.count_nonzero(view.edges.src_node == product) == 1
+            if not is_alone or view.ops[product] not in table.MATRIX_PRODUCT:
+                continue  # an argument has no attributes
+        nodes = [product, gelu.biased, *gelu.nodes]
+        has_one_type = is_f16[nodes].min() == is_f16[nodes].max()
+        waits = any(_waits(view, node) for node in nodes)
+        if has_one_type and not waits and _has_gelu_kernel(view.protos[product].attr):
+            yield from ((node, product) for node in gelu.nodes)
+
+
+def _has_gelu_kernel(attributes: Mapping[str, Any]) -> bool:
+    """Whether a product with nothing fused but a bias, and its first matrix as it is, is computed
+    with a Gelu.
+    """
+    fused = attributes.get("fused_ops")
+    transposed = attributes.get("transpose_a")
+    adds_a_bias = fused is None or fused.list.s == [b"BiasAdd"]
+    return adds_a_bias and (transposed is None or not transposed.b)
+
+
+class Gelu(NamedTuple):
+    """One Gelu.
+
+    Attributes:
+        biased: the node that gives the biased value: a BiasAdd, or a product that adds the bias
+            itself.
+        nodes: those that the Gelu consists of; the last gives its result.
+    """
+
+    biased: Node
+    nodes: Sequence[Node]
+
+
+def find_gelus(view: GraphView) -> Iterator[Gelu]:
+    """The Gelus of biased values where nothing else reads what is biased or what lies within; a
+    gradient reads both.
+    """
+    if not view.nodes_with(fusions.GELU_CORES):
+        return
+    parts = view.mask_with(fusions.GELU_PARTS)
+    constants = view.mask_with(("Const",))
+    for biased in view.nodes_with(set(fusions.GELUS.values())):
+        gelu = _gelu_behind(view, biased, parts, constants)
+        if gelu is not None:
+            yield gelu
+
+
+def _gelu_behind(view: GraphView, biased: Node, parts: Mask, constants: Mask) -> Gelu | None:
+    """The Gelu of a biased value: it grows by readers that read nothing but it and constants, until
+    its terms are those of a Gelu.
+    """
+    found = [biased]
+    terms: list[str] = []
+    ready = [reader for reader, _ in view.readers(biased)]
+    while ready and len(found) <= _LONGEST_GELU:
+        node = ready.pop()
+        sources = [source for source, _ in view.inputs(node)]
+        is_within = all(source in found or constants[source] for source in sources)
+        if node in found or not parts[node] or not is_within:
+            continue
+        terms.append(view.ops[node])
+        terms += (_term(view.protos[source]) for source in sources if constants[source])
+        found.append(node)
+        is_gelu = fusions.GELUS.get(" ".join(sorted(terms))) == view.ops[biased]
+        readers = (reader for inner in found[:-1] for reader, _ in view.readers(inner))
+        if is_gelu and all(reader in found for reader in readers):
+            return Gelu(biased, found[1:])
+        ready += (reader for reader, _ in view.readers(node))
+    return None
+
+
+def _term(constant: object) -> str:
+    """A number as the patterns of Gelus have it; a question mark for several."""
+    values = floats(constant)
+    return f"{values[0]:.3g}" if len(values) == 1 else "?"
+
+
+def find_swishes(view: GraphView) -> list[tuple[Node, Node]]:
+    """The nodes that become one swish: the Sigmoid and the multiplication of its input by it."""
+    edges = view.edges
+    is_alone = np.bincount(edges.src_node, minlength=view.node_count) == 1
+    gates = view.mask_with((fusions.SIGMOID,)) & is_alone
+    read = edges.at(gates[edges.src_node] & view.mask_with((fusions.GATING,))[edges.dst_node])
+    found = []
+    for gate, product in read.rows("src_node", "dst_node"):
+        if sorted(view.inputs(product)) == sorted([*view.inputs(gate), (gate, 0)]):
+            found.append((gate, product))
+    return found

@@ -1,0 +1,174 @@
+"""TensorLists: their writers and readers have one type.
+
+The graph shows a list only as a handle of type variant that runs from op to op. Ops connected by
+handles form a cluster, and agree on the type of its elements; values flow inside it from writers to
+readers, along edges that the graph does not show. A list that leaves the graph is denied as in
+TensorFlow: nodes that may be touched become deny before deny spreads, the others afterwards. To
+spread danger through the list would be safer, but differs from TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.datatypes import Node, Unit
+from amp_tf.graph.templates import Signature
+from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.oplists import table
+from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.decisions import Decision, Verdict
+from amp_tf.painting.masks import Direction, NodeMask, UnitMask, indices, units_of
+from amp_tf.painting.reasons import Rule
+
+
+def find_clusters(canvas: Canvas) -> Canvas:
+    """Gives nodes that share a TensorList of float32 one type: float32, if the list has users that
+    are not known.
+
+    Such nodes are a *cluster*. It is unsafe if a node of it may not be touched, or if its handle
+    passes through a call, an argument or another place behind which unseen ops may use the list.
+    The nodes that may not be touched follow in :func:`match_clusters`: as in TensorFlow, deny
+    spreads from those of them that a setting puts on the deny list.
+
+    Example (bfloat16)::
+
+        list1 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32  float32 → f16
+        allow1 = MatMul(x, x)                                                          f16
+        write1 = TensorListSetItem(list1, index, allow1) element_dtype=float32         f16
+        read1 = TensorListGetItem(write1, index, shape) element_dtype=float32          f16
+        allow2 = MatMul(read1, x)                                                      f16
+    """
+    view = canvas.view
+    of_lists: NodeMask = view.of_kinds(map(handles_lists, view.of_kind), np.bool_)
+    if not of_lists.any():
+        return canvas
+    units = {node: list_units(view, node) for node in indices(of_lists)}
+    element = {node: unit for node, (unit, _) in units.items() if unit is not None}
+    handle = {node: unit for node, (_, unit) in units.items() if unit is not None}
+    is_unseen = _unseen(canvas, of_lists).tobytes()
+    everywhere = np.ones(view.unit_count, np.bool_)
+    seen: set[Node] = set()
+    escaping: list[Unit] = []
+    clusters = []
+    pairs: list[tuple[Unit, Unit]] = []
+    for root in element:
+        if root in seen or root not in handle or not canvas.processable[element[root]]:
+            continue
+        reached = canvas.reach([handle[root]], everywhere, Direction.BOTH)
+        touched = {root, *(view.unit_nodes[unit] for unit in reached)}
+        cluster = {node: element[node] for node in sorted(touched & element.keys())}
+        seen.update(cluster)
+        touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
+        if len(touchable) < len(cluster) or any(is_unseen[unit] for unit in reached):
+            escaping += touchable
+        clusters.append([*cluster.values()])
+        pairs += _pairs(canvas, cluster, handle)
+    if pairs:
+        src, dst = np.concatenate([[canvas.src, canvas.dst], np.array(pairs, np.int32).T], axis=1)
+        links = Adjacency(src, dst, view.unit_count)
+        canvas = dataclasses.replace(canvas, src=src, dst=dst, links=links)
+    canvas = dataclasses.replace(canvas, clusters=clusters)
+    return canvas.after(Decision(Verdict.DENY, escaping, Rule.LIST_ESCAPES))
+
+
+def _unseen(canvas: Canvas, of_lists: NodeMask) -> UnitMask:
+    """Returns the units behind which unseen ops may use a list.
+
+    Difference "call-boundary": loops and branches in functional form (While, If, Case) hand the
+    list to functions, and TensorFlow's pass, which meets them in lowered form, does not know them
+    as boundaries. Difference "list-of-lists": TensorFlow does not follow a list into another and
+    out again, as a loop in a loop stores what its gradient needs, and the readers of one list may
+    get another type than its writers.
+    """
+    view = canvas.view
+    is_fixed = [slot.is_fixed for kind in view.of_kind for slot in kind.slots]
+    boundaries = canvas.subject.calls | view.mask_with(table.TENSOR_LIST_BOUNDARIES)
+    into_lists: UnitMask = units_of(view, of_lists) & ~view.of_slots(np.array(is_fixed, np.bool_))
+    return units_of(view, boundaries) | into_lists
+
+
+def _pairs(
+    canvas: Canvas, cluster: Mapping[Node, Unit], handle: Mapping[Node, Unit]
+) -> Iterator[tuple[Unit, Unit]]:
+    """Yields the elements of each writer upstream of a reader and of that reader."""
+    view = canvas.view
+    writers = [node for node in cluster if view.ops[node] in table.TENSOR_LIST_WRITERS]
+    if not writers:
+        return
+    for node in cluster:
+        if view.ops[node] not in table.TENSOR_LIST_READERS or node not in handle:
+            continue
+        if canvas.processable[handle[node]]:
+            reached = canvas.reach([handle[node]], canvas.processable, Direction.BACKWARD)
+            upstream = {view.unit_nodes[unit] for unit in reached}
+            yield from ((cluster[each], cluster[node]) for each in writers if each in upstream)
+
+
+def match_clusters(canvas: Canvas) -> Canvas:
+    """Gives all nodes that share a TensorList one paint: deny if any of them is deny, else allow if
+    any is allow.
+
+    Example (bfloat16, tensor lists after pass 2)::
+
+        list1 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32
+        allow1 = MatMul(x, x)                                                          f16
+        write1 = TensorListSetItem(list1, index, allow1) element_dtype=float32
+        read1 = TensorListGetItem(write1, index, shape) element_dtype=float32
+        infer1 = Tanh(read1)                                                           f16 → float32
+        allow2 = MatMul(infer1, x)                                                     f16
+        deny1 = Exp(x)
+        write2 = TensorListSetItem(write1, index, deny1) element_dtype=float32
+        read2 = TensorListGetItem(write2, index, shape) element_dtype=float32
+        infer2 = Tanh(read2)
+        allow3 = MatMul(infer2, x)                                                     f16
+
+    Example (bfloat16, tensor lists after pass 6)::
+
+        list1 = TensorListReserve(shape, size) element_dtype=float32 shape_type=int32  float32 → f16
+        allow1 = MatMul(x, x)                                                          f16
+        write1 = TensorListSetItem(list1, index, allow1) element_dtype=float32         f16
+        read1 = TensorListGetItem(write1, index, shape) element_dtype=float32          f16
+        allow2 = MatMul(read1, x)                                                      f16
+    """
+    decisions = []
+    for units in canvas.clusters:
+        denied = [unit for unit in units if canvas.deny[unit]]
+        allowed = [unit for unit in units if canvas.allow[unit]]
+        leading = denied or allowed
+        others = [unit for unit in units if unit not in leading]
+        causes = dict.fromkeys(others, leading[0]) if leading else {}
+        if denied:
+            escapes = any(canvas.rule[unit] == Rule.LIST_ESCAPES for unit in denied)
+            reason = Rule.LIST_ESCAPES if escapes else Rule.LIST_DENIED
+            decisions.append(Decision(Verdict.LEAVE, units, reason))
+            decisions.append(Decision(Verdict.DENY, others, reason, causes))
+        elif allowed:
+            decisions.append(Decision(Verdict.ALLOW, others, Rule.LIST_FOLLOWS, causes))
+    return canvas.after(*decisions)
+
+
+def handles_lists(signature: Signature) -> bool:
+    """Whether an op makes, writes, reads or passes on a TensorList."""
+    return "TensorList" in signature.op
+
+
+def list_units(view: GraphView, node: Node) -> tuple[Unit | None, Unit | None]:
+    """The units of a TensorList node that are the float32 type of the list's elements, and the
+    list's handle.
+    """
+    first = view.base[node]
+    end = view.base[node + 1]
+    slots = list(
+        zip(range(first, end), view.signatures[node].slots, view.dtypes[first:end], strict=True)
+    )
+    elements = (
+        unit
+        for unit, slot, of in slots
+        if of == datatypes.FLOAT and not slot.is_fixed and slot.index < 0
+    )
+    handles = (unit for unit, slot, of in slots if of == datatypes.VARIANT and slot.is_fixed)
+    return next(elements, None), next(handles, None)

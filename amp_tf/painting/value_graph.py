@@ -1,0 +1,246 @@
+"""The value graph: where values go, at the level of nodes, for rules that follow a value further
+than paint spreads.
+
+Edges of whole numbers, truth values and resources are left out: what is compared or counted carries
+no rounding on. So are those by which a gradient sees where its activation was zero, or which value
+its pooling chose.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Container, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import heaviest_ends, strongly_connected
+from amp_tf.graph.attributes import ARG_OP
+from amp_tf.graph.datatypes import Indices, Node, Unit
+from amp_tf.graph.reader import RETVAL_OP
+from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.oplists.table import CASTS, MASKED
+from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.masks import (
+    Direction,
+    EdgeMask,
+    NodeMask,
+    indices,
+    mask_of,
+    reach,
+)
+from amp_tf.precision import Precision
+
+_DOUBLINGS = 6  #: a value is followed through 64 nodes that move it
+_CARRYING = [of + reference for of in datatypes.CARRYING for reference in (0, datatypes.LAST_BASE)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ValueGraph:
+    """The values of a graph, who uses them, and what its nodes are.
+
+    Attributes:
+        sources, readers, positions: of each edge, the nodes that it connects, and at which input
+            the value is read.
+        products: the nodes that are painted allow.
+        users: products, and calls of functions that compute some.
+        is_open: the nodes that the lists may convert besides: infer and clear ones of float32.
+        computes: those of the infer list: each may round.
+        precision: the 16-bit type.
+        is_loop_body: whether the graph is the body of a functional loop.
+    """
+
+    view: GraphView
+    sources: Indices
+    readers: Indices
+    positions: Indices
+    products: NodeMask
+    users: NodeMask
+    is_open: NodeMask
+    computes: NodeMask
+    precision: Precision = Precision.BFLOAT16
+    is_loop_body: bool = False
+
+    @classmethod
+    def of(cls, canvas: Canvas) -> ValueGraph:
+        """Returns the value graph of a canvas whose products are painted, and nothing else."""
+        view = canvas.view
+        subject = canvas.subject
+        calls = subject.calls.copy()
+        for node in indices(calls):
+            calls[node] = subject.calls_products(view.protos[node])
+        links: list[tuple[Node, Node]] = []
+        if subject.is_loop_body:
+            results = view.nodes_with((RETVAL_OP,))
+            links = list(zip(results, view.nodes_with((ARG_OP,)), strict=False))
+        products = canvas.nodes_of(canvas.allow)
+        return cls(
+            view,
+            *find_edges(view, canvas.src, canvas.dst, links),
+            products=products,
+            users=products | calls,
+            is_open=canvas.nodes_of(canvas.spreading & canvas.is_float32) & ~products,
+            computes=canvas.nodes_of(canvas.on_infer & canvas.is_float32) & ~products,
+            precision=canvas.target.precision,
+            is_loop_body=subject.is_loop_body,
+        )
+
+    @functools.cached_property
+    def moving(self) -> NodeMask:
+        """The open nodes that only move values, or choose among them."""
+        return self.is_open & ~self.computes
+
+    @functools.cached_property
+    def links(self) -> Adjacency:
+        """The adjacency of nodes."""
+        return Adjacency(self.sources, self.readers, self.view.node_count)
+
+    def of_ops(self, ops: Container[str]) -> NodeMask:
+        """Returns the nodes of some ops."""
+        return self.view.mask_with(ops)
+
+    def count_inputs(self) -> npt.NDArray[np.int64]:
+        """Returns for each node how many values it reads."""
+        return np.bincount(self.readers, minlength=self.view.node_count)
+
+    def reach(
+        self,
+        seeds: NodeMask,
+        through: NodeMask,
+        direction: Direction,
+        along: EdgeMask | None = None,
+    ) -> NodeMask:
+        """Returns the nodes of ``through`` that are reached from the seeds.
+
+        Args:
+            along: the edges that may be used; all by default.
+        """
+        if not seeds.any():
+            return np.zeros_like(through)
+        links = self.links
+        if along is not None:
+            links = Adjacency(self.sources[along], self.readers[along], self.view.node_count)
+        return mask_of(reach(links, indices(seeds), through, direction), self.view.node_count)
+
+    def upstream(self, seeds: NodeMask, through: NodeMask) -> NodeMask:
+        """Returns the nodes of ``through`` whose values reach the seeds through such nodes."""
+        return self.reach(seeds, through, Direction.BACKWARD)
+
+    def downstream(self, seeds: NodeMask, through: NodeMask) -> NodeMask:
+        """Returns the nodes of ``through`` that the seeds' values reach through such nodes."""
+        return self.reach(seeds, through, Direction.FORWARD)
+
+    def into(self, nodes: NodeMask, position: int | None = None) -> EdgeMask:
+        """Returns the edges that lead to some nodes, at all their inputs or at one."""
+        edges = nodes[self.readers]
+        return edges if position is None else edges & (self.positions == position)
+
+    def sources_at(self, node: Node) -> Sequence[Node]:
+        """Returns the nodes that a node reads, one for each value."""
+        starts = self.links.fanin_start
+        return self.links.fanin[starts[node] : starts[node + 1]]
+
+    def sources_of(self, nodes: NodeMask) -> NodeMask:
+        """Returns the nodes that some nodes read."""
+        return mask_of(self.sources[self.into(nodes)], self.view.node_count)
+
+    def readers_of(self, nodes: NodeMask, position: int | None = None) -> NodeMask:
+        """Returns the nodes that read one of some nodes, at any input or at one."""
+        edges = nodes[self.sources]
+        if position is not None:
+            edges &= self.positions == position
+        return mask_of(self.readers[edges], self.view.node_count)
+
+    def makers(self) -> Indices:
+        """Returns for each node the one that made its value: itself, unless it moves one value that
+        another node made.
+        """
+        makers = np.arange(self.view.node_count, dtype=np.int32)
+        moved = (self.moving & (self.count_inputs() == 1))[self.readers]
+        makers[self.readers[moved]] = self.sources[moved]
+        for _ in range(_DOUBLINGS):
+            makers = makers[makers]
+        return makers
+
+    def heaviest_paths(
+        self, through: NodeMask, weights: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], NodeMask]:
+        """Returns the weight of the heaviest path through each node; and the nodes with a weight,
+        or between two that have one.
+
+        Nodes on cycles, and behind them, have no path.
+        """
+        inner = through[self.sources] & through[self.readers]
+        sources = self.sources[inner]
+        readers = self.readers[inner]
+        before = heaviest_ends(through, sources, readers, weights)
+        after = heaviest_ends(through, readers, sources, weights)
+        is_between = (weights > 0) | ((before > 0) & (after > 0))
+        return before + after - weights, through & is_between
+
+    def on_cycles(
+        self, through: NodeMask, closing: NodeMask, links: npt.NDArray[np.integer[Any]]
+    ) -> NodeMask:
+        """Returns the nodes on cycles together with a node that computes.
+
+        Args:
+            through: the nodes of which cycles consist.
+            closing: nodes each of which may close a cycle.
+            links: further edges that may, as rows of sources and of readers.
+        """
+        begins = closing & through
+        ends = begins.copy()
+        begins[links[1]] = True
+        ends[links[0]] = True
+        # Most nodes lie between no end and no begin of what closes a cycle, and are left out first.
+        near: NodeMask = (ends | self.upstream(ends, through)) & through
+        near &= begins | self.downstream(begins, near)
+        if not near.any():
+            return near
+        sources, readers = np.concatenate([[self.sources, self.readers], links], axis=1)
+        inner = near[sources] & near[readers]
+        around = Adjacency(sources[inner], readers[inner], len(near))
+        computing = near & self.computes
+        for direction in (Direction.BACKWARD, Direction.FORWARD):
+            found = reach(around, indices(computing), near, direction)
+            near = computing | mask_of(found, len(near))
+        found_on: NodeMask = np.zeros_like(near)
+        for cycle in strongly_connected(near, around):
+            found_on[cycle] = self.computes[cycle].any()
+        return found_on
+
+
+def find_edges(
+    view: GraphView, src: Indices, dst: Indices, links: Sequence[tuple[Node, Node]] = ()
+) -> tuple[Indices, Indices, Indices]:
+    """Returns the sources, readers and positions of the edges that carry a rounding on.
+
+    Args:
+        src, dst: the units that each edge connects, edges through TensorLists included.
+        links: further pairs of a node and one that gets its value, by other ways than an edge.
+    """
+    nodes = np.asarray(view.unit_nodes, np.int32)
+    edges = view.edges
+    carries = np.isin(np.asarray(view.dtypes)[src], _CARRYING)
+    for ops, numbers in MASKED.items():
+        selects = view.mask_with(ops)[edges.dst_node] & np.isin(edges.dst_position, numbers)
+        carries[: len(edges)] &= ~selects
+    positions = np.zeros(len(src), np.int32)
+    positions[: len(edges)] = edges.dst_position
+    sources, readers = np.array(links, np.int32).reshape(-1, 2).T
+    return (
+        np.concatenate([nodes[src[carries]], sources]),
+        np.concatenate([nodes[dst[carries]], readers]),
+        np.concatenate([positions[carries], np.zeros(len(links), np.int32)]),
+    )
+
+
+def casts_of(view: GraphView) -> Iterator[tuple[Node, Unit, Unit]]:
+    """Yields each Cast with the units of what it reads and of what it gives."""
+    for node in view.nodes_with(CASTS):
+        first = view.base[node]
+        signature = view.signatures[node]
+        yield node, first + signature.inputs[0], first + signature.outputs[0]

@@ -1,0 +1,326 @@
+"""Which ops are computed together with a product, as TensorFlow does it with oneDNN, which is on
+where 16 bit pays.
+
+On other CPUs TensorFlow is told that it is, and has bfloat16; what it would compute then is not
+computed, because it lies in a branch that is not taken.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.sizes import NO_SHAPES, KnownShapes
+from amp_tf.graph.templates import Templates
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.painting.remapper import computed_with_products, find_gelus
+from tests.as_cpu import onednn
+from tests.small_graphs import function as small_function
+from tests.small_graphs import graph
+
+pytestmark = pytest.mark.cpu_dependent
+
+v1 = tf.compat.v1
+HERE = (
+    Hardware.detect_cpu()
+)  # for tests that look at values: they are those of the kernels that this machine has
+rng = np.random.default_rng(0)
+TYPES = pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=["float32", "bfloat16"])
+CHANNELS = 16
+ACTIVATIONS = {
+    "Elu": tf.nn.elu,
+    "LeakyRelu": tf.nn.leaky_relu,
+    "Relu": tf.nn.relu,
+    "Relu6": tf.nn.relu6,
+    "Sigmoid": tf.sigmoid,
+    "Softplus": tf.nn.softplus,
+    "Tanh": tf.tanh,
+}
+ERFS = {"Erf", "Erfc"}  #: one of these is in each exact Gelu
+#: How each product is asked for, with the shapes of what it reads.
+PRODUCTS = {
+    "MatMul": (tf.matmul, [32, CHANNELS], [CHANNELS, CHANNELS]),
+    "Conv1D": (
+        lambda x, w: tf.nn.conv1d(x, w, 1, "SAME"),
+        [2, 32, CHANNELS],
+        [3, CHANNELS, CHANNELS],
+    ),
+    "Conv2D": (
+        lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"),
+        [2, 8, 8, CHANNELS],
+        [3, 3, CHANNELS, CHANNELS],
+    ),
+    "Conv3D": (
+        lambda x, w: tf.nn.conv3d(x, w, [1] * 5, "SAME"),
+        [2, 4, 4, 4, CHANNELS],
+        [3, 3, 3, CHANNELS, CHANNELS],
+    ),
+    "DepthwiseConv2dNative": (
+        lambda x, w: tf.nn.depthwise_conv2d(x, w, [1] * 4, "SAME"),
+        [2, 8, 8, CHANNELS],
+        [3, 3, CHANNELS, 1],
+    ),
+    "BatchMatMulV2": (tf.matmul, [4, 32, CHANNELS], [4, CHANNELS, CHANNELS]),
+}
+
+
+def _told_and_done(function, *shapes, dtype=tf.float32):
+    """The ops that are computed with a product: those of which the project says so, and those that
+    do not run alone.
+    """
+    graph = tf.Graph()
+    with graph.as_default(), graph.device("/cpu:0"):
+        is_taken = tf.compat.v1.placeholder(tf.bool, [])
+        given = [tf.cast(tf.compat.v1.placeholder(tf.float32, shape), dtype) for shape in shapes]
+        inputs = [tf.raw_ops.Switch(data=tensor, pred=is_taken).output_true for tensor in given]
+        results = [
+            tf.cast(result, tf.float32, name="wanted")
+            for result in tf.nest.flatten(function(*inputs))
+        ]
+        fetches = [
+            tf.raw_ops.Merge(inputs=[result, tf.constant(0.0)]).value_index for result in results
+        ]
+        view = read_graph(graph.as_graph_def(add_shapes=True), Templates())
+        asked = {"AddN", "AddV2", "BiasAdd", "BiasAddGrad", *ACTIVATIONS, *ERFS}
+        found = computed_with_products(
+            view, np.zeros(view.node_count, np.bool_), KnownShapes.of_nodes(view.protos)
+        )
+        told = sorted(view.ops[node] for node in found if view.ops[node] in asked)
+        metadata = tf.compat.v1.RunMetadata()
+        options = tf.compat.v1.RunOptions(output_partition_graphs=True)
+        fed = [op.outputs[0] for op in graph.get_operations() if op.type == "Placeholder"]
+        feeds = {tensor: np.zeros(tensor.shape, tensor.dtype.as_numpy_dtype) for tensor in fed}
+        with onednn.told(bfloat16=True), tf.compat.v1.Session(graph=graph) as session:
+            session.run(fetches, feeds, options=options, run_metadata=metadata)
+    run = collections.Counter(
+        node.op for partition in metadata.partition_graphs for node in partition.node
+    )
+    there = collections.Counter(op for op in view.ops if op in asked)
+    return told, sorted((there - run).elements())
+
+
+ADDED = {
+    "sum": lambda biased, other: biased + other,
+    "other first": lambda biased, other: other + biased,
+    "AddN": lambda biased, other: tf.add_n([biased, other]),
+    "another shape": lambda biased, other: biased + other[:1],
+}
+ADDED_TO = (
+    "Conv2D",
+    "Conv3D",
+)  #: of other products with a sum and a Relu, the remapper makes a node without an op
+
+
+@TYPES
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(
+    ("product", "add"), [*itertools.product(ADDED_TO, ADDED), *((each, "") for each in PRODUCTS)]
+)
+def test_what_follows_products_is_computed_with_those_with_which_tensorflow_computes_it(
+    product, add, activation, dtype
+):
+    multiply, *shapes = PRODUCTS[product]
+
+    def function(x, w, b, other):
+        x, w, other = (
+            tf.reshape(tensor, tensor.shape) for tensor in (x, w, other)
+        )  # what is fed has no known one
+        return ACTIVATIONS[activation](
+            ADDED.get(add, lambda of, _: of)(tf.nn.bias_add(multiply(x, w), b), other)
+        )
+
+    told, done = _told_and_done(function, *shapes, [CHANNELS], shapes[0], dtype=dtype)
+    assert told == done
+
+
+@pytest.mark.parametrize("product", ["MatMul", "Conv2D"])
+def test_an_exact_gelu_is_computed_with_a_matrix_product(product):
+    multiply, *shapes = PRODUCTS[product]
+
+    def function(x, w, b):
+        return tf.nn.gelu(tf.nn.bias_add(multiply(x, w), b))
+
+    told, done = _told_and_done(function, *shapes, [CHANNELS])
+    assert told == done
+    assert ERFS.isdisjoint(told) == (product != "MatMul")
+
+
+def test_a_gelu_of_a_biased_argument_is_computed_alone():
+    text = """
+        function f(x: float32, b: float32) -> (y: float32)
+        half = Const() dtype=float32 value=float32[]*0.5
+        root = Const() dtype=float32 value=float32[]*0.70710678
+        biased = BiasAdd(x, b)
+        minus = Neg(biased:output:0)
+        scaled = Mul(root:output:0, minus:y:0)
+        core = Erfc(scaled:z:0)
+        halved = Mul(core:y:0, half:output:0)
+        out = Mul(halved:z:0, biased:output:0)
+        return y = out:z:0
+    """
+    view = read_function(small_function(text), Templates())
+    assert len([*find_gelus(view)]) == 1
+    assert computed_with_products(view, np.zeros(view.node_count, np.bool_), NO_SHAPES) == {}
+
+
+def test_what_something_else_reads_is_computed_alone():
+    def function(x, w, b):
+        product = tf.matmul(x, w)
+        biased = tf.nn.bias_add(product, b)
+        return (
+            tf.nn.relu(biased),
+            tf.abs(biased),
+            tf.matmul(tf.nn.relu(tf.nn.bias_add(product, b * 2)), w),
+        )
+
+    told, done = _told_and_done(function, *PRODUCTS["MatMul"][1:], [CHANNELS])
+    assert told == done == []
+
+
+@pytest.mark.parametrize("waiting", ["product", "bias", "activation"])
+def test_what_waits_for_something_is_computed_alone(waiting):
+    def function(x, w, b):
+        checked = tf.debugging.Assert(tf.reduce_all(x < 1e9), [x])
+
+        def after(name):
+            return tf.control_dependencies([checked] if name == waiting else [])
+
+        with after("product"):
+            product = tf.matmul(x, w)
+        with after("bias"):
+            biased = tf.nn.bias_add(product, b)
+        with after("activation"):
+            return tf.nn.relu(biased)
+
+    told, done = _told_and_done(function, *PRODUCTS["MatMul"][1:], [CHANNELS])
+    assert told == done == (["BiasAdd"] if waiting == "activation" else [])
+
+
+def test_what_has_another_type_than_its_product_is_computed_alone():
+    view = read_graph(
+        graph(
+            "x = Placeholder()\np = MatMul(x, x)\nb = BiasAdd(p, x)\nr = Relu(b)\ng = Identity(r)"
+        ),
+        Templates(),
+    )
+    for converted, expected in (
+        ([], [2, 3]),
+        ([1, 2, 3], [2, 3]),
+        ([1, 2], [2]),
+        ([1], []),
+        ([1, 3], []),
+    ):
+        is_f16 = np.isin(np.arange(view.node_count), converted)
+        assert [*computed_with_products(view, is_f16, NO_SHAPES)] == expected
+
+
+@TYPES
+def test_bias_gradients_are_computed_with_filter_gradients(dtype):
+    def function(x, w, g):
+        shape = tf.constant(w.shape.as_list())
+        filters = tf.raw_ops.Conv2DBackpropFilter(
+            input=x, filter_sizes=shape, out_backprop=g, strides=[1] * 4, padding="SAME"
+        )
+        return filters, tf.raw_ops.BiasAddGrad(out_backprop=g)
+
+    image, kernel = PRODUCTS["Conv2D"][1:]
+    told, done = _told_and_done(function, image, kernel, image, dtype=dtype)
+    assert told == done == ["BiasAddGrad"]
+
+
+def test_a_bias_gradient_is_computed_with_the_filter_gradient_of_its_type():
+    filters = "Conv2DBackpropFilter(x, s, g) strides=[1, 1, 1, 1] padding='SAME'"
+    view = read_graph(
+        graph(
+            "x = Placeholder()\ns = Const() dtype=int32 value=int32[4]*1\ng = Placeholder()\nf = "
+            f"{filters}\n"
+            f"h = {filters}\nb = BiasAddGrad(g)"
+        ),
+        Templates(),
+    )
+    for converted, expected in (([3, 5], {5: 3}), ([4, 5], {5: 4}), ([3, 4], {})):
+        assert (
+            computed_with_products(view, np.isin(np.arange(view.node_count), converted), NO_SHAPES)
+            == expected
+        )
+
+
+# ---------------------------------------------------------------- Gelus
+
+GELU_INPUT = """
+    x = Placeholder() shape=[64, 32]
+    w = Placeholder() shape=[32, 16]
+    b = Placeholder() shape=[16]
+    half = Const() value=float32[]*0.5
+"""
+EXACT = """
+    product = MatMul(x, w)
+    biased = BiasAdd(product, b)
+    root = Const() value=float32[]*0.70710678
+    minus = Neg(biased)
+    scaled = Mul(root, minus)
+    core = Erfc(scaled)
+    halved = Mul(core, half)
+    out = Mul(halved, biased)
+"""
+APPROXIMATE = """
+    biased = _FusedMatMul(x, w, b) num_args=1 fused_ops=['BiasAdd']
+    third = Const() value=float32[]*0.044715
+    root = Const() value=float32[]*0.79788456
+    one = Const() value=float32[]*1
+    square = Square(biased)
+    cube = Mul(square, biased)
+    part = Mul(third, cube)
+    sum = AddV2(part, biased)
+    scaled = Mul(sum, root)
+    core = Tanh(scaled)
+    above = AddV2(core, one)
+    halved = Mul(above, half)
+    out = Mul(halved, biased)
+"""
+READER = "\n    fetch = Softmax(out)\n"
+KINDS = pytest.mark.parametrize("text", [EXACT, APPROXIMATE], ids=["exact", "approximate"])
+
+
+def gelus(text):
+    view = read_graph(graph(GELU_INPUT + text + READER), Templates())
+    return [
+        (view.names[gelu.biased], [view.names[node] for node in gelu.nodes])
+        for gelu in find_gelus(view)
+    ]
+
+
+@KINDS
+def test_the_order_of_the_terms_of_sums_and_products_does_not_matter(text):
+    turned = re.sub(r"(Mul|AddV2)\((\w+), (\w+)\)", r"\1(\3, \2)", text)
+    assert turned != text
+    assert len(gelus(turned)) == 1
+
+
+@KINDS
+@pytest.mark.parametrize("read", ["biased", "scaled", "core", "halved"])
+def test_what_something_else_reads_makes_no_gelu(text, read):
+    assert gelus(f"{text}    other = Softmax({read})") == []
+    assert gelus(f"{text}    other = Mul({read}, {read})") == []
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "change", [(r"\*0\.7", "*0.6"), (r"core = \w+", "core = Sin")], ids=["constant", "op"]
+)
+def test_other_constants_and_ops_make_no_gelu(text, change):
+    assert gelus(re.sub(*change, text)) == []
+
+
+def test_a_long_chain_of_arithmetic_ends_the_search():
+    before = "    a0 = Neg(x)\n" + "".join(f"    a{i + 1} = Mul(a{i}, x)\n" for i in range(2000))
+    behind = "    b0 = Tanh(a2000)\n" + "".join(
+        f"    b{i + 1} = Mul(b{i}, x)\n" for i in range(2000)
+    )
+    assert len(gelus(EXACT + before + behind)) == 1
