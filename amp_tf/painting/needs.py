@@ -1,7 +1,8 @@
 """Needs, backwards: what a reader wants of a value that is lost once the value is rounded.
 
 Each row of :data:`NEEDS` says who asks, and through what the need passes back to what computed the
-value. It ends at a product: that is 16 bit, whoever reads it. Where TensorFlow has fused a bias
+value. It ends at a product: that is 16 bit, whoever reads it, but for decompositions
+(:func:`keep_decomposed`). Where TensorFlow has fused a bias
 into it, the bias is what was asked for, and is split from it (:mod:`amp_tf.rewriting.splitting`). A
 depthwise convolution alone is float32 where a difference is taken of it: 16 bit gains it least, and
 so images are compared, whose E[x²] - E[x]² is near zero where they are flat.
@@ -225,3 +226,71 @@ def _stored_maxima(flow: Flow) -> Mask:
         operands, through=moves
     )
     return maxima | compared | flow.downstream(maxima | operands, through=kept)
+
+
+def keep_decomposed(canvas: Canvas) -> None:
+    """Keeps in float32 the products of matrices that are decomposed, and products with the results.
+
+    A decomposition divides by how far a matrix is from a singular one: once the matrix is rounded,
+    a Cholesky factor is NaN, and an inverse or a small eigenvalue is made of the rounding. So the
+    nearest product before it is float32, through arithmetic and the kernels of Gaussian processes.
+
+    What a decomposition gave cancels where it is multiplied: whitening takes the correlations out
+    that a matrix holds. So a product that reads it is float32, and so is the nearest product behind
+    its other operand. Its own result is an ordinary value again, unless both operands were such
+    results.
+
+    Difference "need": TensorFlow converts every product.
+
+    Example (bfloat16)::
+
+        features = MatMul(x, y)                   f16
+        gram = MatMul(features, features)         f16 → float32
+        factor = Cholesky(gram)
+        cross = MatMul(features, z)               f16 → float32
+        scaled = Mul(cross, half)                 f16 → float32
+        whitened = BatchMatMulV2(factor, scaled)  f16 → float32
+        allow2 = MatMul(whitened, z)              f16
+    """
+    flow = canvas.flow
+    decomposing = flow.nodes_of(table.DECOMPOSING)
+    if not decomposing.any():
+        return
+    causes: dict[int, int] = {}
+    magnified = _magnified(flow, decomposing)
+    multiplying = flow.products & flow.readers_of(magnified)
+    reading = magnified[flow.sources] & multiplying[flow.readers]
+    causes.update(zip(flow.readers[reading].tolist(), flow.sources[reading].tolist(), strict=True))
+    # Back from both, to the nearest products, and to those that made what these multiply.
+    before = flow.nodes_of(table.BEFORE_DECOMPOSITIONS) & ~flow.users
+    linear = flow.nodes_of(table.LINEAR | table.KEEPING_SIZE) & ~flow.users
+    matrices = flow.asked(decomposing, None, before, causes)
+    operands = flow.asked(multiplying, None, linear & ~magnified, causes)
+    ends = decomposing | multiplying | matrices | operands
+    nearest = flow.products & flow.sources_of(ends) & ~multiplying
+    flow.asked(ends, None, nearest, causes)
+    factors = flow.asked(nearest, None, linear & ~matrices & ~operands, causes)
+    canvas.keep(matrices | operands | factors, Rule.DECOMPOSED, causes)
+    products = canvas.view.spread(multiplying | nearest).astype(np.bool_)
+    canvas.keep_allowed(units_of(products), Rule.DECOMPOSED, causes)
+
+
+def _magnified(flow: Flow, decomposing: Mask) -> Mask:
+    """Returns the nodes whose results cancel when multiplied: decompositions and what follows them.
+
+    A product of such results alone gives one, too. A sum with an ordinary product is an ordinary
+    value, such as that of a residual network behind a whitening layer.
+    """
+    computing = flow.users | decomposing
+    count_inputs = flow.count_inputs()
+    magnified = decomposing
+    while True:
+        ordinary = flow.users & ~magnified
+        ordinary |= flow.downstream(ordinary, through=~computing)
+        sums = flow.nodes_of(table.ADDING) & flow.readers_of(ordinary)
+        magnified = magnified | flow.downstream(magnified, through=~computing & ~sums)
+        readings = np.bincount(flow.readers[magnified[flow.sources]], minlength=len(magnified))
+        alone = flow.products & ~magnified & (readings > 0) & (readings == count_inputs)
+        if not alone.any():
+            return magnified
+        magnified = magnified | alone

@@ -13,6 +13,7 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
 from amp_tf.graph.view import GraphView, compact
+from amp_tf.oplists.table import PRODUCTS
 from amp_tf.painting.canvas import Canvas, Marks, units_of
 from amp_tf.painting.eligibility import NO_OBSTACLES, Obstacles
 from amp_tf.painting.reasons import IMPOSSIBLE, Balance, Reason, Rule
@@ -191,9 +192,9 @@ class Painting:
 
 def _why_nothing(canvas: Canvas) -> Rule:
     """The commonest reason among the nodes that the allow list would have converted."""
-    lost = np.isin(
-        canvas.rule, list(IMPOSSIBLE)
-    )  # their place on the allow list, because they cannot be 16 bit
+    # Rules that keep a node in float32 take it off the list.
+    lost = np.isin(canvas.rule, list(IMPOSSIBLE))
+    lost |= canvas.view.spread(canvas.view.mask_with(PRODUCTS)).astype(np.bool_)
     units = units_of((canvas.on_allow | lost) & canvas.is_float32)
     rules = (
         canvas.obstacles.rule_of.get(canvas.view.unit_nodes[unit]) or canvas.rule[unit]

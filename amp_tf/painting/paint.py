@@ -183,6 +183,7 @@ RULES: tuple[Row, ...] = (
         "need",
         (Rule.COMPARED, *(need.reason for need in needs.NEEDS)),
     ),
+    Row("decompositions", needs.keep_decomposed, _unless_forced, "need", (Rule.DECOMPOSED,)),
     Row("origins", origins.keep_origins, _unless_forced, "origin", (Rule.RUNNING_SUM, Rule.JOINED)),
     Row("2 deny list and what uses it", lists.spread_deny),
     Row("tensor lists after pass 2", ties.match_clusters),
