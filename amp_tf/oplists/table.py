@@ -262,8 +262,9 @@ FILTERING = Trait("DepthwiseConv2dNative")
 LOGARITHMS = Trait("CumulativeLogsumexp Log Log1p LogMatrixDeterminant")
 #: Ops on no list whose result depends on how nearly singular a matrix is.
 DECOMPOSING = Trait(
-    """Cholesky LogMatrixDeterminant Lu MatrixDeterminant MatrixInverse MatrixSolve MatrixSolveLs
-    MatrixTriangularSolve Qr SelfAdjointEigV2 Svd TridiagonalSolve"""
+    """BandedTriangularSolve Cholesky CholeskyGrad Eig LogMatrixDeterminant Lu MatrixDeterminant
+    MatrixInverse MatrixLogarithm MatrixSolve MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve
+    Qr SelfAdjointEigV2 Svd TridiagonalSolve"""
 )
 #: Ops that add or average many values.
 TOTALS = Trait("Mean Sum")
@@ -355,6 +356,11 @@ CHOOSING = Trait(
 )
 #: Ops behind which a value is as far from the others as before: moves, choices and multiplications.
 KEEPING_SIZE = Trait("Exit Fill Merge Mul MulNoNan Neg NextIteration Select SelectV2", ARRANGING)
+#: Ops through which the rounding of a matrix reaches its decomposition: moves, arithmetic, and
+#: functions that magnify it, as kernels of Gaussian processes do.
+BEFORE_DECOMPOSITIONS = Trait(
+    "", LINEAR, MAGNIFYING, ROOTS, CASTS, CARRIERS, CHOOSING, KEEPING_SIZE
+)
 #: Convolutions whose filter may be scaled, and whether each of their output channels reads one
 #: input channel alone.
 SCALABLE = {"Conv2D": False, "DepthwiseConv2dNative": True}

@@ -1,7 +1,8 @@
 """Needs, backwards: what a reader wants of a value that is lost once the value is rounded.
 
 Each row of :data:`NEEDS` says who asks, and through what the need passes back to what computed the
-value. It ends at a product: that is 16 bit, whoever reads it. Where TensorFlow has fused a bias
+value. It ends at a product: that is 16 bit, whoever reads it, but for decompositions
+(:func:`keep_decomposed`). Where TensorFlow has fused a bias
 into it, the bias is what was asked for, and is split from it (:mod:`amp_tf.rewriting.splitting`). A
 depthwise convolution alone is float32 where a difference is taken of it: 16 bit gains it least, and
 so images are compared, whose E[x²] - E[x]² is near zero where they are flat.
@@ -34,7 +35,7 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Node
 from amp_tf.oplists import table
-from amp_tf.painting.accuracy import CommonRounding, Kept, NodeDecision
+from amp_tf.painting.accuracy import NOTHING_KEPT, CommonRounding, Kept, NodeDecision
 from amp_tf.painting.decisions import Verdict
 from amp_tf.painting.masks import Direction, NodeMask, indices, mask_of, reach
 from amp_tf.painting.reasons import Rule
@@ -277,3 +278,77 @@ def _stored_maxima(values: ValueGraph) -> NodeMask:
     from_operands = values.downstream(operands, through=moves)
     compared = (read | values.upstream(read, through=moves)) & from_operands
     return maxima | compared | values.downstream(maxima | operands, through=kept)
+
+
+def keep_decomposed(values: ValueGraph) -> Kept:
+    """Keeps in float32 the products of matrices that are decomposed, and products with the results.
+
+    A decomposition divides by how far a matrix is from a singular one: once the matrix is rounded,
+    a Cholesky factor is NaN, and an inverse or a small eigenvalue is made of the rounding. So the
+    nearest product before it is float32, through arithmetic and the kernels of Gaussian processes.
+
+    The result of a decomposition cancels where it is multiplied: whitening takes the correlations
+    out that a matrix holds. So a product that reads it is float32, and so is the nearest product
+    behind its other operand. Its own result is an ordinary value again, unless both operands were
+    such results.
+
+    Difference "need": TensorFlow converts every product.
+
+    Example (bfloat16)::
+
+        features = MatMul(x, y)                   f16
+        gram = MatMul(features, features)         f16 → float32
+        factor = Cholesky(gram)
+        cross = MatMul(features, z)               f16 → float32
+        scaled = Mul(cross, half)                 f16 → float32
+        whitened = BatchMatMulV2(factor, scaled)  f16 → float32
+        allow2 = MatMul(whitened, z)              f16
+    """
+    decomposing = values.of_ops(table.DECOMPOSING)
+    if not decomposing.any():
+        return NOTHING_KEPT
+    size = len(decomposing)
+    magnified = _magnified(values, decomposing)
+    multiplying = values.products & values.readers_of(magnified)
+    reading = magnified[values.sources] & multiplying[values.readers]
+    readers = values.readers[reading].tolist()
+    causes = dict(zip(readers, values.sources[reading].tolist(), strict=True))
+    # Back from both, to the nearest products, and to those that made what these multiply.
+    before = values.of_ops(table.BEFORE_DECOMPOSITIONS) & ~values.users
+    linear = values.of_ops(table.LINEAR | table.KEEPING_SIZE) & ~values.users
+    of_matrices = _requested(values, decomposing, None, before)
+    of_operands = _requested(values, multiplying, None, linear & ~magnified)
+    between = mask_of(of_matrices, size) | mask_of(of_operands, size)
+    ends = decomposing | multiplying | between
+    nearest = values.products & values.sources_of(ends) & ~multiplying
+    of_nearest = _requested(values, ends, None, nearest)
+    of_factors = _requested(values, nearest, None, linear & ~between)
+    causes |= of_matrices | of_operands | of_nearest | of_factors
+    computed = between | mask_of(of_factors, size)
+    return Kept(
+        (
+            NodeDecision(computed, Rule.DECOMPOSED, causes),
+            NodeDecision(multiplying | nearest, Rule.DECOMPOSED, causes, Verdict.KEEP),
+        )
+    )
+
+
+def _magnified(values: ValueGraph, decomposing: NodeMask) -> NodeMask:
+    """Returns the nodes whose results cancel when multiplied: decompositions and what follows them.
+
+    A product of such results alone gives one, too. A sum with an ordinary product is an ordinary
+    value, such as that of a residual network behind a whitening layer.
+    """
+    computing = values.users | decomposing
+    count_inputs = values.count_inputs()
+    magnified = decomposing
+    while True:
+        ordinary = values.users & ~magnified
+        ordinary |= values.downstream(ordinary, through=~computing)
+        sums = values.of_ops(table.ADDING) & values.readers_of(ordinary)
+        magnified = magnified | values.downstream(magnified, through=~computing & ~sums)
+        readings = np.bincount(values.readers[magnified[values.sources]], minlength=len(magnified))
+        alone = values.products & ~magnified & (readings > 0) & (readings == count_inputs)
+        if not alone.any():
+            return magnified
+        magnified = magnified | alone

@@ -13,6 +13,7 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Node, Unit
 from amp_tf.graph.view import GraphView, compact
+from amp_tf.oplists.table import PRODUCTS
 from amp_tf.painting.accuracy import NOTHING_KEPT, Kept
 from amp_tf.painting.canvas import Canvas, Marks
 from amp_tf.painting.eligibility import NO_OBSTACLES, Obstacles
@@ -194,8 +195,9 @@ class Painting:
 
 def _why_nothing(canvas: Canvas) -> Rule:
     """Returns the commonest reason among the nodes that the allow list would have converted."""
-    # Those that cannot be 16 bit lost their place on the allow list.
+    # Products that stay in float32 lost their place on the allow list.
     lost = np.isin(canvas.rule, list(IMPOSSIBLE))
+    lost |= units_of(canvas.view, canvas.view.mask_with(PRODUCTS))
     obstacles = canvas.subject.obstacles.rule_of
     blocked = collections.Counter[Rule]()
     for unit in indices((canvas.on_allow | lost) & canvas.is_float32):

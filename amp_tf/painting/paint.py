@@ -214,6 +214,7 @@ KEEPING = (
         "need",
         (Rule.COMPARED, *(need.reason for need in needs.NEEDS)),
     ),
+    Row("decompositions", needs.keep_decomposed, _unless_forced, "need", (Rule.DECOMPOSED,)),
     Row("origins", origins.keep_origins, _unless_forced, "origin", (Rule.RUNNING_SUM, Rule.JOINED)),
 )
 #: TensorFlow's passes.

@@ -105,6 +105,11 @@ class Rule(enum.IntEnum):
         "its rounding would show in a difference, a root or a logarithm that it is or feeds: "
         "{cause}",
     )
+    DECOMPOSED = (
+        139,
+        "a matrix decomposition, or a product with what it gave, would magnify its rounding: "
+        "{cause}",
+    )
 
     @property
     def converts(self) -> bool:

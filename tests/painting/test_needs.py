@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
+from amp_tf.oplists import table
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.value_graph import ValueGraph, find_edges
 from tests.painting.painted import CPU, both, check, painted, rewritten
@@ -76,7 +77,7 @@ def test_a_logarithm_needs_all_that_it_is_computed_of(op, settings):
     result = painted(INPUT + text, **settings)
     assert result.why("p") == (Rule.NEEDED, "d")
     assert result.why("s") == (Rule.NEEDED, "p")
-    assert result.f16 == "a b"
+    assert result.f16 == ("" if op in table.DECOMPOSING else "a b")
 
 
 @both
@@ -138,6 +139,61 @@ def test_of_two_sums_that_are_subtracted_neither_is_rounded_and_what_they_add_ma
     assert result.rule("total") is result.rule("mean") is Rule.NEEDED
     beside_a_value = painted(INPUT + text.replace("Sub(scaled, square)", "Sub(z, square)"), **CPU)
     assert "mean" in beside_a_value.f16.split()
+
+
+# ---------------------------------------------------------------- decompositions
+
+
+#: What follows ``a``, the nodes that become 16 bit (after a ``+``: at least these), and why others
+#: do not.
+DECOMPOSED = {
+    "moves and arithmetic": (
+        "m = AddV2(a, z)\nn = Transpose(m, axes)\nd = Cholesky(n)",
+        "",
+        {"a": Rule.DECOMPOSED},
+    ),
+    "a kernel of distances": (
+        "m = Mul(a, z)\nk = Exp(m)\nd = Cholesky(k)",
+        "",
+        {"a": Rule.DECOMPOSED},
+    ),
+    "not through another product or an activation": (
+        "s = Tanh(a)\nb = MatMul(s, y)\nd = MatrixInverse(b)",
+        "a s",
+        {"b": Rule.DECOMPOSED},
+    ),
+    "another operand": (
+        "c = MatMul(x, y)\nm = Mul(c, z)\nd = Qr(a)\nb = MatMul(d, m)\ne = MatMul(b, y)",
+        "e",
+        {"a": Rule.DECOMPOSED, "b": Rule.DECOMPOSED, "c": Rule.DECOMPOSED},
+    ),
+    "products of results": (
+        "d = SelfAdjointEigV2(a)\nr = Rsqrt(d)\nb = MatMul(d:1, r)\nc = MatMul(b, d:1)\n"
+        "e = MatMul(c, y)\nf = MatMul(e, y)",
+        "f",
+        {"b": Rule.DECOMPOSED, "c": Rule.DECOMPOSED, "e": Rule.DECOMPOSED},
+    ),
+    "a residual network behind it": (
+        "d = MatrixSolve(y, x)\nb = MatMul(d, y)\ns = AddV2(d, b)\nc = MatMul(s, y)\n"
+        "t = AddV2(s, c)\ne = MatMul(t, y)",
+        "+a c e",
+        {"b": Rule.DECOMPOSED},
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize(("text", "f16", "rules"), DECOMPOSED.values(), ids=DECOMPOSED)
+def test_the_products_around_a_decomposition_are_float32(text, f16, rules, settings):
+    axes = "axes = Const() dtype=int32 value=int32[2]*1\n"
+    check(f"{INPUT}{axes}{text}", f16, rules, settings)
+
+
+def test_a_decomposition_takes_no_product_that_the_user_forces():
+    text = "d = Cholesky(a)\nb = MatMul(d, y)"
+    result = painted(INPUT + text, force_f16=("^a$",), **CPU)
+    assert result.f16 == "a"
+    assert result.why("b") == (Rule.DECOMPOSED, "d")
 
 
 # ---------------------------------------------------------------- after the last product

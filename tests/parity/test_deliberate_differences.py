@@ -180,6 +180,16 @@ SHOWN = (
         "cast",
     ),
     Shown(
+        "need: decompositions",
+        "TensorFlow rounds the matrix that is inverted next, and the products that multiply the "
+        "inverse.",
+        BOTH,
+        "allow1 allow2 allow3",
+        "allow3",
+        f"{PRODUCT}inverse = MatrixInverse(allow1)\nallow2 = MatMul(inverse, input)\n"
+        "allow3 = MatMul(allow2, input)\nfetch = Identity(allow3)",
+    ),
+    Shown(
         "origin: running sums",
         "x = x + step in 16 bit stands still once a step is less than a 500th of x.",
         BOTH,

@@ -16,6 +16,7 @@ GROUPS = (
     "loops",
     "training",
     "practice",
+    "decompositions",
     "optimizers",
     "losses",
     "layers",

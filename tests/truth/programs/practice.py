@@ -60,9 +60,15 @@ class Weights:
 
 
 def programs() -> Iterator[Program]:
-    for name, model in inspect.getmembers(sys.modules[__name__], inspect.isfunction):
+    return models_in(__name__)
+
+
+def models_in(module: str) -> Iterator[Program]:
+    """A program for each function of a module that gives results: it trains that model."""
+    group = module.rpartition(".")[-1]
+    for name, model in inspect.getmembers(sys.modules[module], inspect.isfunction):
         if inspect.get_annotations(model).get("return") == "Results" and not name.startswith("_"):
-            yield Program(f"practice/{name.replace('_', ' ')}", functools.partial(_train, model))
+            yield Program(f"{group}/{name.replace('_', ' ')}", functools.partial(_train, model))
 
 
 def _train(model: Model, bench: Bench) -> None:
