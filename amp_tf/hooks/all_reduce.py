@@ -129,10 +129,8 @@ def _all_reduce(
     with current().lock:
         job.narrow += _count(narrow)
         job.wide += _count(wide)
-    of_narrow = iter(sums)
-    of_wide = iter(others)
-    results = [next(of_narrow if is_narrow else of_wide) for is_narrow in are_narrow]
-    return tf.nest.pack_sequence_as(value, results)
+    remaining = {True: iter(sums), False: iter(others)}
+    return tf.nest.pack_sequence_as(value, [next(remaining[each]) for each in are_narrow])
 
 
 def _batch_reduce_to(

@@ -71,12 +71,10 @@ def _notice(policy: Any) -> None:
 
 def other_graph_plugins() -> list[str]:
     """Paths of the libraries in this process that export ``TF_InitGraph``, without amp_tf's own."""
-    paths: dict[Path, None] = {}
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        if ".so" in line:
-            paths[Path(line.split(maxsplit=5)[-1])] = None
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = [Path(line.split(maxsplit=5)[-1]) for line in lines if ".so" in line]
     found = []
-    for path in paths:
+    for path in dict.fromkeys(paths):
         with contextlib.suppress(OSError):  # the file is no longer there
             library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
             if path.parent != FOLDER and hasattr(library, "TF_InitGraph"):

@@ -12,7 +12,6 @@ user raises.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import importlib
 import sys
@@ -91,14 +90,12 @@ def describe() -> str:
         seen = [(label, status) for label, status in seen if status.skipped]
     more += len(seen[:-_MODELS_SHOWN])
     is_alone = len(seen) == 1 and not more
-    totals = collections.Counter(label for label, _ in seen)
-    counts: collections.Counter[str] = collections.Counter()
+    labels = [label for label, _ in seen]
     parts = []
-    for label, status in seen:
-        counts[label] += 1
+    for place, (label, status) in enumerate(seen):
         name = f"{label}: "
-        if totals[label] > 1:
-            name = f"{label} {counts[label]}: "
+        if labels.count(label) > 1:
+            name = f"{label} {labels[:place].count(label) + 1}: "
         skips = ""
         if status.counts_skips:
             skips = f", {status.skipped:,} of {status.steps:,} steps skipped"

@@ -212,10 +212,8 @@ def _register() -> bool:
             fix="Install amp-tf again with pip, for this machine and with TensorFlow 2.16 to 2.21",
         )
     missing = [shim for shim in shims.values() if not shim.is_registered]
-    others = []
-    if missing:
-        others = other_graph_plugins()
-    if others:
+    others = other_graph_plugins()
+    if missing and others:
         return _stay_idle(OTHER_PLUGIN.format(", ".join(others)), fix=WITHOUT_IT)
     for shim in missing:
         try:

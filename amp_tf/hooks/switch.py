@@ -128,29 +128,18 @@ def _active() -> Handle | None:
 
     The one below it is in force again once it is taken back.
     """
-    stack = process_state.current().stack
+    stack: list[Handle] = process_state.current().stack
     if not stack:
         return None
-    handle: Handle = stack[-1]
-    return handle
-
-
-def _switching() -> Any:
-    """The lock that is taken while amp_tf is turned on or off."""
-    return process_state.current().switching
+    return stack[-1]
 
 
 def _set_stack(stack: list[Handle]) -> None:
     process_state.note(stack=stack, refused="")
 
 
-def _enable(wanted: Handle) -> None:
-    with _switching():
-        _turn_on([*process_state.current().stack, wanted])
-
-
 def _take_back(handle: Handle) -> None:
-    with _switching():
+    with process_state.current().switching:
         rest = [other for other in process_state.current().stack if other is not handle]
         if _active() is not handle:
             process_state.note(stack=rest)
@@ -174,7 +163,7 @@ def obey_environment(changed: str | None = None) -> None:
     """
     if changed is not None and changed not in _NAMES:
         return
-    with _switching():
+    with process_state.current().switching:
         active = _active()
         is_quiet = active is None and not process_state.current().refused
         if is_quiet and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
@@ -184,7 +173,7 @@ def obey_environment(changed: str | None = None) -> None:
 
 
 def _turn_off(reason: str) -> None:
-    with _switching():
+    with process_state.current().switching:
         _set_stack([])
         process_state.note(off=reason, switches=Switches())
         imports.forget(_on_import)
@@ -210,7 +199,7 @@ def _turn_on(stack: list[Handle]) -> None:
 
 
 def _on_import(trigger: str) -> None:
-    with _switching():
+    with process_state.current().switching:
         active = _active()
         if active is not None:
             process_state.note(config=active.config, switches=active._switches)
@@ -369,8 +358,9 @@ def enable(config: AmpConfig | None = None, **settings: Any) -> Handle:
             logging.WARNING,
             f"stays off, although the program calls amp_tf.enable(): {DISABLE_VAR} is set",
         )
-    else:
-        _enable(wanted)
+        return wanted
+    with process_state.current().switching:
+        _turn_on([*process_state.current().stack, wanted])
     return wanted
 
 

@@ -102,3 +102,15 @@ def test_the_report_says_of_gpus_that_have_it_whether_tf32_is_on(monkeypatch, is
     finally:
         switch(before)
     assert [gpu["tf32"] for gpu in gpus] == [None, is_on, is_on]
+
+
+def test_what_a_hook_remembers_is_one_object_of_the_process(monkeypatch):
+    monkeypatch.setattr(state, "_runtime", state.Runtime())
+
+    class Steps(list[int]):
+        pass
+
+    state.record(Steps).append(1)
+    assert state.record(Steps) == [1]
+    monkeypatch.setattr(state, "_runtime", state.Runtime())
+    assert state.record(Steps) == []

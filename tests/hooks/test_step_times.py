@@ -11,7 +11,7 @@ import tf_keras  # noqa: F401  the hook patches what is imported before it is in
 
 import amp_tf
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import step_times
+from amp_tf.hooks import state, step_times
 from amp_tf.reporting import files
 from amp_tf.reporting.reports import RewriteReport
 from tests.hooks.installing import install, uninstall
