@@ -197,7 +197,7 @@ def nothing_scaled_yet():
     """Other tests of this process trained models and ran sessions; the line at exit tells of all of
     them.
     """
-    vars(ledger).update(_entries={}, _dropped=0)
+    vars(ledger).update(_ledger=ledger._Ledger())
 
 
 def test_the_line_at_exit_tells_of_the_last_models_only_and_names_them(nothing_scaled_yet):

@@ -1,4 +1,4 @@
-"""What does not go with amp_tf: another plugin of its kind, and Keras' own mixed precision.
+"""Detects conflicts: another plugin of amp_tf's kind, and Keras' own mixed precision.
 
 *Other plugins.* TensorFlow aborts when two register for the same device type
 (``RegisterPluginOptimizerOrDie``), and does not say which are taken. So amp_tf looks at what is
@@ -25,9 +25,8 @@ from amp_tf.hooks import notices, state
 from amp_tf.hooks.native import FOLDER
 from amp_tf.hooks.patches import Patches
 
-_PATH_VAR = (
-    "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  #: TensorFlow's own variable, not a setting of amp_tf
-)
+#: TensorFlow's own variable, not a setting of amp_tf
+_PATH_VAR = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
 #: what is wrong where another plugin is loaded, with its path, and what to do
 OTHER_PLUGIN = (
     "another graph optimizer plugin is loaded, and TensorFlow takes only one, so amp_tf converts "
@@ -43,9 +42,8 @@ def install(patches: Patches) -> None:
     Idempotent; call it again after another was imported.
     """
     for library in ("keras", "tf_keras"):
-        if hasattr(
-            sys.modules.get(library), "layers"
-        ):  # which is there once the library's import is done
+        # Once the library's import is done, it has layers.
+        if hasattr(sys.modules.get(library), "layers"):
             # Its old names are in every version of both; keras.dtype_policies is there since Keras
             # 3.0.5.
             home = importlib.import_module(f"{library}.mixed_precision")
@@ -65,8 +63,7 @@ def _notice(policy: Any) -> None:
         notices.warn_once(
             "keras_policy",
             "the program asks for 16 bit by itself: its layers keep the types that the policy "
-            "gives them and amp_tf "
-            "converts what they leave in float32",
+            "gives them and amp_tf converts what they leave in float32",
             where=f"Keras policy {name!r}",
             fix=f"Take one of the two: remove the policy, or unset {ENABLE_VAR}",
         )
@@ -75,8 +72,9 @@ def _notice(policy: Any) -> None:
 def other_graph_plugins() -> list[str]:
     """Paths of the libraries in this process that export ``TF_InitGraph``, without amp_tf's own."""
     lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = [Path(line.split(maxsplit=5)[-1]) for line in lines if ".so" in line]
     found = []
-    for path in dict.fromkeys(Path(line.split(maxsplit=5)[-1]) for line in lines if ".so" in line):
+    for path in dict.fromkeys(paths):
         with contextlib.suppress(OSError):  # the file is no longer there
             library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
             if path.parent != FOLDER and hasattr(library, "TF_InitGraph"):

@@ -35,14 +35,10 @@ class _AfterImport:
             return None
         self._searching.add(name)
         try:
-            finders = (
-                finder
-                for finder in sys.meta_path
-                if finder is not self and hasattr(finder, "find_spec")
-            )
-            spec = next(
-                filter(None, (finder.find_spec(name, path, target) for finder in finders)), None
-            )
+            spec = None
+            for finder in sys.meta_path:
+                if spec is None and finder is not self and hasattr(finder, "find_spec"):
+                    spec = finder.find_spec(name, path, target)
         finally:
             self._searching.discard(name)
         loader: Any = spec and spec.loader
@@ -65,8 +61,8 @@ class _AfterImport:
 
     def act(self, name: str) -> None:
         done: list[Action] = []
-        # An action may add and remove others: what it adds is due now, for this import is the one
-        # they wait for.
+        # An action may add and remove others. Those that it adds are due now, because they wait for
+        # this import.
         while due := [action for action in self.actions[name] if action not in done]:
             done.append(due[0])
             _run(due[0], name)
@@ -79,37 +75,40 @@ def _run(action: Action, name: str) -> None:
         print(f"amp_tf: stays off: {type(error).__name__}: {error}", file=sys.stderr)
 
 
+# Changes as actions come and go. It stands in sys.meta_path as long as the process lives.
 _finder = _AfterImport()
 
 
 def watch(*names: str) -> None:
-    """Watches the imports of modules from now on, for actions that are added later, even while the
-    import runs.
+    """Watches the imports of modules from now on, for actions that are added later.
+
+    They may be added even while the import runs.
     """
     for name in names:
         _finder.actions.setdefault(name, [])
     if _finder not in sys.meta_path:
         # Behind the finder of _amp_tf_start, which may be searching right now: this one is then
         # asked next.
-        kinds = [type(finder).__name__ for finder in sys.meta_path]
-        sys.meta_path.insert(kinds.index("AmpTfStart") + 1 if "AmpTfStart" in kinds else 0, _finder)
+        place = 0
+        for number, finder in enumerate(sys.meta_path, start=1):
+            if type(finder).__name__ == "AmpTfStart":
+                place = number
+        sys.meta_path.insert(place, _finder)
 
 
 def after_import(name: str, action: Action) -> None:
-    """Calls ``action(name)`` after every first import of a top-level module, and at once if it is
-    imported already.
+    """Calls ``action(name)`` after every first import of a top-level module.
 
-    Adding the same action again does nothing. One that raises is reported in one line on stderr;
-    the import goes on.
+    If it is imported already, the action is called at once. Adding the same action again does
+    nothing. One that raises is reported in one line on stderr; the import goes on.
     """
     watch(name)
     if action in _finder.actions[name]:
         return
     _finder.actions[name].append(action)
     module = sys.modules.get(name)
-    if module is not None and not getattr(
-        getattr(module, "__spec__", None), "_initializing", False
-    ):
+    spec = getattr(module, "__spec__", None)
+    if module is not None and not getattr(spec, "_initializing", False):
         _run(action, name)  # this one alone: it may have been added by another, which is running
 
 

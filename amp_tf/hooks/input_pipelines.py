@@ -7,15 +7,13 @@ turned on is exact too. Three kinds of code belong to a pipeline:
 
 - *Its functions*, with what TensorFlow inlines into them. The shim leaves out graphs with such
   names (shim.c). That takes no Python, so a pipeline never waits for Python's lock.
-- *Functions that XLA compiles*, which TensorFlow does not inline. A function of a pipeline that
-  calls one is pointed, when it is created, at copies as the program wrote them
-  (:mod:`amp_tf.hooks.xla`).
+- *Functions that TensorFlow does not inline*: XLA compiles them, or they are marked ``_noinline``.
+  A function of a pipeline that calls one is pointed, when it is created, at copies that compute
+  what the program wrote (:mod:`amp_tf.hooks.xla`). Their names begin as those of pipelines do.
 - *Python code*: ``tf.py_function``, ``tf.numpy_function``, the generator of ``from_generator``.
-  TensorFlow functions that it calls run as the program wrote them, and without plugins. TensorFlow
-  keeps these graphs apart from those of the same functions in the training step, because the
-  options of a call are part of the key under which it caches graphs. So it is in threads that this
-  code starts, in the workers of a ``keras.utils.PyDataset``, and for the first batches of a
-  generator, which Keras takes before it makes the pipeline.
+  Such code calls copies of the TensorFlow functions, too. So do the workers of a
+  ``keras.utils.PyDataset``, and the code from which Keras takes first batches before it makes the
+  pipeline. Other threads that this code starts are not recognized.
 
 Two kinds of functions hold training steps, and are no pipelines. ``reduce`` is a loop. AutoGraph
 makes ``for batch in dataset`` inside a tf.function a ``scan`` with a function of its own,
@@ -36,6 +34,16 @@ from amp_tf.hooks.patches import Patches
 _BY_PYTHON = ("Dataset_", "tf_data_experimental_", "map_on_gpu_")
 _BY_OPTIMIZER = ("fused_map", "fused_predicate", "fused_filter", "map_fusion_funcs/")  # of tf.data
 BEGINNINGS = (*_BY_PYTHON, *_BY_OPTIMIZER)  #: how the names of a pipeline's functions begin
+# Keras calls the program's code by these on threads of its own, or before it makes the pipeline.
+_ADAPTERS = "keras.src.trainers.data_adapters"
+_AHEAD_OF_PIPELINES = (
+    (f"{_ADAPTERS}.generator_data_adapter", "peek_and_restore"),
+    (f"{_ADAPTERS}.py_dataset_adapter", "PyDatasetAdapter.get_tf_dataset"),
+    (f"{_ADAPTERS}.py_dataset_adapter", "get_index"),
+    ("tf_keras.src.engine.data_adapter", "GeneratorDataAdapter.__init__"),
+    ("tf_keras.src.utils.data_utils", "get_index"),
+    ("tf_keras.src.utils.data_utils", "next_sample"),
+)
 LOOPS = ("Dataset_reduce_", "Dataset_scan_scan_body")  #: how those of loops begin
 _WHERE = "input pipeline"
 
@@ -49,7 +57,7 @@ class PythonCalls:
         self._searched: set[str] = set()  # names of functions
 
     def is_of_pipeline(self, token: str) -> bool:
-        """Whether a function of a pipeline calls the token, itself or through other functions."""
+        """Tells whether a function of a pipeline calls the token, or one that it calls does."""
         if token not in self._of_pipelines and token not in self._of_others:
             self._search()
             if token not in self._of_pipelines:
@@ -57,30 +65,25 @@ class PythonCalls:
         return token in self._of_pipelines
 
     def forget_others(self) -> None:
-        """Makes the next call of each other token search again: there is a new function of a
-        pipeline.
-        """
+        """Makes the next call of each other token search again, as for a new function."""
         self._of_others.clear()
 
     def _search(self) -> None:
-        functions = state.functions()
-        for name in functions.keys() - self._searched:
+        for name in state.function_names() - self._searched:
             self._searched.add(name)
             if not is_of_pipeline(name):
                 continue
-            definition = functions[name]()
-            called = xla.called_by(definition, lambda inner: functions.get(inner, _none)())
+            definition = state.find_function(name)
+            called = xla.called_by(definition, state.find_function)
             for function in (definition, *called.values()):
-                for node in function.node_def:
-                    if "token" in node.attr:
-                        self._of_pipelines.add(node.attr["token"].s.decode())
+                self._of_pipelines.update(_tokens(function))
 
 
-def _none() -> None:
-    return None
-
-
-_python_calls = PythonCalls()
+def _tokens(function: Any) -> Iterator[str]:
+    """Yields the tokens of the Python functions that a FunctionDef calls itself."""
+    for node in function.node_def:
+        if "token" in node.attr:
+            yield node.attr["token"].s.decode()
 
 
 def install(patches: Patches) -> None:
@@ -91,24 +94,27 @@ def install(patches: Patches) -> None:
     patches.put(atomic_function, "from_func_graph", _make_function)
     patches.put(atomic_function.AtomicFunction, "call_flat", _call_function)
     patches.put(script_ops.FuncRegistry, "__call__", _call_python)
-    # Keras takes the first two batches of a generator before it makes the pipeline.
-    if adapter := sys.modules.get("keras.src.trainers.data_adapters.generator_data_adapter"):
-        patches.put(adapter, "peek_and_restore", _call_in_pipeline)
+    for home, name in _AHEAD_OF_PIPELINES:
+        module = sys.modules.get(home)
+        if module is not None:
+            *owners, attribute = name.split(".")
+            owner = functools.reduce(getattr, owners, module)
+            patches.put(owner, attribute, _call_in_pipeline)
 
 
 def is_of_pipeline(name: str) -> bool:
-    """Whether a function is one of a pipeline, by its name."""
+    """Tells whether a function is one of a pipeline, by its name."""
     name = name.removeprefix(state.TRACED)
     return name.startswith(BEGINNINGS) and not name.startswith(LOOPS)
 
 
 def is_in_pipeline() -> bool:
-    """Whether this thread runs Python code that a pipeline called."""
+    """Tells whether this thread runs Python code that a pipeline called."""
     return getattr(state.current().here, "is_in_pipeline", False)
 
 
 def beginnings() -> tuple[list[str], list[str]]:
-    """How names begin, in full: those of pipelines' functions, and of loops among them."""
+    """How names begin, in full: those of functions of pipelines, and of loops among them."""
     traced_pipelines = [state.TRACED + name for name in BEGINNINGS]
     traced_loops = [state.TRACED + name for name in LOOPS]
     return [*BEGINNINGS, *traced_pipelines], [*LOOPS, *traced_loops]
@@ -118,12 +124,10 @@ def _make_function(from_func_graph: Any, /, name: Any, *args: Any, **kwargs: Any
     function = from_func_graph(name, *args, **kwargs)
     text = function.name.decode()
     if is_of_pipeline(text):
-        _python_calls.forget_others()
-        what = (
-            f"functions that {text!r} calls are computed by XLA as they were rewritten, in 16 bit"
-        )
-        with notices.surviving("pipeline.xla", what, where=_WHERE):
-            xla.call_originals(function)
+        state.record(PythonCalls).forget_others()
+        what = f"functions that {text!r} calls may be computed in 16 bit"
+        with notices.surviving("pipeline.calls", what, where=_WHERE):
+            xla.call_copies(function)
     return function
 
 
@@ -131,8 +135,10 @@ def _call_python(call: Any, registry: Any, /, token: str, *args: Any, **kwargs: 
     is_inner = is_in_pipeline()
     what = "Python code that it calls may be computed in 16 bit"
     with notices.surviving("pipeline.python", what, where=_WHERE):
-        is_inner = is_inner or _python_calls.is_of_pipeline(token)
-    with _pipeline() if is_inner else contextlib.nullcontext():
+        is_inner = is_inner or state.record(PythonCalls).is_of_pipeline(token)
+    if not is_inner:
+        return call(registry, token, *args, **kwargs)
+    with _pipeline():
         return call(registry, token, *args, **kwargs)
 
 
@@ -148,36 +154,15 @@ def _pipeline() -> Iterator[None]:
         here.is_in_pipeline = before
 
 
-def _call_in_pipeline(call: Any, /, *args: Any) -> Any:
+def _call_in_pipeline(call: Any, /, *args: Any, **kwargs: Any) -> Any:
     with _pipeline():
-        return call(*args)
+        return call(*args, **kwargs)
 
 
 def _call_function(call_flat: Any, function: Any, /, *args: Any) -> Any:
-    context = function._bound_context
-    if not is_in_pipeline() or not context.executing_eagerly():
-        return call_flat(function, *args)
-    what = "a TensorFlow function that its Python code calls may be computed in 16 bit"
-    options = context.function_call_options
-    exact = function
-    with notices.surviving("pipeline.function", what, where=_WHERE):
-        exact = xla.original_of(function)
-        context.function_call_options = _without_plugins(
-            options.config_proto_serialized, options.executor_type
-        )
-    try:
-        return call_flat(exact, *args)
-    finally:
-        context.function_call_options = options
-
-
-@functools.lru_cache(maxsize=16)
-def _without_plugins(config: bytes | None, executor_type: str | None) -> Any:
-    from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
-    from tensorflow.python.eager import context
-
-    options = config_pb2.ConfigProto.FromString(config or b"")
-    options.graph_options.rewrite_options.use_plugin_optimizers = (
-        rewriter_config_pb2.RewriterConfig.OFF
-    )
-    return context.FunctionCallOptions(executor_type=executor_type, config_proto=options)
+    called = function
+    if is_in_pipeline() and function._bound_context.executing_eagerly():
+        what = "a TensorFlow function that its Python code calls may be computed in 16 bit"
+        with notices.surviving("pipeline.function", what, where=_WHERE):
+            called = xla.copy_as_written(function)
+    return call_flat(called, *args)

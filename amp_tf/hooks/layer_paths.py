@@ -1,9 +1,9 @@
-"""Records which layers open which name scopes while graphs are traced, so that layers are found by
-their paths.
+"""Records which layers open which name scopes while graphs are traced.
 
-Keras 3 opens a scope for each call of a layer through one class, tf_keras asks one method for its
-name. Both are patched to pass on what they get, with the layer. What runs eagerly is not recorded;
-a graph costs a look into a dictionary for each call of a layer, once, when it is traced.
+So layers are found by their paths. Keras 3 opens a scope for each call of a layer through one
+class, tf_keras asks one method for its name. Both are patched to record the layer. Eager code is
+not recorded; a graph costs a look into a dictionary for each call of a layer, once, when it is
+traced.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from amp_tf.hooks.patches import Patches
 
 
 def install(patches: Patches) -> None:
-    """Records the layers of the Keras libraries that are imported by now. Idempotent; call it again
-    after another.
+    """Records the layers of the Keras libraries that are imported by now.
 
-    The record outlives the hook, because its graphs do.
+    Idempotent; call it again after another was imported. The record outlives the hook, because its
+    graphs do.
     """
-    keras3 = sys.modules.get(
-        "keras.src.backend.tensorflow.core"
-    )  # absent where Keras 3 has another backend
-    if hasattr(sys.modules.get("keras"), "layers") and keras3 is not None:
-        patches.put(keras3.name_scope, "__enter__", _enter)
+    keras: Any = sys.modules.get("keras")
+    if hasattr(keras, "name_scope") and keras.backend.backend() == "tensorflow":
+        patches.put(keras.name_scope, "__enter__", _enter)
     if hasattr(sys.modules.get("tf_keras"), "layers"):
         from tf_keras.src.engine import base_layer
 
@@ -50,19 +48,24 @@ def recording() -> Iterator[None]:
 
 def _enter(enter: Any, scope: Any, /) -> Any:
     result = enter(scope)
-    try:  # no optimizer and no loss
-        if isinstance(scope.caller, sys.modules["keras"].layers.Layer) and (here := _scope_here()):
-            from keras.src.backend.common import global_state, name_scope
-
-            names = tuple(
-                entry.name for entry in global_state.get_global_attribute("name_scope_stack")
-            )
-            recorded.record(here, KerasLayer(name_scope.current_path(), names))
-    except (
-        Exception
-    ):  # the names are private: whatever changed, layers are then found by their scopes alone
+    try:
+        # Optimizers and losses open scopes, too.
+        if isinstance(scope.caller, sys.modules["keras"].layers.Layer):
+            _record(_scope_here())
+    except Exception:
+        # The names are private. If they change, layers are found by their scopes alone.
         state.patches(__name__).restore()
     return result
+
+
+def _record(scope: str | None) -> None:
+    """Records that the innermost layer of Keras 3 opened a name scope of TensorFlow's."""
+    from keras.src.backend.common import global_state, name_scope
+
+    if scope:
+        stack = global_state.get_global_attribute("name_scope_stack")
+        names = tuple(entry.name for entry in stack)
+        recorded.record(scope, KerasLayer(name_scope.current_path(), names))
 
 
 def _name_scope(name_scope: Any, layer: Any, /) -> Any:
@@ -79,19 +82,14 @@ def _name_scope(name_scope: Any, layer: Any, /) -> Any:
 
 
 def _scope_here() -> str | None:
-    """The name scope of the graph that is being built; ``None`` where code runs eagerly, or for
-    shapes alone.
-    """
+    """The name scope of the graph that is built; ``None`` in eager code, or for shapes alone."""
     from tensorflow.python.eager import context
     from tensorflow.python.framework import ops
 
     if context.executing_eagerly():
         return None
-    graph = (
-        ops.get_default_graph()
-    )  # a scratch graph of Keras 3 is thrown away once shapes of results are known
-    return (
-        None
-        if getattr(graph, "name", "").startswith("scratch_graph")
-        else str(graph.get_name_scope())
-    )
+    graph = ops.get_default_graph()
+    # A scratch graph of Keras 3 is thrown away once shapes of results are known.
+    if getattr(graph, "name", "").startswith("scratch_graph"):
+        return None
+    return str(graph.get_name_scope())

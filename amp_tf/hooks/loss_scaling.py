@@ -1,9 +1,9 @@
-"""Automatic loss scaling: what ``TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING`` does to Keras and
-tf_keras.
+"""Scales losses automatically in Keras and tf_keras.
 
-What it does to TensorFlow itself is in :mod:`amp_tf.hooks.loss_scaling_v1`. A patch acts only if
-the process' graphs run in float16, which is asked when an optimizer is used, because devices are
-not known before. An optimizer that already scales its loss is left alone.
+``TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING`` turns it on. The part for TensorFlow itself is
+:mod:`amp_tf.hooks.loss_scaling_v1`. A patch acts only if the process' graphs run in float16, which
+is asked when an optimizer is used, because devices are not known before. An optimizer that already
+scales its loss is left alone.
 
 Optimizers are wrapped after ``compile``, so that files name the bare optimizer and load without
 amp_tf. The monitor that ``fit`` adds only logs, and adds nothing to the history; one added by the
@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import itertools
 import sys
-import weakref
 from typing import Any
 
 from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
@@ -28,23 +26,25 @@ from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 from amp_tf.reporting import reports
 
-CUSTOM_LOOP = (
-    "loss_scaling.custom_loop"  #: the key of the warning that a loop does not scale its loss
+#: the key of the warning that a loop does not scale its loss
+CUSTOM_LOOP = "loss_scaling.custom_loop"
+_WRITE_TWO_LINES = (
+    "Write optimizer = amp_tf.LossScaleOptimizer(optimizer) before the loop and, inside the "
+    "GradientTape, scaled_loss = optimizer.scale_loss(loss), and take the gradients of that; "
+    "apply_gradients unscales them. For no scaling at all set "
+    "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0"
 )
 _MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains hundreds
 #: the position of ``callbacks`` among the arguments of ``fit`` after the model, in both libraries
 _CALLBACKS = 5
 
-# The wrappers that no user wrote.
-_wrapped_here: weakref.WeakSet[Any] = weakref.WeakSet()
-
+_WRAPPED_HERE = "_amp_tf_is_automatic"  # marks wrappers that no user wrote
+_ENTERED = "_amp_tf_is_entered"  # marks the libraries' own wrappers that took a step
 _OWNERS = {"keras": "Keras'", "tf_keras": "tf_keras'"}
-# The libraries' own wrappers that took a step.
-_foreign: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def runs_in_float16() -> bool:
-    """Whether losses are scaled automatically in this process: its graphs run in float16.
+    """Tells whether losses are scaled automatically in this process: its graphs run in float16.
 
     Asks for the GPUs, so not before a script may choose them.
     """
@@ -55,19 +55,18 @@ def runs_in_float16() -> bool:
 
 
 def should_scale(optimizer: Any) -> bool:
-    """Whether this optimizer needs a loss scale and does not have one."""
+    """Tells whether this optimizer needs a loss scale and does not have one."""
     return optimizer is not None and not is_loss_scaled(optimizer) and runs_in_float16()
 
 
 def surviving(where: str) -> contextlib.AbstractContextManager[None]:
-    """A block of a hook: if it fails, that is warned about once, and the program goes on."""
+    """Warns once if a block of a hook fails, and lets the program go on."""
+    key = f"loss_scaling.{where}"
     fix = (
         "Wrap the optimizer in amp_tf.LossScaleOptimizer by hand, and please report this; "
         "training goes on"
     )
-    return notices.surviving(
-        f"loss_scaling.{where}", "automatic loss scaling failed", where=where, fix=fix
-    )
+    return notices.surviving(key, "automatic loss scaling failed", where=where, fix=fix)
 
 
 def install(patches: Patches) -> None:
@@ -87,33 +86,37 @@ def describe() -> str:
     seen, more = ledger.statuses()
     state = process_state.current()
     if state.off == "" and not state.idle and Precision.FLOAT16 not in reports.totals().precisions:
-        # the rewrite is on and no graph became float16, so no loss needed to be scaled
+        # The rewrite is on and no graph became float16, so no loss needed to be scaled.
         seen = [(label, status) for label, status in seen if status.skipped]
     more += len(seen[:-_MODELS_SHOWN])
     is_alone = len(seen) == 1 and not more
     labels = [label for label, _ in seen]
-    numbers = {label: itertools.count(1) for label in labels if labels.count(label) > 1}
-    names = [
-        "" if is_alone else f"{n} {next(numbers[n])}: " if n in numbers else f"{n}: "
-        for n in labels
-    ]
     parts = []
-    for name, (label, status) in list(zip(names, seen, strict=True))[-_MODELS_SHOWN:]:
-        skips = f", {status.skipped:,} of {status.steps:,} steps skipped"
-        if not status.counts_skips:
-            skips = f" of {label}, which does not count skipped steps" if is_alone else ""
+    for place, (label, status) in enumerate(seen):
+        name = f"{label}: "
+        if labels.count(label) > 1:
+            name = f"{label} {labels[:place].count(label) + 1}: "
+        skips = ""
+        if status.counts_skips:
+            skips = f", {status.skipped:,} of {status.steps:,} steps skipped"
+        elif is_alone:
+            skips = f" of {label}, which does not count skipped steps"
+        if is_alone:
+            name = ""
         parts.append(f"{name}loss scale {ledger.format_scale(status.scale)}{skips}")
-    return "; ".join([*parts, *([f"{more:,} more model{'s' * (more > 1)}"] if more else [])])
+    shown = parts[-_MODELS_SHOWN:]
+    if more:
+        shown.append(f"{more:,} more model{'s' * (more > 1)}")
+    return "; ".join(shown)
 
 
 def _enter_foreign(optimizer: Any) -> None:
-    """Enters the wrapper of Keras or tf_keras that the program itself put around its optimizer,
-    once, after a step.
+    """Enters a wrapper of Keras or tf_keras into the ledger, once, after a step.
 
-    Only its variables are held.
+    The program itself put it around its optimizer. Only its variables are held.
     """
     library, _, _ = type(optimizer).__module__.partition(".")
-    if library not in _OWNERS or optimizer in _foreign:
+    if library not in _OWNERS or _ENTERED in vars(optimizer):
         return
     scale = getattr(optimizer, "dynamic_scale", None)  # of Keras 3
     if scale is None:  # of tf_keras: a number, or what holds the variable
@@ -121,7 +124,7 @@ def _enter_foreign(optimizer: Any) -> None:
         scale = getattr(state, "current_loss_scale", state)
     if scale is None:
         return
-    _foreign.add(optimizer)
+    vars(optimizer)[_ENTERED] = True
     iterations = optimizer.iterations
 
     def read() -> ledger.Status:
@@ -143,15 +146,11 @@ def _patch(library: str, patches: Patches) -> None:
         steps += [(optimizers.LossScaleOptimizer, "apply")]
     else:
         metadata = "tf_keras.src.saving.legacy.saving_utils"
-        steps = [
-            (cls, "apply_gradients") for cls in (optimizers.Optimizer, optimizers.legacy.Optimizer)
-        ]
-        steps += [
-            (cls, "apply_gradients")
-            for cls in home.mixed_precision.LossScaleOptimizer.__subclasses__()
-        ]
-        # What tf_keras.Model becomes after tf.compat.v1.disable_v2_behavior(). Its monitor would
-        # have nothing to read.
+        wrappers = home.mixed_precision.LossScaleOptimizer.__subclasses__()
+        kinds = (optimizers.Optimizer, optimizers.legacy.Optimizer, *wrappers)
+        steps = [(cls, "apply_gradients") for cls in kinds]
+        # tf_keras.Model becomes this class after tf.compat.v1.disable_v2_behavior(). Its monitor
+        # would have nothing to read.
         model_v1 = importlib.import_module("tf_keras.src.engine.training_v1").Model
         rows.append((model_v1, "compile", _compile))
     rows += [(cls, name, _watch, name) for cls, name in steps]
@@ -164,15 +163,15 @@ def _patch(library: str, patches: Patches) -> None:
 
 def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     given: Any = args[0] if args else kwargs.get("optimizer")
-    if (
-        given in _wrapped_here
-    ):  # model.compile(model.optimizer): saved configurations keep the bare one
+    is_ours = _is_automatic(given)
+    if is_ours:  # as in model.compile(model.optimizer): saved configurations keep the bare one
         bare = given.inner_optimizer
-        args, kwargs = (
-            ((bare, *args[1:]), kwargs) if args else (args, {**kwargs, "optimizer": bare})
-        )
+        if args:
+            args = (bare, *args[1:])
+        else:
+            kwargs["optimizer"] = bare
     result = compile(model, *args, **kwargs)
-    if given in _wrapped_here:
+    if is_ours:
         with model.distribute_strategy.scope():
             model.optimizer = given
     elif kwargs.get("auto_scale_loss", True):
@@ -180,19 +179,25 @@ def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
             if should_scale(getattr(model, "optimizer", None)):
                 with model.distribute_strategy.scope():
                     model.optimizer = LossScaleOptimizer(model.optimizer)
-                _wrapped_here.add(model.optimizer)
+                vars(model.optimizer)[_WRAPPED_HERE] = True
     return result
+
+
+def _is_automatic(optimizer: Any) -> bool:
+    """Tells whether an optimizer is a wrapper that no user wrote."""
+    return _WRAPPED_HERE in getattr(optimizer, "__dict__", {})
 
 
 def _model_metadata(
     registered_name: Any, model_metadata: Any, model: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
-    """The metadata of .h5 files and tf_keras' SavedModels, with the bare optimizer's name, as in
-    .keras files.
+    """The metadata of .h5 files and tf_keras' SavedModels, with the bare optimizer's name.
+
+    So it is in .keras files.
     """
     metadata = model_metadata(model, *args, **kwargs)
     training = metadata.get("training_config", {})
-    if "optimizer_config" in training and model.optimizer in _wrapped_here:
+    if "optimizer_config" in training and _is_automatic(model.optimizer):
         bare = model.optimizer.inner_optimizer
         training["optimizer_config"] = {
             "class_name": registered_name(type(bare)),
@@ -202,26 +207,32 @@ def _model_metadata(
 
 
 def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    given = args[_CALLBACKS] if len(args) > _CALLBACKS else kwargs.get("callbacks")
-    monitored = given
+    given = [*args]
     with surviving("Model.fit"):
-        monitored = _monitored(model, given)
-    if len(args) > _CALLBACKS:
-        args = (*args[:_CALLBACKS], monitored, *args[_CALLBACKS + 1 :])
-    elif monitored is not None:
-        kwargs["callbacks"] = monitored
-    return fit(model, *args, **kwargs)
+        if len(given) > _CALLBACKS:
+            given[_CALLBACKS] = _monitored(model, given[_CALLBACKS])
+        else:
+            monitored = _monitored(model, kwargs.get("callbacks"))
+            if monitored is not None:
+                kwargs["callbacks"] = monitored
+    return fit(model, *given, **kwargs)
 
 
 def _monitored(model: Any, callbacks: Any) -> Any:
-    """The user's argument of ``fit`` with a ``LossScaleMonitor`` in front, if amp_tf scales the
-    model's loss.
+    """Puts a ``LossScaleMonitor`` in front of the user's argument of ``fit``.
+
+    It stays as it is if amp_tf does not scale the model's loss.
     """
     if not has_loss_scale(model):
         return callbacks
     is_list = hasattr(callbacks, "set_model") and hasattr(callbacks, "callbacks")  # a CallbackList
-    given = callbacks.callbacks if is_list else callbacks
-    given = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
+    given = callbacks
+    if is_list:
+        given = callbacks.callbacks
+    if given is None:
+        given = []
+    elif not isinstance(given, (list, tuple)):
+        given = [given]
     if any(isinstance(callback, LossScaleMonitor) for callback in given):
         return callbacks
     monitor = LossScaleMonitor(action="log", in_logs=False)
@@ -233,7 +244,7 @@ def _monitored(model: Any, callbacks: Any) -> Any:
 
 
 def _watch(name: str, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """A step of an optimizer. Where it scales its loss, those inside its step need not.
+    """Makes a step of an optimizer; if it scales its loss, the steps inside need not.
 
     Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are
     never float16.
@@ -244,9 +255,8 @@ def _watch(name: str, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -
 
     around: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     with surviving(f"Optimizer.{name}"):
-        is_inner = is_scaled_step() or getattr(
-            optimizer, "_is_wrapped_by_loss_scale_optimizer", False
-        )  # by tf_keras
+        is_wrapped = getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)  # by tf_keras
+        is_inner = is_wrapped or is_scaled_step()
         if is_loss_scaled(optimizer):
             around = scaled_step()
         elif not is_inner and not tf.executing_eagerly() and should_scale(optimizer):
@@ -255,11 +265,7 @@ def _watch(name: str, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -
                 "a custom training loop runs in float16 without loss scaling, so small gradients "
                 "are lost",
                 where=f"{type(optimizer).__name__}.{name}",
-                fix="Write optimizer = amp_tf.LossScaleOptimizer(optimizer) before the loop and, inside the "
-                "GradientTape, scaled_loss = optimizer.scale_loss(loss), and take the gradients "
-                "of that; "
-                "apply_gradients unscales them. For no scaling at all set "
-                "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
+                fix=_WRITE_TWO_LINES,
             )
     with around:
         result = step(optimizer, *args, **kwargs)

@@ -1,12 +1,13 @@
-"""Automatic loss scaling in TensorFlow itself: TF1's optimizers, sessions and savers, and loops
-without an optimizer.
+"""Scales losses automatically in TensorFlow itself.
+
+It patches TF1's optimizers, sessions and savers, and watches loops without an optimizer.
 
 *TF1.* ``minimize`` calls ``compute_gradients`` and ``apply_gradients``, and so do optimizers that
 wrap another (Horovod's), so these two methods are patched. A class may have an ``apply_gradients``
 of its own that never calls the base class's (BERT's); such methods are patched when an optimizer of
 the class is created. A class that also computes its gradients itself is left alone: it mostly
-passes both calls to another optimizer. Old checkpoints restore into new graphs. What loss scaling
-did in a session is read when it closes, because then its variables are gone.
+passes both calls to another optimizer. Old checkpoints restore into new graphs. The state of loss
+scaling in a session is read when it closes, because then its variables are gone.
 
 *Loops* that train variables by unscaled gradients lead to one warning. Only calls count, as for
 wrapped optimizers: variables whose gradients are taken in a trace in which no scaler was called are
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,21 +30,27 @@ from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale
 from amp_tf.hooks.patches import Patches
 from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
 
-# of an optimizer: its wrappers by graph (or "eager"), to which the variables belong
+# Attributes of an optimizer: its wrappers by graph (or "eager"), to which the variables belong; and
+# whether the program wrapped it itself.
 _WRAPPERS = "_amp_tf_wrappers"
-# optimizers that the program wrapped itself
-_wrapped_by_hand: weakref.WeakSet[Any] = weakref.WeakSet()
-# of a graph: its wrappers, each with the steps of the session that made the most
+_BY_HAND = "_amp_tf_is_wrapped_by_hand"
+# An attribute of a graph: its wrappers, each with the steps of the session that made the most.
 _WATCHED = "_amp_tf_loss_scales"
+# An attribute of a variable's handle: whether its gradient was last taken where no loss was scaled.
+_UNSCALED = "_amp_tf_is_unscaled"
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
 
 _VARIABLE_OPS = ("assign_variable_op", "assign_add_variable_op", "assign_sub_variable_op")
 _SCATTER_OPS = ("resource_scatter_add", "resource_scatter_sub", "resource_scatter_update")
 _REF_OPS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
 
-# The handles of variables whose gradients were last taken where no loss was scaled, by id, as long
-# as they live.
-_unscaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_WRITE_THREE_LINES = (
+    "Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, "
+    "scaled_loss = scaler.scale(loss) inside the tape, gradients = "
+    "scaler.unscale(tape.gradient(scaled_loss, variables)), and scaler.step(apply, gradients), "
+    "where apply(gradients) writes the variables. For no scaling at all, or where the program "
+    "scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0"
+)
 
 
 def install(patches: Patches) -> None:
@@ -57,56 +63,56 @@ def install(patches: Patches) -> None:
     from tensorflow.python.ops import gen_resource_variable_ops, gen_state_ops, gradients_util
 
     v1 = tf.compat.v1
-    rows: tuple[tuple[Any, ...], ...] = (
-        (session.BaseSession, "close", look_and_close),
-        (v1.train.Optimizer, "__init__", _init),
-        *(
-            (v1.train.Optimizer, name, _call, name)
-            for name in ("compute_gradients", "apply_gradients")
-        ),
-        (v1.mixed_precision.MixedPrecisionLossScaleOptimizer, "__init__", _remember_wrapped),
-        (v1.train.Saver, "restore", _restore),
-        (backprop.GradientTape, "gradient", _gradient, 2),
-        (gradients_util, "_GradientsHelper", _gradient, 1),
-        *((gen_resource_variable_ops, name, _write) for name in (*_VARIABLE_OPS, *_SCATTER_OPS)),
-        *((gen_state_ops, name, _write) for name in _REF_OPS),
-    )
-    for row in rows:
-        patches.put(*row)
+    patches.put(session.BaseSession, "close", look_and_close)
+    patches.put(v1.train.Optimizer, "__init__", _init)
+    for name in ("compute_gradients", "apply_gradients"):
+        patches.put(v1.train.Optimizer, name, _call, name)
+    wrapper = v1.mixed_precision.MixedPrecisionLossScaleOptimizer
+    patches.put(wrapper, "__init__", _remember_wrapped)
+    patches.put(v1.train.Saver, "restore", _restore)
+    patches.put(backprop.GradientTape, "gradient", _gradient, 2)
+    patches.put(gradients_util, "_GradientsHelper", _gradient, 1)
+    for name in (*_VARIABLE_OPS, *_SCATTER_OPS):
+        patches.put(gen_resource_variable_ops, name, _write)
+    for name in _REF_OPS:
+        patches.put(gen_state_ops, name, _write)
 
 
 def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
-    """The wrapper of this optimizer in the current graph, created at the first request; none if it
-    needs none.
+    """The wrapper of this optimizer in the current graph, created at the first request.
 
-    Nor for a class that never calls the base class's method and computes its gradients itself.
+    It is ``None`` if the optimizer needs none, or if its class never calls the base class's method
+    (``reaches_base``) and computes its gradients itself.
     """
     from amp_tf.loss_scaling import v1
 
-    if calls.is_inner_call() or optimizer in _wrapped_by_hand or not should_scale(optimizer):
+    if calls.is_inner_call() or _BY_HAND in vars(optimizer) or not should_scale(optimizer):
         return None
+    base = tf.compat.v1.train.Optimizer
+    is_of_base = type(optimizer).compute_gradients is base.compute_gradients
     with tf.init_scope():
-        graph = "eager" if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        graph: Any = "eager"
+        if not tf.executing_eagerly():
+            graph = tf.compat.v1.get_default_graph()
         by_graph = vars(optimizer).setdefault(_WRAPPERS, {})
-        is_of_base = (
-            type(optimizer).compute_gradients is tf.compat.v1.train.Optimizer.compute_gradients
-        )
         if graph not in by_graph and (reaches_base or is_of_base):
-            by_graph[graph] = v1.LossScaleOptimizer(optimizer)
+            wrapper = v1.LossScaleOptimizer(optimizer)
+            vars(optimizer).pop(_BY_HAND, None)  # the program did not wrap it
+            by_graph[graph] = wrapper
             if graph != "eager":
                 state.watch_collections()
-                setattr(graph, _WATCHED, {**getattr(graph, _WATCHED, {}), by_graph[graph]: 1})
-            _wrapped_by_hand.discard(optimizer)
+                setattr(graph, _WATCHED, {**getattr(graph, _WATCHED, {}), wrapper: 1})
     return by_graph.get(graph)
 
 
 def patch_overrides(optimizer: Any) -> None:
     """Patches the ``apply_gradients`` methods that an optimizer's own classes define, once each."""
     patches = state.patches(__name__)
-    for cls in () if is_loss_scaled(optimizer) or not patches else type(optimizer).__mro__:
-        if inspect.isfunction(
-            vars(cls).get("apply_gradients")
-        ):  # the base class's is patched already
+    if is_loss_scaled(optimizer) or not patches:
+        return
+    for cls in type(optimizer).__mro__:
+        # The base class's is patched already, and is no such function.
+        if inspect.isfunction(vars(cls).get("apply_gradients")):
             patches.put(cls, "apply_gradients", _override)
 
 
@@ -117,7 +123,7 @@ def _init(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
 
 
 def _call(name: str, original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Replaces a method of the base class, which a subclass that overrides it reaches by super()."""
+    """Replaces a method of the base class; a subclass that overrides it reaches it by super()."""
     wrapper = None
     with surviving(f"tf.compat.v1.train.Optimizer.{name}"):
         patch_overrides(optimizer)  # it may have been created before this was installed
@@ -136,26 +142,27 @@ def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any
         wrapper = wrapper_of(optimizer, reaches_base=False)
     if wrapper is None or not (args or "grads_and_vars" in kwargs):
         return apply_gradients(optimizer, *args, **kwargs)
-    others = {name: value for name, value in kwargs.items() if name != "grads_and_vars"}
+    if not args:
+        args = (kwargs.pop("grads_and_vars"),)
+    given, *others = args
 
     def apply(inner: Any, pairs: Any, **_: Any) -> Any:
-        return apply_gradients(inner, pairs, *args[1:], **others)
+        return apply_gradients(inner, pairs, *others, **kwargs)
 
     wrapper.delegate_to({"apply_gradients": apply})
-    pairs = list(args[0] if args else kwargs["grads_and_vars"])
+    pairs = list(given)
     try:
         return wrapper.apply_gradients(pairs)
     except Exception as error:  # it may not work inside a condition
         if tf.executing_eagerly() or tf.distribute.has_strategy():
             raise
-        step = wrapper.apply_zeros_for_nonfinite(
-            pairs
-        )  # raises the error if it is the program's own mistake
+        # This raises the error, too, if it is the program's own mistake.
+        step = wrapper.apply_zeros_for_nonfinite(pairs)
+        why = f"{type(error).__name__}: {str(error).splitlines()[0]}"
         notices.warn_once(
             "loss_scaling.unconditional",
-            f"the step cannot be built inside a condition ({type(error).__name__}: "
-            f"{str(error).splitlines()[0]}), so "
-            "steps with nonfinite gradients are made with zero gradients instead of being skipped",
+            f"the step cannot be built inside a condition ({why}), so steps with nonfinite "
+            "gradients are made with zero gradients instead of being skipped",
             where=where,
             fix=(
                 "Make variables in the optimizer's constructor or with an initializer that is a "
@@ -168,53 +175,57 @@ def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any
 def _remember_wrapped(init: Any, wrapper: Any, /, opt: Any, *args: Any, **kwargs: Any) -> None:
     init(wrapper, opt, *args, **kwargs)
     with surviving("MixedPrecisionLossScaleOptimizer"):
-        _wrapped_by_hand.add(opt)
+        vars(opt)[_BY_HAND] = True
 
 
 def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
-    """Restores, of a checkpoint that lacks the loss scale and nothing else, all other variables."""
+    """Restores all other variables of a checkpoint that lacks nothing but the loss scale."""
     targets: dict[str, Any] = {}
     with surviving("tf.compat.v1.train.Saver.restore"):
-        wanted = saver._var_list
-        if wanted is None:
-            is_plain = not sess.graph.get_collection("saveable_objects")
-            wanted = sess.graph.get_collection("variables") if is_plain else []
-        named = (
-            dict(wanted)
-            if isinstance(wanted, dict)
-            else {getattr(v, "op", v).name: v for v in wanted}
-        )
-        if all(hasattr(v, "initializer") for v in named.values()) and any(
-            map(is_scale, named.values())
-        ):
-            absent = named.keys() - {name for name, _ in tf.train.list_variables(save_path)}
-            targets = named if absent and all(is_scale(named[name]) for name in absent) else {}
+        targets = _without_scale(saver, sess.graph, save_path)
     if not targets:
         return restore(saver, sess, save_path)
     reader = tf.train.load_checkpoint(save_path)
-    for (
-        name,
-        variable,
-    ) in targets.items():  # adds nothing to the graph, which a MonitoredSession has finalized
-        value = (
-            {variable.initializer.inputs[1]: reader.get_tensor(name)}
-            if reader.has_tensor(name)
-            else {}
-        )
-        sess.run(variable.initializer, value)
+    # Adds nothing to the graph, which a MonitoredSession has finalized.
+    for name, variable in targets.items():
+        fed = {}
+        if reader.has_tensor(name):
+            fed[variable.initializer.inputs[1]] = reader.get_tensor(name)
+        sess.run(variable.initializer, fed)
     notices.warn_once(
         "loss_scaling.saver",
         "the checkpoint is from a run without loss scaling; all its variables are restored and "
-        "the loss scale starts "
-        "at its initial value",
+        "the loss scale starts at its initial value",
         where=f"Saver.restore({str(save_path)!r})",
         fix="There is nothing to do; the next checkpoint holds the loss scale",
     )
     return None
 
 
+def _without_scale(saver: Any, graph: Any, save_path: Any) -> dict[str, Any]:
+    """The variables that a saver wants, by their names, if a checkpoint lacks only the loss scale.
+
+    It is empty if the checkpoint has all of them, or lacks others.
+    """
+    wanted = saver._var_list
+    if wanted is None and not graph.get_collection("saveable_objects"):
+        wanted = graph.get_collection("variables")
+    named = wanted or {}
+    if not isinstance(named, dict):
+        named = {getattr(variable, "op", variable).name: variable for variable in named}
+    variables = named.values()
+    can_assign = all(hasattr(variable, "initializer") for variable in variables)
+    if not can_assign or not any(map(is_scale, variables)):
+        return {}
+    known = {name for name, _ in tf.train.list_variables(save_path)}
+    absent = [variable for name, variable in named.items() if name not in known]
+    if not absent or not all(map(is_scale, absent)):
+        return {}
+    return dict(named)
+
+
 def is_scale(variable: Any) -> bool:
-    """Whether a TF1 variable holds a loss scale or its counters, by its name."""
+    """Tells whether a TF1 variable holds a loss scale or its counters, by its name."""
     return variable.op.name.rpartition("/")[2].rstrip("0123456789").rstrip("_") in _SCALE_VARIABLES
 
 
@@ -224,71 +235,81 @@ def look_and_close(close: Callable[[Any], None], session: Any) -> None:
     if not session.sess_str and not state.is_collecting():
         watched = getattr(session.graph, _WATCHED, {})
         for wrapper in list(watched):
-            with contextlib.suppress(
-                Exception
-            ):  # closed, broken or never initialized: there is nothing to report
-                status, scaler = wrapper.status(session), wrapper._scaler
-                if status.steps >= watched[wrapper]:
-                    if scaler.number is None:
-                        scaler.number = ledger.enter(wrapper.inner_optimizer.get_name())
-                    watched[wrapper] = status.steps
-                    ledger.note_look(scaler.number, status)
+            # A session that is closed, broken or not initialized has nothing to report.
+            with contextlib.suppress(Exception):
+                _look(wrapper, session, watched)
     close(session)
+
+
+def _look(wrapper: Any, session: Any, watched: dict[Any, int]) -> None:
+    """Records the status of a wrapper, if no other session made more steps with it."""
+    status = wrapper.status(session)
+    if status.steps < watched[wrapper]:
+        return
+    watched[wrapper] = status.steps
+    scaler = wrapper._scaler
+    if scaler.number is None:
+        scaler.number = ledger.enter(wrapper.inner_optimizer.get_name())
+    ledger.note_look(scaler.number, status)
 
 
 def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Records the variables whose gradients are taken in the graph that is being traced."""
     if not tf.executing_eagerly() and CUSTOM_LOOP not in state.current().warned:
         with surviving("GradientTape.gradient"):
-            sources = args[place] if len(args) > place else kwargs.get("sources", kwargs.get("xs"))
+            sources = kwargs.get("sources", kwargs.get("xs"))
+            if len(args) > place:
+                sources = args[place]
             is_scaled = calls.is_scaled_place()
-            for handle in (
-                handle for source in tf.nest.flatten(sources) for handle in _handles(source)
-            ):
-                _unscaled.pop(id(handle), None)
-                if not is_scaled:
-                    _unscaled[id(handle)] = handle
+            for source in tf.nest.flatten(sources):
+                for handle in _handles(source):
+                    setattr(handle, _UNSCALED, not is_scaled)
     return gradient(*args, **kwargs)
 
 
 def _write(write: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Warns once if a variable that gradients train is written where no loss is scaled."""
-    if _unscaled and CUSTOM_LOOP not in state.current().warned and not tf.executing_eagerly():
+    if not tf.executing_eagerly() and CUSTOM_LOOP not in state.current().warned:
         with surviving("Variable.assign"):
-            written = args[0] if args else kwargs.get("resource", kwargs.get("ref"))
-            is_trained = any(_unscaled.get(id(handle)) is handle for handle in _handles(written))
+            written = kwargs.get("resource", kwargs.get("ref"))
+            if args:
+                written = args[0]
             is_scaled = calls.is_scaled_place() or calls.is_scaled_step() or calls.is_inner_call()
+            is_trained = any(getattr(handle, _UNSCALED, False) for handle in _handles(written))
             if is_trained and not is_scaled and runs_in_float16():
-                # the graph around all has no name
-                functions = [graph.name for graph in calls.places() if hasattr(graph, "name")]
-                notices.warn_once(
-                    CUSTOM_LOOP,
-                    "variables are written by gradients of a loss that is not scaled, in float16, "
-                    "so small gradients "
-                    "are lost",
-                    where=f"function {functions[-1]!r}" if functions else "a TF1 graph",
-                    fix="Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, "
-                    "scaled_loss = scaler.scale(loss) inside the tape, gradients = "
-                    "scaler.unscale(tape.gradient(scaled_loss, variables)), and "
-                    "scaler.step(apply, gradients), where "
-                    "apply(gradients) writes the variables. For no scaling at all, or where the "
-                    "program scales its "
-                    "loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
-                )
+                _warn_of_loop()
     return write(*args, **kwargs)
 
 
+def _warn_of_loop() -> None:
+    # The graph around all has no name.
+    functions = [graph.name for graph in calls.places() if hasattr(graph, "name")]
+    where = "a TF1 graph"
+    if functions:
+        where = f"function {functions[-1]!r}"
+    what = (
+        "variables are written by gradients of a loss that is not scaled, in float16, so small "
+        "gradients are lost"
+    )
+    notices.warn_once(CUSTOM_LOOP, what, where=where, fix=_WRITE_THREE_LINES)
+
+
 def _handles(source: Any) -> Iterator[Any]:
-    """The handles of a variable, of a Keras variable, or of a variable of several replicas; none
-    for other tensors.
+    """Yields the handles of a variable, or of its replicas; none of other tensors.
+
+    It may be one of Keras, too.
     """
-    if isinstance(source, tf.Tensor) and (
-        source.dtype == tf.resource or source.dtype._is_ref_dtype
-    ):
-        yield source
-    variable = source if isinstance(source, tf.Variable) else getattr(source, "value", None)
-    if isinstance(variable, tf.Variable):
-        parts = getattr(variable, "values", None) or [variable]
-        yield from (
-            part.handle if hasattr(part, "handle") else part._ref() for part in parts
-        )  # TF1's have no handle
+    if isinstance(source, tf.Tensor):
+        dtype = source.dtype
+        if dtype == tf.resource or dtype._is_ref_dtype:
+            yield source
+    variable = source
+    if not isinstance(source, tf.Variable):
+        variable = getattr(source, "value", None)
+    if not isinstance(variable, tf.Variable):
+        return
+    for part in getattr(variable, "values", None) or [variable]:
+        if hasattr(part, "handle"):
+            yield part.handle
+        else:  # TF1's have none
+            yield part._ref()

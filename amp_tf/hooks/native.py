@@ -1,5 +1,6 @@
-"""TensorFlow's C API and the shim, by ctypes: nodes to preserve and static shapes of a graph, and
-the callback for it.
+"""Calls TensorFlow's C API and the shim by ctypes.
+
+They give the nodes to preserve and the static shapes of a graph, and call back for each graph.
 
 A session's feeds and fetches are not marked in the GraphDef. TensorFlow's C API lists them, and the
 shapes that it infers (grappler.h); it is called in the library that TensorFlow has loaded already.
@@ -28,14 +29,12 @@ if TYPE_CHECKING:
     from amp_tf.graph.sizes import Shape
 
 TF_OK = 0
-_POINTER, _TEXT, _INT, _SIZE, _BOOL = (
-    ctypes.c_void_p,
-    ctypes.c_char_p,
-    ctypes.c_int,
-    ctypes.c_size_t,
-    ctypes.c_ubyte,
-)
-# Of tf_status.h and tensorflow/c/experimental/grappler/grappler.h: the result, then the arguments.
+_POINTER = ctypes.c_void_p
+_TEXT = ctypes.c_char_p
+_INT = ctypes.c_int
+_SIZE = ctypes.c_size_t
+_BOOL = ctypes.c_ubyte
+# From tf_status.h and tensorflow/c/experimental/grappler/grappler.h: result, then arguments.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "TF_NewStatus": (_POINTER,),
     "TF_DeleteStatus": (None, _POINTER),
@@ -52,8 +51,9 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 @functools.cache
 def tensorflow_library() -> ctypes.CDLL:
-    """TensorFlow's C API in this process; an OSError or AttributeError where it lacks what is
-    called here.
+    """TensorFlow's C API in this process.
+
+    Raises an OSError or AttributeError if it lacks a function that is called here.
     """
     folder = os.path.dirname(str(sys.modules["tensorflow"].__file__))
     path = os.path.join(folder, "libtensorflow_cc.so.2")
@@ -61,7 +61,8 @@ def tensorflow_library() -> ctypes.CDLL:
     library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+        function.restype = result
+        function.argtypes = arguments
     return library
 
 
@@ -76,7 +77,8 @@ def nodes_to_preserve(item: int) -> frozenset[str]:
     status = library.TF_NewStatus()
 
     def check() -> None:
-        if (code := library.TF_GetCode(status)) != TF_OK:
+        code = library.TF_GetCode(status)
+        if code != TF_OK:
             raise GraphError(
                 f"TensorFlow does not list the nodes to preserve (status code {code})",
                 where="Grappler item",
@@ -84,17 +86,18 @@ def nodes_to_preserve(item: int) -> frozenset[str]:
             )
 
     try:
-        count, size = ctypes.c_int(), ctypes.c_size_t()
+        count = ctypes.c_int()
+        size = ctypes.c_size_t()
         library.TF_GetNodesToPreserveListSize(item, ctypes.byref(count), ctypes.byref(size), status)
         check()
-        starts, lengths = (ctypes.c_void_p * count.value)(), (ctypes.c_size_t * count.value)()
+        starts = (ctypes.c_void_p * count.value)()
+        lengths = (ctypes.c_size_t * count.value)()
         storage = ctypes.create_string_buffer(max(size.value, 1))  # into which the starts point
         library.TF_GetNodesToPreserveList(item, starts, lengths, count, storage, size, status)
         check()
-        names = zip(starts, lengths, strict=True)
-        return frozenset(
-            ctypes.string_at(start, length).decode() for start, length in names if start
-        )
+        places = zip(starts, lengths, strict=True)
+        names = [ctypes.string_at(start, length) for start, length in places if start]
+        return frozenset(map(bytes.decode, names))
     finally:
         library.TF_DeleteStatus(status)
 
@@ -116,8 +119,9 @@ class _Buffer(ctypes.Structure):
 
 
 class ItemShapes:
-    """Asks TensorFlow for the shapes of a ``TF_GrapplerItem``; they are inferred at the first
-    request.
+    """Asks TensorFlow for the shapes of a ``TF_GrapplerItem``.
+
+    They are inferred at the first request.
     """
 
     def __init__(self, item: int) -> None:
@@ -126,9 +130,8 @@ class ItemShapes:
         self._properties: int | None = None  # what was inferred
         self._status: int = self._library.TF_NewStatus()
         self._known: dict[str, Sequence[Shape | None]] = {}
-        self._parsed: dict[
-            bytes, Shape | None
-        ] = {}  # most tensors of a graph have one of a few shapes
+        # Most tensors of a graph have one of a few shapes.
+        self._parsed: dict[bytes, Shape | None] = {}
         self._buffers: dict[int, tuple[Any, Any]] = {}  # by their number, with their addresses
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
@@ -151,7 +154,9 @@ class ItemShapes:
             self._library.TF_DeleteGraphProperties(self._properties)
         if self._status:
             self._library.TF_DeleteStatus(self._status)
-        self._item, self._properties, self._status = None, None, 0
+        self._item = None
+        self._properties = None
+        self._status = 0
         self._known.clear()
 
     def _read(self, node: bytes) -> list[bytes]:
@@ -175,7 +180,9 @@ class ItemShapes:
                 found.append(ctypes.string_at(buffer.data, buffer.length))
                 buffer.data_deallocator(buffer.data, buffer.length)
                 buffer.data = None
-        return found if self._library.TF_GetCode(self._status) == TF_OK else []
+        if self._library.TF_GetCode(self._status) != TF_OK:
+            return []
+        return found
 
     def _parse(self, properties: bytes) -> Shape | None:
         if properties not in self._parsed:
@@ -183,9 +190,8 @@ class ItemShapes:
 
             from amp_tf.graph.sizes import read_shape
 
-            self._parsed[properties] = read_shape(
-                OpInfo.TensorProperties.FromString(properties).shape
-            )
+            parsed = OpInfo.TensorProperties.FromString(properties)
+            self._parsed[properties] = read_shape(parsed.shape)
         return self._parsed[properties]
 
 
@@ -200,9 +206,8 @@ for the result, and the ``threading.get_native_id()`` of the thread that waits f
 _CALLBACK = ctypes.CFUNCTYPE(None, _POINTER, _SIZE, _POINTER, _POINTER, _SIZE)
 _NO_CALLBACK = _CALLBACK()  # a null pointer
 
-
-#: How long a graph waits for Python's lock while the process computes nothing: longer than a slow
-#: disk or network takes.
+#: How long a graph waits for Python's lock while the process computes nothing. A slow disk or
+#: network takes less.
 PATIENCE_MS = 60_000
 
 
@@ -219,8 +224,7 @@ class Skip(enum.Enum):
     CONVERTER = "TFLite's converter held Python's lock meanwhile"
     LOCKED = (
         f"Python's lock was held for {PATIENCE_MS // 1000} s in which the process computed "
-        "nothing, "
-        "as where its holder waits for the graph"
+        "nothing, as where its holder waits for the graph"
     )
 
 
@@ -236,54 +240,50 @@ class Shim:
     def __init__(self, device_type: str) -> None:
         self.path = FOLDER / f"amp_tf_{device_type.lower()}.so"
         self._library = ctypes.CDLL(str(self.path))
-        self._emit, self._set_callback = (
-            self._library.amp_tf_emit,
-            self._library.amp_tf_set_callback,
-        )
+        self._emit = self._library.amp_tf_emit
+        self._set_callback = self._library.amp_tf_set_callback
         self._emit.argtypes = [_POINTER, _TEXT, _SIZE]
         self._set_callback.argtypes = [_CALLBACK, _INT]
-        names = ("PyGILState_Check", "PyGILState_Ensure", "PyGILState_Release")
-        addresses = (
-            ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names
-        )
+        api = ctypes.pythonapi
+        functions = (api.PyGILState_Check, api.PyGILState_Ensure, api.PyGILState_Release)
+        addresses = [ctypes.cast(function, ctypes.c_void_p) for function in functions]
         self._library.amp_tf_set_gil.argtypes = [_Gil, _INT]
         self._library.amp_tf_set_gil(_Gil(*addresses), PATIENCE_MS)
         self._library.amp_tf_skipped.argtypes = [_INT, ctypes.POINTER(_TEXT)]
         self._left_out: list[Any] = []  # what the library points to
         self._callback: GraphCallback | None = None
-        self._native = _CALLBACK(
-            self._on_graph
-        )  # kept for ever: a thread of TensorFlow's may be about to call it
+        # Kept for ever: a thread of TensorFlow's may be about to call it.
+        self._native = _CALLBACK(self._on_graph)
 
     @property
     def is_registered(self) -> bool:
-        """Whether TensorFlow has this library's optimizer; true also if an earlier import of amp_tf
-        registered it.
+        """Tells whether TensorFlow has this library's optimizer.
+
+        An earlier import of amp_tf may have registered it.
         """
         return bool(self._library.amp_tf_registered())
 
     def skipped(self, reason: Skip) -> tuple[int, str]:
-        """How many visits left a graph as it was for a reason, and the name of the first such
-        graph.
-        """
+        """How many visits left a graph as it was for a reason, and the name of the first one."""
         name = _TEXT()
         count = self._library.amp_tf_skipped([*Skip].index(reason), ctypes.byref(name))
         return int(count), (name.value or b"").decode(errors="replace")
 
     def leave_out(self, beginnings: Sequence[str], exceptions: Sequence[str]) -> None:
-        """Leaves out, from the first graph on, the graphs of functions whose names begin so, but
-        for the exceptions.
+        """Leaves out, from the first graph on, the graphs of functions whose names begin so.
+
+        Functions whose names begin as one of the exceptions are not left out.
         """
         for names in (beginnings, exceptions):
-            self._left_out.append(
-                (_TEXT * (len(names) + 1))(*(name.encode() for name in names), None)
-            )
+            texts = [name.encode() for name in names]
+            self._left_out.append((_TEXT * (len(names) + 1))(*texts, None))
         self._library.amp_tf_leave_out(*self._left_out[-2:])
 
     @contextlib.contextmanager
     def converting(self) -> Iterator[None]:
-        """A block in which TFLite's converter runs, which holds the interpreter while it waits for
-        graphs.
+        """Marks a block in which TFLite's converter runs.
+
+        That holds the interpreter while it waits for graphs.
         """
         self._library.amp_tf_converting(1)
         try:
@@ -292,8 +292,9 @@ class Shim:
             self._library.amp_tf_converting(-1)
 
     def set_callback(self, callback: GraphCallback) -> None:
-        """Passes every graph from now on to a function, which runs with the GIL on threads of the
-        shim's own.
+        """Passes every graph from now on to a function.
+
+        It runs with the GIL on threads of the shim's own.
         """
         self._callback = callback
         self._set_callback(self._native, 0)
@@ -303,14 +304,13 @@ class Shim:
             self._callback(*visit)
 
     def clear_callback(self, wait_ms: int = 0) -> int:
-        """Makes the optimizer the identity; returns how many calls are still inside it, after so
-        long a wait.
+        """Makes the optimizer the identity, and waits for calls that are inside it.
+
+        Returns how many of them are left after the wait.
         """
         return int(self._set_callback(_NO_CALLBACK, wait_ms))
 
     def emit(self, output: int, graph: bytes) -> None:
-        """Makes a serialized GraphDef the result of the current call, whose ``TF_Buffer`` is
-        ``output``.
-        """
+        """Makes a serialized GraphDef the result of the call whose ``TF_Buffer`` is ``output``."""
         if not self._emit(output, graph, len(graph)):  # TensorFlow keeps the original graph
             raise MemoryError(f"no memory for a graph of {len(graph)} bytes")

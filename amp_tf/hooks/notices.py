@@ -32,13 +32,11 @@ def warn_once(key: str, what: str, *, where: str, fix: str) -> None:
 
 
 def warn_of_error(key: str, what: str, error: Exception, *, where: str, fix: str) -> None:
-    """Warns once of an error that the program outlives; what it says stands behind ``what``."""
-    why = (
-        str(error).rstrip(".")
-        if isinstance(error, AmpError)
-        else f"{type(error).__name__}: {error}".rstrip(".")
-    )
-    warn_once(key, f"{what} ({why})", where=where, fix=fix)
+    """Warns once of an error that the program outlives; its words stand behind ``what``."""
+    why = f"{type(error).__name__}: {error}"
+    if isinstance(error, AmpError):
+        why = str(error)
+    warn_once(key, f"{what} ({why.rstrip('.')})", where=where, fix=fix)
 
 
 @contextlib.contextmanager
@@ -76,8 +74,7 @@ def emit(level: int, text: str) -> None:
 
 
 def known_only(config: AmpConfig) -> AmpConfig:
-    """The configuration without the op names that TensorFlow does not know now; each gets one
-    warning.
+    """Removes the op names that TensorFlow does not know now; each gets one warning.
 
     Called for each graph, so that ops of a library that the program loads later count from then on.
     """
@@ -106,14 +103,13 @@ def warn_if_slow(config: AmpConfig) -> None:
     from amp_tf.precision import Precision
 
     target = resolve_target(config, state.hardware()).target
-    if (
-        target is None
-        or target.device_type != CPU_DEVICE
-        or target.precision is not Precision.FLOAT16
-    ):
+    if target is None or target.device_type != CPU_DEVICE:
         return
-    by_bf16 = "bfloat16, in which this CPU is fast, or auto, which converts what is faster"
-    instead = by_bf16 if state.hardware().cpu_gains else "auto, which leaves this CPU in float32"
+    if target.precision is not Precision.FLOAT16:
+        return
+    instead = "auto, which leaves this CPU in float32"
+    if state.hardware().cpu_gains:
+        instead = "bfloat16, in which this CPU is fast, or auto, which converts what is faster"
     warn_once(
         SLOW_FLOAT16,
         "on CPUs float32 computes float16's matmuls and convolutions, so float16 is not faster "

@@ -20,9 +20,8 @@ class _Installed:
     name: str
     original: Any
     replacement: Any = None
-    is_on: bool = (
-        True  # if not, it was restored, but may still be inside a wrapper of somebody else
-    )
+    # If not, it was restored, but may still be inside a wrapper of somebody else.
+    is_on: bool = True
 
 
 class Patches:
@@ -36,23 +35,29 @@ class Patches:
         return any(patch.is_on for patch in self._patches)
 
     def put(self, owner: Any, name: str, ours: Callable[..., Any], *first: Any) -> bool:
-        """Replaces an attribute of a module or class, of a base class if that has it, until
-        :meth:`restore`.
+        """Replaces an attribute of a module or class until :meth:`restore`.
 
-        Our function is called with what is given here, the original, and the arguments. Does
-        nothing if ours is in place, perhaps wrapped by others; returns whether it was replaced now.
+        Does nothing if ours is in place, perhaps wrapped by others.
+
+        Args:
+            owner: the module or class; the attribute of a base class is replaced there.
+            ours: is called with ``first``, the original, and the arguments.
+
+        Returns whether it was replaced now.
         """
         with self._lock:
-            owner = next(
-                (base for base in getattr(owner, "__mro__", ()) if name in vars(base)), owner
-            )
+            for base in getattr(owner, "__mro__", ()):
+                if name in vars(base):
+                    owner = base
+                    break
             original = vars(owner)[name]
-            known = next(
-                (patch for patch in self._patches if patch.owner is owner and patch.name == name),
-                None,
-            )
+            known = None
+            for patch in self._patches:
+                if patch.owner is owner and patch.name == name:
+                    known = patch
             if known is not None and original is not known.original:
-                was_on, known.is_on = known.is_on, True
+                was_on = known.is_on
+                known.is_on = True
                 return not was_on
             if known is not None:  # somebody put the original back
                 self._patches.remove(known)
@@ -60,11 +65,9 @@ class Patches:
 
             @functools.wraps(original)
             def replacement(*args: Any, **kwargs: Any) -> Any:
-                return (
-                    ours(*first, original, *args, **kwargs)
-                    if patch.is_on
-                    else original(*args, **kwargs)
-                )
+                if not patch.is_on:
+                    return original(*args, **kwargs)
+                return ours(*first, original, *args, **kwargs)
 
             patch.replacement = replacement
             setattr(owner, name, replacement)
@@ -74,10 +77,11 @@ class Patches:
     def restore(self) -> None:
         """Restores every attribute that still holds our replacement. Idempotent."""
         with self._lock:
-            patches, self._patches = self._patches, []
-            for patch in reversed(patches):
+            buried = []
+            for patch in reversed(self._patches):
                 patch.is_on = False
-                if vars(patch.owner).get(patch.name) is not patch.replacement:
-                    self._patches.append(patch)
-                else:
+                if vars(patch.owner).get(patch.name) is patch.replacement:
                     setattr(patch.owner, patch.name, patch.original)
+                else:
+                    buried.append(patch)
+            self._patches = buried

@@ -67,7 +67,9 @@ _OF_SESSIONS = "tf_graph"  # TensorFlow's name for the graph of each session
 _XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
 _THREADS = 1024  #: how many threads' first visits are remembered: far more than visit at once
 
-_shims: dict[str, Shim] = {}
+
+class _Shims(dict[str, Shim]):
+    """The shims that TensorFlow has, by their device types."""
 
 
 def _waiting() -> int:
@@ -92,20 +94,20 @@ class Visits:
         self._firsts: dict[int, _First] = {}
 
     def is_second(self, preserve: frozenset[str], nodes: int | None = None) -> bool:
-        """Whether the last graph that this thread visited, once, was this one, and was rewritten.
+        """Tells whether the graph that this thread visited last, once, is this one.
 
-        With the number of its nodes, which TensorFlow's own optimizers change, whether it most
-        likely was this one, rewritten or not; only counts depend on that.
+        Without ``nodes`` it must have been rewritten. With the number of its nodes, which
+        TensorFlow's own optimizers change, the answer is only likely; only counts depend on that.
         """
         first = self._firsts.get(_waiting())
         if first is None or preserve != first.preserve:
             return False
-        if not (
-            first.is_rewritten if nodes is None else abs(nodes - first.nodes) <= first.nodes // 2
-        ):
-            return False
-        self._firsts.pop(_waiting(), None)  # a third visit would be the first of another graph
-        return True
+        is_same = first.is_rewritten
+        if nodes is not None:
+            is_same = abs(nodes - first.nodes) <= first.nodes // 2
+        if is_same:
+            self._firsts.pop(_waiting(), None)  # a third visit would be the first of another graph
+        return is_same
 
     def note_first(self, preserve: frozenset[str], nodes: int, *, is_rewritten: bool) -> None:
         """Remembers a first visit of a graph with so many nodes."""
@@ -115,19 +117,18 @@ class Visits:
         self._firsts[_waiting()] = _First(preserve, nodes, is_rewritten)
 
 
-_visits = Visits()
-
-
 def install(patches: Patches) -> None:
     """Rewrites every graph that TensorFlow optimizes from now on, by the settings then in force.
-    Idempotent.
 
-    If the plugin cannot work, one warning says why, and TensorFlow runs without it.
+    If the plugin cannot work, one warning says why, and TensorFlow runs without it. Idempotent.
     """
-    set_conversion(
-        lambda data, preserve, shapes: convert_graph(data, preserve, shapes, state.settings())
-    )
-    if converter := sys.modules.get("tensorflow.lite.python.convert"):
+
+    def convert(data: bytes, preserve: frozenset[str], shapes: Shapes) -> bytes | None:
+        return convert_graph(data, preserve, shapes, state.settings())
+
+    set_conversion(convert)
+    converter = sys.modules.get("tensorflow.lite.python.convert")
+    if converter is not None:
         patches.put(converter, "convert", _convert_for_tflite)
 
 
@@ -139,9 +140,10 @@ def set_conversion(convert: Convert) -> bool:
     then stays as it is, and the first failure leads to one warning. Returns whether the plugin is
     at work.
     """
-    if not _shims and not _register():
+    shims = state.record(_Shims)
+    if not shims and not _register():
         return False
-    for shim in _shims.values():
+    for shim in shims.values():
         shim.set_callback(functools.partial(_on_graph, shim, convert))
     state.note(idle="")
     summary.add_part(skipped)
@@ -157,38 +159,41 @@ def uninstall() -> None:
 
 
 def stop(wait_ms: int = 0) -> None:
-    """Does so without a lock, which a forked child may have inherited in locked state; waits for
-    running rewrites.
+    """Makes the registered optimizers the identity, and waits for running rewrites.
+
+    It takes no lock, which a forked child may have inherited in locked state.
     """
-    for shim in _shims.values():
+    for shim in state.record(_Shims).values():
         shim.clear_callback(wait_ms)
 
 
 def skipped() -> str:
-    """A part of the line at exit: the graphs that stayed in float32 although they are the program's
-    own, and why.
-    """
+    """A part of the line at exit: the program's own graphs that stayed in float32, and why."""
     parts = []
     for reason in Skip:
         count, name = count_skipped(reason)
         if count and reason is not Skip.PIPELINE:
-            is_function = name and name != _OF_SESSIONS
-            example = f" (such as {name_in_python(name)!r})" if is_function else ""
+            example = ""
+            if name not in ("", _OF_SESSIONS):
+                example = f" (such as {name_in_python(name)!r})"
             parts.append(f"{plural(count, 'graph')} skipped{example}, because {reason.value}")
     return "; ".join(parts)
 
 
 def count_skipped(reason: Skip) -> tuple[int, str]:
     """How many graphs were left as they are for a reason, and the name of the first."""
-    found = [shim.skipped(reason) for shim in _shims.values()]
-    visits = sum(count for count, _ in found)
-    names = [name for _, name in found if name]
-    return (visits + 1) // 2, names[0] if names else ""  # TensorFlow asks twice for each graph
+    visits = 0
+    first = ""
+    for shim in state.record(_Shims).values():
+        count, name = shim.skipped(reason)
+        visits += count
+        first = first or name
+    return (visits + 1) // 2, first  # TensorFlow asks twice for each graph
 
 
 def _convert_for_tflite(convert: Any, /, *args: Any, **kwargs: Any) -> Any:
     with contextlib.ExitStack() as blocks:
-        for shim in _shims.values():
+        for shim in state.record(_Shims).values():
             blocks.enter_context(shim.converting())
         return convert(*args, **kwargs)
 
@@ -207,7 +212,8 @@ def _register() -> bool:
             fix="Install amp-tf again with pip, for this machine and with TensorFlow 2.16 to 2.21",
         )
     missing = [shim for shim in shims.values() if not shim.is_registered]
-    if missing and (others := other_graph_plugins()):
+    others = other_graph_plugins()
+    if missing and others:
         return _stay_idle(OTHER_PLUGIN.format(", ".join(others)), fix=WITHOUT_IT)
     for shim in missing:
         try:
@@ -219,7 +225,7 @@ def _register() -> bool:
                 f"this TensorFlow does not take it, so graphs stay in float32 ({error})",
                 fix="Use TensorFlow 2.16 to 2.21, or a newer amp-tf",
             )
-    _shims.update(shims)
+    state.record(_Shims).update(shims)
     return True
 
 
@@ -244,30 +250,34 @@ def _on_graph(
             shim.emit(output, new)
     except Exception as error:
         state.count_failure(error)
-        if isinstance(error, ConfigError):
-            what, where, fix = f"graphs stay in float32: {error.what}", error.where, error.fix
-        else:
-            why = f"{type(error).__name__}: {str(error).rstrip('.')}"
-            what, where = f"a graph stays in float32 because amp_tf failed on it ({why})", _WHERE
-            log_path = variable_of("log_path")
-            fix = (
-                f"Training goes on; please report it, with the files that {log_path}=<folder> "
-                "makes amp_tf write. "
-                f"{DISABLE_VAR}=1 turns amp_tf off"
-            )
-        notices.warn_once("grappler.failed", what, where=where, fix=fix)
+        _warn_of(error)
+
+
+def _warn_of(error: Exception) -> None:
+    """Warns once of an error in a rewrite."""
+    if isinstance(error, ConfigError):
+        what = f"graphs stay in float32: {error.what}"
+        notices.warn_once("grappler.failed", what, where=error.where, fix=error.fix)
+        return
+    why = f"{type(error).__name__}: {str(error).rstrip('.')}"
+    what = f"a graph stays in float32 because amp_tf failed on it ({why})"
+    fix = (
+        "Training goes on; please report it, with the files that "
+        f"{variable_of('log_path')}=<folder> makes amp_tf write. {DISABLE_VAR}=1 turns amp_tf off"
+    )
+    notices.warn_once("grappler.failed", what, where=_WHERE, fix=fix)
 
 
 def convert_graph(
     serialized: bytes, preserve: frozenset[str], shapes: Shapes, config: AmpConfig
 ) -> bytes | None:
-    """The serialized GraphDef of a graph that TensorFlow is about to run, rewritten; ``None`` if
-    nothing changed.
+    """Rewrites the serialized GraphDef of a graph that TensorFlow is about to run.
 
     Library functions stay as they are: TensorFlow passes the body of each one that it runs
-    separately. Raises a GraphError or RewriteError.
+    separately. Returns ``None`` if nothing changed. Raises a GraphError or RewriteError.
     """
-    if CAST_SUFFIX.encode() in serialized and _visits.is_second(preserve):
+    visits = state.record(Visits)
+    if CAST_SUFFIX.encode() in serialized and visits.is_second(preserve):
         return None
     known = notices.known_only(config)
     result = pipeline.rewrite_serialized(
@@ -278,12 +288,15 @@ def convert_graph(
         functions=False,
         shapes=shapes,
     )
-    new, nodes = (result.graph if result.changed else None), result.report.total
-    if new is not None:
-        notices.warn_if_slow(known)
-    if new is not None or not _visits.is_second(preserve, nodes):
-        _visits.note_first(preserve, nodes, is_rewritten=new is not None)
-        if new is None and any(mark in serialized for mark in _XLA_MARKS):
+    nodes = result.report.total
+    if not result.changed and visits.is_second(preserve, nodes):
+        return None
+    visits.note_first(preserve, nodes, is_rewritten=result.changed)
+    reports.record(result.report, way="grappler")
+    if not result.changed:
+        if any(mark in serialized for mark in _XLA_MARKS):
             state.count_xla_graph()
-        reports.record(result.report, way="grappler")
+        return None
+    notices.warn_if_slow(known)
+    new: bytes = result.graph
     return new

@@ -1,9 +1,8 @@
-"""``AMP_TF_REPORT=folder``: writes the report of a process to a file when it ends, also when
-SIGTERM ends it.
+"""Writes the report of a process to a file when it ends (``AMP_TF_REPORT=folder``).
 
-Python's own exit also covers an uncaught error. SIGTERM by default ends a process without it, so
-where the program has no handler of its own the report is written first, wherever the program is at
-that moment, even inside C++. Nothing can be written after a crash of the interpreter or a SIGKILL.
+Python's own exit also covers an uncaught error. SIGTERM by default ends a process without it. So if
+the program has no handler of its own, the report is written first, wherever the program is at that
+moment, even inside C++. Nothing can be written after a crash of the interpreter or a SIGKILL.
 
 For SIGTERM the obvious ways do not work. A Python handler runs on the main thread between two
 bytecodes, and ``Server.join()`` never returns to them. Event loops need a process' only wakeup
@@ -16,7 +15,6 @@ handler that the program sets at any time replaces this one.
 from __future__ import annotations
 
 import faulthandler
-import functools
 import json
 import os
 import signal
@@ -34,25 +32,24 @@ from amp_tf.hooks.patches import Patches
 from amp_tf.reporting import files
 from amp_tf.rewriting.pipeline import pause_garbage_collector
 
-_SIGTERM_WAIT, _SIGTERM_FIGURES = (
-    8.0,
-    3.0,
-)  # seconds, of the ten that containers are given to end in
-_LEAST_SECONDS, _SHARE = 0.4, 0.005  # of the run, for the report
+# Seconds, of the ten that containers are given to end in.
+_SIGTERM_WAIT = 8.0
+_SIGTERM_FIGURES = 3.0
+# The time for the report: at least so many seconds, or a share of the run.
+_LEAST_SECONDS = 0.4
+_SHARE = 0.005
 
 
 class _Ending:
+    """The arrangements for the end of the process."""
+
     is_written = False
-    pipe: tuple[int, int] | None = None  # of this process, to read from and to write to
+    watches_forks = False
+    pipe: tuple[int, int] | None = None  #: of this process, to read from and to write to
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.sigterm_lock = threading.RLock()
-
-
-# It stands here, because a process ends once, whatever was in force, and a forked child changes
-# what it got of it.
-_ending = _Ending()
 
 
 def install(patches: Patches) -> None:
@@ -60,13 +57,15 @@ def install(patches: Patches) -> None:
 
     Idempotent.
     """
-    if folder := process_state.settings().report_path:
-        try:  # so that an error shows before anything is trained
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:
-            _warn(folder, error)
-        _watch_sigterm()
+    folder = process_state.settings().report_path
+    if not folder:
+        return
+    try:  # so that an error shows before anything is trained
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        _warn(folder, error)
+    _watch_sigterm()
 
 
 def write(most_seconds: float = float("inf")) -> None:
@@ -74,16 +73,16 @@ def write(most_seconds: float = float("inf")) -> None:
 
     Never raises.
     """
-    with _ending.lock:
+    ending = process_state.record(_Ending)
+    with ending.lock:
         folder = process_state.settings().report_path
-        if _ending.is_written or not folder:
+        if ending.is_written or not folder:
             return
-        _ending.is_written = True
+        ending.is_written = True
         try:
             seconds = min(most_seconds, max(_LEAST_SECONDS, _SHARE * process_state.seconds()))
-            with (
-                pause_garbage_collector()
-            ):  # one pass over TensorFlow's objects takes longer than the report
+            # One pass over TensorFlow's objects takes longer than the report.
+            with pause_garbage_collector():
                 document = summary.report().to_dict(seconds=seconds)
             name = f"amp_tf_{socket.gethostname()}_{os.getpid()}_{time.time_ns() // 1_000_000}"
             Path(folder).mkdir(parents=True, exist_ok=True)
@@ -108,29 +107,31 @@ def _watch_sigterm() -> None:
 
     Idempotent.
     """
-    with _ending.sigterm_lock:
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            faulthandler.unregister(
-                signal.SIGTERM
-            )  # the program may have had a handler and removed it
-            if _ending.pipe is None:
-                _ending.pipe = os.pipe()
-                os.set_blocking(_ending.pipe[1], False)  # nobody reads a second time
-                threading.Thread(
-                    target=_wait, args=(_ending.pipe[0],), name="amp_tf SIGTERM", daemon=True
-                ).start()
-                _watch_forks()
-            # Of all threads: for a thread that Python does not know, such as a server's, nothing
-            # would be written.
-            faulthandler.register(signal.SIGTERM, file=_ending.pipe[1], all_threads=True)
+    ending = process_state.record(_Ending)
+    with ending.sigterm_lock:
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return
+        faulthandler.unregister(signal.SIGTERM)  # the program may have removed a handler of its own
+        if ending.pipe is None:
+            ending.pipe = os.pipe()
+            reader, writer = ending.pipe
+            os.set_blocking(writer, False)  # nobody reads a second time
+            name = "amp_tf SIGTERM"
+            threading.Thread(target=_wait, args=(reader,), name=name, daemon=True).start()
+            _watch_forks(ending)
+        # All threads, because for one that Python does not know, such as a server's, nothing would
+        # be written.
+        faulthandler.register(signal.SIGTERM, file=ending.pipe[1], all_threads=True)
 
 
 def uninstall() -> None:
-    """Restores SIGTERM's default, unless the program handles it; what was rewritten is still
-    reported. Idempotent.
+    """Restores SIGTERM's default, unless the program handles it; the report is still written.
+
+    Idempotent.
     """
-    with _ending.sigterm_lock:
-        if _ending.pipe is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    ending = process_state.record(_Ending)
+    with ending.sigterm_lock:
+        if ending.pipe is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             faulthandler.unregister(signal.SIGTERM)
 
 
@@ -145,35 +146,36 @@ def _wait(pipe: int) -> None:
         writer.start()
         writer.join(_SIGTERM_WAIT)
     finally:
-        with _ending.sigterm_lock:  # or a rewrite in progress would install the handler again
+        # Or a rewrite in progress would install the handler again.
+        with process_state.record(_Ending).sigterm_lock:
             uninstall()
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-@functools.cache
-def _watch_forks() -> None:
-    """Restores SIGTERM's default in forked children, such as workers of a pool.
+def _watch_forks(ending: _Ending) -> None:
+    """Restores SIGTERM's default in forked children, such as workers of a pool. Idempotent.
 
     The signal is blocked while a thread forks: a child that received it too early would write into
     its parent's pipe.
     """
+    if ending.watches_forks:
+        return
+    ending.watches_forks = True
 
     def hold() -> None:
-        process_state.current().here.blocked = signal.pthread_sigmask(
-            signal.SIG_BLOCK, {signal.SIGTERM}
-        )
+        here = process_state.current().here
+        here.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def release() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, process_state.current().here.blocked)
 
     def leave_parent() -> None:
-        _ending.sigterm_lock = (
-            threading.RLock()
-        )  # a thread that the child does not have may have held the old one
+        # A thread that the child does not have may have held the old one.
+        ending.sigterm_lock = threading.RLock()
         uninstall()
-        for end in _ending.pipe or ():
+        for end in ending.pipe or ():
             os.close(end)
-        _ending.pipe = None
+        ending.pipe = None
         release()
 
     os.register_at_fork(before=hold, after_in_parent=release, after_in_child=leave_parent)

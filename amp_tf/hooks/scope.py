@@ -51,8 +51,10 @@ def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
     check_patterns(patterns, where="amp_tf.scope")
     _install()
     value = "\t".join((name, *patterns)).encode()
-    outer = _current() if patterns else None
-    with _entering(value if outer is None else value + b"\n" + outer):
+    outer = _current()
+    if patterns and outer is not None:
+        value += b"\n" + outer
+    with _entering(value):
         yield
 
 
@@ -64,10 +66,11 @@ def _entering(value: bytes) -> Iterator[None]:
     here = state.current().here
     outer = getattr(here, "scope", None)
     here.scope = value
-    marks = {SCOPE_ATTR: attribute(s=value)}
-    is_eager = context.executing_eagerly()
+    around: Any = contextlib.nullcontext()
+    if not context.executing_eagerly():
+        around = ops.get_default_graph()._attr_scope({SCOPE_ATTR: attribute(s=value)})
     try:
-        with contextlib.nullcontext() if is_eager else ops.get_default_graph()._attr_scope(marks):
+        with around:
             yield
     finally:
         here.scope = outer
@@ -96,7 +99,10 @@ def _current() -> bytes | None:
     if value is not None or context.executing_eagerly():
         return value
     mark = ops.get_default_graph()._attr_scope_map.get(SCOPE_ATTR)
-    return mark.s if mark is not None else None
+    if mark is None:
+        return None
+    found: bytes = mark.s
+    return found
 
 
 def _mark_new_graph(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -116,9 +122,10 @@ def _remember_scope(
 
 
 def _recall_scope(gradient_function: Any, op_name: str, attr_tuple: Any, *args: Any) -> Any:
-    if not attr_tuple or SCOPE_ATTR not in attr_tuple[::2]:
+    names = (attr_tuple or ())[::2]
+    if SCOPE_ATTR not in names:
         return gradient_function(op_name, attr_tuple, *args)
-    value = attr_tuple[2 * attr_tuple[::2].index(SCOPE_ATTR) + 1]
+    value = attr_tuple[2 * names.index(SCOPE_ATTR) + 1]
     with _entering(value):
         return gradient_function(op_name, attr_tuple, *args)
 

@@ -1,5 +1,4 @@
-"""What the hooks know of this process beside its graphs: settings in force, counts, devices,
-garbage collections.
+"""Holds the state of the hooks in this process: settings in force, counts, and what hooks record.
 
 Inside a garbage collection amp_tf must not take locks or run graphs. It may begin anywhere, also
 while this thread holds a lock, and it runs other people's finalizers: that of a session closes it,
@@ -16,69 +15,60 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from amp_tf.config import AmpConfig, Switches
 from amp_tf.hooks.patches import Patches
 from amp_tf.oplists.hardware import Hardware
 
+_Record = TypeVar("_Record")
 _began = time.monotonic()
 
 
 @dataclasses.dataclass
 class Runtime:
-    """What amp_tf knows and holds of a process.
+    """The state of amp_tf in a process, which the functions below read and change."""
 
-    Whoever needs something of it asks the functions below.
-    """
-
-    config: AmpConfig | None = (
-        None  #: the settings in force, or the last ones; ``None`` if nothing was ever turned on
-    )
+    #: the settings in force, or the last ones; ``None`` if nothing was ever turned on
+    config: AmpConfig | None = None
     switches: Switches = dataclasses.field(default_factory=Switches)  #: what is on now
-    xla_graphs: int = (
-        0  #: graphs that TensorFlow passed to the plugin and that only call XLA-compiled functions
-    )
+    #: graphs that TensorFlow passed to the plugin and that only call XLA-compiled functions
+    xla_graphs: int = 0
     failures: int = 0  #: rewrites that failed; TensorFlow asks twice for each graph
     first_failure: str = ""  #: the error of the first of them
-    off: str | None = (
-        #: why amp_tf, or its graph rewrite, is off; empty if on, ``None`` if never turned on or off
-        None
-    )
+    #: why amp_tf, or its graph rewrite, is off; empty if on, ``None`` if never turned on or off
+    off: str | None = None
     idle: str = ""  #: why the plugin is not at work although amp_tf is on; empty if it is
-    traced: Sequence[
-        str
-    ] = ()  #: what TensorFlow had traced when amp_tf was turned on; it optimizes each only once
+    #: functions that TensorFlow had traced when amp_tf was turned on; it optimizes each only once
+    traced: Sequence[str] = ()
     policy: str = ""  #: Keras' own 16-bit policy that the program uses; empty for none
-    not_installed: Mapping[str, str] = dataclasses.field(
-        default_factory=dict
-    )  #: failed hooks: module to error
+    #: failed hooks: module to error
+    not_installed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ended: str = ""  #: how the process ended, where not by itself; else empty
-    patches: dict[str, Patches] = dataclasses.field(
-        default_factory=dict
-    )  #: by the module of the hook
-    warned: set[str] = dataclasses.field(
-        default_factory=set
-    )  #: the keys of the warnings that were printed
-    parts: list[Callable[[], str]] = dataclasses.field(
-        default_factory=list
-    )  #: what hooks add to the line at exit
+    #: by the module of the hook
+    patches: dict[str, Patches] = dataclasses.field(default_factory=dict)
+    #: what hooks remember of this process, by its class
+    records: dict[type, Any] = dataclasses.field(default_factory=dict)
+    #: the keys of the warnings that were printed
+    warned: set[str] = dataclasses.field(default_factory=set)
+    #: what hooks add to the line at exit
+    parts: list[Callable[[], str]] = dataclasses.field(default_factory=list)
     #: called after each step with its way, name, seconds and count, where the program is timed
     on_step: Callable[[str, str, float, int], None] | None = None
-    stack: list[Any] = dataclasses.field(
-        default_factory=list
-    )  #: the switch's handles, of which the last one is on
+    #: the switch's handles, of which the last one is on
+    stack: list[Any] = dataclasses.field(default_factory=list)
     refused: str = ""  #: the error in the environment, if that is why amp_tf is off
-    exit_pid: int | None = (
-        None  #: of the process that prints the line at exit; a forked child does not
-    )
-    here: threading.local = dataclasses.field(
-        default_factory=threading.local
-    )  #: of each thread: scope, collection
+    #: of the process that prints the line at exit; a forked child does not
+    exit_pid: int | None = None
+    #: of each thread: scope, collection
+    here: threading.local = dataclasses.field(default_factory=threading.local)
     lock: Any = dataclasses.field(default_factory=threading.RLock)
+    #: taken while amp_tf is turned on or off. That waits for rewrites that are running, and these
+    #: take the lock above to count what they did
+    switching: Any = dataclasses.field(default_factory=threading.RLock)
 
 
-# The one object that changes here. It lives as long as the process, because TensorFlow calls the
+# Changes with all that the hooks do. It lives as long as the process, because TensorFlow calls the
 # hooks from anywhere.
 _runtime = Runtime()
 
@@ -89,15 +79,24 @@ def current() -> Runtime:
 
 
 def settings() -> AmpConfig:
-    """The settings in force, which the latest ``enable`` made; once amp_tf is off, the last ones,
-    or the defaults.
-    """
+    """The settings in force; once amp_tf is off, the last ones, or the defaults."""
     return _runtime.config or AmpConfig()
 
 
 def patches(hook: str) -> Patches:
     """The patches of a hook, by its module's name."""
     return _runtime.patches.setdefault(hook, Patches())
+
+
+def record(kind: type[_Record]) -> _Record:
+    """The one object of a class in this process, which holds what a hook remembers.
+
+    It is made at the first request. Takes no lock, because a forked child may have got it locked.
+    """
+    if kind not in _runtime.records:
+        _runtime.records.setdefault(kind, kind())
+    found: _Record = _runtime.records[kind]
+    return found
 
 
 def seconds() -> float:
@@ -126,39 +125,42 @@ def count_xla_graph() -> None:
 
 
 def note_install(home: str, failure: str = "") -> None:
-    """Records that a hook was installed, or why it could not be; a later success replaces the
-    failure.
+    """Records that a hook was installed, or why it could not be.
+
+    A later success replaces the failure.
     """
     with _runtime.lock:
-        failures = {**_runtime.not_installed, home: failure}
-        _runtime.not_installed = {hook: why for hook, why in failures.items() if why}
+        failures = dict(_runtime.not_installed)
+        failures.pop(home, None)
+        if failure:
+            failures[home] = failure
+        _runtime.not_installed = failures
 
 
 @functools.cache
 def hardware() -> Hardware:
-    """What the GPUs that TensorFlow sees and this CPU can do.
+    """Detects what the GPUs that TensorFlow sees and this CPU can do.
 
     Must be called when TensorFlow runs a graph, not before: asking for the GPUs fixes which ones
     are visible, and a script may not have chosen them yet.
     """
     import tensorflow as tf
 
-    details = map(tf.config.experimental.get_device_details, tf.config.get_visible_devices("GPU"))
-    found = tuple(
-        tuple(known["compute_capability"]) for known in details if known.get("compute_capability")
-    )
-    return dataclasses.replace(Hardware.detect_cpu(), gpu_capabilities=found)
+    capabilities = []
+    for device in tf.config.get_visible_devices("GPU"):
+        details = tf.config.experimental.get_device_details(device)
+        if details.get("compute_capability"):
+            capabilities.append(tuple(details["compute_capability"]))
+    return dataclasses.replace(Hardware.detect_cpu(), gpu_capabilities=tuple(capabilities))
 
 
 def uses_tf32(capability: tuple[int, ...]) -> bool | None:
-    """Whether TensorFlow lets a GPU of a compute capability use TF32 for float32 products; ``None``
-    before Ampere.
-    """
+    """Tells whether TensorFlow lets a GPU use TF32 for float32 products; ``None`` before Ampere."""
     import tensorflow as tf
 
-    return (
-        tf.config.experimental.tensor_float_32_execution_enabled() if capability >= (8, 0) else None
-    )
+    if capability < (8, 0):
+        return None
+    return tf.config.experimental.tensor_float_32_execution_enabled()  # type: ignore[no-any-return]
 
 
 TRACED = "__inference_"  #: begins TensorFlow's names of traced functions
@@ -166,24 +168,29 @@ TRACED = "__inference_"  #: begins TensorFlow's names of traced functions
 
 def traced_functions() -> list[str]:
     """The live functions that TensorFlow has traced, without those of input pipelines."""
-    return sorted(
-        name
-        for name in functions()
-        if name.startswith(TRACED) and not name.startswith(f"{TRACED}Dataset_")
-    )
+    names = [name for name in function_names() if name.startswith(TRACED)]
+    return sorted(name for name in names if not name.startswith(f"{TRACED}Dataset_"))
 
 
-def functions() -> dict[str, Any]:
-    """For each function that TensorFlow has, by name, a callable that returns its FunctionDef."""
-    running = getattr(
-        sys.modules.get("tensorflow.python.eager.context"), "context_safe", lambda: None
-    )()
+def function_names() -> set[str]:
+    """The names of the functions that TensorFlow has."""
+    home = sys.modules.get("tensorflow.python.eager.context")
+    if home is None or not hasattr(home, "context_safe"):
+        return set()
+    running = home.context_safe()
     if running is None or not running._initialized:
-        return {}
-    return {
-        name: functools.partial(running.get_function_def, name)
-        for name in running.list_function_names()
-    }
+        return set()
+    return set(running.list_function_names())
+
+
+def find_function(name: str | bytes) -> Any:
+    """The FunctionDef that TensorFlow has under a name, or ``None``."""
+    from tensorflow.python.eager import context
+
+    running = context.context()
+    if not running.has_function(name):
+        return None
+    return running.get_function_def(name)
 
 
 def watch_collections() -> None:
@@ -193,8 +200,9 @@ def watch_collections() -> None:
 
 
 def is_collecting() -> bool:
-    """Whether this thread is inside a garbage collection; always false before
-    :func:`watch_collections`.
+    """Tells whether this thread is inside a garbage collection.
+
+    It is always false before :func:`watch_collections`.
     """
     return getattr(_runtime.here, "is_collecting", False)
 

@@ -14,7 +14,6 @@ import contextlib
 import importlib
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,33 +23,28 @@ from amp_tf.hooks.patches import Patches
 
 KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
 _CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}
-_KINDS = {
-    "train": "fit",
-    "test": "evaluate",
-    "predict": "predict",
-}  # the names in callbacks, and the users' names
-_KEPT, _REPORTED, _NAMED = (
-    1000,
-    20,
-    3,
-)  # last steps of each kind; kinds in a report; fetches that name a run
+# The names in callbacks, and the users' names.
+_KINDS = {"train": "fit", "test": "evaluate", "predict": "predict"}
+_KEPT = 1000  # last steps of each kind
+_REPORTED = 20  # kinds in a report
+_NAMED = 3  # fetches that name a run
 _MOST_KINDS = 200  # a program may create functions without end
-_unmeasured = contextlib.suppress(
-    Exception
-)  # a step of which a batch number is not a number, for instance
-_lock = threading.Lock()
+# For instance a step whose batch number is not a number.
+_unmeasured = contextlib.suppress(Exception)
 
 
 class _Steps:
     """The times of one kind of steps, in seconds. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.count, self.total = 0, 0.0
+        self.count = 0
+        self.total = 0.0
         self.first: float | None = None  #: which traces
         self.later: collections.deque[float] = collections.deque(maxlen=_KEPT)
 
     def add(self, seconds: float, count: int) -> None:
-        self.count, self.total = self.count + count, self.total + seconds
+        self.count += count
+        self.total += seconds
         if self.first is None:
             self.first = seconds / count
         else:
@@ -69,8 +63,11 @@ class _Steps:
         }
 
 
-_steps: dict[tuple[str, str], _Steps] = collections.defaultdict(_Steps)
-# of a list of callbacks: for each kind the next step, and when the last one ended
+class _Table(dict[tuple[str, str], _Steps]):
+    """The times of the process' steps, by way and name. The runtime's lock guards it."""
+
+
+# An attribute of a list of callbacks: for each kind the next step, and when the last one ended.
 _MARKS = "_amp_tf_marks"
 
 
@@ -82,14 +79,13 @@ def install(patches: Patches) -> None:
     state.watch_collections()
     for library, home in _CALLBACKS.items():
         if hasattr(sys.modules.get(library), "Model"):
+            model = sys.modules[library].Model
             callbacks = importlib.import_module(home).CallbackList
             for kind in _KINDS:
                 patches.put(callbacks, f"on_{kind}_batch_begin", _begin, kind)
                 patches.put(callbacks, f"on_{kind}_batch_end", _end, kind)
                 name = f"{kind}_on_batch"
-                patches.put(
-                    sys.modules[library].Model, name, _call, KERAS, lambda *_, name=name, **__: name
-                )
+                patches.put(model, name, _call, KERAS, lambda *_, name=name, **__: name)
     if hasattr(sys.modules.get("tensorflow"), "compat"):
         from tensorflow.python.client import session
         from tensorflow.python.eager.polymorphic_function import polymorphic_function
@@ -100,22 +96,23 @@ def install(patches: Patches) -> None:
 
 def rows() -> list[dict[str, Any]]:
     """The times so far, the kind that took longest first."""
-    with _lock:
-        found = [steps.row(way, name) for (way, name), steps in _steps.items()]
+    with state.current().lock:
+        found = [steps.row(way, name) for (way, name), steps in state.record(_Table).items()]
     return sorted(found, key=lambda row: -row["seconds"])[:_REPORTED]
 
 
 def reset() -> None:
     """Forgets the times."""
-    with _lock:
-        _steps.clear()
+    with state.current().lock:
+        state.record(_Table).clear()
 
 
 def _add(way: str, name: str, seconds: float, count: int) -> None:
-    with _lock:
-        _steps[way, name].add(seconds, count)
-        if len(_steps) > _MOST_KINDS:
-            del _steps[min(_steps, key=lambda kind: _steps[kind].total)]
+    with state.current().lock:
+        table = state.record(_Table)
+        table.setdefault((way, name), _Steps()).add(seconds, count)
+        if len(table) > _MOST_KINDS:
+            del table[min(table, key=lambda kind: table[kind].total)]
     on_step = state.current().on_step
     if on_step is not None:
         on_step(way, name, seconds, count)
@@ -144,11 +141,8 @@ def _call(
     way: str, name_of: Callable[..., str], original: Any, self: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
     here = state.current().here
-    if (
-        getattr(here, "is_timed", False)
-        or state.is_collecting()
-        or (way == FUNCTION and not _is_a_step(self))
-    ):
+    is_inside = getattr(here, "is_timed", False) or state.is_collecting()
+    if is_inside or (way == FUNCTION and not _is_a_step(self)):
         return original(self, *args, **kwargs)
     here.is_timed = True  # and calls inside are not counted
     begin = time.perf_counter()
@@ -163,8 +157,9 @@ def _call(
 
 
 def _is_a_step(function: Any) -> bool:
-    """Whether the program itself calls a function: not a trace, and not Keras, whose steps are
-    counted.
+    """Tells whether the program itself calls a function.
+
+    A trace may also call it, and Keras, whose steps are counted.
     """
     import tensorflow as tf
 
@@ -179,6 +174,9 @@ def _name_of_function(function: Any, /, *_: Any, **__: Any) -> str:
 def _name_of_fetches(_: Any, /, fetches: Any = None, *__: Any, **___: Any) -> str:
     if isinstance(fetches, dict):
         fetches = list(fetches.values())
-    chosen = fetches if isinstance(fetches, (list, tuple)) else [fetches]
-    names = [str(getattr(each, "name", type(each).__name__)) for each in chosen[:_NAMED]]
-    return ", ".join(names + ["…"] * (len(chosen) > _NAMED))
+    if not isinstance(fetches, (list, tuple)):
+        fetches = [fetches]
+    names = [str(getattr(each, "name", type(each).__name__)) for each in fetches[:_NAMED]]
+    if len(fetches) > _NAMED:
+        names.append("…")
+    return ", ".join(names)

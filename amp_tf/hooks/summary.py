@@ -1,4 +1,4 @@
-"""The line at exit and ``amp_tf.report()``: what amp_tf did to this process, or why it did nothing."""
+"""Makes the line at exit and ``amp_tf.report()``: how amp_tf changed this process, or why not."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import amp_tf
 from amp_tf.config import DISABLE_VAR, ENABLE_VAR, Switches, is_disabled, sources
@@ -27,14 +28,12 @@ from amp_tf.reporting.text import plural, why_no_node
 
 EAGER = (
     "TensorFlow ran no graph of four nodes or more (it runs eagerly what is not in a tf.function, "
-    "in Keras' fit, "
-    "evaluate or predict, or in a session)"
+    "in Keras' fit, evaluate or predict, or in a session)"
 )
 TRACED_BEFORE = (
     "TensorFlow ran no new graph since amp_tf was turned on, and what it traced before stays as "
-    "it is (functions: "
-    "{count}, such as {example!r}): turn amp_tf on first, or call model.compile(…) again and "
-    "create tf.functions again"
+    "it is (functions: {count}, such as {example!r}): turn amp_tf on first, or call "
+    "model.compile(…) again and create tf.functions again"
 )
 ONLY_PIPELINES = (
     "TensorFlow ran no graph but those of input pipelines (tf.data), which stay in float32"
@@ -48,28 +47,23 @@ ONLY_XLA = (
 )
 UNSEEN_PRODUCT = (
     "no product of the traced function {example!r} reached amp_tf: it did not run, or "
-    "TensorFlow's own graph "
-    "optimizers removed it or failed before amp_tf was asked, as TensorFlow's log says"
+    "TensorFlow's own graph optimizers removed it or failed before amp_tf was asked, as "
+    "TensorFlow's log says"
 )
 #: shows a GPU's accuracy without one
 ON_GPU = "amp-tf compare --precision float16 --target gpu -- python train.py"
 FUSED = (
     "matmuls or convolutions that TensorFlow fused with what follows, without 16-bit kernels here"
 )
-_OF_HOOKS = (
-    "off",
-    "idle",
-    "policy",
-    "failures",
-    "first_failure",
-    "not_installed",
-)  #: what a report says of the hooks
+#: the fields of the runtime that a report shows
+_OF_HOOKS = ("off", "idle", "policy", "failures", "first_failure", "not_installed")
 _PLUGIN = "amp_tf.hooks.plugin"  # without it only functions compiled by XLA are seen
 
 
 def add_part(part: Callable[[], str]) -> None:
-    """Adds a function whose result, such as the loss scale, is appended to the line; ``""`` for
-    nothing.
+    """Adds a function whose result, such as the loss scale, is appended to the line.
+
+    It returns ``""`` for nothing.
     """
     parts = process_state.current().parts
     if part not in parts:
@@ -81,9 +75,8 @@ def log() -> None:
     try:
         state = process_state.current()
         has_acted = reports.totals().converted or state.failures or state.not_installed
-        is_ended_by_error = hasattr(sys, "last_type") and not hasattr(
-            sys, "ps1"
-        )  # at a prompt it only ends a line
+        # At a prompt an error only ends a line.
+        is_ended_by_error = hasattr(sys, "last_type") and not hasattr(sys, "ps1")
         if has_acted or not is_ended_by_error:
             notices.emit(logging.INFO, line())
     except Exception as error:  # must not disturb the end of the user's program
@@ -91,14 +84,20 @@ def log() -> None:
 
 
 def line() -> str:
-    """The summary of this process so far, such as ``4 graphs, 120 of 560 nodes converted to
-    bfloat16, 45 casts``.
+    """The summary of this process so far.
+
+    It begins as ``4 graphs, 120 of 560 nodes converted to bfloat16, 45 casts``.
     """
-    report, totals, state = reports.of_process(), reports.totals(), process_state.current()
+    report = reports.of_process()
+    totals = reports.totals()
+    state = process_state.current()
     if state.off is None and not totals.graphs:
         state = dataclasses.replace(state, off=_why_never_on())
-    why = "" if totals.converted else why_nothing(report, totals, state)
-    text = f"{totals}: {why}" if why else str(totals)
+    why = ""
+    text = str(totals)
+    if not totals.converted:
+        why = why_nothing(report, totals, state)
+        text = f"{totals}: {why}"
     if why and not totals.graphs:
         text = f"nothing was converted: {why}"
     if totals.converted and totals.fused:
@@ -112,82 +111,91 @@ def line() -> str:
         text += f"; {plural(state.failures, 'rewrite')} failed, and the graphs stayed in float32"
         text += f" ({state.first_failure})"
     if state.not_installed:
-        text += (
-            "; not installed: "
-            f"{', '.join(f'{home} ({why})' for home, why in state.not_installed.items())}"
-        )
-    parts = [text, *filter(None, (part() for part in process_state.current().parts))]
-    if (
-        why
-        and report.why_nothing
-        and report.why_nothing.rule.name == "NO_TARGET"
-        and why == str(report.why_nothing)
-    ):
+        failed = [f"{home} ({error})" for home, error in state.not_installed.items()]
+        text += f"; not installed: {', '.join(failed)}"
+    parts = [text, *(part() for part in process_state.current().parts)]
+    reason = report.why_nothing
+    if reason and reason.rule.name == "NO_TARGET" and why == str(reason):
         parts.append(f"to see its accuracy on a GPU: {ON_GPU}")
-    return "; ".join(parts)
+    return "; ".join(filter(None, parts))
 
 
 def report() -> RewriteReport:
     """Everything that this process rewrote so far, with the reason for every node.
 
-    ``print(amp_tf.report())`` begins with the line that the process prints at exit. Of programs
-    with very many graphs, the report has the last ones: about 250,000 nodes of graphs in which
+    ``print(amp_tf.report())`` begins with the line that the process prints at exit. If a program
+    has very many graphs, the report has the last ones: about 250,000 nodes of graphs in which
     something was converted, and 50,000 of others.
     """
-    state, totals = process_state.current(), reports.totals()
-    error = getattr(sys, "last_type", None)
-    tensorflow, keras = sys.modules.get("tensorflow"), sys.modules.get("keras")
-    whys = {
-        row.op: f"{row.op_list} list, because it {row.why}" for row in registered_rows()
-    }  # each op once
-    times, ledger = (
-        sys.modules.get(f"amp_tf.{name}") for name in ("hooks.step_times", "loss_scaling.ledger")
-    )
-    found = (
-        process_state.hardware() if totals.graphs else Hardware.detect_cpu()
-    )  # else it may not look for GPUs yet
-    cpu = {
-        "type": "CPU",
-        "bfloat16": found.cpu_has_bf16,
-        "avx512": found.cpu_has_avx512,
-        "costs": found.costs.source,
-    }
-    gpus = [
-        {"compute_capability": [*pair], "tf32": process_state.uses_tf32(pair)}
-        for pair in found.gpu_capabilities
-    ]
+    state = process_state.current()
+    totals = reports.totals()
     facts = {
-        "process": {
-            "program": " ".join(sys.argv) or sys.executable,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "seconds": round(process_state.seconds(), 3),
-            "ended": state.ended or (f"by {error.__name__}" if error is not None else ""),
-            "amp_tf": amp_tf.__version__,
-            "python": sys.version.split()[0],
-            "tensorflow": getattr(tensorflow, "__version__", None),
-            "keras": getattr(keras, "__version__", None),
-        },
+        "process": _describe_process(),
         "totals": {
             "graphs": totals.graphs,
             "nodes": totals.total,
             "converted": totals.converted,
             "casts": totals.casts,
         },
-        "settings": [
-            *sources(process_state.settings()),
-            *(
-                {"field": f"op {op}", "value": why, "from": "amp_tf.register_op"}
-                for op, why in whys.items()
-            ),
-        ],
-        "devices": [cpu, *({"type": "GPU", **gpu} for gpu in gpus)],
+        "settings": _list_settings(),
+        "devices": _list_devices(),
         "hooks": {field: getattr(state, field) for field in _OF_HOOKS},
-        "loss_scales": ledger.curves() if ledger is not None else [],
-        "steps": times.rows() if times is not None else [],
+        "loss_scales": [],
+        "steps": [],
     }
+    ledger = sys.modules.get("amp_tf.loss_scaling.ledger")
+    if ledger is not None:
+        facts["loss_scales"] = ledger.curves()
+    times = sys.modules.get("amp_tf.hooks.step_times")
+    if times is not None:
+        facts["steps"] = times.rows()
     return dataclasses.replace(reports.of_process(), summary=line(), facts=facts)
+
+
+def _describe_process() -> dict[str, Any]:
+    ended = process_state.current().ended
+    error = getattr(sys, "last_type", None)
+    if not ended and error is not None:
+        ended = f"by {error.__name__}"
+    return {
+        "program": " ".join(sys.argv) or sys.executable,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "seconds": round(process_state.seconds(), 3),
+        "ended": ended,
+        "amp_tf": amp_tf.__version__,
+        "python": sys.version.split()[0],
+        "tensorflow": getattr(sys.modules.get("tensorflow"), "__version__", None),
+        "keras": getattr(sys.modules.get("keras"), "__version__", None),
+    }
+
+
+def _list_settings() -> list[dict[str, Any]]:
+    """The settings in force and the registered ops, each once."""
+    found: list[dict[str, Any]] = [*sources(process_state.settings())]
+    rows = {row.op: row for row in registered_rows()}
+    for row in rows.values():
+        why = f"{row.op_list} list, because it {row.why}"
+        found.append({"field": f"op {row.op}", "value": why, "from": "amp_tf.register_op"})
+    return found
+
+
+def _list_devices() -> list[dict[str, Any]]:
+    found = Hardware.detect_cpu()
+    if reports.totals().graphs:  # else it may not look for GPUs yet
+        found = process_state.hardware()
+    cpu = {
+        "type": "CPU",
+        "bfloat16": found.cpu_has_bf16,
+        "avx512": found.cpu_has_avx512,
+        "costs": found.costs.source,
+    }
+    devices: list[dict[str, Any]] = [cpu]
+    for pair in found.gpu_capabilities:
+        tf32 = process_state.uses_tf32(pair)
+        devices.append({"type": "GPU", "compute_capability": [*pair], "tf32": tf32})
+    return devices
 
 
 def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Runtime) -> str:
@@ -202,29 +210,34 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Runt
         )
     by_grappler = totals.graphs.get("grappler", 0)
     are_all_calls = not totals.graphs.get("xla") and by_grappler == state.xla_graphs
-    are_for_xla = (read().attr["_XlaMustCompile"].b for read in process_state.functions().values())
-    if are_all_calls and (by_grappler or any(are_for_xla)):
+    if are_all_calls and (by_grappler or _has_functions_for_xla()):
         return ONLY_XLA
     if not totals.graphs:
         if state.failures:
             return ALL_FAILED
         if _PLUGIN in state.not_installed:
             return NO_PLUGIN
-        only_skipped = SKIPPED if _has_skipped() else ""
-        only_pipelines = ONLY_PIPELINES if _has_pipelines() else ""
-        return only_skipped or _unseen_product() or only_pipelines or EAGER
+        if _has_skipped():
+            return SKIPPED
+        unseen = _unseen_product()
+        if not unseen and _has_pipelines():
+            return ONLY_PIPELINES
+        return unseen or EAGER
     reason = report.why_nothing
     if reason is None or reason.rule.name == "NOTHING_TO_CONVERT":
         if _has_skipped():
             return SKIPPED
-        if unseen := _unseen_product():
+        unseen = _unseen_product()
+        if unseen:
             return unseen
         if state.policy:
             return (
                 f"Keras' own policy {state.policy!r} has its layers compute in 16 bit, and left "
                 "nothing to convert"
             )
-    return why_no_node(reason) if reason else "no graph has a matmul or convolution"
+    if reason is None:
+        return "no graph has a matmul or convolution"
+    return why_no_node(reason)
 
 
 def _why_never_on() -> str:
@@ -239,24 +252,25 @@ def _why_never_on() -> str:
         return "TensorFlow is not imported yet"
     return (
         "amp_tf is off: this Python did not read amp_tf.pth, so the variable alone does nothing; "
-        "call amp_tf.enable(), "
-        "or start the program with amp-tf run -- python …"
+        "call amp_tf.enable(), or start the program with amp-tf run -- python …"
     )
 
 
-def _unseen_product() -> str:
-    """That a product was traced, where amp_tf has seen none; empty where none was.
+def _has_functions_for_xla() -> bool:
+    functions = map(process_state.find_function, process_state.function_names())
+    return any(function.attr["_XlaMustCompile"].b for function in functions)
 
-    Where one of TensorFlow's own optimizers fails, TensorFlow runs the function unchanged and asks
-    no plugin.
+
+def _unseen_product() -> str:
+    """Names a function in which a product was traced; empty if there is none.
+
+    It is asked if amp_tf has seen no product: if one of TensorFlow's own optimizers fails,
+    TensorFlow runs the function unchanged and asks no plugin.
     """
-    functions = process_state.functions()
     for name in process_state.traced_functions():
-        if any(
-            node.op in PRODUCTS and node.attr["T"].type == FLOAT
-            for node in functions[name]().node_def
-        ):
-            return UNSEEN_PRODUCT.format(example=name_in_python(name))
+        for node in process_state.find_function(name).node_def:
+            if node.op in PRODUCTS and node.attr["T"].type == FLOAT:
+                return UNSEEN_PRODUCT.format(example=name_in_python(name))
     return ""
 
 

@@ -26,7 +26,6 @@ import importlib
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol
 
@@ -72,7 +71,7 @@ _ALL = ("tensorflow", "keras", "tf_keras")
 HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.plugin", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.input_pipelines", ("tensorflow", "keras")),
+    Hook("graph_rewrite", "amp_tf.hooks.input_pipelines", _ALL),
     Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, _times_steps),
@@ -91,8 +90,9 @@ _NAMES = frozenset(row.name for row in ENV_VARS)
 
 
 class Handle(contextlib.AbstractContextManager["Handle"]):
-    """What :func:`enable` returns: takes its settings back, also as a context manager at the end of
-    the block.
+    """Takes back the settings that :func:`enable` put in force.
+
+    As a context manager it does so at the end of the block.
     """
 
     def __init__(
@@ -104,48 +104,41 @@ class Handle(contextlib.AbstractContextManager["Handle"]):
 
     def __repr__(self) -> str:
         fields = vars(self.config).items()
-        settings = ", ".join(
+        settings = [
             f"{name}={value!r}" for name, value in fields if value != getattr(AmpConfig, name)
-        )
-        is_kept = self in process_state.current().stack
-        state = "on" if _active() is self else "under later settings" if is_kept else "off"
-        return f"<amp_tf.Handle({settings}), {state}>"
+        ]
+        state = "off"
+        if self in process_state.current().stack:
+            state = "under later settings"
+        if _active() is self:
+            state = "on"
+        return f"<amp_tf.Handle({', '.join(settings)}), {state}>"
 
     def uninstall(self) -> None:
-        """Takes these settings back: what was on before is on again, and what a later ``enable``
-        turned on stays on.
-        """
+        """Takes these settings back: those before are in force again, unless later ones are."""
         _take_back(self)
 
     def __exit__(self, *_: object) -> None:
         self.uninstall()
 
 
-# Not the runtime's own lock: turning off waits for rewrites that are running, and these count what
-# they did.
-_lock = threading.RLock()
-
-
 def _active() -> Handle | None:
     """The handle whose settings are in force.
 
-    Those below it are in force again once it is taken back.
+    The one below it is in force again once it is taken back.
     """
-    stack = process_state.current().stack
-    return stack[-1] if stack else None
+    stack: list[Handle] = process_state.current().stack
+    if not stack:
+        return None
+    return stack[-1]
 
 
 def _set_stack(stack: list[Handle]) -> None:
     process_state.note(stack=stack, refused="")
 
 
-def _enable(wanted: Handle) -> None:
-    with _lock:
-        _turn_on([*process_state.current().stack, wanted])
-
-
 def _take_back(handle: Handle) -> None:
-    with _lock:
+    with process_state.current().switching:
         rest = [other for other in process_state.current().stack if other is not handle]
         if _active() is not handle:
             process_state.note(stack=rest)
@@ -158,16 +151,18 @@ def _take_back(handle: Handle) -> None:
 
 
 def obey_environment(changed: str | None = None) -> None:
-    """Applies what the environment says. A bad value leads to one message, and amp_tf stays off.
+    """Applies the variables of the environment.
 
-    What :func:`enable` turned on stays as it is until ``AMP_TF_DISABLE`` is set. Where amp_tf is
-    off, only a change of a switch turns it on, or one that corrects the bad value for which it is
-    off. ``changed`` is the variable that the program has just set or deleted, perhaps not one of
-    amp_tf's.
+    A bad value leads to one message, and amp_tf stays off. The settings of :func:`enable` stay in
+    force until ``AMP_TF_DISABLE`` is set. If amp_tf is off, only a change of a switch turns it on,
+    or one that corrects the bad value for which it is off.
+
+    Args:
+        changed: the variable that the program has just set or deleted, perhaps not one of amp_tf's.
     """
     if changed is not None and changed not in _NAMES:
         return
-    with _lock:
+    with process_state.current().switching:
         active = _active()
         is_quiet = active is None and not process_state.current().refused
         if is_quiet and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
@@ -177,7 +172,7 @@ def obey_environment(changed: str | None = None) -> None:
 
 
 def _turn_off(reason: str) -> None:
-    with _lock:
+    with process_state.current().switching:
         _set_stack([])
         process_state.note(off=reason, switches=Switches())
         imports.forget(_on_import)
@@ -190,12 +185,12 @@ def _turn_on(stack: list[Handle]) -> None:
     if active is not None and active._switches != wanted:
         _uninstall_hooks()
     _set_stack(stack)
-    name, value = deciding_switch()
-    only_scaling = (
-        f"the graph rewrite is off ({name} is {value or 'not set'}): only losses are scaled"
-    )
-    off, traced = "" if wanted.graph_rewrite else only_scaling, process_state.traced_functions()
-    process_state.note(off=off, traced=traced)
+    off = ""
+    if not wanted.graph_rewrite:
+        name, value = deciding_switch()
+        why = f"{name} is {value or 'not set'}"
+        off = f"the graph rewrite is off ({why}): only losses are scaled"
+    process_state.note(off=off, traced=process_state.traced_functions())
     imports.forget(_on_import)
     _report_at_exit()
     for trigger in _ALL:
@@ -203,7 +198,7 @@ def _turn_on(stack: list[Handle]) -> None:
 
 
 def _on_import(trigger: str) -> None:
-    with _lock:
+    with process_state.current().switching:
         active = _active()
         if active is not None:
             process_state.note(config=active.config, switches=active._switches)
@@ -216,14 +211,12 @@ def _follow_environment(*, is_asked_first: bool = False) -> None:
     try:
         asked, reason = _asked_by_environment()
     except ConfigError as error:
-        if (
-            str(error) != process_state.current().refused
-        ):  # reported once while it is the reason for amp_tf being off
+        # It is reported once while it is the reason for amp_tf being off.
+        if str(error) != process_state.current().refused:
             warn_of_unknown_variables()
             notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
-        _turn_off(
-            f"amp_tf is off: {error.where or 'the environment'} is not valid, as a warning said"
-        )
+        where = error.where or "the environment"
+        _turn_off(f"amp_tf is off: {where} is not valid, as a warning said")
         process_state.note(refused=str(error))
         _report_at_exit()
         return
@@ -244,50 +237,49 @@ def _report_at_exit() -> None:
 def _at_exit() -> None:
     """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
     state = process_state.current()
-    is_child = (
-        os.getpid() != state.exit_pid
-    )  # a forked child converts too, but its parent prints the line
+    # A forked child converts too, but its parent prints the line.
+    is_child = os.getpid() != state.exit_pid
     reports = sys.modules.get("amp_tf.reporting.reports")
     has_seen = reports is not None and reports.totals().graphs
     is_due = has_seen or state.off not in (None, BY_CALL, BY_HANDLE, BY_VARIABLE)
-    if plugin := sys.modules.get("amp_tf.hooks.plugin"):
+    plugin = sys.modules.get("amp_tf.hooks.plugin")
+    if plugin is not None:
         plugin.stop(_EXIT_WAIT_MS)
     if not is_child and is_due and "tensorflow" in sys.modules:
-        with contextlib.suppress(
-            ImportError
-        ):  # by now the package may be gone; hooks that are in place import it
+        # By now the package may be gone; hooks that are in place import it.
+        with contextlib.suppress(ImportError):
             from amp_tf.hooks import report_files, summary
 
             summary.log()
             report_files.write()
-    if (files := sys.modules.get("amp_tf.hooks.report_files")) is not None:
+    files = sys.modules.get("amp_tf.hooks.report_files")
+    if files is not None:
         files.uninstall()  # from now on a signal ends the process at once
 
 
 def install_hooks(trigger: str) -> None:
-    """Installs the wanted hooks of one trigger; one that fails is warned about and named in the
-    line at exit.
+    """Installs the wanted hooks of one trigger.
+
+    One that fails is warned about and named in the line at exit.
     """
     state = process_state.current()
     for hook in HOOKS:
         if not hook.is_wanted(process_state.settings()):
-            uninstall(hook.home)  # which earlier settings asked for
+            uninstall(hook.home)  # earlier settings may have asked for it
         elif trigger in hook.triggers and getattr(state.switches, hook.part):
-            try:
-                install(hook.home)
-                process_state.note_install(hook.home)
-            except Exception as error:
-                failure = f"{type(error).__name__}: {error}"
-                process_state.note_install(hook.home, failure.splitlines()[0])
-                notices.warn_once(
-                    f"install.{hook.home}",
-                    f"a hook was not installed ({failure})",
-                    where=hook.home,
-                    fix=(
-                        "The program goes on without it; please report this with your TensorFlow "
-                        "version"
-                    ),
-                )
+            _try_to_install(hook.home)
+
+
+def _try_to_install(home: str) -> None:
+    try:
+        install(home)
+        process_state.note_install(home)
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}"
+        process_state.note_install(home, failure.splitlines()[0])
+        what = f"a hook was not installed ({failure})"
+        fix = "The program goes on without it; please report this with your TensorFlow version"
+        notices.warn_once(f"install.{home}", what, where=home, fix=fix)
 
 
 def install(home: str) -> None:
@@ -301,13 +293,13 @@ def install(home: str) -> None:
 def uninstall(home: str) -> None:
     """Takes one hook back. Idempotent."""
     process_state.patches(home).restore()
-    if undo := getattr(sys.modules.get(home), "uninstall", None):
+    undo = getattr(sys.modules.get(home), "uninstall", None)
+    if undo is not None:
         undo()
 
 
 def _uninstall_hooks() -> None:
-    # The last one first: where two replace the same attribute, the later one has the earlier one's
-    # inside.
+    # The last one first: if two replace the same attribute, the later has the earlier one inside.
     for hook in reversed(HOOKS):
         uninstall(hook.home)
 
@@ -331,13 +323,13 @@ def _with_fields_of(
 
 @_with_fields_of(AmpConfig)
 def enable(config: AmpConfig | None = None, **settings: Any) -> Handle:
-    """Does what ``TF_ENABLE_AUTO_MIXED_PRECISION=1`` does: rewrites graphs, and scales the loss
-    where they are float16.
+    """Rewrites graphs from now on, and scales losses if they run in float16.
 
-    It may be called before or after TensorFlow is imported, but before the functions and sessions
-    that it is meant for run first: what TensorFlow has optimized already stays as it is. Called
-    again, it replaces the settings until its handle takes them back. With ``AMP_TF_DISABLE=1`` it
-    only says so: any program can be run without amp_tf from outside.
+    So does ``TF_ENABLE_AUTO_MIXED_PRECISION=1``. It may be called before or after TensorFlow is
+    imported, but before the functions and sessions that it is meant for run first: graphs that
+    TensorFlow has optimized already stay as they are. Called again, it replaces the settings until
+    its handle takes them back. With ``AMP_TF_DISABLE=1`` it only says so: any program can be run
+    without amp_tf from outside.
 
     Args:
         config: what to convert, in place of what the environment variables say.
@@ -352,50 +344,49 @@ def enable(config: AmpConfig | None = None, **settings: Any) -> Handle:
             setting.
         OpListError: one op is to join two lists.
     """
-    fix = 'Write amp_tf.enable(precision="bfloat16"), or amp_tf.enable(amp_tf.AmpConfig(precision="bfloat16"))'
     if config is None:
         warn_of_unknown_variables()
-    base = (
-        AmpConfig.from_env()
-        if config is None
-        else check_config(config, where="amp_tf.enable(config)", fix=fix)
-    )
+        base = AmpConfig.from_env()
+    else:
+        precision = 'precision="bfloat16"'
+        fix = f"Write amp_tf.enable({precision}), or amp_tf.enable(amp_tf.AmpConfig({precision}))"
+        base = check_config(config, where="amp_tf.enable(config)", fix=fix)
     wanted = Handle(with_settings(base, settings, where="amp_tf.enable"), EVERYTHING)
     if is_disabled():
         notices.emit(
             logging.WARNING,
             f"stays off, although the program calls amp_tf.enable(): {DISABLE_VAR} is set",
         )
-    else:
-        _enable(wanted)
+        return wanted
+    with process_state.current().switching:
+        _turn_on([*process_state.current().stack, wanted])
     return wanted
 
 
 def disable() -> None:
     """Turns amp_tf off for graphs that TensorFlow optimizes from now on. Idempotent.
 
-    What cannot be undone: the optimizer stays registered with TensorFlow, as the identity, and
-    TensorFlow's layout optimizer stays off (:mod:`amp_tf.hooks.plugin` says why); functions and
-    sessions that ran already keep their converted graphs; optimizers that were wrapped for loss
+    Some things cannot be undone. The optimizer stays registered with TensorFlow, as the identity,
+    and TensorFlow's layout optimizer stays off (:mod:`amp_tf.hooks.plugin` says why). Functions and
+    sessions that ran already keep their converted graphs. Optimizers that were wrapped for loss
     scaling stay wrapped.
     """
     _turn_off(BY_CALL)
 
 
 def is_enabled() -> bool:
-    """Whether amp_tf is on in this process, by the environment or by :func:`enable`."""
+    """Tells whether amp_tf is on in this process, by the environment or by :func:`enable`."""
     return _active() is not None
 
 
 def warn_of_unknown_variables() -> None:
     """Warns once of each variable that looks like one of amp_tf's and is not."""
     for name, close in find_unknown_variables():
-        fix = (
-            f"Write {close}, if that is meant" if close else "docs/variables.md lists the variables"
-        )
-        notices.warn_once(
-            f"variable.{name}", "this is not a variable of amp_tf", where=name, fix=fix
-        )
+        fix = "docs/variables.md lists the variables"
+        if close:
+            fix = f"Write {close}, if that is meant"
+        what = "this is not a variable of amp_tf"
+        notices.warn_once(f"variable.{name}", what, where=name, fix=fix)
 
 
 def _is_forbidden() -> bool:
@@ -406,8 +397,10 @@ def _is_forbidden() -> bool:
 
 
 def _asked_by_environment() -> tuple[Handle | None, str]:
-    """What the environment asks for; where nothing, why amp_tf is off: it asked when the program
-    began.
+    """Reads from the environment which settings it asks for.
+
+    If it asks for none, although it did when the program began, the second result says why amp_tf
+    is off.
     """
     try:
         switches = Switches.from_env()
@@ -419,7 +412,9 @@ def _asked_by_environment() -> tuple[Handle | None, str]:
     if is_disabled():
         return None, BY_VARIABLE
     name, value = deciding_switch()
-    did = f"set {name}={value}" if value else f"unset {name}"
+    did = f"unset {name}"
+    if value:
+        did = f"set {name}={value}"
     return None, (
         f"amp_tf is off: the program itself {did}; to convert anyway, start it with "
         f"{GRAPH_REWRITE_VAR}=1 {LOSS_SCALING_VAR}=1"

@@ -38,9 +38,13 @@ from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting import pipeline
 from amp_tf.rewriting.pipeline import RewriteResult
 
-_rewritten: weakref.WeakValueDictionary[bytes, Any] = (
-    weakref.WeakValueDictionary()
-)  # AtomicFunctions, by name
+
+class _Rewritten(weakref.WeakValueDictionary[bytes, Any]):
+    """The AtomicFunctions that were rewritten, by name, as long as they live."""
+
+
+# Begins the names of copies, as of functions of input pipelines: the plugin leaves both alone.
+_COPY = "Dataset_as_written_"
 
 
 def install(patches: Patches) -> None:
@@ -62,7 +66,7 @@ def install(patches: Patches) -> None:
 
 
 def hardware() -> Hardware:
-    """What XLA can do on the devices of this process."""
+    """Describes what XLA can do on the devices of this process."""
     return dataclasses.replace(process_state.hardware(), is_xla=True)
 
 
@@ -70,7 +74,7 @@ def _make_and_rewrite(
     from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any
 ) -> Any:
     function = from_func_graph(name, graph, attrs, *args, **kwargs)
-    _rewritten.pop(function.name, None)  # it was overwritten
+    process_state.record(_Rewritten).pop(function.name, None)  # it was overwritten
     mark = (attrs or {}).get("_XlaMustCompile", False)
     if getattr(mark, "b", mark):
         try:
@@ -85,28 +89,27 @@ def _make_and_rewrite(
 
 
 def _convert(function: Any, config: AmpConfig) -> None:
-    """Rewrites a function that was just registered, and registers the clones of functions that it
-    needs.
-    """
+    """Rewrites a function that was just registered, and registers the clones that it calls."""
     from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
 
-    context = function._bound_context
-    original = context.get_function_def(function.name)
-    known = context.list_function_names() - {
-        original.signature.name
-    }  # str, although they are looked up by bytes
+    original = process_state.find_function(function.name)
 
-    def find(name: str) -> Any:
-        return context.get_function_def(name.encode()) if name in known else None
+    def find_as_written(name: str) -> Any:
+        if _is_rewritten(name):
+            return None
+        return process_state.find_function(name)
 
-    # What becomes of the arguments depends on whether any called function computes products.
-    library = FunctionDefLibrary(function=called_by(original, find).values())
-    callees = called_by(original, lambda name: None if name.encode() in _rewritten else find(name))
+    # The types of the arguments depend on whether any called function computes products.
+    library = FunctionDefLibrary(function=called_by(original, process_state.find_function).values())
+    callees = called_by(original, find_as_written)
     settings = notices.known_only(config)
+    given = [*callees.values()]
     results = pipeline.rewrite_program(
-        original, [*callees.values()], settings, hardware(), library, traced=function
+        original, given, settings, hardware(), library, traced=function
     )
-    if changed := pipeline.name_clones([*callees.values(), original], [*results[1:], results[0]]):
+    result, *of_callees = results
+    changed = pipeline.name_clones([*given, original], [*of_callees, result])
+    if changed:
         _register(function, original, changed)
         notices.warn_if_slow(config)
     graphs = tuple(graph for result in results for graph in result.report.graphs)
@@ -114,44 +117,52 @@ def _convert(function: Any, config: AmpConfig) -> None:
 
 
 def called_by(definition: Any, find: Callable[[str], Any]) -> dict[str, Any]:
-    """The FunctionDefs that a FunctionDef calls, directly or not, by name, each after those that it
-    calls itself.
+    """Finds the FunctionDefs that a FunctionDef calls, directly or not, by name, in postorder.
 
-    ``find`` gives ``None`` for what is none. Python's stack is too short for a chain of a thousand
-    calls.
+    The search is depth first. It does not recurse, because Python's stack is too short for a chain
+    of a thousand calls.
+
+    Args:
+        find: returns the FunctionDef of a name, or ``None``.
     """
     found: dict[str, Any] = {}
-    seen, path = {definition.signature.name}, [(definition, _calls(definition))]
+    visited = {definition.signature.name}
+    path = [(definition, _calls(definition))]
     while path:
         function, calls = path[-1]
-        called = next((name for name in calls if name not in seen), None)
-        if called is None:
-            found[function.signature.name] = path.pop()[0]
-        elif (inner := find(called)) is not None:
-            path.append((inner, _calls(inner)))
-        seen.add(called)
+        for name in calls:
+            inner = None
+            if name not in visited:
+                visited.add(name)
+                inner = find(name)
+            if inner is not None:
+                path.append((inner, _calls(inner)))
+                break
+        else:
+            path.pop()
+            found[function.signature.name] = function
     del found[definition.signature.name]
     return found
 
 
 def _calls(definition: Any) -> Iterator[str]:
-    return (name for node in definition.node_def for name in referenced(node))
+    for node in definition.node_def:
+        yield from referenced(node)
 
 
 def _register(function: Any, original: Any, changed: Mapping[str, Any]) -> None:
-    """Puts its new definition, which is the last that changed, in a function's place, and registers
-    the clones.
-    """
+    """Puts the last definition that changed in a function's place, and registers the clones."""
     clones = _replace(function, original, changed)
     function._amp_tf_original = original.SerializeToString()
     function._amp_tf_rewritten = [*changed.values()][-1].SerializeToString()
     function._amp_tf_clones = frozenset(clones)
-    _rewritten[function.name] = function
+    process_state.record(_Rewritten)[function.name] = function
 
 
 def _replace(function: Any, original: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Gives a function another definition, the last that changed; returns the clones that it calls,
-    which it keeps.
+    """Gives a function another definition, the last that changed.
+
+    Returns the clones that it calls, which it keeps alive.
     """
     context = function._bound_context
     definition = [*changed.values()][-1]
@@ -168,8 +179,9 @@ def _replace(function: Any, original: Any, changed: Mapping[str, Any]) -> dict[s
 
 
 def _register_clones(function: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Registers all that changed but the last, as long as the returned objects live; they have the
-    new names.
+    """Registers all definitions that changed but the last, as long as the returned objects live.
+
+    They are returned by their new names.
     """
     clones: dict[str, Any] = {}
     for name, clone in [*changed.items()][:-1]:
@@ -178,21 +190,19 @@ def _register_clones(function: Any, changed: Mapping[str, Any]) -> dict[str, Any
 
 
 def _atomic_clone(function: Any, original: bytes, clone: Any, made: dict[str, Any]) -> Any:
-    """Registers a clone, as long as the returned object lives, which has the graph that the user
-    wrote.
+    """Registers a clone, as long as the returned object lives.
+
+    That has the graph that the user wrote.
     """
     from tensorflow.python.eager.polymorphic_function import atomic_function, function_type_utils
     from tensorflow.python.framework import function_def_to_graph
 
-    source = next(
-        (child for child in function._children if getattr(child, "name", None) == original), None
-    )
+    sources = {child.name: child for child in function._children if hasattr(child, "name")}
+    source = sources.get(original)
     if isinstance(source, atomic_function.AtomicFunction):
-        function_type, graph, options = (
-            source.function_type,
-            source._cached_graph,
-            source.call_options,
-        )
+        function_type = source.function_type
+        graph = source._cached_graph
+        options = source.call_options
     else:
         graph = function_def_to_graph.function_def_to_graph(clone)
         function_type = function_type_utils.derive_from_graph(graph)
@@ -204,62 +214,62 @@ def _atomic_clone(function: Any, original: bytes, clone: Any, made: dict[str, An
     )
 
 
-def call_originals(function: Any) -> None:
-    """Makes a function call the definitions that the program wrote, under other names."""
-    if _calls_rewritten(function):
-        changed = _as_written(function)
-        _replace(function, function.definition, changed)
+def call_copies(function: Any) -> None:
+    """Makes a function of an input pipeline call copies of what TensorFlow does not inline into it.
 
-
-def original_of(function: Any) -> Any:
-    """A function that computes what the program wrote: the same one if nothing in it was rewritten,
-    else a copy.
+    The copies compute what the program wrote, and graph optimizers leave them alone.
     """
-    if function.name not in _rewritten and not _calls_rewritten(function):
-        return function
+    if any(_is_rewritten_alone(child.definition) for child in function._children):
+        _replace(function, function.definition, _define_copies(function))
+
+
+def copy_as_written(function: Any) -> Any:
+    """Returns a copy of an AtomicFunction that computes what the program wrote; it is made once.
+
+    Graph optimizers leave the copy alone.
+    """
     if not hasattr(function, "_amp_tf_as_written"):
         from tensorflow.python.eager.polymorphic_function import atomic_function
 
-        context = function._bound_context
-        changed = _as_written(function)
+        changed = _define_copies(function)
         clones = _register_clones(function, changed)
-        definition = [*changed.values()][-1]
-        definition.signature.name += f"_amp_tf_as_written_{next(pipeline.clone_numbers)}"
-        context.add_function_def(definition)
-        children = [*function._children, *clones.values()]
+        function_name, definition = [*changed.items()][-1]
+        definition.signature.name = f"{_COPY}{function_name}_{next(pipeline.clone_numbers)}"
+        function._bound_context.add_function_def(definition)
         function._amp_tf_as_written = atomic_function.AtomicFunction(
             definition.signature.name,
-            context,
+            function._bound_context,
             function.function_type,
-            children,
+            [*function._children, *clones.values()],
             function.call_options,
             function.graph,
         )
     return function._amp_tf_as_written
 
 
-def _calls_rewritten(function: Any) -> bool:
-    return any(_key(child.name) in _rewritten for child in function._children)
+def _is_rewritten_alone(definition: Any) -> bool:
+    """Tells whether a function may be rewritten other than as a part of the graph that calls it."""
+    is_apart = "_noinline" in definition.attr and definition.attr["_noinline"].b
+    return is_apart or _is_rewritten(definition.signature.name)
 
 
-def _as_written(function: Any) -> dict[str, Any]:
-    """The original definitions of a function and of those that it calls, under new names, if they
-    are needed.
+def _is_rewritten(name: str) -> bool:
+    return name.encode() in process_state.record(_Rewritten)
 
-    By the names that they had; the function itself comes last, and keeps its name.
+
+def _define_copies(function: Any) -> dict[str, Any]:
+    """Defines copies of the functions that a function calls and that may be rewritten alone.
+
+    Returns the new definitions by the names that they had: the copies, then functions that call
+    them, and last, under its own name, the given one.
     """
-    context = function._bound_context
-    known = context.list_function_names()
-    root = context.get_function_def(function.name)
-    callees = called_by(
-        root, lambda name: context.get_function_def(name.encode()) if name in known else None
-    )
-    given = [*callees.values(), root]
+    root = process_state.find_function(function.name)
+    given = [*called_by(root, process_state.find_function).values(), root]
     results = []
     for definition in given:
-        is_rewritten = _key(definition.signature.name) in _rewritten
-        results.append(RewriteResult(definition, RewriteReport(), is_rewritten))
-    return pipeline.name_clones(given, results)
+        is_copied = definition is root or _is_rewritten_alone(definition)
+        results.append(RewriteResult(definition, RewriteReport(), is_copied))
+    return pipeline.name_clones(given, results, prefix=_COPY)
 
 
 def _key(name: str | bytes) -> bytes:
@@ -277,39 +287,41 @@ def _describe_graph(describe: Any, graph: Any, /, *args: Any, **kwargs: Any) -> 
 
 def _describe_function(describe: Any, context: Any, /, name: str | bytes) -> Any:
     definition = describe(context, name)
-    if function := _rewritten.get(_key(name)):
+    function = process_state.record(_Rewritten).get(_key(name))
+    if function is not None:
         definition.ParseFromString(function._amp_tf_original)
     return definition
 
 
 def _add_function(add: Any, context: Any, /, definition: Any) -> None:
-    """Who adds what was given by the two functions above means the function that is there, or was."""
-    function = _rewritten.get(_key(definition.signature.name))
-    if function is not None and definition == type(definition).FromString(
-        function._amp_tf_original
-    ):
-        if context.has_function(function.name):
-            return
-        definition = type(definition).FromString(function._amp_tf_rewritten)
+    """Adds a FunctionDef; one that the two functions above gave stands for the rewritten one."""
+    function = process_state.record(_Rewritten).get(_key(definition.signature.name))
+    if function is not None:
+        parse = type(definition).FromString
+        if definition == parse(function._amp_tf_original):
+            if context.has_function(function.name):
+                return
+            definition = parse(function._amp_tf_rewritten)
     add(context, definition)
 
 
 def restore(library: Any) -> None:
-    """Puts the original functions back into a FunctionDefLibrary, in place, and takes the clones
-    out.
-    """
-    if not _rewritten:
+    """Puts the original functions back into a FunctionDefLibrary, in place, without the clones."""
+    rewritten = process_state.record(_Rewritten)
+    if not rewritten:
         return
     present = {definition.signature.name: definition for definition in library.function}
     clones: set[str] = set()
-    for name, function in list(_rewritten.items()):
-        if definition := present.get(name.decode()):
+    for name, function in list(rewritten.items()):
+        definition = present.get(name.decode())
+        if definition is not None:
             definition.ParseFromString(function._amp_tf_original)
             clones |= function._amp_tf_clones
     if clones.isdisjoint(present):
         return
-    kept = type(library)(
-        function=(definition for name, definition in present.items() if name not in clones)
-    )
+    kept = type(library)()
+    for name, definition in present.items():
+        if name not in clones:
+            kept.function.append(definition)
     del library.function[:]
     library.MergeFrom(kept)

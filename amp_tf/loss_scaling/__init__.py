@@ -1,24 +1,25 @@
-"""Dynamic loss scaling for Keras 3, tf_keras and TF1 optimizers. Importing this package imports no
-TensorFlow.
+"""Dynamic loss scaling for Keras 3, tf_keras and TF1 optimizers.
+
+Importing this package imports no TensorFlow.
 
 A step::
 
     loss --scale_loss--> scaled loss --tape--> scaled gradients --unscale--> gradients
-        --find_nonfinite, summed over replicas--> one decision --> inner optimizer's step, or nothing
+       --find_nonfinite, summed over replicas--> one decision --> inner optimizer's step, or nothing
         --schedule--> next scale
 
-Where things are:
+Its modules:
 
 - *The algorithm* is ``schedule``: three schedules with one interface, a pure function from state to
   state.
 - *The step* is ``scaler``: the schedule's state in variables (``Memory``), and the arrows above
   (``Scaler``). Its tensor operations are in ``finite``, the decision of all replicas in
-  ``replicas``, what an optimizer stores in its step in ``kept``, and in ``calls`` what counts as a
-  scaled loss.
+  ``replicas``, the tensors that an optimizer stores in its step in ``kept``, and the record of
+  scaled losses in ``calls``.
 - *The public classes*: ``loss_scaler`` for loops without an optimizer; ``keras3``, ``tf_keras`` and
   ``v1`` for the optimizers of each library.
-- *What it did*: ``ledger`` has the status of a scale, why training is stuck, and the scalers for
-  the line at exit.
+- *The record* is ``ledger``: the status of a scale, why training is stuck, and the scalers for the
+  line at exit.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ _ADAPTERS = (
 
 
 class LossScaleSettings(schedule.ScheduleSettings, total=False):
-    """The settings of :func:`LossScaleOptimizer` beside the first scale; ``name`` is Keras 3's
-    alone.
+    """The settings of :func:`LossScaleOptimizer` beside the first scale.
+
+    Only Keras 3 has ``name``.
     """
 
     dynamic_growth_steps: int
@@ -55,8 +57,7 @@ class LossScaleSettings(schedule.ScheduleSettings, total=False):
 def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
     inner_optimizer: Any, initial_scale: float = 2.0**15, **settings: Unpack[LossScaleSettings]
 ) -> Any:
-    """Wraps an optimizer so that it scales the loss, unscales the gradients and skips nonfinite
-    steps.
+    """Wraps an optimizer: it then scales its loss, unscales gradients and skips nonfinite steps.
 
     The wrapper is of the kind that the optimizer's own library accepts.
 
@@ -99,9 +100,11 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
 
 
 def is_loss_scaled(optimizer: Any) -> bool:
-    """Whether the optimizer scales its loss already: by this package, by Keras, tf_keras or TF1, or
-    by a factor.
+    """Tells whether the optimizer scales its loss already.
+
+    This package, Keras, tf_keras and TF1 have wrappers that do, and Keras has a constant factor.
     """
-    names = {"LossScaleOptimizer", "LossScaleOptimizerV3", "MixedPrecisionLossScaleOptimizer"}
-    is_wrapper = any(cls.__name__ in names for cls in type(optimizer).__mro__)
+    wrappers = {"LossScaleOptimizer", "LossScaleOptimizerV3", "MixedPrecisionLossScaleOptimizer"}
+    names = {cls.__name__ for cls in type(optimizer).__mro__}
+    is_wrapper = not names.isdisjoint(wrappers)
     return is_wrapper or getattr(optimizer, "loss_scale_factor", None) is not None

@@ -1,5 +1,4 @@
-"""TensorFlow operations that scale a loss, unscale gradients, and check whether a step may be
-applied.
+"""Scales losses, unscales gradients, and checks whether a step may be applied.
 
 Checks apply to the *unscaled* gradients, in the type in which the optimizer will add them up: a
 scaled gradient may be finite while the unscaled one is not, and the other way round. All functions
@@ -9,14 +8,15 @@ host.
 A cheap test precedes the exact one, which a ``tf.cond`` runs only where it fails: a sum of squares,
 in one kernel and one pass, or a bound on magnitudes where XLA would add floats one by one.
 
-What explains a skipped step is computed only where a step is skipped. In a traced step the loss is
-followed back to the graph's inputs: if these are not finite, or beyond float16, no loss scale can
-help, and the message can say so.
+Facts that explain a skipped step are computed only where a step is skipped. In a traced step the
+loss is followed back to the graph's inputs: if these are not finite, or beyond float16, no loss
+scale can help, and the message can say so.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -28,24 +28,25 @@ from amp_tf.oplists.table import GIVEN
 
 
 def clips_norm(optimizers: Iterable[Any]) -> bool:
-    """Whether one of some Keras optimizers divides by a norm: one that overflows makes NaN out of
-    finite gradients.
+    """Tells whether one of some Keras optimizers divides by a norm.
+
+    A norm that overflows makes NaN out of finite gradients.
     """
-    return any(
-        getattr(optimizer, name, None)
-        for optimizer in optimizers
-        for name in ("clipnorm", "global_clipnorm")
-    )
+    for optimizer in optimizers:
+        if getattr(optimizer, "clipnorm", None) or getattr(optimizer, "global_clipnorm", None):
+            return True
+    return False
 
 
 def scale_loss(loss: Any, scale: Any) -> Any:
-    """A (nest of) loss times the scale, in float32, or float64 where it was: 3.0 times 2^15 is
-    infinite in float16.
+    """Returns a (nest of) loss times the scale, in float32, or in float64 where it was.
+
+    In float16 3.0 times 2^15 would be infinite.
     """
 
     def scale_one(value: Any) -> Any:
         value = tf.convert_to_tensor(value)
-        wide = tf.float64 if value.dtype == tf.float64 else tf.float32
+        wide = _wide_type([value])
         return tf.cast(value, wide) * tf.cast(scale, wide)
 
     return tf.nest.map_structure(scale_one, loss)
@@ -69,19 +70,23 @@ def map_values(change: Callable[[Any], Any], gradient: Any) -> Any:
     """A tensor, or the values of ``tf.IndexedSlices``, changed by a function; ``None`` stays."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(change(gradient.values), gradient.indices, gradient.dense_shape)
-    return None if gradient is None else change(tf.convert_to_tensor(gradient))
+    if gradient is None:
+        return None
+    return change(tf.convert_to_tensor(gradient))
 
 
 def values_of(gradient: Any) -> Any:
     """A tensor itself, or the values of ``tf.IndexedSlices``."""
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return gradient.values
+    return gradient
 
 
 def as_tensor(gradient: Any, variable: Any = None) -> Any:
     """A gradient as a tensor; ``tf.IndexedSlices`` and ``None`` stay.
 
-    Arrays, lists, numbers and variables take the type of what they are for, as in an optimizer's
-    own arithmetic.
+    Arrays, lists, numbers and variables take the type of the variable that they are for, as in an
+    optimizer's own arithmetic.
     """
     if gradient is None or isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -94,55 +99,58 @@ def as_tensor(gradient: Any, variable: Any = None) -> Any:
 def find_nonfinite(
     gradients: Sequence[Any], clips_norm: bool = False, headroom: float = 1.0
 ) -> Any:
-    """For each unscaled tensor or ``tf.IndexedSlices``, whether it would spoil the step: a boolean
-    vector.
+    """Finds the gradients that would spoil the step: a boolean vector, an entry for each.
 
-    The norm that the optimizer may divide by (``clips_norm``) must be finite too, and the sum of as
-    many gradients of this size as it will add up, over replicas and accumulated steps
-    (``headroom``).
+    Args:
+        gradients: unscaled tensors or ``tf.IndexedSlices``.
+        clips_norm: whether the optimizer may divide by the norm, which must then be finite, too.
+        headroom: how many gradients of this size will be added up, over replicas and accumulated
+            steps; their sum must be finite.
     """
-    gradients = [map_values(_in_real_parts, gradient) for gradient in gradients]
-    surely_finite = _are_surely_finite(gradients, clips_norm)
-    find = functools.partial(_find_nonfinite_exactly, gradients, clips_norm, headroom)
-    return (
-        find()
-        if surely_finite is None
-        else tf.cond(surely_finite, lambda: tf.zeros([len(gradients)], tf.bool), find)
-    )
+    in_real_parts = [map_values(_in_real_parts, gradient) for gradient in gradients]
+    find = functools.partial(_find_nonfinite_exactly, in_real_parts, clips_norm, headroom)
+    surely_finite = _are_surely_finite(in_real_parts, clips_norm)
+    if surely_finite is None:
+        return find()
+    return tf.cond(surely_finite, lambda: tf.zeros([len(gradients)], tf.bool), find)
 
 
 def is_nonfinite(loss: Any) -> Any:
-    """Whether any value of the (nest of) loss is NaN or infinite: a boolean scalar."""
-    return tf.logical_not(
-        tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in tf.nest.flatten(loss)])
-    )
+    """Tells whether any value of the (nest of) loss is NaN or infinite: a boolean scalar."""
+    return tf.logical_not(_are_finite(tf.nest.flatten(loss)))
+
+
+def _are_finite(values: Iterable[Any]) -> Any:
+    """Tells whether all values of some tensors are finite: a boolean scalar."""
+    return tf.reduce_all([True, *map(_is_finite, values)])
+
+
+def _is_finite(value: Any) -> Any:
+    return tf.reduce_all(tf.math.is_finite(_in_real_parts(tf.convert_to_tensor(value))))
 
 
 def _in_real_parts(value: Any) -> Any:
     """A complex tensor as real numbers, which TensorFlow can test; others unchanged."""
-    return (
-        tf.stack([tf.math.real(value), tf.math.imag(value)], axis=-1)
-        if value.dtype.is_complex
-        else value
-    )
+    if not value.dtype.is_complex:
+        return value
+    return tf.stack([tf.math.real(value), tf.math.imag(value)], axis=-1)
+
+
+def _wide_type(tensors: Iterable[Any]) -> Any:
+    """Returns float64 if a tensor has it, else float32."""
+    if any(tensor.dtype == tf.float64 for tensor in tensors):
+        return tf.float64
+    return tf.float32
 
 
 def _find_nonfinite_exactly(gradients: Sequence[Any], clips_norm: bool, headroom: float) -> Any:
     if not clips_norm:
-        slices = [
-            _column_sums(each) if isinstance(each, tf.IndexedSlices) else each for each in gradients
-        ]
-        sums = [
-            each if headroom == 1.0 else each * tf.cast(headroom, each.dtype) for each in slices
-        ]
-        return ~tf.stack([tf.reduce_all(tf.math.is_finite(each)) for each in sums])
+        return ~tf.stack([_is_finite(_sum_of(gradient, headroom)) for gradient in gradients])
     squares = [_squared_norm(gradient) for gradient in gradients]
-    widest = tf.float64 if any(square.dtype == tf.float64 for square in squares) else tf.float32
-    is_total_finite = tf.math.is_finite(tf.add_n([tf.cast(square, widest) for square in squares]))
     are_finite = tf.stack([tf.math.is_finite(square) for square in squares])
-    return ~tf.where(
-        tf.reduce_all(are_finite), is_total_finite, are_finite
-    )  # all, where only their sum is nonfinite
+    is_total_finite = tf.math.is_finite(_total(squares, _wide_type(squares)))
+    # If only the sum of all norms is nonfinite, all gradients are to blame.
+    return ~tf.where(tf.reduce_all(are_finite), is_total_finite, are_finite)
 
 
 def _are_surely_finite(gradients: Sequence[Any], clips_norm: bool) -> Any:
@@ -153,29 +161,44 @@ def _are_surely_finite(gradients: Sequence[Any], clips_norm: bool) -> Any:
     graph = tf.compat.v1.get_default_graph()
     is_compiled = not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(graph)
     if not is_compiled:  # a wrong answer only costs time
-        squares = [tf.cast(_squared_norm(value), tf.float32) for value in values]
-        return tf.math.is_finite(tf.add_n(squares))
+        squares = [_squared_norm(value) for value in values]
+        return tf.math.is_finite(_total(squares, tf.float32))
     counts = [value.shape.num_elements() for value in values]
     if not clips_norm or None in counts:
         return None
-    bound = (
-        tf.float32.max / (8.0 * max(sum(counts), 1))
-    ) ** 0.5  # half of the maximum of a sum of so many squares
+    # Half of the maximum of a sum of so many squares.
+    bound = (tf.float32.max / (8.0 * max(sum(counts), 1))) ** 0.5
     return tf.reduce_all(tf.stack([tf.reduce_all(tf.abs(value) <= bound) for value in values]))
 
 
+def _total(numbers: Iterable[Any], dtype: Any) -> Any:
+    return tf.add_n([tf.cast(number, dtype) for number in numbers])
+
+
+def _sum_of(gradient: Any, headroom: float) -> Any:
+    """The sum of ``headroom`` gradients of this size, in its own type."""
+    total = gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        total = _column_sums(gradient)
+    if headroom == 1.0:
+        return total
+    return total * tf.cast(headroom, total.dtype)
+
+
 def _column_sums(slices: Any) -> Any:
-    """What the rows of an IndexedSlices can add up to, in its own type: rows with the same index
-    are summed later.
+    """The largest sums that the rows of an IndexedSlices can have, in its own type.
+
+    Rows with the same index are summed later.
     """
-    sizes = tf.abs(tf.cast(slices.values, tf.float32) if slices.dtype.size < 4 else slices.values)
-    if slices.dtype.size < 4 and slices.dense_shape is not None:
-        # float16 ends at 65504, so only rows with the same index are added.
-        sums = tf.math.unsorted_segment_sum(
-            sizes, slices.indices, tf.cast(slices.dense_shape[0], tf.int32)
-        )
-    else:
+    if slices.dtype.size >= 4:
+        return tf.reduce_sum(tf.abs(slices.values), axis=0)
+    sizes = tf.abs(tf.cast(slices.values, tf.float32))
+    if slices.dense_shape is None:
         sums = tf.reduce_sum(sizes, axis=0)
+    else:
+        # float16 ends at 65504, so only rows with the same index are added.
+        rows = tf.cast(slices.dense_shape[0], tf.int32)
+        sums = tf.math.unsorted_segment_sum(sizes, slices.indices, rows)
     return tf.cast(sums, slices.dtype)
 
 
@@ -193,92 +216,90 @@ def check_any(gradients: Iterable[Any]) -> None:
 
 
 class NonfiniteVariables:
-    """Remembers the variables whose gradients were nonfinite in the last skipped step; not in
-    checkpoints.
+    """Remembers the variables whose gradients were nonfinite in the last skipped step.
+
+    Checkpoints do not hold them.
     """
 
     def __init__(self) -> None:
         self._variables: list[Any] = []
-        self.flags: Any = (
-            None  #: an int32 variable with an entry for each; none until they are known
-        )
+        #: an int32 variable with an entry for each; none until they are known
+        self.flags: Any = None
 
     def watch(self, variables: Sequence[Any]) -> None:
         """Begins to watch all variables that are trained; not in a TF1 graph."""
-        if self.flags is None and tf.compat.v1.executing_eagerly_outside_functions():
-            with (
-                tf.init_scope()
-            ):  # all replicas create it together; it is set once each of them has been here
-                flags = tf.Variable(
-                    tf.zeros(len(variables), tf.int32), trainable=False, name="nonfinite_gradients"
-                )
-            self._variables, self.flags = list(variables), flags
+        if self.flags is not None or not tf.compat.v1.executing_eagerly_outside_functions():
+            return
+        zeros = [0] * len(variables)
+        # All replicas create it together; it is set once each of them has been here.
+        with tf.init_scope():
+            flags = tf.Variable(zeros, trainable=False, dtype=tf.int32, name="nonfinite_gradients")
+        self._variables = list(variables)
+        self.flags = flags
 
     def note(self, is_nonfinite: Any, variables: Sequence[Any]) -> list[Any]:
-        """Remembers which gradients of a skipped step, and so which variables, are nonfinite;
-        returns operations.
+        """Remembers which gradients of a skipped step are nonfinite; returns operations.
+
+        ``is_nonfinite`` has an entry for each of the variables.
         """
         if self.flags is None or not variables:
             return []
         known = len(self._variables)
         places = {id(variable): place for place, variable in enumerate(self._variables)}
-        indices = [
-            [places.get(id(variable), known)] for variable in variables
-        ]  # others: past the end
+        # Variables that are not watched share a place past the end, which is cut off.
+        indices = [[places.get(id(variable), known)] for variable in variables]
         seen = tf.scatter_nd(indices, tf.cast(is_nonfinite, tf.int32), [known + 1])[:known]
         return [self.flags.assign(seen, read_value=False)]
 
     def names(self) -> list[str]:
         """The names of the variables. Waits for the device."""
-        flags = [] if self.flags is None else self.flags.numpy()
-        return [
-            getattr(v, "path", v.name)
-            for v, flag in zip(self._variables, flags, strict=False)
-            if flag
-        ]
+        if self.flags is None:
+            return []
+        nonfinite = itertools.compress(self._variables, self.flags.numpy())
+        return [getattr(variable, "path", variable.name) for variable in nonfinite]
 
 
 def data_of(loss: Any) -> list[Any]:
-    """The floating-point inputs of the graph being traced that a (nest of) loss is computed from;
-    none eagerly.
+    """Follows a (nest of) loss back to the floating-point inputs of the graph being traced.
+
+    In eager execution there are none.
     """
     if tf.executing_eagerly():
         return []
     graph = tf.compat.v1.get_default_graph()
-    flat = [t for t in tf.nest.flatten(loss) if tf.is_tensor(t) and not hasattr(t, "numpy")]
-    stack = [tensor for tensor in flat if tensor.graph is graph]
-    seen = {tensor.name: tensor for tensor in stack}
-    while stack:
-        operation = stack.pop().op
-        if operation.type in GIVEN:
+    seen: dict[str, Any] = {}
+    waiting = [tensor for tensor in tf.nest.flatten(loss) if tf.is_tensor(tensor)]
+    while waiting:
+        tensor = waiting.pop()
+        # Eager tensors have numpy().
+        if hasattr(tensor, "numpy") or tensor.graph is not graph or tensor.name in seen:
             continue
-        new = {source.name: source for source in operation.inputs if source.name not in seen}
-        seen.update(new)
-        stack += new.values()
+        seen[tensor.name] = tensor
+        if tensor.op.type not in GIVEN:
+            waiting += tensor.op.inputs
     return [
         tensor for tensor in seen.values() if tensor.op.type in GIVEN and tensor.dtype.is_floating
     ]
 
 
 def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:
-    """The :class:`SkipFacts` of one replica's unscaled gradients and its :func:`data_of`: an int32
-    vector.
+    """Finds the :class:`SkipFacts` of one replica, as an int32 vector.
+
+    Args:
+        gradients: unscaled, or ``None``.
+        data: what :func:`data_of` found.
     """
-    sizes = map(tf.abs, data)
-    large = [
-        tf.reduce_any(tf.math.is_finite(n) & (n > tf.cast(tf.float16.max, n.dtype))) for n in sizes
-    ]
+    has_large_data = tf.constant(False)
+    for value in data:
+        size = tf.abs(value)
+        is_large = tf.math.is_finite(size) & (size > tf.cast(tf.float16.max, size.dtype))
+        has_large_data |= tf.reduce_any(is_large)
+    values = [values_of(gradient) for gradient in gradients if gradient is not None]
     facts = SkipFacts(
         knows_gradients=True,
-        has_nonfinite_gradient=~tf.reduce_all(
-            [_is_finite(values_of(g)) for g in gradients if g is not None]
-        ),
+        has_nonfinite_gradient=~_are_finite(values),
         knows_data=bool(data),
-        has_nonfinite_data=~tf.reduce_all([True, *map(_is_finite, data)]),
-        has_large_data=tf.reduce_any([False, *large]),
+        has_nonfinite_data=~_are_finite(data),
+        has_large_data=has_large_data,
     )
     return tf.cast(tf.stack(list(facts)), tf.int32)
-
-
-def _is_finite(value: Any) -> Any:
-    return tf.reduce_all(tf.math.is_finite(_in_real_parts(value)))

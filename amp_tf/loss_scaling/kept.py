@@ -3,12 +3,13 @@
 A user's optimizer may store a tensor, such as the norm of its gradients, for the training step to
 log. A scaled step is traced inside a condition, and nothing outside may read the tensors of a
 condition's branch. So the stored tensors become results of the condition, which then replace them.
-Where the step is skipped, they are zero.
+If the step is skipped, they are zero.
 """
 
 from __future__ import annotations
 
 import collections
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -25,8 +26,8 @@ def choose(
     """Builds ``tf.cond``, from which tensors of ``then`` that ``owner`` stores may be read.
 
     They are found in the owner's attributes, in the dicts, lists, deques and tuples there, and in
-    the attributes of other objects of the user's. Where ``otherwise`` runs, they are zero, with
-    size 0 in each unknown dimension.
+    the attributes of other objects of the user's. If ``otherwise`` runs, they are zero, with size 0
+    in each unknown dimension.
 
     Eager tensors need no such care. In a TF1 graph, fetching such a result alone would run the
     whole step, so there the tensors stay in their branch.
@@ -71,8 +72,10 @@ def _change_stored(owner: Any, change: Callable[[Any], Any]) -> None:
         if id(container) in seen:
             continue
         seen.add(id(container))
-        items = container.items() if isinstance(container, dict) else enumerate(container)
-        for key, value in list(items):
+        items = list(enumerate(container))
+        if isinstance(container, dict):
+            items = list(container.items())
+        for key, value in items:
             changed = _changed(value, change)
             if changed is not value:
                 container[key] = changed
@@ -87,27 +90,32 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
     if not isinstance(value, tuple):
         return change(value)
     parts = [_changed(part, change) for part in value]
-    if all(part is before for part, before in zip(parts, value, strict=True)):
+    if all(map(operator.is_, parts, value)):
         return value
-    is_named = hasattr(value, "_fields")
-    return value.__class__(*parts) if is_named else tuple(parts)  # TensorFlow may have wrapped it
+    if hasattr(value, "_fields"):
+        return value.__class__(*parts)
+    return tuple(parts)  # TensorFlow may have wrapped it
 
 
 def _is_of_user(value: Any) -> bool:
-    """Whether it is an object with attributes, of a class outside the libraries."""
+    """Tells whether a value is an object with attributes, of a class outside the libraries."""
     package = type(value).__module__.partition(".")[0]
     return package not in _LIBRARIES and not isinstance(value, type) and hasattr(value, "__dict__")
 
 
 def _is_tensor_of(value: Any, graph: Any) -> bool:
-    """Whether it is a tensor, or a composite one of which a part was made in this graph."""
+    """Tells whether a value is a tensor of which a part was made in this graph.
+
+    It may be composite. There is no zero for some types, which do not count.
+    """
     if not tf.is_tensor(value) or isinstance(value, tf.Variable):
         return False
-    parts = _parts_of(value)
-    is_of_graph = any(
-        getattr(part, "graph", None) is graph for part in parts
-    )  # eager tensors have none
-    return is_of_graph and all(part.dtype not in _UNCOPIED for part in parts)
+    is_of_graph = False
+    for part in _parts_of(value):
+        if part.dtype in _UNCOPIED:
+            return False
+        is_of_graph |= getattr(part, "graph", None) is graph  # eager tensors have none
+    return is_of_graph
 
 
 def _parts_of(value: Any) -> list[Any]:
@@ -115,8 +123,9 @@ def _parts_of(value: Any) -> list[Any]:
 
 
 def _zeros_like(value: Any, graph: Any) -> Any:
-    """Zeros for what was made in a graph; a composite tensor keeps its other parts, such as a known
-    dense shape.
+    """Makes zeros like a tensor that was made in a graph.
+
+    A composite tensor keeps its other parts, such as a known dense shape.
     """
     if isinstance(value, tf.Tensor):
         return _zeros(value)
@@ -126,10 +135,15 @@ def _zeros_like(value: Any, graph: Any) -> Any:
             parts.append(part)
             continue
         known = tf.get_static_value(part)
-        parts.append(_zeros(part) if known is None else tf.constant(known))
+        if known is None:
+            parts.append(_zeros(part))
+        else:
+            parts.append(tf.constant(known))
     return tf.nest.pack_sequence_as(value, parts, expand_composites=True)
 
 
 def _zeros(tensor: Any) -> Any:
-    shape = [] if tensor.shape.rank is None else [size or 0 for size in tensor.shape]
-    return tf.zeros(shape, tensor.dtype)
+    """Zeros of a tensor's type and shape, with size 0 in each unknown dimension."""
+    if tensor.shape.rank is None:
+        return tf.zeros([], tensor.dtype)
+    return tf.zeros([size or 0 for size in tensor.shape], tensor.dtype)

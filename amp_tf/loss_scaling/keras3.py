@@ -15,7 +15,14 @@ from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import replicas
 from amp_tf.loss_scaling.calls import scaled_step
 from amp_tf.loss_scaling.finite import check_any, clips_norm
-from amp_tf.loss_scaling.scaler import InnerSettings, Memory, SavedScale, Scaler, ScalingMethods
+from amp_tf.loss_scaling.scaler import (
+    InnerSettings,
+    Memory,
+    SavedScale,
+    Scaler,
+    ScalingMethods,
+    unzip,
+)
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
     DEFAULT_INITIAL_SCALE,
@@ -29,7 +36,7 @@ _MULTI_OPTIMIZER = getattr(keras.optimizers, "MultiOptimizer", ())  # Keras has 
 _ACCUMULATION = "gradient_accumulation_steps"
 _STEP = "_backend_apply_gradients"  # Keras' method that has conditions in it; 3.0.0 has none
 _CONDITIONAL = ("ops", "backend")  # It calls ops.cond, since Keras 3.16 backend.ops.cond.
-# Settings that are the inner optimizer's alone; the wrapper's base class has them too, unused.
+# Settings of the inner optimizer alone; the wrapper's base class has them too, unused.
 _AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 _INNER_SETTINGS = frozenset(
     {"clipnorm", "clipvalue", "global_clipnorm", *_AVERAGES, _ACCUMULATION, "weight_decay"}
@@ -92,17 +99,15 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
             inner_optimizer, initial_scale, dynamic_growth_steps, name=name
         )
         self._settings = dict(settings)
-        self._pending_weights: dict[str, Any] | None = (
-            None  # loaded before build made the variables for it
-        )
+        # Loaded before build made the variables for them.
+        self._pending_weights: dict[str, Any] | None = None
         for setting in _INNER_SETTINGS:  # from now on they are read from the inner optimizer
             self.__dict__.pop(setting, None)
         # a learning rate and an iteration counter of the base class, which nothing reads
         self._variables.clear()
         start = keras.initializers.Constant(schedule.initial_state().scale)
-        with _scope_of(
-            getattr(inner_optimizer, "_distribution_strategy", None) or tf.distribute.get_strategy()
-        ):
+        strategy = getattr(inner_optimizer, "_distribution_strategy", None)
+        with _scope_of(strategy or tf.distribute.get_strategy()):
             self._scale = self.add_variable(
                 (), initializer=start, dtype="float32", name="loss_scale"
             )
@@ -121,21 +126,19 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
-        """As :meth:`apply`, by pairs; returns the inner optimizer's counter, which skipped steps do
-        not advance.
+        """As :meth:`apply`, by pairs.
+
+        Returns the inner optimizer's counter, which skipped steps do not advance.
         """
-        pairs = list(grads_and_vars)
-        self._step(
-            "apply_gradients",
-            [gradient for gradient, _ in pairs],
-            [variable for _, variable in pairs],
-        )
+        self._step("apply_gradients", *unzip(grads_and_vars))
         return _counter_of(self.inner_optimizer)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Applies one step, or skips it: a gradient or ``None`` for each variable that it was built
-        with, or given.
+        """Applies one step, or skips it.
+
+        ``grads`` has a gradient or ``None`` for each variable that is given, by default for each
+        with which the optimizer was built.
         """
         self._step("apply", grads, trainable_variables)
 
@@ -145,46 +148,33 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         if len(grads) == 0:
             return
         inner = self.inner_optimizer
-        if trainable_variables is not None and not self.built:
-            self.build(list(trainable_variables))
-        variables = None if trainable_variables is None else list(trainable_variables)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+            if not self.built:
+                self.build(trainable_variables)
         where = f"optimizer '{inner.name}'"
-        if not self._scaler.decides(where) or (variables is None and not self.built):
-            _apply(None, inner, method, grads, variables)
+        is_unknown = trainable_variables is None and not self.built
+        if not self._scaler.decides(where) or is_unknown:
+            _apply(None, inner, method, grads, trainable_variables)
             return
         replicas.check_in_replica(method)
-        variables = list(inner._trainable_variables) if variables is None else variables
-        if len(grads) != len(variables):
-            raise ValueError(
-                f"{where}: got {len(grads)} gradients for {len(variables)} variables. Give one "
-                "for each variable, None "
-                "where there is none."
-            )
-        check_any(grads)
-        known = inner._trainable_variables_indices
-        if unknown := [
-            getattr(v, "path", v.name) for v in variables if inner._var_key(v) not in known
-        ]:
-            raise ValueError(
-                f"{where}: Unknown variable: {', '.join(unknown)}. An optimizer trains the "
-                "variables that it was built "
-                "with. Build it with all of them, optimizer.build(variables), or make a new one "
-                "for other variables."
-            )
+        if trainable_variables is None:
+            trainable_variables = inner._trainable_variables
+        variables = list(trainable_variables)
+        _check_variables(inner, grads, variables, where)
+        parts = _parts_of(inner)
+        accumulated = [getattr(part, _ACCUMULATION, None) or 1 for part in parts]
         self._scaler.step(
             self._scaler.unscaled(grads, variables, where),
             lambda strategy, grads: _apply(strategy, inner, method, grads, variables),
-            clips_norm=clips_norm(_parts_of(inner)),
-            headroom=max(getattr(part, _ACCUMULATION, None) or 1 for part in _parts_of(inner))
-            * replicas.count(),
+            clips_norm=clips_norm(parts),
+            headroom=max(accumulated) * replicas.count(),
             variables=variables,
             owner=inner,
         )
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Creates the inner optimizer's variables, and restores those that were loaded before they
-        existed.
-        """
+        """Creates the inner optimizer's variables, and restores those that were loaded before."""
         if self.built:
             return
         # Lifted out of the step that may be traced: TensorFlow would run initializers in a
@@ -197,8 +187,9 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
             # Avoids Keras' tracking, which would take them for variables of this optimizer.
             object.__setattr__(self, name, getattr(self.inner_optimizer, name))
         self.built = True
-        if self._pending_weights is not None:
-            pending, self._pending_weights = self._pending_weights, None
+        pending = self._pending_weights
+        self._pending_weights = None
+        if pending is not None:
             with tf.init_scope():  # build may be called by a training step
                 self.load_own_variables(pending)
 
@@ -218,9 +209,8 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
 
     @iterations.setter
     def iterations(self, value: Any) -> None:
-        if (
-            "_scaler" in self.__dict__
-        ):  # else it is the base class, which up to Keras 3.4 has a counter of its own
+        # Before, the base class sets it, which up to Keras 3.4 has a counter of its own.
+        if "_scaler" in self.__dict__:
             self.inner_optimizer.iterations = value
 
     @property
@@ -245,10 +235,12 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
             store[key] = array
 
     def load_own_variables(self, store: Any) -> None:
-        """Reads what was saved wrapped, bare or in Keras' own wrapper; what has no variable yet
-        waits for ``build``.
+        """Reads the state that was saved wrapped, bare or in Keras' own wrapper.
+
+        If there are no variables for it yet, it waits for ``build``.
         """
-        arrays = {key: store[key][()] for key in store.keys()}  # noqa: SIM118 - it has keys() but is no mapping
+        keys = list(store.keys())  # it has keys() but is no mapping
+        arrays = {key: store[key][()] for key in keys}
         if not arrays:
             return
         expected = len(self.inner_optimizer.variables)
@@ -259,9 +251,8 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         if of_wrapper not in (0, len(_KERAS_WRAPPER)):
             warnings.warn(
                 f"amp_tf: optimizer '{self.name}': the file holds {len(arrays)} variables of an "
-                "optimizer, not "
-                f"{expected}; its state is not loaded. Compile the model with the optimizer that "
-                "was saved.",
+                f"optimizer, not {expected}; its state is not loaded. Compile the model with the "
+                "optimizer that was saved.",
                 stacklevel=2,
             )
             return
@@ -282,8 +273,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         if len(weights) not in (len(variables), len(variables) - len(self._variables)):
             raise ValueError(
                 f"optimizer '{self.name}' has {len(variables)} variables, got {len(weights)} "
-                "arrays. Build the "
-                "optimizer first with build(trainable_variables)."
+                "arrays. Build the optimizer first with build(trainable_variables)."
             )
         for variable, weight in zip(variables, weights, strict=False):
             variable.assign(weight)
@@ -291,9 +281,8 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
     def get_config(self) -> dict[str, Any]:
         """The settings, from which :meth:`from_config` makes the same optimizer."""
         config: dict[str, Any] = super().get_config()
-        for setting in _INNER_SETTINGS | {
-            "loss_scale_factor"
-        }:  # which the base class gives up to Keras 3.8
+        # Up to Keras 3.8 the base class gives loss_scale_factor, too.
+        for setting in (*_INNER_SETTINGS, "loss_scale_factor"):
             config.pop(setting, None)
         return {**config, **self._settings}
 
@@ -301,11 +290,33 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
 wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimizer``
 
 
+def _check_variables(
+    inner: Any, grads: Sequence[Any], variables: Sequence[Any], where: str
+) -> None:
+    """Refuses, by a ValueError, a step that the inner optimizer cannot make."""
+    if len(grads) != len(variables):
+        raise ValueError(
+            f"{where}: got {len(grads)} gradients for {len(variables)} variables. Give one for "
+            "each variable, None where there is none."
+        )
+    check_any(grads)
+    known = inner._trainable_variables_indices
+    others = [variable for variable in variables if inner._var_key(variable) not in known]
+    if others:
+        unknown = [getattr(variable, "path", variable.name) for variable in others]
+        raise ValueError(
+            f"{where}: Unknown variable: {', '.join(unknown)}. An optimizer trains the variables "
+            "that it was built with. Build it with all of them, optimizer.build(variables), or "
+            "make a new one for other variables."
+        )
+
+
 def _apply(
     strategy: Any, optimizer: Any, method: str, gradients: Any, variables: Sequence[Any] | None
 ) -> None:
-    """Makes the wrapped optimizer's step, on each replica, by the method that the loop called: it
-    may be the user's.
+    """Makes the wrapped optimizer's step, on each replica.
+
+    It calls the method that the loop called, which may be the user's.
     """
 
     def step(grads: Any) -> None:
@@ -363,43 +374,42 @@ def _sums_of_one(optimizer: Any) -> Iterator[None]:
     graph of the step: a search that creates and drops models would keep them all in memory.
     """
     name = "_all_reduce_sum_gradients"
-    parts = _parts_of(optimizer) if replicas.count() == 1 else []
-    of_keras = [part for part in parts if _is_of_keras(getattr(type(part), name, None))]
-    replaced = [part for part in of_keras if name not in vars(part)]
-    for part in replaced:
-        vars(part)[name] = list  # called with pairs; set so that Keras does not track it
+    replaced = []
+    for part in _parts_of(optimizer):
+        is_ours = name not in vars(part) and _is_of_keras(getattr(type(part), name, None))
+        if is_ours and replicas.count() == 1:
+            replaced.append(part)
+            vars(part)[name] = list  # called with pairs; set so that Keras does not track it
     try:
         yield
     finally:
         for part in replaced:
-            vars(part).pop(
-                name, None
-            )  # already gone if another thread traced the same optimizer's step
+            # Already gone if another thread traced the same optimizer's step.
+            vars(part).pop(name, None)
 
 
 def _counter_of(optimizer: Any) -> Any:
-    """The variable that counts the optimizer's steps, accumulated ones included: ``_iterations``
-    since Keras 3.5.
-    """
-    return optimizer._iterations if hasattr(optimizer, "_iterations") else optimizer.iterations
+    """The variable that counts the optimizer's steps, accumulated ones included."""
+    if hasattr(optimizer, "_iterations"):  # since Keras 3.5
+        return optimizer._iterations
+    return optimizer.iterations
 
 
 def _is_of_keras(method: Any) -> bool:
-    """Whether Keras itself defines this method; false for ``None``."""
+    """Tells whether Keras itself defines this method; false for ``None``."""
     return getattr(method, "__module__", "").startswith("keras.")
 
 
 def _parts_of(optimizer: Any) -> list[Any]:
     """The optimizers that make the step: several in a MultiOptimizer."""
-    return optimizer.optimizers if isinstance(optimizer, _MULTI_OPTIMIZER) else [optimizer]
+    if isinstance(optimizer, _MULTI_OPTIMIZER):
+        return list(optimizer.optimizers)
+    return [optimizer]
 
 
 def _scope_of(strategy: Any) -> contextlib.AbstractContextManager[Any]:
-    """The strategy's scope in which to create variables; a null context where it is entered
-    already.
-    """
-    if strategy is tf.distribute.get_strategy() or (
-        not tf.distribute.in_cross_replica_context() and tf.distribute.has_strategy()
-    ):
+    """The scope in which to create a strategy's variables; a null context if it is entered."""
+    is_in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+    if is_in_replica or strategy is tf.distribute.get_strategy():
         return contextlib.nullcontext()
     return strategy.scope()  # type: ignore[no-any-return]

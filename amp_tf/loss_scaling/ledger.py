@@ -1,12 +1,12 @@
-"""What loss scaling did in this process: the status of a scale, why steps were skipped, and the
-line at exit.
+"""Describes what loss scaling did in this process: the status of each scale, and skipped steps.
 
-Adapters read their variables into a :class:`Status`; the callback and the hooks log and raise what
-stands here. Imports no TensorFlow. Skipped steps are logged as warnings because absl hides INFO.
+Adapters read their variables into a :class:`Status`; the callback and the hooks log and raise the
+errors and lines that are made here. Imports no TensorFlow. Skipped steps are logged as warnings
+because absl hides INFO.
 
-The ledger keeps a scaler's variables alive, a few bytes: when the line is printed, the optimizer is
-mostly gone. Of very many scalers the oldest are only counted. A parameter server is not asked at
-exit: it may be gone.
+The ledger keeps a scaler's variables alive, a few bytes, because the optimizer is mostly gone when
+the line at exit is printed. If there are very many scalers, the oldest are only counted. A
+parameter server is not asked at exit: it may be gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import itertools
 import math
 import threading
 from collections.abc import Callable
@@ -23,15 +22,12 @@ from typing import Any, NamedTuple
 from amp_tf.errors import AmpError
 
 DEFAULT_MAX_SKIPS = 100
-_MOST_AT_FLOOR = (
-    10  # skipped steps in a row, because a few bad batches can bring the scale to its floor
-)
+# Skipped steps in a row, because a few bad batches can bring the scale to its floor.
+_MOST_AT_FLOOR = 10
 
 
 class LossScaleError(AmpError, ArithmeticError):
-    """Training makes no progress: steps are skipped one after another, and a lower scale will not
-    help.
-    """
+    """Training makes no progress: all steps are skipped, and a lower scale will not help."""
 
 
 class Cause(enum.Enum):
@@ -51,12 +47,11 @@ class Cause(enum.Enum):
 
 
 class SkipFacts(NamedTuple):
-    """What is known of the last skipped step."""
+    """The facts that are known about the last skipped step."""
 
     knows_gradients: bool = False  #: they were examined
-    has_nonfinite_gradient: bool = (
-        False  #: some gradient itself was NaN or infinite, not only their norm or sum
-    )
+    #: some gradient itself was NaN or infinite, not only their norm or sum
+    has_nonfinite_gradient: bool = False
     knows_data: bool = False  #: the loss was traced
     has_nonfinite_data: bool = False  #: the loss was computed from NaN or infinities
     has_large_data: bool = False  #: the loss was computed from values beyond float16's range
@@ -64,8 +59,9 @@ class SkipFacts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """A wrapper's state as Python numbers: the fields of
-    :class:`amp_tf.loss_scaling.schedule.State`, and three more.
+    """A wrapper's state as Python numbers.
+
+    The first fields are those of :class:`amp_tf.loss_scaling.schedule.State`.
 
     ``nonfinite_losses_in_row`` is 0 where the loss was not seen in the same graph as the gradients.
     """
@@ -79,40 +75,41 @@ class Status:
     nonfinite_losses_in_row: int = 0
     min_scale: float = 0.0  #: the floor
     nonfinite_variables: tuple[str, ...] = ()  #: of the last skipped step, in model order
-    last_skip: SkipFacts = dataclasses.field(
-        default=SkipFacts(), compare=False
-    )  # in no checkpoint, unlike the rest
-    counts_skips: bool = dataclasses.field(
-        default=True, compare=False
-    )  #: ``False`` of a wrapper of another library
+    #: in no checkpoint, unlike the fields above
+    last_skip: SkipFacts = dataclasses.field(default=SkipFacts(), compare=False)
+    #: ``False`` of a wrapper of another library
+    counts_skips: bool = dataclasses.field(default=True, compare=False)
 
     @property
     def is_at_floor(self) -> bool:
-        """Whether the scale cannot back off further, and a step was made with it."""
+        """Tells whether the scale cannot back off further, and a step was made with it."""
         return self.scale <= self.min_scale and self.steps > self.last_change
 
     @property
     def cause(self) -> Cause | None:
         """Why the last step was skipped; ``None`` if it was not."""
-        return None if self.skipped_in_row == 0 else self.last_cause
+        if self.skipped_in_row == 0:
+            return None
+        return self.last_cause
 
     @property
     def last_cause(self) -> Cause:
         """Why the last skipped step was skipped, however long ago."""
         facts = self.last_skip
-        if self.nonfinite_losses_in_row > 0:
-            return (
-                Cause.DATA
-                if facts.has_nonfinite_data
-                else Cause.RANGE
-                if facts.has_large_data
-                else Cause.LOSS
-            )
+        is_loss_nonfinite = self.nonfinite_losses_in_row > 0
+        if is_loss_nonfinite and facts.has_nonfinite_data:
+            return Cause.DATA
+        if is_loss_nonfinite and not facts.has_large_data:
+            return Cause.LOSS
+        if is_loss_nonfinite:
+            return Cause.RANGE
         if facts.knows_gradients and not facts.has_nonfinite_gradient:
             return Cause.SUM
-        if self.is_at_floor:
-            return Cause.RANGE if facts.has_large_data else Cause.GRADIENT
-        return Cause.OVERFLOW
+        if not self.is_at_floor:
+            return Cause.OVERFLOW
+        if facts.has_large_data:
+            return Cause.RANGE
+        return Cause.GRADIENT
 
 
 def describe_backoff(before: Status, now: Status) -> str:
@@ -126,23 +123,25 @@ def describe_backoff(before: Status, now: Status) -> str:
 
 
 def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScaleError | None:
-    """The error to raise if training is stuck: ``max_skips`` skipped steps in a row, or ten at the
-    floor.
+    """Returns the error to raise if training is stuck, else ``None``.
+
+    It is stuck after ``max_skips`` skipped steps in a row, or ten at the floor.
     """
-    skipped_at_floor = (
-        min(status.skipped_in_row, status.steps - status.last_change) if status.is_at_floor else 0
-    )
+    skipped_at_floor = 0
+    if status.is_at_floor:
+        skipped_at_floor = min(status.skipped_in_row, status.steps - status.last_change)
     if status.skipped_in_row < max_skips and skipped_at_floor < _MOST_AT_FLOOR:
         return None
     cause = status.last_cause
-    names = status.nonfinite_variables
-    shown = ", ".join(names[:5]) + f" and {len(names) - 5} more" * (len(names) > 5)
+    floor = " (its floor)" * status.is_at_floor
     what = (
         f"{status.skipped_in_row} steps in a row were skipped, {status.skipped} of {status.steps} "
-        "in all; the loss "
-        f"scale is {format_scale(status.scale)}{' (its floor)' if status.is_at_floor else ''}; "
-        f"{cause.value}" + (f". Nonfinite gradients: {shown}" if names else "")
+        f"in all; the loss scale is {format_scale(status.scale)}{floor}; {cause.value}"
     )
+    names = status.nonfinite_variables
+    if names:
+        more = f" and {len(names) - 5} more" * (len(names) > 5)
+        what += f". Nonfinite gradients: {', '.join(names[:5])}{more}"
     fix = _FIXES[cause]
     if cause is Cause.LOSS and status.last_skip.knows_data:
         fix = f"The input data of that step is finite. {fix.replace(_SUSPECT_DATA, '')}"
@@ -152,15 +151,16 @@ def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScal
 def format_scale(scale: float) -> str:
     """A scale as people write it: ``2^15`` for powers of two, else a short decimal."""
     mantissa, exponent = math.frexp(scale)
-    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:g}"
+    if mantissa == 0.5:
+        return f"2^{exponent - 1}"
+    return f"{scale:g}"
 
 
 _SUSPECT_DATA = "NaN in the input data and labels, for "
 _FIXES = {
     Cause.DATA: (
         "Check the input data: look for NaN, empty rows and divisions by zero where it is read "
-        "and normalized, for "
-        "instance with tf.debugging.assert_all_finite"
+        "and normalized, for instance with tf.debugging.assert_all_finite"
     ),
     Cause.RANGE: (
         "Scale the data and labels down, or set AMP_TF_PRECISION=bfloat16, which has float32's "
@@ -168,20 +168,16 @@ _FIXES = {
     ),
     Cause.SUM: (
         "The gradients explode: look at the learning rate, and clip by value before the norm is "
-        "computed; the float32 "
-        "run overflows there as well"
+        "computed; the float32 run overflows there as well"
     ),
     Cause.OVERFLOW: (
         "Start from a smaller scale, LossScaleOptimizer(optimizer, initial_scale=…), or keep the "
-        "layers of these "
-        "variables in float32 with AMP_TF_KEEP_FLOAT32"
+        "layers of these variables in float32 with AMP_TF_KEEP_FLOAT32"
     ),
     Cause.GRADIENT: (
         "Look for a division by zero, log(0) or sqrt(0) in the layers of these variables, and for "
-        "values beyond "
-        "float16's 65504, labels included. Keep these layers in float32 with AMP_TF_KEEP_FLOAT32, "
-        "or set "
-        "AMP_TF_PRECISION=bfloat16, which has float32's range"
+        "values beyond float16's 65504, labels included. Keep these layers in float32 with "
+        "AMP_TF_KEEP_FLOAT32, or set AMP_TF_PRECISION=bfloat16, which has float32's range"
     ),
     Cause.LOSS: (
         f"Look for {_SUSPECT_DATA}log(0) or a division by zero in the loss, and for a learning "
@@ -193,84 +189,101 @@ _FIXES = {
 _MOST = 64  # scalers
 _POINTS = 512  # of a curve; beyond that, every second one is dropped
 
-_lock = threading.Lock()
-_numbers = itertools.count()
-_entries: dict[int, _Entry] = {}
-_dropped = 0
-
 
 @dataclasses.dataclass
 class _Entry:
     label: str
     read: Callable[[], Status] | None  # or raises
     last: Status | None = None  # as it was seen last
-    points: list[tuple[int, float, int]] = dataclasses.field(
-        default_factory=list
-    )  # (step, scale, skipped steps)
+    #: (step, scale, skipped steps)
+    points: list[tuple[int, float, int]] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class _Ledger:
+    """The scalers of a process, by their numbers."""
+
+    entries: dict[int, _Entry] = dataclasses.field(default_factory=dict)  #: the latest comes last
+    entered: int = 0  #: how many there were
+    lock: Any = dataclasses.field(default_factory=threading.Lock)
+
+
+# Changes when a scaler scales its first loss, or is looked at. It outlives all of them, for the
+# line at exit.
+_ledger = _Ledger()
 
 
 def enter(label: str, read: Callable[[], Status] | None = None) -> int:
-    """Adds a scaler that scaled its first loss, named by the optimizer until :func:`note_look`
-    knows the model.
+    """Adds a scaler that scaled its first loss.
 
-    ``read`` returns its status and holds only its variables; without it the last look counts.
+    Args:
+        label: names the optimizer until :func:`note_look` knows the model.
+        read: returns its status, and holds only its variables; without it the last look counts.
+
     Returns its number.
     """
-    global _dropped
-    with _lock:
-        number = next(_numbers)
-        _entries[number] = _Entry(label, read)
-        oldest = _entries.pop(next(iter(_entries))) if len(_entries) > _MOST else None
-        _dropped += oldest is not None
-    return number  # the oldest entry is destroyed now, outside of the lock
+    with _ledger.lock:
+        number = _ledger.entered
+        _ledger.entered += 1
+        _ledger.entries[number] = _Entry(label, read)
+        oldest = None
+        if len(_ledger.entries) > _MOST:
+            oldest = _ledger.entries.pop(next(iter(_ledger.entries)))
+    del oldest  # outside of the lock
+    return number
 
 
 def note_look(number: int | None, status: Status, label: str = "") -> None:
-    """Records what was seen of a scaler, by its number from :func:`enter`, which makes it the
-    latest.
-    """
-    with _lock:
-        if number is not None and (entry := _entries.pop(number, None)) is not None:
-            entry.last, entry.label = status, label or entry.label
-            entry.points.append((status.steps, status.scale, status.skipped))
-            if len(entry.points) > _POINTS:
-                del entry.points[1:-1:2]
-            _entries[number] = entry
+    """Records the status of a scaler, by its number from :func:`enter`, and makes it the latest."""
+    with _ledger.lock:
+        if number is None or number not in _ledger.entries:
+            return
+        entry = _ledger.entries.pop(number)
+        entry.last = status
+        entry.label = label or entry.label
+        entry.points.append((status.steps, status.scale, status.skipped))
+        if len(entry.points) > _POINTS:
+            del entry.points[1:-1:2]
+        _ledger.entries[number] = entry
 
 
 def statuses() -> tuple[list[tuple[str, Status]], int]:
-    """The label and status of each scaler that made a step, the latest last, and the number of
-    scalers left out.
+    """The label and status of each scaler that made a step, and the number of scalers left out.
+
+    The latest comes last.
     """
-    return [(entry.label, status) for entry, status in _looks()], _dropped
+    found = [(entry.label, status) for entry, status in _looks()]
+    return found, _ledger.entered - len(_ledger.entries)
 
 
 def curves() -> list[dict[str, Any]]:
     """The loss scale over time of each scaler that made a step and counts those it skipped."""
-    looks = [(entry, now) for entry, now in _looks() if now.counts_skips]
-    found = [
-        (entry, now, {*entry.points, (now.steps, now.scale, now.skipped)}) for entry, now in looks
-    ]
-    return [
-        {
+    found = []
+    for entry, now in _looks():
+        if not now.counts_skips:
+            continue
+        points = {*entry.points, (now.steps, now.scale, now.skipped)}
+        curve = {
             "label": entry.label,
             "scale": now.scale,
             "steps": now.steps,
             "skipped": now.skipped,
             "points": sorted(points),
         }
-        for entry, now, points in found
-    ]
+        found.append(curve)
+    return found
 
 
 def _looks() -> list[tuple[_Entry, Status]]:
-    with _lock:
-        entries = list(_entries.values())
+    """The scalers that made a step, each with its status now."""
+    with _ledger.lock:
+        entries = list(_ledger.entries.values())
     found = []
     for entry in entries:
         status = entry.last or Status(1.0)
         with contextlib.suppress(Exception):  # its devices are gone, as at the end of a cluster
-            status = entry.read() if entry.read else status
+            if entry.read is not None:
+                status = entry.read()
         if status.steps:
             found.append((entry, status))
     return found

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it even where it is not installed
 
 _THREE_LINES = """Write three lines in this order:
-    scaled_loss = scaler.scale(loss)                          # inside the GradientTape
+    scaled_loss = scaler.scale(loss)                # inside the GradientTape
     gradients = scaler.unscale(tape.gradient(scaled_loss, variables))
-    scaler.step(apply, gradients)                             # apply(gradients) writes the variables"""
+    scaler.step(apply, gradients)                   # apply(gradients) writes the variables"""
 
 
 class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
@@ -38,13 +38,13 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         with tf.GradientTape() as tape:
             scaled_loss = scaler.scale(compute_loss())
         gradients = scaler.unscale(tape.gradient(scaled_loss, variables))
-        scaler.step(apply, gradients)               # calls apply(gradients), or skips; then moves the scale
+        scaler.step(apply, gradients)               # apply(gradients), or skips; moves the scale
 
     They work eagerly, in a ``tf.function``, compiled by XLA, on the replicas of a strategy, and in
     a TF1 graph. Between ``unscale`` and ``step`` gradients may be clipped, logged, or reduced over
     replicas. To accumulate, scale the loss of each part, add up the scaled gradients, then unscale
-    and step once: the scale moves with ``step`` alone. Where two optimizers train by one loss,
-    unscale both lists before the first step, or let one ``apply`` write all.
+    and step once: the scale moves with ``step`` alone. If two optimizers train by one loss, unscale
+    both lists before the first step, or let one ``apply`` write all.
 
     It is a ``tf.Module``, so checkpoints hold the scale and its counters.
 
@@ -77,24 +77,22 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def unscale(self, gradients: Any) -> Any:
-        """A nest of tensors, ``tf.IndexedSlices`` and ``None`` divided by the scale, in their own
-        types.
+        """Divides a nest of tensors, ``tf.IndexedSlices`` and ``None`` by the scale.
 
-        Raises a CallOrderError where no loss was scaled since the last step, or the gradients are
-        unscaled already.
+        Each keeps its own type. Raises a CallOrderError where no loss was scaled since the last
+        step, or the gradients are unscaled already.
         """
         if not self.schedule.skips_nonfinite:
             return gradients
-        given = [finite.as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
+        given = _flatten(gradients)
         if self._scaler.calls.are_unscaled(given):
             raise _error(
                 "unscale() got gradients that it unscaled already: they would be divided twice"
             )
-        if not any(made.is_open for made in self._scaler.calls.known()):
+        if not self._scaler.calls.known().is_open:
             raise _error(
                 "unscale() was called, but no loss was scaled since the last step: the gradients "
-                "would be divided by a "
-                "scale that never multiplied them"
+                "would be divided by a scale that never multiplied them"
             )
         return tf.nest.pack_sequence_as(gradients, self._scaler.unscale_for_loop(given))
 
@@ -117,14 +115,13 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         the scaled ones, and a ValueError where there are none, or outside a replica.
         """
         if not self.schedule.skips_nonfinite:
-            with tf.control_dependencies(
-                _operations(apply(gradients, *args, **kwargs)) + self._scaler.note_finite()
-            ):
+            applied = _operations(apply(gradients, *args, **kwargs))
+            with tf.control_dependencies([*applied, *self._scaler.note_finite()]):
                 return tf.constant(True)
         replicas.check_in_replica("step")
-        flat = [finite.as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
+        flat = _flatten(gradients)
         finite.check_any(flat)
-        if not any(made.unscaled for made in self._scaler.calls.known()):
+        if not self._scaler.calls.known().unscaled:
             raise _error("step() was called, but no gradients were unscaled since the last step")
         if self._scaler.calls.are_scaled(flat) and not self._scaler.schedule.is_one:
             raise _error(
@@ -135,20 +132,18 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
 
         def run(values: Any) -> list[Any]:
             grads, (more, named) = values
+            packed = tf.nest.pack_sequence_as(gradients, grads)
             with inner_call():
-                return _operations(
-                    apply(tf.nest.pack_sequence_as(gradients, grads), *more, **named)
-                )
+                return _operations(apply(packed, *more, **named))
 
         def take(strategy: Any, values: Any) -> Any:
             done = replicas.on_each(strategy, run, values)
             if strategy is None:
                 return done
-            return [
-                local
-                for part in tf.nest.flatten(done)
-                for local in strategy.experimental_local_results(part)
-            ]
+            operations: list[Any] = []
+            for part in tf.nest.flatten(done):
+                operations += strategy.experimental_local_results(part)
+            return operations
 
         owner = getattr(apply, "__self__", None)
         return self._scaler.step(flat, take, arguments=(args, kwargs), owner=owner)
@@ -158,14 +153,21 @@ def _error(what: str) -> CallOrderError:
     return CallOrderError(what, where="LossScaler", fix=_THREE_LINES)
 
 
+def _flatten(gradients: Any) -> list[Any]:
+    return [finite.as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
+
+
 def _operations(result: Any) -> list[Any]:
-    """The operations in a callable's result that a TF1 graph has to run; other graphs find them by
-    themselves.
+    """The operations in a callable's result that a TF1 graph has to run.
+
+    Other graphs find them by themselves.
     """
     if tf.executing_eagerly():
         return []
     graph = tf.compat.v1.get_default_graph()
-    parts = [
-        getattr(part, "op", part) for part in tf.nest.flatten(result)
-    ]  # of an assignment, what writes
-    return [part for part in parts if isinstance(part, tf.Operation) and part.graph is graph]
+    operations = []
+    for part in tf.nest.flatten(result):
+        operation = getattr(part, "op", part)  # of an assignment, the op that writes
+        if isinstance(operation, tf.Operation) and operation.graph is graph:
+            operations.append(operation)
+    return operations

@@ -1,8 +1,8 @@
 """Makes one decision, to apply a step or to skip it, for all replicas.
 
-Where replicas meet in ``merge_call`` (MirroredStrategy, MultiWorkerMirroredStrategy on CPUs), a
-condition in a replica must not contain a ``merge_call``. So the condition is in the cross-replica
-context, and each branch calls the replicas anew.
+Replicas may meet in ``merge_call`` (MirroredStrategy, MultiWorkerMirroredStrategy on CPUs). A
+condition in a replica must then not contain a ``merge_call``. So the condition is in the
+cross-replica context, and each branch calls the replicas anew.
 
 A step that cannot be built inside a condition gets zeros in place of nonfinite gradients. The step
 is built in the name scope around the condition, because checkpoints know variables by name.
@@ -19,9 +19,9 @@ from amp_tf.loss_scaling import kept
 
 
 class Nonfinite(NamedTuple):
-    """What is nonfinite in a step."""
+    """The nonfinite values of a step."""
 
-    gradients: Any  #: a boolean vector, an entry for each gradient. Any of them skips the step
+    gradients: Any  #: a boolean vector, an entry for each gradient; any of them skips the step
     loss: Any  #: a boolean scalar; it only explains
 
 
@@ -33,14 +33,16 @@ def decide_together(
     skip: Callable[[Any, Any, Nonfinite], Any],
     owner: Any = None,
 ) -> Any:
-    """Takes the step unless something is nonfinite in any replica, else skips it, on all replicas
-    alike.
+    """Takes the step, or skips it if a gradient is nonfinite in any replica, on all alike.
 
-    ``values`` is a nest: this replica's gradients and what else its step needs. ``take`` is called
-    with the strategy, or ``None`` where each replica decides alone, and with ``values``; it may
-    return operations, which a TF1 graph runs with the step. ``skip`` also gets what is nonfinite in
-    any replica. ``owner`` is the object whose method makes the step; tensors that it stores are
-    readable after it (:mod:`amp_tf.loss_scaling.kept`).
+    Args:
+        found: the nonfinite values of this replica.
+        values: a nest: this replica's gradients and what else its step needs.
+        take: called with the strategy, or ``None`` where each replica decides alone, and with
+            ``values``. It may return operations, which a TF1 graph runs with the step.
+        skip: called with the same, and with the nonfinite values of all replicas.
+        owner: the object whose method makes the step; tensors that it stores are readable after it
+            (:mod:`amp_tf.loss_scaling.kept`).
 
     Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
     """
@@ -57,11 +59,10 @@ def decide_together(
 
     context = tf.distribute.get_replica_context()
     if not tf.__internal__.distribute.strategy_supports_no_merge_call():
-        return context.merge_call(
-            decide_across, args=(_as_numbers(found), values)
-        )  # the function of one replica
+        return context.merge_call(decide_across, args=(_as_numbers(found), values))
     if context is not None and context.num_replicas_in_sync > 1:
-        found = _from_numbers(context.all_reduce(tf.distribute.ReduceOp.SUM, _as_numbers(found)))
+        total = context.all_reduce(tf.distribute.ReduceOp.SUM, _as_numbers(found))
+        found = _from_numbers(total)
     return decide(None, values, found)
 
 
@@ -103,32 +104,28 @@ def count() -> float:
 
 
 def on_each(strategy: Any, call: Callable[[Any], Any], values: Any) -> Any:
-    """Calls a function on each replica, inside ``take`` or ``skip``; arguments as for
-    :func:`sum_over`.
-    """
-    return (
-        call(values)
-        if strategy is None
-        else strategy.extended.call_for_each_replica(call, args=(values,))
-    )
+    """Calls a function with its ``values`` on each replica, inside ``take`` or ``skip``."""
+    if strategy is None:
+        return call(values)
+    return strategy.extended.call_for_each_replica(call, args=(values,))
 
 
 def sum_over(strategy: Any, compute: Callable[[Any], Any], values: Any) -> Any:
-    """The sum over replicas of a tensor that each computes from its ``values``, inside ``take`` or
-    ``skip``.
+    """Sums over replicas a tensor that each computes from its ``values``.
+
+    It is called inside ``take`` or ``skip``.
     """
+    mine = on_each(strategy, compute, values)
     if strategy is not None:
-        return strategy.reduce(
-            tf.distribute.ReduceOp.SUM, on_each(strategy, compute, values), axis=None
-        )
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, mine, axis=None)
     context = tf.distribute.get_replica_context()
     if context is not None and context.num_replicas_in_sync > 1:
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, compute(values))
-    return compute(values)
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
+    return mine
 
 
 def _as_numbers(found: Nonfinite) -> Any:
-    # float32 is what every strategy can sum over replicas
+    # Every strategy can sum float32 over replicas.
     return tf.cast(tf.concat([found.gradients, [found.loss]], axis=0), tf.float32)
 
 
@@ -137,9 +134,13 @@ def _from_numbers(total: Any) -> Nonfinite:
 
 
 def _branch(action: Callable[[], Any], taken: bool) -> Callable[[], Any]:
+    """A branch of the condition: it returns ``taken`` once the operations of its action ran."""
+
     def run() -> Any:
         operations = [op for op in tf.nest.flatten(action()) if op is not None]
-        with tf.control_dependencies([] if tf.executing_eagerly() else operations):
+        if tf.executing_eagerly():
+            return tf.constant(taken)
+        with tf.control_dependencies(operations):
             return tf.constant(taken)
 
     return run

@@ -1,10 +1,9 @@
-"""The one face of loss scaling: scale a loss, unscale gradients, make a step or skip it, show the
-state.
+"""Scales a loss, unscales gradients, makes a step or skips it, and shows the state.
 
-:class:`Scaler` is behind every library's ``LossScaleOptimizer`` and behind ``LossScaler``. What
-differs between them is who owns the variables (:class:`Memory`) and what a step does (a callable).
-Their public methods are :class:`StateMethods` and :class:`ScalingMethods`; what else the adapters
-share stands below these. Methods that a traced step calls are marked ``do_not_convert``: AutoGraph
+:class:`Scaler` is behind every library's ``LossScaleOptimizer`` and behind ``LossScaler``. They
+differ in the owner of the variables (:class:`Memory`) and in the step (a callable). Their public
+methods are :class:`StateMethods` and :class:`ScalingMethods`; below these stands the rest that the
+adapters share. Methods that a traced step calls are marked ``do_not_convert``: AutoGraph
 would rewrite them and all that they call, and warn where it cannot.
 """
 
@@ -39,25 +38,29 @@ _TWO_LINES = (
     "unscales\n"
     "Where the loop is a library's, hand it a loss that is optimizer.scale_loss(loss), or set "
     "AMP_TF_PRECISION=bfloat16, which needs no loss scale. Where the program scales its loss by "
-    "hand, it divides the "
-    "gradients, too; TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 then leaves its optimizer alone"
+    "hand, it divides the gradients, too; TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 then "
+    "leaves its optimizer alone"
 )
 
 
 class Memory:
-    """The variables that hold a scaler's state; each library creates, names and saves them in its
-    own way.
+    """The variables that hold a scaler's state; each library names and saves them in its own way.
 
-    ``scale`` is a float32 scalar; the counters, int64 scalars or vectors, hold the rest of a
-    :class:`State` in order. ``read`` reads a variable as a tensor. In a TF1 graph it is not known
-    why a step was skipped, beyond the counters.
+    In a TF1 graph it is not known why a step was skipped, beyond the counters.
+
+    Args:
+        scale: a float32 scalar.
+        counters: int64 scalars or vectors that hold the rest of a :class:`State`, in order.
+        read: reads a variable as a tensor.
     """
 
     def __init__(
         self, scale: Any, *counters: Any, read: Callable[[Any], Any] = tf.convert_to_tensor
     ) -> None:
-        self.scale, self.counters, self._read = scale, counters, read
-        # the facts on the last skipped step, in no checkpoint: nothing may track the variable
+        self.scale = scale
+        self.counters = counters
+        self._read = read
+        # The facts on the last skipped step, in no checkpoint: nothing may track the variable.
         self.last_skip = None
         if tf.compat.v1.executing_eagerly_outside_functions():
             with tf.init_scope():
@@ -70,8 +73,9 @@ class Memory:
         return self._read(self.scale)
 
     def assign_scale(self, value: Any) -> None:
-        """Sets the scale from the next step on; in a TF1 graph only to a number, in the default
-        session.
+        """Sets the scale from the next step on.
+
+        In a TF1 graph the value is a number, and is set in the default session.
         """
         check_scale(value)
         if tf.compat.v1.executing_eagerly_outside_functions():
@@ -81,35 +85,42 @@ class Memory:
 
     def load(self) -> State:
         """The state as scalar tensors."""
-        values = [self._read(variable) for variable in self.counters]
-        return State(
-            self.read_scale(), *(n for value in values for n in tf.unstack(tf.reshape(value, [-1])))
-        )
+        counts: list[Any] = []
+        for variable in self.counters:
+            counts += tf.unstack(tf.reshape(self._read(variable), [-1]))
+        return State(self.read_scale(), *counts)
 
     def store(self, state: State) -> list[Any]:
         """Writes the state; returns operations, which a TF1 graph runs with the step."""
-        counts = iter([tf.cast(count, tf.int64) for count in state[1:]])
+        counts = [tf.cast(count, tf.int64) for count in state[1:]]
         written = [self.scale.assign(state.scale, read_value=False)]
         for variable in self.counters:
-            values = [next(counts) for _ in range(variable.shape.num_elements())]
-            written.append(
-                variable.assign(tf.reshape(tf.stack(values), variable.shape), read_value=False)
-            )
+            size = variable.shape.num_elements()
+            value = tf.reshape(tf.stack(counts[:size]), variable.shape)
+            counts = counts[size:]
+            written.append(variable.assign(value, read_value=False))
         return written
 
     def status(self, schedule: Schedule, names: Iterable[str] = (), session: Any = None) -> Status:
         """The state as Python numbers, asked from a TF1 session or from eager variables."""
         # Fetches the variables themselves, because reads cannot be added to a finalized graph.
         variables = [self.scale, *self.counters]
-        scale, *counters = (
-            [v.numpy() for v in variables] if session is None else session.run(variables)
-        )
-        counts = [int(count) for vector in counters for count in vector.reshape(-1)]
+        if session is None:
+            scale, *counters = (variable.numpy() for variable in variables)
+        else:
+            scale, *counters = session.run(variables)
+        counts: list[int] = []
+        for vector in counters:
+            counts += map(int, vector.reshape(-1))
+        facts = SkipFacts()
+        if self.last_skip is not None:
+            facts = SkipFacts(*map(bool, self.last_skip.numpy()))
         floor = float(getattr(schedule, "min_scale", 0.0))  # a scale that does not move has none
-        facts = SkipFacts(*map(bool, () if self.last_skip is None else self.last_skip.numpy()))
-        good, skipped, in_row, steps, change, losses = counts
         return Status(
-            float(scale), good, skipped, in_row, steps, change, losses, floor, tuple(names), facts
+            *State(float(scale), *counts),
+            min_scale=floor,
+            nonfinite_variables=tuple(names),
+            last_skip=facts,
         )
 
 
@@ -120,7 +131,9 @@ class Scaler:
     """
 
     def __init__(self, schedule: Schedule, memory: Memory, label: str = "") -> None:
-        self.schedule, self.memory, self.label = schedule, memory, label
+        self.schedule = schedule
+        self.memory = memory
+        self.label = label
         self.calls = Calls()
         self.nonfinite_variables = finite.NonfiniteVariables()
         self.number: int | None = None  #: of its entry in the ledger, once it has scaled a loss
@@ -134,8 +147,9 @@ class Scaler:
         vars(self).update(state, _loss=threading.local(), calls=Calls())
 
     def scale(self, loss: Any, divides_in_step: bool = True) -> Any:
-        """Multiplies a (nest of) loss, and remembers whether it was finite and who is to divide the
-        gradients.
+        """Multiplies a (nest of) loss, and remembers whether it was finite.
+
+        ``divides_in_step`` says whether the step is to divide the gradients, or the loop does.
         """
         note_place()
         if not self.schedule.skips_nonfinite:
@@ -144,8 +158,10 @@ class Scaler:
         self.calls.note_scale(divides_in_step)
         flag = finite.is_nonfinite(loss)
         before, data = self._take_loss()
-        flag = flag if before is None else tf.logical_or(flag, before)
-        data = [*data, *(finite.data_of(loss) if self.memory.last_skip is not None else [])]
+        if before is not None:
+            flag = tf.logical_or(flag, before)
+        if self.memory.last_skip is not None:
+            data = [*data, *finite.data_of(loss)]
         self._loss.noted = (places()[0], flag, data)
         if self.schedule.is_one:
             return loss
@@ -154,23 +170,29 @@ class Scaler:
         return scaled
 
     def decides(self, where: str) -> bool:
-        """Whether a step is checked here: not where nothing is scaled, or another scaler decides."""
+        """Tells whether a step is checked here.
+
+        It is not where nothing is scaled, or where another scaler decides.
+        """
         if is_inner_call():
             self.calls.check_alone(where)
             return False
         return self.schedule.skips_nonfinite
 
     def unscale(self, gradients: Iterable[Any], variables: Iterable[Any] = ()) -> list[Any]:
-        """Gradients divided by the scale; unchanged those that Keras writes into their variables,
-        FP8's scales.
+        """Divides gradients by the scale.
+
+        The scales of FP8, which Keras writes into their variables, stay as they are.
         """
         if self.schedule.is_one:
             return list(gradients)
-        scale, pairs = self.memory.read_scale(), itertools.zip_longest(gradients, variables)
-        return [
-            g if getattr(v, "overwrite_with_gradient", False) else finite.unscale(g, scale)
-            for g, v in pairs
-        ]
+        scale = self.memory.read_scale()
+        unscaled = []
+        for gradient, variable in itertools.zip_longest(gradients, variables):
+            if not getattr(variable, "overwrite_with_gradient", False):
+                gradient = finite.unscale(gradient, scale)
+            unscaled.append(gradient)
+        return unscaled
 
     def unscale_for_loop(self, gradients: Iterable[Any]) -> list[Any]:
         """Divides gradients; the step then takes them unchanged."""
@@ -184,15 +206,12 @@ class Scaler:
     def unscaled(
         self, gradients: Sequence[Any], variables: Sequence[Any], where: str, fix: str = _TWO_LINES
     ) -> list[Any]:
-        """The gradients of a step, divided by the scale if they are still scaled
-        (:mod:`amp_tf.loss_scaling.calls`).
+        """Divides the gradients of a step if they are still scaled.
 
-        Warns once where no loss was scaled; ``where`` names the optimizer, and ``fix`` says what to
-        do.
+        :mod:`amp_tf.loss_scaling.calls` tells. Warns once where no loss was scaled; ``where`` names
+        the optimizer, and ``fix`` says what to do.
         """
-        given = [
-            finite.as_tensor(gradient, v) for gradient, v in zip(gradients, variables, strict=True)
-        ]
+        given = list(map(finite.as_tensor, gradients, variables))
         divides, wrong = self.calls.judge(given)
         if wrong != NEVER_SCALED:
             self._enter()
@@ -201,16 +220,15 @@ class Scaler:
             logging.warning(
                 "amp_tf: %s: %s; the gradients are applied as they are. %s", where, wrong, fix
             )
-        return self.unscale(given, variables) if divides else given
+        if not divides:
+            return given
+        return self.unscale(given, variables)
 
     def unscaled_pairs(
         self, pairs: Sequence[tuple[Any, Any]], **judging: Any
     ) -> list[tuple[Any, Any]]:
         """As :meth:`unscaled`, for pairs of gradient and variable, of which there must be one."""
-        gradients, variables = (
-            [gradient for gradient, _ in pairs],
-            [variable for _, variable in pairs],
-        )
+        gradients, variables = unzip(pairs)
         finite.check_any(gradients)
         return list(zip(self.unscaled(gradients, variables, **judging), variables, strict=True))
 
@@ -225,27 +243,31 @@ class Scaler:
         arguments: Any = (),
         owner: Any = None,
     ) -> Any:
-        """Takes a step if the unscaled gradients of all replicas are finite, else skips it; moves
-        the scale either way.
+        """Takes a step if the unscaled gradients of all replicas are finite, else skips it.
 
-        ``take`` is as in :func:`amp_tf.loss_scaling.replicas.decide_together`; it is called with
-        the gradients, of which those that are ``None`` stay so, or (gradients, arguments) where
-        there is a nest of further ones, each replica's own. ``clips_norm`` and ``headroom`` are as
-        for :func:`amp_tf.loss_scaling.finite.find_nonfinite`; ``variables`` are what the gradients
-        are for, so that a skipped step can name them. ``owner`` is the object whose method makes
-        the step; tensors that it stores are readable after it.
+        The scale moves either way.
+
+        Args:
+            gradients: unscaled, or ``None``.
+            take: as in :func:`amp_tf.loss_scaling.replicas.decide_together`; called with the
+                gradients, or with (gradients, arguments) if there are any.
+            clips_norm, headroom: as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`.
+            variables: one for each gradient, so that a skipped step can name them; or none.
+            arguments: a nest of further arguments, each replica's own.
+            owner: the object whose method makes the step; tensors that it stores are readable
+                after it.
 
         Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
         """
         present = [gradient for gradient in gradients if gradient is not None]
-        trained = [
-            variable
-            for gradient, variable in zip(gradients, variables, strict=False)
-            if gradient is not None
-        ]
+        are_present = [gradient is not None for gradient in gradients]
+        trained = list(itertools.compress(variables, are_present))
 
         def taken(strategy: Any, values: Any) -> list[Any]:
-            return [take(strategy, values[:2] if arguments else values[0]), *self.note_finite()]
+            given = values[0]
+            if arguments:
+                given = values[:2]
+            return [take(strategy, given), *self.note_finite()]
 
         def skipped(strategy: Any, values: Any, found: replicas.Nonfinite) -> list[Any]:
             state = self.schedule.after_nonfinite(self.memory.load(), tf, found.loss)
@@ -258,10 +280,9 @@ class Scaler:
             return [*self.memory.store(state), *noted]
 
         flag, data = self._take_loss()
-        is_loss_nonfinite = tf.constant(False) if flag is None else flag
-        found = replicas.Nonfinite(
-            finite.find_nonfinite(present, clips_norm, headroom), is_loss_nonfinite
-        )
+        if flag is None:
+            flag = tf.constant(False)
+        found = replicas.Nonfinite(finite.find_nonfinite(present, clips_norm, headroom), flag)
         with scaled_step():
             values = [list(gradients), arguments, data]
             return replicas.decide_together(found, values, take=taken, skip=skipped, owner=owner)
@@ -271,14 +292,20 @@ class Scaler:
         return self.memory.store(self.schedule.after_finite(self.memory.load(), tf))
 
     def _take_loss(self) -> tuple[Any, list[Any]]:
-        """What is remembered of the losses scaled in this graph, which is then forgotten."""
+        """Returns, and forgets, the facts on the losses that were scaled in this graph.
+
+        They are whether any was nonfinite, ``None`` if none was scaled, and the data behind them.
+        """
         graph, flag, data = getattr(self._loss, "noted", (None, None, []))
         self._loss.noted = (None, None, [])
-        return (flag, data) if graph is places()[0] else (None, [])
+        if graph is not places()[0]:
+            return None, []
+        return flag, data
 
     def _enter(self) -> None:
         if self.number is None and self.label and self.memory.last_skip is not None:
-            memory, schedule = self.memory, self.schedule
+            memory = self.memory
+            schedule = self.schedule
 
             def read() -> Status:
                 if "/job:ps" in str(getattr(memory.scale, "device", "")):
@@ -313,7 +340,7 @@ class StateMethods:
 
     @property
     def dynamic(self) -> bool:
-        """Whether the scale moves."""
+        """Tells whether the scale moves."""
         return isinstance(self.schedule, DynamicScale)
 
     def status(self, session: Any = None) -> Status:
@@ -327,9 +354,7 @@ class StateMethods:
 
 
 class ScalingMethods(StateMethods):
-    """Methods that scale and unscale; mixed in front of the library's class, whose methods they
-    replace.
-    """
+    """Methods that scale and unscale, in place of those of the library's class."""
 
     def __dir__(self) -> Iterable[str]:
         # Keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
@@ -337,7 +362,7 @@ class ScalingMethods(StateMethods):
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def scale_loss(self, loss: Any) -> Any:
-        """The loss times the scale: what the tape, or ``tf.gradients``, differentiates.
+        """Returns the loss times the scale, which the tape, or ``tf.gradients``, differentiates.
 
         It is a floating-point tensor of any shape, or a nest of them; the result is float32
         (float64 where it was).
@@ -356,31 +381,37 @@ class ScalingMethods(StateMethods):
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
-        """Tensors, ``tf.IndexedSlices`` or ``None`` divided by the scale; ``apply_gradients`` takes
-        them unchanged.
+        """Divides tensors, ``tf.IndexedSlices`` or ``None`` by the scale.
+
+        ``apply_gradients`` takes the results unchanged.
         """
         return self._scaler.unscale_for_loop(grads)
 
 
 def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
-    """The keyword arguments that a method takes: a user's class may leave out some of its base
-    class's, or reorder.
+    """Selects the keyword arguments that a method takes.
+
+    A user's class may leave out some of its base class's, or reorder them.
     """
     parameters = inspect.signature(method).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+    kinds = [parameter.kind for parameter in parameters.values()]
+    if inspect.Parameter.VAR_KEYWORD in kinds:
         return keywords
     return {name: value for name, value in keywords.items() if name in parameters}
 
 
-class InnerSettings:
-    """Delegates attributes that the wrapper does not have, such as momentum, to the wrapped
-    optimizer.
-    """
+def unzip(pairs: Iterable[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
+    """Splits pairs of gradient and variable into the gradients and the variables."""
+    given = list(pairs)
+    return [gradient for gradient, _ in given], [variable for _, variable in given]
 
-    _inner = "inner_optimizer"  # the attribute that holds that optimizer
-    _of_inner: frozenset[str] = (
-        frozenset()
-    )  # its settings alone, although the library's wrapper has such attributes
+
+class InnerSettings:
+    """Delegates attributes that the wrapper lacks, such as momentum, to the inner optimizer."""
+
+    _inner = "inner_optimizer"  #: the attribute that holds that optimizer
+    #: its settings alone, although the library's wrapper has such attributes
+    _of_inner: frozenset[str] = frozenset()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or self._inner not in self.__dict__:
@@ -389,9 +420,9 @@ class InnerSettings:
 
     def __setattr__(self, name: str, value: Any) -> None:
         is_own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
-        inner = (
-            self.__dict__.get(self._inner) if "_scaler" in self.__dict__ else None
-        )  # else it is still being made
+        inner = None
+        if "_scaler" in self.__dict__:  # else it is still being made
+            inner = self.__dict__.get(self._inner)
         if inner is not None and (name in self._of_inner or (not is_own and hasattr(inner, name))):
             setattr(inner, name, value)
         else:
@@ -399,8 +430,7 @@ class InnerSettings:
 
 
 class SavedScale:
-    """The part of a ``.keras`` or ``.weights.h5`` file that holds the scale and its counters, by
-    their names there.
+    """The part of a ``.keras`` or ``.weights.h5`` file that holds the scale and its counters.
 
     Mixed in front of the library's ``losses.Loss``, because Keras saves children of only four known
     kinds. It is a child of its own, so that a float32 run can load the optimizer's group.
@@ -416,8 +446,9 @@ class SavedScale:
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """Called by the library when it loads; a file of a run without loss scaling has no entries
-        here.
+        """Called by the library when it loads.
+
+        A file of a run without loss scaling has no entries here.
         """
         for name, variable in self._read_variables().items():
             if name in store.keys():  # noqa: SIM118 - the store has keys() but is no mapping

@@ -9,8 +9,10 @@ on NumPy's numbers (tests, simulation) and on tensors (training).
 The dynamic algorithm, after Micikevicius et al., Mixed Precision Training, ICLR 2018 (arXiv
 1710.03740), section 3.2::
 
-    finite step      good_steps += 1; after growth_steps of them: scale = min(scale * growth, max_scale)
-    nonfinite step   the step is skipped; from the hysteresis-th in a row on: scale = max(scale * backoff, min_scale)
+    finite step      good_steps += 1
+                     after growth_steps of them: scale = min(scale * growth, max_scale)
+    nonfinite step   the step is skipped
+                     from the hysteresis-th in a row on: scale = max(scale * backoff, min_scale)
 
 A scale that is far too large would cost a skipped step for each factor of two. So the third
 back-off in a row counts for 4, the next one for 16, and those after it for 64. The overshoot is
@@ -27,6 +29,7 @@ skip every step.
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 from typing import Any, ClassVar, NamedTuple, TypedDict
 
@@ -41,11 +44,9 @@ DEFAULT_MIN_SCALE = 2.0**-24
 # The largest power of two that float32 holds: the scale, and a loss of ordinary size times the
 # scale, stay finite.
 DEFAULT_MAX_SCALE = 2.0**127
-_SMALLEST_NORMAL = (
-    2.0**-126
-)  # below it processors may flush to zero, and a scale of zero turns gradients into 0/0
-# (number of the back-off in a row, how many it counts for): after two, the scale is far from what
-# is needed.
+# Below it processors may flush to zero, and a scale of zero turns gradients into 0/0.
+_SMALLEST_NORMAL = 2.0**-126
+# (number of the back-off in a row, how many it counts for): after two, the scale is far off.
 _BACKOFFS = ((1, 1), (3, 4), (4, 16), (5, 64))
 _WHERE = "loss scaling, "
 
@@ -63,7 +64,7 @@ class ScheduleSettings(TypedDict, total=False):
 
 
 class State(NamedTuple):
-    """What a schedule remembers between steps: numbers, or scalar tensors.
+    """The state of a schedule between steps: numbers, or scalar tensors.
 
     ``good_steps`` is the growth tracker. ``nonfinite_losses`` outlives finite steps, so that the
     last skip can be explained later.
@@ -76,13 +77,12 @@ class State(NamedTuple):
     skipped_in_row: Any = 0  #: since the last finite step
     steps: Any = 0  #: in all, skipped ones included
     last_change: Any = 0  #: the value of ``steps`` when the scale last changed
-    nonfinite_losses: Any = (
-        0  #: in the last run of skipped steps, how many at its end had a nonfinite loss
-    )
+    #: in the last run of skipped steps, how many at its end had a nonfinite loss
+    nonfinite_losses: Any = 0
 
 
 class Schedule:
-    """What the three schedules share: they count steps, and skip nonfinite ones.
+    """The base of the three schedules: they count steps, and skip nonfinite ones.
 
     ``maths``, in all three, is the module that computes with the state: NumPy, or TensorFlow for
     tensors, on which ``==`` means identity in a TF1 graph.
@@ -93,8 +93,9 @@ class Schedule:
 
     @property
     def is_one(self) -> bool:
-        """Whether the scale is one and stays so: nothing is multiplied and divided, but nonfinite
-        steps are skipped.
+        """Tells whether the scale is one and stays so.
+
+        Nothing is multiplied and divided then, but nonfinite steps are skipped.
         """
         return False
 
@@ -113,8 +114,9 @@ class Schedule:
     def after_nonfinite(
         self, state: State, maths: Any = np, is_loss_nonfinite: Any = False
     ) -> State:
-        """The state after a step that was skipped; the loss was nonfinite itself, or not, as far as
-        is known.
+        """The state after a step that was skipped.
+
+        ``is_loss_nonfinite`` tells whether the loss itself was, as far as is known.
         """
         in_this_row = maths.where(state.skipped_in_row > 0, state.nonfinite_losses, 0)
         return state._replace(
@@ -161,26 +163,22 @@ class FixedScale(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class DynamicScale(Schedule):
-    """A scale as large as the gradients allow: grows after many finite steps, backs off after a
-    nonfinite one.
+    """A scale as large as the gradients allow.
 
-    Raises a ConfigError where a setting is outside its range, or the initial scale not between
-    floor and ceiling.
+    It grows after many finite steps, and backs off after a nonfinite one. Raises a ConfigError
+    where a setting is outside its range, or the initial scale not between floor and ceiling.
     """
 
-    initial_scale: float = (
-        DEFAULT_INITIAL_SCALE  #: a high one is good: it decreases in a few steps but grows slowly
-    )
+    #: a high one is good: it decreases in a few steps but grows slowly
+    initial_scale: float = DEFAULT_INITIAL_SCALE
     growth_steps: int = DEFAULT_GROWTH_STEPS  #: finite steps in a row before the scale grows
     growth_factor: float = 2.0  #: what it is multiplied by then; above 1
     backoff_factor: float = 0.5  #: what it is multiplied by after a nonfinite step; between 0 and 1
-    hysteresis: int = (
-        1  #: it backs off from this many nonfinite steps in a row on; all are skipped in any case
-    )
+    #: it backs off from this many nonfinite steps in a row on; all are skipped in any case
+    hysteresis: int = 1
     min_scale: float = DEFAULT_MIN_SCALE  #: the floor; at least 2^-126, the smallest normal float32
-    max_scale: float = (
-        DEFAULT_MAX_SCALE  #: the ceiling; at most 2^127, the largest power of two in float32
-    )
+    #: the ceiling; at most 2^127, the largest power of two in float32
+    max_scale: float = DEFAULT_MAX_SCALE
 
     def __post_init__(self) -> None:
         _check_range("min_scale", self.min_scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
@@ -188,14 +186,12 @@ class DynamicScale(Schedule):
         _check_range("initial_scale", self.initial_scale, self.min_scale, self.max_scale)
         check_count(self.growth_steps, where=f"{_WHERE}dynamic_growth_steps")
         check_count(self.hysteresis, where=f"{_WHERE}hysteresis")
-        if not isinstance(self.growth_factor, numbers.Real) or not 1.0 < self.growth_factor < float(
-            "inf"
-        ):
-            raise invalid(self.growth_factor, f"{_WHERE}growth_factor", "a finite number above 1")
-        if not isinstance(self.backoff_factor, numbers.Real) or not 0.0 < self.backoff_factor < 1.0:
-            raise invalid(
-                self.backoff_factor, f"{_WHERE}backoff_factor", "a number above 0 and below 1"
-            )
+        growth = self.growth_factor
+        backoff = self.backoff_factor
+        if not isinstance(growth, numbers.Real) or not 1.0 < growth < math.inf:
+            raise invalid(growth, f"{_WHERE}growth_factor", "a finite number above 1")
+        if not isinstance(backoff, numbers.Real) or not 0.0 < backoff < 1.0:
+            raise invalid(backoff, f"{_WHERE}backoff_factor", "a number above 0 and below 1")
 
     def after_finite(self, state: State, maths: Any = np) -> State:
         """Counts the step; every ``growth_steps`` in a row the scale grows, up to the ceiling.
@@ -203,28 +199,28 @@ class DynamicScale(Schedule):
         A back-off that overshot is undone in each step.
         """
         counted = super().after_finite(state, maths)
-        is_due = counted.good_steps >= self.growth_steps
-        factor = maths.where(
-            is_due, np.float32(self.growth_factor), np.float32(1.0 / self.backoff_factor)
-        )
+        good = counted.good_steps
+        is_due = good >= self.growth_steps
+        undone = np.float32(1.0 / self.backoff_factor)
+        factor = maths.where(is_due, np.float32(self.growth_factor), undone)
         grown = maths.minimum(state.scale * factor, np.float32(self.max_scale))
         scale = maths.where(is_due, grown, maths.where(state.good_steps < 0, grown, state.scale))
-        good = counted.good_steps
-        return _move(counted, scale, maths)._replace(good_steps=maths.where(is_due, good * 0, good))
+        moved = _move(counted, scale, maths)
+        return moved._replace(good_steps=maths.where(is_due, good * 0, good))
 
     def after_nonfinite(
         self, state: State, maths: Any = np, is_loss_nonfinite: Any = False
     ) -> State:
-        """Counts the skipped step; from the ``hysteresis``-th in a row on the scale backs off, down
-        to the floor.
+        """Counts the skipped step; from the ``hysteresis``-th in a row on the scale backs off.
 
-        The third back-off in a row counts for several, and each after it for more, unless the loss
-        itself is nonfinite: no scale helps there.
+        It stops at the floor. The third back-off in a row counts for several, and each after it for
+        more, unless the loss itself is nonfinite: no scale helps there.
         """
         counted = super().after_nonfinite(state, maths, is_loss_nonfinite)
         place = counted.skipped_in_row - self.hysteresis + 1  # of the back-off, in its row
         place = maths.where(is_loss_nonfinite, maths.minimum(place, 1), place)
-        lowered, to_make_up = state.scale, counted.good_steps
+        lowered = state.scale
+        to_make_up = counted.good_steps
         for first, times in _BACKOFFS:
             factor = np.float32(max(self.backoff_factor**times, _SMALLEST_NORMAL))
             lowered = maths.where(place >= first, state.scale * factor, lowered)
@@ -234,9 +230,8 @@ class DynamicScale(Schedule):
         lowered = maths.maximum(lowered, np.float32(self.min_scale))
         moved = _move(counted, maths.where(place > 0, lowered, state.scale), maths)
         is_at_floor = maths.equal(moved.scale, state.scale)
-        return moved._replace(
-            good_steps=maths.where(is_at_floor, maths.minimum(state.good_steps, 0), to_make_up)
-        )
+        to_undo = maths.minimum(state.good_steps, 0)
+        return moved._replace(good_steps=maths.where(is_at_floor, to_undo, to_make_up))
 
 
 def build_schedule(
@@ -254,16 +249,12 @@ def build_schedule(
     ``growth_steps``. A value outside its range is a ConfigError that names the setting, the value
     and the valid ones.
     """
+    known = ("initial_scale", "dynamic_growth_steps", *ScheduleSettings.__annotations__)
     for name in settings:
-        if name not in ScheduleSettings.__annotations__:
-            known = ", ".join(
-                ("initial_scale", "dynamic_growth_steps", *ScheduleSettings.__annotations__)
-            )
-            raise ConfigError(
-                f"there is no setting {name!r}",
-                where="loss scaling",
-                fix=f"The settings are: {known}",
-            )
+        if name not in known:
+            what = f"there is no setting {name!r}"
+            fix = f"The settings are: {', '.join(known)}"
+            raise ConfigError(what, where="loss scaling", fix=fix)
     if not check_bool(enabled, where=f"{_WHERE}enabled"):
         return NoScale()
     if not check_bool(dynamic, where=f"{_WHERE}dynamic"):
@@ -273,42 +264,40 @@ def build_schedule(
 
 
 def check_scale(value: object) -> None:
-    """Raises a ConfigError for a number outside of 2**-126 to 2**127; other values, such as
-    tensors, pass.
+    """Raises a ConfigError for a number outside of 2**-126 to 2**127.
+
+    Other values, such as tensors, pass.
     """
     if isinstance(value, numbers.Real):
         _check_range("loss_scale", value, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
 
 
 def usable_scale(scale: float, schedule: Schedule) -> float:
-    """A scale that Keras' own wrapper saved; the first one where that collapsed to zero or grew to
-    infinity.
+    """Returns a scale that Keras' own wrapper saved.
+
+    If it collapsed to zero or grew to infinity, the first scale takes its place.
     """
-    return (
-        scale
-        if _SMALLEST_NORMAL <= scale <= DEFAULT_MAX_SCALE
-        else float(schedule.initial_state().scale)
-    )
+    if _SMALLEST_NORMAL <= scale <= DEFAULT_MAX_SCALE:
+        return scale
+    return float(schedule.initial_state().scale)
 
 
 def _move(state: State, scale: Any, maths: Any) -> State:
-    return state._replace(
-        scale=scale,
-        last_change=maths.where(maths.equal(scale, state.scale), state.last_change, state.steps),
-    )
+    is_same = maths.equal(scale, state.scale)
+    last_change = maths.where(is_same, state.last_change, state.steps)
+    return state._replace(scale=scale, last_change=last_change)
 
 
 def _plain(value: Any) -> Any:
     """A numpy number as Python's own type, which configuration files can hold."""
     if isinstance(value, int) or not isinstance(value, numbers.Real):
         return value
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value)
 
 
 def _check_range(name: str, value: Any, low: float, high: float) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, numbers.Real)
-        or not low <= float(value) <= high
-    ):
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not low <= float(value) <= high:
         raise invalid(value, f"{_WHERE}{name}", f"numbers from {low:g} to {high:g}")

@@ -18,6 +18,7 @@ from amp_tf.loss_scaling.scaler import (
     Scaler,
     ScalingMethods,
     accepted,
+    unzip,
 )
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
@@ -28,8 +29,9 @@ from amp_tf.loss_scaling.schedule import (
 
 
 class _ScaleVariables(keras_wrappers._DynamicLossScaleState):  # type: ignore[misc]
-    """The scale and its counters as variables; the first two are named as in tf_keras' own
-    checkpoints.
+    """The scale and its counters as variables.
+
+    The first two are named as in tf_keras' own checkpoints.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -44,8 +46,9 @@ class _ScaleState(SavedScale, tf_keras.losses.Loss):  # type: ignore[misc]
 
 
 class _Scaling(ScalingMethods, InnerSettings):
-    """What both wrappers share; mixed in front of tf_keras' own class, whose checkpoints and
-    delegation stay.
+    """The methods of both wrappers, in front of tf_keras' own class.
+
+    That one's checkpoints and delegation stay.
     """
 
     _inner = "_optimizer"
@@ -58,41 +61,32 @@ class _Scaling(ScalingMethods, InnerSettings):
         **settings: Any,
     ) -> None:
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
-        # A model that is compiled twice with one optimizer wraps it twice, which only matters if
-        # both are used.
+        # A model that is compiled twice with one optimizer wraps it twice. This only matters if
+        # both wrappers are used.
         inner_optimizer._is_wrapped_by_loss_scale_optimizer = False
         super().__init__(inner_optimizer)  # type: ignore[call-arg]
         variables = _ScaleVariables(schedule)
-        scale, good_steps, counters = (
-            variables.current_loss_scale,
-            variables.counter,
-            variables.counters,
-        )
-        named = {"scale": scale, "good_steps": good_steps, "counters": counters}
-        own: dict[str, Any] = {
-            "_loss_scale": variables,
-            "_settings": dict(
-                settings, initial_scale=initial_scale, dynamic_growth_steps=dynamic_growth_steps
-            ),
-            "_scaler": Scaler(
-                schedule, Memory(*named.values()), label=type(inner_optimizer).__name__
-            ),
-            "loss_scale_state": _ScaleState(lambda: named),
+        named = {
+            "scale": variables.current_loss_scale,
+            "good_steps": variables.counter,
+            "counters": variables.counters,
         }
-        for (
-            name,
-            value,
-        ) in (
-            own.items()
-        ):  # avoids tf_keras' __setattr__, which would track them in the inner optimizer
-            object.__setattr__(self, name, value)
+        settings["initial_scale"] = initial_scale
+        settings["dynamic_growth_steps"] = dynamic_growth_steps
+        label = type(inner_optimizer).__name__
+        # tf_keras' __setattr__ would track them in the inner optimizer.
+        vars(self).update(
+            _loss_scale=variables,
+            _settings=settings,
+            _scaler=Scaler(schedule, Memory(*named.values()), label=label),
+            loss_scale_state=_ScaleState(lambda: named),
+        )
         self._track_trackable(variables, "loss_scale", overwrite=True)
 
     _optimizer: Any
     _settings: dict[str, Any]
-    _sums: ClassVar[
-        tuple[str, ...]
-    ]  #: the methods by which an optimizer sums gradients over replicas
+    #: the methods by which an optimizer sums gradients over replicas
+    _sums: ClassVar[tuple[str, ...]]
 
     def get_config(self) -> dict[str, Any]:
         """The settings, from which ``from_config`` makes the same optimizer."""
@@ -109,20 +103,14 @@ class _Scaling(ScalingMethods, InnerSettings):
         return self._scaler.unscaled_pairs(pairs, where=self._place)
 
     def _decide(self, pairs: list[tuple[Any, Any]], name: str | None) -> Any:
-        """Checks gradients that are summed over replicas, and takes the inner optimizer's step or
-        skips it.
-        """
+        """Checks gradients that are summed over replicas, and takes or skips the inner step."""
         method = self._optimizer.apply_gradients
-        gradients, variables = (
-            [gradient for gradient, _ in pairs],
-            [variable for _, variable in pairs],
-        )
+        gradients, variables = unzip(pairs)
         self._scaler.nonfinite_variables.watch(variables)
 
         def take(gradients: Any) -> Any:
-            return method(
-                list(zip(gradients, variables, strict=True)), **accepted(method, name=name)
-            )
+            given = list(zip(gradients, variables, strict=True))
+            return method(given, **accepted(method, name=name))
 
         def on_each(strategy: Any, gradients: Any) -> Any:
             # The sums were made already. A user's apply_gradients may have no argument for that, or
@@ -149,11 +137,13 @@ class _Scaling(ScalingMethods, InnerSettings):
 
 
 def _summed(aggregate: Callable[[Any], Any], pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Gradients summed over replicas; with one replica unchanged, because TensorFlow would keep
-    them alive.
+    """Sums gradients over replicas.
+
+    With one replica they are unchanged, because TensorFlow would keep them alive.
     """
-    is_alone = replicas.count() == 1 and aggregate.__module__.startswith("tf_keras.")
-    return pairs if is_alone else list(aggregate(pairs))
+    if replicas.count() == 1 and aggregate.__module__.startswith("tf_keras."):
+        return pairs
+    return list(aggregate(pairs))
 
 
 @tf_keras.saving.register_keras_serializable(package="amp_tf")
@@ -168,18 +158,14 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
 
     _sums = ("aggregate_gradients",)
 
-    def build(
-        self, var_list: Iterable[Any]
-    ) -> None:  # before the first step, which would otherwise be traced twice
-        """Creates all variables."""
+    def build(self, var_list: Iterable[Any]) -> None:
+        """Creates all variables, before the first step, which would otherwise be traced twice."""
         variables = list(var_list)
         self._optimizer.build(variables)
         self._scaler.nonfinite_variables.watch(variables)
 
     def set_weights(self, weights: Any) -> None:
-        """Sets the wrapped optimizer's weights, which are all that ``variables`` and HDF5 files
-        hold.
-        """
+        """Sets the wrapped optimizer's weights; ``variables`` and HDF5 files hold no others."""
         self._optimizer.set_weights(weights)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -190,8 +176,7 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
         skip_gradients_aggregation: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Applies one step, or skips it; with the arguments of the bare optimizer, whose counter is
-        returned.
+        """Applies one step, or skips it; returns the inner optimizer's counter.
 
         ``experimental_aggregate_gradients`` is the older opposite of
         ``skip_gradients_aggregation``.
@@ -199,20 +184,18 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
         pairs = list(grads_and_vars)
         if not pairs:
             return self.iterations
-        aggregate = not skip_gradients_aggregation and kwargs.pop(
-            "experimental_aggregate_gradients", True
-        )
+        aggregate = kwargs.pop("experimental_aggregate_gradients", True)
+        if skip_gradients_aggregation:
+            aggregate = False
         method = self._optimizer.apply_gradients
         if not self._scaler.decides(self._place):
-            return method(
-                pairs, **accepted(method, name=name, skip_gradients_aggregation=not aggregate)
-            )
+            given = accepted(method, name=name, skip_gradients_aggregation=not aggregate)
+            return method(pairs, **given)
         with tf.init_scope():
             self.build([variable for _, variable in pairs])
         pairs = self._prepare(pairs)
         if aggregate and not (self._optimizer._run_with_dtensor or self._optimizer._mesh):
-            # Before the check: a nonfinite gradient of one replica, or their sum, is then seen by
-            # all.
+            # Before the check, so that all replicas see a nonfinite gradient of one, or their sum.
             pairs = _summed(self._optimizer.aggregate_gradients, pairs)
         self._decide(pairs, name)
         return self.iterations
@@ -220,8 +203,9 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
 
 @tf_keras.saving.register_keras_serializable(package="amp_tf")
 class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # type: ignore[misc]
-    """A legacy tf_keras optimizer that scales the loss and skips nonfinite steps; works in TF1
-    graphs too.
+    """A legacy tf_keras optimizer that scales the loss and skips nonfinite steps.
+
+    It works in TF1 graphs, too.
     """
 
     _sums = ("_transform_unaggregated_gradients", "_aggregate_gradients")
@@ -241,26 +225,28 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
         """Applies one step, or skips it; in a TF1 graph returns the operation to run."""
         inner = self._optimizer
         if not self._scaler.decides(self._place):
-            how = {
-                "name": name,
-                "experimental_aggregate_gradients": experimental_aggregate_gradients,
-            }
-            return inner.apply_gradients(grads_and_vars, **accepted(inner.apply_gradients, **how))
+            given = accepted(
+                inner.apply_gradients,
+                name=name,
+                experimental_aggregate_gradients=experimental_aggregate_gradients,
+            )
+            return inner.apply_gradients(grads_and_vars, **given)
         pairs = self._prepare(list(grads_and_vars))
         if experimental_aggregate_gradients:
-            pairs = _summed(
-                inner._aggregate_gradients, list(inner._transform_unaggregated_gradients(pairs))
-            )
+            transformed = list(inner._transform_unaggregated_gradients(pairs))
+            pairs = _summed(inner._aggregate_gradients, transformed)
         with tf.init_scope():  # slots must not be created inside a condition
             _ = inner.iterations
             inner._create_all_weights([variable for _, variable in pairs])
         taken = self._decide(pairs, name)
-        return tf.group(taken) if not tf.executing_eagerly() else inner.iterations
+        if tf.executing_eagerly():
+            return inner.iterations
+        return tf.group(taken)
 
 
 def wrap(inner_optimizer: Any, initial_scale: float, **settings: Any) -> Any:
     """Wraps an optimizer, for ``amp_tf.LossScaleOptimizer``."""
-    is_legacy = isinstance(inner_optimizer, tf_keras.optimizers.legacy.Optimizer)
-    return (LegacyLossScaleOptimizer if is_legacy else LossScaleOptimizer)(
-        inner_optimizer, initial_scale, **settings
-    )
+    wrapper: type[_Scaling] = LossScaleOptimizer
+    if isinstance(inner_optimizer, tf_keras.optimizers.legacy.Optimizer):
+        wrapper = LegacyLossScaleOptimizer
+    return wrapper(inner_optimizer, initial_scale, **settings)

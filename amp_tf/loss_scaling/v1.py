@@ -12,7 +12,7 @@ import tensorflow as tf
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
-from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, accepted
+from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, accepted, unzip
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, Schedule, build_schedule
 
 _v1: Any = tf.compat.v1
@@ -21,22 +21,21 @@ _v1: Any = tf.compat.v1
 _COMPUTE = (
     "Take the gradients from optimizer.compute_gradients(loss, variables), or write optimizer = "
     "amp_tf.LossScaleOptimizer(optimizer) and give optimizer.scale_loss(loss) to tf.gradients. If "
-    "the program scales "
-    "its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0"
+    "the program scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0"
 )
 
 
 class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
-    """The scale and its counters as variables; the first two are named as TensorFlow names them in
-    checkpoints.
+    """The scale and its counters as variables.
+
+    The first two are named as TensorFlow names them in checkpoints.
     """
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__()
         self.schedule = schedule
-        self.scale = self._add_weight(
-            "current_loss_scale", schedule.initial_state().scale, tf.float32
-        )
+        first = schedule.initial_state().scale
+        self.scale = self._add_weight("current_loss_scale", first, tf.float32)
         self.good_steps = self._add_weight("good_steps", 0, tf.int64)
         self.counters = self._add_weight("loss_scale_counters", [0] * 5, tf.int64)
 
@@ -46,31 +45,27 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
     def read(self, variable: Any) -> Any:
         """The value of a variable; its initial value in a session that has not initialized it.
 
-        A program may create its initializer before its optimizer, or initialize only what it
-        trains.
+        A program may create its initializer before its optimizer, or initialize only the variables
+        that it trains.
         """
         if tf.compat.v1.executing_eagerly_outside_functions() or tf.distribute.has_strategy():
             return tf.convert_to_tensor(variable)
-        first = (
-            self.schedule.initial_state().scale
-            if variable is self.scale
-            else [0] * variable.shape.num_elements()
-        )
-        first = 0 if variable is self.good_steps else first
+        first: Any = 0
+        if variable is self.scale:
+            first = self.schedule.initial_state().scale
         return tf.cond(
             variable.is_initialized(),
             variable.read_value,
-            lambda: tf.constant(first, variable.dtype),
+            lambda: tf.constant(first, variable.dtype, variable.shape),
         )
 
-    def update(
-        self, grads: Any
-    ) -> Any:  # which TensorFlow's own wrapper calls: this scale was passed to that one
-        what, fix = (
+    def update(self, grads: Any) -> Any:
+        """Refuses: TensorFlow's own wrapper was given this scale."""
+        raise ConfigError(
             "this loss scale works only inside amp_tf's own wrapper",
-            "Wrap the optimizer with amp_tf",
+            where="tf.compat.v1 loss scale",
+            fix="Wrap the optimizer with amp_tf.LossScaleOptimizer",
         )
-        raise ConfigError(what, where="tf.compat.v1 loss scale", fix=f"{fix}.LossScaleOptimizer")
 
     def get_config(self) -> dict[str, Any]:
         return {"initial_loss_scale": float(self.schedule.initial_state().scale)}
@@ -93,9 +88,8 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         schedule = build_schedule(initial_scale, **settings)
         self._methods: Mapping[str, Any] = {}
         variables = _ScaleVariables(schedule)
-        memory = Memory(
-            variables.scale, variables.good_steps, variables.counters, read=variables.read
-        )
+        counters = (variables.good_steps, variables.counters)
+        memory = Memory(variables.scale, *counters, read=variables.read)
         self._scaler = Scaler(schedule, memory)
         super().__init__(opt, variables)
 
@@ -106,49 +100,50 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        """Scales the loss, a tensor or a callable that returns one, and returns the gradients
-        unscaled.
+        """Scales the loss, and returns the gradients unscaled, each with its variable.
+
+        The loss is a tensor or a callable that returns one.
         """
         scaled = self.get_scaled_loss(loss)
         with inner_call():
             pairs = self._inner_method("compute_gradients")(scaled, *args, **kwargs)
-        gradients = self.get_unscaled_gradients([gradient for gradient, _ in pairs])
-        return list(zip(gradients, [variable for _, variable in pairs], strict=True))
+        gradients, variables = unzip(pairs)
+        return list(zip(self.get_unscaled_gradients(gradients), variables, strict=True))
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        """Applies one step, or skips it; returns the operation to run, eagerly whether the step was
-        taken.
+        """Applies one step, or skips it.
+
+        Returns the operation to run; in eager code, whether the step was taken.
         """
         replicas.check_in_replica("apply_gradients")
         if not self._scaler.decides(self._optimizer.get_name()):
             return self._apply(grads_and_vars, global_step=global_step, name=name)
-        pairs = self._take_pairs(grads_and_vars)
-        variables = [variable for _, variable in pairs]
+        gradients, variables = unzip(self._take_pairs(grads_and_vars))
 
         def step(gradients: Any) -> Any:
-            return self._apply(
-                list(zip(gradients, variables, strict=True)), global_step=global_step
-            )
+            pairs = list(zip(gradients, variables, strict=True))
+            return self._apply(pairs, global_step=global_step)
 
-        # inside the condition, the name scope around it: checkpoints know variables by their names
-        scope = "" if tf.executing_eagerly() else _v1.get_default_graph().get_name_scope()
+        # Checkpoints know variables by their names, so the step has the name scope around the
+        # condition.
+        scope = ""
+        if not tf.executing_eagerly():
+            scope = _v1.get_default_graph().get_name_scope()
 
         def take(strategy: Any, gradients: Any) -> Any:
-            back = (
-                contextlib.nullcontext
-                if tf.executing_eagerly()
-                else _v1.get_default_graph().name_scope
-            )
-            with back(f"{scope}/" if scope else None):
+            around: Any = contextlib.nullcontext()
+            if not tf.executing_eagerly():
+                around = _v1.get_default_graph().name_scope(f"{scope}/" if scope else None)
+            with around:
                 done = replicas.on_each(strategy, step, gradients)
-                return done if strategy is None else strategy.group(done)
+                if strategy is None:
+                    return done
+                return strategy.group(done)
 
-        taken = self._scaler.step(
-            [gradient for gradient, _ in pairs], take, headroom=replicas.count()
-        )
+        taken = self._scaler.step(gradients, take, headroom=replicas.count())
         if tf.executing_eagerly():
             return taken
         train_op = tf.group(taken, name=name or self.get_name())
@@ -160,20 +155,21 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
     def apply_zeros_for_nonfinite(self, grads_and_vars: Any) -> Any:
         """Applies every step, with zeros for all gradients where one of them is nonfinite.
 
-        For an inner optimizer whose step cannot be built inside a condition: what does not depend
-        on gradients (``global_step``, weight decay, decaying moments) happens in each step. Only
-        without a strategy, because each replica checks its own gradients. Returns the operation to
-        run.
+        It is for an inner optimizer whose step cannot be built inside a condition. Effects that do
+        not depend on gradients (``global_step``, weight decay, decaying moments) happen in each
+        step. It works only without a strategy, because each replica checks its own gradients.
+
+        Returns the operation to run.
         """
-        pairs = self._take_pairs(grads_and_vars)
-        given = [gradient for gradient, _ in pairs]
-        taken = self._scaler.step(given, lambda *_: None, headroom=replicas.count())
-        zeroed = functools.partial(
-            finite.map_values, lambda value: tf.where(taken, value, tf.zeros_like(value))
-        )
-        return tf.group(
-            self._apply([(zeroed(gradient), variable) for gradient, variable in pairs]), taken
-        )
+        gradients, variables = unzip(self._take_pairs(grads_and_vars))
+        taken = self._scaler.step(gradients, lambda *_: None, headroom=replicas.count())
+
+        def zero(value: Any) -> Any:
+            return tf.where(taken, value, tf.zeros_like(value))
+
+        zeroed = [finite.map_values(zero, gradient) for gradient in gradients]
+        applied = self._apply(list(zip(zeroed, variables, strict=True)))
+        return tf.group(applied, taken)
 
     def get_slot(self, var: Any, name: str) -> Any:
         return self._optimizer.get_slot(var, name)
@@ -182,9 +178,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         return self._optimizer.get_slot_names()
 
     def delegate_to(self, methods: Mapping[str, Any]) -> None:
-        """Makes the wrapper call these methods where it would call the inner optimizer's own, which
-        are calling it.
-        """
+        """Makes the wrapper call these in place of the inner optimizer's own, which call it."""
         self._methods = methods
 
     def _take_pairs(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:

@@ -236,7 +236,9 @@ def rewrite_program(
     return results
 
 
-def name_clones(given: Sequence[Any], results: Sequence[RewriteResult]) -> dict[str, Any]:
+def name_clones(
+    given: Sequence[Any], results: Sequence[RewriteResult], *, prefix: str = ""
+) -> dict[str, Any]:
     """The FunctionDefs of a program that change, by the names that they had: callees are clones
     under new names.
 
@@ -248,6 +250,7 @@ def name_clones(given: Sequence[Any], results: Sequence[RewriteResult]) -> dict[
         given: the functions, each after those that it calls; the last is the program, which keeps
             its name.
         results: theirs.
+        prefix: begins the names of the clones.
     """
     names: dict[str, str] = {}
     changed: dict[str, Any] = {}
@@ -266,7 +269,7 @@ def name_clones(given: Sequence[Any], results: Sequence[RewriteResult]) -> dict[
                 for function in [value.func] if value.HasField("func") else value.list.func:
                     function.name = names.get(function.name, function.name)
         if original is not given[-1]:
-            body.signature.name = names[name] = f"{name}_amp_tf_{next(clone_numbers)}"
+            body.signature.name = names[name] = f"{prefix}{name}_amp_tf_{next(clone_numbers)}"
         changed[name] = body
     return changed
 

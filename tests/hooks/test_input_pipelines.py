@@ -70,12 +70,16 @@ def test_what_a_pipeline_calls_is_exact_and_the_same_functions_are_rounded_elsew
     assert ended.warnings == []
 
 
-def test_what_keras_feeds_from_a_generator_is_exact_from_the_first_batch_on(tmp_path):
-    ended = running.run([str(running.PROGRAMS / "fed_by_python.py")], tmp_path, ON)
-    assert {
-        name: error for name, error in ended.result["data"].items() if error > ROUNDING * 100
-    } == {}
-    assert ended.result["program"] > ROUNDED
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_batches_that_keras_takes_from_python_code_are_exact(library, tmp_path):
+    pytest.importorskip(library)
+    program = str(running.PROGRAMS / "fed_by_python.py")
+    ended = running.run([program, library], tmp_path, ON)
+    result = ended.result
+    assert {name: error for name, error in result["data"].items() if error > ROUNDING * 100} == {}
+    assert {name: count for name, count in result["batches"].items() if count < 8} == {}
+    assert "by number, two workers" in result["data"]
+    assert result["program"] > ROUNDED
     assert ended.warnings == []
 
 

@@ -13,7 +13,7 @@ from amp_tf.oplists.hardware import Hardware
 from tests.hooks import running
 
 TF1 = """
-import faulthandler, gc, importlib, threading
+import faulthandler, gc, threading
 import tensorflow as tf
 v1 = tf.compat.v1
 
@@ -28,8 +28,9 @@ def forget_a_session():
         session.run(v1.global_variables_initializer())
         session.run(step, {x: [[1.0] * 8] * 8})
 
-module = importlib.import_module("MODULE")
-lock = LOCK
+from amp_tf.reporting import reports
+
+lock = reports._ledger._lock
 gc.disable()
 forget_a_session()
 
@@ -46,17 +47,9 @@ if thread.is_alive():
 """
 
 
-@pytest.mark.parametrize(
-    ("module", "lock"),
-    [
-        ("amp_tf.hooks.step_times", "module._lock"),
-        ("amp_tf.reporting.reports", "module._ledger._lock"),
-    ],
-)
-def test_a_session_that_is_collected_waits_for_no_lock_of_ours(module, lock, site_folder, tmp_path):
+def test_a_session_that_is_collected_waits_for_no_lock_of_ours(site_folder, tmp_path):
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "AMP_TF_REPORT": str(tmp_path)}
-    code = TF1.replace("MODULE", module).replace("LOCK", lock)
-    running.run(["-c", code], site_folder, variables)
+    running.run(["-c", TF1], site_folder, variables)
 
 
 def test_a_thread_knows_its_own_collections_alone():
@@ -110,3 +103,15 @@ def test_the_report_says_of_gpus_that_have_it_whether_tf32_is_on(monkeypatch, is
     finally:
         switch(before)
     assert [gpu["tf32"] for gpu in gpus] == [None, is_on, is_on]
+
+
+def test_what_a_hook_remembers_is_one_object_of_the_process(monkeypatch):
+    monkeypatch.setattr(state, "_runtime", state.Runtime())
+
+    class Steps(list[int]):
+        pass
+
+    state.record(Steps).append(1)
+    assert state.record(Steps) == [1]
+    monkeypatch.setattr(state, "_runtime", state.Runtime())
+    assert state.record(Steps) == []

@@ -55,7 +55,7 @@ def test_whether_losses_are_scaled_follows_from_the_devices_of_this_process():
 
 
 def test_the_line_at_exit_tells_two_optimizers_of_one_name_apart():
-    vars(ledger).update(_entries={}, _dropped=0)
+    vars(ledger).update(_ledger=ledger._Ledger())
     with installed():
         for scale in (2.0, 4.0):
             optimizer, weight = (
@@ -70,7 +70,7 @@ def test_the_line_at_exit_tells_two_optimizers_of_one_name_apart():
 
 @pytest.mark.parametrize("initial_scale", [1024.0, 3.0])
 def test_the_scale_of_a_wrapper_that_the_program_put_on_itself_is_named(library, initial_scale):
-    vars(ledger).update(_entries={}, _dropped=0)
+    vars(ledger).update(_ledger=ledger._Ledger())
     home = keras.optimizers if library is keras else library.mixed_precision
     with installed():
         for _ in range(2):  # of two, one each
@@ -94,7 +94,7 @@ def test_the_scale_of_a_wrapper_that_the_program_put_on_itself_is_named(library,
                 == f"loss scale {scale} of {name}, which does not count skipped steps"
             )
             assert ledger.curves() == []
-            vars(ledger).update(_entries={}, _dropped=0)
+            vars(ledger).update(_ledger=ledger._Ledger())
 
 
 MOST = 1.2  # times what stays without amp_tf; TensorFlow itself keeps the graph of a step for good

@@ -225,7 +225,7 @@ OPTIMIZERS = {
 def test_an_optimizer_is_scaled_by_itself_once_and_its_nonfinite_steps_are_skipped(how, kind):
     make = OPTIMIZERS.get(kind, Replacing)
     before = make()
-    vars(ledger).update(_entries={}, _dropped=0)
+    vars(ledger).update(_ledger=ledger._Ledger())
     with installed():
         session = Session(how, make=make if kind in OPTIMIZERS else lambda: before)
         weight, steps = session.train([*BATCHES[:2], NANS, *BATCHES[2:], NANS])

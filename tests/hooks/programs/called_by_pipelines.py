@@ -20,6 +20,12 @@ def products(x):
 
 compiled = tf.function(products, jit_compile=True, input_signature=[batch])
 plain = tf.function(products, input_signature=[batch])
+apart = tf.function(products, input_signature=[batch], experimental_attributes={"_noinline": True})
+apart_inside = tf.function(
+    lambda x: tf.cond(tf.reduce_sum(x) > -1e9, lambda: apart(x), lambda: x),
+    input_signature=[batch],
+    experimental_attributes={"_noinline": True},
+)
 compiled_inside = tf.function(lambda x: compiled(x) + 0.0, input_signature=[batch])
 
 
@@ -81,6 +87,8 @@ for name, function in (
     ("plain", plain),
     ("compiled", compiled),
     ("compiled_inside", compiled_inside),
+    ("apart", apart),
+    ("apart_inside", apart_inside),
 ):
     program[f"{name} before"] = called(function)
     data[f"{name} map"] = mapped(function)
@@ -93,4 +101,8 @@ for name, function in (
 late = tf.function(products, jit_compile=True, input_signature=[batch])
 data["first called by py_function"] = mapped(py_function(late))
 program["first called by py_function"] = called(late)
+for name in ("first called by map", "first called by scan"):
+    late = tf.function(products, experimental_attributes={"_noinline": True})
+    data[name] = mapped(late) if name.endswith("map") else scanned(late)
+    program[name] = called(late)
 print(json.dumps({"data": data, "program": program}))
