@@ -248,6 +248,17 @@ def test_patterns_find_what_a_product_is_fused_to():
     assert [bool(re.search(found, name)) for name in names] == [True, True, False, False, False]
 
 
+def test_a_pattern_names_a_lone_product_and_nothing_that_is_not_fused_with_it():
+    def program(x):
+        large = tf.abs(tf.matmul(x, x, name="MatMul"), name="Abs")
+        with tf.name_scope("dense"):
+            return tf.sqrt(tf.matmul(large, x, name="MatMul"), name="Sqrt")
+
+    followers = find_followers(_flat(program))
+    assert pattern_for("MatMul", followers) == "node:MatMul"
+    assert pattern_for("dense/MatMul", followers) == "(^|/)dense/MatMul$"
+
+
 CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 VALUES = np.random.default_rng(0).normal(size=(16, 16)).astype("float32")
 
