@@ -80,12 +80,12 @@ class ReadAhead:
 
 def _steps_a_call(model: Any) -> int:
     """How many batches one call of a model's function takes."""
-    count = getattr(model, "steps_per_execution", None)
-    if count is None:
-        count = getattr(model, "_steps_per_execution", None)  # of tf_keras
-    if count is None:
-        return 1
-    return int(count.numpy() if hasattr(count, "numpy") else count)
+    # Keras 3 has a number, tf_keras a variable, and a model that is not compiled neither.
+    for name in ("steps_per_execution", "_steps_per_execution"):
+        count = getattr(model, name, None)
+        if count is not None:
+            return int(count)
+    return 1
 
 
 def without_optionals(batch: Any) -> Any:

@@ -230,6 +230,33 @@ def test_nodes_of_loops_and_branches_are_left_out():
     assert not any(node.op == "Switch" and node.name in names for node in graph.node)
 
 
+def test_patterns_find_what_a_product_is_fused_to():
+    def program(x):
+        with tf.name_scope("dense"):
+            y = tf.nn.relu(
+                tf.nn.bias_add(tf.matmul(x, x, name="MatMul"), [1.0, 2.0], name="BiasAdd"),
+                name="Relu",
+            )
+        with tf.name_scope("other"):
+            return tf.matmul(y, y, name="MatMul")
+
+    found = pattern_for("dense/MatMul", find_followers(_flat(program)))
+    assert found == "(^|/)dense/(MatMul|BiasAdd|Relu)$"
+    names = ["dense/Relu", "outer/dense/MatMul", "other/MatMul", "dense/Relu/more", "my_dense/Relu"]
+    assert [bool(re.search(found, name)) for name in names] == [True, True, False, False, False]
+
+
+def test_a_pattern_names_a_lone_product_and_nothing_that_is_not_fused_with_it():
+    def program(x):
+        large = tf.abs(tf.matmul(x, x, name="MatMul"), name="Abs")
+        with tf.name_scope("dense"):
+            return tf.sqrt(tf.matmul(large, x, name="MatMul"), name="Sqrt")
+
+    followers = find_followers(_flat(program))
+    assert pattern_for("MatMul", followers) == "node:MatMul"
+    assert pattern_for("dense/MatMul", followers) == "(^|/)dense/MatMul$"
+
+
 CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 VALUES = np.random.default_rng(0).normal(size=(16, 16)).astype("float32")
 

@@ -61,7 +61,8 @@ class JointGraph:
         self._session: Any = None  # made by a run
         with self.graph.as_default():
             fed = {*flat.feeds, *flat.captures}
-            shared = tf.compat.v1.GraphDef(node=[n for n in flat.graph.node if n.name in fed])
+            shared = tf.compat.v1.GraphDef(versions=flat.graph.versions)
+            shared.node.extend(node for node in flat.graph.node if node.name in fed)
             tf.import_graph_def(shared, name=_SHARED)
             for name in fed:
                 self._inputs[name] = self.graph.get_tensor_by_name(f"{_SHARED}/{name}:0")
@@ -191,7 +192,6 @@ def _hold(variable: Variable, name: str, sides: Iterable[str]) -> _Held:
 
     dtype = tf.as_dtype(variable.data_type)
     start = tf.compat.v1.placeholder(dtype, variable.value.shape)
-    start.set_shape(variable.value.shape)  # of a number TensorFlow takes it as unknown
     places = {}
     reads = {}
     resets = []
@@ -272,20 +272,26 @@ def _why(message: str) -> str:
 
 
 def written(flat: FlatStep) -> list[str]:
-    """Returns the float32 variables that have readers other than plain reads."""
-    used: set[str] = set()
+    """Returns the float32 variables that the step may write."""
+    used = _writers(flat)
+    return [
+        name
+        for name, variable in flat.variables.items()
+        if name in used and variable.value.dtype == np.float32
+    ]
+
+
+def _writers(flat: FlatStep) -> dict[str, list[Any]]:
+    """Returns the nodes that may write a variable: those that do not only read it."""
+    found: dict[str, list[Any]] = {}
     for node in flat.graph.node:
         if node.op in VARIABLE_READERS:
             continue
         for place, text in enumerate(node.input):
             name = text.partition(":")[0]
             if name in flat.variables and _may_write(flat.variables[name], node.op, place):
-                used.add(name)
-    return [
-        name
-        for name, variable in flat.variables.items()
-        if name in used and variable.value.dtype == np.float32
-    ]
+                found.setdefault(name, []).append(node)
+    return found
 
 
 def _may_write(variable: Variable, op: str, place: int) -> bool:
@@ -383,14 +389,9 @@ def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
     nodes = {node.name: node for node in flat.graph.node}
     if any(node.op in BEGINNINGS for node in flat.graph.node):
         return {}
-    writes: dict[str, list[Any]] = {}
-    for node in flat.graph.node:
-        first = node.input[0].partition(":")[0] if node.input else ""
-        if first in flat.variables and node.op not in VARIABLE_READERS:
-            writes.setdefault(first, []).append(node)
     found = {}
-    for variable, (write, *others) in writes.items():
-        if others:
+    for variable, (write, *others) in _writers(flat).items():
+        if others or write.input[0].partition(":")[0] != variable:
             continue
         if write.op in WHOLE_WRITES:  # variable.assign(variable - change)
             update = nodes[write.input[1].partition(":")[0]]
