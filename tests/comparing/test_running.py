@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.config import AmpConfig
+from amp_tf.graph.names import find_followers, pattern_for
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import rewrite
@@ -228,22 +229,6 @@ def test_nodes_of_loops_and_branches_are_left_out():
     assert len(inside) == 2
     assert not {*inside} & {*names}
     assert not any(node.op == "Switch" and node.name in names for node in graph.node)
-
-
-def test_patterns_find_what_a_product_is_fused_to():
-    def program(x):
-        with tf.name_scope("dense"):
-            y = tf.nn.relu(
-                tf.nn.bias_add(tf.matmul(x, x, name="MatMul"), [1.0, 2.0], name="BiasAdd"),
-                name="Relu",
-            )
-        with tf.name_scope("other"):
-            return tf.matmul(y, y, name="MatMul")
-
-    found = pattern_for("dense/MatMul", find_followers(_flat(program)))
-    assert found == "(^|/)dense/(MatMul|BiasAdd|Relu)$"
-    names = ["dense/Relu", "outer/dense/MatMul", "other/MatMul", "dense/Relu/more", "my_dense/Relu"]
-    assert [bool(re.search(found, name)) for name in names] == [True, True, False, False, False]
 
 
 def test_a_pattern_names_a_lone_product_and_nothing_that_is_not_fused_with_it():
