@@ -23,8 +23,7 @@ XLA_WIDENS = (
     "AMP_TF_PRECISION=bfloat16 "
     "converts anyway"
 )
-F16 = Precision.FLOAT16
-BF16 = Precision.BFLOAT16
+F16, BF16 = Precision.FLOAT16, Precision.BFLOAT16
 
 
 @pytest.mark.parametrize(
