@@ -129,7 +129,8 @@ def _cells(runs: Sequence[Run], reference: Mapping[int, Run]) -> list[str]:
     if len(theirs) < ENOUGH:
         cells.append("?")
     else:
-        off = mean - statistics.fmean(theirs)
+        base = statistics.fmean(reference[run.seed].value or 0.0 for run in done)
+        off = mean - base
         cells.append(f"{off:+.2g}" if abs(off) > 2 * statistics.stdev(theirs) else "no")
     ours = []
     others = []

@@ -32,7 +32,6 @@ class Figure:
     count: float
 
 
-NOTHING = Figure(0.0, 0.0)
 MOST_ROUNDS = 6  #: times those that are asked for, where the standard error asks for more
 
 
@@ -57,17 +56,19 @@ def measure(
     Raises:
         RuntimeError: a process failed; the message is the end of what it wrote.
     """
+    times: dict[str, list[float]] = {}
+    turns: dict[str, list[dict[str, tuple[float, float]]]] = {}
+    rows: list[Row] = []
     with contextlib.ExitStack() as stack:
         workers = {}
         for mode in chosen:
             workers[mode.name] = worker = Worker(model, mode, batch, settings)
             stack.callback(worker.close)
             worker.ask(do="prepare", way=way)
-        times: dict[str, list[float]] = {name: [] for name in workers}
-        turns: dict[str, list[dict[str, tuple[float, float]]]] = {name: [] for name in workers}
-        for _ in range(
-            settings.rounds
-        ):  # first, because kernels that prove short without the profiler escape it then
+            times[mode.name] = []
+            turns[mode.name] = []
+        # Profiled first, because kernels that prove short without the profiler escape it then.
+        for _ in range(settings.rounds):
             for name, worker in workers.items():
                 turns[name].append(worker.ask(do="profile", seconds=settings.seconds))
         for number in range(MOST_ROUNDS * settings.rounds):
@@ -81,30 +82,36 @@ def measure(
 
 
 def _medians(turns: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, Figure]:
-    ops = sorted(set().union(*turns))
-    return {
-        op: Figure(
-            *map(statistics.median, zip(*(turn.get(op, (0, 0)) for turn in turns), strict=True))
-        )
-        for op in ops
-    }
+    """The median figure of each op over the turns; an op that did not run took no time."""
+    found = {}
+    for op in sorted(set().union(*turns)):
+        ms, counts = zip(*(turn.get(op, (0, 0)) for turn in turns), strict=True)
+        found[op] = Figure(statistics.median(ms), statistics.median(counts))
+    return found
 
 
 def table(profiles: Mapping[str, Profile], rows: int) -> str:
     """The ops that take the most in any mode, all kernels, and the step, as Markdown."""
-    ops = set().union(*(profile.ops for profile in profiles.values()))
-    most = {op: max(profile.ops.get(op, NOTHING).ms for profile in profiles.values()) for op in ops}
-    lines = ["| op | " + " | ".join(f"{mode} ms (kernels)" for mode in profiles) + " |"]
+    most: dict[str, float] = {}
+    for profile in profiles.values():
+        for op, figure in profile.ops.items():
+            most[op] = max(most.get(op, 0.0), figure.ms)
+    lines = [_row("op", [f"{mode} ms (kernels)" for mode in profiles])]
     lines.append("|---|" + "---:|" * len(profiles))
     for op in sorted(most, key=lambda op: -most[op])[:rows]:
-        figures = [profile.ops.get(op) for profile in profiles.values()]
-        cells = [f"{figure.ms:.2f} ({figure.count:.0f})" if figure else "–" for figure in figures]
-        lines.append(f"| {op} | " + " | ".join(cells) + " |")
-    lines.append(
-        "| all | " + " | ".join(f"{profile.kernels_ms:.2f}" for profile in profiles.values()) + " |"
-    )
+        cells = []
+        for profile in profiles.values():
+            figure = profile.ops.get(op)
+            cells.append(f"{figure.ms:.2f} ({figure.count:.0f})" if figure else "–")
+        lines.append(_row(op, cells))
+    lines.append(_row("all", [f"{profile.kernels_ms:.2f}" for profile in profiles.values()]))
     steps = [f"{statistics.median(profile.row.ms):.2f}" for profile in profiles.values()]
-    return "\n".join([*lines, "| step, by the clock | " + " | ".join(steps) + " |"])
+    lines.append(_row("step, by the clock", steps))
+    return "\n".join(lines)
+
+
+def _row(head: str, cells: Sequence[str]) -> str:
+    return f"| {' | '.join([head, *cells])} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The table of decisions: figures of a rewritten graph, and the check of a change."""
+"""The table of decisions: what is read from a rewritten graph, and what the check says of a change."""
 
 import dataclasses
 
@@ -70,8 +70,7 @@ def test_figures_are_those_of_the_report(kept, targets):
     ],
 )
 def test_a_change_of_more_than_one_per_cent_is_shown_in_both_forms(change, differs):
-    key = ("bert", "fit", "amd-zen5")
-    before = Figures(90.0, 50.0, 200, 1.5)
+    key, before = ("bert", "fit", "amd-zen5"), Figures(90.0, 50.0, 200, 1.5)
     now = dataclasses.replace(before, **change)
     shown = table.differences({key: before}, {key: now})
     assert [line[0] for line in shown] == (["-", "+"] if differs else [])
@@ -98,7 +97,7 @@ def test_a_worse_decision_fails_the_check_and_prints_its_row(kept, tmp_path, mon
 
 
 def test_each_rule_of_the_contract_is_left_out_alone(kept, targets, tmp_path, monkeypatch):
-    """Its figures stand beside those with it, and the columns written by hand stay."""
+    """What it changes stands beside what is decided with it; what is written by hand stays."""
     only = [targets["amd-zen5"], targets[rewriting.GPU_TARGET]]
     monkeypatch.setattr(table, "each", in_this_process)
     decided = table.decided(NAMES[:1], kept, only, 1)

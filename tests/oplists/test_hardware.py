@@ -1,4 +1,4 @@
-"""The abilities of the hardware, and the table of its costs."""
+"""What the hardware can do, and which table of costs counts on it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ ON = "INFO:absl:amp_tf: 3 graphs, {} of 648 nodes converted to bfloat16, 32 cast
 
 @pytest.fixture
 def forked(monkeypatch):
-    """Processes of this Python are forks."""
+    """What is started of this Python is a fork."""
     monkeypatch.setattr(subprocess, "Popen", processes.start)
 
 
@@ -49,8 +49,7 @@ def demo():
 
 PYTEST = """
 import signal, time
-# A shell in the background has its programs ignore this signal.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell in the background has its programs ignore
 try:
     print("running", flush=True)
     time.sleep(60)
@@ -104,8 +103,7 @@ def test_the_status_says_whether_all_is_as_promised(
     demo,
     capsys,
 ):
-    off = trained(0.98, 88.7)
-    on = trained(accuracy, milliseconds, log)
+    off, on = trained(0.98, 88.7), trained(accuracy, milliseconds, log)
     problems = [*demo.judge_accuracy(off, on), *demo.judge_speed(off, on)]
     assert demo.judge(problems, "It was faster.") == (1 if problem else 0)
     assert (problem or "It was faster.") in capsys.readouterr().out
@@ -277,7 +275,9 @@ def files(folder):
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A copy of the files of scripts, so that a script that ignores ``--help`` harms nothing."""
+    """What the scripts read and write, so that one that works when it is asked for help harms
+    nothing.
+    """
     for name in ("scripts", ".ci", "docker"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("README.md", "pyproject.toml"):
