@@ -100,7 +100,7 @@ def strongly_connected(nodes: Mask, links: Adjacency) -> Iterator[list[Node]]:
     the first ends.
     """
     is_open = bytearray(nodes)
-    ended: list[Node] = []
+    ended = []
     for root in np.flatnonzero(nodes).tolist():
         if not is_open[root]:
             continue
@@ -209,7 +209,7 @@ class Network:
         """Sends flow along shortest paths until every one of them has a full edge."""
         heads = self._head
         capacity = self._capacity
-        ways: list[list[int]] = []  # the edges of each vertex that may still lead to the sink
+        ways = []  # the edges of each vertex that may still lead to the sink
         for edges, depth in zip(self._edges_of, level, strict=True):
             ways.append(
                 [edge for edge in edges if capacity[edge] and level[heads[edge]] == depth + 1]
@@ -234,12 +234,11 @@ class Network:
 
 def control_links(view: GraphView) -> Indices:
     """Returns the control edges, a row each: the node that comes first, and the one that waits."""
-    number_of = {name: number for number, name in enumerate(view.names)}
-    links: list[tuple[Node, Node]] = []
+    links = []
     for number, proto in enumerate(view.protos):
         if proto is None:
             continue
         for text in proto.input:
             if text.startswith("^"):
-                links.append((number_of[text[1:]], number))
+                links.append((view.number_of[text[1:]], number))
     return np.array(links, np.int32).reshape(-1, 2)

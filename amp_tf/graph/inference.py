@@ -36,7 +36,7 @@ class BatchShapes:
 
         There are none where the graph leaves no batch size open, or TensorFlow cannot import it.
         """
-        body = self._functions.get(function) if function else self.graph
+        body = self._bodies.get(function)
         if body is None:
             return {}
         try:
@@ -48,11 +48,14 @@ class BatchShapes:
             return {}
 
     @functools.cached_property
-    def _functions(self) -> Mapping[str, Any]:
-        functions = [*self.library.function] if self.library else []
+    def _bodies(self) -> Mapping[str, Any]:
+        """The graph, named ``""``, and all functions by name."""
+        found = {"": self.graph}
+        for function in self.library.function if self.library else ():
+            found[function.signature.name] = function
         if hasattr(self.graph, "node_def"):
-            functions.append(self.graph)
-        return {function.signature.name: function for function in functions}
+            found[self.graph.signature.name] = self.graph
+        return found
 
     @functools.cached_property
     def _called(self) -> Any:

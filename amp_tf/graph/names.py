@@ -146,8 +146,8 @@ class Scopes:
         has it from where a graph's names begin: at the front, or behind a scope that TensorFlow
         added.
         """
-        parts: list[str] = []
-        named: list[str] = []
+        parts = []
+        named = []
         layers: tuple[KerasLayer, ...] = ()
         begins = [0]
         is_gradient = False
@@ -257,7 +257,9 @@ def _whole(name: str) -> str:
 def path_of(name: str) -> str:
     """Returns the recorded path of the innermost layer of a node, or an empty text."""
     layers = recorded.around(name)
-    return layers[0].path if layers else ""
+    if not layers:
+        return ""
+    return layers[0].path
 
 
 def layer_of(name: str) -> str:
@@ -326,12 +328,14 @@ def describe_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
     paths = recorded.paths()
     if not paths and any(map(is_layer_pattern, patterns[:_MOST_UNMATCHED])):
         paths = _paths_of_scopes(names)
-    found: list[str] = []
+    found = []
     for pattern in patterns[:_MOST_UNMATCHED]:
         close: list[str] = []
         if is_layer_pattern(pattern):
             close = closest_layers("/".join(layer_components(pattern)), paths)
-        found.append(f"{pattern} (did you mean {LAYER}{close[0]}?)" if close else pattern)
+        if close:
+            pattern = f"{pattern} (did you mean {LAYER}{close[0]}?)"
+        found.append(pattern)
     more = len(patterns) - _MOST_UNMATCHED
     if more > 0:
         found.append(f"and {more:,} more")
@@ -383,10 +387,10 @@ class FreshNames:
 
 def whole_of(name: str) -> str:
     """Returns the name of the fused product that a node was a part of, or the node's own."""
-    if not name.endswith(SPLIT_SUFFIX):  # most names; this is quicker than the expression
-        return name
-    part = _PART.fullmatch(name)
-    return part[1] if part else name
+    # The suffix is looked at first, because most names lack it, and that is quicker.
+    if name.endswith(SPLIT_SUFFIX) and (part := _PART.fullmatch(name)):
+        return part[1]
+    return name
 
 
 def missing_node(wanted: str, names: Sequence[str], where: str) -> GraphError:
@@ -426,7 +430,7 @@ def find_followers(graph: Any) -> Mapping[str, tuple[str, ...]]:
             if not text.startswith("^"):
                 source = text.partition(":")[0]
                 readers.setdefault(source, []).append(node.name)
-    found: dict[str, tuple[str, ...]] = {}
+    found = {}
     for node in nodes.values():
         if node.op not in PRODUCTS:
             continue
@@ -453,7 +457,9 @@ def pattern_for(node: str, followers: Mapping[str, tuple[str, ...]]) -> str:
     if not scope and not fused:
         return f"{NODE}{node}"
     names = [re.escape(name.rpartition("/")[2]) for name in (node, *fused)]
-    any_name = names[0] if len(names) == 1 else f"({'|'.join(names)})"
+    any_name = "|".join(names)
+    if len(names) > 1:
+        any_name = f"({any_name})"
     if scope:
         any_name = f"{re.escape(scope)}/{any_name}"
     return f"(^|/){any_name}$"

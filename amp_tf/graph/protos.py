@@ -10,6 +10,7 @@ are read once a kind: 132 times for an LSTM's 1,573 nodes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 import sys
@@ -36,6 +37,38 @@ _NOT_OF_A_KIND = ("name", "input", "device", "experimental_debug_info", "experim
 
 
 @dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The inputs of all nodes of a graph, control inputs included, one after the other.
+
+    Attributes:
+        counts: how many inputs each node has.
+        sources: the node that each input names, or :data:`CONTROL`, or :data:`UNKNOWN` or less.
+        ports: the output port that each input names.
+    """
+
+    counts: Indices
+    sources: Indices
+    ports: Indices
+
+    @classmethod
+    def of(cls, texts: Sequence[Sequence[str]], sources: Any, ports: Any) -> Inputs:
+        """Makes them of the texts of all inputs, node by node, and of what these name."""
+        counts = np.array(list(map(len, texts)), np.int32)
+        return cls(counts, sources.astype(np.int32), ports.astype(np.int32))
+
+    @functools.cached_property
+    def readers(self) -> Indices:
+        """The node of each input."""
+        return np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
+
+    @functools.cached_property
+    def positions(self) -> Indices:
+        """The place of each input among those of its node."""
+        starts = np.cumsum(self.counts, dtype=np.int32) - self.counts
+        return np.arange(len(self.readers), dtype=np.int32) - starts[self.readers]
+
+
+@dataclasses.dataclass(frozen=True)
 class NodeFacts:
     """The nodes of a graph, but for their attributes.
 
@@ -43,25 +76,20 @@ class NodeFacts:
         names, devices: those of each node.
         kinds: the number of each node's kind.
         firsts: the first node of each kind.
-        input_counts: how many inputs each node has, control inputs included.
-        sources: for each input of each node, in order, the node that it names, or
-            :data:`CONTROL`, or :data:`UNKNOWN` or less.
-        ports: for each input, in the same order, the port that it reads.
+        inputs: the inputs of all nodes.
     """
 
     names: list[str]
     devices: list[str]
     kinds: Indices
     firsts: list[Node]
-    input_counts: Indices
-    sources: Indices
-    ports: Indices
+    inputs: Inputs
 
 
 def read_facts(nodes: Sequence[Any]) -> NodeFacts:
     """Reads the NodeDefs of a graph.
 
-    Where two nodes have one name, inputs name the later one.
+    An input names the later one of two nodes with the same name.
     """
     names = [node.name for node in nodes]
     texts = [node.input[:] for node in nodes]
@@ -69,7 +97,7 @@ def read_facts(nodes: Sequence[Any]) -> NodeFacts:
     all_texts = itertools.chain.from_iterable(texts)
     ends = np.fromiter(map(tensors.__getitem__, all_texts), np.int64)
     first_of: dict[bytes | Node, Node] = {}
-    first_alike: list[Node] = []
+    first_alike = []
     for number, node in enumerate(nodes):
         first_alike.append(first_of.setdefault(_kind_of(node, number), number))
     firsts, kinds = np.unique(np.array(first_alike, np.int32), return_inverse=True)
@@ -78,9 +106,7 @@ def read_facts(nodes: Sequence[Any]) -> NodeFacts:
         devices=[sys.intern(node.device) for node in nodes],
         kinds=kinds.astype(np.int32).reshape(-1),
         firsts=firsts.tolist(),
-        input_counts=np.array(list(map(len, texts)), np.int32),
-        sources=(ends >> _PORT_BITS).astype(np.int32),
-        ports=(ends & _PORT_MASK).astype(np.int32),
+        inputs=Inputs.of(texts, ends >> _PORT_BITS, ends & _PORT_MASK),
     )
 
 

@@ -10,24 +10,23 @@ read: its body is small, and it names tensors in its own way.
 from __future__ import annotations
 
 import collections
-import dataclasses
-import functools
 import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP, BROKEN, place_of, read_signatures, read_types
-from amp_tf.graph.datatypes import Indices, Node, Port
-from amp_tf.graph.protos import CONTROL, MAX_DIGITS, UNKNOWN, read_facts
+from amp_tf.graph.datatypes import Node, Port
+from amp_tf.graph.protos import CONTROL, MAX_DIGITS, UNKNOWN, Inputs, read_facts
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
 from amp_tf.graph.view import GraphView
 
 RETVAL_OP = "_Retval"
+_Texts: TypeAlias = Callable[[Node], Sequence[str]]
 
 
 def read_graph(graph: Any, templates: Templates) -> GraphView:
@@ -53,8 +52,7 @@ def read_graph(graph: Any, templates: Templates) -> GraphView:
         protos=nodes,
     )
     _check_names(view)
-    inputs = _Inputs(facts.input_counts, facts.sources, facts.ports, lambda n: nodes[n].input)
-    return _connected(view, inputs)
+    return _connected(view, facts.inputs, lambda node: nodes[node].input)
 
 
 def read_function(function: Any, templates: Templates) -> GraphView:
@@ -64,36 +62,38 @@ def read_function(function: Any, templates: Templates) -> GraphView:
         GraphError: the function is broken, or its types are parameters of the call.
     """
     title = function.signature.name
-    arguments = [_boundary(arg, ARG_OP, title) for arg in function.signature.input_arg]
-    results = [_boundary(arg, RETVAL_OP, title) for arg in function.signature.output_arg]
     body = list(function.node_def)
     argument_names = [arg.name for arg in function.signature.input_arg]
     result_names = [arg.name for arg in function.signature.output_arg]
     body_names = [node.name for node in body]
-    ends = [*arguments, *results]
+    ends = [_boundary(arg, ARG_OP, title) for arg in function.signature.input_arg]
+    ends += [_boundary(arg, RETVAL_OP, title) for arg in function.signature.output_arg]
     number_of: dict[str, Node] = {}
     for number, name in (*enumerate(argument_names), *enumerate(body_names, len(ends))):
         if name in number_of:
             raise _duplicate(name, title)
         number_of[name] = number
     inner = read_signatures(body, templates, title)
-    signatures = [*ends, *inner]
-    types_of_ends = [signature.slots[0].fixed for signature in ends]
+    types = [signature.slots[0].fixed for signature in ends]
+    types += read_types(body, inner, title)
+    names = argument_names + [f"{title}/{name}" for name in result_names] + body_names
+    devices = [sys.intern(node.device) for node in body]
+    argument_attributes = []
+    for number in range(len(argument_names)):
+        is_there = number in function.arg_attr  # an index would add it
+        argument_attributes.append(function.arg_attr[number].attr if is_there else {})
     view = GraphView.of(
-        signatures,
-        np.arange(len(signatures), dtype=np.int32),
-        [*types_of_ends, *read_types(body, inner, title)],
+        ends + inner,
+        np.arange(len(names), dtype=np.int32),
+        types,
         function=title,
-        names=[*argument_names, *(f"{title}/{name}" for name in result_names), *body_names],
-        devices=[*[""] * len(ends), *(sys.intern(node.device) for node in body)],
-        protos=[*[None] * len(ends), *body],
-        argument_attributes=[
-            function.arg_attr[number].attr if number in function.arg_attr else {}
-            for number in range(len(arguments))
-        ],
+        names=names,
+        devices=[""] * len(ends) + devices,
+        protos=[None] * len(ends) + body,
+        argument_attributes=argument_attributes,
     )
     _check_names(view)
-    texts: list[Sequence[str]] = [()] * len(arguments)
+    texts: list[Sequence[str]] = [()] * len(argument_names)
     for name in result_names:
         if name not in function.ret:
             raise GraphError(
@@ -101,10 +101,10 @@ def read_function(function: Any, templates: Templates) -> GraphView:
             )
         texts.append([function.ret[name]])
     texts += [node.input[:] for node in body]
-    found = [_resolve(text, number_of, signatures) for text in itertools.chain.from_iterable(texts)]
+    all_texts = itertools.chain.from_iterable(texts)
+    found = [_resolve(text, number_of, view.signatures) for text in all_texts]
     sources, ports = np.array(found, np.int32).reshape(-1, 2).T
-    counts = np.array(list(map(len, texts)), np.int32)
-    return _connected(view, _Inputs(counts, sources, ports, texts.__getitem__))
+    return _connected(view, Inputs.of(texts, sources, ports), texts.__getitem__)
 
 
 def _resolve(
@@ -122,9 +122,10 @@ def _resolve(
     if name not in number_of:
         return UNKNOWN, 0
     node = number_of[name]
-    if signatures[node].op == ARG_OP:
-        return (node if rest in ("", "0") else UNKNOWN), 0
-    start = signatures[node].output_starts.get(output)
+    signature = signatures[node]
+    if signature.op == ARG_OP and rest in ("", "0"):
+        return node, 0
+    start = signature.output_starts.get(output)  # an argument has none
     if start is None or not (offset or "0").isdecimal() or len(offset) > MAX_DIGITS:
         return UNKNOWN, 0
     return node, start + int(offset or "0")
@@ -143,44 +144,20 @@ def _check_names(view: GraphView) -> None:
     raise GraphError(what, where=where, fix=BROKEN)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Inputs:
-    """The inputs of all nodes of a graph, control inputs included, one after the other.
-
-    Attributes:
-        counts: how many inputs each node has.
-        sources: the node that each input names; ``CONTROL`` for a control input, ``UNKNOWN`` or
-            less for a text that names nothing (:mod:`amp_tf.graph.protos`).
-        ports: the output port that each input names.
-        texts: gives the texts of a node's inputs, for a message.
-    """
-
-    counts: Indices
-    sources: Indices
-    ports: Indices
-    texts: Callable[[Node], Sequence[str]]
-
-    @functools.cached_property
-    def readers(self) -> Indices:
-        """The node of each input."""
-        return np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
-
-    @functools.cached_property
-    def positions(self) -> Indices:
-        """The place of each input among those of its node."""
-        starts = np.cumsum(self.counts, dtype=np.int32) - self.counts
-        return np.arange(len(self.readers), dtype=np.int32) - starts[self.readers]
-
-
-def _connected(view: GraphView, inputs: _Inputs) -> GraphView:
+def _connected(view: GraphView, inputs: Inputs, texts: _Texts) -> GraphView:
     """Returns the view with its data edges.
+
+    Args:
+        view: the view.
+        inputs: the inputs of its nodes.
+        texts: gives the texts of a node's inputs, for a message.
 
     Raises:
         GraphError: an input names nothing, a port does not exist, a data input comes after a
             control input, a node has not as many inputs as its op expects, or the types at the ends
             of an edge differ.
     """
-    _check_texts(view, inputs)
+    _check_texts(view, inputs, texts)
     data = np.flatnonzero(inputs.sources >= 0)
     src_node = inputs.sources[data]
     src_port = inputs.ports[data]
@@ -218,7 +195,7 @@ def _connected(view: GraphView, inputs: _Inputs) -> GraphView:
     return connected
 
 
-def _check_texts(view: GraphView, inputs: _Inputs) -> None:
+def _check_texts(view: GraphView, inputs: Inputs, texts: _Texts) -> None:
     """Refuses an input that names nothing, and a data input after a control input."""
     sources = inputs.sources
     readers = inputs.readers
@@ -227,7 +204,7 @@ def _check_texts(view: GraphView, inputs: _Inputs) -> None:
     for place in (*np.flatnonzero(sources <= UNKNOWN), *late):
         reader = int(readers[place])
         position = int(inputs.positions[place])
-        text = inputs.texts(reader)[position]
+        text = texts(reader)[position]
         if sources[place] >= 0:
             what = f"data input {text!r} comes after a control input"
         elif text[:1] == "^":

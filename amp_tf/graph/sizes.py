@@ -54,7 +54,9 @@ class Shapes(Protocol):
 def shape_of(shapes: Shapes, node: str, port: int = 0) -> Shape | None:
     """Returns the shape of one output port of a node, ``None`` where not even its rank is known."""
     found = shapes.output_shapes(node)
-    return found[port] if port < len(found) else None
+    if port >= len(found):
+        return None
+    return found[port]
 
 
 class KnownShapes:
@@ -79,7 +81,7 @@ class KnownShapes:
     @classmethod
     def of_nodes(cls, protos: Sequence[Any]) -> KnownShapes:
         """Reads the shapes that NodeDefs carry; TensorFlow's exporters write them."""
-        shapes: dict[str, Sequence[Shape | None]] = {}
+        shapes = {}
         for _, node in nodes_with(protos, SHAPES_ATTR):
             shapes[node.name] = list(map(read_shape, node.attr[SHAPES_ATTR].list.shape))
         return cls(shapes)
@@ -169,14 +171,14 @@ class Lifetimes:
 
         # Ops that move no data pass their first input on.
         passing = edges.at(view.mask_with(FREE)[edges.dst_node] & (edges.dst_position == 0))
-        passed: dict[Node, Tensor] = {}
+        passed = {}
         for node, source, port in passing.rows("dst_node", "src_node", "src_port"):
             passed[node] = (source, port)
         owners: dict[Tensor, Tensor] = {}
         for node in sorted(passed, key=times.__getitem__):
             owners[node, 0] = owners.get(passed[node], passed[node])
 
-        units: dict[Tensor, Unit] = {}
+        units = {}
         reads: dict[Tensor, list[tuple[Unit, Node, Unit]]] = {}
         columns = ("src_node", "src_port", "dst_node", "dst_position", "src_unit", "dst_unit")
         for node, port, reader, position, src_unit, dst_unit in edges.rows(*columns):
@@ -186,7 +188,7 @@ class Lifetimes:
                 owner = owners.get(tensor, tensor)
                 reads.setdefault(owner, []).append((src_unit, reader, dst_unit))
 
-        elements: dict[Tensor, int] = {}
+        elements = {}
         has_memory = ~view.mask_with(READ_OPS | WITHOUT_WAITING)
         for node, port in reads:
             if not has_memory[node]:

@@ -51,7 +51,9 @@ class Slot:
     def __str__(self) -> str:
         if self.is_fixed:
             return datatypes.type_name(self.fixed)
-        return self.attr if self.index < 0 else f"{self.attr}[{self.index}]"
+        if self.index < 0:
+            return self.attr
+        return f"{self.attr}[{self.index}]"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,7 +124,7 @@ class Template:
 
     def _build(self, counts: dict[str, int]) -> Signature:
         slots: dict[_Key, int] = {}
-        inputs: list[int] = []
+        inputs = []
         for arg in self.op_def.input_arg:
             for key in _keys(arg, counts):
                 inputs.append(slots.setdefault(key, len(slots)))
@@ -157,7 +159,7 @@ class Template:
             return fixed_slot(self.op_def.name, fixed)
         attr = self._attrs[attr_name]
         allowed = frozenset(attr.allowed_values.list.type) or None
-        default = attr.default_value.type if index < 0 else datatypes.INVALID
+        default = attr.default_value.type  # none, which is 0, for a list
         return Slot(attr_name, index, default, allowed)
 
 
@@ -244,7 +246,7 @@ class Templates:
     def _functions_with(self, ops: frozenset[str]) -> frozenset[str]:
         """Returns the names of the functions in which one of the ops may run, called or not."""
         functions = self._functions
-        found: set[str] = set()
+        found = set()
         callees: dict[str, set[str]] = {}
         for name, function in functions.items():
             callees[name] = set()
@@ -299,13 +301,15 @@ def referenced(node: Any) -> Iterator[str]:
 
 def called(node: Any, functions: Container[str]) -> list[str]:
     """Returns the functions that a NodeDef calls; its op is one if it is a known function."""
-    op, *named = referenced(node)
-    return [op, *named] if op in functions else named
+    op, *found = referenced(node)
+    if op in functions:
+        found.insert(0, op)
+    return found
 
 
 def find_loop_bodies(functions: Iterable[Any]) -> frozenset[str]:
     """Finds the functions that are bodies of functional loops, and that nothing else calls."""
-    bodies: set[str] = set()
+    bodies = set()
     others: set[str] = set()
     for function in functions:
         for node in function.node_def:

@@ -26,7 +26,7 @@ import numpy as np
 
 from amp_tf.graph.algorithms import control_links, is_sorted
 from amp_tf.graph.attributes import ROUNDED_ATTR, nodes_with
-from amp_tf.graph.datatypes import FLOAT, Indices, Mask, Node
+from amp_tf.graph.datatypes import FLOAT, Indices, Mask
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
@@ -124,7 +124,7 @@ def _waits_kept(case: Case) -> str:
     """Finds a node, new or with more waits, that does not wait for exactly the planned nodes."""
     names = case.before.names
     protos = case.original.protos
-    planned: dict[Node, list[str]] = {}
+    planned = {}
     for number, new in enumerate(case.edits.new, len(protos)):
         planned[number] = [names[each] for each in new.after]
     for wait in case.edits.waits:
@@ -178,7 +178,7 @@ def _roundings_made(case: Case) -> str:
 
 def _rest(proto: Any) -> tuple[list[str], dict[str, bytes]]:
     """Returns the control inputs of a NodeDef, and its attributes that give no types."""
-    attributes: dict[str, bytes] = {}
+    attributes = {}
     for key, value in proto.attr.items():
         if not value.type and not value.list.type:
             attributes[key] = value.SerializeToString(deterministic=True)

@@ -223,6 +223,11 @@ class GraphView:
     def unit_count(self) -> int:
         return len(self.dtypes)
 
+    @functools.cached_property
+    def number_of(self) -> dict[str, Node]:
+        """The number of each node, by its name."""
+        return {name: number for number, name in enumerate(self.names)}
+
     def nodes_with(self, trait: Container[str]) -> list[Node]:
         """Returns the nodes whose ops have a trait (:class:`amp_tf.oplists.table.Trait`)."""
         return np.flatnonzero(self.mask_with(trait)).tolist()  # type: ignore[no-any-return]
@@ -305,18 +310,20 @@ class GraphView:
     def only_reader(self, node: Node) -> Node | None:
         """Returns the node that reads a node's results, ``None`` unless they are read once."""
         readers = self.readers(node)
-        return readers[0][0] if len(readers) == 1 else None
+        if len(readers) != 1:
+            return None
+        return readers[0][0]
 
     @functools.cached_property
     def _inward(self) -> tuple[list[int], list[Tensor]]:
-        """Where the inputs of each node start, and the tensors that all inputs read."""
+        """The starts of each node's inputs, and the tensors that all inputs read."""
         nodes = np.arange(self.node_count + 1, dtype=np.int32)
         starts = np.searchsorted(self.edges.dst_node, nodes)
         return starts.tolist(), list(self.edges.rows("src_node", "src_port"))
 
     @functools.cached_property
     def _outward(self) -> tuple[list[int], list[Reader], list[Port]]:
-        """Where the edges from each node start, what reads by each, and the ports they leave."""
+        """The starts of each node's edges to readers, the inputs that read, and the ports read."""
         nodes = np.arange(self.node_count + 1, dtype=np.int32)
         edges = self.edges.at(np.argsort(self.edges.src_node, kind="stable"))
         starts = np.searchsorted(edges.src_node, nodes)
@@ -369,7 +376,7 @@ class GraphView:
     def after(self, edits: Edits, templates: Templates) -> GraphView:
         """Returns the view of the edited graph, of which no bytes exist yet."""
         nodes = EditedNodes(self.protos, self.names, edits)
-        # What is new, or gets another op, attributes or types, is a kind of its own.
+        # A node that is new, or gets another op, attributes or types, is a kind of its own.
         remade = edits.remade(self.node_count)
         made = [nodes[number] for number in remade]
         signatures = read_signatures(made, templates, self.function)
@@ -377,7 +384,7 @@ class GraphView:
         kinds[remade] = np.arange(len(self.of_kind), len(self.of_kind) + len(made))
         types = np.zeros(sum(len(kind.slots) for kind in self.of_kind), np.int32)
         types[self.slot_of_unit] = self.dtypes
-        view = GraphView.of(
+        after = GraphView.of(
             [*self.of_kind, *signatures],
             kinds,
             [*types.tolist(), *read_types(made, signatures, self.function)],
@@ -387,7 +394,7 @@ class GraphView:
             protos=nodes,
             argument_attributes=self.argument_attributes,
         )
-        return view.connected(*self._ends_after(edits))
+        return after.connected(*self._ends_after(edits))
 
     def _ends_after(self, edits: Edits) -> Iterable[Indices]:
         """Returns the data edges once the edits are made: sources, ports, readers and positions."""
@@ -395,7 +402,7 @@ class GraphView:
         kept = self.edges.at(~np.isin(self.edges.dst_node, list(given)))
         for number, node in enumerate(edits.new, self.node_count):
             given[number] = node.inputs
-        added: list[tuple[int, int, int, int]] = []
+        added = []
         for number, inputs in given.items():
             for position, (source, port) in enumerate(inputs):
                 added.append((source, port, number, position))

@@ -1,7 +1,6 @@
-"""Explains one node: its precision, the rule, how the decision came about, and what would change
-it.
+"""Explains one node: its precision, the rule, the trail of the decision, and what would change it.
 
-A node in float32 has a root, as in :mod:`amp_tf.reporting.blockers`. Proposals are tried, not
+A node in float32 has a root cause, as in :mod:`amp_tf.reporting.blockers`. Proposals are tried, not
 guessed: the rewrite's own step (:func:`amp_tf.rewriting.pipeline.decide`) decides the graph again
 under the change. Graphs without shapes are not folded, here as in ``amp-tf rewrite``; a running
 program's graphs get theirs from Grappler.
@@ -44,44 +43,47 @@ _NAME_A_TARGET = (
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What is known of one node."""
+    """The explanation of one node; its text is that of ``amp-tf explain``.
 
-    name: str  #: the node
+    Attributes:
+        name: the node.
+        op: its op.
+        new_op: the op that folding normalization turned it into; else ``op``.
+        op_list: the list that its op is on, empty for none.
+        precision: the precision of its result.
+        reason: the reason for that.
+        trail: the names of the nodes along which the decision came, the node first; one name where
+            the node decided alone.
+        own_change: adds a pattern for this node, under all names that it may run under; empty where
+            that does not turn it.
+        change: changes a setting, which turns it and others; empty where none does.
+        remedy: says in words what would turn a float32 node where no setting does.
+        matches: how many nodes the pattern for this one finds.
+        registered: why its library registered the op for the list; empty where none did, or a
+            setting moved the op.
+    """
+
+    name: str
     op: str
-    new_op: str  #: the op that folding normalization turned it into; else ``op``
-    op_list: str  #: the list that its op is on, empty for none
-    precision: Precision  #: what its result is computed in
-    reason: Reason  #: why
-    #: names of the nodes along which the decision came, the node first; one name where the node
-    #: decided alone
+    new_op: str
+    op_list: str
+    precision: Precision
+    reason: Reason
     trail: tuple[str, ...]
-    #: adds a pattern for this node, under all names that it may run under; empty where that does
-    #: not turn it
     own_change: Change
-    change: Change  #: of a setting, which turns it and others; empty where none does
-    remedy: str = ""  #: in words, what would turn a node that is float32 where no setting does
-    matches: int = 1  #: how many nodes the pattern for this one finds
-    #: why its library registered the op for the list; empty where none did, or a setting moved the
-    #: op
+    change: Change
+    remedy: str = ""
+    matches: int = 1
     registered: str = ""
 
     def __str__(self) -> str:
-        is_without_target = self.reason.rule is Rule.NO_TARGET  # so that no lists count
-        listed = (
-            ""
-            if is_without_target
-            else f", on the {self.op_list} list"
-            if self.op_list
-            else ", on no list"
-        )
-        op = self.op if self.new_op == self.op else f"{self.op}, folded to {self.new_op}"
-        # An integer, a 16-bit type chosen by the user, or what was rewritten before: amp_tf does
-        # not decide its type.
-        is_other = self.reason.rule in (Rule.NO_FLOAT32, Rule.ROUNDED_BEFORE)
-        state = "is left as it is" if is_other else f"computes in {self.precision.value}"
-        lines = [f"{self.name} ({op}{listed}) {state}: {self.reason}."]
-        if is_without_target:
-            return "\n".join([*lines, _NAME_A_TARGET])
+        op = self.op
+        if self.new_op != op:
+            op = f"{op}, folded to {self.new_op}"
+        if self.reason.rule is Rule.NO_TARGET:  # no lists count
+            return f"{self.name} ({op}) {self._state()}: {self.reason}.\n{_NAME_A_TARGET}"
+        listed = f"on the {self.op_list} list" if self.op_list else "on no list"
+        lines = [f"{self.name} ({op}, {listed}) {self._state()}: {self.reason}."]
         if self.registered:
             lines.append(f"The op was registered for that list because it {self.registered}.")
         if self.reason.balance is not None:
@@ -92,23 +94,36 @@ class Explanation:
             )
         if len(self.trail) > 1:
             lines.append("The decision came from node to node: " + " <- ".join(self.trail))
-        return "\n".join([*lines, *([] if is_other else self._proposals())])
+        if self._is_decided():
+            lines += self._proposals()
+        return "\n".join(lines)
+
+    def _is_decided(self) -> bool:
+        """Tells whether amp_tf decides the node's type.
+
+        It does not where the type is an integer, or 16 bit by the user's choice, or an earlier
+        rewrite decided.
+        """
+        return self.reason.rule not in (Rule.NO_FLOAT32, Rule.ROUNDED_BEFORE)
+
+    def _state(self) -> str:
+        if self._is_decided():
+            return f"computes in {self.precision.value}"
+        return "is left as it is"
 
     def _proposals(self) -> list[str]:
+        """Returns what would compute the node in the other precision, a line each."""
         other = "float32" if self.precision.is_f16 else "16 bit"
         lines = []
         if self.own_change:
             nodes = "this node alone"
             if self.matches > 1:
-                nodes = (
-                    f"this node, and {plural(self.matches - 1, 'other node')} that the pattern "
-                    "matches,"
-                )
+                others = plural(self.matches - 1, "other node")
+                nodes = f"this node, and {others} that the pattern matches,"
             lines.append(f"To compute {nodes} in {other}: {settings_words(self.own_change)}")
         if self.change:
-            lines.append(
-                f"To compute it in {other}, and all like it: {settings_words(self.change)}"
-            )
+            words = settings_words(self.change)
+            lines.append(f"To compute it in {other}, and all like it: {words}")
         if not lines and self.remedy:
             lines.append(f"To compute it in {other}: {self.remedy}")
         return lines or [f"No setting makes it {other}."]
@@ -127,70 +142,83 @@ def explain(
     batch: int | tuple[int, int] | None = None,
     beyond_range: Mapping[str, Container[str]] | None = None,
 ) -> Explanation:
-    """Explains a node of a ``GraphDef`` or ``FunctionDef``, on the devices of ``hardware``, this
-    machine's CPU by default.
+    """Explains a node of a ``GraphDef`` or ``FunctionDef``.
 
-    Normalization is folded where the nodes carry their shapes. For a FunctionDef, ``library`` has
-    the functions that it calls. ``where`` is where the graph comes from, such as a file, for the
-    error. ``batch`` and ``beyond_range`` are those of :func:`amp_tf.rewrite`.
+    Normalization is folded where the nodes carry their shapes.
 
-    Raises a GraphError where the graph has no node of that name, which names the closest ones, and
-    an OpListError where a change of the lists names an op that TensorFlow does not know.
+    Args:
+        graph: the GraphDef or FunctionDef.
+        node_name: the node.
+        config: the settings.
+        preserve, hardware, library, batch, beyond_range: as for :func:`amp_tf.rewrite`.
+        where: the origin of the graph, such as a file, for the error.
+
+    Raises:
+        GraphError: the graph has no node of that name; the message names the closest ones.
+        OpListError: a change of the lists names an op that TensorFlow does not know.
     """
-    machine = Hardware.detect_cpu() if hardware is None else hardware
     names = check_arguments(graph, config, preserve, hardware, library, None)
-    config = dataclasses.replace(
-        config, report_path="-"
-    )  # so that the report has what blockers need
+    config = dataclasses.replace(config, report_path="-")  # the report gets a basis for blockers
     is_function = hasattr(graph, "node_def")
-    library = library if is_function else graph.library
+    if not is_function:
+        library = graph.library
     job = Job.of(
         config,
-        settle(config, machine),
+        settle(config, hardware),
         library,
         names,
         has_preserved=True,
         batches=BatchShapes(graph, library, check_batch(batch, where="explain(batch=…)")),
         beyond_range=beyond_range or {},
     )
-    given = job.form((read_function if is_function else read_graph)(graph, job.templates), None)
+    read = read_function if is_function else read_graph
+    given = job.form(read(graph, job.templates), None)
     form, casts = decide(given)
     figures = GraphFigures(report_of(form, casts))
     view = figures.view
-    if node_name not in view.names:
+    if node_name not in view.number_of:
         place = f"function {view.function!r}" if view.function else where or "graph"
         raise missing_node(node_name, view.names, place)
-    node = view.names.index(node_name)
-    is_f16 = bool(figures.is_f16[node])
+    node = view.number_of[node_name]
     op = view.ops[node]
+    old_op = op  # of a node that folding made
+    if node_name in given.view.number_of:
+        old_op = given.view.ops[given.view.number_of[node_name]]
+    is_f16 = bool(figures.is_f16[node])
+    precision = Precision.FLOAT32
+    if is_f16 and figures.report.precision:
+        precision = figures.report.precision
     op_list = lists_of(job.resolution).get(op, "")
     row = find_registered(op)
+    registered = ""
+    if row and op_list == row.op_list:
+        registered = row.why
     own_pattern = pattern_for(node_name, find_followers(graph))
-    own = Change(added=frozenset({("keep_float32" if is_f16 else "force_f16", own_pattern)}))
-    root = None if is_f16 else root_of(figures, node)
+    field = "keep_float32" if is_f16 else "force_f16"
+    own = Change(added=frozenset({(field, own_pattern)}))
     trail = figures.report.painting.trail(node)
+    root = None if is_f16 else root_of(figures, node)
+    remedy = ""
+    if root and _first(given, node_name, is_f16, [root.change(figures, trail[-1:])]):
+        remedy = root.remedy
     return Explanation(
         name=node_name,
-        op=dict(zip(given.view.names, given.view.ops, strict=True)).get(node_name, op),
+        op=old_op,
         new_op=op,
         op_list=op_list,
-        precision=figures.report.precision
-        if is_f16 and figures.report.precision
-        else Precision.FLOAT32,
+        precision=precision,
         reason=figures.reasons[node],
         trail=tuple(view.names[before] for before in trail),
         own_change=_first(given, node_name, is_f16, [own]),
         change=_first(given, node_name, is_f16, _changes(figures, node, root)),
-        remedy=root.remedy
-        if root and _first(given, node_name, is_f16, [root.change(figures, trail[-1:])])
-        else "",
-        registered=row.why if row and op_list == row.op_list else "",
+        remedy=remedy,
+        registered=registered,
         matches=sum(re.search(own_pattern, name) is not None for name in view.names),
     )
 
 
 def _changes(figures: GraphFigures, node: Node, root: Root | None) -> list[Change]:
-    """The changes of settings that may turn a node, and others like it, the narrowest first."""
+    """Returns the changes of settings that may turn a node and its like, the narrowest first."""
     op = figures.view.ops[node]
     if figures.reasons[node].rule is Rule.FORCED_BY_NAME:
         name = figures.view.names[node]
@@ -198,20 +226,22 @@ def _changes(figures: GraphFigures, node: Node, root: Root | None) -> list[Chang
         return [Change(dropped=frozenset(("force_f16", pattern) for pattern in patterns))]
     if figures.is_f16[node]:
         return [Change(added=frozenset({("deny_add", op)}))]
-    clear, allow = (Change(added=frozenset({(field, op)})) for field in ("clear_add", "allow_add"))
-    return [clear, root.settings if root else NO_CHANGE, allow]
+    found = [Change(added=frozenset({("clear_add", op)}))]
+    if root:
+        found.append(root.settings)
+    return [*found, Change(added=frozenset({("allow_add", op)}))]
 
 
 def _first(given: Form, node_name: str, is_f16: bool, changes: Iterable[Change]) -> Change:
-    """The first change under which a node, looked up by name, has the other precision."""
-    for change in changes if given.job.converts else ():
+    """Returns the first change under which a node, given by name, has the other precision."""
+    if not given.job.converts:
+        return NO_CHANGE
+    for change in changes:
         with contextlib.suppress(OpListError):
             changed = given.under(change)
             op_names.check(changed.job.config)
             painting = decide(changed)[0].painting
-            names = painting.view.names
-            if (
-                node_name in names and names.index(node_name) in painting.converted_nodes()
-            ) != is_f16:
+            names = [painting.view.names[node] for node in painting.converted_nodes()]
+            if (node_name in names) != is_f16:
                 return change
     return NO_CHANGE

@@ -24,16 +24,15 @@ from amp_tf.reporting import files
 TEXT_SUFFIXES = (".pbtxt", ".txt")
 MODEL_FILE = "saved_model.pb"
 TEXT_MODEL_FILE = "saved_model.pbtxt"  # read where there is no binary one, as TensorFlow does
-_SPLIT_MODEL_FILE = (
-    "saved_model.cpb"  # what TensorFlow writes for models above protobuf's 2 GiB, on request
-)
+# TensorFlow writes it, on request, for models above protobuf's 2 GiB.
+_SPLIT_MODEL_FILE = "saved_model.cpb"
 VARIABLES_FOLDER = "variables"
-PREFIX = "variables"  #: begins the names of a checkpoint's files
-_MOST_BYTES = 2 << 30  #: of a GraphDef or SavedModel proto: protobuf's own limit
+PREFIX = "variables"  #: Begins the names of a checkpoint's files.
+_MOST_BYTES = 2 << 30  # protobuf's own limit for a GraphDef or SavedModel
 
 
 def read_graph_file(path: str | Path) -> Any:
-    """A GraphDef from a ``.pb`` or ``.pbtxt`` file; a FileError where there is none."""
+    """Reads a GraphDef from a ``.pb`` or ``.pbtxt`` file; a FileError where there is none."""
     fix = (
         "Name a SavedModel's folder (not its saved_model.pb), a Keras file, or a file that holds "
         "a whole GraphDef: "
@@ -66,82 +65,90 @@ def _read_proto(path: Path, fix: str, *, of_model: bool = False) -> Any:
 def write_graph_file(graph: Any, path: str | Path) -> None:
     """Writes a GraphDef, as text where the name ends in ``.pbtxt`` or ``.txt``.
 
-    A FileError where it cannot be written; its old content, which may be the input, is still there.
+    Raises:
+        FileError: it cannot be written; the old content, which may be the input, is still there.
     """
+    is_text = str(path).endswith(TEXT_SUFFIXES)
     with files.writing(path):
-        files.write(
-            path, str(graph) if str(path).endswith(TEXT_SUFFIXES) else graph.SerializeToString()
-        )
+        files.write(path, str(graph) if is_text else graph.SerializeToString())
 
 
 def is_keras_file(source: Any) -> bool:
-    """Whether a value is the path of a file written by Keras' ``model.save``."""
-    return (
-        isinstance(source, (str, os.PathLike))
-        and str(source).endswith((".keras", ".h5"))
-        and os.path.isfile(source)
-    )
+    """Tells whether a value is the path of a file written by Keras' ``model.save``."""
+    if not isinstance(source, (str, os.PathLike)):
+        return False
+    return str(source).endswith((".keras", ".h5")) and os.path.isfile(source)
 
 
 @contextlib.contextmanager
 def saved_model_of(source: Any) -> Iterator[Path]:
-    """The folder of a SavedModel: the given one, or a temporary one that exists during the block.
+    """Yields the folder of a SavedModel, or a temporary one that exists during the block.
 
-    It may be a ``.keras`` or ``.h5`` file, a Keras model, or a ``tf.Module``, too; a GraphError
-    where that cannot be loaded or exported.
+    Args:
+        source: the folder of a SavedModel; or a ``.keras`` or ``.h5`` file, a Keras model or a
+            ``tf.Module``, which is exported.
+
+    Raises:
+        GraphError: the model cannot be loaded or exported.
     """
     is_path = isinstance(source, (str, os.PathLike))
     if is_path and not is_keras_file(source):
         yield Path(source)
         return
     with tempfile.TemporaryDirectory() as folder:
-        where, place = str(source) if is_path else type(source).__name__, f"{folder}/model"
+        place = f"{folder}/model"
         if is_path:
             files.check_unpacked(source)
         try:
-            model, library = source, "keras"
-            if is_path and zipfile.is_zipfile(source):
-                with zipfile.ZipFile(source) as archive:
-                    version = json.loads(archive.read("metadata.json")).get("keras_version", "")
-                library = "tf_keras" if version.startswith("2.") else "keras"
-            if is_path:
-                model = importlib.import_module(library).models.load_model(source, compile=False)
+            model = _load_keras(source) if is_path else source
             if hasattr(model, "export"):
-                with contextlib.redirect_stdout(
-                    io.StringIO()
-                ):  # hides Keras' description of a temporary folder
+                # Keras describes the model on stdout, with the temporary folder.
+                with contextlib.redirect_stdout(io.StringIO()):
                     model.export(place)
             else:
                 importlib.import_module("tensorflow").saved_model.save(model, place)
-        except Exception as error:  # whatever Keras, its layers or TensorFlow raise
+        except Exception as error:  # of any class: from Keras, its layers or TensorFlow
             why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            what = f"the model cannot be exported ({why})"
+            where = str(source) if is_path else type(source).__name__
             fix = "Call the model on data once before, or export it by hand: model.export(folder)"
-            raise GraphError(
-                f"the model cannot be exported ({why})", where=where, fix=fix
-            ) from error
+            raise GraphError(what, where=where, fix=fix) from error
         yield Path(place)
 
 
+def _load_keras(path: Any) -> Any:
+    """Loads a model with the library that saved it, Keras 3 or tf_keras."""
+    library = "keras"
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            metadata = json.loads(archive.read("metadata.json"))
+        if metadata.get("keras_version", "").startswith("2."):
+            library = "tf_keras"
+    return importlib.import_module(library).models.load_model(path, compile=False)
+
+
 def is_saved_model(folder: str | Path) -> bool:
-    """Whether a folder holds a SavedModel."""
+    """Tells whether a folder holds a SavedModel."""
     return any(os.path.isfile(Path(folder) / name) for name in (MODEL_FILE, TEXT_MODEL_FILE))
 
 
 def read_saved_model(folder: Path) -> Any:
-    """The ``SavedModel`` proto of a folder, with at least one MetaGraph; a FileError where there is
-    none, or a damaged one.
+    """Reads the ``SavedModel`` proto of a folder, with at least one MetaGraph.
+
+    Raises:
+        FileError: there is none, or a damaged one.
     """
     if not is_saved_model(folder):  # before TensorFlow is imported, which takes seconds
-        what, fix = (
-            f"there is no {MODEL_FILE}",
-            "Name the folder that tf.saved_model.save or model.export has written",
-        )
+        what = f"there is no {MODEL_FILE}"
+        fix = "Name the folder that tf.saved_model.save or model.export has written"
         if os.path.isfile(folder / _SPLIT_MODEL_FILE):
             what = f"the model is split ({_SPLIT_MODEL_FILE}), because it is larger than 2 GiB"
             fix = "Keep large constants in variables and save the model again"
         raise FileError(what, where=str(folder), fix=fix)
     _check_files(folder)
-    file = folder / (MODEL_FILE if os.path.isfile(folder / MODEL_FILE) else TEXT_MODEL_FILE)
+    file = folder / MODEL_FILE
+    if not os.path.isfile(file):
+        file = folder / TEXT_MODEL_FILE
     model = _read_proto(file, fix="Save the model again", of_model=True)
     if not model.meta_graphs:
         raise FileError("holds no graph", where=str(file), fix="Save the model again")
@@ -149,28 +156,28 @@ def read_saved_model(folder: Path) -> Any:
 
 
 def _check_files(folder: Path) -> None:
-    """Raises a FileError where a model's folder holds a pipe or a device, or a link to one: whoever
-    reads it hangs.
+    """Refuses pipes, devices and links to them: reading one hangs.
+
+    Raises:
+        FileError: the model's folder holds one.
     """
     for place, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(place, name)
-            with contextlib.suppress(
-                FileNotFoundError
-            ):  # a link to nothing, which nobody can read either
-                facts = os.stat(path)
-                try:
-                    check_regular(facts)
-                except RefusedFileError as error:
-                    fix = "Remove it from the model's folder"
-                    raise FileError(
-                        f"cannot be read ({error.strerror})", where=path, fix=fix
-                    ) from None
+            try:
+                check_regular(os.stat(path))
+            except FileNotFoundError:  # a link to nothing
+                continue
+            except RefusedFileError as error:
+                what = f"cannot be read ({error.strerror})"
+                fix = "Remove it from the model's folder"
+                raise FileError(what, where=path, fix=fix) from None
 
 
 def preserved_nodes(meta_graph: Any) -> set[str]:
-    """The nodes that something outside the graph names: signatures, savers, collections of ops and
-    tensors.
+    """Returns the nodes that are named outside the graph.
+
+    Signatures, savers, and collections of ops and tensors name nodes.
     """
     tensors: list[str] = []
     for signature in meta_graph.signature_def.values():
@@ -199,8 +206,8 @@ def _tensor_names(infos: Iterable[Any]) -> Iterator[str]:
 class Checkpoint:
     """The checkpoint of a SavedModel's folder; a FileError where it is damaged.
 
-    ``shapes`` are those of its float32 tensors, by key; there are none for a model without
-    variables.
+    Attributes:
+        shapes: those of its float32 tensors, by key; empty for a model without variables.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -213,46 +220,47 @@ class Checkpoint:
             return
         with self._reading():
             self._reader = tf.train.load_checkpoint(self._prefix)
-        shapes = self._reader.get_variable_to_shape_map()
         self._types = self._reader.get_variable_to_dtype_map()
-        self.shapes = {
-            key: tuple(shapes[key]) for key, dtype in self._types.items() if dtype == tf.float32
-        }
+        for key, shape in self._reader.get_variable_to_shape_map().items():
+            if self._types[key] == tf.float32:
+                self.shapes[key] = tuple(shape)
 
     def keys_of(self, objects: Any) -> Iterator[tuple[int, str]]:
-        """The variables of a SavedObjectGraph that are saved here: (number of the object, key).
+        """Yields the variables of a SavedObjectGraph that are saved here: object number and key.
 
-        A checkpoint has an object graph of its own; objects are the same where the same names lead
-        from the root to them, as when TensorFlow restores them.
+        A checkpoint has an object graph of its own. Two objects are the same if the same names lead
+        to them from the root, as when TensorFlow restores them.
         """
         from tensorflow.python.checkpoint.checkpoint import object_metadata
 
-        if (
-            self._reader is None
-            or "_CHECKPOINTABLE_OBJECT_GRAPH" not in self._types
-            or not objects.nodes
-        ):
+        if self._reader is None or not objects.nodes:
+            return
+        if "_CHECKPOINTABLE_OBJECT_GRAPH" not in self._types:
             return
         with self._reading():
             saved = object_metadata(self._prefix).nodes
-        waiting, seen = [(0, 0)], {(0, 0)}
+        waiting = [(0, 0)]
+        seen = {(0, 0)}
         while waiting:
             mine, its = waiting.pop()
             if objects.nodes[mine].HasField("variable"):
-                values = (
-                    value for value in saved[its].attributes if value.name == "VARIABLE_VALUE"
-                )
-                yield from ((mine, value.checkpoint_key) for value in values)
+                for value in saved[its].attributes:
+                    if value.name == "VARIABLE_VALUE":
+                        yield mine, value.checkpoint_key
             children = {child.local_name: child.node_id for child in saved[its].children}
             for child in objects.nodes[mine].children:
-                pair = (child.node_id, children.get(child.local_name, -1))
-                if pair[1] >= 0 and pair not in seen:
+                if child.local_name not in children:
+                    continue
+                pair = (child.node_id, children[child.local_name])
+                if pair not in seen:
                     seen.add(pair)
                     waiting.append(pair)
 
     def fits(self, key: str, data_type: int) -> bool:
-        """Whether all finite values of a float32 tensor are finite in a 16-bit type, too; a
-        FileError if they cannot be read.
+        """Tells whether all finite values of a float32 tensor are finite in a 16-bit type, too.
+
+        Raises:
+            FileError: they cannot be read.
         """
         import numpy as np
         import tensorflow as tf
@@ -264,11 +272,14 @@ class Checkpoint:
         return bool((np.isfinite(rounded) | ~np.isfinite(values)).all())
 
     def write(self, folder: Path, types: Mapping[str, int]) -> None:
-        """Writes a copy in which some tensors have another type, rounded to nearest as a cast does.
+        """Writes a copy in which some tensors have another type, rounded as a cast rounds.
 
-        ``folder`` is that of the SavedModel that the copy belongs to, and ``types`` has their
-        ``DataType`` numbers, by key. Raises a FileError where it cannot be read or the copy cannot
-        be written.
+        Args:
+            folder: the folder of the SavedModel that the copy belongs to.
+            types: the ``DataType`` numbers of these tensors, by key.
+
+        Raises:
+            FileError: the checkpoint cannot be read, or the copy cannot be written.
         """
         import tensorflow as tf
 
@@ -276,18 +287,14 @@ class Checkpoint:
         keys = sorted(self._types)
         whole = [""] * len(keys)
         no_gpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-        with (
-            tf.Graph().as_default(),
-            tf.compat.v1.Session(config=no_gpu) as session,
-        ):  # also where nothing is eager
+        # A session also runs in a program that has turned eager execution off.
+        with tf.Graph().as_default(), tf.compat.v1.Session(config=no_gpu) as session:
             dtypes = [self._types[key] for key in keys]
             values = tf.raw_ops.RestoreV2(
                 prefix=self._prefix, tensor_names=keys, shape_and_slices=whole, dtypes=dtypes
             )
-            values = [
-                tf.cast(value, types.get(key, value.dtype))
-                for key, value in zip(keys, values, strict=True)
-            ]
+            for place, key in enumerate(keys):
+                values[place] = tf.cast(values[place], types.get(key, dtypes[place]))
             save = tf.raw_ops.SaveV2(
                 prefix=prefix, tensor_names=keys, shape_and_slices=whole, tensors=values
             )
@@ -303,10 +310,9 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
+        """Makes a FileError of any error: TensorFlow raises several kinds, not all its own."""
         try:
             yield
-        except (
-            Exception
-        ) as error:  # TensorFlow raises errors of several kinds, not all of them its own
+        except Exception as error:
             what = f"the checkpoint cannot be read ({error})"
             raise FileError(what, where=self._prefix, fix="Save the model again") from None

@@ -23,6 +23,7 @@ from amp_tf.offline.weights import find_beyond_range, store_weights
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import files
+from amp_tf.reporting.figures import GraphReport
 from amp_tf.reporting.reports import RewriteReport, Weights
 from amp_tf.rewriting.pipeline import rewrite, settle
 from amp_tf.values import check_batch, check_choice
@@ -50,8 +51,8 @@ def convert_saved_model(
     Args:
         src: folder of a SavedModel, of TF1 or TF2; or a ``.keras`` or ``.h5`` file, a Keras model
             or a ``tf.Module``, which is exported as a SavedModel first.
-        dst: folder to write; it must not exist, or be empty, and lie outside of ``src``. Where the
-            conversion fails or is interrupted, it is left as it was.
+        dst: folder to write; it must not exist, or be empty, and lie outside of ``src``. It is left
+            as it was if the conversion fails or is interrupted.
         config: what to convert; the environment's settings by default. For a model that will be
             served on other devices than this machine's set ``precision`` and ``target``.
         hardware: the devices to convert for; this machine's CPU by default.
@@ -86,52 +87,17 @@ def convert_saved_model(
     target = Path(dst)
     is_replaced = replace and reading.is_saved_model(target)
     with reading.saved_model_of(src) as source:
-        if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
-            what = f"the folder lies in the model that is converted, {str(source)!r}"
-            raise FileError(
-                what, where=str(target), fix="Name a new folder outside of it; nothing was written"
-            )
-        if os.path.isdir(target) and any(target.iterdir()) and not is_replaced:
-            how = (
-                ", or have the model there replaced (--force, replace=True)"
-                if reading.is_saved_model(target)
-                else ""
-            )
-            fix = f"Name a new folder{how}; nothing was written"
-            raise FileError("the folder is not empty", where=str(target), fix=fix)
-        root = os.path.realpath(source)
-        for folder, folders, names in os.walk(
-            root
-        ):  # links are kept, and nothing from outside of the model is copied
-            for name in (*folders, *names):
-                path = os.path.join(folder, name)
-                if not os.path.islink(path) or (folder == root and name in _REWRITTEN):
-                    continue
-                by_name = os.path.normpath(
-                    os.path.join(os.path.relpath(folder, root), os.readlink(path))
-                )
-                leads_out = (
-                    os.path.isabs(by_name) or by_name.split(os.sep)[0] == os.pardir
-                )  # of a copy of it, too
-                if leads_out or os.path.commonpath((root, os.path.realpath(path))) != root:
-                    fix = (
-                        "Make a copy of the model that holds the files themselves (cp -rL); "
-                        "nothing was written"
-                    )
-                    raise FileError(
-                        f"is a link to {os.readlink(path)!r}, outside of the model",
-                        where=path,
-                        fix=fix,
-                    )
+        _check_target(source, target, is_replaced)
+        _check_links(os.path.realpath(source))
         model, report = rewrite_saved_model(
             source, config, hardware=hardware, weights=weights, batch=batch
         )
         data = model.SerializeToString(deterministic=True)
-        is_there = (
-            os.path.isdir(target) and not is_replaced
-        )  # perhaps a volume, in whose place nothing can be put
+        # A folder that is there may be a volume, in whose place nothing can be put.
+        is_there = os.path.isdir(target) and not is_replaced
+        put = _write if is_there else _replace
         try:
-            (_write if is_there else _replace)(source, target, data, report.weights)
+            put(source, target, data, report.weights)
         except shutil.Error as error:  # lists all files that could not be copied
             file, _, why = error.args[0][0]
             fix = "See that it can be read and the disk has room; nothing was written"
@@ -146,6 +112,42 @@ def convert_saved_model(
     return report
 
 
+def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
+    """Refuses a target that lies in the source, or holds something that is not to be replaced."""
+    if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
+        what = f"the folder lies in the model that is converted, {str(source)!r}"
+        fix = "Name a new folder outside of it; nothing was written"
+        raise FileError(what, where=str(target), fix=fix)
+    if os.path.isdir(target) and any(target.iterdir()) and not is_replaced:
+        how = ""
+        if reading.is_saved_model(target):
+            how = ", or have the model there replaced (--force, replace=True)"
+        fix = f"Name a new folder{how}; nothing was written"
+        raise FileError("the folder is not empty", where=str(target), fix=fix)
+
+
+def _check_links(root: str) -> None:
+    """Refuses links that lead out of a model, or would lead out of a copy of it.
+
+    Links are copied as links, and nothing outside of the model is copied.
+    """
+    for folder, folders, names in os.walk(root):
+        for name in (*folders, *names):
+            path = os.path.join(folder, name)
+            if not os.path.islink(path) or (folder == root and name in _REWRITTEN):
+                continue
+            link = os.readlink(path)
+            by_name = os.path.normpath(os.path.join(os.path.relpath(folder, root), link))
+            leads_out = os.path.isabs(by_name) or by_name.split(os.sep)[0] == os.pardir
+            if leads_out or os.path.commonpath((root, os.path.realpath(path))) != root:
+                fix = (
+                    "Make a copy of the model that holds the files themselves (cp -rL); "
+                    "nothing was written"
+                )
+                what = f"is a link to {link!r}, outside of the model"
+                raise FileError(what, where=path, fix=fix)
+
+
 def rewrite_saved_model(
     src: str | Path | Any,
     config: AmpConfig | None = None,
@@ -154,14 +156,14 @@ def rewrite_saved_model(
     weights: str = WEIGHTS[0],
     batch: int | tuple[int, int] | None = None,
 ) -> tuple[Any, RewriteReport]:
-    """The ``SavedModel`` proto of a model with rewritten graphs, and the report. Writes nothing.
+    """Returns the ``SavedModel`` proto with rewritten graphs, and the report; writes nothing.
 
     Args and Raises: as for :func:`convert_saved_model`.
     """
     with reading.saved_model_of(src) as source:
         model = reading.read_saved_model(source)
         checkpoint = reading.Checkpoint(source)
-        reports: list[RewriteReport] = []
+        reports: list[GraphReport] = []
         stores_weights = weights != WEIGHTS[0]
         graphs = _graphs_of(model, checkpoint, config, hardware)
         for meta_graph, graph in zip(model.meta_graphs, graphs, strict=True):
@@ -174,7 +176,7 @@ def rewrite_saved_model(
                 batch=batch,
                 beyond_range=graph.beyond_range,
             )
-            reports.append(result.report)
+            reports += result.report.graphs
             if result.changed:
                 meta_graph.graph_def.CopyFrom(result.graph)
         stored = None
@@ -182,26 +184,28 @@ def rewrite_saved_model(
             preserved = [graph.preserve for graph in graphs]
             beyond = [graph.beyond_range for graph in graphs]
             stored = store_weights(model, checkpoint, preserved, beyond)
-    return model, RewriteReport(
-        tuple(graph for report in reports for graph in report.graphs), weights=stored
-    )
+    return model, RewriteReport(tuple(reports), weights=stored)
 
 
 class ModelGraph(NamedTuple):
-    """A graph of a model or of a file, and what else its rewrite needs."""
+    """A GraphDef of a model or of a file, with further arguments of its rewrite.
 
-    graph: Any  #: the GraphDef
-    preserve: frozenset[str] = (
-        frozenset()
-    )  #: nodes that stay as they are, because a signature names them
-    #: by function, the nodes that give variables with values which the 16-bit type cannot hold
+    Attributes:
+        preserve: nodes that stay as they are, because a signature names them.
+        beyond_range: by function, the nodes that give variables with values which the 16-bit type
+            cannot hold.
+    """
+
+    graph: Any
+    preserve: frozenset[str] = frozenset()
     beyond_range: Mapping[str, Container[str]] = MappingProxyType({})
 
 
 def read_graphs(path: str | Path, config: AmpConfig, hardware: Hardware) -> list[ModelGraph]:
-    """The graph of a file, or those of a SavedModel or a Keras file, one for each MetaGraph.
+    """Reads the graph of a file, or those of a SavedModel or a Keras file, one a MetaGraph.
 
-    Raises a FileError where there is no such file or model, or it holds no graph.
+    Raises:
+        FileError: there is no such file or model, or it holds no graph.
     """
     if os.path.isdir(path) or reading.is_keras_file(path):
         with reading.saved_model_of(path) as folder:
@@ -213,13 +217,12 @@ def read_graphs(path: str | Path, config: AmpConfig, hardware: Hardware) -> list
 def _graphs_of(
     model: Any, checkpoint: reading.Checkpoint, config: AmpConfig | None, hardware: Hardware | None
 ) -> list[ModelGraph]:
-    """The graphs of a ``SavedModel`` proto.
+    """Returns the graphs of a ``SavedModel`` proto.
 
-    The values of variables are looked at where float16 is asked for: bfloat16 holds all that
-    float32 does.
+    The values of variables are read for float16 alone: bfloat16 has the range of float32.
     """
     config = AmpConfig.from_env() if config is None else config
-    target = settle(config, Hardware.detect_cpu() if hardware is None else hardware).target
+    target = settle(config, hardware).target
     preserved = [frozenset(reading.preserved_nodes(meta_graph)) for meta_graph in model.meta_graphs]
     beyond: Sequence[Mapping[str, Container[str]]] = [{} for _ in preserved]
     if target is not None and target.precision is Precision.FLOAT16:
@@ -248,35 +251,45 @@ def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) 
 
 
 def _write(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
-    """Writes the copy, what makes a model of it last, or leaves the target unchanged."""
-    was_there = os.path.lexists(target)
+    """Writes the copy, or leaves the target unchanged.
 
-    def skipped(
-        folder: str, names: list[str]
-    ) -> set[str]:  # a model inside the model, as an asset, is copied whole
-        if weights and weights.stored and folder == os.path.join(source, reading.VARIABLES_FOLDER):
+    The file that makes it a model comes last.
+    """
+    was_there = os.path.lexists(target)
+    types: dict[str, int] = {}
+    if weights:
+        types = {each.key: each.precision.data_type for each in weights.stored}
+
+    def skipped(folder: str, names: list[str]) -> set[str]:
+        """Returns the files that are written anew; a model inside, as an asset, is copied whole."""
+        if types and folder == os.path.join(source, reading.VARIABLES_FOLDER):
             of_checkpoint = f"{reading.PREFIX}.data-", f"{reading.PREFIX}.index"
             return {name for name in names if name.startswith(of_checkpoint)}
-        return set(_REWRITTEN & {*names}) if folder == os.fspath(source) else set()
+        if folder == os.fspath(source):
+            return {*_REWRITTEN.intersection(names)}
+        return set()
 
     try:
         shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=skipped)
-        for folder in (
-            target,
-            *([target / reading.VARIABLES_FOLDER] if weights and weights.stored else []),
-        ):
-            folder.chmod(
-                folder.stat().st_mode | stat.S_IWUSR
-            )  # a copy of a read-only folder is read-only
-        if weights and weights.stored:
-            reading.Checkpoint(source).write(
-                target, {each.key: each.precision.data_type for each in weights.stored}
-            )
+        _make_writable(target)
+        if types:
+            _make_writable(target / reading.VARIABLES_FOLDER)
+            reading.Checkpoint(source).write(target, types)
         files.put(target / reading.MODEL_FILE, model)
     except BaseException:  # Ctrl-C, too
-        for item in ([*target.iterdir()] if was_there else [target]) if target.is_dir() else ():
+        written = [target]
+        if not target.is_dir():
+            written = []
+        elif was_there:
+            written = [*target.iterdir()]
+        for item in written:
             if item.is_dir() and not item.is_symlink():
                 shutil.rmtree(item, ignore_errors=True)
             else:
                 item.unlink(missing_ok=True)
         raise
+
+
+def _make_writable(folder: Path) -> None:
+    """Lets the owner write to a folder: a copy of a read-only folder is read-only."""
+    folder.chmod(folder.stat().st_mode | stat.S_IWUSR)

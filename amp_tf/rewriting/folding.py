@@ -144,7 +144,7 @@ def _then(
         new: the names of new nodes, each with a node of its shape.
     """
     view = form.view
-    reops: list[Reop] = []
+    reops = []
     named = dict(new)
     for node, model in models.items():
         named[view.names[node]] = model
@@ -196,7 +196,7 @@ class _FoldSearch:
 
     def folded(self) -> Form:
         """Returns the form with all moves."""
-        inputs: dict[Reader, Tensor] = {}
+        inputs = {}
         for place, (node, port) in self._values.items():
             inputs[place] = (self._value_of(node), port)
         inputs |= self._inputs
@@ -242,7 +242,7 @@ class _FoldSearch:
         filter_shape = self._shape(*kernel)
         if not _is_known(result, 4) or not _is_known(filter_shape, 4):
             return
-        if not _is_channel_vector(self._shape(*vector), result, rank=1 if has_bias else 0):
+        if not _is_channel_vector(self._shape(*vector), result, rank=int(has_bias)):
             return
         if view.ops[kernel[0]] not in table.FILTER_SOURCES:
             return
@@ -434,7 +434,7 @@ def lift(form: Form) -> Form:
         return form
     kept = _kept(form)
     gelus = {gelu.biased: gelu.nodes for gelu in find_gelus(view)}
-    rewires: list[Rewire] = []
+    rewires = []
     models: dict[Node, Node] = {}
     for product, reshaping, bias in pairs:
         before = shape_of(form.shapes, view.names[product])
@@ -475,13 +475,13 @@ def _find_reshaped(view: GraphView) -> list[tuple[Node, Node, Node]]:
     is_bias = view.mask_with(table.BIASES)
     reshapes_first = (edges.dst_position == 0) & is_reshaping[edges.dst_node]
     reshaped = edges.at(reshapes_first & is_product[edges.src_node])
-    product_of: dict[Node, Node] = {}
+    product_of = {}
     for product, reshaping in reshaped.rows("src_node", "dst_node"):
         product_of[reshaping] = product
     added = edges.at(
         (edges.dst_position == 0) & is_reshaping[edges.src_node] & is_bias[edges.dst_node]
     )
-    found: list[tuple[Node, Node, Node]] = []
+    found = []
     for reshaping, bias in added.rows("src_node", "dst_node"):
         if reshaping in product_of:
             found.append((product_of[reshaping], reshaping, bias))

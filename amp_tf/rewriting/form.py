@@ -1,8 +1,7 @@
-"""Forms: a graph with edits that are decided, but not written yet; and the job that all forms of a
-graph belong to.
+"""Forms: a graph with edits that are decided but not written; and the job of a graph's forms.
 
-What a painting asks for is planned here as well: new types, successors of ops, and casts where
-precisions meet.
+The edits that a painting asks for are planned here as well: new types, successors of ops, and casts
+where precisions meet.
 """
 
 from __future__ import annotations
@@ -47,19 +46,18 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What stays the same for all forms of a graph, or of a function.
+    """Everything that is the same for all forms of a graph, or of a function.
 
     Attributes:
         preserve: names of nodes that stay as they are.
         has_preserved: whether all of these must be there.
         loop_bodies: the functions that are bodies of functional loops, and nothing else.
-        narrow: of a function, the units that are 16 bit because all functions that share their
+        narrow: the units of a function that are 16 bit because all functions that share their
             TensorLists agree.
         is_compiled: whether XLA compiles the function.
-        traced: TensorFlow's AtomicFunction of a function; its graph, and those of what it calls,
-            know shapes.
-        change: under which the graph is decided, to see what it would turn; the settings have it
-            already.
+        traced: TensorFlow's AtomicFunction of a function; its graph, and those of its callees, know
+            shapes.
+        change: a change of the settings whose effect is asked for; the settings have it already.
         batches: tells shapes for the batch sizes that costs are weighed at; ``None`` where the
             graph's own are used.
         beyond_range: by function, ``""`` for the graph itself, the names of nodes that give stored
@@ -90,36 +88,40 @@ class Job:
         root: Any = None,
         **settings: Any,
     ) -> Job:
-        """What is to be done with a graph or function that may call those of a library, with
-        further attributes.
+        """Makes the job of a graph or function.
 
-        A ``root`` is a function that is not in the library, and calls some of it.
+        Args:
+            library: the functions that it may call.
+            root: a function that is not in the library and calls some of it.
+            settings: further attributes.
         """
-        bodies = find_loop_bodies(
-            [*(library.function if library else ()), *([root] if root else ())]
-        )
+        functions = list(library.function) if library else []
+        if root:
+            functions.append(root)
+        bodies = find_loop_bodies(functions)
         templates = Templates(library, SUCCESSORS)
         return cls(config, resolution, templates, preserve, loop_bodies=bodies, **settings)
 
     @property
     def converts(self) -> bool:
-        """Whether anything becomes 16 bit on this machine."""
+        """True if anything becomes 16 bit on this machine."""
         return self.resolution.target is not None
 
     @property
     def chooses(self) -> bool:
-        """Whether amp_tf chooses the precision, by what ops cost on this CPU: naming one means
-        TensorFlow's own.
+        """True if amp_tf chooses the precision, by the costs of ops on this CPU.
+
+        If the user names a precision, TensorFlow's choice counts.
         """
         return self.resolution.uses_cost_model
 
     @property
     def saves_memory(self) -> bool:
-        """Whether memory counts, not speed."""
+        """True if memory counts, not speed."""
         return self.converts and self.config.goal == "memory"
 
     def form(self, view: GraphView, shapes: Shapes | None) -> Form:
-        """The graph as it is given; where no shapes are, with those that its nodes carry.
+        """Returns the graph as it is given, by default with the shapes that its nodes carry.
 
         Raises:
             GraphError: a node that is to be preserved is not there; the message names the closest
@@ -167,10 +169,13 @@ class Form:
     def then(
         self, edits: Edits, models: Mapping[str, Node] | None = None, folded: Folded | None = None
     ) -> Form:
-        """The form with more edits; itself if there are none.
+        """Returns the form with more edits; itself if there are none.
 
-        Models are the nodes of this form whose results have the shapes of those of nodes that are
-        new or have others.
+        Args:
+            edits: the edits.
+            models: the names of nodes that are new, or give another shape than before, each with a
+                node of this form that gives this shape.
+            folded: the nodes with another meaning; by default those of this form.
         """
         if not edits:
             return self
@@ -178,33 +183,37 @@ class Form:
         named = {name: self.view.names[model] for name, model in (models or {}).items()}
 
         def known(shapes: Shapes) -> Shapes:
-            return KnownShapes(
-                {name: shapes.output_shapes(model) for name, model in named.items()}, shapes
-            )
+            of_named = {name: shapes.output_shapes(model) for name, model in named.items()}
+            return KnownShapes(of_named, shapes)
 
         at_batch = {size: known(shapes) for size, shapes in self.at_batch.items()}
         after = self.edits.then(edits)
         return Form(self.job, view, known(self.shapes), after, folded or self.folded, at_batch)
 
     def under(self, change: Change) -> Form:
-        """The same graph, to be decided under a change.
+        """Returns the same graph, to be decided under a change.
 
-        Raises an OpListError where an op joins two lists.
+        Raises:
+            OpListError: an op joins two lists.
         """
         config = change.config(self.job.config)
         resolution = self.job.resolution.under(config)
         job = dataclasses.replace(self.job, config=config, resolution=resolution, change=change)
-        shapes = (
-            KnownShapes.of(self.shapes, self.view.names).filled() if change.shapes else self.shapes
-        )
+        shapes = self.shapes
+        if change.shapes:
+            shapes = KnownShapes.of(shapes, self.view.names).filled()
         return dataclasses.replace(self, job=job, shapes=shapes)
 
     def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
-        """The form after a pass for just those candidates that become 16 bit by it, as its painting
-        shows.
+        """Returns the form after a pass for exactly the candidates that become 16 bit by it.
 
         The pass is made for all candidates, and then for those that were kept, until all are kept;
         after three paintings, for those that are left.
+
+        Args:
+            wanted: the candidates.
+            make: makes the pass for some candidates.
+            kept: returns the candidates that become 16 bit, as a painting shows.
         """
         for _ in range(_ATTEMPTS):
             if not wanted:
@@ -225,28 +234,30 @@ class Form:
 
     @functools.cached_property
     def painting(self) -> Painting:
-        """What becomes 16 bit."""
+        """The decision for each node: which become 16 bit, and why."""
         job = self.job
         cost_model: Callable[[Canvas], Canvas] | None = None
         if job.chooses:
             from amp_tf.cpu.economy import drop_unprofitable
 
             cost_model = functools.partial(drop_unprofitable, at_batch=self.at_batch)
-        beyond = job.beyond_range.get(self.view.function, ())
+        beyond_range: list[Node] = []
+        names = job.beyond_range.get(self.view.function, ())
+        if names:
+            beyond_range = [node for node, name in enumerate(self.view.names) if name in names]
         scales = dict.fromkeys(self.folded.scales, Rule.SCALES_FILTER)
+        obstacles = self.obstacles
         painting = paint(
             self.view,
             job.resolution,
-            dataclasses.replace(self.obstacles, rule_of={**self.obstacles.rule_of, **scales}),
+            dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **scales}),
             job.change,
             is_function=job.templates.is_function,
             calls_products=functools.partial(job.templates.reaches, ops=job.products),
             is_loop_body=self.view.function in job.loop_bodies,
             shapes=self.shapes,
             cost_model=cost_model,
-            beyond_range=[node for node, name in enumerate(self.view.names) if name in beyond]
-            if beyond
-            else [],
+            beyond_range=beyond_range,
         )
         return painting.also(job.narrow, Rule.LIST_SHARED)
 
@@ -265,7 +276,7 @@ class Pass(NamedTuple):
 
 
 def plan_edits(painting: Painting) -> Edits:
-    """The edits that give the painted graph its mixed-precision form.
+    """Plans the edits that give the painted graph its mixed-precision form.
 
     An output port that some reader needs in the other precision gets one Cast, shared by all those
     readers and placed on the port's device. New nodes are casts alone. A product that is rounded
@@ -277,36 +288,50 @@ def plan_edits(painting: Painting) -> Edits:
     f16 = painting.precision.data_type
     is_rounded = painting.rounded_units()
     rewires: list[Rewire] = []
-    casts: list[NewNode] = []
-    for number, (cast, readers) in enumerate(
-        plan_casts(view, painting.dtypes_after(), is_rounded), view.node_count
-    ):
+    casts = []
+    planned = plan_casts(view, painting.dtypes_after(), is_rounded)
+    for number, (cast, readers) in enumerate(planned, view.node_count):
         casts.append(cast)
         rewires += [Rewire(*reader, number, 0) for reader in readers]
-    reops: list[Reop] = []
-    for node in painting.converted_nodes():
-        signature = view.signatures[node]
-        if (
-            signature.op in SUCCESSOR_OPS and (proto := view.protos[node]).op != signature.op
-        ):  # read as its successor
-            added = next(
-                slot.attr for slot in signature.slots if slot.attr and slot.attr not in proto.attr
-            )
-            reops.append(Reop(node, signature.op, {added: attribute(type=datatypes.FLOAT)}))
-    rounded = dict.fromkeys(view.unit_nodes[unit] for unit in np.flatnonzero(is_rounded).tolist())
-    reops += [Reop(node, view.ops[node], {ROUNDED_ATTR: attribute(type=f16)}) for node in rounded]
+    reops = _plan_successors(painting)
+    for unit in np.flatnonzero(is_rounded).tolist():
+        node = view.unit_nodes[unit]
+        mark = {ROUNDED_ATTR: attribute(type=f16)}
+        reops.setdefault(node, Reop(node, view.ops[node], mark))
     converted = np.asarray(painting.converted, np.int32)
     return Edits(
-        reops=tuple(reops),
+        reops=tuple(reops.values()),
         retypes=(view.retyped(converted[~is_rounded[converted]], f16),),
         rewires=tuple(rewires),
         new=tuple(casts),
     )
 
 
-def cast_sources(casts: Edits, node_count: int) -> dict[int, Tensor]:
-    """The tensor of the graph that each new cast gives in another type, by the cast's number."""
-    found: dict[int, Tensor] = {}
+def _plan_successors(painting: Painting) -> dict[Node, Reop]:
+    """Gives the converted nodes that were read as a successor of their op this successor."""
+    view = painting.view
+    found = {}
+    for node in painting.converted_nodes():
+        signature = view.signatures[node]
+        if signature.op not in SUCCESSOR_OPS:
+            continue
+        proto = view.protos[node]
+        if proto.op == signature.op:
+            continue
+        attrs = (slot.attr for slot in signature.slots)
+        added = next(attr for attr in attrs if attr and attr not in proto.attr)
+        found[node] = Reop(node, signature.op, {added: attribute(type=datatypes.FLOAT)})
+    return found
+
+
+def cast_sources(casts: Edits, node_count: int) -> dict[Node, Tensor]:
+    """Returns the tensor of the graph that each new cast gives in another type.
+
+    Args:
+        casts: the planned edits.
+        node_count: the number of nodes of the graph; casts are numbered from there.
+    """
+    found: dict[Node, Tensor] = {}
     for number, cast in enumerate(casts.new, node_count):
         source = cast.inputs[0]
         found[number] = found.get(source[0], source)
@@ -316,18 +341,20 @@ def cast_sources(casts: Edits, node_count: int) -> dict[int, Tensor]:
 def plan_casts(
     view: GraphView, after: Indices, is_rounded: Mask
 ) -> Iterator[tuple[NewNode, Sequence[Reader]]]:
-    """The casts, each with all readers that need what it gives; of a chain of casts, each comes
-    after its source.
+    """Plans the casts, each with all readers of its type.
+
+    A cast of a cast comes after its source.
 
     Args:
         after: the type of each unit as it was painted.
-        is_rounded: the units that stay in float32 all the same: what comes in and goes out is
+        is_rounded: the units that stay in float32 all the same; their inputs and results are
             rounded to that type.
     """
     edges = view.edges
     computed = np.where(is_rounded, datatypes.FLOAT, after)
     has_casts = (after[edges.src_unit] != after[edges.dst_unit]) | is_rounded[edges.src_unit]
     edges = edges.at(has_casts | is_rounded[edges.dst_unit])
+    # The types that a tensor has on its way, from the op that gives it to the op that reads it.
     types = (
         computed[edges.src_unit],
         after[edges.src_unit],
@@ -345,7 +372,7 @@ def plan_casts(
             readers.setdefault(((node, port), steps[:end]), [])
         readers.setdefault(((node, port), steps), []).append(reader)
     names = FreshNames(view.names if readers else (), CAST_SUFFIX)
-    made: dict[tuple[Tensor, tuple[int, ...]], int] = {}
+    made: dict[tuple[Tensor, tuple[int, ...]], Node] = {}
     for tensor, steps in readers:
         made[tensor, steps] = view.node_count + len(made)
         source = (made[tensor, steps[:-1]], 0) if len(steps) > 2 else tensor

@@ -16,32 +16,32 @@ becomes, before the casts::
     read = ReadVariableOp(w_in) ^pivot ^w_in-0-AmpTfHoist
     product = MatMul(y_switch:1, w_in-0-AmpTfHoist)
 
-Of nested loops, a read leaves only the innermost. The early read gives the same value as the late
+A read leaves only the innermost of nested loops. The early read gives the same value as the late
 ones:
 
 - *Nobody writes meanwhile.* One variable may come in by two handles, so nothing that runs in the
   loop, or in one inside it, may be able to write any variable.
-- *Earlier writes are seen.* A loop is reached through its Enters alone, so whatever a late read
-  came after, some Enter of the loop came after. The early read waits for all that any of them reads
-  or waits for.
-- *Later writes are not seen.* The late reads stay and wait for the early one's value, so what waits
-  for them, or through them for the loop, waits for it too. In a loop without iterations no late
+- *Earlier writes are seen.* A loop is reached through its Enters alone, so every node before a late
+  read is before some Enter of the loop. The early read waits for all that any of them reads or
+  waits for.
+- *Later writes are not seen.* The late reads stay and wait for the early one's value, so nodes that
+  wait for them, or through them for the loop, wait for it too. In a loop without iterations no late
   read runs; then the early one may race with a later write, but nobody looks at its value. If the
   variable was never initialized, it is an error all the same.
-- *The loop still ends.* A late read runs only in iterations that take place; a value that enters a
-  loop is there in all, even in the one after the last. So only those readers get it that run in
+- *The loop still ends.* A late read runs only in proper iterations. A value that enters a loop is
+  there in all iterations, even in the one after the last. So only those readers get it that run in
   proper iterations because of something else that they read or wait for. A late read in a branch
-  keeps its readers, because there it may be what decides.
+  keeps its readers, because the branch may be decided by it alone.
 
-Only readers that become 16 bit get the value; others would read rounded weights. Which these are
-shows when the graph is painted. So it is painted with all readers of what products read moved, and
-again if not just these become 16 bit.
+Only readers that become 16 bit get the value; others would read rounded weights. The painting shows
+which these are. So all readers of these reads are moved first, and only the right ones where the
+painting shows that not all become 16 bit.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,92 +57,96 @@ from amp_tf.oplists import table
 from amp_tf.painting.work import Path, find_loops
 from amp_tf.rewriting.form import Form
 
-_OF_A_LOOP = (
-    "frame_name",
-    "is_constant",
-    "parallel_iterations",
-)  # what the Enters of a loop say of it
+_OF_A_LOOP = ("frame_name", "is_constant", "parallel_iterations")  # attributes of its Enters
 
 
 def hoist(form: Form) -> Form:
     """Moves the reads for those of their readers that become 16 bit."""
-    view, reads, products = form.view, find_loop_reads(form), form.job.products
-    readers = frozenset(reader for read in reads for reader in read.readers)
-    wanted = frozenset(
-        reader
-        for read in reads
-        if any(view.ops[node] in products for node, _ in read.readers)
-        for reader in read.readers
-    )
+    view = form.view
+    reads = find_loop_reads(form)
+    all_readers: set[Reader] = set()
+    wanted: set[Reader] = set()
+    for read in reads:
+        all_readers.update(read.readers)
+        if any(view.ops[node] in form.job.products for node, _ in read.readers):
+            wanted.update(read.readers)
 
     def without_casts(after: Form, _: frozenset[Reader]) -> frozenset[Reader]:
-        """Which readers become 16 bit, and what they read too, unless that is also read in float32,
-        or in the loop.
+        """Returns the readers that become 16 bit, as the value that they read does.
+
+        The value may be float32 if another reader, or the loop, reads it in float32.
         """
-        edges, is_f16 = after.view.edges, after.painting.is_f16()
-        may_become = np.isin(
-            edges.src_unit, edges.src_unit[~is_f16[edges.dst_unit]]
-        )  # without the other reader
+        edges = after.view.edges
+        is_f16 = after.painting.is_f16()
+        read_in_float32 = edges.src_unit[~is_f16[edges.dst_unit]]
+        may_become = np.isin(edges.src_unit, read_in_float32)  # without the other reader
         is_right = is_f16[edges.src_unit] | may_become | (edges.src_node < view.node_count)
         found = edges.at(is_f16[edges.dst_unit] & is_right)
-        return frozenset(found.rows("dst_node", "dst_position")).intersection(readers)
+        return frozenset(found.rows("dst_node", "dst_position")).intersection(all_readers)
 
-    return form.settled(wanted, functools.partial(_hoisted, form, reads), without_casts)
+    make = functools.partial(_hoisted, form, reads)
+    return form.settled(frozenset(wanted), make, without_casts)
 
 
 def find_loop_reads(form: Form) -> Sequence[LoopRead]:
-    """The reads that may be done before their loops; none where no product reads what is read in a
-    loop.
-    """
+    """Finds the reads that may be done before their loops, if a product reads one of them."""
     view = form.view
-    candidates = {  # float32 variables whose handle comes through an Enter
-        node
-        for node in (view.nodes_with(table.READ_OPS) if "Enter" in view.ops else ())
-        if view.dtypes[view.base[node] + view.signatures[node].outputs[0]] == datatypes.FLOAT
-        and view.ops[_handle_path(view, node)[-1]] == "Enter"
-    }
-    readers = view.edges.dst_node[np.isin(view.edges.src_node, list(candidates))]
-    if not any(view.ops[reader] in form.job.products for reader in readers.tolist()):
+    if "Enter" not in view.ops:
+        return ()
+    candidates = set()  # reads of float32 variables whose handle comes through an Enter
+    has_product = False
+    for node in view.nodes_with(table.READ_OPS):
+        data_type = view.dtypes[view.base[node] + view.signatures[node].outputs[0]]
+        if data_type != datatypes.FLOAT or view.ops[_handle_path(view, node)[-1]] != "Enter":
+            continue
+        candidates.add(node)
+        has_product |= any(view.ops[each] in form.job.products for each, _ in view.readers(node))
+    if not has_product:
         return ()
     search = _LoopSearch(form, candidates)
     return () if search.is_broken else search.movable()
 
 
 def _hoisted(form: Form, reads: Sequence[LoopRead], wanted: Collection[Reader]) -> Form:
-    """The form in which some readers get the values of early reads."""
-    view, reads = (
-        form.view,
-        [read for read in reads if any(reader in wanted for reader in read.readers)],
-    )
-    name = FreshNames(view.names, HOIST_SUFFIX)
+    """Returns the form in which some readers get the values of early reads."""
+    view = form.view
+    fresh = FreshNames(view.names, HOIST_SUFFIX)
     new: list[NewNode] = []
-    models: dict[str, Node] = {}
-    carried: dict[Node, Node] = {}  # Enter of a handle to that of the value
+    rewires: list[Rewire] = []
+    waits = []
+    models = {}
+    carried: dict[Node, Node] = {}  # the Enter of each handle, and that of the value
     for read in reads:
+        moved = [reader for reader in read.readers if reader in wanted]
+        if not moved:
+            continue
         enter = read.entry
         if enter not in carried:
-            early = view.copied(
-                read.node, name.make(f"{view.names[enter]}-Read"), view.inputs(enter), read.after
-            )
-            source = view.node_count + len(new), 0
-            found = view.protos[enter].attr
-            of_loop = {key: found[key] for key in _OF_A_LOOP if key in found}
-            types = having(T=attribute(type=datatypes.FLOAT), **of_loop)
-            value = NewNode(
-                name.make(view.names[enter]),
-                view.ops[enter],
-                view.devices[enter],
-                (source,),
-                (),
-                types,
-            )
-            carried[enter] = source[0] + 1
-            new += early, value
-            models |= dict.fromkeys((early.name, value.name), read.node)
-    moved = [(read, reader) for read in reads for reader in read.readers if reader in wanted]
-    rewires = tuple(Rewire(*reader, carried[read.entry], 0) for read, reader in moved)
-    waits = tuple(Wait(read.node, carried[read.entry]) for read in reads)
-    return form.then(Edits(rewires=rewires, waits=waits, new=tuple(new)), models)
+            name = fresh.make(f"{view.names[enter]}-Read")
+            early = view.copied(read.node, name, view.inputs(enter), read.after)
+            value = _value_entry(view, enter, fresh, source=view.node_count + len(new))
+            new += [early, value]
+            carried[enter] = view.node_count + len(new) - 1
+            models[early.name] = read.node
+            models[value.name] = read.node
+        rewires += [Rewire(*reader, carried[enter], 0) for reader in moved]
+        waits.append(Wait(read.node, carried[enter]))
+    edits = Edits(rewires=tuple(rewires), waits=tuple(waits), new=tuple(new))
+    return form.then(edits, models)
+
+
+def _value_entry(view: GraphView, enter: Node, fresh: FreshNames, source: Node) -> NewNode:
+    """Makes the Enter of a value beside the one of its handle."""
+    attributes = view.protos[enter].attr
+    of_loop = {key: attributes[key] for key in _OF_A_LOOP if key in attributes}
+    return NewNode(
+        name=fresh.make(view.names[enter]),
+        op=view.ops[enter],
+        device=view.devices[enter],
+        inputs=((source, 0),),
+        after=(),
+        attributes=having(T=attribute(type=datatypes.FLOAT), **of_loop),
+    )
 
 
 class LoopRead(NamedTuple):
@@ -150,8 +154,9 @@ class LoopRead(NamedTuple):
 
     Attributes:
         entry: the Enter through which the handle comes.
-        after: what the early read waits for: all that any Enter of its loop reads or waits for,
-            because the late read came after one of them.
+        after: the nodes that the early read waits for: all that any Enter of its loop reads or
+            waits for, because the late read came after one of them.
+        readers: the inputs that may get the early value.
     """
 
     node: Node
@@ -161,13 +166,17 @@ class LoopRead(NamedTuple):
 
 
 class _LoopSearch:
-    """What the nodes of a graph with loops read, wait for, and run after; broken loops are left by
-    no Exit.
+    """Knows the loops of a graph, and finds the reads that may be done before them.
+
+    Attributes:
+        is_broken: whether a loop is left other than by an Exit.
     """
 
     def __init__(self, form: Form, reads: Collection[Node]) -> None:
-        view = self._view = form.view
-        self._reads, self._kept = reads, form.obstacles.rule_of
+        view = form.view
+        self._view = view
+        self._reads = reads
+        self._kept = form.obstacles.rule_of
         controls = control_links(view)
         links = np.concatenate([np.stack([view.edges.src_node, view.edges.dst_node], 1), controls])
         self._controls = Adjacency(controls[:, 0], controls[:, 1], view.node_count)
@@ -176,76 +185,76 @@ class _LoopSearch:
         self.is_broken = any(
             self._behind[source] != loops[reader] for source, reader in links.tolist()
         )
-        self._loop_switches = {
-            node
-            for condition in view.nodes_with(table.LOOP_CONDITIONS)
-            for node, position in view.readers(condition)
-            if position == 1 and view.ops[node] == "Switch"
-        }
-        self._written: set[Path] = {
-            ()
-        }  # the loops in which something runs, or in a loop inside, that may write
+        self._loop_switches: set[Node] = set()
+        for condition in view.nodes_with(table.LOOP_CONDITIONS):
+            for node, position in view.readers(condition):
+                if position == 1 and view.ops[node] == "Switch":
+                    self._loop_switches.add(node)
+        # The loops that may write a variable, themselves or in a loop inside.
+        self._written: set[Path] = {()}
         for node, loop in enumerate(loops):
             if loop not in self._written and _may_write(view, node, form.job.templates.is_function):
                 self._written.update(loop[:depth] for depth in range(1, len(loop) + 1))
 
     def movable(self) -> list[LoopRead]:
-        """Which reads may be done before their loops."""
-        gated, in_branches, after, found = self._gated(), self._in_branches(), self._awaited(), []
-        for read in sorted({*self._reads}.difference(self._kept, in_branches)):
-            entry = _handle_path(self._view, read)[-1]
-            readers = tuple(
-                (reader, position)
-                for reader, position in self._view.readers(read)
-                if self._view.ops[reader] not in table.CONTROL_FLOW
-                and reader in gated
-                and reader not in self._kept
-            )
-            is_constant, loop = (
-                value_of(self._view.protos[entry], "is_constant").b,
-                self._behind[entry],
-            )
-            may_move = is_constant and loop not in self._written and entry not in self._kept
-            if readers and may_move and self._view.devices[entry] == self._view.devices[read]:
-                handle, _ = self._view.inputs(entry)[0]
-                waits = after[loop] - {handle}
-                by_name = sorted(
-                    waits, key=self._view.names.__getitem__
-                )  # so that the order of nodes does not matter
-                found.append(LoopRead(read, entry, tuple(by_name), readers))
+        """Returns the reads that may be done before their loops."""
+        view = self._view
+        gated = self._gated()
+        after = self._awaited()
+        found = []
+        for read in sorted({*self._reads}.difference(self._kept, self._in_branches())):
+            entry = _handle_path(view, read)[-1]
+            loop = self._behind[entry]
+            if entry in self._kept or loop in self._written:
+                continue
+            if not value_of(view.protos[entry], "is_constant").b:
+                continue
+            if view.devices[entry] != view.devices[read]:
+                continue
+            readers = []
+            for reader, position in view.readers(read):
+                may_move = reader in gated and reader not in self._kept
+                if may_move and view.ops[reader] not in table.CONTROL_FLOW:
+                    readers.append((reader, position))
+            if not readers:
+                continue
+            handle, _ = view.inputs(entry)[0]
+            # By name, so that the order of nodes does not matter.
+            waits = sorted(after[loop] - {handle}, key=view.names.__getitem__)
+            found.append(LoopRead(read, entry, tuple(waits), tuple(readers)))
         return found
 
     def _awaited(self) -> Mapping[Path, set[Node]]:
-        """For each loop, what its Enters read or wait for, without nodes that start at once."""
-        awaited, found = self._controls.fanins, dict[Path, set[Node]]()
+        """Returns the nodes that the Enters of each loop read or wait for.
+
+        Nodes that start at once are left out.
+        """
+        awaited = self._controls.fanins
+        found: dict[Path, set[Node]] = {}
         for enter in self._view.nodes_with(table.LOOP_ENTRIES):
-            found.setdefault(self._behind[enter], set()).update(
-                awaited(enter), [self._view.inputs(enter)[0][0]]
-            )
+            sources = found.setdefault(self._behind[enter], set())
+            sources.update(awaited(enter))
+            sources.add(self._view.inputs(enter)[0][0])
         idle = {node for node in self._view.nodes_with(table.WITHOUT_WAITING) if not awaited(node)}
         return {loop: sources - idle for loop, sources in found.items()}
 
-    def _gated(self) -> set[int]:
-        """The nodes that run only in proper iterations of their loop, even if the reads' values
-        were always there.
+    def _gated(self) -> set[Node]:
+        """Returns the nodes that run only in proper iterations of their loop.
 
-        The loop's own Switch lets values through in proper iterations alone; so whatever reads or
-        waits for one of these, or for what reads it, runs in proper iterations alone::
+        They do so even if the values of the reads were always there. The loop's own Switch lets
+        values through in proper iterations alone; a node that reads such a value, or waits for it,
+        runs in proper iterations alone, and so do its readers::
 
             y_switch = Switch(y, cond)            cond is the loop's LoopCond
             product = MatMul(y_switch:1, read)    gated
-            scaled = Mul(read, two)               not gated: an early value would be there after the last iteration
+            scaled = Mul(read, two)               not gated: it could run after the last iteration
         """
-        view, found = self._view, set[int]()
-        missing = {
-            node: len(view.inputs(node)) for node, op in enumerate(view.ops) if op == "Merge"
-        }
-        ready = [
-            node
-            for switch in self._loop_switches
-            for node, _ in self._view.readers(switch, port=1)
-            if self._lets_through(node, missing)
-        ]
+        view = self._view
+        missing = {node: len(view.inputs(node)) for node in view.nodes_with(("Merge",))}
+        ready: list[Node] = []
+        for switch in self._loop_switches:
+            ready += self._let_through(view.readers(switch, port=1), missing)
+        found: set[Node] = set()
         while ready:
             node = ready.pop()
             if node in found:
@@ -253,30 +262,31 @@ class _LoopSearch:
             found.add(node)
             if node in self._reads:
                 continue
-            data = [reader for reader, _ in self._view.readers(node)]
-            ready += [reader for reader in data if self._lets_through(reader, missing)]
-            ready += [
-                reader
-                for reader in self._controls.fanouts(node)
-                if view.ops[reader] not in table.CONTROL_FLOW
-            ]
+            ready += self._let_through(view.readers(node), missing)
+            for reader in self._controls.fanouts(node):
+                if view.ops[reader] not in table.CONTROL_FLOW:
+                    ready.append(reader)
         return found
 
-    def _in_branches(self) -> set[int]:
-        """The nodes of loops that may not run in an iteration that takes place."""
-        view, is_open = self._view, ~self._view.mask_with(table.CONTROL_FLOW - {"Switch"})
-        first = [
-            node
-            for switch in view.nodes_with(("Switch",))
-            for node, _ in view.readers(switch, port=0 if switch in self._loop_switches else None)
-            if is_open[node]
-        ]
+    def _in_branches(self) -> set[Node]:
+        """Returns the nodes of loops that may not run in a proper iteration."""
+        view = self._view
+        is_open = ~view.mask_with(table.CONTROL_FLOW - {"Switch"})
+        first: list[Node] = []
+        for switch in view.nodes_with(("Switch",)):
+            port = 0 if switch in self._loop_switches else None
+            first += [node for node, _ in view.readers(switch, port) if is_open[node]]
         ways = [(self._neighbours.fanout_start, self._neighbours.fanout)]
         return {*first, *flood(first, bytearray(is_open), ways)}
 
-    def _lets_through(self, node: Node, missing: dict[int, int]) -> bool:
-        """Whether a node runs only in proper iterations once one more input does; a Merge needs
-        that of all inputs.
+    def _let_through(self, readers: Iterable[Reader], missing: dict[Node, int]) -> list[Node]:
+        """Returns the readers that run only in proper iterations once their input does."""
+        return [node for node, _ in readers if self._lets_through(node, missing)]
+
+    def _lets_through(self, node: Node, missing: dict[Node, int]) -> bool:
+        """Tells whether a node runs only in proper iterations once one more input does.
+
+        A Merge needs that of all inputs; ``missing`` counts those that are missing.
         """
         op = self._view.ops[node]
         if op == "Merge":
@@ -286,7 +296,7 @@ class _LoopSearch:
 
 
 def _handle_path(view: GraphView, reader: Node) -> list[Node]:
-    """The nodes that give a node its first input, back to the first that is no Identity."""
+    """Returns the nodes that give a node its first input, back to the first that is no Identity."""
     path = [view.inputs(reader)[0][0]]
     while view.ops[path[-1]] == "Identity" and path[-1] not in path[:-1]:
         path.append(view.inputs(path[-1])[0][0])
@@ -294,6 +304,7 @@ def _handle_path(view: GraphView, reader: Node) -> list[Node]:
 
 
 def _may_write(view: GraphView, node: Node, is_function: Callable[[str], bool]) -> bool:
+    """Tells whether a node may write a variable."""
     signature = view.signatures[node]
     if signature.op in table.HARMLESS:
         return False

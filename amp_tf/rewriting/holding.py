@@ -101,7 +101,7 @@ def _with_copies(form: Form) -> Form:
     fresh = FreshNames(view.names, _SUFFIX)
     new: list[NewNode] = []
     rewires: list[Rewire] = []
-    models: dict[str, Node] = {}
+    models = {}
     for node in view.nodes_with(BROADCASTING):
         owners = [lifetimes.owners.get(source, source) for source in view.inputs(node)]
         read = sum(lifetimes.elements.get(owner, 0) for owner in owners)
@@ -190,7 +190,7 @@ def make_late(form: Form, casts: Edits) -> Edits:
         readers.setdefault(rewire.src_node, []).append(rewire)
     sources = [cast.inputs[0] for cast in casts.new]
     cast_again = {node for node, _ in sources}
-    moved: dict[Rewire, Rewire] = {}
+    moved = {}
     for number, (cast, (node, port)) in enumerate(zip(casts.new, sources, strict=True)):
         own_number = view.node_count + number
         if node >= view.node_count or own_number in cast_again:  # a part of a chain

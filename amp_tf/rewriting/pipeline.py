@@ -46,23 +46,23 @@ def _run_late(module: str, name: str, form: Form) -> Form:
     return found
 
 
-_converts, _chooses, _saves_memory = map(
-    operator.attrgetter, ("converts", "chooses", "saves_memory")
-)
+_converts = operator.attrgetter("converts")
+_chooses = operator.attrgetter("chooses")
+_saves_memory = operator.attrgetter("saves_memory")
 
 
 def _lifts(job: Job) -> bool:
-    """Whether TensorFlow's remapper fuses products; in XLA's programs it does not run."""
+    """Tells whether TensorFlow's remapper fuses products; it does not run in XLA's programs."""
     return job.chooses and not job.is_compiled
 
 
 def _folds(job: Job) -> bool:
-    """Whether filters may be scaled; one that is stored in 16 bit is read as it is."""
+    """Tells whether filters may be scaled; one that is stored in 16 bit is read as it is."""
     return _lifts(job) and not job.resolution.stores_weights
 
 
-#: What changes a graph before its types are decided, in order. Fused or shared nodes come apart,
-#: and what can be computed together adjoins.
+#: The passes that change a graph before its types are decided, in order. Fused or shared nodes come
+#: apart, and nodes that can be computed together become neighbours.
 PREPARATIONS = (
     Pass("split", _converts, split),
     Pass("part lists", _converts, part_lists),
@@ -72,15 +72,15 @@ PREPARATIONS = (
     Pass("merge", _lifts, functools.partial(_run_late, "merging", "merge")),
     Pass("delay", _saves_memory, delay),
 )
-#: What changes it by what becomes 16 bit.
+#: The passes that change it as the painting shows.
 CORRECTIONS = (
     Pass("hoist", _chooses, functools.partial(_run_late, "hoisting", "hoist")),
     Pass("split in float32", _converts, split_in_float32),
 )
 
 
-# Of clones of functions. TensorFlow has all functions of a process by name, so no number may come
-# twice in one.
+# Numbers the clones of functions. TensorFlow has all functions of a process by name, so no number
+# may come twice in a process.
 clone_numbers = itertools.count()
 
 
@@ -106,13 +106,12 @@ def pause_garbage_collector() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class RewriteResult:
-    """What a rewrite gives.
+    """The result of a rewrite.
 
     Attributes:
-        graph: the new GraphDef or FunctionDef; the one that was passed in, untouched, where nothing
-            changed.
+        graph: the new GraphDef or FunctionDef; the given one, untouched, where nothing changed.
         report: what was converted, what was not, and why.
-        changed: whether ``graph`` differs from what was passed in.
+        changed: whether ``graph`` differs from the given one.
     """
 
     graph: Any
@@ -136,9 +135,10 @@ def rewrite(
 ) -> RewriteResult:
     """Rewrites a graph or a function so that it computes in mixed precision.
 
-    Matrix products and convolutions, and what can follow them safely, run in float16 or bfloat16;
-    Cast nodes are inserted where precisions meet; everything else stays in float32. The method is
-    that of TensorFlow's AutoMixedPrecision pass (core/grappler/optimizers/auto_mixed_precision.cc).
+    Matrix products and convolutions, and nodes that can follow them safely, run in float16 or
+    bfloat16. Cast nodes are inserted where precisions meet. Everything else stays in float32. The
+    method is that of TensorFlow's AutoMixedPrecision pass
+    (core/grappler/optimizers/auto_mixed_precision.cc).
 
     Args:
         graph: a ``GraphDef`` or ``FunctionDef``, or a ``tf.Graph`` or concrete function, whose
@@ -158,7 +158,7 @@ def rewrite(
             smallest and the largest. By default it converts what is faster for a single example and
             for a large batch alike.
         beyond_range: by function, ``""`` for the graph itself, the names of nodes that give values
-            of variables which the 16-bit type cannot hold. What computes with them stays in
+            of variables which the 16-bit type cannot hold. Nodes that compute with them stay in
             float32.
 
     Returns:
@@ -176,7 +176,7 @@ def rewrite(
     names = check_arguments(graph, config, preserve, hardware, library, shapes)
     sizes = check_batch(batch, where="rewrite(batch=…)")
     config = AmpConfig.from_env() if config is None else config
-    resolution = settle(config, Hardware.detect_cpu() if hardware is None else hardware)
+    resolution = settle(config, hardware)
     resolution = dataclasses.replace(resolution, stores_weights=stores_weights)
 
     is_function = hasattr(graph, "node_def")
@@ -239,8 +239,7 @@ def rewrite_program(
 def name_clones(
     given: Sequence[Any], results: Sequence[RewriteResult], *, prefix: str = ""
 ) -> dict[str, Any]:
-    """The FunctionDefs of a program that change, by the names that they had: callees are clones
-    under new names.
+    """Clones the functions of a program that change, under new names.
 
     A callee (a nested call, a branch of an If or Case, the condition or body of a While, a gradient
     function) may have other callers, so it is never changed: its callers here are pointed at the
@@ -249,17 +248,20 @@ def name_clones(
     Args:
         given: the functions, each after those that it calls; the last is the program, which keeps
             its name.
-        results: theirs.
+        results: the result for each of them.
         prefix: begins the names of the clones.
+
+    Returns:
+        The changed FunctionDefs, by the names that they had.
     """
     names: dict[str, str] = {}
-    changed: dict[str, Any] = {}
+    changed = {}
     for original, result in zip(given, results, strict=True):
-        body, name = result.graph, original.signature.name
+        name = original.signature.name
+        body = result.graph
         if not result.changed:
-            if names.keys().isdisjoint(
-                called for node in body.node_def for called in referenced(node)
-            ):
+            called = itertools.chain.from_iterable(map(referenced, body.node_def))
+            if names.keys().isdisjoint(called):
                 continue
             body = type(original)()
             body.CopyFrom(original)
@@ -284,9 +286,7 @@ def rewrite_serialized(
     functions: bool = True,
     shapes: Shapes | None = None,
 ) -> RewriteResult:
-    """Rewrites a serialized GraphDef as :func:`rewrite` does; the result's ``graph`` is serialized
-    too.
-    """
+    """Rewrites a serialized GraphDef as :func:`rewrite` does; the result is serialized, too."""
     resolution = settle(config, hardware)
 
     def work() -> tuple[bytes, list[GraphReport]]:
@@ -298,23 +298,21 @@ def rewrite_serialized(
     return _logged(graph, work, Log(config, resolution, "grappler"))
 
 
-def settle(config: AmpConfig, hardware: Hardware) -> Resolution:
-    """What is converted on some hardware.
+def settle(config: AmpConfig, hardware: Hardware | None) -> Resolution:
+    """Settles what is converted on some hardware; this machine's CPU by default.
 
     Raises:
         OpListError: a change of the lists names an op that TensorFlow does not know, or contradicts
             another.
     """
     op_names.check(config)
-    return resolve_target(config, hardware)
+    return resolve_target(config, hardware or Hardware.detect_cpu())
 
 
 def _logged(
     graph: Any, work: Callable[[], tuple[Any, list[GraphReport]]], log: Log
 ) -> RewriteResult:
-    """The result of the work on a graph, which gives the new graph, or the graph itself; with its
-    log files.
-    """
+    """Does the work on a graph, which gives the new graph or the graph itself, with log files."""
     log.write_before(graph)
     try:
         result, reports = work()
@@ -327,7 +325,7 @@ def _logged(
 
 
 def run_passes(form: Form, passes: Iterable[Pass]) -> Form:
-    """The form after some passes, as far as its job needs them."""
+    """Returns the form after some passes, as far as its job needs them."""
     for change in passes:
         if change.is_needed(form.job) and (change.changes_functions or not form.view.function):
             form = change.run(form)
@@ -335,21 +333,27 @@ def run_passes(form: Form, passes: Iterable[Pass]) -> Form:
 
 
 def decide(given: Form) -> tuple[Form, Edits]:
-    """Prepare, paint, plan: the graph as it was painted, and the edits that its painting asks for."""
-    prepared = run_passes(given, PREPARATIONS)
-    for candidate in (
-        (prepared, given) if prepared.edits else (given,)
-    ):  # dropped where nothing becomes 16 bit
-        form = run_passes(candidate, CORRECTIONS)
-        if casts := plan_edits(form.painting):
-            break
-    return form, make_late(form, casts) if casts and given.job.saves_memory else casts
+    """Prepares, paints and plans.
+
+    Returns the graph as it was painted, and the edits that its painting asks for.
+    """
+    form = run_passes(run_passes(given, PREPARATIONS), CORRECTIONS)
+    casts = plan_edits(form.painting)
+    if not casts and form.edits:  # nothing becomes 16 bit, so the preparations are dropped
+        form = run_passes(given, CORRECTIONS)
+        casts = plan_edits(form.painting)
+    if casts and given.job.saves_memory:
+        casts = make_late(form, casts)
+    return form, casts
 
 
 def _rewrite_function(
     function: Any, job: Job, shapes: Shapes | None = None
 ) -> tuple[Any, list[GraphReport]]:
-    """Read, decide, apply, verify: the new FunctionDef; the function itself if no node changed."""
+    """Reads, decides, applies and verifies.
+
+    Returns the new FunctionDef, or the function itself if no node changed, and its report.
+    """
     view = read_function(function, job.templates)
     form, casts = decide(job.form(view, shapes))
     report = report_of(form, casts, function)
@@ -364,7 +368,10 @@ def _rewrite_function(
 
 
 def _rewrite_nodes(graph: Any, job: Job, shapes: Shapes | None) -> tuple[Any | None, GraphReport]:
-    """Read, decide, apply, verify: the new GraphDef; ``None`` if no node changed."""
+    """Reads, decides, applies and verifies.
+
+    Returns the new GraphDef, or ``None`` if no node changed, and its report.
+    """
     view = read_graph(graph, job.templates)
     given = job.form(view, shapes)
     form, casts = decide(given)
@@ -379,14 +386,14 @@ def _rewrite_nodes(graph: Any, job: Job, shapes: Shapes | None) -> tuple[Any | N
 def _rewrite_graph(
     graph: Any, job: Job, shapes: Shapes | None, functions: bool
 ) -> tuple[Any | None, list[GraphReport]]:
-    """The new GraphDef; ``None`` if it did not change.
+    """Rewrites a GraphDef; functions of the library change in the given graph.
 
-    Functions of the library change in the given graph.
+    Returns the new GraphDef, or ``None`` if it did not change, and the reports.
     """
-    reports = list[GraphReport]()
+    reports: list[GraphReport] = []
     of_library = dataclasses.replace(job, preserve=frozenset())
-    for function in graph.library.function if functions else ():
-        if not function.signature.attr:  # else each call chooses its types
+    for function in graph.library.function:
+        if functions and not function.signature.attr:  # else each call chooses its types
             changed, found = _rewrite_function(function, of_library)
             function.CopyFrom(changed)
             reports += found
@@ -397,8 +404,9 @@ def _rewrite_graph(
 
 
 def _verify(before: GraphView, read: Callable[[], GraphView], form: Form) -> None:
-    """Judges a result of ours, which is read here: what is wrong with it is no mistake of the
-    graph's.
+    """Raises a RewriteError where a result is wrong.
+
+    The result is read here, because an error in it is amp_tf's and not the graph's.
     """
     cause = None
     try:
@@ -416,10 +424,10 @@ def _verify(before: GraphView, read: Callable[[], GraphView], form: Form) -> Non
 
 
 def graph_def_of(graph: Any, preserve: Iterable[str]) -> tuple[Any, Iterable[str]]:
-    """The GraphDef of a ``tf.Graph`` or a concrete function, with its shapes, and the nodes to
-    preserve.
+    """Returns the GraphDef, with shapes, of a ``tf.Graph`` or concrete function; else the graph.
 
-    Anything else is given back. The inputs and outputs of a concrete function are preserved, too.
+    It comes with the nodes to preserve: those that are given, and the inputs and outputs of a
+    concrete function.
     """
     if hasattr(graph, "as_graph_def"):
         return graph.as_graph_def(add_shapes=True), preserve
@@ -452,22 +460,18 @@ def check_arguments(
         )
     if config is not None:
         check_config(config, where="rewrite(config)")
-    others = (
-        ("hardware", hardware, isinstance(hardware, Hardware), "an amp_tf.Hardware", _NO_HARDWARE),
-        ("library", library, hasattr(library, "function"), "a FunctionDefLibrary", _NO_LIBRARY),
-        (
-            "shapes",
-            shapes,
-            hasattr(shapes, "output_shapes"),
-            "an object with output_shapes(node)",
-            _NO_SHAPES,
-        ),
-    )
-    for name, value, is_one, wanted, fix in others:
-        if value is not None and not is_one:
-            raise ConfigError(
-                f"expected {wanted}, got {value!r}", where=f"rewrite({name}=…)", fix=fix
-            )
+
+    def check(name: str, value: Any, is_right: bool, wanted: str, fix: str) -> None:
+        if value is not None and not is_right:
+            what = f"expected {wanted}, got {value!r}"
+            raise ConfigError(what, where=f"rewrite({name}=…)", fix=fix)
+
+    is_hardware = isinstance(hardware, Hardware)
+    check("hardware", hardware, is_hardware, "an amp_tf.Hardware", _NO_HARDWARE)
+    is_library = hasattr(library, "function")
+    check("library", library, is_library, "a FunctionDefLibrary", _NO_LIBRARY)
+    has_shapes = hasattr(shapes, "output_shapes")
+    check("shapes", shapes, has_shapes, "an object with output_shapes(node)", _NO_SHAPES)
     where = "rewrite(preserve=…)"
     names = check_names(preserve, where=where)
     for name in names:

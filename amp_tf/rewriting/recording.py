@@ -1,13 +1,13 @@
-"""What a rewrite leaves for people: the report of each graph, and the log files (``LOG_PATH``).
+"""Records rewrites for people: the report of each graph, and the log files (``LOG_PATH``).
 
 A report has counts and, if a report file was asked for, the basis of its figures.
 
 Log files are each graph before and after its rewrite, the op lists and the reason for every node.
-Their names are those of TensorFlow's own pass, so that tools that read them go on working;
-``reasons_….txt`` is new, and so is ``failure_….txt``, which stands in its place and in that of the
-graph after a rewrite that failed. ``index.tsv`` has a line for each rewrite: the end of its files'
-names, the way in which the graph came, its function, the name scopes that hold most of its nodes
-(layers and models give theirs), and what was converted.
+Their names are those of TensorFlow's own pass, so that tools that read them go on working. New are
+``reasons_….txt`` and ``failure_….txt``; the latter stands for it, and for the graph afterwards,
+where a rewrite failed. ``index.tsv`` has a line for each rewrite: the end of its files' names, the
+way in which the graph came, its function, the name scopes that hold most of its nodes (layers and
+models give theirs), and what was converted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,14 @@ from amp_tf.errors import AmpError
 from amp_tf.graph.edits import Edits
 from amp_tf.graph.names import CAST_SUFFIX, HOIST_SUFFIX, scopes
 from amp_tf.graph.protos import parse_graph
-from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Lifetimes, Shapes, read_shape, shape_of
+from amp_tf.graph.sizes import (
+    SHAPES_ATTR,
+    KnownShapes,
+    Lifetimes,
+    Shapes,
+    read_shape,
+    shape_of,
+)
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import PRODUCTS, READ_OPS
 from amp_tf.oplists.targets import Resolution
@@ -54,32 +61,41 @@ _numbers = itertools.count()
 def report_of(
     form: Form, casts: Edits, function: Any = None, given: Form | None = None
 ) -> GraphReport:
-    """The report of a graph, as it was painted and as it was given, or of a FunctionDef."""
-    painting, has_report = form.painting, form.job.config.report_path
+    """Reports on a graph or a function.
+
+    Args:
+        form: the graph as it was painted.
+        casts: the edits that the painting asks for.
+        function: the FunctionDef, of a function that is rewritten.
+        given: the graph as it was given, for its memory.
+    """
+    painting = form.painting
+    view = form.view
+    has_report = form.job.config.report_path
     rule = painting.why_nothing
-    view, around = form.view, form.view.nodes_with(PRODUCTS)
-    read = (source for product in around for source, _ in view.inputs(product))
-    names = (
-        view.names if has_report else [view.names[node] for node in dict.fromkeys([*around, *read])]
-    )
+    names: Sequence[str] = view.names
+    if not has_report:  # the shapes of products and of what they read are enough
+        counted = view.nodes_with(PRODUCTS)
+        for product in counted[:]:
+            counted += [source for source, _ in view.inputs(product)]
+        names = [view.names[node] for node in dict.fromkeys(counted)]
     shapes = KnownShapes.of(form.shapes, names)
     if function is not None:
-        of_arguments = {
-            name: [read_shape(shape) for shape in attributes[SHAPES_ATTR].list.shape]
-            for name, attributes in zip(view.names, view.argument_attributes, strict=False)
-            if SHAPES_ATTR in attributes
-        }
+        of_arguments = {}
+        for name, attributes in zip(view.names, view.argument_attributes, strict=False):
+            if SHAPES_ATTR in attributes:
+                of_arguments[name] = [*map(read_shape, attributes[SHAPES_ATTR].list.shape)]
         shapes = (shapes or _inferred(function, names, form.job)).and_also(of_arguments)
     return GraphReport(
-        function=form.view.function,
+        function=view.function,
         way="offline",
         precision=painting.precision,
-        total=form.view.node_count,
+        total=view.node_count,
         converted=len(painting.converted_nodes()),
         casts=len(casts.new),
         folded=len(form.folded.scales),
         why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
-        is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*form.view.names, ""]),
+        is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*view.names, ""]),
         painting=painting.detached(),
         products=Products.of(painting, shapes),
         basis=_basis(form, casts, shapes, given) if has_report else None,
@@ -87,35 +103,36 @@ def report_of(
 
 
 def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) -> Basis:
-    view, job, painting = form.view, form.job, form.painting
-    if view.function:  # of a library, whose function is overwritten by what it becomes
+    """Returns what the figures of a report are computed from, if somebody asks for them."""
+    view = form.view
+    job = form.job
+    painting = form.painting
+    if view.function:  # its function in the library will be overwritten
         view = dataclasses.replace(view, protos=[copy.deepcopy(proto) for proto in view.protos])
-    readers = collections.Counter(rewire.src_node for rewire in casts.rewires)
     sources = cast_sources(casts, view.node_count)
-    readers.update(node for cast in casts.new for node, _ in cast.inputs)
+    readers = collections.Counter(rewire.src_node for rewire in casts.rewires)
+    for cast in casts.new:
+        readers.update(node for node, _ in cast.inputs)
     to_f16 = painting.precision.data_type if painting.precision else None
-    inserted = (
-        InsertedCast(*sources[number], cast.attributes.attr["DstT"].type == to_f16, readers[number])
-        for number, cast in enumerate(casts.new, view.node_count)
-    )
+    inserted = []
+    for number, cast in enumerate(casts.new, view.node_count):
+        is_to_f16 = cast.attributes.attr["DstT"].type == to_f16
+        inserted.append(InsertedCast(*sources[number], is_to_f16, readers[number]))
 
     def paint(change: Change) -> Painting:
         return Form(job, view, shapes, form.edits, form.folded).under(change).painting
 
     def peak(view: GraphView, shapes: Shapes) -> float:
-        """The most bytes of tensors that are live at once, estimated."""
+        """Estimates the most bytes of tensors that are live at once."""
         return float(Lifetimes.of(view, shapes).bytes_over_time(view.dtypes).max(initial=0.0))
 
     peaks = None
     if given:
-        names = view.names
-        cast_names = [cast.name for cast in casts.new]
-        tensors = zip(cast_names, sources.values(), strict=True)
-        of_casts = {name: [shape_of(shapes, names[node], port)] for name, (node, port) in tensors}
-        peaks = (
-            peak(given.view, shapes),
-            peak(view.after(casts, job.templates), shapes.and_also(of_casts)),
-        )
+        of_casts = {}
+        for cast, (node, port) in zip(casts.new, sources.values(), strict=True):
+            of_casts[cast.name] = [shape_of(shapes, view.names[node], port)]
+        after = view.after(casts, job.templates)
+        peaks = peak(given.view, shapes), peak(after, shapes.and_also(of_casts))
     basis = Basis(
         view=view,
         shapes=shapes,
@@ -129,101 +146,107 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
         folded=form.folded,
         peaks=peaks,
     )
-    if has_costs(
-        basis
-    ):  # for its figures, which may be asked for at exit: by then the package may be another one
+    if has_costs(basis):
+        # Its figures may be asked for at exit; by then the package on disk may be another one.
         importlib.import_module("amp_tf.cpu.economy")
     return basis
 
 
 def _inferred(function: Any, names: Sequence[str], job: Job) -> KnownShapes:
-    """The shapes of a function whose nodes carry none, from its trace.
+    """Takes the shapes of a function whose nodes carry none from its trace.
 
     If a report file was asked for, a function without a trace is made a graph.
     """
     from tensorflow.python.framework import function_def_to_graph
 
-    graph, wanted = _graph_of(job.traced, function.signature.name), frozenset(names)
+    graph = _graph_of(job.traced, function.signature.name)
     try:
         if graph is None and job.config.report_path:
             graph = function_def_to_graph.function_def_to_graph(function)
-    except Exception:  # whatever it lacks, its report has no sizes then
+    except Exception:  # an op that is not registered, for instance; the report has no sizes then
         return KnownShapes({})
-    operations = graph.get_operations() if graph is not None and wanted else ()
-    return KnownShapes(
-        {
-            op.name: [read_shape(out.shape.as_proto()) for out in op.outputs]
-            for op in operations
-            if op.name in wanted
-        }
-    )
+    shapes = {}
+    wanted = frozenset(names)
+    operations = () if graph is None else graph.get_operations()
+    for op in operations:
+        if op.name in wanted:
+            shapes[op.name] = [read_shape(out.shape.as_proto()) for out in op.outputs]
+    return KnownShapes(shapes)
 
 
 def _graph_of(function: Any, name: str) -> Any:
-    waiting, seen = [function], set()
+    """Finds the graph of a traced function among the functions that an AtomicFunction calls."""
+    waiting = [function]
+    seen = set()
     while waiting:
         function = waiting.pop()
         if function is None or id(function) in seen:
             continue
         seen.add(id(function))
-        found = getattr(function, "name", b"")
-        if (found.decode() if isinstance(found, bytes) else found) == name:
+        if getattr(function, "name", b"") in (name, name.encode()):
             return getattr(function, "_cached_graph", None)
         waiting += getattr(function, "_children", ())
     return None
 
 
 class Log:
-    """The files of one rewrite; writes nothing where the configuration names no folder.
+    """Writes the files of one rewrite, if the configuration names a folder.
 
     A folder that cannot be written is a warning, once.
-    The graph came by a way: ``"offline"``, ``"grappler"`` or ``"xla"``, as in reports.
+
+    Args:
+        way: the way in which the graph came: ``"offline"``, ``"grappler"`` or ``"xla"``.
     """
 
     def __init__(self, config: AmpConfig, resolution: Resolution, way: str = "offline") -> None:
-        self._path, self._resolution, self._way = config.log_path or "", resolution, way
+        self._path = config.log_path or ""
+        self._resolution = resolution
+        self._way = way
         # Workers that share a folder begin together, and would have number and time in common.
         self._stamp = f"{os.getpid()}-{next(_numbers)}_{time.time_ns() // 1_000_000}"
 
     def write_before(self, graph: Any) -> None:
-        """Writes what is known before a rewrite of a FunctionDef or GraphDef; the latter may be
-        serialized.
+        """Writes the graph before its rewrite, and the op lists.
+
+        Args:
+            graph: a FunctionDef or GraphDef; the latter may be serialized.
         """
         if not self._path:
             return
         self._write_graph("preop", graph)
         target = self._resolution.target
-        lists = [
-            "\n".join([f"{name.capitalize()}List:", *target.lists.members(name)])
-            for name in LIST_NAMES
-            if target
-        ]
-        text = "\n\n".join(lists) or f"nothing is converted: {self._resolution.why_none}"
+        text = f"nothing is converted: {self._resolution.why_none}"
+        if target:
+            lists = []
+            for name in LIST_NAMES:
+                lists.append("\n".join([f"{name.capitalize()}List:", *target.lists.members(name)]))
+            text = "\n\n".join(lists)
         self._write("paintbuckets_AutoMixedPrecision", ".txt", f"{text}\n")
 
     def write_after(self, graph: Any, report: RewriteReport) -> None:
-        """Writes what is known after it; ``reasons_….txt`` has for each node precision, op,
-        function, name, reason.
+        """Writes the graph after its rewrite, and the reasons.
+
+        ``reasons_….txt`` has precision, op, function, name and reason of each node.
         """
         if not self._path:
             return
         self._write_graph("AutoMixedPrecision", graph)
-        rows = (
-            (node.precision.value, node.op, node.function, node.name, str(node.reason))
-            for node in report.nodes
-        )
-        self._write("reasons_AutoMixedPrecision", ".txt", "\n".join(map("\t".join, rows)) + "\n")
+        rows = []
+        for node in report.nodes:
+            row = (node.precision.value, node.op, node.function, node.name, str(node.reason))
+            rows.append("\t".join(row))
+        self._write("reasons_AutoMixedPrecision", ".txt", "\n".join(rows) + "\n")
         for graph in report.graphs:
             # The outermost name scopes that hold most nodes tell one model from another.
-            counts = collections.Counter(
-                around[0] for name in graph.painting.view.names if (around := scopes(name))
-            )
+            around = filter(None, map(scopes, graph.painting.view.names))
+            counts = collections.Counter(names[0] for names in around)
             most = " ".join(scope for scope, _ in counts.most_common(_SCOPES_SHOWN))
             self._add_to_index(graph.function, most, graph.total, graph.converted, graph.casts)
 
     def write_failure(self, error: AmpError) -> None:
-        """Writes why there is nothing after it: the graph is broken, or the result did not pass
-        verification.
+        """Writes why a rewrite failed.
+
+        The graph is broken, or the result did not pass verification.
         """
         if not self._path:
             return
@@ -239,7 +262,8 @@ class Log:
             _append(file, line)
 
     def _write_graph(self, tag: str, graph: Any) -> None:
-        graph = parse_graph(graph) if isinstance(graph, bytes) else graph
+        if isinstance(graph, bytes):
+            graph = parse_graph(graph)
         self._write(f"graphdef_{tag}", ".pb", graph.SerializeToString())
         self._write(f"graphdef_{tag}", ".pb.txt", str(graph))
 
@@ -255,16 +279,14 @@ class Log:
 
 
 def _append(file: Path, line: str, *flags: int) -> None:
-    """In one write, because processes share the file; not through a link, nor to a pipe on which
-    nobody may read.
+    """Appends a line to a file in one write, because processes share it.
 
-    With ``O_EXCL`` the file is there with its line, or not at all.
+    A link or a pipe, on which nobody may read, is refused. With ``O_EXCL`` the file is there with
+    its line afterwards, or not at all.
     """
-    descriptor = os.open(
-        file,
-        sum(flags, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK),
-        0o666,
-    )
+    safely = os.O_NOFOLLOW | os.O_NONBLOCK
+    mode = sum(flags, os.O_CREAT | os.O_WRONLY | os.O_APPEND | safely)
+    descriptor = os.open(file, mode, 0o666)
     with os.fdopen(descriptor, "ab", buffering=0) as opened:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, f"{INDEX} is no file", str(file))

@@ -1,17 +1,16 @@
-"""Shared values: variables that are read many times, and TensorLists of which only some may be 16
-bit.
+"""Shared values: variables that are read many times, and TensorLists that share a maker.
 
-*A variable is read once* where it is read many times with no write in between, as in a shared layer
-or an unrolled recurrent cell, so that it is cast once. TensorFlow's pass casts each read
-(difference "shared-reads").
+*A variable is read once* if it is read many times with no write in between, as in a shared layer or
+an unrolled recurrent cell. So it is cast once. TensorFlow's pass casts each read (difference
+"shared-reads").
 
     before:  handle → read, read_1, read_2, each → Cast → MatMul
     after:   handle → read → Cast → MatMul, MatMul_1, MatMul_2
 
 A read that waits for nothing, of a handle that the graph is given, comes before every write that it
-must not see: whatever TensorFlow orders behind a write waits for it, and in branches and loops the
-handle comes through another node. So all such reads give the same value. The other reads stay, for
-nodes that wait for them. Functions for XLA are left alone: XLA merges equal casts.
+must not see: a read behind a write waits for it, and in branches and loops the handle comes through
+another node. So all such reads give the same value. The other reads stay, for nodes that wait for
+them. Functions for XLA are left alone: XLA merges equal casts.
 
 *Each TensorList gets a maker of its own.* A list is a value: each op that adds to one gives a new
 one. TensorFlow's optimizers merge the ops that make equal empty lists, such as those in which a
@@ -39,7 +38,7 @@ passes it on in another way than calls, branches and loops do.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -64,34 +63,28 @@ _NO_LIST = -1
 
 
 def share_reads(form: Form) -> Form:
-    """Has what reads of one variable give read from the first of them.
+    """Makes the readers of all reads of one variable read the first of them.
 
-    Only of reads for products and biases: elsewhere there is no cast to share.
+    Only reads for products and biases count: elsewhere there is no cast to share.
     """
-    view, edges = form.view, form.view.edges
-    computing, given = map(
-        view.mask_with, (form.job.products | table.BIASES, table.VARIABLE_HANDLES | {ARG_OP})
-    )
+    view = form.view
+    edges = view.edges
+    computes = view.mask_with(form.job.products | table.BIASES)
+    is_given = view.mask_with(table.VARIABLE_HANDLES | {ARG_OP})
     is_used = np.zeros(view.node_count, np.bool_)
-    is_used[edges.src_node[computing[edges.dst_node]]] = True
-    reads = edges.at(
-        (is_used & view.mask_with(table.READ_OPS))[edges.dst_node] & given[edges.src_node]
-    )
+    is_used[edges.src_node[computes[edges.dst_node]]] = True
+    is_read = is_used & view.mask_with(table.READ_OPS)
+    reads = edges.at(is_read[edges.dst_node] & is_given[edges.src_node])
     alike: dict[tuple[Node, int, str], list[Node]] = {}
     for source, port, node in reads.rows("src_node", "src_port", "dst_node"):
         alike.setdefault((source, port, view.devices[node]), []).append(node)
-    # Those that wait for something are left aside.
-    groups = (
-        [node for node in nodes if len(view.protos[node].input) == 1]
-        for nodes in alike.values()
-        if nodes[1:]
-    )
-    rewires = (
-        Rewire(*reader, first, 0)
-        for first, *others in filter(None, groups)
-        for node in others
-        for reader in view.readers(node)
-    )
+    rewires: list[Rewire] = []
+    for nodes in alike.values():
+        if len(nodes) == 1:  # most; NodeDefs are slow to look at
+            continue
+        at_once = [node for node in nodes if len(view.protos[node].input) == 1]
+        for node in at_once[1:]:
+            rewires += [Rewire(*reader, at_once[0], 0) for reader in view.readers(node)]
     return form.then(Edits(rewires=tuple(rewires)))
 
 
@@ -102,34 +95,44 @@ def part_lists(form: Form) -> Form:
     makers = np.flatnonzero(shared & view.mask_with(table.TENSOR_LIST_MAKERS)).tolist()
     if not makers:
         return form
-    is_wide, kept = np.asarray(view.dtypes) == datatypes.FLOAT, form.obstacles.rule_of
+    is_wide = np.asarray(view.dtypes) == datatypes.FLOAT
     is_wide[form.painting.converted] = False
+    kept = form.obstacles.rule_of
     makers = [node for node in makers if node not in kept and is_wide[view.units(node)].any()]
-    readers = list(
-        view.edges.at(np.isin(view.edges.src_node, makers)).rows("dst_node", "dst_position")
-    )
-
-    narrow = {*_with_own_makers(form, readers).painting.converted_nodes()} if readers else {}
-    return _with_own_makers(
-        form, [reader for maker, reader in enumerate(readers, view.node_count) if maker in narrow]
-    )
+    made = view.edges.at(np.isin(view.edges.src_node, makers))
+    readers = list(made.rows("dst_node", "dst_position"))
+    if not readers:
+        return form
+    # Every list gets a maker of its own; those that become 16 bit keep it.
+    narrow = {*_with_own_makers(form, readers).painting.converted_nodes()}
+    makers_of_own = enumerate(readers, view.node_count)
+    return _with_own_makers(form, [reader for maker, reader in makers_of_own if maker in narrow])
 
 
 def _with_own_makers(form: Form, readers: Sequence[Reader]) -> Form:
-    view, waits = form.view, control_links(form.view).tolist()
-    name = FreshNames(view.names, LIST_SUFFIX)
+    """Copies the maker of a list for each of some readers."""
+    view = form.view
+    waits = control_links(view).tolist()
+    fresh = FreshNames(view.names, LIST_SUFFIX)
     new: list[NewNode] = []
+    rewires = []
     for reader, position in readers:
         maker, _ = view.inputs(reader)[position]
         after = tuple(source for source, node in waits if node == maker)
-        new.append(view.copied(maker, name.make(view.names[maker]), view.inputs(maker), after))
-    rewires = (Rewire(*reader, maker, 0) for maker, reader in enumerate(readers, view.node_count))
+        rewires.append(Rewire(reader, position, view.node_count + len(new), 0))
+        new.append(view.copied(maker, fresh.make(view.names[maker]), view.inputs(maker), after))
     return form.then(Edits(rewires=tuple(rewires), new=tuple(new)))
 
 
 def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str, list[Unit]]:
-    """The units that are the element types of lists which may hold 16 bit, by function; others call
-    the root, too.
+    """Finds the element types of lists that may hold 16 bit.
+
+    Args:
+        paintings: the functions of a program, by name, each as it is painted by itself.
+        root: the function that has callers elsewhere.
+
+    Returns:
+        The units of these types, by function.
     """
     views = [painting.view for painting in paintings.values()]
     starts = itertools.accumulate((view.unit_count for view in views), initial=0)
@@ -139,26 +142,31 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
     may_be_f16 = np.concatenate([painting.may_be_f16() for painting in paintings.values()])
     candidates = ~is_shown
     candidates[list_of[(list_of != _NO_LIST) & ~may_be_f16]] = False
-    sides = ("src_unit", "dst_unit")
-    columns = (
-        [getattr(body.view.edges, side) + body.start for body in bodies.values()] for side in sides
-    )
-    sources, readers = map(np.concatenate, columns)
-    came_from, goes_to = list_of[sources], list_of[readers]
+    all_edges = [(body.view.edges, body.start) for body in bodies.values()]
+    sources = np.concatenate([edges.src_unit + start for edges, start in all_edges])
+    readers = np.concatenate([edges.dst_unit + start for edges, start in all_edges])
+    came_from = list_of[sources]
+    goes_to = list_of[readers]
+    # Float32 values are written to a list, or its values are read in float32.
     written = (goes_to != _NO_LIST) & ~is_f16[sources]
     read = (came_from != _NO_LIST) & ~is_f16[readers]
     exact = _largest(candidates, goes_to[written], came_from[written])
     narrow = exact | _largest(candidates, came_from[read], goes_to[read], exact)
     is_narrow = np.append(narrow, False)[list_of]  # the last is for units of no list
-    return {
-        name: np.flatnonzero(is_narrow[body.start : body.start + body.view.unit_count]).tolist()
-        for name, body in bodies.items()
-    }
+    found = {}
+    for name, body in bodies.items():
+        end = body.start + body.view.unit_count
+        found[name] = np.flatnonzero(is_narrow[body.start : end]).tolist()
+    return found
 
 
 def _largest(candidates: Mask, lists: Indices, needed: Indices, given: Mask | None = None) -> Mask:
-    """The largest set of candidates in which each one (``lists``) needs only lists of the set, or
-    given ones.
+    """Returns the largest set of candidates that need only lists of the set, or given ones.
+
+    Args:
+        candidates: the lists that may be in it.
+        lists, needed: in parallel arrays, a list and another one that it needs.
+        given: lists that may be needed without being in the set.
     """
     found: Mask = candidates.copy()
     while True:
@@ -176,95 +184,108 @@ class _Body(NamedTuple):
     start: int
 
     def ends(self, op: str) -> list[int]:
-        """Its arguments or results, in order: the numbers of their units among those of all
-        functions.
-        """
+        """Returns its arguments or results, in order, as units among those of all functions."""
         return [self.start + self.view.base[node] for node in self.view.nodes_with((op,))]
 
-    def ports(self, node: Node) -> Iterator[list[int]]:
-        """The inputs of a node, and its outputs, likewise."""
-        first, signature = self.start + self.view.base[node], self.view.signatures[node]
-        for slots in (signature.inputs, signature.outputs):
-            yield [first + slot for slot in slots]
+    def all_ends(self) -> list[int]:
+        """Returns its arguments and results, likewise."""
+        return [*self.ends(ARG_OP), *self.ends(RETVAL_OP)]
+
+    def inputs(self, node: Node) -> list[int]:
+        """Returns the inputs of a node, likewise."""
+        first = self.start + self.view.base[node]
+        return [first + slot for slot in self.view.signatures[node].inputs]
+
+    def outputs(self, node: Node) -> list[int]:
+        """Returns the outputs of a node, likewise."""
+        first = self.start + self.view.base[node]
+        return [first + slot for slot in self.view.signatures[node].outputs]
+
+
+class _ListSearch:
+    """Follows the handles of TensorLists through the functions of a program.
+
+    Attributes:
+        handles: the units that are handles.
+        links: pairs of handles of the same list.
+        shown: units of lists that unknown users may have.
+        elements: the units of elements' types, each with the handle of its list.
+    """
+
+    def __init__(self, bodies: Mapping[str, _Body], root: str) -> None:
+        self._bodies = bodies
+        self.handles: list[int] = []
+        self.links: list[tuple[int, int]] = []
+        self.shown: list[int] = []
+        self.elements: list[tuple[int, int]] = []
+        # A recursive call takes the original of a function, which other callers know, too.
+        for name in (root, *_find_recursive(bodies)):
+            self.shown += bodies[name].all_ends()
+        for body in bodies.values():
+            self._follow(body)
+
+    def _follow(self, body: _Body) -> None:
+        view, start = body
+        is_handle = np.asarray(view.dtypes) == datatypes.VARIANT
+        self.handles += (np.flatnonzero(is_handle) + start).tolist()
+        edges = view.edges.at(is_handle[view.edges.src_unit])
+        for source, reader in edges.rows("src_unit", "dst_unit"):
+            self.links.append((source + start, reader + start))
+        for node in range(view.node_count):
+            op = view.ops[node]
+            units = [unit for unit in view.units(node) if is_handle[unit]]
+            proto = view.protos[node]
+            names = [] if proto is None else called(proto, self._bodies)
+            callees = [self._bodies[name] for name in names if name in self._bodies]
+            if handles_lists(view.signatures[node]):
+                # A handle of a type that the node chooses is an element of another list.
+                self.shown += [unit + start for unit in units if not view.slot(node, unit).is_fixed]
+                element, handle = list_units(view, node)
+                if element is not None and handle is not None:
+                    self.elements.append((element + start, handle + start))
+            elif len(callees) == len(names) and (op in table.HANDING_OVER or op in self._bodies):
+                handed = body.inputs(node)[table.HANDING_OVER.get(op, 0) :]
+                for callee in callees:
+                    self.links += zip(handed, callee.ends(ARG_OP), strict=False)
+                    self.links += zip(body.outputs(node), callee.ends(RETVAL_OP), strict=False)
+            elif op not in _PASSING:
+                self.shown += [unit + start for unit in units]
+                for callee in callees:
+                    self.shown += callee.all_ends()
 
 
 def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
-    """For each unit the list whose elements' type it is, and for each list whether others may use
-    it.
+    """Finds the lists of a program.
+
+    Returns:
+        For each unit the list whose elements have this type, ``_NO_LIST`` for other units; for each
+        list whether unknown users may have it.
     """
+    search = _ListSearch(bodies, root)
+    groups = connected(search.handles, search.links)
+    number_of: dict[int, int] = {}
+    for number, group in enumerate(groups):
+        number_of.update(dict.fromkeys(group, number))
     count = sum(body.view.unit_count for body in bodies.values())
-    handles: list[int] = []
-    links: list[Sequence[int]] = []
-    known_to_others = [
-        root,
-        *_that_reach_recursion(bodies),
-    ]  # of which a recursive call takes the original
-    shown = [
-        end
-        for name in known_to_others
-        for op in (ARG_OP, RETVAL_OP)
-        for end in bodies[name].ends(op)
-    ]
-    elements: list[tuple[int, int]] = []
-    for view, start in bodies.values():
-        is_handle = np.asarray(view.dtypes) == datatypes.VARIANT
-        handles += (np.flatnonzero(is_handle) + start).tolist()
-        edges = view.edges.at(is_handle[view.edges.src_unit])
-        links += (
-            (source + start, reader + start)
-            for source, reader in edges.rows("src_unit", "dst_unit")
-        )
-        for node in range(view.node_count):
-            units = [unit for unit in view.units(node) if is_handle[unit]]
-            names = called(view.protos[node], bodies) if view.protos[node] is not None else []
-            callees = [bodies[name] for name in names if name in bodies]
-            if handles_lists(view.signatures[node]):
-                shown += (
-                    unit + start for unit in units if not view.slot(node, unit).is_fixed
-                )  # in another list
-                element, handle = list_units(view, node)
-                if element is not None and handle is not None:
-                    elements.append((element + start, handle + start))
-            elif (view.ops[node] in table.HANDING_OVER or view.ops[node] in bodies) and len(
-                callees
-            ) == len(names):
-                given, taken = _Body(view, start).ports(node)
-                for callee in callees:
-                    links += zip(
-                        given[table.HANDING_OVER.get(view.ops[node], 0) :],
-                        callee.ends(ARG_OP),
-                        strict=False,
-                    )
-                    links += zip(taken, callee.ends(RETVAL_OP), strict=False)
-            elif view.ops[node] not in _PASSING:
-                shown += (unit + start for unit in units)
-                shown += (
-                    end
-                    for callee in callees
-                    for op in (ARG_OP, RETVAL_OP)
-                    for end in callee.ends(op)
-                )
-    groups = connected(handles, links)
-    number_of = {unit: number for number, group in enumerate(groups) for unit in group}
     list_of = np.full(count, _NO_LIST, np.int32)
-    for element, handle in elements:
+    for element, handle in search.elements:
         list_of[element] = number_of[handle]
     is_shown = np.zeros(len(groups), np.bool_)
-    is_shown[[number_of[unit] for unit in shown if unit in number_of]] = True
+    is_shown[[number_of[unit] for unit in search.shown if unit in number_of]] = True
     return list_of, is_shown
 
 
-def _that_reach_recursion(bodies: Mapping[str, _Body]) -> set[str]:
-    """The functions that call themselves, by way of others too, and those that call one of them."""
+def _find_recursive(bodies: Mapping[str, _Body]) -> list[str]:
+    """Finds the functions that reach a recursion: they call themselves, or call one that does.
+
+    They may call it by way of others.
+    """
     number_of = {name: number for number, name in enumerate(bodies)}
-    calls = [
-        (number_of[callee], number_of[name])
-        for name, body in bodies.items()
-        for proto in body.view.protos
-        if proto is not None
-        for callee in called(proto, bodies)
-        if callee in bodies
-    ]
-    callees, callers = np.array(calls, np.int32).reshape(-1, 2).T
-    is_free = is_sorted(np.ones(len(bodies), np.bool_), callees, callers)
-    return {name for name, is_one in zip(bodies, is_free, strict=True) if not is_one}
+    calls: list[tuple[int, int]] = []
+    for name, body in bodies.items():
+        for proto in body.view.protos:
+            callees = [] if proto is None else called(proto, bodies)
+            calls += [(number_of[each], number_of[name]) for each in callees if each in bodies]
+    sources, readers = np.array(calls, np.int32).reshape(-1, 2).T
+    is_free = is_sorted(np.ones(len(bodies), np.bool_), sources, readers)
+    return [name for name, is_one in zip(bodies, is_free, strict=True) if not is_one]

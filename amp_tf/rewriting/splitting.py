@@ -1,9 +1,9 @@
-"""Splits what TensorFlow fused: products with what follows, where the whole cannot be 16 bit and
-the product can.
+"""Splits fused products that cannot be 16 bit although their product can.
 
-TensorFlow's remapper runs before amp_tf. MatMul, BiasAdd and Relu are a ``_FusedMatMul`` by then,
-whose kernel exists in float32 alone on CPUs without avx512, and in float16 on all. So the fused
-product becomes what it was made of, and the product is converted like any other.
+TensorFlow's remapper runs before amp_tf. MatMul, BiasAdd and Relu are a ``_FusedMatMul`` by then.
+On CPUs without avx512 it has a kernel in float32 alone, and in float16 it has none on any CPU. So
+the fused product becomes the nodes that it was made of, and the product is converted like any
+other.
 
     before:  dense/Relu = _FusedMatMul(x, w, bias) fused_ops=[BiasAdd, Relu]
     after:   dense/Relu-MatMul-0-AmpTfSplit = MatMul(x, w)
@@ -15,11 +15,11 @@ after it, and the user's patterns find them by its name too (:func:`amp_tf.graph
 TensorFlow's remapper, which runs once more, fuses 16-bit products only where it has the kernel.
 
 A fused product that has a 16-bit kernel is split where its result is needed in float32: for
-accuracy, such as a bias before a logarithm, or because it is fetched. Which these are shows when
-the graph is painted. Products that stay in float32 all the same are left whole, as are those that
-were 16 bit and of which no part becomes float32. Where amp_tf chooses, the cost model judges the
-product as it is once split, and products without a 16-bit fused kernel are split only if the user
-forces the node. All is dropped where nothing becomes 16 bit. Only in GraphDefs: TensorFlow's
+accuracy, such as a bias before a logarithm, or because it is fetched. The painting shows which
+these are. Products that stay in float32 all the same are left whole, as are those that were 16 bit
+and of which no part becomes float32. The cost model, where amp_tf chooses, judges the product as it
+is once split; then products without a 16-bit fused kernel are split only if the user forces the
+node. All is dropped where nothing becomes 16 bit. Only GraphDefs have fused products: TensorFlow's
 remapper sees no FunctionDef. A second rewrite finds nothing to split.
 
 Chains of functions of one number are split as well, where one of them magnifies errors or depends
@@ -35,7 +35,6 @@ product would end in an error.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -67,93 +66,99 @@ _TO_BE_MADE = (SHAPES_ATTR, "_input_shapes")  # a node with other inputs or resu
 
 
 def split(form: Form) -> Form:
-    """Splits chains of functions, and all fused products whose product can be 16 bit where they
-    cannot.
-    """
+    """Splits chains of functions, and fused products without a 16-bit kernel of their own."""
     return with_parts(form, {**_compositions(form.view), **_stuck_products(form)})
 
 
 def split_in_float32(form: Form) -> Form:
-    """Splits fused products whose result is float32 for accuracy or for the caller, and whose
-    product can be 16 bit.
+    """Splits fused products whose result is float32 and whose product can be 16 bit.
+
+    The result is float32 for accuracy, or because the caller gets it.
     """
     target = form.job.resolution.target
     if target is None or target.device_type != CPU_DEVICE:
         return form
-    painting, reasons = (
-        form.painting,
-        {Rule.PRESERVED, *(reason for row in RULES for reason in row.reasons)},
-    )
-    stays = (
-        node
-        for node in form.view.nodes_with(FUSED_PRODUCTS)
-        if painting.reason(node).rule in reasons
-    )
-    wanted = dict.fromkeys([*painting.to_split, *stays])
-    chains = {node: parts for node in wanted if (parts := parts_of(form, node))}
+    painting = form.painting
+    reasons = {Rule.PRESERVED}
+    for row in RULES:
+        reasons.update(row.reasons)
+    wanted = list(painting.to_split)
+    for node in form.view.nodes_with(FUSED_PRODUCTS):
+        if painting.reason(node).rule in reasons:
+            wanted.append(node)
+    chains: dict[Node, list[Part]] = {}
+    for node in dict.fromkeys(wanted):
+        parts = parts_of(form, node)
+        if parts:
+            chains[node] = parts
     was_f16 = {*painting.converted_nodes()}
 
     def gained(after: Form, chains: dict[Node, list[Part]]) -> dict[Node, list[Part]]:
-        first = itertools.accumulate(
-            (len(parts) - 1 for parts in chains.values()), initial=form.view.node_count
-        )
-        ends = zip(chains.items(), itertools.pairwise(first), strict=True)
+        """Returns the chains whose product becomes 16 bit and a part float32."""
         is_f16 = {*after.painting.converted_nodes()}
-        return {
-            node: parts
-            for (node, parts), (product, end) in ends
-            if product in is_f16
-            and not (node in was_f16 and is_f16.issuperset([*range(product, end), node]))
-        }
+        found = {}
+        product = form.view.node_count  # the first new node of each chain
+        for node, parts in chains.items():
+            end = product + len(parts) - 1
+            is_whole = node in was_f16 and is_f16.issuperset([*range(product, end), node])
+            if product in is_f16 and not is_whole:
+                found[node] = parts
+            product = end
+        return found
 
     return form.settled(chains, functools.partial(with_parts, form), gained)
 
 
 def _compositions(view: GraphView) -> dict[Node, Sequence[Part]]:
-    """The parts of each float32 chain of functions in which one magnifies errors or depends on
-    fractions.
+    """Returns the parts of each float32 chain in which a function needs exact values.
+
+    It magnifies errors or depends on fractions.
     """
     found: dict[Node, Sequence[Part]] = {}
     for node in view.nodes_with(fusions.COMPOSITIONS):
         proto = view.protos[node]
-        steps = [fusions.Step(name.decode()) for name in proto.attr["op_names"].list.s]
-        if proto.attr["T"].type == datatypes.FLOAT and any(
-            step.op in MAGNIFYING | ABSOLUTE for step in steps
-        ):
-            given = view.inputs(node)
-            found[node] = [Part(step, given if step is steps[0] else ()) for step in steps]
+        names = [name.decode() for name in proto.attr["op_names"].list.s]
+        if proto.attr["T"].type != datatypes.FLOAT or (MAGNIFYING | ABSOLUTE).isdisjoint(names):
+            continue
+        first, *others = map(fusions.Step, names)
+        found[node] = [Part(first, view.inputs(node)), *(Part(step, ()) for step in others)]
     return found
 
 
 def _stuck_products(form: Form) -> dict[Node, Sequence[Part]]:
-    """The parts of the fused products that cannot be 16 bit although their products can, by the
-    lists as they are.
+    """Returns the parts of each fused product that cannot be 16 bit although its product can.
+
+    The lists say so, or the user forces the node.
     """
-    target, candidates = form.job.resolution.target, form.view.nodes_with(fusions.SPLIT_PRODUCTS)
-    if target is None or target.device_type != CPU_DEVICE or not candidates:
+    target = form.job.resolution.target
+    if target is None or target.device_type != CPU_DEVICE:
         return {}
     list_of = target.lists.list_of
     found: dict[Node, Sequence[Part]] = {}
-    for node in candidates:
-        op, is_forced = form.view.ops[node], node in form.obstacles.forced
-        if form.obstacles.rule_of.get(node) not in (None, Rule.PRESERVED) or (
-            form.job.chooses and not is_forced
-        ):
+    for node in form.view.nodes_with(fusions.SPLIT_PRODUCTS):
+        op = form.view.ops[node]
+        is_forced = node in form.obstacles.forced
+        if form.job.chooses and not is_forced:
+            continue
+        if form.obstacles.rule_of.get(node) not in (None, Rule.PRESERVED):
             continue
         if op in FUSED_PRODUCTS and op not in target.without_kernel:
             continue
         own_list = ALLOW if op in FUSED_PRODUCTS else None
-        is_listed = (
-            list_of.get(fusions.SPLIT_PRODUCTS[op].op) == ALLOW and list_of.get(op) == own_list
-        )
-        if (is_forced or is_listed) and (parts := parts_of(form, node)):
+        product = fusions.SPLIT_PRODUCTS[op].op
+        is_listed = list_of.get(product) == ALLOW and list_of.get(op) == own_list
+        if not is_forced and not is_listed:
+            continue
+        parts = parts_of(form, node)
+        if parts:
             found[node] = parts
     return found
 
 
 class Part(NamedTuple):
-    """A node that a fused product is split into; it reads its inputs beside the result of the part
-    before.
+    """A node that a fused product is split into.
+
+    It reads the result of the part before it, and then its inputs.
     """
 
     step: fusions.Step
@@ -161,8 +166,9 @@ class Part(NamedTuple):
 
 
 def parts_of(form: Form, node: Node) -> list[Part]:
-    """The parts of a fused product, none where something about it is not known."""
-    view, proto = form.view, form.view.protos[node]
+    """Returns the parts of a fused product, none where something about it is not known."""
+    view = form.view
+    proto = view.protos[node]
     product = fusions.SPLIT_PRODUCTS[view.ops[node]]
     types = {view.dtypes[unit] for unit in view.units(node) if not view.slot(node, unit).is_fixed}
     if types != {datatypes.FLOAT} or not _runs_alone(proto, product):
@@ -170,43 +176,41 @@ def parts_of(form: Form, node: Node) -> list[Part]:
     names = [name.decode() for name in value_of(proto, "fused_ops").list.s]
     if not names or any(name not in fusions.SPLIT_STEPS for name in names):
         return []
-    steps = [product, *map(fusions.SPLIT_STEPS.__getitem__, names)]
     inputs = view.inputs(node)
-    taken = [1 + product.arguments, *(step.arguments for step in steps[1:])]
-    if sum(taken) != len(inputs):
-        return []
-    left = iter(inputs)
-    parts = [
-        Part(step, [next(left) for _ in range(count)])
-        for step, count in zip(steps, taken, strict=True)
-    ]
-    return [
-        part._replace(step=fusions.WIDE_BIAS) if _is_wide_bias(form, part) else part
-        for part in parts
-    ]
+    end = 1 + product.arguments
+    parts = [Part(product, inputs[:end])]
+    for name in names:
+        step = fusions.SPLIT_STEPS[name]
+        start = end
+        end += step.arguments
+        part = Part(step, inputs[start:end])
+        if len(part.inputs) == step.arguments and _is_wide_bias(form, part):
+            part = Part(fusions.WIDE_BIAS, part.inputs)
+        parts.append(part)
+    return parts if end == len(inputs) else []
 
 
 def _runs_alone(proto: Any, product: fusions.Step) -> bool:
-    """Whether a fused product holds nothing but what its steps say, and has a product that runs
-    without oneDNN.
-    """
+    """Tells whether a fused product is its steps and no more, and its product needs no oneDNN."""
     if "_kernel" in proto.attr or has_channels_first(proto.attr):
         return False
     if value_of(proto, "filter_format").s not in (b"", fusions.FILTER_LAYOUT):
         return False
-    if any(size != 1 for name in product.all_ones for size in value_of(proto, name).list.i):
-        return False
-    return not any(
-        (more := value_of(proto, name)).i or more.list.i for name in fusions.HOLDING_MORE
-    )
+    for name in product.all_ones:
+        if any(size != 1 for size in value_of(proto, name).list.i):
+            return False
+    for name in fusions.HOLDING_MORE:
+        more = value_of(proto, name)
+        if more.i or more.list.i:
+            return False
+    return True
 
 
 def _is_wide_bias(form: Form, part: Part) -> bool:
-    """Whether a bias may have more dimensions than one: then it is added as the sum that oneDNN
-    took it from.
+    """Tells whether a bias may have more dimensions than one.
 
-    With channels last that is right for one dimension as well, so it is also done where the shape
-    is unknown.
+    Then it is added as the sum that oneDNN took it from. With channels last that is right for one
+    dimension as well, so it is also done where the shape is unknown.
     """
     if part.step.op not in BIASES:
         return False
@@ -218,41 +222,38 @@ def _is_wide_bias(form: Form, part: Part) -> bool:
 
 
 def with_parts(form: Form, chains: Mapping[Node, Sequence[Part]]) -> Form:
-    """The form with fused nodes split into their parts; each of these has the shape of the product."""
+    """Splits fused nodes into their parts, each of which has the shape of the whole."""
     if not chains:
         return form
     view = form.view
-    fresh, number_of = (
-        FreshNames(view.names, SPLIT_SUFFIX),
-        {name: node for node, name in enumerate(view.names)},
-    )
-    reops: list[Reop] = []
+    fresh = FreshNames(view.names, SPLIT_SUFFIX)
+    reops = []
     new: list[NewNode] = []
-    models: dict[str, Node] = {}
+    models = {}
     for node, parts in chains.items():
         proto = view.protos[node]
-        waits = tuple(number_of[text[1:]] for text in proto.input if text.startswith("^"))
+        waits = tuple(view.number_of[text[1:]] for text in proto.input if text.startswith("^"))
+        *firsts, last = parts
         before: tuple[Tensor, ...] = ()
-        for part in parts:
-            op, inputs, attributes = (
-                part.step.op,
-                (*before, *part.inputs),
-                _attributes(part.step, proto),
-            )
-            if part is parts[-1]:
-                gone = dict.fromkeys(
-                    name for name in proto.attr if name[:1] != "_" or name in _TO_BE_MADE
-                )
-                reops.append(Reop(node, op, {**gone, **attributes}, inputs))
-                break
+        for part in firsts:
+            op = part.step.op
+            inputs = (*before, *part.inputs)
+            attributes = having(**_attributes(part.step, proto))
             before = ((view.node_count + len(new), 0),)
             name = fresh.make(f"{view.names[node]}-{op}")
-            new.append(NewNode(name, op, view.devices[node], inputs, waits, having(**attributes)))
+            new.append(NewNode(name, op, view.devices[node], inputs, waits, attributes))
             models[name] = node
+        changes: dict[str, Any] = {}
+        for name in proto.attr:
+            if name[:1] != "_" or name in _TO_BE_MADE:
+                changes[name] = None
+        changes.update(_attributes(last.step, proto))
+        reops.append(Reop(node, last.step.op, changes, (*before, *last.inputs)))
     return form.then(Edits(tuple(reops), new=tuple(new)), models)
 
 
 def _attributes(step: fusions.Step, proto: Any) -> dict[str, Any]:
+    """Returns the attributes of a part of a fused product."""
     found = {
         name: proto.attr[source] for name, source in step.attributes.items() if source in proto.attr
     }

@@ -57,12 +57,12 @@ PARTED = Edits(
 )
 
 HOISTING = """
-    w = VarHandleOp() dtype=float32 shape=[4, 4]
-    x = Placeholder() shape=[4, 4]
-    w_in = Enter(w) T=resource frame_name='l' is_constant=true parallel_iterations=7 @/device:CPU:0
-    x_in = Enter(x) frame_name='l'
-    read = ReadVariableOp(w_in) dtype=float32 _mark=true @/device:CPU:0 ^x_in
-    product = MatMul(x_in, read)
+w = VarHandleOp() dtype=float32 shape=[4, 4]
+x = Placeholder() shape=[4, 4]
+w_in = Enter(w) T=resource frame_name='loop' is_constant=true parallel_iterations=7 @/device:CPU:0
+x_in = Enter(x) frame_name='loop'
+read = ReadVariableOp(w_in) dtype=float32 _mark=true @/device:CPU:0 ^x_in
+product = MatMul(x_in, read)
 """
 W_OUTSIDE, X_OUTSIDE, _, _, READ, PRODUCT, EARLY, ENTER = range(8)
 
@@ -91,9 +91,7 @@ def written(text, edits):
 
 
 def check_same(planned, found):
-    """That a view is the same as one that was read from bytes; kinds may be told apart more
-    finely.
-    """
+    """Checks that a view is the one that was read from bytes; its kinds may be finer."""
     assert planned.names == found.names
     assert planned.ops == found.ops
     assert planned.devices == found.devices

@@ -83,8 +83,8 @@ def test_facts_are_what_the_nodes_say(rows):
     assert found.names == [node.name for node in made.node]
     assert found.devices == [node.device for node in made.node]
     number_of = {name: number for number, name in enumerate(found.names)}
-    assert found.input_counts.tolist() == [len(node.input) for node in made.node]
-    ends = list(zip(found.sources.tolist(), found.ports.tolist(), strict=True))
+    assert found.inputs.counts.tolist() == [len(node.input) for node in made.node]
+    ends = list(zip(found.inputs.sources.tolist(), found.inputs.ports.tolist(), strict=True))
     assert ends == [meaning(text, number_of) for node in made.node for text in node.input]
     # Nodes of one kind have one op and the same attributes but for marks.
     facts = [

@@ -1,6 +1,4 @@
-"""A converted SavedModel: same signatures, same variables, 16-bit products, and no need of
-amp_tf.
-"""
+"""A converted SavedModel has its signatures and variables, 16-bit products, and needs no amp_tf."""
 
 import json
 import os

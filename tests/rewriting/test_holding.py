@@ -1,6 +1,4 @@
-"""What is held from early to late where memory counts: nodes that wait, casts that are made
-late.
-"""
+"""Live ranges get shorter where memory counts: nodes wait, and casts are made late."""
 
 from __future__ import annotations
 

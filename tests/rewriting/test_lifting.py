@@ -1,12 +1,11 @@
-"""Biases and activations are lifted over the reshaping that stands between them and their
-product.
-"""
+"""Biases and activations are lifted over the reshaping between them and their product."""
 
 from __future__ import annotations
 
 import pytest
 
 import amp_tf
+from amp_tf.graph.sizes import KnownShapes
 from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS
 from tests.rewriting.rewritten import (
     AUTO,
@@ -16,7 +15,7 @@ from tests.rewriting.rewritten import (
     rewrite,
     without_casts,
 )
-from tests.small_graphs import graph
+from tests.small_graphs import function, graph
 
 # Keras 3's Dense over sequences, large enough to pay in 16 bit.
 DENSE = """
@@ -172,3 +171,25 @@ def test_shapes_that_nodes_carry_are_those_of_the_product_afterwards():
     }
     assert told["biased"] == told["act"] == FLAT
     assert told["back"] == BACK
+
+
+def test_in_a_function_a_bias_and_its_activation_are_lifted_too():
+    proto = function(
+        """
+        function f(x: float32, w: float32, b: float32, sizes: int32) -> (y: float32)
+          product = MatMul(x, w)
+          back = Reshape(product:product:0, sizes) Tshape=int32
+          biased = BiasAdd(back:output:0, b)
+          act = Relu(biased:output:0)
+          return y = act:activations:0
+        """
+    )
+    sizes = {"product": FLAT, "back": BACK, "biased": BACK, "act": BACK}
+    sizes |= {"x": [16384, 512], "w": [512, 128], "b": [128], "sizes": [3]}
+    shapes = KnownShapes({name: [tuple(found)] for name, found in sizes.items()})
+    result = amp_tf.rewrite(proto, AUTO, hardware=BF16_CPU, shapes=shapes).graph
+    read = {node.name: node.input[0] for node in result.node_def}
+    assert read["biased"].startswith("product")
+    assert read["act"] == "biased:output:0"
+    assert read["back"].startswith("act")
+    assert result.ret["y"].startswith("back")

@@ -195,13 +195,13 @@ def test_an_op_that_the_user_keeps_in_float32_makes_all_its_lists():
 XLA = Hardware(cpu_has_bf16=True, is_xla=True)
 
 MAIN = """
-    function main(x: float32, w: float32) -> (y: float32)
-      shape = Const() dtype=int32 value=int32[2]*4
-      size = Const() dtype=int32 value=int32[]*2
-      list = EmptyTensorList(shape:output:0, size:output:0) element_dtype=float32 shape_type=int32
-      kept = PartitionedCall(list:handle:0, x, w) Tin=[variant, float32, float32] Tout=[variant] f=k
-      used = PartitionedCall(kept:output:0, w) Tin=[variant, float32] Tout=[float32] f=use
-      return y = used:output:0
+function main(x: float32, w: float32) -> (y: float32)
+  shape = Const() dtype=int32 value=int32[2]*4
+  size = Const() dtype=int32 value=int32[]*2
+  list = EmptyTensorList(shape:output:0, size:output:0) element_dtype=float32 shape_type=int32
+  kept = PartitionedCall(list:handle:0, x, w) Tin=[variant, float32, float32] Tout=[variant] f=keep
+  used = PartitionedCall(kept:output:0, w) Tin=[variant, float32] Tout=[float32] f=use
+  return y = used:output:0
 """
 KEEP = """
     function k(list: variant, x: float32, w: float32) -> (more: variant)
@@ -285,12 +285,12 @@ def test_a_list_that_is_read_into_another_is_rounded_by_it():
         "used = PartitionedCall(kept:output:0,", "used = PartitionedCall(moved:output:0,"
     )
     main = main.replace(
-        "      used",
-        "      second = EmptyTensorList(shape:output:0, size:output:0) element_dtype=float32 "
+        "  used",
+        "  second = EmptyTensorList(shape:output:0, size:output:0) element_dtype=float32 "
         "shape_type=int32\n"
-        "      moved = PartitionedCall(kept:output:0, second:handle:0) Tin=[variant, variant] "
+        "  moved = PartitionedCall(kept:output:0, second:handle:0) Tin=[variant, variant] "
         "Tout=[variant] f=relay\n"
-        "      used",
+        "  used",
     )
     keep, names = KEEP.format(value="x"), ("list", "second", "pushed", "taken", "put", "popped")
     found = types_of_lists(main, keep, relay, READ_BY_PRODUCT.format(value="popped:tensor:0"))
