@@ -31,6 +31,11 @@ PROGRAMS = {
         {},
         "allow list",
     ),
+    "kept for a need": (
+        "tf.function(lambda x: tf.linalg.inv(x @ x + 40 * tf.eye(32)))(tf.ones((32, 32)))",
+        {},
+        Rule.DECOMPOSED.words.partition(":")[0],
+    ),
     "excluded": (PRODUCT, {"AMP_TF_KEEP_FLOAT32": ".*"}, "keep_float32"),
 }
 

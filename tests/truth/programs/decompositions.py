@@ -140,25 +140,46 @@ def marginal_likelihood(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": 0.5 * tf.reduce_sum(tf.square(solved)) + volume, "metric": volume}
 
 
-def kalman_filter(w: Weights, x: tf.Tensor) -> Results:
-    """A point that moves steadily, seen nearly exactly."""
+def _filtered(state: tf.Tensor, spread: tf.Tensor, measured: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """One step of a Kalman filter: a point that moves steadily, seen nearly exactly."""
     moves = tf.constant([[1.0, 0.1, 0.0], [0.0, 1.0, 0.1], [0.0, 0.0, 1.0]])
     seen = tf.constant([[1.0, 0.0, 0.0]])
-    measured = x[:, :1]
-    state, spread = tf.zeros([3, 1]), 10.0 * tf.eye(3)
-    likelihood = 0.0
+    state = tf.matmul(moves, state)
+    spread = tf.matmul(tf.matmul(moves, spread), moves, transpose_b=True) + 1e-3 * tf.eye(3)
+    noise = tf.matmul(tf.matmul(seen, spread), seen, transpose_b=True) + 0.01
+    surprise = measured - tf.matmul(seen, state)
+    factor = tf.linalg.cholesky(noise)
+    gain = tf.transpose(tf.linalg.cholesky_solve(factor, tf.matmul(seen, spread)))
+    solved = tf.linalg.triangular_solve(factor, surprise)
+    likelihood = -0.5 * tf.reduce_sum(tf.square(solved))
+    likelihood -= tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)))
+    state += tf.matmul(gain, surprise)
+    spread -= tf.matmul(tf.matmul(gain, noise), gain, transpose_b=True)
+    return state, spread, likelihood
+
+
+def kalman_filter(w: Weights, x: tf.Tensor) -> Results:
+    measured, likelihood = w.dense(x, 1, "net"), tf.constant(0.0)
+    state, spread = tf.zeros([3, 1]), tf.eye(3) * (10.0 + x[0, 0])
     for turn in range(12):
-        state = tf.matmul(moves, state)
-        spread = tf.matmul(tf.matmul(moves, spread), moves, transpose_b=True) + 1e-3 * tf.eye(3)
-        noise = tf.matmul(tf.matmul(seen, spread), seen, transpose_b=True) + 0.01
-        surprise = measured[turn : turn + 1] - tf.matmul(seen, state)
-        factor = tf.linalg.cholesky(noise)
-        gain = tf.transpose(tf.linalg.cholesky_solve(factor, tf.matmul(seen, spread)))
-        state += tf.matmul(gain, surprise)
-        spread -= tf.matmul(tf.matmul(gain, noise), gain, transpose_b=True)
-        likelihood -= 0.5 * tf.reduce_sum(tf.square(tf.linalg.triangular_solve(factor, surprise)))
-        likelihood -= tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)))
-    return {"loss": -likelihood, "output": state, "untouched spread": spread}
+        state, spread, more = _filtered(state, spread, measured[turn : turn + 1])
+        likelihood += more
+    return {"loss": -likelihood, "output": state, "spread": spread}
+
+
+def kalman_filter_in_a_loop(w: Weights, x: tf.Tensor) -> Results:
+    measured = w.dense(x, 1, "net")
+    zero = tf.zeros([])
+
+    def body(turn: tf.Tensor, state: tf.Tensor, spread: tf.Tensor, sum_: tf.Tensor) -> tuple:
+        state, spread, more = _filtered(state, spread, measured[turn][None])
+        return turn + 1, state, spread, sum_ + more
+
+    begin = (0, tf.zeros([3, 1]), tf.eye(3) * (10.0 + x[0, 0]), zero)
+    _, state, spread, likelihood = tf.while_loop(
+        lambda turn, *_: turn < 12, body, begin, maximum_iterations=12
+    )
+    return {"loss": -likelihood, "output": state, "spread": spread}
 
 
 def levenberg_marquardt(w: Weights, x: tf.Tensor) -> Results:
