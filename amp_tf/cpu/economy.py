@@ -1,11 +1,10 @@
-"""What nodes take on a CPU, and what is not faster there in 16 bit: the cost model, which takes its
-paint off.
+"""The cost model: the times of nodes on a CPU, and which of them are not faster there in 16 bit.
 
 An op is faster in one of the types, and a cast is paid wherever the types of neighbours differ; the
 cheapest choice for all of them at once is a minimum cut (:class:`amp_tf.graph.algorithms.Network`).
-What runs in a loop counts as often as the loop is expected to iterate, so that a cast of what does
-not change there stands before it. What TensorFlow computes in one kernel has one type: a bias
-gradient and the filter gradient that reads the same tensor, a bias, a residual sum and an
+Nodes in a loop count as often as the loop is expected to iterate, so that a cast of a value that
+does not change there stands before it. Nodes that TensorFlow computes in one kernel have one type:
+a bias gradient and the filter gradient that reads the same tensor, a bias, a residual sum and an
 activation and the product before them. A set of connected 16-bit nodes without a product stays in
 float32: what is left to win there is not worth the rounding.
 
@@ -14,7 +13,7 @@ those that are known, and a product of one is 16 bit.
 
 Small batches gain less than large ones, because casts of weights cost the same. So where a graph is
 to serve batches of several sizes, it is weighed at the largest and at the smallest in turns, each
-time without what was taken off before, until neither takes off more. What is left is faster in 16
+time without what was taken off before, until neither takes off more. The rest is faster in 16
 bit at both, and between them, where costs grow with the batch.
 """
 
@@ -73,13 +72,12 @@ _UNMATCHED = "a pooling and its gradient are slow in two types, and one of them 
 _NS_PER_BYTE = 16.0
 _BYTES_SAVED = 2  #: by an element in 16 bit
 _SMALL = 8  #: times fewer elements: what reading them takes does not count
-_HALF = (
-    2  #: of the peak: where less is live in float32, the peak never comes to be once all is halved
-)
+#: of the peak: where less is live in float32, the peak never comes to be once all is halved
+_HALF = 2
 
 
 class Prices:
-    """What the nodes of a graph take on a CPU, as (in float32, in 16 bit), in ns.
+    """The times of a graph's nodes on a CPU, as (in float32, in 16 bit), in ns.
 
     Attributes:
         runs: how many times each node is taken to run.
@@ -89,32 +87,36 @@ class Prices:
     def __init__(self, view: GraphView, shapes: Shapes, table: CostTable) -> None:
         self.runs = count_runs(view)
         self.swishes = find_swishes(view)
-        self._table, self._view, self._shapes = table, view, shapes
-        # Of two nodes that are computed as one, the second does the work of both.
-        self._op_of = {
-            node: op
-            for pair in self.swishes
-            for node, op in zip(pair, (FREE_OP, SWISH), strict=True)
-        }
+        self._table = table
+        self._view = view
+        self._shapes = shapes
+        # The second of two nodes that are computed as one does the work of both.
+        self._op_of: dict[Node, str] = {}
+        for gate, product in self.swishes:
+            self._op_of[gate] = FREE_OP
+            self._op_of[product] = SWISH
         self.product = functools.cache(self._find_product)
         self._row = functools.cache(self._find_row)
 
     def op(self, node: Node, elements: float) -> Pair:
-        """What one run of a node takes that is no product, by the elements of its largest tensor."""
+        """Returns the time of one run of a node, by the elements of its largest tensor; products
+        have :meth:`product`.
+        """
         op, variant = self._row(node)
         return self._table.of_op(op, elements, variant)
 
     def product_of(self, node: Node, operations: float, elements: float) -> Pair:
-        """What one run of a product takes, by the elements of what it reads and writes."""
-        op, variant = self._view.ops[node], self.variant(node)
-        computed = operations * padding_factor(
-            op, filter_shape(self._view, node, self._shapes), variant
-        )
+        """Returns the time of one run of a product, by the elements of what it reads and writes."""
+        op = self._view.ops[node]
+        variant = self.variant(node)
+        kernel = filter_shape(self._view, node, self._shapes)
+        computed = operations * padding_factor(op, kernel, variant)
         return self._table.of_product(op, computed, elements, variant)
 
     def variant(self, node: Node) -> str:
-        """What stands after the op of a product in the row of the table that tells its costs."""
-        op, proto = self._view.ops[node], self._view.protos[node]
+        """Returns the variant of a product, by which the table of costs has its row."""
+        op = self._view.ops[node]
+        proto = self._view.protos[node]
         kernel = filter_shape(self._view, node, self._shapes)
         if op in SLOW_IF_STRIDED and any(stride > 1 for stride in proto.attr["strides"].list.i):
             return SLOW
@@ -124,22 +126,18 @@ class Prices:
             return TRANSPOSED
         if value_of(proto, "data_format").s not in CHANNELS_FIRST_LAYOUTS:
             return ""
-        return (
-            POINTWISE_FIRST
-            if kernel is not None and math.prod(kernel[:-2]) == 1
-            else CHANNELS_FIRST
-        )
+        is_pointwise = kernel is not None and math.prod(kernel[:-2]) == 1
+        return POINTWISE_FIRST if is_pointwise else CHANNELS_FIRST
 
     def _find_product(self, node: Node) -> Pair | None:
-        """What one run of a product takes; ``None`` if its shapes are unknown."""
+        """Returns the time of one run of a product, ``None`` if its shapes are unknown."""
         operations = operations_of(self._view, node, self._shapes)
         if operations is None:
             return None
         results = self._shapes.output_shapes(self._view.names[node])
         tensors = (*input_shapes(self._view, node, self._shapes), *results)
-        return self.product_of(
-            node, operations, sum(element_count(shape) or 0 for shape in tensors)
-        )
+        elements = sum(element_count(shape) or 0 for shape in tensors)
+        return self.product_of(node, operations, elements)
 
     def _find_row(self, node: Node) -> tuple[str, str]:
         """The op and the variant of the row of the table that tells what a node takes that is no
@@ -196,8 +194,8 @@ def drop_unprofitable(canvas: Canvas, at_batch: Mapping[int, Shapes] = _AS_IT_IS
 
 
 def _leave_unasked(canvas: Canvas, asked: frozenset[str], ties: Sequence[Sequence[Unit]]) -> Canvas:
-    """Where no op is faster, leaves all in float32 but forced nodes and ops that the user asks for,
-    with what is tied to these.
+    """Leaves all in float32 but forced nodes and ops that the user asks for, with their ties: no op
+    is faster here.
     """
     painted = indices(canvas.allow)
     wanted = canvas.units_with(asked)
@@ -251,7 +249,7 @@ def _match_pair(canvas: Canvas, pair: Sequence[Unit]) -> Canvas:
 
 
 class Weighing:
-    """What is weighed of a painted graph.
+    """The figures by which a painted graph is weighed.
 
     Attributes:
         canvas: the graph with the paint that the weighing begins with.
@@ -313,7 +311,7 @@ class Weighing:
     def saved(self, unit: Unit) -> float:
         """Returns what a unit saves in 16 bit, in ns; of a product that is at its first unit.
 
-        What a user forces saves most.
+        A forced unit saves most.
         """
         relief = self.relief.get(unit, 0.0)
         if self.canvas.is_forced(unit):
@@ -384,7 +382,7 @@ def _find_ports(canvas: Canvas, shapes: Shapes, prices: Prices) -> list[_Port]:
 
 
 def _stored_in_f16(canvas: Canvas) -> set[Node]:
-    """Returns the reads of variables that will be stored in 16 bit, for nodes that may be 16 bit."""
+    """Returns the reads of variables that will be stored in 16 bit."""
     if not canvas.subject.resolution.stores_weights:
         return set()
     view = canvas.view

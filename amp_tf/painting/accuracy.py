@@ -1,4 +1,4 @@
-"""What accuracy keeps in float32: the third step of a painting, as decisions about nodes."""
+"""Accuracy: the decisions about nodes that must stay in float32, the third step of a painting."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CommonRounding(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kept:
-    """What the rules of accuracy decided.
+    """The decisions of the rules of accuracy.
 
     Attributes:
         decisions: in the order in which the rules give their reasons.

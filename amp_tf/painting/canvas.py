@@ -29,11 +29,17 @@ if TYPE_CHECKING:
     from amp_tf.painting.value_graph import ValueGraph
 
 _CODES = {ALLOW: 1, INFER: 2, DENY: 3, CLEAR: 4}
+#: The paint that a verdict gives, and whether it puts it on or takes it off.
+_PAINTS = {
+    Verdict.ALLOW: ("allow", True),
+    Verdict.DENY: ("deny", True),
+    Verdict.LEAVE: ("allow", False),
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """What is painted.
+    """The graph that is painted, and the settings under which it is.
 
     Attributes:
         assumed: ops that are taken to have 16-bit kernels, whatever TensorFlow has.
@@ -61,7 +67,7 @@ class Subject:
 
     @property
     def target(self) -> Target:
-        """What is converted, and the lists that decide."""
+        """The target of the conversion, with the lists that decide."""
         assert self.resolution.target is not None
         return self.resolution.target
 
@@ -75,7 +81,7 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Marks:
-    """What a painting leaves of each unit: enough to say why, without the graph's edges.
+    """The marks that a painting leaves on each unit: they say why, without the graph's edges.
 
     Reports keep them for every graph, hence no lists, which take ten times the memory.
 
@@ -176,15 +182,15 @@ class Canvas(Marks):
 
     @property
     def spreading(self) -> UnitMask:
-        """Units of the infer list and the clear list, whose precision depends on their neighbours."""
+        """Units of the infer and clear lists, whose precision depends on their neighbours."""
         return self.on_infer | self.on_clear
 
     def is_free(self, unit: Unit) -> bool:
-        """Whether a unit is float32, and nothing but rules forbids to change it."""
+        """Returns whether a unit is float32, and nothing but rules forbids to change it."""
         return bool(self.is_float32[unit] and not self.locked[unit])
 
     def is_forced(self, unit: Unit) -> bool:
-        """Whether a user forced a unit to be 16 bit."""
+        """Returns whether a user forced a unit to be 16 bit."""
         return self.rule[unit] in FORCED
 
     def units_with(self, ops: Container[str]) -> UnitMask:
@@ -216,6 +222,9 @@ class Canvas(Marks):
 
     def after(self, *decisions: Decision) -> Canvas:
         """Returns the canvas after further decisions, which are made in their order."""
+        decisions = tuple(decision for decision in decisions if len(decision.units))
+        if not decisions:
+            return self
         weighed = dict(self.weighed)
         for decision in decisions:
             if decision.weighed is not None:
@@ -237,20 +246,16 @@ class Canvas(Marks):
 def _fold(fresh: Canvas, decision: Decision) -> None:
     """Makes one decision on a canvas whose paint nobody else has seen."""
     units = np.asarray(decision.units, np.int32)
-    if decision.verdict is Verdict.ALLOW:
-        units = units[~fresh.allow[units]]
-        fresh.allow[units] = True
-    elif decision.verdict is Verdict.DENY:
-        units = units[~fresh.deny[units]]
-        fresh.deny[units] = True
-    elif decision.verdict is Verdict.LEAVE:
-        units = units[fresh.allow[units]]
-        fresh.allow[units] = False
-    elif decision.verdict is Verdict.KEEP:
+    if decision.verdict is Verdict.KEEP:
         units = units[fresh.on_allow[units] & (fresh.rule[units] == Rule.ALLOW_LIST)]
         fresh.on_allow[units] = False
         fresh.allow[units] = False
         fresh.deny[units] = True
+    elif decision.verdict in _PAINTS:
+        name, value = _PAINTS[decision.verdict]
+        flags = getattr(fresh, name)
+        units = units[flags[units] != value]
+        flags[units] = value
     fresh.rule[units] = decision.reason
     if decision.causes:
         caused = np.fromiter(decision.causes, np.int32)

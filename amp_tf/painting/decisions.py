@@ -15,7 +15,7 @@ from amp_tf.painting.reasons import Balance, Rule
 
 
 class Verdict(enum.Enum):
-    """What a decision does with its units."""
+    """The effect of a decision on its units."""
 
     ALLOW = enum.auto()  #: paints them allow; units that are allow keep their reason
     DENY = enum.auto()  #: paints them deny; units that are deny keep their reason
@@ -27,7 +27,7 @@ class Verdict(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What a rule decides about some units.
+    """A decision of a rule about some units.
 
     Attributes:
         causes: for some of them, the unit that brought it about.

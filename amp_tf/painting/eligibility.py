@@ -42,7 +42,7 @@ SCOPE_F16 = b"f16"  #: whatever 16-bit type is in use
 
 @dataclasses.dataclass(frozen=True)
 class Obstacles:
-    """What forbids to touch nodes, and what forces them.
+    """The nodes that must not be touched, and the nodes that are forced.
 
     Attributes:
         rule_of: node to the rule that keeps it in float32; nodes that may be touched are absent.
@@ -208,7 +208,7 @@ def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node,
 
 
 def _channels(view: GraphView, node: Node, shapes: Shapes) -> tuple[int, int]:
-    """Of a convolution's gradient, the channels that its image has and those that its filter reads."""
+    """Returns the channels of a convolution gradient's image, and those that its filter reads."""
     is_result = view.ops[node] in INPUT_GRADIENTS
     image = shape_of(shapes, view.names[node]) if is_result else input_shapes(view, node, shapes)[0]
     kernel = filter_shape(view, node, shapes)
@@ -239,8 +239,8 @@ def _precision_in(
 
 
 def can_be_forced(signature: Signature) -> bool:
-    """Whether an op computes what it gives: a constant holds it, and what reads a variable must
-    have its type.
+    """Returns whether an op computes its result: a constant holds it, and a reader of a variable
+    must have its type.
     """
     return signature.op not in NEVER_FORCED and not signature.is_stateful and not signature.has_refs
 
@@ -281,7 +281,7 @@ def find_convertible(
             types = tuple(view.dtypes[view.base[node] : view.base[node + 1]]) if node >= 0 else ()
             if datatypes.FLOAT not in types:
                 continue
-            # Where float32 kernels compute the 16-bit type, each op on the lists has one.
+            # Each op on the lists has a float32 kernel, which may compute the 16-bit type.
             is_rounded = target.device_type == CPU_DEVICE and signature.op in target.rounded
             asked = (target.device_type, target.precision.data_type, together, is_rounded)
             by_definition, by_kernel = _positions(signature, types, *asked)
@@ -324,8 +324,8 @@ def _positions(
         types_of.setdefault(slot.attr, []).append(data_type)
 
     def runs(choice: Iterable[str]) -> bool:
-        """Whether a kernel accepts all float32 entries of some attributes in 16 bit, or the first
-        of each.
+        """Returns whether a kernel accepts all float32 entries of some attributes in 16 bit, or the
+        first of each.
         """
         changed = dict(types_of)
         for attr in choice:

@@ -48,7 +48,7 @@ def judge_outer_products(canvas: Canvas) -> Canvas:
 
 
 def _sums_nothing(einsum: Any) -> bool:
-    """Whether each label of an equation is in its result; an ellipsis counts as one label."""
+    """Returns whether each label of an equation is in its result. An ellipsis is one label."""
     equation = value_of(einsum, "equation").s
     inputs, arrow, result = equation.replace(b" ", b"").partition(b"->")
     return bool(arrow) and set(inputs.replace(b",", b"")) <= set(result)

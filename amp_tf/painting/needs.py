@@ -2,10 +2,10 @@
 
 Each row of :data:`NEEDS` says who asks, and through what the need passes back to what computed the
 value. It ends at a product: that is 16 bit, whoever reads it, but for decompositions
-(:func:`keep_decomposed`). Where TensorFlow has fused a bias
-into it, the bias is what was asked for, and is split from it (:mod:`amp_tf.rewriting.splitting`). A
-depthwise convolution alone is float32 where a difference is taken of it: 16 bit gains it least, and
-so images are compared, whose E[x²] - E[x]² is near zero where they are flat.
+(:func:`keep_decomposed`). If TensorFlow has fused a bias into it, the bias is split from it
+(:mod:`amp_tf.rewriting.splitting`). A depthwise convolution alone is float32 where a difference is
+taken of it: 16 bit gains it least, and so images are compared, whose E[x²] - E[x]² is near zero
+where they are flat.
 
 And what no product needs at all is a gradient on its way to its variable, or a number that somebody
 reads: nothing is gained there, and much is lost. A gradient divided by its loss scale in float16 is
@@ -16,9 +16,8 @@ made of their roundings; a root or a logarithm shows what is left of them at ful
 nothing in ordinary models, because the need ends at sums and means, in which roundings of either
 sign cancel, because a sum of a value and of a negative one asks nothing (the gradients of a Gelu
 and of a gate are such), and because x - mean(x) asks nothing of x, but that the mean is not
-rounded: both sides have the rounding of x. What is lost there depends on sizes that only a run
-knows, and is for a comparison to find. Of two sums or means that are subtracted, neither is
-rounded.
+rounded: both sides have the rounding of x. The loss there depends on sizes that only a run
+knows; a comparison finds it. Two sums or means that are subtracted are both left unrounded.
 
 *Whole numbers, phases, places.* A rounding is relative, and their need is absolute: 1,001 is 1,000
 in bfloat16, and of the fraction of 1,000.3 nothing is left.
@@ -27,13 +26,11 @@ in bfloat16, and of the fraction of 1,000.3 nothing is left.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.datatypes import Indices, Node
+from amp_tf.graph.datatypes import Node
 from amp_tf.oplists import table
 from amp_tf.painting.accuracy import NOTHING_KEPT, CommonRounding, Kept, NodeDecision
 from amp_tf.painting.decisions import Verdict
@@ -50,9 +47,9 @@ class Need:
         asked_by: the ops that ask it of what they read.
         position: at which input they ask; ``None`` for all, and then they stay in float32
             themselves.
-        through: the ops of the infer list that pass it on to what they read; ``None`` for all. What
-            only moves values always does. ``LINEAR - TOTALS`` ends it at sums and means, in which
-            roundings of either sign cancel.
+        through: the ops of the infer list that pass it on to what they read; ``None`` for all.
+            Nodes that only move values always do. ``LINEAR - TOTALS`` ends it at sums and means, in
+            which roundings of either sign cancel.
     """
 
     reason: Rule
@@ -61,7 +58,7 @@ class Need:
     through: frozenset[str] | None = None
 
 
-#: What no product uses asks for float32 by that; no op asks.
+#: Nodes that no product uses ask for float32 themselves; no op asks.
 RESULTS = Need(Rule.AFTER_PRODUCTS, frozenset())
 #: In the order in which they say why.
 NEEDS = (
@@ -79,8 +76,8 @@ def keep_needed(values: ValueGraph) -> Kept:
 
     A bias, an activation without arithmetic and what only moves values still have the type of the
     product before them, so that kernels can be fused; so has a bias gradient
-    (:func:`amp_tf.painting.ties.match_bias_gradients`). What variables hold is used by products only in the
-    next step, through the variable.
+    (:func:`amp_tf.painting.ties.match_bias_gradients`). Products use the value of a variable only
+    in the next step, through the variable.
 
     Difference "need": TensorFlow converts what lies between or follows products, whoever reads it.
 
@@ -137,13 +134,13 @@ def _without_products(values: ValueGraph) -> NodeMask:
 
 def _follow(need: Need, values: ValueGraph) -> Kept:
     """Returns what one row of :data:`NEEDS` keeps."""
-    asked = _asked_by(need, values)
+    asking, staying, common = _asked_by(need, values)
     passing = values.is_open
     if need.through is not None:
         passing = passing & (values.moving | values.of_ops(need.through))
-    causes = _requested(values, asked.asking, need.position, passing)
-    needed = asked.asking | mask_of(causes, len(passing))
-    kept = asked.staying | needed
+    causes = _requested(values, asking, need.position, passing)
+    needed = asking | mask_of(causes, len(passing))
+    kept = staying | needed
     decisions = []
     if need.asked_by >= table.SUBTRACTING:
         filtering = values.products & values.of_ops(table.FILTERING)
@@ -153,7 +150,7 @@ def _follow(need: Need, values: ValueGraph) -> Kept:
         kept |= _totals_apart(values)
     decisions.append(NodeDecision(kept, need.reason, causes))
     fused = values.products & values.of_ops(table.FUSED_PRODUCTS) & values.sources_of(kept)
-    return Kept(tuple(decisions), tuple(indices(fused)), asked.common)
+    return Kept(tuple(decisions), tuple(indices(fused)), common)
 
 
 def _requested(
@@ -170,12 +167,9 @@ def _requested(
     return causes | farther
 
 
-class _Asked(NamedTuple):
-    """Who asks, and what stays in float32 whether or not it passes the need on."""
-
-    asking: NodeMask
-    staying: NodeMask
-    common: tuple[CommonRounding, ...] = ()
+#: The nodes that ask, the nodes that stay in float32 whether or not they pass a need on, and the
+#: products that share a rounding with a value.
+_Asked = tuple[NodeMask, NodeMask, tuple[CommonRounding, ...]]
 
 
 def _asked_by(need: Need, values: ValueGraph) -> _Asked:
@@ -185,7 +179,7 @@ def _asked_by(need: Need, values: ValueGraph) -> _Asked:
             asking[node] = values.view.dtypes[result] in datatypes.INTEGERS
     if need.asked_by >= table.SUBTRACTING:
         return _asked_by_differences(values, asking)
-    return _Asked(asking, asking if need.position is None else np.zeros_like(asking))
+    return asking, asking if need.position is None else np.zeros_like(asking), ()
 
 
 def _asked_by_differences(values: ValueGraph, asking: NodeMask) -> _Asked:
@@ -205,7 +199,7 @@ def _asked_by_differences(values: ValueGraph, asking: NodeMask) -> _Asked:
     asking = (asking & ~(differences & (from_numbers | centred))) | sums
     means |= values.downstream(means, through=values.moving)
     staying = asking | centred | values.upstream(centred, through=means)
-    return _Asked(asking, staying, common)
+    return asking, staying, common
 
 
 def _centred(
@@ -224,23 +218,18 @@ def _centred(
     for node in indices(differences & values.readers_of(means)):
         ends = set(makers[values.sources_at(node)].tolist())
         for end in ends:
-            terms = set(makers[values.sources_at(end)].tolist()) if totals[end] else set()
-            factors = _factors(values, makers, [term for term in terms if scaling[term]])
-            common += [CommonRounding(term, of) for term, of in factors if of in ends]
-            if ends & {*terms, *(of for _, of in factors)}:
+            if not totals[end]:
+                continue
+            terms = set(makers[values.sources_at(end)].tolist())
+            is_own = not ends.isdisjoint(terms)
+            for product in (term for term in terms if scaling[term]):
+                shared = ends.intersection(makers[values.sources_at(product)].tolist())
+                common += (CommonRounding(product, value) for value in shared)
+                is_own |= bool(shared)
+            if is_own:
                 centred[node] = True
                 own[end] = True
     return centred, own, tuple(common)
-
-
-def _factors(
-    values: ValueGraph, makers: Indices, products: Sequence[Node]
-) -> list[tuple[Node, Node]]:
-    """Returns each of some multiplications with the makers of what it multiplies."""
-    found = []
-    for product in products:
-        found += [(product, of) for of in makers[values.sources_at(product)].tolist()]
-    return found
 
 
 def _totals_apart(values: ValueGraph) -> NodeMask:

@@ -21,7 +21,7 @@ from amp_tf.painting.masks import UnitMask, indices, mask_of, nodes_of, units_of
 from amp_tf.painting.reasons import IMPOSSIBLE, Balance, Reason, Rule
 from amp_tf.precision import Precision
 
-#: What is said of a converted product that a float32 kernel computes.
+#: The detail of a converted product that a float32 kernel computes.
 AS_TENSOR_CORES = (
     "computed in float32, with operands and result rounded to 16 bit, as tensor cores do"
 )
@@ -32,7 +32,7 @@ _MARKS = [field.name for field in dataclasses.fields(Marks)]
 
 @dataclasses.dataclass(frozen=True)
 class Painting:
-    """What the rules decided.
+    """The result of a painting.
 
     Attributes:
         precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
@@ -170,7 +170,7 @@ class Painting:
 
     @functools.cached_property
     def _before(self) -> Indices:
-        """For each unit the one that brought its precision about; itself where its rule needs none."""
+        """The unit that brought each unit's precision about, or itself if its rule needs none."""
         marks = self._marks
         has_cause = np.isin(marks.rule, [rule for rule in Rule if "{cause}" in rule.words])
         return np.where(has_cause, marks.cause, np.arange(len(has_cause), dtype=np.int32))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig
@@ -117,22 +117,23 @@ def paint(
     """
     if resolution.target is None:
         return Painting.without_target(view, resolution.why_none)
-    in_force = [row for row in RULES if row.name not in change.rules and row.when(resolution)]
+    names = {row.name for row in RULES} - change.rules
+
+    def rules(step: Sequence[Row]) -> Iterator[Callable[..., Any]]:
+        return (row.apply for row in step if row.name in names and row.when(resolution))
 
     def run(step: Sequence[Row], canvas: Canvas) -> Canvas:
-        for row in step:
-            if row in in_force:
-                canvas = row.apply(canvas)
+        for rule in rules(step):
+            canvas = rule(canvas)
         return canvas
 
-    listed = run(
-        LISTING, Canvas.of(Subject(view, resolution, obstacles, change.kernels, **settings))
-    )
+    subject = Subject(view, resolution, obstacles, change.kernels, **settings)
+    listed = run(LISTING, Canvas.of(subject))
     if not (listed.allow | listed.on_allow & listed.processable).any():
         return Painting.of(listed)
     held = run(HOLDING, listed)
     values = ValueGraph.of(held)
-    kept = Kept.joined(row.apply(values) for row in KEEPING if row in in_force)
+    kept = Kept.joined(rule(values) for rule in rules(KEEPING))
     painted = run(PASSES, held.after(*kept.on_units(held)))
     settled = run(SETTLING, dataclasses.replace(painted, values=values, common=kept.common))
     return Painting.of(settled, kept)
@@ -141,9 +142,9 @@ def paint(
 def weigh(canvas: Canvas) -> Canvas:
     """Unpaints what is not faster in 16 bit, counting the casts that it needs.
 
-    Products whose shapes nobody knows stay as they are. What TensorFlow computes together with a
-    product is chosen with it. What the user forces stays in any case, and where no op pays, what
-    the user asks for.
+    Products whose shapes nobody knows stay as they are. Nodes that TensorFlow computes together
+    with a product are chosen with it. Forced nodes stay in any case; if no op is faster, so do the
+    ops that the user asks for.
 
     Example (auto)::
 
@@ -187,7 +188,7 @@ class Row:
 
 _chooses = operator.attrgetter("uses_cost_model")  #: where amp_tf chooses the precision
 
-#: Which list each op is on, and which kernels exist and are exact.
+#: Rules about lists: the list of each op, and the kernels that exist and are exact.
 LISTING = (
     Row("outer products", listing.judge_outer_products, difference="outer-product"),
     Row("missing kernels", listing.drop_allow_without_kernel),
@@ -202,9 +203,9 @@ LISTING = (
     Row("tensor lists", tensor_lists.find_clusters),
     Row("1 allow list", listing.paint_allow_list),
 )
-#: Which products 16 bit cannot hold.
+#: Rules about range: the products that 16 bit cannot hold.
 HOLDING = (Row("range", ranges.keep_in_range, _unless_forced, "range", (Rule.BEYOND_RANGE,)),)
-#: What accuracy keeps in float32.
+#: Rules of accuracy: nodes that stay in float32.
 KEEPING = (
     Row("range", ranges.keep_squares_and_quotients, _unless_forced, "range", (Rule.LEAVES_RANGE,)),
     Row(
@@ -228,7 +229,7 @@ PASSES = (
     Row("tensor lists after pass 6", tensor_lists.match_clusters),
     Row("7 recurrent edges", ties.match_recurrent_edges),
 )
-#: What is not faster, what must have one type, and where casts stand.
+#: Rules about speed, about nodes that must have one type, and about the places of casts.
 SETTLING = (
     Row("cost model", weigh, _chooses),
     Row(

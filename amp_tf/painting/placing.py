@@ -101,8 +101,8 @@ def _picked_alone(canvas: Canvas) -> dict[Tensor, list[Unit]]:
 
 
 def _is_larger(canvas: Canvas, tensor: Tensor, nodes: Sequence[Node]) -> bool:
-    """Whether a tensor is larger than all that some nodes pick of it; of unknown sizes, whether it
-    is a variable.
+    """Returns whether a tensor is larger than all that some nodes pick of it, or, if a size is
+    unknown, whether it is a variable.
     """
     view = canvas.view
     shapes = canvas.subject.shapes or NO_SHAPES

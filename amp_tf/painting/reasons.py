@@ -113,7 +113,7 @@ class Rule(enum.IntEnum):
 
     @property
     def converts(self) -> bool:
-        """Whether the rule converts a node."""
+        """True if the rule converts a node."""
         return self < Rule.NO_FLOAT32
 
 

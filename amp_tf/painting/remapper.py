@@ -1,8 +1,8 @@
 """TensorFlow's remapper: which nodes it computes in one kernel once amp_tf has rewritten the graph.
 
-What is computed together is rounded once and costs nothing of its own, if its nodes have one type
-and nothing else reads or waits for what lies between them. The op names of the patterns stand in
-:mod:`amp_tf.oplists.fusions`.
+Nodes that are computed together are rounded once and cost nothing of their own. They must have one
+type, and nothing else may read or wait for what lies between them. The op names of the patterns
+stand in :mod:`amp_tf.oplists.fusions`.
 
 *Gelus.* ``tf.nn.gelu`` makes five nodes (with an Erf in TensorFlow 2.16, with an Erfc later), or
 nine where it approximates. With the type of the product before them they cost nothing, because
@@ -38,11 +38,11 @@ _LONGEST_GELU = 9  #: nodes
 def computed_with_products(view: GraphView, is_f16: Mask, shapes: Shapes) -> dict[Node, Node]:
     """The nodes that TensorFlow computes together with a product, each with the product.
 
-    Those are bias gradients that read what a filter gradient reads, and biases, residual sums and
-    activations behind a product. Where something else reads what lies between, where one of them
-    waits for something, and where they do not have one type, they are computed alone. (So they are
-    where something waits for one of them, which is not asked: it is rare, and to read all control
-    edges takes a sixth of a rewrite.)
+    They are bias gradients that read what a filter gradient reads, and biases, residual sums and
+    activations behind a product. They are computed alone if something else reads what lies between,
+    if one of them waits for something, or if they do not have one type. (So they are if something
+    waits for one of them, which is not asked: it is rare, and to read all control edges takes a
+    sixth of a rewrite.)
 
     Args:
         is_f16: for each node, whether it becomes 16 bit.
@@ -112,12 +112,12 @@ def _behind_products(view: GraphView, is_f16: Mask, shapes: Shapes) -> Iterator[
 
 
 def _waits(view: GraphView, node: Node) -> bool:
-    """Whether a node waits for something besides what it reads."""
+    """Returns whether a node waits for something besides what it reads."""
     return any(name.startswith("^") for name in view.protos[node].input)
 
 
 def _is_of_one_shape(view: GraphView, node: Node, shapes: Shapes) -> bool:
-    """Whether a node reads two values of the same shape."""
+    """Returns whether a node reads two values of the same shape."""
     first, *others = input_shapes(view, node, shapes)
     return first is not None and others == [first]
 
@@ -139,8 +139,8 @@ def _gelus_of_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, No
 
 
 def _has_gelu_kernel(attributes: Mapping[str, Any]) -> bool:
-    """Whether a product with nothing fused but a bias, and its first matrix as it is, is computed
-    with a Gelu.
+    """Returns whether TensorFlow has a kernel for a product with a Gelu: at most a bias is fused
+    into it, and its first matrix is not transposed.
     """
     fused = attributes.get("fused_ops")
     transposed = attributes.get("transpose_a")

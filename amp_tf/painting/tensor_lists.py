@@ -152,23 +152,22 @@ def match_clusters(canvas: Canvas) -> Canvas:
 
 
 def handles_lists(signature: Signature) -> bool:
-    """Whether an op makes, writes, reads or passes on a TensorList."""
+    """Returns whether an op makes, writes, reads or passes on a TensorList."""
     return "TensorList" in signature.op
 
 
 def list_units(view: GraphView, node: Node) -> tuple[Unit | None, Unit | None]:
-    """The units of a TensorList node that are the float32 type of the list's elements, and the
-    list's handle.
+    """Returns the units of a TensorList node for the float32 type of the list's elements, and for
+    the list's handle.
     """
-    first = view.base[node]
-    end = view.base[node + 1]
-    slots = list(
-        zip(range(first, end), view.signatures[node].slots, view.dtypes[first:end], strict=True)
-    )
-    elements = (
-        unit
-        for unit, slot, of in slots
-        if of == datatypes.FLOAT and not slot.is_fixed and slot.index < 0
-    )
-    handles = (unit for unit, slot, of in slots if of == datatypes.VARIANT and slot.is_fixed)
-    return next(elements, None), next(handles, None)
+    element = None
+    handle = None
+    for unit in view.units(node):
+        slot = view.slot(node, unit)
+        data_type = view.dtypes[unit]
+        if data_type == datatypes.VARIANT and slot.is_fixed and handle is None:
+            handle = unit
+        is_free = not slot.is_fixed and slot.index < 0
+        if data_type == datatypes.FLOAT and is_free and element is None:
+            element = unit
+    return element, handle

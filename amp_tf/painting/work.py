@@ -15,20 +15,19 @@ import math
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
-from amp_tf.graph.algorithms import flood
 from amp_tf.graph.attributes import value_of, whole_number
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.sizes import NOMINAL_BATCH, Shape, Shapes, element_count, shape_of
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import BATCHED, CONVOLUTIONS, DEPTHWISE
+from amp_tf.painting.masks import Direction, reach
 
 TYPICAL = 10.0  #: iterations of a loop that does not tell; most have several
 _MOST_LOOPS = 8  # in each other; in a broken graph there is no end to them
 
-Path = tuple[
-    bytes, ...
-]  #: the loops that a node runs in, from the outermost on, by their frames' names
+#: The loops that a node runs in, from the outermost on, by their frames' names.
+Path = tuple[bytes, ...]
 
 
 def input_shapes(view: GraphView, node: Node, shapes: Shapes) -> list[Shape | None]:
@@ -133,7 +132,7 @@ class Runs(NamedTuple):
 
 
 def count_runs(view: GraphView) -> Runs:
-    """How often each node is expected to run: more often in a loop of graph nodes, once elsewhere."""
+    """Returns how often each node is expected to run: once, but more often in a loop."""
     once = [1.0] * view.node_count
     if not view.nodes_with(table.LOOP_ENTRIES):
         return Runs(once, once)
@@ -184,9 +183,9 @@ def _trip_count(view: GraphView, links: Adjacency, condition: Node) -> float:
     """
 
     def upstream(node: Node, through: Container[str]) -> list[Node]:
-        is_open = bytearray(view.mask_with(through).tobytes())
-        is_open[condition] = 0
-        return flood([node], is_open, [(links.fanin_start, links.fanin)])
+        is_open = view.mask_with(through)
+        is_open[condition] = False
+        return [*reach(links, [node], is_open, Direction.BACKWARD)]
 
     joined = {condition, *upstream(condition, table.CONJUNCTIONS)}
     terms = {source for node in joined for source, _ in view.inputs(node)} - joined

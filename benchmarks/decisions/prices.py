@@ -100,7 +100,7 @@ def contract() -> list[str]:
     """The names of the rules that keep something in float32 for accuracy's sake."""
     from amp_tf.painting.paint import RULES
 
-    return [row.name for row in RULES if row.reasons]
+    return list(dict.fromkeys(row.name for row in RULES if row.reasons))
 
 
 def measure(
