@@ -1,6 +1,5 @@
-"""Dynamic loss scaling for Keras 3, tf_keras and TF1 optimizers.
-
-Importing this package imports no TensorFlow.
+"""Dynamic loss scaling for Keras 3, tf_keras and TF1 optimizers. Importing this package imports no
+TensorFlow.
 
 A step::
 
