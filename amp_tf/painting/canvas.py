@@ -213,7 +213,7 @@ class Canvas(Marks):
         return reach(self.links, seeds, through, direction)
 
     def having(self, **attributes: Any) -> Canvas:
-        """Returns the canvas with other attributes; ``dataclasses.replace`` takes 20 times as long."""
+        """Returns the canvas with other attributes, faster than ``dataclasses.replace`` does."""
         canvas = object.__new__(Canvas)
         canvas.__dict__.update(self.__dict__, **attributes)
         return canvas
