@@ -73,10 +73,11 @@ class Kept:
     def on_units(self, canvas: Canvas) -> Iterator[Decision]:
         """Yields the decisions about the units that the lists would convert."""
         view = canvas.view
+        open_units = canvas.spreading & canvas.is_float32
         for decision in self.decisions:
-            listed = canvas.spreading & canvas.is_float32
-            if decision.verdict is Verdict.KEEP:
-                listed = canvas.on_allow
+            if not decision.nodes.any():
+                continue
+            listed = canvas.on_allow if decision.verdict is Verdict.KEEP else open_units
             units = indices(units_of(view, decision.nodes) & listed)
             causes: dict[Unit, Unit] = {}
             for unit in units if decision.causes else ():

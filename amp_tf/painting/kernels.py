@@ -8,7 +8,6 @@ that may be 16 bit loses more than 8 units on CPUs.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from amp_tf.oplists import table
@@ -82,4 +81,4 @@ def take_bounded_off_deny(canvas: Canvas) -> Canvas:
     if not bounded.any():
         return canvas
     units = mask_of(edges.dst_unit[bounded], view.unit_count)
-    return dataclasses.replace(canvas, on_deny=canvas.on_deny & ~units)
+    return canvas.having(on_deny=canvas.on_deny & ~units)

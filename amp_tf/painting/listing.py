@@ -6,7 +6,6 @@ These rules run before any paint spreads.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from amp_tf.graph.attributes import value_of
@@ -86,7 +85,7 @@ def drop_allow_without_kernel(canvas: Canvas) -> Canvas:
     if not reasons:
         return canvas
     on_allow = canvas.on_allow & ~mask_of(reasons, view.unit_count)
-    canvas = dataclasses.replace(canvas, on_allow=on_allow)
+    canvas = canvas.having(on_allow=on_allow)
     return canvas.after(
         *(Decision(Verdict.NOTE, [unit], reason) for unit, reason in reasons.items())
     )
@@ -123,7 +122,7 @@ def place_forced(canvas: Canvas) -> Canvas:
     if named:
         by_name = mask_of(named, view.unit_count)
         on_allow = canvas.on_allow | (by_name & canvas.convertible)
-        canvas = dataclasses.replace(canvas.relisted(by_name), on_allow=on_allow)
+        canvas = canvas.relisted(by_name).having(on_allow=on_allow)
     return canvas.after(*(Decision(Verdict.ALLOW, units, rule) for rule, units in units_by.items()))
 
 

@@ -41,7 +41,7 @@ def mask_of(numbers: Iterable[int], count: int) -> Mask:
 
 def indices(mask: Mask) -> list[int]:
     """Returns the numbers whose entry is set, in order."""
-    return np.flatnonzero(mask).tolist()  # type: ignore[no-any-return]
+    return mask.nonzero()[0].tolist()  # type: ignore[no-any-return]
 
 
 class Direction(enum.Enum):

@@ -173,7 +173,7 @@ _Asked = tuple[NodeMask, NodeMask, tuple[CommonRounding, ...]]
 
 
 def _asked_by(need: Need, values: ValueGraph) -> _Asked:
-    asking = values.of_ops(need.asked_by)
+    asking = values.of_ops(need.asked_by).copy()
     if need.asked_by >= table.CASTS:  # to integers
         for node, _, result in casts_of(values.view):
             asking[node] = values.view.dtypes[result] in datatypes.INTEGERS

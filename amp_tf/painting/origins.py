@@ -114,7 +114,7 @@ def _come_back(values: ValueGraph) -> NodeMask:
     view = values.view
     arguments = view.nodes_with((ARG_OP,))
     results = view.nodes_with((RETVAL_OP,))
-    closing = values.of_ops(table.LOOP_CLOSERS)
+    closing = values.of_ops(table.LOOP_CLOSERS).copy()
     links: list[tuple[Node, Node]] = []
     if values.is_loop_body:
         closing[results] = True
@@ -167,7 +167,7 @@ def _steps(values: ValueGraph) -> NodeMask:
     """Returns all additions but those that begin a norm, x - mean, and those of a parameter to a
     product, as by a BiasAdd.
     """
-    parameters = values.of_ops({*table.READ_OPS, *table.REFERENCE_VARIABLES, ARG_OP})
+    parameters = values.of_ops({*table.READ_OPS, *table.REFERENCE_VARIABLES, ARG_OP}).copy()
     parameters[values.view.given_arguments()] = False
 
     def reading(made: NodeMask, position: int | None = None) -> NodeMask:

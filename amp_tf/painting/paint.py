@@ -135,7 +135,7 @@ def paint(
     values = ValueGraph.of(held)
     kept = Kept.joined(rule(values) for rule in rules(KEEPING))
     painted = run(PASSES, held.after(*kept.on_units(held)))
-    settled = run(SETTLING, dataclasses.replace(painted, values=values, common=kept.common))
+    settled = run(SETTLING, painted.having(values=values, common=kept.common))
     return Painting.of(settled, kept)
 
 

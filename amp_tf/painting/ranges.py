@@ -126,8 +126,8 @@ def _by_gradients_of_roots(values: ValueGraph) -> NodeMask:
     gradients = values.of_ops(table.RANGING_GRADIENTS)
     constants = values.of_ops(table.CONSTANTS)
     scaling = values.of_ops({"Mul", *table.DIVIDING}) & values.readers_of(constants)
-    gradients |= values.downstream(gradients, through=scaling | values.moving)
-    return values.readers_of(gradients)
+    moved = values.downstream(gradients, through=scaling | values.moving)
+    return values.readers_of(gradients | moved)
 
 
 def _squares(values: ValueGraph) -> NodeMask:

@@ -9,7 +9,6 @@ spread danger through the list would be safer, but differs from TensorFlow.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -70,8 +69,8 @@ def find_clusters(canvas: Canvas) -> Canvas:
     if pairs:
         src, dst = np.concatenate([[canvas.src, canvas.dst], np.array(pairs, np.int32).T], axis=1)
         links = Adjacency(src, dst, view.unit_count)
-        canvas = dataclasses.replace(canvas, src=src, dst=dst, links=links)
-    canvas = dataclasses.replace(canvas, clusters=clusters)
+        canvas = canvas.having(src=src, dst=dst, links=links)
+    canvas = canvas.having(clusters=clusters)
     return canvas.after(Decision(Verdict.DENY, escaping, Rule.LIST_ESCAPES))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,7 @@ class ValueGraph:
     computes: NodeMask
     precision: Precision = Precision.BFLOAT16
     is_loop_body: bool = False
+    _masks: dict[frozenset[str], NodeMask] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, canvas: Canvas) -> ValueGraph:
@@ -98,9 +99,13 @@ class ValueGraph:
         """The adjacency of nodes."""
         return Adjacency(self.sources, self.readers, self.view.node_count)
 
-    def of_ops(self, ops: Container[str]) -> NodeMask:
-        """Returns the nodes of some ops."""
-        return self.view.mask_with(ops)
+    def of_ops(self, ops: Iterable[str]) -> NodeMask:
+        """Returns the nodes of some ops, as a mask that is shared and cannot be changed."""
+        key = frozenset(ops)
+        if key not in self._masks:
+            self._masks[key] = self.view.mask_with(key)
+            self._masks[key].flags.writeable = False
+        return self._masks[key]
 
     def count_inputs(self) -> npt.NDArray[np.int64]:
         """Returns for each node how many values it reads."""
