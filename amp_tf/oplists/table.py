@@ -257,8 +257,13 @@ DECOMPOSING = Trait(
 )
 #: Ops that add or average many values.
 TOTALS = Trait("Mean Sum")
+#: Of these, those that add, as lengths and distances do with few terms, and those that average.
+SUMMING = Trait("Sum")
+AVERAGING = Trait("Mean")
 #: Ops that give values without their sign.
 UNSIGNED = Trait("Abs Square SquaredDifference")
+#: Ops that square a value, as a multiplication by itself does, too.
+SQUARES = Trait("Square")
 #: Ops that take a root.
 ROOTS = Trait("Rsqrt Sqrt")
 #: Ops that may make much of a small change of their input.

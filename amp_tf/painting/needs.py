@@ -27,12 +27,14 @@ in bfloat16, and of the fraction of 1,000.3 nothing is left.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Mask, Node
 from amp_tf.oplists import table
+from amp_tf.painting import origins
 from amp_tf.painting.canvas import Canvas, casts, units_of
 from amp_tf.painting.flow import Flow
 from amp_tf.painting.reasons import Rule
@@ -49,22 +51,51 @@ class Need:
         through: the ops of the infer list that pass it on to what they read; ``None`` for all. What
             only moves values always does. ``LINEAR - TOTALS`` ends it at sums and means, in which
             roundings of either sign cancel.
+        among: finds the nodes that ask; ``None`` where all nodes of the ops do.
     """
 
     reason: Rule
     asked_by: frozenset[str]
     position: int | None = None
     through: frozenset[str] | None = None
+    among: Callable[[Flow, Mask], Mask] | None = None
+
+
+def _readers_of_sizes(flow: Flow, moving: Mask) -> Mask:
+    """Returns the nodes that read a sum of squares, its root, or what is scaled by them.
+
+    A sum that is divided is an average, such as that of a normalization.
+    """
+    squares = origins.find_squares(flow)
+    moves = moving & ~flow.users
+    scaling = moves | (flow.nodes_of(table.SCALING) & ~flow.users)
+    terms = squares | flow.downstream(squares, through=scaling)
+    sums = flow.nodes_of(table.SUMMING) & flow.readers_of(terms)
+    averages = flow.nodes_of(table.DIVIDING) & flow.readers_of(
+        sums | flow.downstream(sums, through=moves), position=0
+    )
+    arithmetic = (scaling | flow.nodes_of(table.ADDING | table.ROOTS)) & ~averages
+    return flow.readers_of(sums | flow.downstream(sums, through=arithmetic))
 
 
 #: What no product uses asks for float32 by that; no op asks.
 RESULTS = Need(Rule.AFTER_PRODUCTS, frozenset())
+DIFFERENCES = Need(
+    Rule.NEEDED, table.SUBTRACTING | table.ROOTS, through=table.LINEAR - table.TOTALS
+)
 #: In the order in which they say why.
 NEEDS = (
     Need(Rule.WHOLE_NUMBERS, table.ABSOLUTE | table.CASTS),
     Need(Rule.WHOLE_NUMBERS, table.PLACING, position=1),
     RESULTS,
-    Need(Rule.NEEDED, table.SUBTRACTING | table.ROOTS, through=table.LINEAR - table.TOTALS),
+    DIFFERENCES,
+    # Squares have one sign, and geometry sums few: their roundings do not cancel.
+    Need(
+        Rule.NEEDED,
+        table.SUBTRACTING,
+        through=table.LINEAR - table.AVERAGING | table.ROOTS,
+        among=_readers_of_sizes,
+    ),
     Need(Rule.NEEDED, table.LOGARITHMS | table.DECOMPOSING | table.LONG_PRODUCTS),
 )
 
@@ -94,6 +125,15 @@ def keep_needed(canvas: Canvas) -> None:
         difference = Sub(bias, given)  f16 → float32
         root = Sqrt(difference)        f16 → float32
         allow2 = MatMul(root, x)       f16
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)        f16
+        given = AddV2(allow1, bias)  f16 → float32
+        square = Mul(given, given)   f16 → float32
+        total = Sum(square, axis)    f16 → float32
+        left = Sub(bias, total)      f16 → float32
+        allow2 = MatMul(left, x)     f16
 
     Example (bfloat16)::
 
@@ -128,14 +168,12 @@ def keep_needed(canvas: Canvas) -> None:
             found = ~used & ~fused & ~flow.nodes_of(table.SUMS_IN_BFLOAT16) & flow.is_open
         else:
             asking, found = _asking(need, flow, moving, canvas.centred)
-            passing = (
-                flow.is_open
-                if need.through is None
-                else flow.is_open & (moving | flow.nodes_of(need.through))
-            )
+            passing = flow.is_open
+            if need.through is not None:
+                passing = moving | (flow.nodes_of(need.through) & ~flow.users)
             needed = asking | flow.asked(asking, need.position, passing, causes)
             found |= needed
-            if need.asked_by >= table.SUBTRACTING:
+            if need is DIFFERENCES:
                 filters = flow.products & flow.nodes_of(table.FILTERING) & flow.sources_of(needed)
                 flow.asked(needed, None, filters, causes)
                 canvas.keep_allowed(
@@ -157,10 +195,12 @@ def _asking(
     that value's node.
     """
     asking = flow.nodes_of(need.asked_by)
+    if need.among:
+        asking &= need.among(flow, moving)
     if need.asked_by >= table.CASTS:  # to integers
         for node, _, result in casts(flow.view):
             asking[node] = flow.view.dtypes[result] in datatypes.INTEGERS
-    if not need.asked_by >= table.SUBTRACTING:
+    if need is not DIFFERENCES:
         return asking, asking if need.position is None else np.zeros_like(asking)
     # Who takes a value from another that may be like it asks; not from a single number. A value and
     # its own mean, or weighted mean, share their rounding: there the mean alone is needed, with

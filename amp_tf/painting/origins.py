@@ -305,14 +305,16 @@ def _squares_and_quotients(flow: Flow) -> Mask:
         flow.nodes_of(table.CONSTANTS)
     )
     of_roots |= flow.downstream(of_roots, through=scaling | (flow.is_open & ~flow.computes))
+    return ranging | find_squares(flow) | by_reciprocals | flow.readers_of(of_roots)
+
+
+def find_squares(flow: Flow) -> Mask:
+    """Returns the squares: nodes that square a value, or multiply it by itself."""
+    squares = flow.nodes_of(table.SQUARES)
     edges = flow.view.edges
     read = edges.at(flow.nodes_of(("Mul",))[edges.dst_node])
     first, second = read.at(read.dst_position == 0), read.at(read.dst_position == 1)
-    squares = np.zeros_like(ranging)
     if len(first) == len(second):  # a broken graph may lack inputs
-        squares[
-            first.dst_node[
-                (first.src_node == second.src_node) & (first.src_port == second.src_port)
-            ]
-        ] = True
-    return ranging | squares | by_reciprocals | flow.readers_of(of_roots)
+        is_same = (first.src_node == second.src_node) & (first.src_port == second.src_port)
+        squares[first.dst_node[is_same]] = True
+    return squares

@@ -17,6 +17,7 @@ GROUPS = (
     "training",
     "practice",
     "decompositions",
+    "squares",
     "optimizers",
     "losses",
     "layers",
