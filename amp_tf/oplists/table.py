@@ -266,6 +266,8 @@ UNSIGNED = Trait("Abs Square SquaredDifference")
 SQUARES = Trait("Square")
 #: Ops that take a root.
 ROOTS = Trait("Rsqrt Sqrt")
+#: Monotone functions of a bounded result.
+BOUNDED_FUNCTIONS = Trait("ClipByValue Erf Sigmoid Softsign Tanh")
 #: Ops that may make much of a small change of their input.
 MAGNIFYING = Trait(
     """Acos Acosh Asin Atanh CumulativeLogsumexp Div DivNoNan Exp Expm1 Inv Log Log1p LogMatrixDeterminant Pow

@@ -80,8 +80,9 @@ def _readers_of_sizes(flow: Flow, moving: Mask) -> Mask:
 
 #: What no product uses asks for float32 by that; no op asks.
 RESULTS = Need(Rule.AFTER_PRODUCTS, frozenset())
+#: A difference passes its need through bounded functions, which it may read where they are flat.
 DIFFERENCES = Need(
-    Rule.NEEDED, table.SUBTRACTING | table.ROOTS, through=table.LINEAR - table.TOTALS
+    Rule.NEEDED, table.SUBTRACTING, through=table.LINEAR - table.TOTALS | table.BOUNDED_FUNCTIONS
 )
 #: In the order in which they say why.
 NEEDS = (
@@ -89,11 +90,12 @@ NEEDS = (
     Need(Rule.WHOLE_NUMBERS, table.PLACING, position=1),
     RESULTS,
     DIFFERENCES,
+    Need(Rule.NEEDED, table.ROOTS, through=table.LINEAR - table.TOTALS),
     # Squares have one sign, and geometry sums few: their roundings do not cancel.
     Need(
         Rule.NEEDED,
         table.SUBTRACTING,
-        through=table.LINEAR - table.AVERAGING | table.ROOTS,
+        through=table.LINEAR - table.AVERAGING | table.ROOTS | table.BOUNDED_FUNCTIONS,
         among=_readers_of_sizes,
     ),
     Need(Rule.NEEDED, table.LOGARITHMS | table.DECOMPOSING | table.LONG_PRODUCTS),
@@ -134,6 +136,14 @@ def keep_needed(canvas: Canvas) -> None:
         total = Sum(square, axis)    f16 → float32
         left = Sub(bias, total)      f16 → float32
         allow2 = MatMul(left, x)     f16
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)        f16
+        given = AddV2(allow1, bias)  f16 → float32
+        box = Sigmoid(given)         f16 → float32
+        moved = Sub(box, bias)       f16 → float32
+        allow2 = MatMul(moved, x)    f16
 
     Example (bfloat16)::
 

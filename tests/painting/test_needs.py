@@ -176,6 +176,15 @@ def test_other_sums_ask_nothing_of_their_terms(text, settings):
     assert "twice" in result.f16.split()
 
 
+@both
+@pytest.mark.parametrize("op", ["Sigmoid(s)", "Tanh(s)", "ClipByValue(s, half, half)", "Erf(s)"])
+def test_a_difference_needs_what_a_bounded_function_was_computed_of(op, settings):
+    text = f"s = AddV2(a, z)\np = {op}\nd = Sub(p, z)\nb = MatMul(d, y)\nc = MatMul(p, y)"
+    result = painted(INPUT + text, **settings)
+    assert result.f16 == "a b c"
+    assert result.why("s") == (Rule.NEEDED, "p")
+
+
 # ---------------------------------------------------------------- decompositions
 
 

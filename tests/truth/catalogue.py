@@ -18,6 +18,7 @@ GROUPS = (
     "practice",
     "decompositions",
     "squares",
+    "bounded",
     "optimizers",
     "losses",
     "layers",
