@@ -268,10 +268,17 @@ DECOMPOSING = Trait(
 )
 #: Ops that add or average many values.
 TOTALS = Trait("Mean Sum")
+#: Of these, those that add, as lengths and distances do with few terms, and those that average.
+SUMMING = Trait("Sum")
+AVERAGING = Trait("Mean")
 #: Ops that give values without their sign.
 UNSIGNED = Trait("Abs Square SquaredDifference")
+#: Ops that square a value, as a multiplication by itself does, too.
+SQUARES = Trait("Square")
 #: Ops that take a root.
 ROOTS = Trait("Rsqrt Sqrt")
+#: Monotone functions of a bounded result.
+BOUNDED_FUNCTIONS = Trait("ClipByValue Erf Sigmoid Softsign Tanh")
 #: Ops that may make much of a small change of their input.
 MAGNIFYING = Trait(
     """Acos Acosh Asin Atanh CumulativeLogsumexp Div DivNoNan Exp Expm1 Inv Log Log1p

@@ -26,6 +26,7 @@ in bfloat16, and of the fraction of 1,000.3 nothing is left.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
@@ -50,22 +51,52 @@ class Need:
         through: the ops of the infer list that pass it on to what they read; ``None`` for all.
             Nodes that only move values always do. ``LINEAR - TOTALS`` ends it at sums and means, in
             which roundings of either sign cancel.
+        among: finds the nodes that ask; ``None`` where all nodes of the ops do.
     """
 
     reason: Rule
     asked_by: frozenset[str]
     position: int | None = None
     through: frozenset[str] | None = None
+    among: Callable[[ValueGraph], NodeMask] | None = None
+
+
+def _readers_of_sizes(values: ValueGraph) -> NodeMask:
+    """Returns the nodes that read a sum of squares, its root, or a multiple of one.
+
+    A sum that is divided is an average, such as that of a normalization.
+    """
+    squares = values.squares
+    moving = values.moving & ~values.users
+    scaling = moving | (values.of_ops(table.SCALING) & ~values.users)
+    terms = squares | values.downstream(squares, through=scaling)
+    sums = values.of_ops(table.SUMMING) & values.readers_of(terms)
+    moved_sums = sums | values.downstream(sums, through=moving)
+    averages = values.of_ops(table.DIVIDING) & values.readers_of(moved_sums, position=0)
+    arithmetic = (scaling | values.of_ops(table.ADDING | table.ROOTS)) & ~averages
+    return values.readers_of(sums | values.downstream(sums, through=arithmetic))
 
 
 #: Nodes that no product uses ask for float32 themselves; no op asks.
 RESULTS = Need(Rule.AFTER_PRODUCTS, frozenset())
+#: A difference passes its need through bounded functions, which it may read where they are flat.
+DIFFERENCES = Need(
+    Rule.NEEDED, table.SUBTRACTING, through=table.LINEAR - table.TOTALS | table.BOUNDED_FUNCTIONS
+)
 #: In the order in which they say why.
 NEEDS = (
     Need(Rule.WHOLE_NUMBERS, table.ABSOLUTE | table.CASTS),
     Need(Rule.WHOLE_NUMBERS, table.PLACING, position=1),
     RESULTS,
-    Need(Rule.NEEDED, table.SUBTRACTING | table.ROOTS, through=table.LINEAR - table.TOTALS),
+    DIFFERENCES,
+    Need(Rule.NEEDED, table.ROOTS, through=table.LINEAR - table.TOTALS),
+    # Squares have one sign, and geometry sums few: their roundings do not cancel.
+    Need(
+        Rule.NEEDED,
+        table.SUBTRACTING,
+        through=table.LINEAR - table.AVERAGING | table.ROOTS | table.BOUNDED_FUNCTIONS,
+        among=_readers_of_sizes,
+    ),
     Need(Rule.NEEDED, table.LOGARITHMS | table.DECOMPOSING | table.LONG_PRODUCTS),
 )
 
@@ -95,6 +126,23 @@ def keep_needed(values: ValueGraph) -> Kept:
         difference = Sub(bias, given)  f16 → float32
         root = Sqrt(difference)        f16 → float32
         allow2 = MatMul(root, x)       f16
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)        f16
+        given = AddV2(allow1, bias)  f16 → float32
+        square = Mul(given, given)   f16 → float32
+        total = Sum(square, axis)    f16 → float32
+        left = Sub(bias, total)      f16 → float32
+        allow2 = MatMul(left, x)     f16
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)        f16
+        given = AddV2(allow1, bias)  f16 → float32
+        box = Sigmoid(given)         f16 → float32
+        moved = Sub(box, bias)       f16 → float32
+        allow2 = MatMul(moved, x)    f16
 
     Example (bfloat16)::
 
@@ -137,12 +185,12 @@ def _follow(need: Need, values: ValueGraph) -> Kept:
     asking, staying, common = _asked_by(need, values)
     passing = values.is_open
     if need.through is not None:
-        passing = passing & (values.moving | values.of_ops(need.through))
+        passing = values.moving | (values.of_ops(need.through) & ~values.users)
     causes = _requested(values, asking, need.position, passing)
     needed = asking | mask_of(causes, len(passing))
     kept = staying | needed
     decisions = []
-    if need.asked_by >= table.SUBTRACTING:
+    if need is DIFFERENCES:
         filtering = values.products & values.of_ops(table.FILTERING)
         filters = filtering & values.sources_of(needed)
         causes |= _requested(values, needed, None, filters)
@@ -174,10 +222,12 @@ _Asked = tuple[NodeMask, NodeMask, tuple[CommonRounding, ...]]
 
 def _asked_by(need: Need, values: ValueGraph) -> _Asked:
     asking = values.of_ops(need.asked_by).copy()
+    if need.among is not None:
+        asking &= need.among(values)
     if need.asked_by >= table.CASTS:  # to integers
         for node, _, result in casts_of(values.view):
             asking[node] = values.view.dtypes[result] in datatypes.INTEGERS
-    if need.asked_by >= table.SUBTRACTING:
+    if need is DIFFERENCES:
         return _asked_by_differences(values, asking)
     return asking, asking if need.position is None else np.zeros_like(asking), ()
 

@@ -20,13 +20,11 @@ Quotients by a constant and products of two different values are what the lists 
 
 from __future__ import annotations
 
-import numpy as np
-
 from amp_tf.oplists import table
 from amp_tf.painting.accuracy import NOTHING_KEPT, Kept
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict, spread
-from amp_tf.painting.masks import Direction, NodeMask, indices, mask_of
+from amp_tf.painting.masks import Direction, NodeMask, indices
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.value_graph import ValueGraph
 from amp_tf.precision import Precision
@@ -101,7 +99,7 @@ def keep_squares_and_quotients(values: ValueGraph) -> Kept:
     if values.precision is not Precision.FLOAT16:
         return NOTHING_KEPT
     ranging = values.of_ops(table.RANGING) & ~_by_constants(values)
-    found = ranging | _squares(values) | _by_reciprocals(values) | _by_gradients_of_roots(values)
+    found = ranging | values.squares | _by_reciprocals(values) | _by_gradients_of_roots(values)
     return Kept.of((found & values.computes, Rule.LEAVES_RANGE))
 
 
@@ -128,15 +126,3 @@ def _by_gradients_of_roots(values: ValueGraph) -> NodeMask:
     scaling = values.of_ops({"Mul", *table.DIVIDING}) & values.readers_of(constants)
     moved = values.downstream(gradients, through=scaling | values.moving)
     return values.readers_of(gradients | moved)
-
-
-def _squares(values: ValueGraph) -> NodeMask:
-    """Returns the multiplications of a value by itself."""
-    edges = values.view.edges
-    read = edges.at(values.of_ops(("Mul",))[edges.dst_node])
-    first = read.at(read.dst_position == 0)
-    second = read.at(read.dst_position == 1)
-    if len(first) != len(second):  # a broken graph may lack inputs
-        return np.zeros_like(values.users)
-    is_same = (first.src_node == second.src_node) & (first.src_port == second.src_port)
-    return mask_of(first.dst_node[is_same], len(values.users))

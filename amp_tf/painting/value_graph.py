@@ -22,7 +22,7 @@ from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Indices, Node, Unit
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import Adjacency, GraphView
-from amp_tf.oplists.table import CASTS, MASKED
+from amp_tf.oplists.table import CASTS, MASKED, SQUARES
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.masks import (
     Direction,
@@ -93,6 +93,19 @@ class ValueGraph:
     def moving(self) -> NodeMask:
         """The open nodes that only move values, or choose among them."""
         return self.is_open & ~self.computes
+
+    @functools.cached_property
+    def squares(self) -> NodeMask:
+        """The nodes that square a value, or multiply it by itself."""
+        found = self.of_ops(SQUARES)
+        edges = self.view.edges
+        read = edges.at(self.of_ops(("Mul",))[edges.dst_node])
+        first = read.at(read.dst_position == 0)
+        second = read.at(read.dst_position == 1)
+        if len(first) != len(second):  # a broken graph may lack inputs
+            return found
+        is_same = (first.src_node == second.src_node) & (first.src_port == second.src_port)
+        return found | mask_of(first.dst_node[is_same], len(found))
 
     @functools.cached_property
     def links(self) -> Adjacency:

@@ -141,6 +141,50 @@ def test_of_two_sums_that_are_subtracted_neither_is_rounded_and_what_they_add_ma
     assert "mean" in beside_a_value.f16.split()
 
 
+SIZED = "q = Mul(twice, twice)\nt = Sum(q, axis)\n"
+
+
+@both
+@pytest.mark.parametrize(
+    "text",
+    [
+        "d = Sub(half, t)",
+        "w = Sqrt(t)\nd = Sub(w, z)",
+        "w = Mul(t, z)\nd = Sub(z, w)",
+        "w = Rsqrt(t)\nc = Mul(z, w)\nd = Sub(half, c)",
+    ],
+)
+def test_squares_whose_sum_is_subtracted_are_float32_back_to_the_product(text, settings):
+    result = painted(f"{INPUT}twice = AddV2(a, z)\n{SIZED}{text}\nb = MatMul(d, y)", **settings)
+    assert result.f16 == "a b"
+    assert result.why("twice") == (Rule.NEEDED, "q")
+
+
+@both
+@pytest.mark.parametrize(
+    "text",
+    [
+        "t = Mean(q, axis)\nd = Sub(half, t)",  # a statistic
+        "t = Sum(q, axis)\nw = Rsqrt(t)\nd = Mul(twice, w)",  # a length that nothing is taken from
+        "p = Mul(twice, x)\nt = Sum(p, axis)\nd = Sub(half, t)",  # terms of either sign
+    ],
+    ids=["mean", "normalized", "not squares"],
+)
+def test_other_sums_ask_nothing_of_their_terms(text, settings):
+    text = f"twice = AddV2(a, z)\nq = Mul(twice, twice)\n{text}"
+    result = painted(f"{INPUT}{text}\ndown = MatMul(twice, y)\nb = MatMul(d, y)", **settings)
+    assert "twice" in result.f16.split()
+
+
+@both
+@pytest.mark.parametrize("op", ["Sigmoid(s)", "Tanh(s)", "ClipByValue(s, half, half)", "Erf(s)"])
+def test_a_difference_needs_what_a_bounded_function_was_computed_of(op, settings):
+    text = f"s = AddV2(a, z)\np = {op}\nd = Sub(p, z)\nb = MatMul(d, y)\nc = MatMul(p, y)"
+    result = painted(INPUT + text, **settings)
+    assert result.f16 == "a b c"
+    assert result.why("s") == (Rule.NEEDED, "p")
+
+
 # ---------------------------------------------------------------- decompositions
 
 

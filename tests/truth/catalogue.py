@@ -17,6 +17,8 @@ GROUPS = (
     "training",
     "practice",
     "decompositions",
+    "squares",
+    "bounded",
     "optimizers",
     "losses",
     "layers",
