@@ -161,7 +161,8 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 keras.utils.set_random_seed(0)
 with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+    layers = [keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
     {more}
     model.compile("sgd", {loss})
 x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
@@ -245,7 +246,8 @@ incomes = np.random.default_rng(0).lognormal({mean}, 1, (320, 8)).astype("float3
 def model(x, y):
     hidden = tf.get_variable("hidden", [8, 32])
     price = tf.get_variable("price", [32, 1])
-    features = tf.nn.dropout(tf.nn.relu(tf.matmul(x, hidden, name="features"), name="activation"), rate=0.1)
+    features = tf.nn.relu(tf.matmul(x, hidden, name="features"), name="activation")
+    features = tf.nn.dropout(features, rate=0.1)
     return tf.losses.mean_squared_error(y, tf.matmul(features, price, name="prediction"))
 """
 FED = """
@@ -263,7 +265,8 @@ print("done")
 MONITORED = """
 with tf.Graph().as_default():
     tf.set_random_seed(1)
-    data = tf.data.Dataset.from_tensor_slices((incomes, incomes[:, :1])).repeat().shuffle(99).batch(16)
+    data = tf.data.Dataset.from_tensor_slices((incomes, incomes[:, :1]))
+    data = data.repeat().shuffle(99).batch(16)
     x, y = tf.data.make_one_shot_iterator(data).get_next()
     loss = model(x, y)
     step = tf.train.get_or_create_global_step()
@@ -302,7 +305,8 @@ def test_what_overflows_comes_first(compare, behavior, tmp_path):
 
 BRANCHES = """
 def batches(rows):
-    return tf.data.make_one_shot_iterator(tf.data.Dataset.from_tensor_slices((rows, rows[:, :1])).repeat().batch(16))
+    data = tf.data.Dataset.from_tensor_slices((rows, rows[:, :1]))
+    return tf.data.make_one_shot_iterator(data.repeat().batch(16))
 is_training = tf.placeholder(tf.bool, [], "is_training")
 first, second = batches(incomes), batches(incomes[:99])
 x, y = tf.cond(is_training, first.get_next, second.get_next)
@@ -491,7 +495,8 @@ FORWARD = """
 import {library} as keras, numpy as np, tensorflow as tf
 x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
 keras.utils.set_random_seed(0)
-model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)], name="price")
+layers = [keras.layers.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)]
+model = keras.Sequential(layers, name="price")
 model.compile("sgd", "mse", {calls})
 served = tf.function(lambda x: model(x, training=False))
 first = model(x[:1])
