@@ -221,9 +221,7 @@ X = np.random.default_rng(0).normal(size=(32, 16)).astype("f")
 
 
 def step_with(apply, rate):
-    """A step whose gradient loses everything in 16 bit: it is a small difference of large
-    numbers.
-    """
+    """A step whose gradient loses everything in 16 bit: a small difference of large numbers."""
     w = tf.Variable(tf.ones((16, 8)), name="w")
 
     @tf.function
@@ -349,9 +347,7 @@ GPU = Hardware(gpu_capabilities=((8, 0),))
     ("config", "hardware"), [(FOR_A_GPU, GPU), (F16, None)], ids=["for a GPU", "for a CPU"]
 )
 def test_a_float16_product_is_that_of_tensor_cores(config, hardware):
-    """The sum of 4,096 numbers is float32's: one that is kept in float16 would be off by
-    percents.
-    """
+    """The sum of 4,096 numbers is float32's: kept in float16 it would be off by percents."""
     random = np.random.default_rng(0)
     x, w = (random.uniform(0.0, 1.0, shape).astype(np.float32) for shape in ((4, 4096), (4096, 4)))
 

@@ -110,9 +110,7 @@ def with_the_usual_handler():
 
 
 def _compare(at=None, batches=4):
-    """Compares a program that goes wrong, and interrupts it where what is done begins with a
-    text.
-    """
+    """Compares a program that goes wrong; interrupts it where the progress begins with a text."""
     told = []
 
     def progress(text):

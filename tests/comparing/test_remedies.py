@@ -76,9 +76,7 @@ def test_what_goes_wrong_inside_of_a_loop_which_is_not_looked_at_is_mended_by_it
 
 
 def test_nodes_of_few_layers_are_kept_by_the_names_of_these_where_that_is_healthy_too():
-    """Forward and backward nodes of two layers overflow: four regular expressions, or two
-    layers.
-    """
+    """Forward and backward nodes of two layers overflow: four expressions, or two layers."""
     x, y = _data()
     model = _model("houses")
     with installing.installed(layer_paths):

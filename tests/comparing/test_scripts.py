@@ -157,8 +157,8 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 keras.utils.set_random_seed(0)
 with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-    layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
-    model = keras.Sequential([keras.Input((4,)), *layers])
+    layers = [keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
     {more}
     model.compile("sgd", {loss})
 x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
@@ -294,8 +294,8 @@ def test_what_overflows_comes_first(compare, tmp_path):
 
 BRANCHES = """
 def batches(rows):
-    data = tf.data.Dataset.from_tensor_slices((rows, rows[:, :1])).repeat().batch(16)
-    return tf.data.make_one_shot_iterator(data)
+    data = tf.data.Dataset.from_tensor_slices((rows, rows[:, :1]))
+    return tf.data.make_one_shot_iterator(data.repeat().batch(16))
 is_training = tf.placeholder(tf.bool, [], "is_training")
 first, second = batches(incomes), batches(incomes[:99])
 x, y = tf.cond(is_training, first.get_next, second.get_next)

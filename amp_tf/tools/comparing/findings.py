@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from amp_tf.config import AmpConfig
@@ -242,13 +242,12 @@ class Search:
         for place in self._places_around(patterns)[:_PLACES_PRICED]:
             if len(candidates) < _PLACES and self._share_in_f16((place,)) >= least_share:
                 candidates.append((place,))
-        paths = [path_of(node.name) if node else "" for node in causes.values()]
-        if all(paths):
-            layers = tuple(dict.fromkeys(f"{LAYER}{path}" for path in paths))
-            candidates += [_for_any_number(layers), layers]
+        layers = _layers_of(causes.values())
+        candidates += [_for_any_number(layers), layers]
         candidates.append(_for_any_number(patterns))
         for candidate in candidates:
-            if _length(candidate) < _length(patterns) and self._holds(candidate):
+            is_shorter = 0 < _length(candidate) < _length(patterns)
+            if is_shorter and self._holds(candidate):
                 return candidate
         return patterns
 
@@ -318,6 +317,17 @@ class Search:
 
 def _length(patterns: Patterns) -> int:
     return len(",".join(patterns))
+
+
+def _layers_of(nodes: Iterable[NodeError | None]) -> Patterns:
+    """Returns the patterns of the layers of some nodes; none where a layer is not recorded."""
+    layers: dict[str, None] = {}
+    for node in nodes:
+        path = path_of(node.name) if node else ""
+        if not path:
+            return ()
+        layers[f"{LAYER}{path}"] = None
+    return tuple(layers)
 
 
 def places_of(node: str) -> list[str]:

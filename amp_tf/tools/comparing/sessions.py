@@ -93,8 +93,10 @@ class SessionRuns:
                 dtype = tensor.dtype.base_dtype
                 name = f"{OWN_SCOPE}/fed_{number}"
                 placeholders[tensor.name] = tf.compat.v1.placeholder(dtype, tensor.shape, name)
-            waited_for = {f"^{name.partition(':')[0]}": placeholders[name] for name in placeholders}
-            tf.import_graph_def(whole, input_map={**placeholders, **waited_for}, name="")
+            inputs = dict(placeholders)
+            for name, placeholder in placeholders.items():
+                inputs[f"^{name.partition(':')[0]}"] = placeholder  # who waits for its node
+            tf.import_graph_def(whole, input_map=inputs, name="")
         feeds = {name: placeholder.name for name, placeholder in placeholders.items()}
         return graph.as_graph_def(add_shapes=True), feeds
 
@@ -181,7 +183,9 @@ class Sessions:
         kinds = list(self._kinds.values())
         if session is not None:
             kinds = [self._kinds.get(session, {})]
-        found = [runs for of_one in kinds for runs in of_one.values() if runs and runs.batches]
+        found: list[SessionRuns] = []
+        for of_one in kinds:
+            found += [runs for runs in of_one.values() if runs is not None and runs.batches]
         if not found:
             return
         runs = max(found, key=lambda runs: len(runs.batches))

@@ -27,7 +27,9 @@ def check_settings(config: AmpConfig | None, steps: int) -> AmpConfig:
         raise ConfigError(
             f"{steps!r} is not a number of batches", where="steps", fix="Write 1 or more"
         )
-    return AmpConfig.from_env() if config is None else check_config(config, where="compare(config)")
+    if config is None:
+        return AmpConfig.from_env()
+    return check_config(config, where="compare(config)")
 
 
 def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> FlatStep:
@@ -95,7 +97,9 @@ def _traced(
 
     specs = []
     for values in zip(*rows, strict=True):  # dimensions that differ between batches are left open
-        dtype = tf.string if values[0].dtype.kind in "OSU" else values[0].dtype
+        dtype = values[0].dtype
+        if dtype.kind in "OSU":
+            dtype = tf.string
         first, *others = (tf.TensorSpec(value.shape, dtype) for value in values)
         specs.append(first.most_specific_common_supertype(others))
     if is_training:
@@ -115,7 +119,9 @@ def _traced(
 
 def _as_call(batch: Any, subject: Any, is_training: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the positional and named arguments of a batch."""
-    arguments = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    arguments: tuple[Any, ...] = (batch,)
+    if isinstance(batch, (tuple, list)):
+        arguments = tuple(batch)
     if is_training:
         if len(arguments) not in (2, 3):
             what = "a batch of a compiled model is (x, y) or (x, y, sample_weight)"
@@ -152,7 +158,9 @@ def _array(leaf: Any) -> np.ndarray:
     array = np.asarray(leaf)
     if array.dtype == object and not all(isinstance(item, (str, bytes)) for item in array.flat):
         raise ConfigError(fault, where=_WHERE, fix=_ARRAYS)
-    return array.astype(np.float32) if isinstance(leaf, float) else array
+    if isinstance(leaf, float):
+        return array.astype(np.float32)
+    return array
 
 
 def _training_results(
@@ -166,8 +174,9 @@ def _training_results(
     has_mode = getattr(
         model, "_call_has_training_arg", getattr(model, "_expects_training_arg", True)
     )
+    mode = {"training": True} if has_mode else {}
     with tf.GradientTape() as tape:
-        predictions = model(x, training=True) if has_mode else model(x)
+        predictions = model(x, **mode)
         loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weight)
         scaled = loss * tf.cast(scale, loss.dtype)
     gradients = tape.gradient(scaled, model.trainable_variables)

@@ -52,7 +52,9 @@ class Output:
     @property
     def title(self) -> str:
         """Its name, for messages."""
-        return self.name if self.kind == self.name else f"{self.kind} {self.name}"
+        if self.kind == self.name:
+            return self.name
+        return f"{self.kind} {self.name}"
 
     @property
     def has_truth(self) -> bool:
@@ -82,13 +84,16 @@ def judge(
     for number, (kind, name) in enumerate(names):
         error = found[number].distance
         allowed = max(roundoff(precision), ideal[number].error, noise[number].error)
+        ratio = 1.0  # of an infinite limit
+        if math.isfinite(allowed):
+            ratio = error / allowed
         output = Output(
             kind,
             name,
             error=error,
             ideal=ideal[number].distance,
             noise=noise[number].distance,
-            ratio=1.0 if math.isinf(allowed) else error / allowed,
+            ratio=ratio,
             is_good=False,
         )
         outputs.append(_judged(output, everywhere[number]))
@@ -173,7 +178,9 @@ class Statistics:
     @property
     def distance(self) -> float:
         """The error, infinite where numbers are not finite that should be."""
-        return math.inf if self.nonfinite else self.error
+        if self.nonfinite:
+            return math.inf
+        return self.error
 
 
 def difference_row(value: Any, truth: Any, smallest: float) -> Any:

@@ -62,8 +62,9 @@ class OutputMeasurement:
 
     def pooled(self, numbers: Sequence[int] | None = None) -> list[Statistics]:
         """The statistics of each output, over some batches or all."""
-        chosen = list(self.rows) if numbers is None else numbers
-        return pooled([self.rows[number] for number in chosen])
+        if numbers is None:
+            numbers = list(self.rows)
+        return pooled([self.rows[number] for number in numbers])
 
     def furthest(self) -> list[int]:
         """The batches, those with the largest errors first: by the share of nonfinite numbers, then
@@ -137,9 +138,11 @@ class Work:
         later = 0
         if is_first:
             later = _JUDGING * _judged(count) + _NODES
-        has_scale = self.flat.is_scaled and self.precision is Precision.FLOAT16
+        scales: tuple[float, ...] = ()
+        if self.flat.is_scaled and self.precision is Precision.FLOAT16:
+            scales = _SCALES
         with contextlib.closing(self._version(graph, what)) as version:
-            for scale in _SCALES if has_scale else ():
+            for scale in scales:
                 rows: dict[int, np.ndarray] = {}
                 for number, row in self._differences(version, what, numbers, scale, later):
                     rows[number] = row
@@ -263,7 +266,9 @@ class Work:
         The rest of the comparison takes about as long as ``later`` batches; unless that is zero,
         the time that is left is told.
         """
-        chosen = range(len(self.flat.batches)) if numbers is None else numbers
+        chosen = numbers
+        if chosen is None:
+            chosen = range(len(self.flat.batches))
         left = ""
         for place, number in enumerate(chosen, 1):
             self._progress(f"{what}: batch {place} of {len(chosen)}{left}")
@@ -285,7 +290,9 @@ class Work:
             for (kind, _), value, right in zip(self.names, found, truth, strict=True):
                 # Optimizers make large numbers of small ones: of updates each zero that is none in
                 # the truth counts.
-                smallest = math.inf if kind == UPDATE else self.precision.smallest
+                smallest = self.precision.smallest
+                if kind == UPDATE:
+                    smallest = math.inf
                 right = right.astype(np.float32, copy=False)
                 rows.append(difference_row(value, right, smallest).numpy())
         return np.stack(rows)
