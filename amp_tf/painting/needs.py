@@ -78,6 +78,20 @@ def _readers_of_sizes(flow: Flow, moving: Mask) -> Mask:
     return flow.readers_of(sums | flow.downstream(sums, through=arithmetic))
 
 
+def _readers_of_biased_values(flow: Flow, moving: Mask) -> Mask:
+    """Returns the nodes that read a product's result to which a parameter was added, and which was
+    then scaled or moved, if another product uses what they give.
+
+    A bias that is added right before is that of a layer, of which softmax is the activation.
+    """
+    linear = (moving | flow.nodes_of(table.LINEAR - table.TOTALS)) & ~flow.users
+    scaled = flow.products | flow.downstream(flow.products, through=linear)
+    biased = flow.nodes_of(table.ADDING | table.BIASES) & origins.find_biases(flow, scaled)
+    biased |= flow.products & flow.nodes_of(table.FUSED_PRODUCTS)
+    used = flow.upstream(flow.users, through=~flow.nodes_of(table.STORING))
+    return used & flow.readers_of(flow.downstream(biased, through=linear))
+
+
 #: What no product uses asks for float32 by that; no op asks.
 RESULTS = Need(Rule.AFTER_PRODUCTS, frozenset())
 #: A difference passes its need through bounded functions, which it may read where they are flat.
@@ -97,6 +111,13 @@ NEEDS = (
         table.SUBTRACTING,
         through=table.LINEAR - table.AVERAGING | table.ROOTS | table.BOUNDED_FUNCTIONS,
         among=_readers_of_sizes,
+    ),
+    # A common part of the values, which a bias may be, is gone in the result, its rounding not.
+    Need(
+        Rule.NEEDED,
+        table.SOFTMAXES,
+        through=table.LINEAR - table.TOTALS,
+        among=_readers_of_biased_values,
     ),
     Need(Rule.NEEDED, table.LOGARITHMS | table.DECOMPOSING | table.LONG_PRODUCTS),
 )
@@ -144,6 +165,14 @@ def keep_needed(canvas: Canvas) -> None:
         box = Sigmoid(given)         f16 → float32
         moved = Sub(box, bias)       f16 → float32
         allow2 = MatMul(moved, x)    f16
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)           f16
+        values = BiasAdd(allow1, bias)  f16 → float32
+        scaled = Mul(values, y)         f16 → float32
+        chances = Softmax(scaled)       f16 → float32
+        allow2 = MatMul(chances, x)     f16
 
     Example (bfloat16)::
 

@@ -187,16 +187,22 @@ def _steps(flow: Flow) -> Mask:
     """Of what adds, all but what begins a norm, x - mean, and what adds a parameter to a product,
     as a BiasAdd does.
     """
-    moving = flow.is_open & ~flow.computes
+    norms = flow.nodes_of(table.SUBTRACTING) & _reading(flow, flow.nodes_of(table.TOTALS), 1)
+    biases = find_biases(flow, flow.products | flow.nodes_of(table.BIASES))
+    return flow.nodes_of(table.ADDING) & ~(norms | biases)
+
+
+def find_biases(flow: Flow, values: Mask) -> Mask:
+    """Returns the nodes that read a parameter and one of some values."""
     parameters = flow.nodes_of({*table.READ_OPS, *table.REFERENCE_VARIABLES, ARG_OP})
     parameters[flow.view.given_arguments()] = False
+    return _reading(flow, parameters) & _reading(flow, values)
 
-    def reading(made: Mask, position: int | None = None) -> Mask:
-        return flow.readers_of(made | flow.downstream(made, through=moving), position)
 
-    norms = flow.nodes_of(table.SUBTRACTING) & reading(flow.nodes_of(table.TOTALS), 1)
-    biases = reading(parameters) & reading(flow.products | flow.nodes_of(table.BIASES))
-    return flow.nodes_of(table.ADDING) & ~(norms | biases)
+def _reading(flow: Flow, made: Mask, position: int | None = None) -> Mask:
+    """Returns the nodes that read one of some values, or one that was only moved."""
+    moving = flow.is_open & ~flow.computes
+    return flow.readers_of(made | flow.downstream(made, through=moving), position)
 
 
 def find_origins(flow: Flow) -> tuple[Mask, Mask]:
