@@ -279,6 +279,8 @@ SQUARES = Trait("Square")
 ROOTS = Trait("Rsqrt Sqrt")
 #: Monotone functions of a bounded result.
 BOUNDED_FUNCTIONS = Trait("ClipByValue Erf Sigmoid Softsign Tanh")
+#: Ops whose result depends on the differences of their inputs alone.
+SOFTMAXES = Trait("LogSoftmax Softmax")
 #: Ops that may make much of a small change of their input.
 MAGNIFYING = Trait(
     """Acos Acosh Asin Atanh CumulativeLogsumexp Div DivNoNan Exp Expm1 Inv Log Log1p

@@ -36,6 +36,7 @@ from amp_tf.oplists import table
 from amp_tf.painting.accuracy import NOTHING_KEPT, CommonRounding, Kept, NodeDecision
 from amp_tf.painting.decisions import Verdict
 from amp_tf.painting.masks import Direction, NodeMask, indices, mask_of, reach
+from amp_tf.painting.origins import find_biases
 from amp_tf.painting.reasons import Rule
 from amp_tf.painting.value_graph import ValueGraph, casts_of
 
@@ -77,6 +78,21 @@ def _readers_of_sizes(values: ValueGraph) -> NodeMask:
     return values.readers_of(sums | values.downstream(sums, through=arithmetic))
 
 
+def _readers_of_biased_values(values: ValueGraph) -> NodeMask:
+    """Returns the nodes that read a product's result to which a parameter was added, and which was
+    then scaled or moved, if another product uses their own results.
+
+    A bias that is added right before is that of a layer, of which softmax is the activation.
+    """
+    linear = (values.moving | values.of_ops(table.LINEAR - table.TOTALS)) & ~values.users
+    scaled = values.products | values.downstream(values.products, through=linear)
+    adding = values.of_ops(table.ADDING | table.BIASES)
+    biased = adding & find_biases(values, scaled)
+    biased |= values.products & values.of_ops(table.FUSED_PRODUCTS)
+    used = values.upstream(values.users, through=~values.of_ops(table.STORING))
+    return used & values.readers_of(values.downstream(biased, through=linear))
+
+
 #: Nodes that no product uses ask for float32 themselves; no op asks.
 RESULTS = Need(Rule.AFTER_PRODUCTS, frozenset())
 #: A difference passes its need through bounded functions, which it may read where they are flat.
@@ -96,6 +112,13 @@ NEEDS = (
         table.SUBTRACTING,
         through=table.LINEAR - table.AVERAGING | table.ROOTS | table.BOUNDED_FUNCTIONS,
         among=_readers_of_sizes,
+    ),
+    # A common part of the values, which a bias may be, is gone in the result, its rounding not.
+    Need(
+        Rule.NEEDED,
+        table.SOFTMAXES,
+        through=table.LINEAR - table.TOTALS,
+        among=_readers_of_biased_values,
     ),
     Need(Rule.NEEDED, table.LOGARITHMS | table.DECOMPOSING | table.LONG_PRODUCTS),
 )
@@ -143,6 +166,14 @@ def keep_needed(values: ValueGraph) -> Kept:
         box = Sigmoid(given)         f16 → float32
         moved = Sub(box, bias)       f16 → float32
         allow2 = MatMul(moved, x)    f16
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)           f16
+        values = BiasAdd(allow1, bias)  f16 → float32
+        scaled = Mul(values, y)         f16 → float32
+        chances = Softmax(scaled)       f16 → float32
+        allow2 = MatMul(chances, x)     f16
 
     Example (bfloat16)::
 

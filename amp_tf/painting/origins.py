@@ -167,17 +167,23 @@ def _steps(values: ValueGraph) -> NodeMask:
     """Returns all additions but those that begin a norm, x - mean, and those of a parameter to a
     product, as by a BiasAdd.
     """
+    centring = _reading(values, values.of_ops(table.TOTALS), 1)
+    norms = values.of_ops(table.SUBTRACTING) & centring
+    biases = find_biases(values, values.products | values.of_ops(table.BIASES))
+    return values.of_ops(table.ADDING) & ~(norms | biases)
+
+
+def find_biases(values: ValueGraph, biased: NodeMask) -> NodeMask:
+    """Returns the nodes that read a parameter and the value of one of some nodes."""
     parameters = values.of_ops({*table.READ_OPS, *table.REFERENCE_VARIABLES, ARG_OP}).copy()
     parameters[values.view.given_arguments()] = False
+    return _reading(values, parameters) & _reading(values, biased)
 
-    def reading(made: NodeMask, position: int | None = None) -> NodeMask:
-        moved = values.downstream(made, through=values.moving)
-        return values.readers_of(made | moved, position)
 
-    norms = values.of_ops(table.SUBTRACTING) & reading(values.of_ops(table.TOTALS), 1)
-    biased = values.products | values.of_ops(table.BIASES)
-    biases = reading(parameters) & reading(biased)
-    return values.of_ops(table.ADDING) & ~(norms | biases)
+def _reading(values: ValueGraph, made: NodeMask, position: int | None = None) -> NodeMask:
+    """Returns the nodes that read one of some values, as it is or moved."""
+    moved = values.downstream(made, through=values.moving)
+    return values.readers_of(made | moved, position)
 
 
 def find_origins(values: ValueGraph) -> tuple[NodeMask, NodeMask]:

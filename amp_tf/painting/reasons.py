@@ -102,8 +102,8 @@ class Rule(enum.IntEnum):
     )
     NEEDED = (
         138,
-        "its rounding would show in a difference, a root or a logarithm that it is or feeds: "
-        "{cause}",
+        "its rounding would show in a difference, a root, a logarithm or a softmax that it is or "
+        "feeds: {cause}",
     )
     DECOMPOSED = (
         139,

@@ -185,6 +185,25 @@ def test_a_difference_needs_what_a_bounded_function_was_computed_of(op, settings
     assert result.why("s") == (Rule.NEEDED, "p")
 
 
+@both
+@pytest.mark.parametrize(
+    ("text", "is_needed"),
+    [
+        ("s = BiasAdd(a, z)\nt = Transpose(s, axes)\np = Softmax(t)", True),
+        ("s = BiasAdd(a, z)\np = Softmax(s)", False),
+        ("t = Mul(a, half)\ns = AddV2(t, z)\nu = RealDiv(s, half)\np = Softmax(u)", True),
+        ("s = Mul(a, half)\np = Softmax(s)", False),
+        ("s = Tanh(a)\np = Softmax(s)", False),
+    ],
+    ids=["moved", "bias", "scaled", "scores", "bounded"],
+)
+def test_a_softmax_needs_values_to_which_a_bias_was_added(text, is_needed, settings):
+    axes = "axes = Const() dtype=int32 value=int32[2]*1\n"
+    result = painted(f"{INPUT}{axes}{text}\nb = MatMul(p, y)\nc = MatMul(s, y)", **settings)
+    assert ("s" in result.f16.split()) is not is_needed
+    assert (result.rule("p") is Rule.NEEDED) is is_needed
+
+
 # ---------------------------------------------------------------- decompositions
 
 

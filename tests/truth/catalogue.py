@@ -19,6 +19,7 @@ GROUPS = (
     "decompositions",
     "squares",
     "bounded",
+    "softmaxes",
     "optimizers",
     "losses",
     "layers",

@@ -170,6 +170,13 @@ LIMITS: tuple[Limit, ...] = (
         "Keras' policy",
     ),
     Limit(
+        "softmaxes/attention with a key bias",
+        ALL,
+        60.0,
+        "a bias that is added right before a softmax is rounded with the sum, once, as in layers "
+        "whose activation is one",
+    ),
+    Limit(
         "loops/gated",
         ALL,
         100.0,
