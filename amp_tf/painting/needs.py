@@ -213,7 +213,7 @@ def _centred(
     makers = values.makers()
     centred = np.zeros_like(totals)
     own = np.zeros_like(totals)
-    common = []
+    common: list[CommonRounding] = []
     for node in indices(differences & values.readers_of(means)):
         ends = set(makers[values.sources_at(node)].tolist())
         for end in ends:
