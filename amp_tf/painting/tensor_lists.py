@@ -159,8 +159,8 @@ def list_units(view: GraphView, node: Node) -> tuple[Unit | None, Unit | None]:
     """Returns the units of a TensorList node for the float32 type of the list's elements, and for
     the list's handle.
     """
-    element = None
-    handle = None
+    element: Unit | None = None
+    handle: Unit | None = None
     for unit in view.units(node):
         slot = view.slot(node, unit)
         data_type = view.dtypes[unit]
