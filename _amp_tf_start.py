@@ -189,7 +189,7 @@ def _on_tensorflow(name: str) -> None:
 
 
 def _warn_of_unknown() -> None:
-    """Warns of names that look misspelt, before anything is trained: one of them may be the switch."""
+    """Warns of names that look misspelt before anything is trained: one may be the switch."""
     known = (*SWITCHES, *SETTINGS, DISABLE, *OF_THE_BUILD)
     odd = (name for name in os.environ if name.startswith(_PREFIXES) and name not in known)
     if any(not name.startswith(_OF_LISTS) for name in odd):

@@ -1,4 +1,4 @@
-"""The table of decisions: what is read from a rewritten graph, and what the check says of a change."""
+"""The table of decisions: figures of a rewritten graph, and the check of a change."""
 
 import dataclasses
 

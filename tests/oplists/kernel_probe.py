@@ -2,7 +2,7 @@
 attributes of their ops.
 
     python -m tests.oplists.kernel_probe            a line for each case that is refused
-    python -m tests.oplists.kernel_probe --json     for tests: which types oneDNN computes, and the outcome of each case
+    python -m tests.oplists.kernel_probe --json     for tests: oneDNN's types, and all outcomes
 
 Each case is a function of one node between casts. TensorFlow checks the nodes of a function by
 their kernels alone, those of a graph by their op's definition too, which for _FusedConv2D lists
@@ -245,7 +245,7 @@ def _recurrent() -> Iterator[Case]:
 
 
 def channels(case: Case) -> tuple[int, int]:
-    """Of a convolution's gradient, the channels that its image has and those that its filter reads."""
+    """The channels of the image of a convolution's gradient, and those that its filter reads."""
     image, taps = (
         given if isinstance(given, tuple) else (*given.tolist(),) for given in case.inputs[:2]
     )

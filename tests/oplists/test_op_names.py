@@ -28,7 +28,7 @@ FIELDS = [f"{name}_{action}" for name in LIST_NAMES for action in ("add", "remov
 
 
 def register_op(name: str) -> None:
-    """Registers an op without inputs and outputs through TensorFlow's C API (tensorflow/c/ops.h)."""
+    """Registers an op without inputs and outputs by TensorFlow's C API (tensorflow/c/ops.h)."""
     library = ctypes.CDLL(str(Path(tf.__file__).parent / "libtensorflow_cc.so.2"))
     for function in ("TF_NewOpDefinitionBuilder", "TF_NewStatus"):
         getattr(library, function).restype = ctypes.c_void_p

@@ -14,7 +14,7 @@ SHAPES = ((2, 8, 8, 8, 64), (3, 3, 3, 64, 64))
 
 
 def pooled(y):
-    """One value at a time, so that the shape stays: TensorFlow has no float16 kernel of it on CPUs."""
+    """Pools one value at a time: the shape stays, and CPUs have no float16 kernel of it."""
     return tf.nn.avg_pool3d(y, 1, 1, "SAME")
 
 
@@ -38,7 +38,7 @@ def planted(pool=pooled):
 
 
 def found_in(**settings):
-    """The report of the planted graph in float16 with the name rule, unless settings say otherwise."""
+    """The report of the planted graph, by default in float16 with the name rule."""
     return reported(planted(), **{"precision": "float16", "keep_float32": (KEEP,), **settings})
 
 

@@ -49,7 +49,8 @@ def demo():
 
 PYTEST = """
 import signal, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell in the background has its programs ignore
+# A shell in the background has its programs ignore this signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     print("running", flush=True)
     time.sleep(60)
