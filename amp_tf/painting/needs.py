@@ -94,7 +94,7 @@ def _readers_of_biased_values(flow: Flow, moving: Mask) -> Mask:
 
 #: What no product uses asks for float32 by that; no op asks.
 RESULTS = Need(Rule.AFTER_PRODUCTS, frozenset())
-#: A difference passes its need through bounded functions, which it may read where they are flat.
+#: A difference passes its need through bounded functions, but for the activations of layers.
 DIFFERENCES = Need(
     Rule.NEEDED, table.SUBTRACTING, through=table.LINEAR - table.TOTALS | table.BOUNDED_FUNCTIONS
 )
@@ -160,11 +160,12 @@ def keep_needed(canvas: Canvas) -> None:
 
     Example (bfloat16)::
 
-        allow1 = MatMul(x, x)        f16
-        given = AddV2(allow1, bias)  f16 → float32
-        box = Sigmoid(given)         f16 → float32
-        moved = Sub(box, bias)       f16 → float32
-        allow2 = MatMul(moved, x)    f16
+        allow1 = MatMul(x, x)      f16
+        step = Mul(allow1, y)      f16 → float32
+        given = AddV2(step, bias)  f16 → float32
+        box = Sigmoid(given)       f16 → float32
+        moved = Sub(box, bias)     f16 → float32
+        allow2 = MatMul(moved, x)  f16
 
     Example (bfloat16)::
 
@@ -210,6 +211,7 @@ def keep_needed(canvas: Canvas) -> None:
             passing = flow.is_open
             if need.through is not None:
                 passing = moving | (flow.nodes_of(need.through) & ~flow.users)
+                passing &= ~_activations(flow)
             needed = asking | flow.asked(asking, need.position, passing, causes)
             found |= needed
             if need is DIFFERENCES:
@@ -223,6 +225,15 @@ def keep_needed(canvas: Canvas) -> None:
             split = flow.products & flow.nodes_of(table.FUSED_PRODUCTS) & flow.sources_of(found)
             canvas.to_split += np.flatnonzero(split).tolist()
         canvas.keep(found, need.reason, causes)
+
+
+def _activations(flow: Flow) -> Mask:
+    """Returns the bounded functions that are the activations of layers: of a product, or of its sum
+    with a bias, which are rounded together.
+    """
+    biased = flow.nodes_of(table.ADDING) & origins.find_biases(flow, flow.products)
+    layers = flow.products | flow.nodes_of(table.BIASES) | biased
+    return flow.nodes_of(table.BOUNDED_FUNCTIONS) & flow.readers_of(layers)
 
 
 def _asking(
